@@ -1,18 +1,18 @@
 """Products of matrices larger than memory: C = alpha op(A) op(B).
 
-C is cut into blocks that fill most of the memory. Of one operand a slab is held, 1000 deep or so;
-pieces of the other one stream past it (here with B held)::
+C is cut into blocks that fill most of the memory. A slab of one operand is held in memory, about
+1000 deep. Pieces of the other operand stream past it (here B is held)::
 
     for each block of C:
         for each slab of the inner length:          # B[slab, columns of the block]
             for each row piece:
                 for each depth piece of the slab:   # A[row piece, depth piece]
                     C[row piece] += alpha A[row piece, depth piece] B[depth piece]
-                in the last slab: C[row piece] leaves for the disk
+                in the last slab: C[row piece] is written
 
-With p x q blocks, (p + q) n² words are read and n² written, near the least possible with the memory
-(Smith et al. 2017); `docs/numerics-matmul.md` has the derivation. All reads are ahead of their use.
-C leaves while the rest of its block, and the beginning of the next one, is computed.
+With p x q blocks, (p + q) n² words are read and n² written, near the minimum for the memory (Smith
+et al. 2017). `docs/numerics-matmul.md` has the derivation. All reads are ahead of their use. C is
+written while the rest of its block, and the beginning of the next one, is computed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def matmul(
 ) -> Any:
     """Multiply matrices in memory or on disk: alpha op(A) op(B).
 
-    2mnk real operations (8mnk complex) for m x k by k x n.
+    The product of m x k by k x n takes 2mnk real operations (8mnk for complex types).
 
     Parameters
     ----------
@@ -87,47 +87,48 @@ def matmul(
         transposes ``A.T``, or NumPy arrays. A vector is a row as `A` and a column as `B`, and its
         dimension is missing in the result, as in `numpy.matmul`.
     trans_a, trans_b
-        What op is: ``"N"`` nothing, ``"T"`` the transpose, ``"C"`` the conjugate transpose.
+        The operator op: ``"N"`` none, ``"T"`` the transpose, ``"C"`` the conjugate transpose.
     alpha
-        A factor; real for real matrices.
+        A factor. It must be real for real matrices.
     dtype
         Type of the arithmetic and of the result, float32 to complex128; by default NumPy's
-        promotion of the operands. What is on disk in another type is converted as it is read.
+        promotion of the operands. The call converts operands of another type as it reads them.
     out
-        Directory for the result, to have it on disk. Otherwise it is a NumPy array.
+        Directory of the result on disk. Without it, the result is a NumPy array.
     if_exists
         ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with a result on disk that a stopped call with the same arguments left; what is done
-        is noted every minute or so, by blocks of the result.
+        Resume a stopped call with the same arguments, if the result is on disk. The call records
+        its progress about every minute, by blocks of the result.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
-        I/O: see ``oc.plan("matmul", m=..., n=..., k=...)``. Operands and results in memory are the
-        caller's and not counted; copies of operands that BLAS cannot take as they are (of another
-        type, neither rows nor columns contiguous, or with ``"C"`` of complex rows) are.
+        I/O: see ``oc.plan("matmul", m=..., n=..., k=...)``. The budget does not include operands
+        and results in memory, which belong to the caller. It includes copies of operands that the
+        BLAS cannot use directly: those of another type, those whose rows and columns are not
+        contiguous, and complex rows with ``"C"``.
     threads
-        Threads of the BLAS; by default as it is set.
+        Threads of the BLAS; by default its current setting.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
     Returns
     -------
     Array, numpy.ndarray or scalar
-        On disk, in Fortran order, exactly if `out` is given, and then with what was done as its
-        ``report``, which `outcore.last_report` is in any case. Of the type that the operands
-        promote to, or of `dtype`. NaN and infinities go through as in NumPy.
+        The product. Its type is the promotion of the operands, or `dtype`. If `out` is given, it is
+        on disk, in Fortran order, and its ``report`` describes the call. `outcore.last_report`
+        returns the report in either case. NaN and infinities propagate as in NumPy.
 
     Raises
     ------
     InvalidError
-        If shapes do not fit, types cannot be used, or `out` is an operand.
+        If shapes do not fit, types are not supported, or `out` is an operand.
     BudgetError, DiskFullError
-        Before any work, if memory or disk do not suffice.
+        Before any work, if memory or disk space do not suffice.
     ExistsError, BusyError
-        If `out` holds something that may not go, or another call writes there.
+        If `out` holds something that must not be overwritten, or another call writes there.
     Interrupted
-        After Ctrl-C or SIGTERM; of a result on disk, what was noted is left to go on with.
+        After Ctrl-C or SIGTERM. The same call resumes if the result is on disk.
     """
     result, report = matmul_and_report(
         A, B, trans_a=trans_a, trans_b=trans_b, alpha=alpha, dtype=dtype, out=out,
@@ -152,7 +153,7 @@ def matmul_and_report(
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
-    """Do what `matmul` does, and report on it."""
+    """Run `matmul`, and return its report too."""
     A, trans_a = untransposed("trans_a", A, trans_a)
     B, trans_b = untransposed("trans_b", B, trans_b)
     check_threads(threads)
@@ -213,7 +214,7 @@ def _factor(alpha: Any, dtype: np.dtype[Any]) -> complex:
 def _operand(
     name: str, given: Array | npt.NDArray[Any], trans: Trans, dtype: np.dtype[Any]
 ) -> Operand:
-    """Make an operand: a vector is a row on the left and a column on the right."""
+    """Make an operand. A vector is a row on the left and a column on the right."""
     if given.ndim == 1:
         if trans == "C" and dtype.kind == "c":
             raise InvalidError(
@@ -249,7 +250,7 @@ def _product(
 
 
 def _empty(product: Product) -> tuple[Any, Report]:
-    """Return a result without elements, or a sum of nothing."""
+    """Return a result without elements, or sums without terms."""
     report = Report("matmul", product.n, product.dtype.name, 0.0, 0.0, 0, 0, 0, 0, m=product.m)
     return np.zeros(product.shape, product.dtype)[()], report
 
@@ -263,7 +264,7 @@ def _to_disk(
     alpha: complex,
     steps: StepsDone,
 ) -> tuple[Array, int]:
-    """Write the result to an array; return that, and the bytes written."""
+    """Write the result to an array; return the array, and the bytes written."""
     shape, dtype = g.product.shape, g.product.dtype
     with written(where, result_metadata(shape, dtype, g.tile), _WHY, steps) as array:
         file = open_whole_chunks(array, call, g.bounce_bytes("C"), 2, writable=True)
@@ -299,12 +300,12 @@ def _report(g: MatmulGeometry, call: LongCall, bytes_read: int, bytes_written: i
 
 
 def _steps(g: MatmulGeometry) -> int:
-    """Pieces that stream past a slab."""
+    """Return the number of pieces that stream past a slab."""
     return len(g.lengths(next(g.blocks()))) * len(g.depths(g.slabs()[0]))
 
 
 class _Multiplication:
-    """The loops."""
+    """The loops of the algorithm."""
 
     def __init__(
         self,
@@ -340,7 +341,7 @@ class _Multiplication:
                         yield g.box(g.streams, along, depth)
 
     def slab_order(self) -> list[Extent]:
-        """Slabs in the order of their use, as (along C, depth): one serves blocks that share it."""
+        """Slabs in the order of their use, as (along C, depth). Adjacent blocks may share one."""
         order: list[Extent] = []
         for _, block in self.left:
             for depth in self.g.slabs():
@@ -369,7 +370,7 @@ class _Multiplication:
             raise
 
     def multiply(self, block: Extent) -> None:
-        """Compute a block of C, which leaves as it becomes final."""
+        """Compute a block of C, which is written as it becomes final."""
         g = self.g
         C = self.result.begin(block)
         for slab in g.slabs():
@@ -381,7 +382,7 @@ class _Multiplication:
                     self.result.advance()
 
     def hold(self, block: Extent, depth: slice) -> None:
-        """Hold the slabs that a piece needs, one or two, and no earlier ones."""
+        """Hold the one or two slabs that a piece needs, and release earlier ones."""
         length = block[self.g.holds == "B"]
         needed = [(length, slab) for slab in self.g.slabs() if _meet(slab, depth)]
         while self.held and self.held[0][0] not in needed:
@@ -391,7 +392,7 @@ class _Multiplication:
             self.held.append((self.coming.popleft(), self.slabs.take()))
 
     def add(self, block: Extent, along: slice, depth: slice, C: Matrix) -> None:
-        """C += alpha op(A) op(B), for one piece; at the beginning of the depth, C = ..."""
+        """C += alpha op(A) op(B) for one piece. The first piece of the depth overwrites C."""
         g, axis, piece = self.g, self.g.final_axis, next(self.pieces)
         is_first, is_last = depth.start == 0, depth.stop == g.product.k
         parts = g.parts(block, along) if is_first or is_last else [g.part(block, along)]
@@ -408,7 +409,7 @@ class _Multiplication:
                 self.result.advance()
 
     def add_part(self, piece: Part, depth: slice, rows: slice, columns: slice, C: Matrix) -> None:
-        """Do this for some rows and columns of C."""
+        """Add the product of a piece for some rows and columns of C."""
         for (_, slab), held in self.held:
             inner = slice(max(slab.start, depth.start), min(slab.stop, depth.stop))
             if inner.start >= inner.stop:

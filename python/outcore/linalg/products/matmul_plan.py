@@ -1,4 +1,4 @@
-"""How a product of matrices is cut for a memory budget, and what it costs. Pure arithmetic."""
+"""The cuts of a matrix product for a memory budget, and its cost. Pure arithmetic."""
 
 import dataclasses
 import math
@@ -23,21 +23,21 @@ RING_PIECES = 3
 """Pieces of the streamed operand in memory: one in use, two being read."""
 
 PIECE_BYTES = 4 << 20
-"""Pieces grow to this size where the budget allows."""
+"""Pieces grow to this size if the budget allows it."""
 
-# What is tried for the length and depth of pieces, and for the number of blocks along C.
+# Candidates for the length and depth of pieces, and for the number of blocks along C.
 _LENGTHS, _DEPTHS = (512, 128, 32, 8, 1), (256, 64, 16, 1)
 _MEMORY_DEPTHS = (1024, 256, 64)
 _COUNTS = (*range(1, 17), *(int(16 * 1.3**i) for i in range(1, 60)))
 
 PARTS = 4
-"""Of a piece that is as long as a block of C, where C becomes final."""
+"""Number of parts of a piece that is as long as a block of C, when C becomes final."""
 
 MOST_DEPTH = 1024
-"""Slabs are no deeper than this unless their grains are: enough to hide that C is written."""
+"""Largest depth of a slab, unless its grains are deeper. It suffices to hide the writes of C."""
 
-# A product of m x k by k x n takes 1 + 25/m + 25/n + 4/k times as long as it should, about
-# (OpenBLAS 0.3.30, two cores, float64), and blocks of shallow slabs wait until C is written.
+# A product of m x k by k x n takes about 1 + 25/m + 25/n + 4/k times its ideal time (OpenBLAS
+# 0.3.30, two cores, float64). Blocks with shallow slabs wait for the writes of C.
 _THIN, _FLAT = 25, 4
 _SHALLOW = 1.2
 
@@ -52,7 +52,7 @@ def flops(m: int, n: int, k: int, dtype: np.dtype[Any]) -> float:
 
 @dataclass(frozen=True)
 class Product:
-    """C = op(A) op(B) as the plan sees it: C is m x n, the inner length is k.
+    """C = op(A) op(B) for the plan: C is m x n, the inner length is k.
 
     Attributes
     ----------
@@ -63,9 +63,9 @@ class Product:
     shape
         Shape of C: (m, n), or one of them if an operand is a vector.
     is_stored
-        Whether C goes to the disk.
+        Whether C is written to disk.
     copy_bytes
-        Memory for copies of operands that BLAS cannot take as they are in memory.
+        Memory for copies of operands that the BLAS cannot use directly.
     """
 
     m: int
@@ -89,16 +89,16 @@ class Product:
 
 @dataclass(frozen=True)
 class MatmulGeometry:
-    """How a product is cut.
+    """Cuts of a product.
 
-    C is computed in *blocks* of ``rows`` x ``columns``, each of which is in memory until it is
-    done. Of one operand a *slab* is held, ``depth`` deep, while *pieces* of the other one stream
-    past it.
+    C is computed in *blocks* of ``rows`` x ``columns``, each of which stays in memory until it is
+    complete. A *slab* of one operand, ``depth`` deep, is held while *pieces* of the other operand
+    stream past it.
 
     Attributes
     ----------
     holds
-        Which operand is held.
+        Name of the operand that is held.
     tile
         Chunk of C on disk; (1, 1) if C is a vector or in memory.
     """
@@ -115,7 +115,7 @@ class MatmulGeometry:
 
     @property
     def streams(self) -> Name:
-        """Which operand is streamed."""
+        """Name of the operand that is streamed."""
         return "A" if self.holds == "B" else "B"
 
     def block_length(self, name: Name) -> int:
@@ -123,7 +123,7 @@ class MatmulGeometry:
         return self.rows if name == "A" else self.columns
 
     def blocks(self) -> Iterator[Extent]:
-        """Cut C into (rows, columns): blocks that share slabs one after the other."""
+        """Cut C into (rows, columns), in an order in which blocks that share slabs are adjacent."""
         rows, columns = cut(0, self.product.m, self.rows), cut(0, self.product.n, self.columns)
         if self.holds == "B":
             return ((i, j) for j in columns for i in rows)
@@ -136,8 +136,8 @@ class MatmulGeometry:
     def lengths(self, block: Extent) -> list[slice]:
         """Cut a block along C into the lengths of pieces.
 
-        Each goes through all the depths of a slab before the next one does. So C is final from its
-        beginning on while the last slab is still in use, and can leave.
+        Each length is used with all depths of a slab before the next length. So the beginning of C
+        is final, and can be written, while the last slab is still in use.
         """
         along = block[self.streams == "B"]
         return cut(along.start, along.stop, self.piece_length)
@@ -146,8 +146,8 @@ class MatmulGeometry:
     def is_one_piece(self) -> bool:
         """Whether a piece is as long as a block of C, and C a matrix on disk.
 
-        All of a block then becomes final with its last piece. So that it can leave, and its memory
-        be used again, bit by bit, its first and its last piece are used in `PARTS` parts.
+        A whole block then becomes final with its last piece. So that it can be written and its
+        memory reused step by step, its first and last piece are used in `PARTS` parts.
         """
         is_matrix = self.product.is_stored and len(self.product.shape) == 2
         return is_matrix and self.piece_length >= self.block_length(self.streams)
@@ -158,11 +158,11 @@ class MatmulGeometry:
         return int((self.streams == "B") != self.is_one_piece)
 
     def part(self, block: Extent, along: slice) -> Extent:
-        """Give rows and columns of C of the pieces of one length."""
+        """Return the rows and columns of C that pieces of one length update."""
         return (along, block[1]) if self.streams == "A" else (block[0], along)
 
     def parts(self, block: Extent, along: slice) -> list[Extent]:
-        """Cut these for a first or last piece: between chunks of C."""
+        """Cut `part` for a first or last piece, between chunks of C."""
         if not self.is_one_piece:
             return [self.part(block, along)]
         axis = self.final_axis
@@ -172,7 +172,7 @@ class MatmulGeometry:
         return [(along, part) if axis else (part, along) for part in parts]
 
     def depths(self, slab: slice) -> list[slice]:
-        """Depths of the pieces that begin within a slab; the last one may reach into the next."""
+        """Depths of the pieces that begin within a slab. The last may extend into the next slab."""
         first = -(-slab.start // self.piece_depth) * self.piece_depth
         return [
             slice(i, min(i + self.piece_depth, self.product.k))
@@ -180,7 +180,7 @@ class MatmulGeometry:
         ]
 
     def box(self, name: Name, along: slice, depth: slice) -> Extent:
-        """Rows and columns in op(A) or op(B)."""
+        """Return (rows, columns) of a box in op(A) or op(B)."""
         return (along, depth) if name == "A" else (depth, along)
 
     @property
@@ -191,7 +191,7 @@ class MatmulGeometry:
 
     @property
     def slab_buffers(self) -> int:
-        """Slabs in memory: one in use and one being read, unless there is only one."""
+        """Slabs in memory: one in use and one being read, unless the product has only one."""
         is_one = self.block_length(self.holds) >= self.product.length(self.holds)
         return 1 if is_one and self.depth >= self.product.k else 2
 
@@ -203,19 +203,19 @@ class MatmulGeometry:
 
     @property
     def block_shape(self) -> tuple[int, int]:
-        """Rows and columns of a block in memory: whole chunks high, to be written as they are."""
+        """Rows and columns of a block in memory: a whole number of chunks high, as on disk."""
         rows = min(self.rows, self.product.m)
         return -(-rows // self.tile[0]) * self.tile[0], min(self.columns, self.product.n)
 
     @property
     def block_bytes(self) -> int:
-        """Memory of a block of C; none if all of C is in memory, which is the caller's."""
+        """Memory of a block of C; none if all of C is in memory, which belongs to the caller."""
         if not self.product.is_stored:
             return 0
         return matrix_bytes(*self.block_shape, self.product.dtype.itemsize)
 
     def bounce_bytes(self, name: str) -> int:
-        """Memory for what is not aligned of A, B or C."""
+        """Memory for unaligned transfers of A, B or C."""
         product = self.product
         if name == "C":
             is_moved = product.is_stored
@@ -227,13 +227,13 @@ class MatmulGeometry:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the product takes from its arena at most."""
+        """Peak bytes that the product takes from its arena."""
         bounce = sum(self.bounce_bytes(name) for name in "ABC")
         slabs = self.slab_buffers * self.slab_bytes
         return self.block_bytes + slabs + self.ring_bytes + bounce + self.product.copy_bytes
 
     def bytes_read(self) -> int:
-        """Bytes of A and B that are read. Exact where chunks are whole pages."""
+        """Bytes of A and B that are read. Exact if chunks are whole pages."""
         times = {self.streams: self._count(self.holds), self.holds: 1}
         if self.depth < self.product.k:
             times[self.holds] = self._count(self.streams)
@@ -256,8 +256,8 @@ class MatmulGeometry:
     def words_lower_bound(self) -> float:
         """Words that any product must move.
 
-        2mnk/√M read (Smith et al. 2017, arXiv 1702.02017) if none of the matrices is in memory, and
-        what is on disk once; C written.
+        2mnk/√M are read (Smith et al. 2017, arXiv 1702.02017) if no matrix is in memory, and each
+        matrix on disk at least once. C is written.
         """
         p = self.product
         once = p.m * p.k * p.a.is_on_disk + p.k * p.n * p.b.is_on_disk
@@ -266,7 +266,7 @@ class MatmulGeometry:
         return max(many if all_on_disk else 0.0, float(once)) + p.m * p.n * p.is_stored
 
     def phase(self) -> Phase:
-        """Sum up what is moved and computed."""
+        """Return the bytes moved and the operations."""
         p = self.product
         last = min(self.piece_length, self.block_length(self.streams))
         end = last * min(self.block_length(self.holds), p.length(self.holds)) * p.is_stored
@@ -281,7 +281,7 @@ class MatmulGeometry:
 
     @property
     def method(self) -> str:
-        """How it is done, for people."""
+        """Description of the method, for users."""
         return (
             f"{self._count('A')} x {self._count('B')} blocks of {self.rows} x {self.columns}, "
             f"slabs of {self.holds} {min(self.depth, self.product.k)} deep held, "
@@ -290,12 +290,12 @@ class MatmulGeometry:
 
 
 def matmul_geometry(product: Product, memory_bytes: int) -> MatmulGeometry:
-    """Cut a product for a memory budget, so that little is read and products are large.
+    """Cut a product for a memory budget, for few reads and large BLAS products.
 
     Raises
     ------
     BudgetError
-        If not even the smallest blocks fit.
+        If the smallest blocks do not fit.
     """
     if found := _best(product, memory_bytes):
         return found
@@ -311,7 +311,7 @@ def matmul_geometry(product: Product, memory_bytes: int) -> MatmulGeometry:
 
 
 def _best(product: Product, memory_bytes: int) -> MatmulGeometry | None:
-    """Find the best way that fits, with the largest chunks of C for which there is one."""
+    """Find the best cuts that fit, with the largest possible chunks of C."""
     for tile in _tiles(product, memory_bytes):
         found = [g for g in _ways(product, tile, memory_bytes) if g.memory_bytes <= memory_bytes]
         if found:
@@ -321,7 +321,7 @@ def _best(product: Product, memory_bytes: int) -> MatmulGeometry | None:
 
 
 def _tiles(product: Product, memory_bytes: int) -> Iterator[tuple[int, int]]:
-    """Chunks of C on disk, from large to small."""
+    """Candidate chunks of C on disk, from large to small."""
     if len(product.shape) < 2 or not product.is_stored:
         return iter([(1, 1)])
     m, n = product.shape
@@ -329,7 +329,7 @@ def _tiles(product: Product, memory_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _score(g: MatmulGeometry) -> float:
-    """Weigh the bytes moved by how slow the products are, which take most of the time."""
+    """Weight the bytes moved by the slowness of the products, which take most of the time."""
     thin = _THIN / g.piece_length + _THIN / g.block_length(g.holds)
     slow = 1 + thin + _FLAT / g.piece_depth
     shallow = _SHALLOW if g.depth < min(_depth(g.budget_bytes, g.product), g.product.k) else 1
@@ -337,18 +337,18 @@ def _score(g: MatmulGeometry) -> float:
 
 
 def _depth(memory_bytes: int, product: Product) -> int:
-    """Depth of slabs that is wanted: two of them then take a third of a square block's memory."""
+    """Preferred depth of slabs: two of them then take a third of a square block's memory."""
     words = memory_bytes / product.dtype.itemsize
     return min(MOST_DEPTH, max(int(math.sqrt(words) / 6), 1))
 
 
 def _units(product: Product, tile: tuple[int, int]) -> dict[Name, int]:
-    """Lengths along C at which a block can end: where grains, and chunks of C, do."""
+    """Units of block lengths along C: blocks end at boundaries of grains and of chunks of C."""
     return {"A": math.lcm(product.a.rows, tile[0]), "B": product.b.columns}
 
 
 def _ways(product: Product, tile: tuple[int, int], memory_bytes: int) -> Iterator[MatmulGeometry]:
-    """Ways to cut a product; some may not fit."""
+    """Candidate cuts of a product; some may not fit."""
     units = _units(product, tile)
     for holds in ("A", "B"):
         streams: Name = "A" if holds == "B" else "B"
@@ -365,7 +365,7 @@ def _ways(product: Product, tile: tuple[int, int], memory_bytes: int) -> Iterato
 
 
 def _smallest(product: Product, memory_bytes: int) -> Iterator[MatmulGeometry]:
-    """Least that any way needs: one grain of each."""
+    """Cuts that need the least memory: one grain of each operand."""
     for tile in _tiles(product, memory_bytes):
         units = _units(product, tile)
         for holds in ("A", "B"):
@@ -378,7 +378,7 @@ def _smallest(product: Product, memory_bytes: int) -> Iterator[MatmulGeometry]:
 
 
 def piece_shapes(grains: Grains, length: int, k: int, memory_bytes: int) -> set[tuple[int, int]]:
-    """Shapes of pieces to try, as (along C, depth), of a matrix of that length and depth."""
+    """Candidate shapes of pieces, as (along C, depth), of a matrix of that length and depth."""
     found = set()
     for long in _LENGTHS:
         for deep in _DEPTHS if grains.is_on_disk else _MEMORY_DEPTHS:
@@ -394,7 +394,7 @@ def piece_shapes(grains: Grains, length: int, k: int, memory_bytes: int) -> set[
 
 
 def _slab_depths(product: Product, holds: Name, piece_depth: int, memory_bytes: int) -> set[int]:
-    """Depths of slabs to try. No piece then needs more than two slabs."""
+    """Candidate depths of slabs. No piece then needs more than two slabs."""
     grains, k = product.grains(holds), product.k
     whole = grains.covering(1, k)[1]
     if not grains.is_on_disk:
@@ -402,7 +402,7 @@ def _slab_depths(product: Product, holds: Name, piece_depth: int, memory_bytes: 
     found = {whole}
     for wanted in (piece_depth, _depth(memory_bytes, product)):
         depth = grains.covering(1, max(wanted, piece_depth))[1]
-        # Slabs that end where pieces do.
+        # Prefer slabs that end at the boundaries of pieces.
         common = math.lcm(grains.columns, piece_depth)
         even = -(-depth // common) * common
         found.add(min(even if 2 * even <= 3 * depth else depth, whole))
@@ -410,13 +410,13 @@ def _slab_depths(product: Product, holds: Name, piece_depth: int, memory_bytes: 
 
 
 def _lengths(length: int, unit: int) -> set[int]:
-    """Lengths of blocks along C to try."""
+    """Candidate lengths of blocks along C."""
     units = -(-length // unit)
     return {-(-units // count) * unit for count in _COUNTS if count <= units} | {unit}
 
 
 def _widest(g: MatmulGeometry, unit: int) -> Iterator[MatmulGeometry]:
-    """Make a block as long along the held operand as fits; all blocks about as long."""
+    """Make blocks as long along the held operand as fits, all of about the same length."""
     product, holds = g.product, g.holds
     whole = product.length(holds)
 
@@ -433,7 +433,7 @@ def _widest(g: MatmulGeometry, unit: int) -> Iterator[MatmulGeometry]:
     each = max(two.memory_bytes - one.memory_bytes, 1)
     units = -(-whole // unit)
     count = min((g.budget_bytes - one.memory_bytes) // each + 1, units)
-    # Each of the sums is rounded up to pages.
+    # Each term of the memory is rounded up to pages.
     while count > 1 and of(count * unit).memory_bytes > g.budget_bytes:
         count -= 1
     if count >= 1:
@@ -441,16 +441,16 @@ def _widest(g: MatmulGeometry, unit: int) -> Iterator[MatmulGeometry]:
 
 
 def planned_grains(problem: Problem, layout: Layout) -> Grains:
-    """Find the grains of a matrix of a plan."""
+    """Return the grains of a matrix of a plan."""
     computed = 0 if layout.stored is None else problem.dtype.itemsize
     return Grains.of(layout.chunks, layout.order, layout.itemsize(problem.dtype), computed)
 
 
 def matmul_cost(problem: Problem) -> Cost:
-    """Plan `matmul` of m x k by k x n to the disk; `m` and `k` are `n` where not given.
+    """Plan `matmul` of m x k by k x n to disk; `m` and `k` default to `n`.
 
-    The operands are in Fortran order with default chunks, if the options ``order`` and ``chunks``
-    say nothing else of both, or ``order_a``, ``chunks_a``, ``order_b`` and ``chunks_b`` of one.
+    By default the operands are in Fortran order with default chunks. The options ``order`` and
+    ``chunks`` set both operands; ``order_a``, ``chunks_a``, ``order_b`` and ``chunks_b`` set one.
     """
     n, dtype = problem.n, problem.dtype
     m, k = problem.m or n, problem.k or n

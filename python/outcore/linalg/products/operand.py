@@ -1,4 +1,4 @@
-"""Operands of products and systems: matrices in memory or on disk, of which BLAS takes parts."""
+"""Operands of products and systems: matrices in memory or on disk, used part by part."""
 
 import dataclasses
 import math
@@ -33,8 +33,8 @@ Extent: TypeAlias = tuple[slice, slice]
 class Part(NamedTuple):
     """Elements of op(X) in memory.
 
-    ``data`` is column-major, and op(X) from `first_row` and `first_column` on is what BLAS makes of
-    it by `trans`.
+    ``data`` is column-major. With `trans`, the BLAS reads it as op(X) from `first_row` and
+    `first_column` on.
     """
 
     first_row: int
@@ -43,7 +43,7 @@ class Part(NamedTuple):
     trans: Trans
 
     def cut(self, rows: slice, columns: slice) -> Matrix:
-        """Return a box of op(X), for BLAS with the same `trans`."""
+        """Return a box of op(X), for the BLAS with the same `trans`."""
         down = slice(rows.start - self.first_row, rows.stop - self.first_row)
         across = slice(columns.start - self.first_column, columns.stop - self.first_column)
         return self.data[down, across] if self.trans == "N" else self.data[across, down]
@@ -57,9 +57,9 @@ class MemoryOperand:
     shape
         Rows and columns of op(X).
     grains
-        In which parts it is read: not at all.
+        An empty grain: the operand is not read.
     copy_bytes
-        Memory that it needs for a copy, if BLAS cannot take it as it is.
+        Memory for a copy, if the BLAS cannot use the matrix directly.
     """
 
     grains = Grains()
@@ -73,7 +73,7 @@ class MemoryOperand:
         self.copy_bytes = 0 if self._part else pages(given.size * dtype.itemsize)
 
     def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
-        """Make it ready for a call."""
+        """Prepare the operand for a call."""
         if self._part is None:
             self._part = self._copied(call)
 
@@ -82,26 +82,27 @@ class MemoryOperand:
         return 0
 
     def whole(self) -> Part:
-        """Return all of it."""
+        """Return the whole operand as one part."""
         if self._part is None:
             raise ClosedError("this operand is not open; call open() first")
         return self._part
 
     def parts(self, boxes: Iterable[Extent], memory_bytes: int) -> Iterator[Part]:
-        """Give a part for each box."""
+        """Yield a part for each box."""
         return (self.whole() for _ in boxes)
 
     def _as_it_is(self) -> Part | None:
         trans: Trans = self._trans
         if _is_column_major(self._given, self._dtype):
             return Part(0, 0, self._given, trans)
-        # BLAS can leave or transpose the transpose of a row-major matrix, but not conjugate it.
+        # The BLAS can use the transpose of a row-major matrix, or transpose that again, but cannot
+        # conjugate without a transpose.
         if _is_column_major(self._given.T, self._dtype) and trans != "C":
             return Part(0, 0, self._given.T, "T" if trans == "N" else "N")
         return None
 
     def _copied(self, call: LongCall) -> Part:
-        """Copy op(X), column-major."""
+        """Return a column-major copy of op(X)."""
         memory = memoryview(call.arena.allocate(self._given.size * self._dtype.itemsize))
         copy: Matrix = np.ndarray(self.shape, self._dtype, buffer=memory, order="F")
         source = self._given if self._trans == "N" else self._given.T
@@ -119,7 +120,7 @@ class DiskOperand:
     shape
         Rows and columns of op(X).
     grains
-        In which parts it is read.
+        Units in which the operand is read.
     """
 
     copy_bytes = 0
@@ -135,7 +136,7 @@ class DiskOperand:
         self._call: LongCall | None = None
 
     def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
-        """Open its files for a call; `number` is its own in the trace."""
+        """Open its files for a call; `number` identifies the operand in the trace."""
         self._file, self._call = open_whole_chunks(self._array, call, bounce_bytes, number), call
 
     def bytes_read(self) -> int:
@@ -143,7 +144,7 @@ class DiskOperand:
         return self._opened()[0].counters()[0]
 
     def parts(self, boxes: Iterable[Extent], memory_bytes: int) -> Iterator[Part]:
-        """Go through boxes, which begin with grains, read ahead as far as the memory allows."""
+        """Yield a part for each box, which begins with a grain; read ahead within the memory."""
         file, call = self._opened()
         schedule = list(boxes)
         boxes_on_disk = [self.on_disk(box) for box in schedule]
@@ -159,7 +160,7 @@ class DiskOperand:
         return math.prod(s.stop - s.start for s in box)
 
     def on_disk(self, box: Extent) -> Box:
-        """Find the whole grains that hold a box, which begins with one, by the array's indices."""
+        """Return the whole grains that hold a box, as array indices; a box begins with a grain."""
         rows, columns = box
         down, across = self.grains.covering(rows.stop - rows.start, columns.stop - columns.start)
         rows = slice(rows.start, rows.start + down)
@@ -180,13 +181,13 @@ class DiskOperand:
         return [(*whole[:slow], part, *whole[slow + 1 :]) for part in parts]
 
     def array_of(self, box: Extent, memory: memoryview) -> npt.NDArray[Any]:
-        """View memory as the elements of ``on_disk(box)`` are read, in the order that they have."""
+        """View memory as the elements of ``on_disk(box)``, in the type and order of the disk."""
         whole = self.on_disk(box)
         found = as_read(memory, self._count(whole), self.stored, self.dtype)
         return self._shaped(found, whole)
 
     def read_part(self, box: Extent, memory: memoryview) -> Part:
-        """Describe a box that was read to what `array_of` gave, in the type of the arithmetic."""
+        """Return a box that was read into `array_of`'s view as a part, in the arithmetic's type."""
         whole = self.on_disk(box)
         found = convert_in_place(memory, self._count(whole), self.stored, self.dtype)
         return self.part(box, self._shaped(found, whole))
@@ -196,11 +197,11 @@ class DiskOperand:
         return elements.reshape(shape, order="F" if self._array.order == "F" else "C")
 
     def submit_read(self, first: list[int], target: npt.NDArray[Any]) -> Ticket:
-        """Start reading into `target` from an index of the array on."""
+        """Start a read into `target`, from index `first` of the array."""
         return self._opened()[0].submit_read(first, [1] * len(first), target)
 
     def part(self, box: Extent, data: npt.NDArray[Any]) -> Part:
-        """Describe the elements of ``on_disk(box)``, which may be changed."""
+        """Return the elements of ``on_disk(box)`` as a part. It may change them."""
         rows, columns = box
         if data.ndim == 1 or self._array.order == "F":
             data = data.reshape(-1, 1) if data.ndim == 1 else data
@@ -221,9 +222,9 @@ Operand: TypeAlias = MemoryOperand | DiskOperand
 def open_whole_chunks(
     array: Array, call: LongCall, bounce_bytes: int, number: int, *, writable: bool = False
 ) -> ArrayFile:
-    """Open an array's files as of an array of whole chunks, which reaches beyond its edges.
+    """Open an array's files as an array of whole chunks, which extends beyond its edges.
 
-    So a box of whole chunks has no gaps, and is moved as it is on disk.
+    A box of whole chunks then has no gaps, and has the same layout in memory and on disk.
     """
     if writable:
         array.count_writing()
@@ -245,14 +246,14 @@ def _is_column_major(matrix: Matrix, dtype: np.dtype[Any]) -> bool:
 
 
 def operand(given: Array | npt.NDArray[Any], trans: Trans, dtype: np.dtype[Any]) -> Operand:
-    """Make an operand of a call whose element type is `dtype`."""
+    """Make an operand for a call with element type `dtype`."""
     if isinstance(given, Array):
         return DiskOperand(given, trans, dtype)
     return MemoryOperand(given, trans, dtype)
 
 
 def read_arrays(given: Mapping[str, OperandLike]) -> dict[str, Array | npt.NDArray[Any]]:
-    """Open what is given by its path, and see what else is there as arrays.
+    """Open arrays given by their paths, and convert other operands to arrays.
 
     Raises
     ------
@@ -272,17 +273,17 @@ def read_arrays(given: Mapping[str, OperandLike]) -> dict[str, Array | npt.NDArr
 def common_dtype(
     arrays: Mapping[str, Array | npt.NDArray[Any]], dtype: npt.DTypeLike | None = None
 ) -> np.dtype[Any]:
-    """Find the type of a call and its result: see `outcore.linalg.result_dtype`.
+    """Return the type of a call and its result: see `outcore.linalg.result_dtype`.
 
     Raises
     ------
     InvalidError
-        If an operand is of a type that cannot be computed with, or `dtype` cannot be had.
+        If the type of an operand, or `dtype`, is not supported.
     """
     return result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
 
 
 def grains_of(array: Array, dtype: np.dtype[Any]) -> Grains:
-    """Find the grains of an array on disk that is computed with in some type."""
+    """Return the grains of an array on disk, for arithmetic in `dtype`."""
     computed = 0 if array.dtype == dtype else dtype.itemsize
     return Grains.of(array.chunks, array.order, array.dtype.itemsize, computed)

@@ -1,4 +1,4 @@
-"""Chunks of a result on disk, such that the blocks in which it is computed are made of them."""
+"""Chunks of a result on disk that match the blocks in which it is computed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,11 +18,10 @@ from outcore.zarr_format import (
 def result_chunks(
     m: int, n: int, dtype: np.dtype[Any], grain_rows: int, memory_bytes: int
 ) -> Iterator[tuple[int, int]]:
-    """Shapes of chunks, in Fortran order, for a result of m x n, from large to small.
+    """Yield candidate chunk shapes, in Fortran order, for a result of m x n, from large to small.
 
-    As `default_chunks`, but no more than a 24th of the budget, and of as many rows as a grain of
-    the operand whose rows they have, or a multiple or a part of it: so both can end where a block
-    does.
+    They are like `default_chunks`, but take at most a 24th of the budget. The number of rows is a
+    multiple or a part of the rows of the operand's grain. So both can end where a block ends.
     """
     found = []
     for tile_bytes in [TILE_BYTES >> shift for shift in range(11)]:
@@ -50,7 +49,7 @@ def _chunk(m: int, n: int, itemsize: int, grain_rows: int, tile_bytes: int) -> t
 def result_metadata(
     shape: tuple[int, ...], dtype: np.dtype[Any], chunk: tuple[int, int]
 ) -> Metadata:
-    """Describe the array of a result, whose chunks count only if it is a matrix."""
+    """Return the metadata of a result. `chunk` applies only to matrices."""
     if len(shape) == 1:
         return Metadata(shape, dtype, default_chunks(shape, dtype.itemsize, "F"), "F")
     return Metadata(shape, dtype, chunk, "F", "column-major")

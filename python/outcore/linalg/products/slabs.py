@@ -1,4 +1,4 @@
-"""Slabs of an operand that are held for a while, each read while the one before it is used."""
+"""Slabs of an operand, each read while the previous one is in use."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from outcore.longcall import LongCall
 from outcore.streams import wait
 
 _READ_BYTES = 4 << 20
-"""Slabs come in requests of about this size, so that others need not wait for a whole slab."""
+"""Slabs are read in requests of about this size, so that other requests need not wait long."""
 
 
 class MemorySlabs:
-    """Slabs of an operand in memory, which is there whole."""
+    """Slabs of an operand that is wholly in memory."""
 
     def __init__(self, operand: MemoryOperand) -> None:
         self._operand = operand
@@ -23,10 +23,10 @@ class MemorySlabs:
         return self._operand.whole()
 
     def release(self) -> None:
-        """Let go of the slab that was taken first."""
+        """Do nothing: the operand stays in memory."""
 
     def advance(self) -> None:
-        """Go on reading."""
+        """Do nothing: no reads are pending."""
 
 
 class DiskSlabs:
@@ -35,13 +35,13 @@ class DiskSlabs:
     Parameters
     ----------
     operand
-        Open.
+        The operand, which must be open.
     boxes
         The slabs, each beginning with a grain.
     buffers, slab_bytes
-        How many slabs are in memory, and how large they are.
+        Number of slabs in memory, and the size of each.
     steps
-        Calls of `advance` in which a slab is to be read.
+        Number of calls of `advance` within which a slab is read.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class DiskSlabs:
         return self._operand.read_part(coming.box, coming.memory)
 
     def release(self) -> None:
-        """Let go of the slab that was taken first; nobody may view it any more."""
+        """Release the slab that was taken first. The caller must not view it any more."""
         self._free.append(self._held.popleft())
         self._begin()
 
     def advance(self) -> None:
-        """Start some more reads of the slab that comes next."""
+        """Start some more reads of the next slab."""
         for coming in self._coming:
             if coming.reads:
                 coming.submit(coming.pace)

@@ -69,57 +69,57 @@ def solve_triangular(
     ----------
     T
         (n, n) array on disk, with any chunks in either order, its path or lazy transpose ``A.T``,
-        or a NumPy array. Only its upper triangle is used, or with `lower` the lower one. Elements
-        of the other triangle are read only where they lie in the same chunks.
+        or a NumPy array. The call uses only its upper triangle, or with `lower` the lower one. It
+        reads elements of the other triangle only if they lie in the same chunks.
     B
         (n,) or (n, k) right-hand sides, on disk or in memory.
     trans
-        What op is: ``"N"`` or 0 nothing, ``"T"`` or 1 the transpose, ``"C"`` or 2 the conjugate
+        The operator op: ``"N"`` or 0 none, ``"T"`` or 1 the transpose, ``"C"`` or 2 the conjugate
         transpose.
     lower
         Whether T is lower triangular.
     unit_diagonal
-        Take the diagonal as ones, without using it.
+        Treat the diagonal as ones, and ignore its elements.
     dtype
         Type of the arithmetic and of the result, float32 to complex128; by default NumPy's
-        promotion of the operands. What is on disk in another type is converted as it is read.
+        promotion of the operands. The call converts operands of another type as it reads them.
     out
-        Directory for the solution, to have it on disk; for a `B` on disk by default its own with
-        ``.x`` appended.
+        Directory of the solution on disk; by default that of an on-disk `B` with ``.x`` appended.
     if_exists
         ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with a solution on disk that a stopped call with the same arguments left; what is
-        done is noted every minute or so, by groups of as many columns as fit in memory.
+        Resume a stopped call with the same arguments, if the solution is on disk. The call records
+        its progress about every minute, by groups of as many columns as fit in memory.
     memory
-        Budget, such as ``"8 GiB"``; by default half of the available memory. What is in memory
-        anyway, `T`, `B` and X, is the caller's and not counted.
+        Budget, such as ``"8 GiB"``; by default half of the available memory. It does not include a
+        `T`, `B` or X in memory, which belong to the caller.
     threads
-        Threads of the BLAS; by default as it is set.
+        Threads of the BLAS; by default its current setting.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
     Returns
     -------
     Array or numpy.ndarray
-        X, of the shape of `B`; on disk, in Fortran order, if `B` is or `out` is given. Of the type
-        that `T` and `B` promote to, or of `dtype`.
+        X, of the shape of `B`. Its type is the promotion of `T` and `B`, or `dtype`. It is on disk,
+        in Fortran order, if `B` is or `out` is given.
 
     Raises
     ------
     SingularMatrixError
-        If the diagonal has a zero; ``info`` is LAPACK's, the number of the first one from 1 on.
+        If the diagonal has a zero. ``info`` is LAPACK's: the number of the first zero, counted from
+        1.
     NonFiniteError
-        If the triangle or `B` has a NaN or an infinity, with its index.
+        If the triangle or `B` has a NaN or an infinity. The error gives its index.
     InvalidError
-        If shapes do not fit, types cannot be used, or `out` is an operand.
+        If shapes do not fit, types are not supported, or `out` is an operand.
     BudgetError, DiskFullError
-        Before any work, if memory or disk do not suffice.
+        Before any work, if memory or disk space do not suffice.
     ExistsError, BusyError
-        If `out` holds something that may not go, or another call writes there.
+        If `out` holds something that must not be overwritten, or another call writes there.
     Interrupted
-        After Ctrl-C or SIGTERM; of a solution on disk, what was noted is left to go on with.
+        After Ctrl-C or SIGTERM. The same call resumes if the solution is on disk.
     """
     result, report = solve_triangular_and_report(
         T, B, trans=trans, lower=lower, unit_diagonal=unit_diagonal, dtype=dtype, out=out,
@@ -144,7 +144,7 @@ def solve_triangular_and_report(
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
-    """Do what `solve_triangular` does, and report on it."""
+    """Run `solve_triangular`, and return its report too."""
     if isinstance(T, TransposedArray):
         (T, trans), lower = untransposed("trans", T, trans), not lower
     check_threads(threads)
@@ -218,7 +218,7 @@ def _system(
 def _to_disk(
     g: TriangularGeometry, run: Substitution, where: Place, call: LongCall, steps: StepsDone
 ) -> tuple[Array, int]:
-    """Write the solution to an array; return that, and the bytes written."""
+    """Write the solution to an array; return the array, and the bytes written."""
     system = g.system
     with written(where, result_metadata(system.shape, system.dtype, g.chunk), _WHY, steps) as array:
         file = open_whole_chunks(array, call, g.bounce_bytes("X"), 2, writable=True)

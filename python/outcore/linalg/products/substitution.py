@@ -1,7 +1,7 @@
 """Substitution with a triangular matrix larger than memory, strip by strip of its rows.
 
-X is solved for in groups of as many columns as fit in memory. For each group the triangle is read
-once; if op(T) is lower (an upper one goes from the last strip and the last column on)::
+X is solved for in groups of as many columns as fit in memory. Each group reads the triangle once.
+If op(T) is lower (an upper one starts with the last strip and the last column)::
 
     for each strip I of rows of op(T):
         X[I] = B[I]                                   # arrives from the disk
@@ -9,9 +9,9 @@ once; if op(T) is lower (an upper one goes from the last strip and the last colu
             beside the diagonal block:    X[I] -= op(T)[I, K] X[K]
             in it:                        X[K] = op(T)[K, K]⁻¹ X[K]
                                           X[I below K] -= op(T)[I below K, K] X[K]
-        X[I] leaves for the disk
+        X[I] is written
 
-So B arrives, and X leaves, while other strips are worked on.
+So B is read, and X is written, while the arithmetic works on other strips.
 """
 
 from collections import deque
@@ -35,27 +35,27 @@ from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 
 _LOOK = 256
-"""Rows and columns of T that are looked at together to find what is wrong with it."""
+"""Rows and columns of T that are searched together for an invalid element."""
 
 
 class Substitution:
-    """The loops.
+    """The loops of the algorithm.
 
     Parameters
     ----------
     matrix
         op(T).
     T, B
-        As they were given.
+        The arguments of the call.
     is_lower
         Whether T itself is lower triangular.
     is_unit
-        Whether the diagonal is taken as ones.
+        Whether the diagonal is treated as ones.
 
     Attributes
     ----------
     notes
-        What the reader of the report should know.
+        Notes for the reader of the report.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Substitution:
         return self.matrix.bytes_read() + (self.sides.bytes_read() if self.sides else 0)
 
     def run(self, result: WholeResult | DiskResult, steps: StepsDone) -> None:
-        """Solve for all groups of columns that are left."""
+        """Solve for all pending groups of columns."""
         g, strips = self.g, self.g.strips()
         groups = list(g.groups())
         left = steps.left(groups)
@@ -104,7 +104,7 @@ class Substitution:
                     for box in g.pieces(strip):
                         self.substitute(X, strip, box)
                         result.advance()
-                        # What the next strip needs comes in between.
+                        # Loads for the next strip are issued in between.
                         if self.loads and result.is_free(self.loads[0][0]):
                             self.load(X, group, result)
                     self.look_at(X, strip)
@@ -116,7 +116,7 @@ class Substitution:
             raise
 
     def boxes_of_b(self, groups: list[slice]) -> Iterator[Part]:
-        """Boxes of B in the order of their use."""
+        """Yield the boxes of B in the order of their use."""
         if self.sides is None:
             return iter(())
         return self.sides.parts(
@@ -124,7 +124,7 @@ class Substitution:
         )
 
     def is_needed(self, box: Extent, strip: slice) -> bool:
-        """Whether a strip has rows of a box of B, or an earlier strip has."""
+        """Whether a strip, or an earlier one, uses rows of a box of B."""
         if self.g.system.is_lower:
             return bool(box[0].start < strip.stop)
         return bool(box[0].stop > strip.start)
@@ -151,7 +151,7 @@ class Substitution:
             )
 
     def substitute(self, X: Matrix, strip: slice, box: Extent) -> None:
-        """Use one piece of the triangle."""
+        """Apply one piece of the triangle."""
         part, (_, columns) = next(self.pieces), box
         is_lower = self.g.system.is_lower
         start_ns = self.call.trace.now_ns()
@@ -181,9 +181,9 @@ class Substitution:
         self.call.meter.advance(2.0 * T.size * X.shape[1] * flop_weight(X.dtype))
 
     def look_at_block(self, block: Matrix, here: slice) -> None:
-        """Refuse zeros on the diagonal, and what is not finite and could leave no trace in X."""
+        """Raise for zeros on the diagonal, and for NaN or infinities that may not show in X."""
         if not np.isfinite(column_extremes(block, False)[0]):
-            # Perhaps in the other triangle.
+            # The element may lie in the other triangle.
             self.refuse_not_finite(here, here)
         zeros = np.flatnonzero(block.diagonal() == 0)
         if len(zeros) and not self.is_unit:
@@ -195,7 +195,7 @@ class Substitution:
             )
 
     def first_zero(self, found: int) -> int:
-        """Find the first zero on the diagonal, at `found` if not before."""
+        """Return the first zero on the diagonal, which is at `found` or before."""
         for rows in cut(0, found, _LOOK):
             zeros = np.flatnonzero(np.diagonal(self.T[rows, rows]) == 0)
             if len(zeros):
@@ -203,14 +203,14 @@ class Substitution:
         return found
 
     def look_at(self, X: Matrix, strip: slice) -> None:
-        """Look for what is not finite in a solved strip, and for the reason."""
+        """Check a solved strip for elements that are not finite, and find the cause."""
         if self.notes or _not_finite(X[strip]) is None:
             return
         self.refuse_not_finite(strip, slice(0, self.g.system.n))
         self.notes.append("the solution has infinities or NaN: it is too large for the type")
 
     def refuse_not_finite(self, strip: slice, among: slice) -> None:
-        """Refuse rows of op(T) with something in the triangle, among some columns, not finite."""
+        """Raise if rows of op(T) have a non-finite element in the triangle, within some columns."""
         is_lower = self.g.system.is_lower
         for rows in cut(strip.start, strip.stop, _LOOK):
             for columns in cut(among.start, among.stop, _LOOK):
@@ -232,8 +232,8 @@ class Substitution:
 
 
 def _not_finite(X: Matrix) -> tuple[int, int] | None:
-    """Row and column of an element that is not finite, if there is one."""
-    # The sums may overflow where no element does.
+    """Return row and column of an element that is not finite, if there is one."""
+    # The sums may overflow even if no element does.
     if np.isfinite(column_extremes(X, False)[0]):
         return None
     for j in range(X.shape[1]):

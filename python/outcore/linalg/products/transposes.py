@@ -1,4 +1,4 @@
-"""What an operand is to be taken as: itself, its transpose, its conjugate transpose."""
+"""Forms of an operand: itself, its transpose, or its conjugate transpose."""
 
 from typing import Any, cast
 
@@ -30,12 +30,12 @@ def simplest(trans: Trans, dtype: np.dtype[Any]) -> Trans:
 
 
 def untransposed(name: str, given: Any, trans: Any) -> tuple[Any, Any]:
-    """Take the array of a lazy transpose, with the `trans` that stands for the same.
+    """Return the array of a lazy transpose, and the equivalent `trans` for it.
 
     Raises
     ------
     InvalidError
-        If it would be the conjugate, which BLAS does not take.
+        If the equivalent is the conjugate, which the BLAS does not support.
     """
     if not isinstance(given, TransposedArray):
         return given, trans

@@ -1,4 +1,4 @@
-"""How a triangular system is cut for a memory budget, and what it costs. Pure arithmetic."""
+"""The cuts of a triangular system for a memory budget, and its cost. Pure arithmetic."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -23,18 +23,18 @@ from outcore.linalg.products.transposes import read_trans
 from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES, default_chunks
 
-# As in `matmul_plan`: how much slower products with few rows, columns or terms are.
+# As in `matmul_plan`: slowness of products with few rows, columns or terms.
 _THIN, _FLAT = 25, 4
 
 
 def flops(n: int, rhs: int, dtype: np.dtype[Any]) -> float:
-    """Real operations for so many right-hand sides: n² each, four times that for complex."""
+    """Real operations for `rhs` right-hand sides: n² each, four times that for complex types."""
     return flop_weight(dtype) * float(n) ** 2 * rhs
 
 
 @dataclass(frozen=True)
 class TriangularSystem:
-    """op(T) X = B as the plan sees it: T of order n, B of n x rhs.
+    """op(T) X = B for the plan: T of order n, B of n x rhs.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class TriangularSystem:
     shape
         Shape of X: (n,) or (n, rhs).
     is_stored
-        Whether X goes to the disk.
+        Whether X is written to disk.
     copy_bytes
-        Memory for a copy of a T that BLAS cannot take as it is in memory.
+        Memory for a copy of a T that the BLAS cannot use directly.
     """
 
     n: int
@@ -65,21 +65,21 @@ class TriangularSystem:
 
 @dataclass(frozen=True)
 class TriangularGeometry:
-    """How a triangular system is cut.
+    """Cuts of a triangular system.
 
-    X is solved for in *groups* of columns that fit in memory whole. op(T) is cut into *strips* of
-    rows, in the order of substitution, and each strip into *pieces*; B comes in boxes.
+    X is solved for in *groups* of columns that fit in memory as a whole. op(T) is cut into *strips*
+    of rows, in the order of substitution, and each strip into *pieces*. B is read in boxes.
 
     Attributes
     ----------
     columns
-        Of a group.
+        Columns of a group.
     strip, depth
         Rows of a strip, and columns of a piece.
     load
         Rows and columns of a box of B.
     chunk
-        Of X on disk; (1, 1) if X is a vector or in memory.
+        Chunk of X on disk; (1, 1) if X is a vector or in memory.
     """
 
     system: TriangularSystem
@@ -99,7 +99,7 @@ class TriangularGeometry:
         return self._in_order(cut(0, self.system.n, self.strip))
 
     def pieces(self, strip: slice) -> list[Extent]:
-        """Boxes of a strip that hold its part of the triangle, in the order of substitution."""
+        """Boxes of a strip that cover its part of the triangle, in the order of substitution."""
         beside, near = self._beside(strip), self._near(strip)
         parts = [(strip, c) for c in self._in_order(cut(beside.start, beside.stop, self.depth))]
         return parts + near
@@ -112,7 +112,7 @@ class TriangularGeometry:
         return slice(min(-(-strip.stop // depth) * depth, n), n)
 
     def _near(self, strip: slice) -> list[Extent]:
-        """Pieces of a strip that do, without what lies wholly on the other side of it."""
+        """Pieces of a strip that reach the diagonal, without parts wholly on its other side."""
         t, beside = self.system.t, self._beside(strip)
         if self.system.is_lower:
             return [
@@ -140,12 +140,12 @@ class TriangularGeometry:
 
     @property
     def block_shape(self) -> tuple[int, int]:
-        """Rows and columns of a group of X in memory: whole chunks high, to be written as is."""
+        """Rows and columns of a group of X in memory: a whole number of chunks high, as on disk."""
         return -(-self.system.n // self.chunk[0]) * self.chunk[0], self.columns
 
     @property
     def block_bytes(self) -> int:
-        """Memory of a group of X; none if all of X is in memory, which is the caller's."""
+        """Memory of a group of X; none if all of X is in memory, which belongs to the caller."""
         if not self.system.is_stored:
             return 0
         return matrix_bytes(*self.block_shape, self.system.dtype.itemsize)
@@ -161,7 +161,7 @@ class TriangularGeometry:
         return RING_PIECES * self.system.b.memory_bytes(*self.load)
 
     def bounce_bytes(self, name: str) -> int:
-        """Memory for what is not aligned of T, B or X."""
+        """Memory for unaligned transfers of T, B or X."""
         if name == "X":
             is_moved = self.system.is_stored
             is_aligned = self.chunk[0] * self.system.dtype.itemsize % SLOT_ALIGN_BYTES == 0
@@ -172,7 +172,7 @@ class TriangularGeometry:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the solution takes from its arena at most."""
+        """Peak bytes that the solution takes from its arena."""
         bounce = sum(self.bounce_bytes(name) for name in "TBX")
         rings = self.ring_bytes + self.load_bytes
         return self.block_bytes + rings + bounce + self.system.copy_bytes
@@ -190,7 +190,7 @@ class TriangularGeometry:
         return total
 
     def bytes_read(self) -> int:
-        """Bytes of T and B that are read. Exact where chunks are whole pages."""
+        """Bytes of T and B that are read. Exact if chunks are whole pages."""
         b = self.system.b
         loaded = sum(
             b.box_bytes(self.system.n, group.stop - group.start // b.columns * b.columns)
@@ -204,13 +204,13 @@ class TriangularGeometry:
         return self.block_shape[0] * s.rhs * s.dtype.itemsize if s.is_stored else 0
 
     def words_lower_bound(self) -> float:
-        """Count the words of what is on disk, once: no more is known of how little suffices."""
+        """Count the words on disk once. No sharper lower bound is known."""
         s = self.system
         triangle = s.n * (s.n + 1) / 2 * s.t.is_on_disk
         return float(triangle + s.n * s.rhs * (s.b.is_on_disk + s.is_stored))
 
     def phase(self) -> Phase:
-        """Sum up what is moved and computed."""
+        """Return the bytes moved and the operations."""
         s = self.system
         return Phase(
             dtype=s.dtype,
@@ -223,7 +223,7 @@ class TriangularGeometry:
 
     @property
     def method(self) -> str:
-        """How it is done, for people."""
+        """Description of the method, for users."""
         count = len(self.groups())
         passes = "1 pass" if count == 1 else f"{count} passes"
         return (
@@ -238,7 +238,7 @@ def triangular_geometry(system: TriangularSystem, memory_bytes: int) -> Triangul
     Raises
     ------
     BudgetError
-        If not even one column fits.
+        If one column does not fit.
     """
     if found := _best(system, memory_bytes):
         return found
@@ -262,16 +262,16 @@ def _best(system: TriangularSystem, memory_bytes: int) -> TriangularGeometry | N
 
 
 def _chunks(system: TriangularSystem, memory_bytes: int) -> Iterator[tuple[int, int]]:
-    """Chunks of X on disk, from large to small."""
+    """Candidate chunks of X on disk, from large to small."""
     if len(system.shape) < 2 or not system.is_stored:
         return iter([(1, 1)])
     return result_chunks(system.n, system.rhs, system.dtype, system.t.rows, memory_bytes)
 
 
 def _score(g: TriangularGeometry) -> float:
-    """Bytes of T that are moved, weighted by how slow the products are."""
+    """Bytes of T that are moved, weighted by the slowness of the products."""
     slow = 1 + _THIN / g.strip + _THIN / g.columns + _FLAT / g.depth
-    # Half of a strip's square lies above the triangle, and is read for nothing.
+    # Half of a strip's square lies on the other side of the diagonal, and is read needlessly.
     wide = 1 + max(g.strip, g.depth) / g.system.n
     return len(g.groups()) * slow * wide
 
@@ -279,7 +279,7 @@ def _score(g: TriangularGeometry) -> float:
 def _ways(
     system: TriangularSystem, chunk: tuple[int, int], memory_bytes: int
 ) -> Iterator[TriangularGeometry]:
-    """Ways to cut a system; some may not fit."""
+    """Candidate cuts of a system; some may not fit."""
     for strip, depth in piece_shapes(system.t, system.n, system.n, memory_bytes):
         for load in _loads(system, strip):
             one = TriangularGeometry(system, 1, strip, depth, load, chunk, memory_bytes)
@@ -287,14 +287,14 @@ def _ways(
 
 
 def _smallest(system: TriangularSystem, memory_bytes: int) -> Iterator[TriangularGeometry]:
-    """Least that any way needs: one grain of each, and one column of X."""
+    """Cuts that need the least memory: one grain of each operand, and one column of X."""
     grain, load = (system.t.rows, system.t.columns), (system.b.rows, system.b.columns)
     for chunk in _chunks(system, memory_bytes):
         yield TriangularGeometry(system, 1, *grain, load, chunk, memory_bytes)
 
 
 def _loads(system: TriangularSystem, strip: int) -> set[tuple[int, int]]:
-    """Shapes of boxes of B to try: less than 4 MiB, if grains are."""
+    """Candidate shapes of boxes of B: less than 4 MiB, if grains are."""
     b = system.b
     if not b.is_on_disk:
         return {(strip, system.rhs)}
@@ -306,7 +306,7 @@ def _loads(system: TriangularSystem, strip: int) -> set[tuple[int, int]]:
 
 
 def _widest(one: TriangularGeometry) -> TriangularGeometry:
-    """Make groups as wide as fit, all about as wide, and of whole grains of B if they can be."""
+    """Make groups as wide as fits, of about equal width, and of whole grains of B if possible."""
     system = one.system
     if not system.is_stored:
         return dataclasses.replace(one, columns=system.rhs)
@@ -321,9 +321,9 @@ def _widest(one: TriangularGeometry) -> TriangularGeometry:
 
 
 def triangular_cost(problem: Problem) -> Cost:
-    """Plan `solve_triangular` to the disk, B in Fortran order with default chunks.
+    """Plan `solve_triangular` to disk, with B in Fortran order with default chunks.
 
-    T as well, if the options ``order`` and ``chunks`` say nothing else.
+    T has the same layout, unless the options ``order`` and ``chunks`` set another.
     """
     n, rhs, dtype = problem.n, problem.rhs, problem.dtype
     trans = read_trans("trans", problem.option("trans", "N"))

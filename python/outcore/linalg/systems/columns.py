@@ -1,4 +1,4 @@
-"""Columns of right-hand sides and solutions on disk: moved in the budget of a call, and counted."""
+"""Transfers of right-hand sides and solutions on disk by columns, within a call's budget."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES
 T = TypeVar("T")
 
 TRANSFER_BYTES = (64 << 10, 16 << 20)
-"""Least and most memory for what lies on disk otherwise than in memory, for each array."""
+"""Least and most memory per array for data whose layout on disk differs from memory."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class ColumnRoom:
     Attributes
     ----------
     column_bytes
-        Of each right-hand side: 0 if all of them are the caller's.
+        Memory of each right-hand side; 0 if all of them belong to the caller.
     transfer_bytes
-        For each array on disk.
+        Memory for the transfers of each array on disk.
     stage_bytes
-        For what must be converted on its way; 0 if nothing is.
+        Memory for conversions; 0 without conversions.
     arrays
-        How many are on disk.
+        Number of arrays on disk.
     """
 
     column_bytes: int
@@ -47,7 +47,7 @@ class ColumnRoom:
 
     @classmethod
     def of(cls, rhs: RightHandSide, memory_bytes: int, also: Sequence[Any] = ()) -> "ColumnRoom":
-        """Find out what a right-hand side and its solution need, and what is `also` read."""
+        """Return the memory for a right-hand side, its solution, and arrays `also` read."""
         reads = [array for array in (rhs.b, *also) if isinstance(array, Array)]
         writes = rhs.out is not None
         least, most = TRANSFER_BYTES
@@ -65,7 +65,7 @@ class ColumnRoom:
     @property
     def beside_bytes(self) -> int:
         """Memory beside the columns themselves."""
-        # The columns begin on a page.
+        # Columns begin on a page.
         rounding = SLOT_ALIGN_BYTES if self.column_bytes else 0
         return self.arrays * self.transfer_bytes + self.stage_bytes + rounding
 
@@ -76,12 +76,12 @@ def fitted(
     cut: Callable[[ColumnRoom], T],
     also: Sequence[Any] = (),
 ) -> tuple[ColumnRoom, T]:
-    """Share a budget out with generous room for transfers, or if that is too much with the least.
+    """Divide a budget with generous memory for transfers or, if that does not fit, with the least.
 
     Raises
     ------
     BudgetError
-        As `cut` does with the least.
+        If `cut` raises it even with the least memory for transfers.
     """
     room = ColumnRoom.of(rhs, memory_bytes, also)
     try:
@@ -97,7 +97,8 @@ class Columns:
     Attributes
     ----------
     asked
-        Bytes that had to be read and written; on disks a little more where they are not aligned.
+        Bytes requested to be read and written. Disks move slightly more if requests are not
+        aligned.
     """
 
     def __init__(self, rhs: RightHandSide, call: LongCall, room: ColumnRoom) -> None:
@@ -119,8 +120,8 @@ class Columns:
     ) -> None:
         """Read columns of b, or of its solution, into X in the factors' type.
 
-        `number` is that of another array in the trace. What is stored into later must be
-        `writable`.
+        `number` identifies another array in the trace. An array to which `store` writes later must
+        be `writable`.
         """
         rhs = self._rhs
         if not isinstance(array, Array):
@@ -142,7 +143,7 @@ class Columns:
                 self._wait(file.submit_read(_start(box), _steps(box), _as_vector(part, array.ndim)))
 
     def store(self, x: Any, columns: slice, X: Matrix) -> None:
-        """Write columns of a solution from X, which is laid out as `load` does it."""
+        """Write columns of a solution from X, in the layout of `load`."""
         rhs = self._rhs
         if not isinstance(x, Array):
             rhs.store(X, x, columns)
@@ -162,7 +163,7 @@ class Columns:
             self._wait(file.submit_write(_start(box), _steps(box), part))
 
     def sync(self) -> None:
-        """Return once what was stored would survive power loss."""
+        """Return once the stored columns would survive power loss."""
         if SOLUTIONS in self._files:
             self._wait(self._files[SOLUTIONS].submit_sync())
 
@@ -180,7 +181,7 @@ class Columns:
         return self._files[number]
 
     def _boxes(self, array: Array, columns: slice, *, is_cut: bool) -> Iterator[Box]:
-        """Cut columns of an array into what is moved at once."""
+        """Cut columns of an array into boxes, one per request."""
         whole = (slice(0, array.shape[0]), columns)[: array.ndim]
         if not is_cut:
             yield whole
@@ -215,7 +216,7 @@ def _steps(box: Box) -> list[int]:
 
 
 def _within(box: Box, columns: slice) -> slice:
-    """Columns of a box, counted from the first that is wanted; a vector is a column."""
+    """Columns of a box, counted from the first requested one; a vector is one column."""
     if len(box) == 1:
         return slice(0, 1)
     return slice(box[1].start - columns.start, box[1].stop - columns.start)

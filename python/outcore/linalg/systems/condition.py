@@ -1,11 +1,11 @@
-"""The condition of a matrix, by random vectors that go along when systems are solved.
+"""Estimates of a matrix's condition from random vectors that are solved for along with b.
 
-For a vector z of independent normal numbers the mean of ‖A⁻¹z‖₂² is ‖A⁻¹‖² in the Frobenius norm
-(C. S. Kenney, A. J. Laub, SIAM J. Sci. Comput. 15 (1994), 36-61). With four of them the estimate is
-less than a tenth of the truth in one of 5000 cases. It costs no pass over the factors, while
-Hager's method (`cond_est`) costs several. The Frobenius norm of A⁻¹ is within √n of its 1-norm,
-from below and from above. So the estimate is good enough to warn of matrices that are singular to
-working precision, but not to be shown: of an identity it is √n.
+For a vector z of independent normal numbers, the mean of ‖A⁻¹z‖₂² is ‖A⁻¹‖² in the Frobenius norm
+(C. S. Kenney, A. J. Laub, SIAM J. Sci. Comput. 15 (1994), 36-61). With four vectors, the estimate
+is less than a tenth of the true value in one of 5000 cases. It costs no pass over the factors,
+while Hager's method (`cond_est`) costs several. The Frobenius norm of A⁻¹ is within √n of its
+1-norm, from below and from above. So the estimate suffices to warn of matrices that are singular to
+working precision, but not for display: for an identity it is √n.
 """
 
 import math
@@ -27,16 +27,16 @@ T = TypeVar("T")
 UNKNOWN = "near-singularity of A was not checked: memory= has no room for the random vectors"
 
 PROBES = 4
-"""Vectors that go along."""
+"""Number of random vectors."""
 
 
 def with_probes(probes: int, cut: Callable[[int], T]) -> tuple[int, T]:
-    """Share a budget out with so many probes in it, or if they are too much without.
+    """Divide a budget with `probes` probes or, if they do not fit, without probes.
 
     Returns
     -------
     tuple
-        How many there are, and what `cut` returned for them.
+        The number of probes, and the result of `cut` for them.
     """
     if probes:
         try:
@@ -47,12 +47,12 @@ def with_probes(probes: int, cut: Callable[[int], T]) -> tuple[int, T]:
 
 
 def probe_bytes(n: int, dtype: np.dtype[Any], probes: int) -> int:
-    """Memory of so many probes."""
+    """Return the memory of `probes` probes."""
     return pages(n * probes * dtype.itemsize)
 
 
 def draw(n: int, probes: int, dtype: np.dtype[Any], call: LongCall) -> Matrix:
-    """Draw random vectors, (n, probes), always the same ones."""
+    """Draw random vectors, (n, probes), with a fixed seed."""
     shape = n, probes
     if not probes:
         return np.empty(shape, dtype, order="F")
@@ -63,14 +63,14 @@ def draw(n: int, probes: int, dtype: np.dtype[Any], call: LongCall) -> Matrix:
 
 
 class Probes:
-    """Vectors that are solved for beside the first right-hand sides.
+    """Random vectors that are solved for beside the first right-hand sides.
 
     Attributes
     ----------
     count
-        How many there are.
+        Number of vectors.
     left
-        Those that are still to be solved for; `None` when they are, or if there are none.
+        The vectors that are not solved for yet; `None` if there are none.
     """
 
     def __init__(self, n: int, count: int, dtype: np.dtype[Any], call: LongCall) -> None:
@@ -78,26 +78,26 @@ class Probes:
         self.left: Matrix | None = self._vectors if count else None
 
     def take(self) -> Matrix | None:
-        """Return what is to be solved for now, and count it as solved."""
+        """Return the vectors to solve for now, and count them as solved."""
         taken, self.left = self.left, None
         return taken
 
     def condition(self, norm: float) -> float | None:
-        """Estimate the condition of a matrix of such a norm; `None` if nothing was solved for."""
+        """Estimate the condition of a matrix of norm `norm`; `None` if nothing was solved for."""
         if self.left is not None or not self.count:
             return None
         return condition_of(norm, self._vectors)
 
 
 def condition_of(norm: float, solved: Matrix) -> float:
-    """Estimate ‖A‖ ‖A⁻¹‖ from A⁻¹z of some probes, and spoil these; infinite if they overflow."""
+    """Estimate ‖A‖ ‖A⁻¹‖ from A⁻¹z, and overwrite the probes; infinite if they overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         top = float(largest(solved).max())
         if not math.isfinite(top) or top == 0:
             return math.inf
-        # By the largest element, so that no square is too large or too small.
+        # The division by the largest element prevents overflow and underflow of squares.
         np.divide(solved, solved.dtype.type(top), out=solved)
-        # A norm that overflows itself says nothing of the condition.
+        # A norm that overflows gives no information on the condition.
         norm = min(norm, float(np.finfo(solved.dtype).max))
         return norm * top * math.sqrt(float(squares(solved).mean()))
 

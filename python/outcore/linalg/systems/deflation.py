@@ -1,16 +1,17 @@
-"""Deflation: a few directions in which refinement is slow, solved for at once.
+"""Deflation: direct solves in a few directions in which refinement is slow.
 
-A step of refinement multiplies the residual by E = I - A M⁻¹. Where some singular values of A are
-small, E is large in some directions, and these make the steps many. The range of E on random
-vectors finds them (N. Halko, P. G. Martinsson, J. A. Tropp, SIAM Review 53 (2011), 217-288):
+A step of refinement multiplies the residual by E = I - A M⁻¹. If some singular values of A are
+small, E is large in some directions, which then require many steps. The range of E on random
+vectors contains these directions (N. Halko, P. G. Martinsson, J. A. Tropp, SIAM Review 53 (2011),
+217-288):
 
     with the first correction     Z = M⁻¹ Ω,  G = Ω - A Z = E Ω,  orthonormalised
     with the second               Z = M⁻¹ G,  Q = -A Z,  orthonormalised, and Z with it
     after that and each later     r <- r - Q c,  x <- x - Z c,  with c = Qᴴ r
 
-so that r loses what is in the space of A Z, as methods with augmented subspaces do it (A. Chapman,
-Y. Saad, Numer. Linear Algebra Appl. 4 (1997), 43-66). The vectors go along in passes over A and
-the factors that are made anyway: it costs two of them arithmetic, and no words.
+Thus r loses its component in the space of A Z, as in methods with augmented subspaces (A. Chapman,
+Y. Saad, Numer. Linear Algebra Appl. 4 (1997), 43-66). The vectors take part in passes over A and
+the factors that refinement makes anyway: deflation adds arithmetic to two of them, and no words.
 """
 
 import enum
@@ -24,17 +25,17 @@ from outcore.linalg.matrix import Matrix
 
 MOST_VECTORS = 16
 _ROWS_PER_VECTOR = 128
-"""Rows of the matrix for each vector, at least: of small matrices they would take too long."""
+"""Least number of rows of the matrix per vector. For small matrices the vectors take too long."""
 
 _LEAST_LEFT = 1e-10
-"""A vector of which less than this is left beside those before it is dropped."""
+"""A vector is dropped if orthogonalisation leaves less than this fraction of it."""
 
 _SEED = 2
-"""Of the random vectors: they are drawn again when what is left of them is formed."""
+"""Seed of the random vectors. They are drawn again to form their residuals."""
 
 
 class _Stage(enum.Enum):
-    """What the vectors are."""
+    """State of the vectors."""
 
     RANDOM = enum.auto()
     RANGE = enum.auto()
@@ -48,10 +49,9 @@ class Deflation:
     Parameters
     ----------
     X, R
-        (n, count + k) matrices of which the last columns are what is refined: solutions and
-        residuals.
+        (n, count + k) matrices of solutions and residuals. Their last columns are the refined ones.
     count
-        How many vectors there are.
+        Number of vectors.
     """
 
     def __init__(self, X: Matrix, R: Matrix, count: int) -> None:
@@ -60,17 +60,17 @@ class Deflation:
 
     @property
     def goes_along(self) -> bool:
-        """Whether the vectors go along with the next correction and its residual."""
+        """Whether the vectors take part in the next correction and its residual."""
         return self._stage in (_Stage.RANDOM, _Stage.RANGE)
 
     def corrections(self, columns: int) -> Matrix:
-        """Put the vectors before so many residuals: what is to be solved for, in place."""
+        """Return the vectors and `columns` residuals after them, to be solved for in place."""
         if self._stage is _Stage.RANDOM:
             draw_normal(self._R[:, : self.count], _SEED)
         return self._R[:, : self.count + columns]
 
     def solutions_and_residuals(self, columns: int) -> tuple[Matrix, Matrix]:
-        """Put what the vectors became before so many solutions, and what is left of them."""
+        """Return the solved vectors and their residuals, followed by those of `columns` columns."""
         X, R = (each[:, : self.count] for each in (self._X, self._R))
         X[...] = R
         if self._stage is _Stage.RANDOM:
@@ -80,12 +80,12 @@ class Deflation:
         return self._X[:, : self.count + columns], self._R[:, : self.count + columns]
 
     def look(self, pays: Callable[[float], bool]) -> None:
-        """Take the residuals of the vectors, after the pass over A that they went along with.
+        """Use the residuals of the vectors, after the pass over A in which they took part.
 
         Parameters
         ----------
         pays
-            Whether deflation does, if a step leaves that much of a random residual.
+            Whether deflation pays off if a step leaves this fraction of a random residual.
         """
         X, R = (each[:, : self.count] for each in (self._X, self._R))
         left = norms(R)
@@ -101,7 +101,7 @@ class Deflation:
             self._stage = _Stage.USELESS
 
     def reduce(self, X: Matrix, R: Matrix) -> None:
-        """Take from some residuals what is in the space, and correct their solutions."""
+        """Remove the components of residuals in the space, and correct their solutions."""
         if self._stage is not _Stage.READY:
             return
         Z, Q = (each[:, : self.count] for each in (self._X, self._R))
@@ -113,14 +113,14 @@ class Deflation:
 
 
 def vectors_for(n: int, room: int) -> int:
-    """How many vectors deflation has for a matrix of order n, where there is room for so many."""
+    """Return the number of vectors for a matrix of order n, if `room` vectors fit in memory."""
     return max(min(MOST_VECTORS, n // _ROWS_PER_VECTOR, room), 0)
 
 
 def _orthonormalise(Q: Matrix, Z: Matrix | None = None) -> None:
-    """Orthonormalise the columns of Q, zero where they depend on others; the same to those of Z.
+    """Orthonormalise the columns of Q, with zeros for dependent ones; transform Z likewise.
 
-    By classical Gram-Schmidt, twice: the second pass makes up for the rounding of the first.
+    Classical Gram-Schmidt, applied twice: the second pass corrects rounding errors of the first.
     """
     product = kernels(Q.dtype)
     both = [Q] if Z is None else [Q, Z]

@@ -1,4 +1,4 @@
-"""The way of `solve` by factors in the type of the matrix: LU, or Cholesky."""
+"""The direct method of `solve`: factors in the type of the matrix, by LU or Cholesky."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ F = TypeVar("F", LUFactor, CholeskyFactor)
 
 @dataclass(frozen=True)
 class Way(Generic[F]):
-    """A kind of factors, how they are made, and how they solve."""
+    """A kind of factors, with the functions that factor and solve."""
 
     kind: type[F]
     factor: Callable[..., F]
@@ -43,12 +43,12 @@ BY_CHOLESKY: Final = Way(CholeskyFactor, cho_factor, solve_with_cholesky)
 
 
 def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any, Report]:
-    """Factor, substitute, and look at the residual.
+    """Factor, substitute, and compute the residual.
 
     Raises
     ------
     NotPositiveDefiniteError
-        By Cholesky, if A is not positive definite.
+        With Cholesky, if A is not positive definite.
     """
     kind = way.kind.kind
     where = job.factors_at(kind.suffix)
@@ -74,7 +74,7 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
             report.notes.append(UNKNOWN)
         if factors.report:
             report = factors.report.followed_by(report)
-            # Factors that were gone on with in the middle have no bound, nor has the whole.
+            # Factors from a resumed run have no bound, nor does the whole call.
             report.words_lower_bound = factors.report.words_lower_bound
         else:
             report.notes.append(f"used the factors in {where.path}")
@@ -91,7 +91,7 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
 def with_condition(
     report: Report, job: Solving, factors: LUFactor | CholeskyFactor, progress: ProgressLike
 ) -> Report:
-    """Estimate the condition number from the factors, and add it to a report on a solution."""
+    """Estimate the condition number from the factors, and add it to the report on a solution."""
     condition, estimate = cond_est(
         factors, memory=job.memory_bytes, resume=job.resume, threads=job.threads, progress=progress
     )
@@ -104,14 +104,14 @@ def with_condition(
 
 
 def _method_of(factors: LUFactor | CholeskyFactor) -> str:
-    """Name the factors, with the algorithm that made them here if it was not the usual one."""
+    """Return the name of the method, with the algorithm of new factors if it is not by slabs."""
     made = factors.report.method if factors.report else None
     title = factors.kind.title
     return title if made is None or "slabs" in made else f"{title}, {made}"
 
 
 def _lower(job: Solving, where: Place, *, overwrite_a: bool) -> bool:
-    """Which triangle Cholesky reads, of a matrix that has both: a stopped run's, or as it lies."""
+    """Whether Cholesky reads the lower triangle: as a stopped run did, or the faster one."""
     begun = None
     if where.exists() and job.resume and not overwrite_a:
         with contextlib.suppress(OutcoreError):
@@ -122,9 +122,9 @@ def _lower(job: Solving, where: Place, *, overwrite_a: bool) -> bool:
 
 
 def _phases(job: Solving, kind: Kind, ready: LUFactor | CholeskyFactor | None) -> Sequence[Phase]:
-    """Plan making factors, solving with them, and a look at the residual.
+    """Plan the factorization, the solve with its factors, and the residual.
 
-    What is ready may be used with less memory than making it takes.
+    Complete factors need less memory to solve than to factor, so only their solve is planned.
     """
     problem = job.problem(assume_a="pos" if kind is CHOLESKY else "gen")
     if ready is None:

@@ -1,4 +1,4 @@
-"""Solving with factors for right-hand sides in groups: as many columns as fit in memory."""
+"""Solves with factors for right-hand sides in groups of as many columns as fit in memory."""
 
 import itertools
 from collections.abc import Callable
@@ -21,27 +21,28 @@ from outcore.report import Report
 
 MOST_FLOPS = 3e13
 LEAST_COLUMNS = 512
-"""Of a group on disk: minutes of work, after which a stopped call goes on; but enough columns for
-the arithmetic to take longer than reading the factors."""
+"""Limits of a group on disk: some minutes of work, the most that a stopped call repeats; but enough
+columns for the arithmetic to take longer than reading the factors.
+"""
 
 Solve: TypeAlias = Callable[[Matrix, slice], None]
-"""Solves in place for some columns, which are these of b."""
+"""Solves in place for some columns; the slice is their place in b."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """How right-hand sides are divided.
+    """The division of right-hand sides into groups.
 
     Attributes
     ----------
     size
-        Of a group.
+        Columns of a group.
     columns
-        Of all.
+        Total number of columns.
     first
         Columns that an earlier call solved for.
     cut
-        A column at which a group begins.
+        A column at which a group must begin.
     """
 
     size: int
@@ -51,7 +52,7 @@ class Groups:
 
     @classmethod
     def of(cls, rhs: RightHandSide, most: int, first: int = 0) -> "Groups":
-        """Divide right-hand sides, at most so many at once, as evenly as possible."""
+        """Divide right-hand sides into groups of at most `most` columns, as evenly as possible."""
         if rhs.out is not None:
             flops = flop_weight(rhs.dtype) * 2.0 * rhs.n * rhs.height * rhs.parts
             most = min(most, max(int(MOST_FLOPS / flops), LEAST_COLUMNS))
@@ -62,7 +63,7 @@ class Groups:
         return len(self._starts())
 
     def slices(self) -> list[slice]:
-        """Columns of each group that is left."""
+        """Columns of each pending group."""
         edges = [*self._starts(), self.columns]
         return [slice(*both) for both in itertools.pairwise(edges)]
 
@@ -79,12 +80,12 @@ def solve_groups(
     call: LongCall,
     room: ColumnRoom,
 ) -> Columns:
-    """Solve group by group, and write each to where it belongs.
+    """Solve group by group, and write each solution to its place.
 
     Returns
     -------
     Columns
-        What was moved, counted.
+        The transfers, with counts of the bytes moved.
     """
     moved = Columns(rhs, call, room)
     width = min(groups.size, groups.columns) * rhs.parts
@@ -109,7 +110,7 @@ def solve_groups(
 
 
 def gone_on_at(first: int, columns: int) -> str:
-    """Say of a report that a solution was gone on with."""
+    """Return the note for the report on a resumed solution."""
     return f"gone on at column {first} of {columns}; the figures are of the rest"
 
 
@@ -124,7 +125,7 @@ def report_on(
     call: LongCall,
     **more: Any,
 ) -> Report:
-    """Report on a solve: passes over the factors, and what was moved of b and x.
+    """Return the report of a solve: passes over the factors, and the bytes moved of b and x.
 
     `more` are further figures of a `Report`.
     """
@@ -146,7 +147,7 @@ def report_on(
         bytes_written=swept_bytes[1] + written,
         planned_bytes_read=planned_bytes + planned_read,
         planned_bytes_written=planned_written,
-        # Of a call that went on in the middle of its columns too.
+        # A call that resumed within its columns has the same bound.
         words_lower_bound=factor.kind.words(*factor.shape),
         kernels=kernels,
         threads=threads,

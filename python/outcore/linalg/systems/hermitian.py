@@ -1,7 +1,8 @@
-"""Whether a matrix on disk is Hermitian with a positive diagonal: then Cholesky may do.
+"""A test whether a matrix on disk is Hermitian with a positive diagonal, so that Cholesky may work.
 
-Boxes are compared with those across the diagonal, the ones on it first, until one differs: most
-matrices that are not Hermitian show it in the first box. One that is, is read once.
+The test compares boxes with their mirror images across the diagonal until one differs, boxes on the
+diagonal first. Most matrices that are not Hermitian differ in the first box. A Hermitian matrix is
+read once.
 """
 
 import itertools
@@ -23,7 +24,7 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 _MOST_SIDE = 4096
 _STRIP_BYTES = 256 << 10
-"""Elements that are compared at once."""
+"""Bytes of elements that are compared at once."""
 
 Pair = tuple[Box, Box]
 
@@ -31,15 +32,15 @@ Pair = tuple[Box, Box]
 def why_not_positive(
     source: Place, memory_bytes: int, threads: int | None, progress: ProgressLike
 ) -> tuple[str, Report]:
-    """Look for what shows that a matrix is not Hermitian positive definite.
+    """Search for evidence that a matrix is not Hermitian positive definite.
 
     Returns
     -------
     why : str
-        An element of a diagonal that is not positive, or two that are not each other's conjugates.
-        Empty if A = Aᴴ to the last bit, with a positive diagonal.
+        An element of the diagonal that is not positive, or two elements that are not each other's
+        conjugates. Empty if A = Aᴴ to the last bit, with a positive diagonal.
     report : Report
-        Of the look; how much is read depends on what is found where.
+        Report of the test. The bytes read depend on the first difference.
     """
     with (
         open_array(source.path) as A,
@@ -65,14 +66,14 @@ def why_not_positive(
 
 
 class _Look:
-    """Pairs of boxes, of which one is read ahead."""
+    """The comparison of pairs of boxes; one pair is read ahead."""
 
     def __init__(self, A: Array, call: LongCall, memory_bytes: int) -> None:
         n, itemsize = A.shape[0], A.dtype.itemsize
         bounce = memory_bytes // 8
-        # Two pairs in memory.
+        # Memory holds two pairs.
         side = math.isqrt((memory_bytes - bounce) // 4 // itemsize)
-        # Whole chunks are read best, then whole pages. Boxes in memory are whole pages too.
+        # Whole chunks are fastest to read, then whole pages. Boxes in memory are whole pages too.
         for unit in (max(A.chunks), SLOT_ALIGN_BYTES // itemsize, 1):
             if side > unit:
                 break
@@ -88,7 +89,7 @@ class _Look:
         self.planned_bytes = 0
 
     def found(self) -> Iterator[str]:
-        """Yield what differs, first on the diagonal."""
+        """Yield differences, first those on the diagonal."""
         ahead: deque[Pair] = deque()
         for pair in itertools.chain(self.pairs(), [None]):
             if pair is not None:
@@ -98,7 +99,7 @@ class _Look:
                 yield from self.compare(*ahead.popleft())
 
     def pairs(self) -> Iterator[Pair]:
-        """Pair the boxes with those across the diagonal, on which a box is its own partner."""
+        """Yield pairs of mirrored boxes. A box on the diagonal is its own partner."""
         n, side = self.A.shape[0], self.side
         parts = [slice(i, min(i + side, n)) for i in range(0, n, side)]
         for part in parts:
@@ -137,12 +138,12 @@ class _Look:
         self.call.meter.advance(left.nbytes if below == above else 2 * left.nbytes)
 
     def drain(self) -> None:
-        """Wait for what was read ahead, so that it is counted."""
+        """Wait for the read-ahead, so that it is counted."""
         while len(self.stream):
             self.stream.take()
 
 
 def _differ(left: Matrix, right: Matrix) -> Matrix:
-    """Tell where left is not the conjugate transpose of right; NaN differs from NaN."""
+    """Compare `left` with the conjugate transpose of `right`; NaN differs from NaN."""
     different: Matrix = left != right.conj().T
     return different

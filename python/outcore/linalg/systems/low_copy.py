@@ -1,4 +1,4 @@
-"""A temporary copy of a matrix in lower precision, for factors that refinement makes up for."""
+"""A temporary copy of a matrix in lower precision, for factors that refinement corrects."""
 
 import dataclasses
 import math
@@ -35,23 +35,23 @@ COPY = "its copy in lower precision"
 """Name of a copy in reports."""
 
 _OF = "copy_of"
-"""Attribute of a copy: what `Copied` has."""
+"""Attribute of a copy, with the fields of `Copied`."""
 
 
 class TooLowError(Exception):
-    """The lower precision does not do; the message says why. Always caught by `solve`."""
+    """The lower precision does not suffice; the message says why. `solve` always catches it."""
 
 
 def is_copy(where: Place) -> bool:
-    """Whether there is a copy that `solve` made for itself, in whatever state."""
+    """Whether `where` is a temporary copy made by `solve`, in any state."""
     try:
         return where.exists() and _OF in read_metadata(where).attributes
     except InvalidError:
-        return False  # something else of Zarr's
+        return False  # another Zarr object
 
 
 def is_current(where: Place, source: Place, low: np.dtype[Any]) -> bool:
-    """Whether there is a complete copy of the matrix as it is now, or what LU left of it."""
+    """Whether `where` is a complete copy of the present matrix, or one that LU consumed."""
     if not where.exists():
         return False
     metadata = read_metadata(where)
@@ -63,7 +63,7 @@ def is_current(where: Place, source: Place, low: np.dtype[Any]) -> bool:
 
 
 class Copied(NamedTuple):
-    """Of what a copy is: the path of the matrix, and its version when the copy was begun."""
+    """The origin of a copy: the path of the matrix, and its version when the copy started."""
 
     path: str
     generation: int
@@ -71,7 +71,7 @@ class Copied(NamedTuple):
 
 
 def copied(where: Place) -> Copied:
-    """Tell of what a copy is."""
+    """Return the origin of a copy."""
     return Copied(**read_metadata(where).attributes[_OF])
 
 
@@ -100,7 +100,7 @@ def make_copy(
     Raises
     ------
     TooLowError
-        If an element is too large for it, or all of a row or column too small.
+        If an element is too large for it, or a row or column has only elements too small for it.
     NonFiniteError
         If A has a NaN or an infinity.
     """
@@ -124,7 +124,7 @@ def make_copy(
     ):  # fmt: skip
         bounce = copy_bounce_bytes(memory_bytes)
         source = A.open_file(call.arena, bounce, trace=call.trace)
-        # As a file of whole tiles: what is below the last row may be written with it.
+        # Opened as a file of whole tiles, so that padding below the last row can be written too.
         height = copy_height(A.shape[0], tile[0], rows)
         shape = copy_tiles_height(A.shape[0], tile[0]), A.shape[1]
         grid = dataclasses.replace(copy.metadata, shape=shape).grid()
@@ -164,7 +164,7 @@ def make_copy(
 
 
 def _cut(shape: tuple[int, ...], extents: tuple[int, int]) -> Iterator[Box]:
-    """Boxes of a matrix, column of boxes by column of boxes."""
+    """Boxes of a matrix, one column of boxes after another."""
     for j in range(0, shape[1], extents[1]):
         for i in range(0, shape[0], extents[0]):
             yield (
@@ -174,11 +174,11 @@ def _cut(shape: tuple[int, ...], extents: tuple[int, int]) -> Iterator[Box]:
 
 
 def _converted(block: Matrix, below: int, low: np.dtype[Any], call: LongCall) -> Matrix:
-    """Round a block to lower precision, in memory from the budget, with rows of zeros below it."""
+    """Round a block to lower precision, in memory from the budget, with rows of zeros below."""
     rows, columns = block.shape
     room = memoryview(call.arena.allocate((rows + below) * columns * low.itemsize))
     out: Matrix = np.ndarray((rows + below, columns), low, buffer=room, order="F")
-    # Infinities are looked for afterwards; what becomes zero may be small beside the rest.
+    # `_check` finds infinities. An element that becomes zero may be negligible.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         out[:rows] = block
     out[rows:] = 0
@@ -186,7 +186,7 @@ def _converted(block: Matrix, below: int, low: np.dtype[Any], call: LongCall) ->
 
 
 def _check(converted: Matrix, block: Matrix, box: Box) -> None:
-    """Refuse what is not finite, in A or in lower precision only."""
+    """Raise for elements that are not finite, in A or only in lower precision."""
     if math.isfinite(column_extremes(converted, False)[0]):
         return
     for j in range(block.shape[1]):
@@ -219,7 +219,7 @@ class _Extremes:
                 np.maximum(seen, -np.minimum.reduce(part, axis=axis), out=seen)
 
     def check(self) -> None:
-        """Refuse a copy with a row or a column that lost its digits, or is zero."""
+        """Raise if a row or a column of the copy is zero, or has lost its digits to underflow."""
         for name, largest in (("row", self.rows), ("column", self.columns)):
             small = np.flatnonzero(largest < np.finfo(self.real).tiny)
             if len(small):

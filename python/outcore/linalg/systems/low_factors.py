@@ -1,12 +1,12 @@
-"""Factors in lower precision: A is copied, and the factors take the space of the copy.
+"""Factors in lower precision: A is copied, and the factors take the disk space of the copy.
 
-Whatever state a killed call leaves is found again:
+The next call recognizes each state that a killed call leaves:
 
-    a copy half made                it is made anew
-    a copy                          its factorization begins
-    a copy consumed, a journal      the factorization goes on
-    complete factors of the copy    they become factors of A, and what is left of the copy goes
-    complete factors of A           they are used
+- An incomplete copy: the call restarts the copy.
+- A copy: the call starts its factorization.
+- A consumed copy and a journal: the call resumes the factorization.
+- Complete factors of the copy: they become factors of A, and the call removes the rest of the copy.
+- Complete factors of A: the call uses them.
 """
 
 import warnings
@@ -42,12 +42,12 @@ from outcore.volumes import Place, place
 
 
 def find_low_factors(job: Solving, where: Place, low: np.dtype[Any]) -> LUFactor | None:
-    """Open factors that are ready, and clear away what a stopped call left that is of no use.
+    """Open complete factors, and remove useless files of a stopped call.
 
     Raises
     ------
     ExistsError
-        If there is something of another matrix, and it may not be overwritten.
+        If the files there belong to another matrix, and must not be overwritten.
     """
     copy = _copy_of(where)
     group = read_group(where) if where.exists() else None
@@ -83,8 +83,9 @@ def low_factors(
 ) -> Iterator[LUFactor]:
     """Copy A and factor the copy, unless factors are `ready`; remove them at the end.
 
-    The reports on copying and factoring are appended to `reports`. Factors made here that do not do
-    are removed even if factors are to be kept: those in full precision are, then.
+    The reports of the copy and the factorization are appended to `reports`. New factors that prove
+    unusable are removed even if factors are to be kept. In that case those in full precision are
+    kept.
 
     Raises
     ------
@@ -121,7 +122,7 @@ def _make(
             )
     try:
         with warnings.catch_warnings(), made_for_itself(keep=job.keep):
-            # Of pivots that grew and of singularity, refinement takes care.
+            # Refinement handles singularity and grown pivots.
             warnings.simplefilter("ignore", LinAlgWarning)
             warnings.simplefilter("ignore", GrowthWarning)
             lu = lu_factor(
@@ -147,7 +148,7 @@ def _make(
 
 
 def _adopt(job: Solving, where: Place, copy: Place) -> None:
-    """Make factors of the copy factors of A, and remove what is left of the copy."""
+    """Turn factors of the copy into factors of A, and remove the rest of the copy."""
     if not job.keep:
         mark(where)
     now = version_of(job.source)
@@ -158,5 +159,5 @@ def _adopt(job: Solving, where: Place, copy: Place) -> None:
 
 
 def _copy_of(where: Place) -> Place:
-    """Place of the copy whose factors are to be at `where`."""
+    """Return the place of the copy whose factors go to `where`."""
     return place(f"{where.path}.copy")

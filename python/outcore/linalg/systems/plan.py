@@ -1,4 +1,4 @@
-"""What `solve` costs."""
+"""The costs of `solve`."""
 
 import dataclasses
 import math
@@ -34,19 +34,19 @@ from outcore.sizes import format_bytes, format_seconds
 ASSUMPTIONS = ("gen", "sym", "her", "pos", "auto")
 
 PLANNED_STEPS = 4
-"""Steps of refinement that a plan assumes: what matrices of moderate condition need at most."""
+"""Steps of refinement that a plan assumes: the most that matrices of moderate condition need."""
 
 _COPY_S_PER_BYTE = 4 * SCAN_S_PER_BYTE
-"""Rounding an element, and looking at it: of the bytes of the copy."""
+"""Seconds to round and check an element, per byte of the copy."""
 
 
 def solve_plan(problem: Problem) -> Cost:
-    """Plan `solve`, with the arguments that it has.
+    """Plan `solve` with the given options.
 
     Raises
     ------
     InvalidError
-        If a method of LU is named: `solve` chooses it.
+        If the options name a method of LU, which `solve` chooses itself.
     """
     if "method" in problem.options:
         raise InvalidError(
@@ -57,11 +57,11 @@ def solve_plan(problem: Problem) -> Cost:
 
 
 def solve_cost(problem: Problem) -> Cost:
-    """Plan `solve`: factors, passes over them, then one over A for the residual.
+    """Plan `solve`: the factors, passes over them, then a pass over A for the residual.
 
-    The factors are those of LU, or with the option ``assume_a="pos"`` of Cholesky. With the option
-    ``factor_dtype``: a copy of A in that type, its LU, and `PLANNED_STEPS` of refinement. With the
-    option ``condition=True``, the solves of `cond_est` come last.
+    The factors are those of LU, or of Cholesky with the option ``assume_a="pos"``. With the option
+    ``factor_dtype``, they are those of a copy of A in that type, with `PLANNED_STEPS` of
+    refinement. With the option ``condition=True``, the solves of `cond_est` come last.
     """
     assume_a = problem.option("assume_a", "gen")
     if assume_a not in ASSUMPTIONS:
@@ -74,7 +74,7 @@ def solve_cost(problem: Problem) -> Cost:
     if low is not None:
         return _refined_cost(problem, low)
     if assume_a == "pos":
-        # Of a matrix that has both triangles, the one that lies well is read.
+        # If a matrix has both triangles, Cholesky reads the one that suits its layout.
         options = {**problem.options, "lower": problem.option("order", "F") == "F"}
         factoring = cholesky_cost(dataclasses.replace(problem, options=options))
         g = cholesky_geometry_of(problem)
@@ -82,7 +82,7 @@ def solve_cost(problem: Problem) -> Cost:
     else:
         factoring, tile = planned_lu(problem)
     solving, checking = passes(problem, tile)
-    # A matrix that gave its space to the factors is not there to form the residual with.
+    # After `overwrite_a`, there is no matrix to form the residual with.
     last = (solving,) if problem.option("overwrite_a", False) else (solving, checking)
     estimating = condition_phases(problem, problem.dtype, tile)
     return dataclasses.replace(factoring, phases=(*factoring.phases, *last, *estimating))
@@ -91,7 +91,7 @@ def solve_cost(problem: Problem) -> Cost:
 def condition_phases(
     problem: Problem, dtype: np.dtype[Any], tile: tuple[int, int]
 ) -> tuple[Phase, ...]:
-    """Plan `cond_est` with factors of this type in such tiles, if the problem asks for it."""
+    """Plan `cond_est` with factors of this type and tile shape, if the problem includes it."""
     if not problem.option("condition", False):
         return ()
     n = problem.n
@@ -101,7 +101,7 @@ def condition_phases(
 
 
 def _bytes_of_solve(problem: Problem) -> Callable[[int, np.dtype[Any], tuple[int, int]], int]:
-    """Give the function that counts the bytes of one solve with the factors of a problem."""
+    """Return the function that computes the bytes of one solve with a problem's factors."""
     is_pos = problem.option("assume_a", "gen") == "pos"
     return cholesky_solve_bytes_read if is_pos else solve_bytes_read
 
@@ -130,7 +130,7 @@ def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | 
 
 
 def passes(problem: Problem, tile: tuple[int, int]) -> tuple[Phase, Phase]:
-    """Plan two passes over factors in such tiles, forward and backward; and one over A."""
+    """Plan a forward and a backward pass over factors in tiles of this shape, and one over A."""
     n, dtype = problem.n, problem.dtype
     read = _bytes_of_solve(problem)(n, dtype, tile)
     flops = solve_flops(n, dtype, problem.rhs)
@@ -154,7 +154,7 @@ def _reads(problem: Problem, bounce_bytes: int) -> StreamReads:
 
 
 class Passes(NamedTuple):
-    """How often something is read through, and for how many columns, all times together."""
+    """The number of passes, and the sum of their columns."""
 
     times: int
     columns: int
@@ -169,7 +169,7 @@ def refining_phase(
     multiplied: Passes,
     bytes_of_pass: int,
 ) -> Phase:
-    """Plan refinement: so many solves with the factors, and products with A in a pass each."""
+    """Plan refinement: solves with the factors, and products with A, each of which is a pass."""
     return Phase(
         dtype=dtype,
         bytes_read=solved.times * solve_bytes_read(n, low, tile) + multiplied.times * bytes_of_pass,
@@ -187,10 +187,9 @@ def planned_refining(
     deflated: int,
     bytes_of_pass: int,
 ) -> Phase:
-    """Plan `PLANNED_STEPS` of refinement of some columns, in groups of at most so many.
+    """Plan `PLANNED_STEPS` of refinement, in groups of at most `most` columns.
 
-    So many `deflated` vectors go along with two steps. `bytes_of_pass` are those that a pass over A
-    reads.
+    Additional `deflated` vectors take part in two steps. A pass over A reads `bytes_of_pass`.
     """
     steps = PLANNED_STEPS + 1
     planned = Passes(steps * -(-columns // most), steps * columns + 2 * deflated)
@@ -225,7 +224,7 @@ def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
     refining = planned_refining(
         n, dtype, low, tile, problem.rhs, refined.columns, refined.deflated, pass_bytes
     )
-    # The factors take the room of the copy, which grows by a slab.
+    # The factors take the disk space of the copy, which grows by a slab.
     panels = g.panels + g.slab_panels
     return dataclasses.replace(
         factoring,
@@ -241,8 +240,8 @@ def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
 def solve_notes(problem: Problem, seconds: Callable[[Cost], float]) -> list[str]:
     """Compare with LU in the type of the matrix, if ``factor_dtype`` was given.
 
-    Or with Cholesky, if the matrix is to be looked at, which a plan cannot do. `seconds` is the
-    time of a cost on the machine that is planned for.
+    With ``assume_a="auto"``, compare with Cholesky, since a plan cannot test the matrix. `seconds`
+    returns the time of a cost on the machine of the plan.
     """
     low = lower(problem.dtype, problem.option("factor_dtype", None))
     if low is None:
@@ -275,12 +274,12 @@ def pays_from(
 ) -> int | None:
     """Find the least order, in steps of 256, from which lower precision takes less time.
 
-    `None` if it never does, up to order `most` or as far as it fits. The order of `problem` itself
-    does not matter.
+    The result is `None` if it never does, up to order `most` or the largest that fits. The order of
+    `problem` itself does not matter.
     """
 
     def time(n: int, *, is_full: bool) -> float:
-        # By slabs both: which other method might be better need not be known at each order.
+        # Both times are by slabs. The best method is not needed for each order.
         low = dataclasses.replace(problem, n=n, options={**problem.options, "method": "slabs"})
         try:
             return seconds(solve_cost(_in_full(low) if is_full else low))
@@ -288,7 +287,7 @@ def pays_from(
             return math.inf
 
     def pays(n: int) -> bool:
-        # Where neither fits, larger orders need not be looked at.
+        # If neither fits, larger orders need no test.
         full = time(n, is_full=True)
         return full == math.inf or time(n, is_full=False) < full
 

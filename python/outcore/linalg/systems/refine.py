@@ -1,17 +1,17 @@
 """Iterative refinement: double precision from factors in single precision.
 
-With M ≈ A, of which the factors are, and X in memory:
+With M ≈ A, the product of the factors, and X in memory:
 
     refinement    X <- X + M⁻¹ (B - A X)
     GMRES-IR      X <- X + D,  where D solves M⁻¹A D = M⁻¹ (B - A X) by GMRES
 
-Refinement gains about log₁₀(1/(κ(A) ε_low)) digits a step, so it fails where κ(A) nears 1/ε_low.
-Deflation makes it gain more, where few directions hold it up (`outcore.linalg.systems.deflation`).
-GMRES still works for many such matrices, if M⁻¹ is applied in the higher precision: M⁻¹A is far
-better conditioned than A (E. Carson, N. J. Higham, SIAM J. Sci. Comput. 39 (2017), A2834-A2856, and
-40 (2018), A817-A847).
+Refinement gains about log₁₀(1/(κ(A) ε_low)) digits per step, so it fails if κ(A) approaches
+1/ε_low. Deflation increases the gain if only few directions are slow
+(`outcore.linalg.systems.deflation`). GMRES still works for many such matrices, if M⁻¹ is applied in
+the higher precision: M⁻¹A is far better conditioned than A (E. Carson, N. J. Higham, SIAM J. Sci.
+Comput. 39 (2017), A2834-A2856, and 40 (2018), A817-A847).
 
-Each product and each solve is a pass over what is on disk, for all columns at once.
+Each product and each solve is a pass over a matrix on disk, for all columns at once.
 """
 
 from collections.abc import Callable
@@ -25,26 +25,27 @@ from outcore.linalg.matrix import Matrix
 from outcore.linalg.systems.deflation import Deflation
 
 MOST_STEPS = 10
-"""Steps of refinement at most; it is given up earlier when a step gains less than a factor of 2."""
+"""Most steps of refinement. It stops earlier if a step gains less than a factor of 2."""
 
 KRYLOV = 20
-"""Steps of GMRES at most, for one correction."""
+"""Most steps of GMRES for one correction."""
 
 LEAST_KRYLOV = 5
 
 _FAST_GAIN = 0.1
-"""While steps gain a digit, refinement goes on to where LU in the type of A ends too."""
+"""While each step gains a digit, refinement continues to the accuracy of LU in the type of A."""
 
 _GOAL = 2.0
-"""Backward error that never needs to be improved, in units of the roundoff of the type of A."""
+"""Backward error that needs no improvement, in units of the roundoff of the type of A."""
 
 _MOST_CORRECTIONS = 5
 _GMRES_TOLERANCE = 1e-6
-"""Residual of GMRES, relative. M⁻¹ weighs residuals otherwise than the backward error does: at 10⁻⁴
-a correction can make that worse."""
+"""Relative residual of GMRES. M⁻¹ weights residuals differently from the backward error: with 10⁻⁴,
+a correction can increase the latter.
+"""
 
 _LEAST_GAIN = 0.1
-"""A correction by GMRES that leaves more of the backward error than this is the last."""
+"""If a correction by GMRES leaves more than this fraction of the backward error, it is the last."""
 
 Columns = npt.NDArray[np.intp]
 Errors = npt.NDArray[np.float64]
@@ -52,33 +53,33 @@ Errors = npt.NDArray[np.float64]
 
 @dataclass
 class Refinement:
-    """What is refined, and how far it is.
+    """The state of a refinement.
 
     Attributes
     ----------
     X, R
         (n, k) solutions and residuals, in the type of A.
     load_b
-        Puts the right-hand sides into a matrix like R.
+        Copies the right-hand sides into a matrix like R.
     subtract_product
         ``subtract_product(X, R)`` is R <- R - A X.
     solve
-        ``solve(D)`` is D <- M⁻¹ D, in the type of D, which is that of A.
+        ``solve(D)`` is D <- M⁻¹ D, in the type of D, which is the type of A.
     norm_a
         ‖A‖₁.
     low
         Type of the factors.
     tolerance
-        Backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁) that is small enough. Better is had if it costs
-        few steps.
+        Sufficient backward error ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁). Refinement continues beyond it if
+        that costs few steps.
     deflation
-        Vectors before the columns of X and R, if there is room for them.
+        Deflation, with its vectors before the columns of X and R, if they fit in memory.
     errors
         Backward errors of the columns.
     history
-        The largest of them after each correction.
+        The largest backward error after each correction.
     steps, krylov_steps
-        Corrections by refinement, the first solution counted as 0, and steps of GMRES.
+        Corrections by refinement, where the first solution counts as 0, and steps of GMRES.
     """
 
     X: Matrix
@@ -96,7 +97,7 @@ class Refinement:
     krylov_steps: int = 0
 
     def refine(self) -> Columns:
-        """Solve, and refine until all is converged or stalls; return the columns that stall."""
+        """Solve and refine until each column converges or stalls; return the columns that stall."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self._refine()
 
@@ -104,7 +105,7 @@ class Refinement:
         self.X[...] = 0
         self.load_b(self.R)
         self._norms_b = _norms1(self.R)
-        # Zero as a solution has a backward error of 1, if b is not zero.
+        # The zero solution has a backward error of 1, unless b is zero.
         self.errors = np.where(self._norms_b > 0, 1.0, 0.0)
         stalled: list[int] = []
         active = np.flatnonzero(self.errors)
@@ -120,7 +121,7 @@ class Refinement:
             now, gain = self.errors[active], self.errors[active] / before[active]
             gains = gain <= 0.5
             if self._along:
-                # What holds a step up may be what deflation takes away.
+                # Deflation may remove the component that slows a step down.
                 gains |= np.isfinite(now)
             for j in active[(now > self.tolerance) & ~gains]:
                 stalled.append(int(j))
@@ -134,13 +135,13 @@ class Refinement:
 
     @property
     def _along(self) -> Deflation | None:
-        """What goes along with the next correction and its residual, if anything."""
+        """The deflation, if its vectors take part in the next correction and its residual."""
         return self.deflation if self.deflation and self.deflation.goes_along else None
 
     def _goal(self) -> Errors:
-        """Find the backward errors that LU in the type of A would leave, from the first ones.
+        """Estimate the backward errors that LU in the type of A would leave, from the first ones.
 
-        Those are what LU leaves in the type of the factors; the roundoff is all that differs.
+        The first errors are those of LU in the type of the factors; only the roundoff differs.
         """
         eps, low = (float(np.finfo(dtype).eps) for dtype in (self.X.dtype, self.low))
         return np.clip(self.errors * (eps / low), _GOAL * eps, max(self.tolerance, _GOAL * eps))
@@ -150,16 +151,16 @@ class Refinement:
         self._measure(self.X, self.R)
 
     def _measure(self, X: Matrix, R: Matrix) -> None:
-        """Do so by a product with all of X, of which `self.X` are the last columns."""
+        """Measure as `measure` does, by a product with all of X; `self.X` is its last columns."""
         self.load_b(self.R)
         self.subtract_product(X, R)
         scale = self.norm_a * _norms1(self.X) + self._norms_b
         errors = _norms1(self.R) / np.where(scale > 0, scale, 1)
-        # What is not finite is no solution at all.
+        # A column that is not finite is not a solution.
         self.errors = np.where(np.isfinite(errors), errors, np.inf)
 
     def _correct(self, columns: Columns) -> tuple[Matrix, Matrix]:
-        """X <- X + M⁻¹ R for some columns, over R; return what a product is to be formed with."""
+        """X <- X + M⁻¹ R for some columns, over R; return the operands of the next product."""
         for i, j in enumerate(columns):
             if i != j:
                 self.R[:, i] = self.R[:, j]
@@ -172,7 +173,7 @@ class Refinement:
         return along.solutions_and_residuals(k) if along else (self.X, self.R)
 
     def _deflate(self, columns: Columns, goal: Errors) -> None:
-        """Let the vectors be what they are to be next, and correct some columns with them."""
+        """Advance the state of the vectors, and correct some columns with them."""
         if self._along:
             self._along.look(lambda left: bool((self.errors[columns] * left**2 > goal).any()))
         if self.deflation:
@@ -180,9 +181,9 @@ class Refinement:
                 self.deflation.reduce(self.X[:, j : j + 1], self.R[:, j : j + 1])
 
     def refine_by_gmres(self, columns: Columns, V: list[Matrix], W: Matrix) -> bool:
-        """Correct some columns by GMRES until all are converged; tell whether they are.
+        """Correct some columns by GMRES until all have converged; return whether they have.
 
-        `V` is room for a Krylov basis of each column, and `W` like one of its vectors.
+        `V` is workspace for a Krylov basis of each column, and `W` for one vector of each.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             return self._refine_by_gmres(columns, V, W)
@@ -205,7 +206,7 @@ class Refinement:
         return bool((self.errors[columns] <= self.tolerance).all())
 
     def _gmres(self, V: list[Matrix], W: Matrix) -> Matrix:
-        """Solve M⁻¹A D = M⁻¹ V₀, each column in a Krylov space of its own; D over W."""
+        """Solve M⁻¹A D = M⁻¹ V₀, each column in its own Krylov space; D overwrites W."""
         columns, most = W.shape[1], len(V) - 1
         self.solve(V[0])
         norms = [_normalise(V[0][:, c]) for c in range(columns)]
@@ -242,7 +243,7 @@ def _norms1(X: Matrix) -> Errors:
 
 
 def _normalise(x: npt.NDArray[Any]) -> float:
-    """Scale to 2-norm 1, in place, and return what it was. Zero stays zero."""
+    """Scale to 2-norm 1, in place, and return the former norm. Zero stays zero."""
     norm = float(np.linalg.norm(x))
     if norm > 0:
         x /= norm

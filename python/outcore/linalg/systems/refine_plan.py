@@ -1,4 +1,4 @@
-"""How refinement shares its memory: pure arithmetic."""
+"""The memory shares of refinement: pure arithmetic."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 _PRODUCT_RING_BYTES = 64 << 20
-"""Blocks of A read ahead at most."""
+"""Largest read-ahead of blocks of A."""
 
 _MOST_BOX_BYTES = 64 << 20
 _MOST_BOUNCE_BYTES = 4 << 20
@@ -24,9 +24,9 @@ _MOST_BOUNCE_BYTES = 4 << 20
 def copy_boxes(
     layout: Layout, dtype: np.dtype[Any], tile: tuple[int, int], memory_bytes: int
 ) -> tuple[int, int]:
-    """Choose the boxes in which a matrix is copied to such tiles in lower precision.
+    """Choose the boxes for a copy of a matrix to tiles of this shape in lower precision.
 
-    Whole chunks on both sides, or whole runs of the matrix's chunks.
+    Boxes are whole chunks on both sides, or whole runs of the matrix's chunks.
     """
     most = min(memory_bytes // 4, _MOST_BOX_BYTES) // dtype.itemsize
     box = [max(a, b, 1) for a, b in zip(layout.chunks, tile, strict=True)]
@@ -36,9 +36,9 @@ def copy_boxes(
 
 
 def copy_height(n: int, tile_rows: int, box_rows: int) -> int:
-    """Rows that are written of a copy: to the end of its last tiles, if boxes hold these whole.
+    """Rows of a copy that are written: to the end of its last tiles, if boxes hold whole tiles.
 
-    Boxes lower than a tile do not, as there is no memory for that.
+    Boxes lower than a tile do not, since there is no memory for whole tiles.
     """
     height = copy_tiles_height(n, tile_rows)
     last_box = (n - 1) // box_rows * box_rows
@@ -47,37 +47,37 @@ def copy_height(n: int, tile_rows: int, box_rows: int) -> int:
 
 
 def copy_tiles_height(n: int, tile_rows: int) -> int:
-    """Rows of a copy and of what is below them in its last tiles."""
+    """Rows of a copy, rounded up to whole tiles."""
     return -(-n // tile_rows) * tile_rows
 
 
 def copy_bounce_bytes(memory_bytes: int) -> int:
-    """Memory of the copy for what is not read or written in place."""
+    """Memory of the copy for unaligned transfers."""
     return min(_MOST_BOUNCE_BYTES, memory_bytes // 16)
 
 
 @dataclass(frozen=True)
 class RefineGeometry:
-    """What is in memory while some columns are refined.
+    """The memory of a refinement of some columns.
 
     Attributes
     ----------
     block_tiles
-        Tiles of the factors that are read at once.
+        Tiles of the factors in one read.
     ring_bytes
-        For blocks of A and of the factors, which come in turn.
+        Memory for blocks of A and of the factors, in alternation.
     columns
         Right-hand sides in a group.
     deflated
-        Vectors for deflation.
+        Number of vectors for deflation.
     vector_bytes
-        A column in the type of A.
+        Bytes of a column in the type of A.
     memory_bytes
-        Of all this, and of the least that GMRES needs.
+        Total memory, with the least that GMRES needs.
     budget_bytes
-        What may be taken.
+        Memory that the call may use.
     group_bytes
-        For the columns of a group, and these vectors.
+        Memory of the columns of a group and of deflation's vectors.
     """
 
     block_tiles: int
@@ -90,9 +90,9 @@ class RefineGeometry:
     budget_bytes: int
 
     def krylov(self, columns: int) -> int:
-        """Count the steps of GMRES that memory allows for some columns; 0 if they are too few."""
+        """Return the steps of GMRES that memory allows for some columns; 0 if they are too few."""
         left = self.budget_bytes - self.ring_bytes - self.group_bytes
-        # A basis has a vector more than steps; one is work.
+        # A basis has one more vector than steps; one more vector is workspace.
         steps = min(left // pages(columns * self.vector_bytes) - 2, KRYLOV)
         return steps if steps >= LEAST_KRYLOV else 0
 
@@ -108,18 +108,18 @@ def refine_geometry(
     parts: int = 1,
     beside_bytes: int = 0,
 ) -> RefineGeometry:
-    """Share a budget between blocks, columns, what GMRES needs for one column, and deflation.
+    """Divide a budget between blocks, columns, GMRES for one column, and deflation.
 
     Parameters
     ----------
     n, dtype, low
-        Order and type of the matrix, type of the factors.
+        Order and type of the matrix, and type of the factors.
     tile
-        Rows and columns of their tiles.
+        Shape of their tiles.
     columns, parts
-        Right-hand sides, and the columns that are solved for in each.
+        Number of right-hand sides, and of columns to solve for per right-hand side.
     beside_bytes
-        Memory that moves right-hand sides and solutions.
+        Memory for the transfers of right-hand sides and solutions.
 
     Raises
     ------
@@ -133,9 +133,9 @@ def refine_geometry(
     column_bytes = parts * pair
     rounding = 2 * SLOT_ALIGN_BYTES + beside_bytes
     for block_tiles in (tall_block(tile_bytes, -(-n // tile[0]), memory_bytes), 1):
-        # Two blocks of the factors, and one of them in the type of A, twice as large.
+        # Two blocks of the factors, and one of them in the type of A, which takes twice the memory.
         sweep = (RING_BLOCKS + 2) * block_tiles * tile_bytes + TILE_BOUNCE_BYTES
-        # A quarter stays with passes over A, for what of it is not aligned.
+        # A quarter is reserved for unaligned transfers of passes over A.
         sweep = pages(-(-sweep * 4 // 3))
         ring = max(sweep, min(_PRODUCT_RING_BYTES, memory_bytes // 4))
         for krylov in (KRYLOV, LEAST_KRYLOV, -2):
@@ -143,7 +143,8 @@ def refine_geometry(
             group = min((memory_bytes - ring - rounding - reserve) // column_bytes, max(columns, 1))
             if group >= 1:
                 of_group = rounding + group * column_bytes
-                # Only what neither columns nor GMRES for all of them could use.
+                # Deflation uses only memory that neither the columns nor GMRES for all of them
+                # could use.
                 gmres = max(reserve, pages(group * parts * vector) * (KRYLOV + 2))
                 left = memory_bytes - ring - of_group - gmres
                 deflated = vectors_for(n, left // pair)

@@ -1,7 +1,7 @@
-"""The way of `solve` by factors in lower precision and refinement.
+"""The method of `solve` with factors in lower precision and refinement.
 
-LAPACK has it as ``dsgesv``. If refinement stalls, GMRES with the factors as a preconditioner goes
-on; if that stalls too, LU in the precision of the matrix begins.
+LAPACK's ``dsgesv`` is similar. If refinement stalls, GMRES follows, with the factors as a
+preconditioner. If that stalls too, LU in the precision of the matrix follows.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ from outcore.report import Report
 
 
 def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
-    """Factor in lower precision and refine; or do what `solve_directly` does, and say why."""
+    """Factor in lower precision and refine; if that fails, use `solve_directly`, and say why."""
     if are_begun(job.factors_at(".lu"), job.source, job.dtype, resume=job.resume):
         x, report = solve_directly(job, BY_LU, overwrite_a=False)
         report.notes.append(f"factors in {job.dtype} were there, or begun: none in {low} were made")
@@ -88,14 +88,14 @@ def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
 
 
 def _beside(job: Solving) -> Solving:
-    """Have factors in full precision go beside the matrix where the user's own are in the way."""
+    """Let factors in full precision go beside the matrix if existing factors are in the way."""
     if job.factors is None or job.if_exists == "overwrite" or not job.factors_at("").exists():
         return job
     return dataclasses.replace(job, factors=None)
 
 
 def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
-    """Solve by factors in lower precision; what was done is appended to `done`."""
+    """Solve by factors in lower precision; append the reports to `done`."""
     where = job.factors_at(f".{low.kind}{low.itemsize}.lu")
     ready = find_low_factors(job, where, low)
     phases: Sequence[Phase]
@@ -106,7 +106,7 @@ def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
         phases = nothing, nothing, refined, *estimated
     else:
         g = lu_geometry(job.n, low, job.memory_bytes)
-        # Refused now rather than after hours of factoring.
+        # An error is raised here rather than after hours of factoring.
         _geometry(job, low, (g.rows, g.columns))
         phases = solve_cost(job.problem(factor_dtype=low)).phases
     ahead = len(phases) - 1 - job.condition
@@ -124,7 +124,7 @@ def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
 
 
 def _refuse_beyond(report: Report, low: np.dtype[Any]) -> None:
-    """Note instead of a condition number that factors in lower precision cannot resolve it."""
+    """Replace a condition number that factors in lower precision cannot resolve by a note."""
     if is_singular(report.condition, low):
         report.condition = None
         report.notes.append(
@@ -160,7 +160,7 @@ def _planned(job: Solving, lu: LUFactor, g: RefineGeometry) -> Phase:
 
 
 class _Passes:
-    """Passes over A and the factors, counted."""
+    """Passes over A and the factors, with their counts."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Passes:
         self.sweeps = Sweeps(lu, call, g.block_tiles)
         self.multiplied: list[int] = []
         self.solved: list[int] = []
-        """Columns in each pass."""
+        """Number of columns of each pass."""
 
     def subtract_product(self, X: Matrix, R: Matrix) -> None:
         self.multiplied.append(X.shape[1])
@@ -188,7 +188,7 @@ class _Passes:
         self.sweeps.solve(D, beside=self.probes.take())
 
     def planned(self, n: int) -> Phase:
-        """Tell what the passes that were made should have cost."""
+        """Return the planned cost of the passes that were made."""
         lu = self.lu
         solved, multiplied = (Passes(len(p), sum(p)) for p in (self.solved, self.multiplied))
         each = self.of_a.bytes_of_pass
@@ -201,7 +201,7 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
         PROBES, lambda probes: _fitted(job, lu.dtype, lu.tile, probes)
     )
     work = _planned(job, lu, g).bytes_read
-    # Which steps a solution took is not known of one of other factors.
+    # A solution from other factors may have taken other steps, so it is not resumed.
     system = None if rhs.out is None else system_of("refinement", lu, rhs)
     with (
         open_array(job.source.path) as A,
@@ -238,7 +238,7 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
 
 
 def _room(call: LongCall, job: Solving, g: RefineGeometry) -> tuple[Matrix, Matrix]:
-    """Take X and R for a group of columns from the budget, the vectors of deflation first."""
+    """Allocate X and R for a group of columns from the budget; deflation's vectors come first."""
     columns = g.deflated + min(g.columns * job.rhs.parts, job.columns)
     X, R = (matrix_in(call, job.n, columns, job.dtype) for _ in range(2))
     return X, R
@@ -301,14 +301,14 @@ def _condition(
 ) -> float | None:
     """Estimate the condition of A.
 
-    Factors in lower precision tell it as far as that goes. What is singular in it may be so in the
-    higher precision too, where a right-hand side that happens to fit has many solutions, of which
-    one is found. So a random one is refined, too.
+    The precision of the factors limits the estimate. A matrix that is singular in lower precision
+    may be singular in the higher one too. A right-hand side in its range then has many solutions,
+    and refinement finds one. So a random right-hand side is refined too.
 
     Raises
     ------
     TooLowError
-        If its solution does not converge.
+        If the solution for the random right-hand side does not converge.
     """
     lu = passes.lu
     found = passes.probes.condition(lu.norm1)
@@ -336,7 +336,7 @@ def _report(
     method = f"LU in {passes.lu.dtype}, {_steps(steps)} of refinement"
     if krylov_steps:
         method += f", {_steps(krylov_steps)} of GMRES"
-    # Groups of columns are refined one after the other: step by step, the worst of them.
+    # Groups are refined one after another. The history has the largest error of any group, by step.
     longest = max((len(group.history) for group in refined), default=0)
     history = [
         max(group.history[min(step, len(group.history) - 1)] for group in refined if group.history)

@@ -22,21 +22,21 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 
 def ring_bytes(A: Array, memory_bytes: int, dtype: np.dtype[Any] | None = None) -> int:
-    """Memory of a pass over A beside its columns, which may be of another type."""
+    """Memory of a pass over A beside its columns, which may have another type."""
     slot_bytes = A.metadata.grid().slot_bytes
     return pass_ring_bytes(slot_bytes, memory_bytes, A.dtype, dtype or A.dtype)
 
 
 def matrix_in(call: LongCall, n: int, columns: int, dtype: np.dtype[Any]) -> Matrix:
-    """Take a column-major matrix from a call's budget."""
+    """Allocate a column-major matrix from a call's budget."""
     memory = call.arena.allocate(max(n * columns * dtype.itemsize, 1))
     return np.ndarray((n, columns), dtype, buffer=memoryview(memory), order="F")
 
 
 class MatrixPasses:
-    """Passes over a matrix on disk, as often as asked.
+    """Repeated passes over a matrix on disk.
 
-    The meter of the call is told the bytes that were read.
+    They report the bytes read to the meter of the call.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ class MatrixPasses:
     call
         The call.
     ring
-        Memory for all that is read.
+        Memory for all reads.
     dtype
-        Type in which is computed; by default that of `A`.
+        Type of the arithmetic; by default that of `A`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MatrixPasses:
         return reads.bytes_of_pass(self._box)
 
     def tiles(self) -> Iterator[Block]:
-        """Read the matrix once: each tile with its place, for a computation."""
+        """Read the matrix once: yield each tile with its place, and time its use."""
         trace = self.call.trace
         stream = BlockStream(self.file, self.A.dtype, self.call.arena, self._ring, trace)
         stream.extend(self.A.small_boxes(self._box))
@@ -78,7 +78,7 @@ class MatrixPasses:
             self.call.meter.advance(read_bytes)
 
     def subtract_product(self, X: Matrix, R: Matrix) -> None:
-        """R <- R - A X in one pass; R and X of the type of the arithmetic."""
+        """R <- R - A X in one pass; R and X have the type of the arithmetic."""
         product = kernels(self.dtype)
         is_columns = self.A.order == "F"
         for (rows, columns), tile in self.tiles():
@@ -97,7 +97,7 @@ def backward_errors(
     """
     most = float(np.finfo(X.dtype).max)
     with np.errstate(invalid="ignore", over="ignore"):
-        # Norms that overflow themselves would hide any error.
+        # Norms that overflow would hide any error.
         scale = np.minimum(min(norm_a, most) * rhs.norms1(X) + norms_b, most)
         return norms_r / np.where(scale > 0, scale, 1)
 
@@ -112,7 +112,7 @@ def check(
 ) -> Report:
     """Form the residual of a solution in one pass over A, and report the backward error.
 
-    Of more columns than fit in memory the first ones are looked at; if none fits, the report says
+    If not all columns fit in memory, the check covers the first ones. If none fits, the report says
     that the backward error is not known.
     """
     A = open_array(factors.source)

@@ -1,4 +1,4 @@
-"""A look at a right-hand side on disk: a NaN in it is found before the hours of factoring."""
+"""The check of a right-hand side on disk, which finds a NaN before the hours of factoring."""
 
 import numpy as np
 
@@ -13,12 +13,13 @@ from outcore.report import RIGHT_HAND_SIDES, Report
 
 
 def look_at(rhs: RightHandSide, memory_bytes: int, progress: ProgressLike) -> Report | None:
-    """Read a right-hand side on disk, and refuse what is not finite in the type of the solution.
+    """Read a right-hand side on disk, and raise if it is not finite in the solution's type.
 
     Returns
     -------
     Report or None
-        Of the look; `None` if it is in memory, or where not even a few of its rows fit into memory.
+        Report of the check; `None` if `rhs` is in memory, or a few of its rows do not fit in
+        memory.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Right-hand sides, in memory or on disk, and where their solutions go."""
+"""Right-hand sides, in memory or on disk, and the places of their solutions."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from outcore.volumes import INSIDE, SAME, AnyPath, PathLike, Place, how_they_mee
 
 Which: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 WHY = "the solve that wrote it was stopped; solve again"
-"""What marks a solution as left by a stopped call."""
+"""Mark of a solution that a stopped call left."""
 
 _ROWS = 8192
 
@@ -32,11 +32,11 @@ class RightHandSide(NamedTuple):
     n: int
     dtype: np.dtype[Any]
     out: Place | None
-    """Where the solution goes, unless it stays in memory."""
+    """Place of the solution; `None` for a solution in memory."""
     unknowns: int | None = None
-    """Rows of the solution, where these are not `n`."""
+    """Rows of the solution, if not `n`."""
     if_exists: IfExists = "error"
-    """Whether an array that is at `out` may go."""
+    """Whether an array at `out` may be replaced."""
 
     @classmethod
     def read(
@@ -52,17 +52,17 @@ class RightHandSide(NamedTuple):
         reads: Sequence[AnyPath] = (),
         stays: bool = False,
     ) -> "RightHandSide":
-        """Check a right-hand side and where its solution is to go.
+        """Check a right-hand side and the place of its solution.
 
-        `reads` are what else the call works with, which the solution must not replace. Without
-        `out` the solution is in memory if `b` is, or if it `stays` there.
+        `reads` lists other operands of the call, which the solution must not replace. Without
+        `out`, the solution is in memory if `b` is, or if it `stays` there.
 
         Raises
         ------
         InvalidError
-            If it is not one.
+            If `b` is not a right-hand side for n rows.
         ExistsError
-            If there is something at `out` that may not be overwritten.
+            If an array at `out` must not be overwritten.
         """
         letters: dict[Any, Trans] = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
         if not isinstance(trans, int | str) or trans not in letters:
@@ -99,12 +99,12 @@ class RightHandSide(NamedTuple):
 
     @property
     def is_split(self) -> bool:
-        """Complex, with real factors: real and imaginary parts are solved for side by side."""
+        """Whether b is complex and the factors are real: its two parts are solved separately."""
         return bool(self.b.dtype.kind == "c" and self.dtype.kind == "f")
 
     @property
     def parts(self) -> int:
-        """Columns that are solved for, for each right-hand side: 2 if it is split."""
+        """Columns to solve for per right-hand side: 2 if it is split."""
         return 1 + self.is_split
 
     @property
@@ -120,7 +120,7 @@ class RightHandSide(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Rows of the memory in which it becomes its solution."""
+        """Rows of the memory in which the right-hand side becomes its solution."""
         return max(self.n, self.solution_shape[0])
 
     @property
@@ -134,7 +134,7 @@ class RightHandSide(NamedTuple):
         Raises
         ------
         InvalidError
-            If there is a NaN, or an element that is not finite in the factors' type.
+            If an element is NaN, or not finite in the factors' type.
         """
         part = self._part(self.b, columns)
         X: Matrix = np.empty((self.n, part.shape[1] * self.parts), self.dtype, order="F")
@@ -143,16 +143,16 @@ class RightHandSide(NamedTuple):
         return X
 
     def refuse_non_finite(self, X: Matrix) -> None:
-        """Refuse columns of b with elements that are not finite in the factors' type."""
+        """Raise if columns of b have elements that are not finite in the factors' type."""
         self.refuse_row(row_not_finite(X, X.dtype))
 
     def refuse_non_finite_given(self) -> None:
-        """Refuse b in memory, before any work, if it has such elements."""
+        """Raise, before any work, if a b in memory has such elements."""
         if not isinstance(self.b, Array):
             self.refuse_row(row_not_finite(self.b, self.solution_dtype))
 
     def refuse_row(self, row: int | None) -> None:
-        """Refuse b for a row with such an element, if there is one."""
+        """Raise for a row of b with such an element, if there is one."""
         if row is not None:
             raise InvalidError(
                 f"the right-hand side has a NaN, an infinity or a number too large for "
@@ -160,13 +160,13 @@ class RightHandSide(NamedTuple):
             )
 
     def load(self, array: Any, columns: slice, X: Matrix) -> None:
-        """Copy columns of `array`, of the shape of b, into X as `in_memory` would give them."""
+        """Copy columns of `array`, of the shape of b, into X in the layout of `in_memory`."""
         part = self._part(array, columns)
         self.convert(part, X, slice(0, part.shape[1]))
 
     def convert(self, part: npt.NDArray[Any], X: Matrix, columns: slice) -> None:
-        """Copy some rows of such columns into X; `columns` says which of X's right-hand sides."""
-        # What is too large for the type becomes infinite.
+        """Copy some rows of such columns into X, to its right-hand sides `columns`."""
+        # An element that is too large for the type becomes infinite.
         with np.errstate(over="ignore"):
             if self.is_split:
                 half = X.shape[1] // 2
@@ -189,7 +189,7 @@ class RightHandSide(NamedTuple):
         return part.reshape(self.n, part.size // self.n)
 
     def solution(self, X: Matrix) -> npt.NDArray[Any]:
-        """Give a solution the shape and type of b."""
+        """Return a solution in the shape of b and the type of the solution."""
         if self.is_split:
             half = X.shape[1] // 2
             joined: Matrix = np.empty((len(X), half), self.solution_dtype, order="F")
@@ -198,7 +198,7 @@ class RightHandSide(NamedTuple):
         return X[:, 0] if self.b.ndim == 1 else X
 
     def norms1(self, X: Matrix) -> npt.NDArray[np.float64]:
-        """1-norms of the columns of X that `in_memory` or `load` laid out: one for each of b."""
+        """1-norms of the columns of X, in the layout of `in_memory`: one per column of b."""
         half = X.shape[1] // self.parts
         norms = np.empty(half)
         for j in range(half):
@@ -209,7 +209,7 @@ class RightHandSide(NamedTuple):
 
 
 def opened(b: Any) -> Any:
-    """Take a right-hand side as an array in memory, or on disk, by its path too."""
+    """Return a right-hand side, which may be a path, as an array in memory or on disk."""
     if isinstance(b, str | os.PathLike):
         return open_array(b)
     found = b if isinstance(b, Array) else array_of(b, "a right-hand side")
@@ -219,12 +219,12 @@ def opened(b: Any) -> Any:
 
 
 def substituted_in(factors: np.dtype[Any], b: Any, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Find the type in which factors of some type solve for an opened right-hand side."""
+    """Return the type in which factors of some type solve for an opened right-hand side."""
     return matrix_dtype(result_dtype({"factors": factors, "b": b.dtype}, dtype), factors)
 
 
 def row_not_finite(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
-    """Find a row of columns with an element that is not finite in a type."""
+    """Return a row of columns with an element that is not finite in a type, if any."""
     for column in array.T if array.ndim == 2 else [array]:
         for first in range(0, len(column), _ROWS):
             with np.errstate(over="ignore"):

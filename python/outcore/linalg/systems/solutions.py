@@ -1,8 +1,8 @@
-"""Where solutions go: into memory, or to disk, group of columns by group.
+"""The places of solutions, in memory or on disk, written by groups of columns.
 
-On disk a solution is *incomplete* until it is whole. After each group of columns a note, durable as
-they are, says how many there are and of which system, so that a stopped call goes on from there. An
-iterative method notes too which of the columns behind them are an iterate, to begin with.
+On disk, a solution is *incomplete* until it is whole. Each group of columns is followed by a note,
+as durable as the columns. It contains their number and the system, so that a stopped call can
+resume. Iterative methods also note which columns behind them are an iterate to start from.
 """
 
 import contextlib
@@ -29,20 +29,20 @@ from outcore.volumes import Place, being_made
 from outcore.zarr_format import Metadata, default_chunks
 
 NOTE = "outcore.solving"
-"""Below a solution that is not whole: which columns are."""
+"""File in an incomplete solution that says which columns are complete."""
 
 
 class Iterate(NamedTuple):
-    """Columns of a solution on disk that an iterative method has not done with.
+    """Columns of a solution on disk on which an iterative method is still working.
 
     Attributes
     ----------
     end
-        They are those from the first that is not solved for to this one.
+        End of these columns. They begin with the first column that is not solved for.
     steps
-        That led to it.
+        Number of steps that led to the iterate.
     residual
-        As the last of them noted it, relative to the right-hand side.
+        Residual of the iterate at its last note, relative to the right-hand side.
     """
 
     end: int
@@ -56,11 +56,11 @@ class Solution:
     Attributes
     ----------
     x
-        Array of its shape, in memory or on disk.
+        Array of the solution's shape, in memory or on disk.
     done
-        Columns that an earlier call, or this one, has solved for.
+        Number of columns that this call or an earlier one has solved for.
     iterate
-        What the columns behind them are, if anything.
+        The iterate in the next columns, if there is one.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Solution:
 
     @property
     def is_noted(self) -> bool:
-        """Whether what is noted of it outlasts the call."""
+        """Whether notes of its progress outlast the call."""
         return self._system is not None
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is something on disk to go on with."""
+        """Whether a solution on disk can be resumed."""
         return self.is_noted and (self.done > 0 or self.iterate is not None)
 
     def note(self, done: int, iterate: Iterate | None = None) -> None:
-        """Note on disk that so many columns are there, and an iterate; they must be durable."""
+        """Record on disk the number of solved columns, and an iterate; they must be durable."""
         self.done, self.iterate = done, iterate
         if self._system is not None:
             note: dict[str, Any] = {"columns_done": done, "system": self._system}
@@ -101,19 +101,19 @@ def solution(
     system: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> Iterator[Solution]:
-    """Make room for a solution, in memory or on disk, or find what a stopped call left of it.
+    """Create a solution, in memory or on disk, or open the one of a stopped call.
 
     Parameters
     ----------
     system
-        What the solution is of, as JSON has it; with this, whole columns outlast an error.
+        Identity of the system, as JSON. With it, complete columns outlast an error.
     resume
-        Go on with what is there of the same system.
+        Resume an existing solution of the same system.
 
     Raises
     ------
     ExistsError
-        If there is something else at its place that may not be replaced.
+        If something else is at its place that must not be replaced.
     BusyError
         If another call writes there.
     """
@@ -140,7 +140,7 @@ def solution(
                 where.volume.remove(where.inside(NOTE))
         except BaseException as error:
             with contextlib.suppress(OutcoreError):
-                # An iterate that led there would lead there again.
+                # The same iterate would lead to the same error again.
                 if isinstance(error, ArithmeticError | np.linalg.LinAlgError) and solving.iterate:
                     solving.note(solving.done)
                 if not solving.has_begun:
@@ -149,7 +149,7 @@ def solution(
 
 
 def system_of(verb: str, factor: Factor, rhs: RightHandSide) -> dict[str, Any]:
-    """Tell systems apart: by factors and right-hand sides, as they are on disk or in memory."""
+    """Identify a system by its factors and right-hand sides, on disk or in memory."""
     return {
         "verb": verb,
         "trans": rhs.trans,
@@ -159,12 +159,12 @@ def system_of(verb: str, factor: Factor, rhs: RightHandSide) -> dict[str, Any]:
 
 
 def version_of_columns(rhs: RightHandSide) -> list[Any]:
-    """Tell right-hand sides apart, as they are on disk or in memory."""
+    """Identify right-hand sides, on disk or in memory."""
     return version_of_operand(rhs.b)
 
 
 def _make(where: Place, begun: Metadata) -> None:
-    """Make a solution of zeros, marked incomplete; its room on disk is taken at once."""
+    """Create a solution of zeros, marked incomplete, with its disk space reserved."""
     if where.volume.exists(where.name):
         where.volume.remove(where.name)
     write_metadata(where, begun)
@@ -175,7 +175,7 @@ def _make(where: Place, begun: Metadata) -> None:
 def _noted(
     where: Place, begun: Metadata, system: Mapping[str, Any] | None
 ) -> tuple[int, Iterate | None]:
-    """Read how many columns a stopped call has solved for, of the same system, and its iterate."""
+    """Read how many columns a stopped call for the same system has solved, and its iterate."""
     with contextlib.suppress(OutcoreError, ValueError, KeyError, TypeError):
         if read_metadata(where) == begun and where.exists(NOTE):
             note = json.loads(where.volume.read_small(where.inside(NOTE)))
@@ -189,7 +189,7 @@ def _noted(
 
 
 def _may_be(iterate: Iterate | None, done: int, columns: int) -> bool:
-    """Whether a note of an iterate makes sense."""
+    """Whether a note of an iterate is consistent."""
     if iterate is None:
         return True
     counts = is_count(iterate.end, done + 1) and iterate.end <= columns and is_count(iterate.steps)

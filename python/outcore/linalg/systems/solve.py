@@ -1,4 +1,4 @@
-"""Solving A x = b in one call, with the backward error of the solution."""
+"""Solves of A x = b in one call, with the backward error of the solution."""
 
 from __future__ import annotations
 
@@ -65,41 +65,42 @@ def solve(
     b
         (n,) or (n, k) right-hand sides, in memory or on disk.
     assume_a
-        As in SciPy, by its long names too. ``"gen"`` (``"general"``), ``"sym"`` (``"symmetric"``)
-        and ``"her"`` (``"hermitian"``) are solved by LU, which reads all of `A`. ``"pos"``
-        (``"positive definite"``), Hermitian positive definite, is solved by Cholesky, half the
-        work, and by LU if a pivot is not positive. Cholesky reads one triangle; a warning says if
-        the residual, which needs all of `A`, shows that the other one differs. ``"auto"`` looks: if
-        A = Aᴴ to the last bit and its diagonal is positive (one pass over A; most others show it at
-        once), it does as ``"pos"``, else as ``"gen"``. The report says what was found. A must be
+        As in SciPy, also by its long names. ``"gen"`` (``"general"``), ``"sym"`` (``"symmetric"``)
+        and ``"her"`` (``"hermitian"``) use LU, which reads all of `A`. ``"pos"``
+        (``"positive definite"``), for Hermitian positive definite matrices, uses Cholesky, which is
+        half the work. If a pivot is not positive, LU follows. Cholesky reads one triangle. The
+        residual needs all of `A`; if it shows that the other triangle differs, the call warns.
+        ``"auto"`` tests the matrix: if A = Aᴴ to the last bit and its diagonal is positive, the
+        method is that of ``"pos"``, otherwise that of ``"gen"``. The test is one pass over A; it
+        stops early for most other matrices. The report contains the result of the test. A must be
         whole in any case.
     dtype
-        Type of the arithmetic and of the solution; by default NumPy's promotion of `A` and `b`. An
-        `A` of lower precision is converted as it is read. A real `A` stays real beside a complex
-        `b`. ``"f4"`` of a float32 `A` solves in single precision whatever `b` is.
+        Type of the arithmetic and of the solution; by default NumPy's promotion of `A` and `b`. The
+        call converts an `A` of lower precision as it reads it. A real `A` stays real with a complex
+        `b`. ``"f4"`` with a float32 `A` solves in single precision whatever `b` is.
     factor_dtype
-        ``"f4"`` for a system in float64, ``"c8"`` for complex128: factor in single precision, half
-        the time and the space, and refine the solution in double, each step a pass over A and the
-        factors. If refinement stalls, GMRES with the factors as a preconditioner goes on; if that
-        stalls too, LU in double follows. The report says which was needed; its ``history`` has the
-        backward errors. Needs room on disk for a copy of A in single precision.
+        ``"f4"`` for a system in float64, ``"c8"`` for complex128: factor in single precision, which
+        takes half of the time and space, and refine the solution in double. Each step of refinement
+        is a pass over A and the factors. If refinement stalls, GMRES follows, with the factors as a
+        preconditioner. If that stalls too, LU in double follows. The report says which was needed;
+        its ``history`` contains the backward errors. The method needs disk space for a copy of A in
+        single precision.
     condition
-        Estimate the condition number of A in the 1-norm from the factors, as `cond_est` does, and
-        report it as ``report.condition``. It takes about five more passes over the factors.
+        Estimate the condition number of A in the 1-norm from the factors, like `cond_est`, and
+        report it as ``report.condition``. This takes about five more passes over the factors.
     memory
         Budget; by default half of the available memory.
     out
-        Directory of the solution, to have it on disk; by default that of an on-disk `b` with ``.x``
-        appended.
+        Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     factors
-        Directory of the factors while the call runs; by default that of `A` with ``.lu`` appended,
-        ``.cho`` for Cholesky, ``.f4.lu`` or ``.c8.lu`` for factors in single precision.
-        Complete factors of the same `A` that are there already are used.
+        Directory of the factors during the call; by default that of `A` with ``.lu`` appended,
+        ``.cho`` for Cholesky, ``.f4.lu`` or ``.c8.lu`` for factors in single precision. The call
+        uses complete factors of the same `A` that exist there.
     keep_factors
         Leave the factors on disk for `open_factor`.
     if_exists
         ``"open"`` opens a whole solution at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces factors of something else at `factors`, and a solution at `out`.
+        ``"overwrite"`` replaces other factors at `factors`, and a solution at `out`.
     overwrite_a, resume, threads, progress
         As for `lu_factor`.
 
@@ -108,17 +109,17 @@ def solve(
     x : numpy.ndarray or Array
         The solution, of the shape of `b`.
     report : Report
-        Of the whole call; ``report.backward_error`` is ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), the largest
-        of the columns looked at. It is `None` after ``overwrite_a``, when A is gone.
+        Report of the whole call. ``report.backward_error`` is ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), the
+        largest of the checked columns. It is `None` after ``overwrite_a``, because A is lost.
 
     Warns
     -----
     scipy.linalg.LinAlgWarning
-        If A is singular to working precision: random vectors that are solved for beside `b`
-        estimate a condition number above 1/ε.
+        If A is singular to working precision. The call solves for random vectors beside `b`, and
+        estimates a condition number above 1/ε from them.
 
     SymmetryWarning
-        If A is not Hermitian, with ``assume_a="pos"``: `x` solves another system then. After
+        If A is not Hermitian, with ``assume_a="pos"``. Then `x` solves another system. After
         ``overwrite_a`` there is no residual that would show it.
 
     Raises
@@ -126,7 +127,7 @@ def solve(
     SingularMatrixError
         If A is exactly singular.
     OutcoreError
-        And what `lu_factor` and `lu_solve` raise.
+        Also any error of `lu_factor` and `lu_solve`.
     """
     assume_a = assumption(assume_a)
     if assume_a not in ASSUMPTIONS:
@@ -161,7 +162,7 @@ def solve(
             source=source,
             n=n,
             dtype=job_dtype,
-            # A wrong right-hand side is found before the hours of factoring, not after.
+            # Errors in the right-hand side are found before the hours of factoring, not after.
             rhs=RightHandSide.read(n, job_dtype, right, "N", out, if_exists=if_exists, reads=reads),
             factors=factors,
             condition=condition,
@@ -207,7 +208,7 @@ def solve(
 
 
 def _warn_if_not_hermitian(report: Report, n: int, dtype: np.dtype[Any]) -> None:
-    """Warn, and note, if a solution by Cholesky does not solve the system with all of A."""
+    """Warn, and add a note, if a solution by Cholesky does not solve the system with all of A."""
     error = report.backward_error
     if error is None or error <= largest_backward_error(n, dtype):
         return
@@ -217,7 +218,7 @@ def _warn_if_not_hermitian(report: Report, n: int, dtype: np.dtype[Any]) -> None
 
 
 def _look_at_right_hand_side(job: Solving) -> Report | None:
-    """Refuse a right-hand side that is not finite."""
+    """Raise for a right-hand side that is not finite."""
     if not isinstance(job.rhs.b, Array):
         job.rhs.refuse_non_finite_given()
         return None
@@ -230,7 +231,7 @@ def _look_at_right_hand_side(job: Solving) -> Report | None:
 
 
 def _after_looking(look: Report, report: Report) -> Report:
-    """Report on both, as on a `solve`."""
+    """Return one report on the check and the solve."""
     whole = look.followed_by(report)
     return dataclasses.replace(
         whole, verb="solve", method=report.method, growth=report.growth, history=report.history
@@ -238,7 +239,7 @@ def _after_looking(look: Report, report: Report) -> Report:
 
 
 def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
-    """Solve by Cholesky, or by LU if that fails and has left the matrix."""
+    """Solve by Cholesky, or by LU if that fails and has not overwritten the matrix."""
     try:
         x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
         return x, report
@@ -252,7 +253,7 @@ def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
 
 
 def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
-    """Solve by Cholesky if the matrix looks positive definite, and is; else by LU."""
+    """Solve by Cholesky if the matrix passes the test and is positive definite; else by LU."""
     if overwrite_a:
         x, report = solve_directly(job, BY_LU, overwrite_a=True)
         report.notes.append("overwrite_a=True: solved by LU, since Cholesky may fail halfway")

@@ -1,4 +1,4 @@
-"""A call of `solve` after its arguments were checked: what each way to a solution needs."""
+"""A call of `solve` with checked arguments, as input of each method."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from outcore.volumes import PathLike, Place, place
 
 @dataclass(frozen=True)
 class Solving:
-    """What is to be solved, with which means.
+    """The system to solve, and the options of the call.
 
     Attributes
     ----------
     A, source
-        The matrix as it was given, and where it is.
+        The matrix as it was passed, and its place.
     n, dtype
-        Its order, and the type in which it is factored and multiplied with.
+        Its order, and the type in which it is factored and multiplied.
     rhs
         Right-hand side and place of the solution.
     factors
-        Where the user wants the factors; `None` for beside the matrix.
+        The place of the factors that the user chose; `None` stands for beside the matrix.
     bar
-        Progress of the whole call, in seconds as they are expected.
+        Progress of the whole call, in expected seconds.
     condition, keep, memory_bytes, if_exists, resume, threads
         As for `solve`.
     """
@@ -52,7 +52,7 @@ class Solving:
 
     @property
     def columns(self) -> int:
-        """Columns that are solved for."""
+        """Total number of columns to solve for."""
         return self.rhs.columns * self.rhs.parts
 
     @property
@@ -62,11 +62,11 @@ class Solving:
 
     @property
     def rates(self) -> Rates:
-        """Of the matrix's disk, as they were kept."""
+        """Stored rates of the matrix's disk."""
         return stored(self.source.path) or NOMINAL
 
     def problem(self, **options: Any) -> Problem:
-        """As a plan sees it, with such options."""
+        """Return the problem for a plan, with these options."""
         known, metadata = self.rates, read_metadata(self.source)
         return Problem(
             self.n, self.dtype, self.memory_bytes, rhs=self.columns,
@@ -83,7 +83,7 @@ class Solving:
         return place(self.factors if self.factors is not None else f"{self.source.path}{suffix}")
 
     def parts(self, *steps: Sequence[Phase]) -> list[Part]:
-        """Parts of the bar, one for each step of what is to come: the phases of each."""
+        """Return a part of the bar for each step, given as its phases."""
         known = self.rates
         seconds = [sum(phase.seconds(known) for phase in phases) for phases in steps]
         self.bar.extend(sum(seconds))
