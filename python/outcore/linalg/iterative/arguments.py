@@ -1,4 +1,4 @@
-"""Arguments that all iterative methods take."""
+"""Arguments common to all iterative methods."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -22,12 +22,12 @@ Storage: TypeAlias = Literal["f4"] | None
 
 @dataclass(frozen=True)
 class Setting:
-    """Arguments that all iterative methods take, as `gauss_seidel` describes them.
+    """Arguments common to all iterative methods, which `gauss_seidel` describes.
 
     Attributes
     ----------
     factors
-        What else a method reads.
+        Factors that the method reads, if any.
     """
 
     tol: float | None
@@ -47,11 +47,11 @@ class Setting:
     dtype: npt.DTypeLike | None = None
 
     def __post_init__(self) -> None:
-        """Know matrices by the short names."""
+        """Replace long names of matrix types by the short ones."""
         object.__setattr__(self, "assume_a", assumption(self.assume_a))
 
     def check(self) -> None:
-        """Refuse values that cannot be."""
+        """Raise for invalid values."""
         check_threads(self.threads)
         if self.tol is not None and not (is_number(self.tol) and 0 <= self.tol < np.inf):
             raise InvalidError(f"tol must be a number of at least 0, or None, have {self.tol!r}")
@@ -67,7 +67,7 @@ class Setting:
             raise InvalidError(f"storage must be None or 'f4', have {self.storage!r}")
 
     def shared(self) -> dict[str, Any]:
-        """Those that processes which iterate together must have the same."""
+        """Return the arguments that must be equal on all processes of a joint call."""
         self.check()
         return {
             "tol=": self.tol, "number of sweeps": self.most, "block=": self.block,
@@ -77,16 +77,16 @@ class Setting:
 
     @property
     def mirror(self) -> Mirror:
-        """How the upper triangle follows from the lower one."""
+        """Relation of the upper triangle to the lower one."""
         if self.assume_a == "gen":
             return None
         return "T" if self.assume_a == "sym" else "C"
 
 
 def check_omega(omega: Any, most: float = 2) -> None:
-    """Refuse an over-relaxation for which SOR converges for no matrix, or that is no number.
+    """Raise for an ω that is not a number, or for which SOR converges for no matrix.
 
-    Without a `most` that is finite it is a damping.
+    With an infinite `most` it is a damping factor.
     """
     if is_number(omega) and 0 < omega < most:
         return

@@ -1,4 +1,4 @@
-"""Conjugate gradients with A on disk, of which one triangle is read."""
+"""Conjugate gradients with A on disk, of which only one triangle is read."""
 
 from __future__ import annotations
 
@@ -61,17 +61,18 @@ def cg(
 ) -> tuple[Any, Report]:
     """Solve A x = b by conjugate gradients, with a Hermitian positive definite A on disk.
 
-    Only the blocks on and below the diagonal of A are read, n²/2 words for each iteration, for all
-    right-hand sides at once; each has its own search directions (Hestenes & Stiefel 1952).
+    The call reads only the blocks on and below the diagonal of A: n²/2 words per iteration, for all
+    right-hand sides at once. Each right-hand side has its own search directions (Hestenes & Stiefel
+    1952).
 
     Parameters
     ----------
     A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
-        As for `gauss_seidel`, and so is `progress`.
+        As for `gauss_seidel`; likewise `progress`.
     preconditioner
-        ``"jacobi"``: the diagonal blocks. ``"ssor"``: a sweep of SOR forward and one backward,
-        which each read the triangle once more. Cholesky factors of a matrix like A, from
-        `cho_factor` or `open_factor`, which are read once more each time. `None`: none.
+        ``"jacobi"``: the diagonal blocks. ``"ssor"``: a forward and a backward sweep of SOR, each
+        of which reads the triangle again. Cholesky factors of a matrix like A, from `cho_factor` or
+        `open_factor`: each application reads them once. `None`: no preconditioner.
     omega
         Over-relaxation of ``"ssor"``, between 0 and 2.
     max_iterations
@@ -82,22 +83,22 @@ def cg(
     x : numpy.ndarray or Array
         The solution, of the shape of `b`; on disk if `out` is given.
     report : Report
-        ``report.history`` has ‖r‖₂ / ‖b‖₂ after each iteration, the largest of all right-hand
-        sides, with r as the recurrence has it. ``report.backward_error`` and the residual in
-        ``report.notes`` are of x, formed anew at the end; if they are larger than `tol`, the
-        iteration begins again with x.
+        ``report.history`` contains ‖r‖₂ / ‖b‖₂ after each iteration, the largest of all right-hand
+        sides, with r from the recurrence. ``report.backward_error`` and the residual in
+        ``report.notes`` are recomputed from x at the end. If they are larger than `tol`, the
+        iteration restarts from x.
 
     Raises
     ------
     NotPositiveDefiniteError
-        If A is found not to be positive definite.
+        If A proves not to be positive definite.
     OutcoreError
-        And as `gauss_seidel` does.
+        As for `gauss_seidel`.
 
     Warns
     -----
     ConvergenceWarning
-        If the tolerance was not reached.
+        If the residual does not reach the tolerance.
     """
     is_named = isinstance(preconditioner, str) and preconditioner in ("jacobi", "ssor")
     factors = preconditioner if isinstance(preconditioner, CholeskyFactor) else None
@@ -130,7 +131,7 @@ def cg(
 
 
 def demands(preconditioner: ForHermitian, dtype: np.dtype[Any]) -> Demands:
-    """Say what conjugate gradients take of their budget."""
+    """Return the memory demands of conjugate gradients."""
     return Demands(
         "conjugate gradients", VECTORS + vectors_of(preconditioner), wants_blocks(preconditioner),
         is_half=True, way=way_of(preconditioner), reserve_bytes=reserve_of(preconditioner, dtype),
@@ -148,7 +149,7 @@ def _iterate(it: Iteration, M: Preconditioner) -> None:
         M.apply(R, Z)
         P[:] = Z
         rz = columns.dots(R, Z).real
-        # Steps from smaller residuals change no digit of x, and some day their squares are lost.
+        # Steps from smaller residuals change no digit of x, and their squares finally underflow.
         targets = np.maximum(it.targets(negligible), negligible * columns.norms(R))
         is_active = columns.norms(R) > targets
         while not it.convergence.is_over:
@@ -171,7 +172,7 @@ def _iterate(it: Iteration, M: Preconditioner) -> None:
 def _steps(
     it: Iteration, is_active: npt.NDArray[np.bool_], P: Matrix, Q: Matrix, rz: columns.Numbers
 ) -> npt.NDArray[np.float64]:
-    """Compute the steps along P; none for columns that are done."""
+    """Compute the steps along P; zero for finished columns."""
     curvature = columns.dots(P, Q).real
     if not (curvature[is_active] > 0).all():
         j = int(np.flatnonzero(is_active & ~(curvature > 0))[0])

@@ -1,4 +1,4 @@
-"""Whether an iteration converges, crawls or diverges, judged by its residuals."""
+"""Convergence, stagnation or divergence of an iteration, judged by its residuals."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from outcore.errors import DivergenceError
 
 STALLED_AFTER = 20
-"""Steps of a stationary method without a new least residual."""
+"""Steps of a stationary method without a new smallest residual before it counts as stalled."""
 
 
 class Convergence:
@@ -15,18 +15,18 @@ class Convergence:
     Parameters
     ----------
     name
-        Of the method, for messages.
+        Name of the method, for messages.
     tol
         Residual at which to stop; `None` to make all steps.
     most
-        Steps at most.
+        Largest number of steps.
     eps
-        Rounding unit of the arithmetic.
+        Machine epsilon of the arithmetic.
     is_stationary
-        Whether residuals shrink from step to step as long as the method converges at all.
+        Whether residuals shrink with each step, provided that the method converges at all.
     advance
-        Told the share of the work that each step did, in all at most 1: of the steps, or of the
-        digits to be gained, whichever is more.
+        Called with each step's share of the work; the sum is at most 1. The work done is the larger
+        of two fractions: of the steps, and of the digits to gain.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Convergence:
 
     @property
     def makes_all(self) -> bool:
-        """Whether all steps are asked for, whatever they gain."""
+        """Whether all steps are requested, whatever they gain."""
         return self._tol is None
 
     @property
     def is_over(self) -> bool:
-        """Whether the tolerance seems to be reached, or no further step is to be made."""
+        """Whether the tolerance seems to be reached, or no further step is allowed."""
         steps = len(self.history)
         return steps >= self._most or (
             steps > self._refused_at and (self.history[-1] <= self.target or self.is_stalled)
@@ -74,7 +74,7 @@ class Convergence:
         return min(h[-STALLED_AFTER:]) >= min(h[:-STALLED_AFTER])
 
     def note(self, residual: float) -> None:
-        """Note the residual of one more step.
+        """Record the residual of another step.
 
         Raises
         ------
@@ -90,10 +90,11 @@ class Convergence:
         self._done = max(self._done, min(share, 1.0))
 
     def accepts(self, true_residual: float) -> bool:
-        """Judge a residual that was formed anew: `True` if there is nothing more to do.
+        """Judge a recomputed residual: `True` if the iteration is finished.
 
-        Otherwise there are more steps. Those of a stationary method go on until the residual they
-        note is smaller by as much as it was too optimistic; others begin with the true one.
+        Otherwise there are more steps. A stationary method continues until the residual of its
+        steps has dropped by the factor by which it was too small. Other methods restart from the
+        recomputed residual.
         """
         is_better = not self._checked or true_residual < 0.5 * self._checked[-1]
         self._checked.append(true_residual)
@@ -107,13 +108,13 @@ class Convergence:
         return False
 
     def has_met(self, true_residual: float) -> bool:
-        """Whether a residual is as small as was asked for."""
+        """Whether a residual reaches the tolerance."""
         return self._tol is None or true_residual <= self._tol
 
     def _refuse_divergence(self) -> None:
-        """Refuse residuals that have grown for some steps, or by much.
+        """Raise if residuals have grown for some steps, or by a large factor.
 
-        Compared are residuals two steps apart: going back and forth, sweeps differ in turn.
+        The check compares residuals two steps apart, since forward and backward sweeps differ.
         """
         h = self.history
         growing = 0

@@ -1,4 +1,4 @@
-"""Planners of the iterative methods: what so many sweeps or iterations cost."""
+"""Plans of the iterative methods: the cost of a number of sweeps or iterations."""
 
 import dataclasses
 import math
@@ -34,10 +34,10 @@ from outcore.volumes import place
 
 
 def gauss_seidel_cost(problem: Problem) -> Cost:
-    """Plan `gauss_seidel` with ``sweeps`` sweeps, from 0.
+    """Plan `gauss_seidel` with ``sweeps`` sweeps, starting from 0.
 
-    With ``processes`` bytes and time are of the one that reads most, and memory of each; disk space
-    is for all of them.
+    With ``processes``, bytes and time are those of the process that reads most, and memory is per
+    process. Disk space is the sum over all of them.
     """
     sweeps = _count(problem, "sweeps")
     processes = count_of("processes", problem.option("processes", 1))
@@ -65,7 +65,7 @@ def gauss_seidel_cost(problem: Problem) -> Cost:
 
 
 def jacobi_cost(problem: Problem) -> Cost:
-    """Plan `jacobi` with ``sweeps`` sweeps, from 0."""
+    """Plan `jacobi` with ``sweeps`` sweeps, starting from 0."""
     sweeps = _count(problem, "sweeps")
     setting = _setting(problem, problem.option("assume_a", "gen"))
     needs = demands_of_jacobi(is_half=setting.mirror is not None)
@@ -76,7 +76,7 @@ def jacobi_cost(problem: Problem) -> Cost:
 
 
 def cg_cost(problem: Problem) -> Cost:
-    """Plan `cg` with ``iterations`` iterations, from 0."""
+    """Plan `cg` with ``iterations`` iterations, starting from 0."""
     iterations = _count(problem, "iterations")
     given = problem.option("preconditioner", None)
     if given not in (None, "jacobi", "ssor"):
@@ -90,7 +90,7 @@ def cg_cost(problem: Problem) -> Cost:
 
 
 def gmres_cost(problem: Problem) -> Cost:
-    """Plan `gmres` with ``iterations`` iterations, from 0."""
+    """Plan `gmres` with ``iterations`` iterations, starting from 0."""
     iterations = _count(problem, "iterations")
     given, restart = problem.option("preconditioner", None), problem.option("restart", None)
     if given not in (None, "jacobi", "sweep", "ssor"):
@@ -158,7 +158,7 @@ def _divider(
 
 
 def _right_hand_sides(problem: Problem, dtype: np.dtype[Any]) -> RightHandSide:
-    """Take those that are given, or as many in memory, of the type of the matrix."""
+    """Return the given right-hand sides, or as many in memory of the matrix's type."""
     n, b = problem.n, problem.option("b", None)
     if b is None:
         b = np.broadcast_to(np.zeros((), dtype), (n, problem.rhs))
@@ -179,9 +179,9 @@ def _cost(
     omega: float,
     checks: int = 1,
 ) -> Cost:
-    """Add up passes, of which `times` are made for each group of right-hand sides.
+    """Add up passes; `times` are those for each group of right-hand sides.
 
-    With a copy of the matrix, `checks` of those over all of it are over A.
+    With a copy of the matrix, `checks` of the passes over the whole matrix read A itself.
     """
     g, rhs, groups = division.geometry, divider.rhs, division.groups
     layout, itself = g.layout, g.source_slot_bytes
@@ -213,7 +213,7 @@ def _cost(
             bytes_read=read + g.bytes_read(steps) + groups * block_reads * blocks_bytes + b_bytes,
             bytes_written=blocks_bytes + x_bytes,
             flops=flop_weight(layout.dtype) * flops,
-            # Products with few columns go at the speed of the memory.
+            # Memory bandwidth limits products with few columns.
             other_seconds=groups * elements * layout.stored.itemsize * SCAN_S_PER_BYTE,
         )
     )

@@ -1,8 +1,8 @@
 """The diagonal blocks of a matrix, factored once, in memory or in a temporary file.
 
 Cettei, Ligon & Ross (1997), section 4, keep the inverses of the diagonal blocks in a temporary file
-where they do not fit in memory. Here it is their LU factors, which take the same room and lose
-fewer digits.
+if they do not fit in memory. This module stores their LU factors, which take the same space and
+lose fewer digits.
 """
 
 import contextlib
@@ -32,15 +32,15 @@ from outcore.volumes import Place
 from outcore.zarr_format import MAX_TILE_BYTES, Metadata
 
 FILE_BUFFERS = 2
-"""Blocks in memory where they are in a file: one in use, one on its way."""
+"""Blocks in memory if they are stored in a file: one in use, one in flight."""
 
 CHUNK_BYTES = MAX_TILE_BYTES
-"""Most bytes of a chunk of the file; larger blocks are several."""
+"""Most bytes of a chunk of the file. Larger blocks take several chunks."""
 
 
 @dataclass(frozen=True)
 class BlocksLayout:
-    """Room for the factored diagonal blocks of a matrix."""
+    """Memory and file layout of the factored diagonal blocks of a matrix."""
 
     strips: Strips
     dtype: np.dtype[Any]
@@ -66,17 +66,17 @@ class BlocksLayout:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the temporary file's blocks, which a sweep reads once."""
+        """Bytes of the blocks in the temporary file. A sweep reads each of them once."""
         return self.strips.count * self.slot_bytes if self.is_in_file else 0
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes in memory."""
+        """Bytes of memory for the blocks."""
         slots = FILE_BUFFERS if self.is_in_file else self.strips.count
         return slots * self.slot_bytes + pages(4 * self.strips.n)
 
     def metadata(self) -> Metadata:
-        """Layout of the temporary file: a block is a row, of one chunk or more."""
+        """Metadata of the temporary file: a block is a row, of one chunk or more."""
         elements = [
             nbytes // self.dtype.itemsize for nbytes in (self.slot_bytes, self._chunk_bytes)
         ]
@@ -87,7 +87,7 @@ class BlocksLayout:
 def diagonal_blocks(
     layout: BlocksLayout, call: LongCall, where: Place
 ) -> Iterator["DiagonalBlocks"]:
-    """Make room for the blocks: in memory, or in a temporary array at `where`."""
+    """Provide space for the blocks: in memory, or in a temporary array at `where`."""
     with contextlib.ExitStack() as held:
         array = None
         if layout.is_in_file:
@@ -96,7 +96,7 @@ def diagonal_blocks(
 
 
 class DiagonalBlocks:
-    """Factored diagonal blocks: first `factor`, then `solve` as often as needed.
+    """Factored diagonal blocks: call `factor` first, then `solve` as often as needed.
 
     ``flops`` counts the real operations.
     """
@@ -111,7 +111,7 @@ class DiagonalBlocks:
         self._file = array and array.open_file(
             call.arena, 1, writable=True, trace=call.trace, trace_number=1
         )
-        # Of the file: blocks to be read, those on their way, and the slots that wait for one.
+        # For a file: requested blocks, blocks in flight, and free slots.
         self._asked: deque[int] = deque()
         self._coming: deque[tuple[int, Ticket]] = deque()
         self._free: deque[int] = deque(range(FILE_BUFFERS))
@@ -126,12 +126,12 @@ class DiagonalBlocks:
         Parameters
         ----------
         tiles
-            Of the matrix.
+            Tiles of the matrix.
 
         Raises
         ------
         SingularMatrixError
-            If one is exactly singular.
+            If a block is exactly singular.
         """
         elements = self._layout.slot_bytes // self._layout.dtype.itemsize
         for _ in range(self._slots):
@@ -154,11 +154,11 @@ class DiagonalBlocks:
                         (slice(number, number + 1), slice(0, elements)),
                         self._memory[slot_number].reshape(1, -1),
                     )
-            # The generator notes the time of the last tile when it is asked for one more.
+            # The generator records the time of a tile when the next one is requested.
             next(arriving, None)
 
     def _copy(self, number: int, tile: Tile, data: Matrix, D: Matrix) -> None:
-        """Copy what a tile has of a block."""
+        """Copy the part of a block that a tile contains."""
         if tile.inside:
             rows, cols = tile.inside
             o = self._strips.extent(number).start
@@ -178,7 +178,7 @@ class DiagonalBlocks:
             )
 
     def begin(self, numbers: Iterable[int]) -> None:
-        """Announce the blocks that will be asked for next, in their order."""
+        """Announce the blocks that `solve` will need next, in order."""
         if self._file:
             self._asked.extend(numbers)
             self._read_ahead()
@@ -207,7 +207,7 @@ class DiagonalBlocks:
         return self._file.counters()[:2] if self._file else (0, 0)
 
     def _next(self, number: int) -> int:
-        """Wait for a block; return which of the slots has it."""
+        """Wait for a block; return the number of its slot."""
         if not self._file:
             return number
         slot_number, ticket = self._coming.popleft()
@@ -215,7 +215,7 @@ class DiagonalBlocks:
         return slot_number
 
     def _read_ahead(self) -> None:
-        """Begin to read as many blocks as there are slots for."""
+        """Start to read as many blocks as there are free slots."""
         assert self._file
         while self._asked and self._free:
             number, slot_number = self._asked.popleft(), self._free.popleft()

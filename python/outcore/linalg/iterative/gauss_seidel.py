@@ -56,128 +56,130 @@ def gauss_seidel(
 ) -> tuple[Any, Report]:
     """Solve A x = b by block Gauss-Seidel or SOR, with A on disk.
 
-    x_i <- x_i + ω (A_ii⁻¹ (b_i - Σ_{j≠i} A_ij x_j) - x_i), block by block. This converges if A is
-    Hermitian positive definite, strictly diagonally dominant by blocks, or an H-matrix. For other
-    matrices it may or may not: divergence is found within a few sweeps.
+    x_i <- x_i + ω (A_ii⁻¹ (b_i - Σ_{j≠i} A_ij x_j) - x_i), block by block. The method converges if
+    A is Hermitian positive definite, strictly diagonally dominant by blocks, or an H-matrix. For
+    other matrices it may diverge, which the call detects within a few sweeps.
 
-    With `comm` the processes of a parallel program do it together. Each has a range of rows of
-    blocks: it reads and keeps these only, so that together they keep more of A in memory. A
-    process goes through its blocks with its own newest values and those of the others as of the
-    last exchange, which is after each block: Gauss-Seidel inside each process, Jacobi across. That
-    converges if A is strictly diagonally dominant by blocks, but not for every positive definite A.
+    With `comm`, the processes of a parallel program work together. Each process reads and keeps
+    only its own range of rows of blocks, so that together they keep more of A in memory. A process
+    goes through its blocks with its own newest values, and with the values of others from the last
+    exchange, which follows each block. This is Gauss-Seidel within each process, and Jacobi across
+    processes. It converges if A is strictly diagonally dominant by blocks, but not for every
+    positive definite A.
 
     Parameters
     ----------
     A
         (n, n) array on disk, or its path; float32, float64, complex64 or complex128.
     b
-        (n,) or (n, k) right-hand sides: a NumPy array, or an array on disk or its path. All are
-        worked on at once, with one pass over A for a sweep; if they do not fit into the budget, in
-        as few groups of columns as do, one after the other.
+        (n,) or (n, k) right-hand sides: a NumPy array, or an array on disk or its path. A sweep
+        works on all of them at once, in one pass over A. If they do not fit into the budget, the
+        call divides the columns into as few groups as possible, and solves for one group after
+        another.
     x0
-        Solution to begin with, of the shape of `b`, in memory or on disk; by default 0.
+        Initial solution, of the shape of `b`, in memory or on disk; by default 0.
     omega
         Over-relaxation ω, between 0 and 2.
     block
         Rows of a diagonal block: a multiple of the shorter side of a chunk of A. Larger blocks
-        converge faster. By default as many as an eighth of the budget holds.
+        converge faster. By default the blocks take an eighth of the budget.
     pin
-        Share of A that is kept in memory, from 0 to 1; ``"auto"`` is as much as there is room for,
-        `None` nothing.
+        Fraction of A that stays in memory, from 0 to 1. ``"auto"`` is as much as fits, `None` is 0.
     direction
         ``"forward"``: all sweeps go from the first block to the last. ``"alternating"``: forward
-        and backward in turn. ``"symmetric"``: likewise, with the same iterates; but each sweep
-        takes over from the one before what it knows of the other triangle, and reads only one. By
-        default symmetric; of several processes, which cannot take over so, alternating.
+        and backward sweeps alternate. ``"symmetric"``: likewise, with the same iterates, but each
+        sweep reads only one triangle, and reuses the products of the previous sweep with the other
+        one. The default is symmetric or, with several processes, which cannot reuse products,
+        alternating.
     assume_a
-        As in SciPy, by its long names too. If A is symmetric (``"sym"``) or Hermitian (``"her"``,
-        ``"pos"``), only the blocks on and below the diagonal are read. `SymmetryWarning` says if
-        one on the diagonal is not; of the others nothing shows it. For the direction
-        ``"symmetric"`` only.
+        As in SciPy, also by its long names. If A is symmetric (``"sym"``) or Hermitian (``"her"``,
+        ``"pos"``), the call reads only the blocks on and below the diagonal. `SymmetryWarning`
+        reports a diagonal block without the symmetry; the call does not check others. Only the
+        direction ``"symmetric"`` allows this.
     storage
-        ``"f4"``: keep A as float32 (complex64) and compute in double precision. Takes half of the
-        memory and of the reads; x then solves a system that is off by rounding A.
+        ``"f4"``: keep A as float32 (complex64) and compute in double precision. This halves the
+        memory and the reads, but x solves a system with a rounded A.
     dtype
-        Type of the arithmetic and of the solution, float32 to complex128, if not that which `A` and
-        `b` promote to. Tiles of an `A` of lower precision are converted as they are used.
+        Type of the arithmetic and of the solution, float32 to complex128; by default the promotion
+        of `A` and `b`. The call converts tiles of an `A` of lower precision as it uses them.
     tol
         Residual ‖b - Ax‖₂ / ‖b‖₂ at which to stop, for each right-hand side; `None`: make
         `max_sweeps` sweeps.
     max_sweeps
-        Most sweeps; each goes through A, or with ``"symmetric"`` one triangle of it, once.
+        Most sweeps. Each is a pass over A or, with ``"symmetric"``, over one triangle of it.
     scratch
         Directory for temporary files; by default that of `A`. They are the factored diagonal
-        blocks, if they do not fit in memory, and with `storage` the copy of A.
+        blocks, if these do not fit in memory, and with `storage` the copy of A.
     memory
         Budget; by default half of the available memory.
     out
         Directory of the solution on disk; by default it stays in memory.
     if_exists
         ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with what a stopped call left of a solution at `out`, if `A`, `b`, `tol` (which is
-        not `None`) and `assume_a` are the same: behind the columns that are solved for, and with
-        the iterate that it wrote for others, once a minute and when it was stopped. `x0` is for
-        columns of which there is nothing.
+        Resume a stopped call from the solution at `out`, if `A`, `b`, `tol` (not `None`) and
+        `assume_a` are the same. The call continues after the columns that are solved for. For other
+        columns it starts from the stored iterate, which is written once a minute and when a call is
+        stopped. It uses `x0` only for columns without an iterate.
     threads
-        Threads of the BLAS; by default as it is set, or half of them for fewer than 8 right-hand
-        sides, whose products go at the speed of the memory.
+        Threads of the BLAS; by default its current setting. With fewer than 8 right-hand sides the
+        default is half of that, since memory bandwidth limits their products.
     progress
-        As for `lu_factor`; a bar is shown by the first process.
+        As for `lu_factor`. Only the first process shows a bar.
     comm
-        Communicator, such as mpi4py's, of the processes that call this with the same arguments;
-        `None` for this process alone. A is on a path, or in a pool, that all of them see, and has
-        strips of rows: chunks wider than high, or as high, with ``order="C"``. `memory` and `pin`
-        are of each process and may differ. By default each takes half of the available memory,
-        divided by the number of processes on its machine.
+        Communicator, such as mpi4py's, of the processes that make this call with the same
+        arguments; `None` for a single process. All of them must see A, on a path or in a pool, and
+        its strips must be rows: chunks wider than high, or square with ``order="C"``. `memory` and
+        `pin` apply to each process and may differ. By default each process takes half of the
+        available memory, divided by the number of processes on its machine.
     timeout
-        Seconds to wait for other processes, beyond what reading takes, before giving up. It counts
-        for communicators like MPI's; others wait as long as they do.
+        Seconds to wait for other processes, beyond the time for their reads, before an error. It
+        applies to communicators like MPI's; others wait for as long as they choose.
 
     Returns
     -------
     x : numpy.ndarray or Array
-        The solution, of the shape of `b`; on disk if `out` is given. On every process all of it;
-        the first writes it to `out`.
+        The solution, of the shape of `b`; on disk if `out` is given. Every process has all of it;
+        the first one writes it to `out`.
     report : Report
-        Of this process, as for what was read, with the residuals of the whole system.
-        ``report.history`` has for each sweep ‖r‖₂ / ‖b‖₂, with r_i = b_i - (A x)_i for x as it was
-        when the sweep reached block i, the largest of all right-hand sides.
-        ``report.backward_error`` and the residual in ``report.notes`` are of x, formed anew in a
-        last pass over A; ``report.residuals`` has that of each right-hand side.
+        Report of this process: its reads, and the residuals of the whole system. ``report.history``
+        contains ‖r‖₂ / ‖b‖₂ for each sweep, the largest of all right-hand sides. There r_i = b_i -
+        (A x)_i, with the x at the time when the sweep reached block i. ``report.backward_error``
+        and the residual in ``report.notes`` are recomputed from x in a last pass over A.
+        ``report.residuals`` contains the residual of each right-hand side.
 
     Raises
     ------
     DivergenceError
-        If the residual grows, with the ratio.
+        If the residual grows. The error contains the ratio.
     SingularMatrixError
         If a diagonal block is exactly singular.
     InvalidError
-        If `A`, `b` or an argument is unusable.
+        If `A`, `b` or an argument is not valid.
     BudgetError
         Before any work, if the budget does not suffice.
     ExistsError
-        Before any work, if there is something at `out`.
+        Before any work, if `out` exists.
     NonFiniteError
-        If `A` has a NaN or an infinity, with its index.
+        If `A` has a NaN or an infinity. The error gives its index.
     Interrupted
-        After Ctrl-C or SIGTERM, with the x that was reached as ``x``, in memory; `None` if it goes
-        to disk in several groups. With `out` it is on disk for the next call.
+        After Ctrl-C or SIGTERM. The error contains the current x in memory as ``x``, or `None` if
+        several groups go to disk. With `out`, x is on disk for the next call.
     OutcoreError
-        What fails on one process fails on all, with the kind of its error and its rank.
+        If a process fails, all fail, with the kind of its error and its rank.
     DiskError
-        If a process did not come in time.
+        If a process did not answer in time.
 
     Warns
     -----
     ConvergenceWarning
-        If the tolerance was not reached.
+        If the residual does not reach the tolerance.
 
     Notes
     -----
-    With n² elements of A, of which the fraction f is in memory, each sweep reads (1 - f) n²
-    elements, with ``"symmetric"`` half of that (Conrad & Wallach 1979). See
+    A has n² elements, of which the fraction f is in memory. Each sweep reads (1 - f) n² elements,
+    or half of that with ``"symmetric"`` (Conrad & Wallach 1979). See
     ``docs/numerics-iterative.md``.
     """
     setting = Setting(
@@ -215,7 +217,7 @@ def gauss_seidel(
 
 
 def check_direction(given: Direction | None, assume_a: AssumeA, processes: int) -> Direction:
-    """Choose a direction, or refuse one that cannot be."""
+    """Choose the direction, or raise for an invalid one."""
     names = ("symmetric", "alternating", "forward")
     if given is not None and (not isinstance(given, str) or given not in names):
         raise InvalidError(
@@ -241,7 +243,7 @@ def check_direction(given: Direction | None, assume_a: AssumeA, processes: int) 
 
 
 def demands(direction: Direction, *, is_half: bool) -> Demands:
-    """Say what Gauss-Seidel takes of its budget."""
+    """Return the memory demands of Gauss-Seidel."""
     by_triangle = direction == "symmetric"
     return Demands(
         "Gauss-Seidel", VECTORS, True, by_triangle=by_triangle, is_half=is_half,
@@ -250,7 +252,7 @@ def demands(direction: Direction, *, is_half: bool) -> Demands:
 
 
 def _iterate(it: Iteration, direction: Direction, omega: float) -> Counter[Pass]:
-    """Sweep until the residual is small; return how often each kind of pass was made."""
+    """Sweep until the residual is small; return the number of passes of each kind."""
     relaxation = relaxation_of(it, omega)
     (R,) = it.vectors(1)
     times: Counter[Pass] = Counter()
@@ -268,13 +270,14 @@ def _iterate(it: Iteration, direction: Direction, omega: float) -> Counter[Pass]
             met = relaxation.sweep(it.X, it.B, is_forward=is_forward, triangles=triangles)
             times[kind] += 1
             it.note(it.relative(met))
-        # What the steps do not see of the residual of a copy, more steps do not change.
+        # The steps use a copy of A. More steps do not reduce the part of the residual that the copy
+        # causes.
         if it.is_accepted(R) or it.is_copied:
             return times
 
 
 def _swept(direction: Direction, *, is_forward: bool) -> tuple[list[Triangle], Pass]:
-    """Name the triangles that a sweep reads, and such a pass."""
+    """Return the triangles that a sweep reads, and the kind of that pass."""
     if direction != "symmetric":
         return ["L", "U"], "sweep"
     return (["L"], "lower") if is_forward else (["U"], "upper")

@@ -37,13 +37,13 @@ from outcore.report import Report
 from outcore.volumes import PathLike
 
 RESTART = 30
-"""Directions before a restart, where the budget has room for them."""
+"""Directions before a restart, if they fit in the budget."""
 
 LEAST_RESTART = 10
-"""With fewer directions than these, fewer right-hand sides are worked on at once."""
+"""If fewer directions than these would fit, the groups of right-hand sides become smaller."""
 
 IN_VAIN = 3
-"""Restarts in a row that may gain nothing, where the preconditioner is a function."""
+"""Successive restarts that may gain nothing if the preconditioner is a function."""
 
 
 @opens_results()
@@ -72,52 +72,52 @@ def gmres(
 ) -> tuple[Any, Report]:
     """Solve A x = b by restarted GMRES, with A on disk.
 
-    Each right-hand side has its own Krylov space; the products with A that extend them take one
-    pass over A for all.
+    Each right-hand side has its own Krylov space. One pass over A extends all of them.
 
     Parameters
     ----------
     A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
-        As for `gauss_seidel`, and so is `progress`.
+        As for `gauss_seidel`; likewise `progress`.
     preconditioner
-        Applied from the right. ``"sweep"``: a sweep of SOR; with that an iteration still reads A
-        once. ``"ssor"``: one forward and one backward, one and a half times. ``"jacobi"``: the
-        diagonal blocks. LU or Cholesky factors of a matrix like A, from `lu_factor`, `cho_factor`
-        or `open_factor`, which are read once more each time. Or a function of an (n, k) array that
-        returns another; it may differ from call to call. `None`: none.
+        Preconditioner, applied from the right. ``"sweep"``: a sweep of SOR; an iteration still
+        reads A once. ``"ssor"``: a forward and a backward sweep; an iteration reads A one and a
+        half times. ``"jacobi"``: the diagonal blocks. LU or Cholesky factors of a matrix like A,
+        from `lu_factor`, `cho_factor` or `open_factor`: each application reads them once. A
+        function maps an (n, k) array to another, and may differ from call to call. `None`: no
+        preconditioner.
     restart
-        Directions that are kept before x is updated and the iteration begins again; with a
-        preconditioner each takes twice the memory. By default 30, or as many as half of the budget
-        holds.
+        Number of directions to keep before x is updated and the iteration restarts. With a
+        preconditioner each direction takes twice the memory. By default 30, or as many as fit in
+        half of the budget.
     omega
         Over-relaxation of ``"sweep"`` and ``"ssor"``, between 0 and 2.
     assume_a
-        As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), only the
-        blocks on and below the diagonal are read.
+        As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), the call
+        reads only the blocks on and below the diagonal.
     max_iterations
-        Most iterations, in all. They end before that if all directions up to a restart gain
-        nothing, as with a singular matrix (three times, if the preconditioner is a function); not
-        with ``tol=None``.
+        Most iterations in total. The call stops earlier if all directions up to a restart gain
+        nothing, as with a singular matrix; three times, if the preconditioner is a function. With
+        ``tol=None`` it does not.
 
     Returns
     -------
     x : numpy.ndarray or Array
         The solution, of the shape of `b`; on disk if `out` is given.
     report : Report
-        ``report.history`` has ‖r‖₂ / ‖b‖₂ after each iteration, the largest of all right-hand
-        sides, as the least-squares problems have it. ``report.backward_error`` and the residual in
-        ``report.notes`` are of x, formed anew; so is the residual of each restart, from A itself
-        also with `storage`.
+        ``report.history`` contains ‖r‖₂ / ‖b‖₂ after each iteration, the largest of all right-hand
+        sides, from the least-squares problems. ``report.backward_error`` and the residual in
+        ``report.notes`` are recomputed from x. So is the residual at each restart, from A itself
+        even with `storage`.
 
     Raises
     ------
     OutcoreError
-        As `gauss_seidel` does.
+        As for `gauss_seidel`.
 
     Warns
     -----
     ConvergenceWarning
-        If the tolerance was not reached.
+        If the residual does not reach the tolerance.
     """
     check_preconditioner(preconditioner, ("jacobi", "sweep", "ssor"))
     check_omega(omega)
@@ -161,9 +161,9 @@ def demands(
     is_least: bool,
     is_half: bool,
 ) -> list[Demands]:
-    """Say what GMRES takes of its budget: with the directions asked for, or as there is room.
+    """Return the memory demands of GMRES, with `restart` directions or as many as fit.
 
-    If columns can be fewer (not `is_least`), they are, rather than that directions are very few.
+    If groups can have fewer columns (not `is_least`), that is preferred to very few directions.
     """
     n, dtype = layout.n, layout.dtype
     flexible = preconditioner is not None
@@ -171,7 +171,7 @@ def demands(
     least = 1 if is_least else min(LEAST_RESTART, most)
     found = []
     for m in range(most, most - 1 if restart else least - 1, -1):
-        # Right-hand sides, directions, and these preconditioned.
+        # Right-hand sides, directions, and preconditioned directions.
         vectors = 1 + m + 1 + m * flexible
         if m > least and not restart and 2 * vectors * n * width * dtype.itemsize > memory_bytes:
             continue
@@ -208,7 +208,7 @@ class Spaces:
         self._triangles = matrix_in(it.call, (m + 1) * m, k, wide)
 
     def of_group(self) -> Krylov:
-        """Make spaces for the right-hand sides of the group."""
+        """Return spaces for the right-hand sides of the group."""
         k, m = self._it.B.shape[1], self._restart
         triangles = self._triangles[:, :k].T.reshape(k, m, m + 1)
         return Krylov(self._V[:, : (m + 1) * k], self._Z[:, : (m + 1) * k], triangles)
@@ -241,7 +241,7 @@ def _iterate(it: Iteration, M: Preconditioner, spaces: Krylov) -> None:
         if is_over and convergence.accepts(it.true_residual):
             return
         in_vain = 0 if spaces.has_gained() else in_vain + 1
-        # The same residual again has the same space; but a function may be another next time.
+        # The same residual leads to the same space. But a function may return other results.
         most = IN_VAIN if isinstance(M, Function) else 1
         if in_vain >= most and not convergence.makes_all:
             return

@@ -1,6 +1,7 @@
-"""How the right-hand sides of an iterative method are divided: as few groups as the budget has.
+"""The division of an iterative method's right-hand sides into as few groups as the budget allows.
 
-A sweep of each group is a pass over the matrix, so that all are worked on at once if they fit.
+A sweep for each group is a pass over the matrix. So all right-hand sides form one group if they
+fit.
 """
 
 import dataclasses
@@ -19,23 +20,24 @@ from outcore.linalg.systems.columns import ColumnRoom, fitted
 from outcore.linalg.systems.right_hand_side import RightHandSide
 
 Choices: TypeAlias = Callable[[MatrixLayout, int, int, bool], list[Demands]]
-"""What a method may take of the budget, the best first: given the matrix, the columns that are
-worked on at once, the budget, and whether these columns cannot be fewer."""
+"""Returns a method's possible memory demands, the best first. The arguments are the matrix, the
+number of columns in a group, the budget, and whether this number cannot be smaller.
+"""
 
 
 class Division(NamedTuple):
-    """How a budget is divided, and right-hand sides into groups.
+    """The division of a budget, and of right-hand sides into groups.
 
     Attributes
     ----------
     room
-        Memory for columns on their way from and to the disk.
+        Memory for transfers of columns from and to the disk.
     geometry
-        Memory for all else; its columns are those of a group.
+        Memory for everything else; its columns are those of a group.
     size, groups
-        Right-hand sides of a group, and how many groups.
+        Right-hand sides of a group, and number of groups.
     holds_x
-        Whether the solutions of a group are in the budget.
+        Whether the budget includes the solutions of a group.
     """
 
     room: ColumnRoom
@@ -45,7 +47,7 @@ class Division(NamedTuple):
     holds_x: bool
 
     def describe(self, omega: float) -> str:
-        """How it will be done, for people."""
+        """Return a description of the division, for users."""
         parts = [self.geometry.describe()]
         if self.groups > 1:
             parts.append(f"right-hand sides in {self.groups} groups of {self.size}")
@@ -56,20 +58,20 @@ class Division(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Divider:
-    """All on which a division depends.
+    """The inputs of a division.
 
     Attributes
     ----------
     layout, source_slot_bytes
-        The matrix that is read in each pass, and the tiles of the matrix itself, if that is a copy.
+        The matrix that each pass reads, and the tile bytes of the original if that is a copy.
     rhs, x0
-        Right-hand sides, and the solution to begin with.
+        Right-hand sides, and the initial solution.
     choices, setting
-        What the method asks for, and its arguments.
+        The memory demands of the method, and its arguments.
     memory_bytes
         The budget.
     rank, processes
-        Which of several processes it is.
+        Number of this process, and number of processes.
     """
 
     layout: MatrixLayout
@@ -90,15 +92,15 @@ class Divider:
         size
             Right-hand sides of a group; by default as many as fit.
         block
-            Rows of a diagonal block; by default as the setting has it.
+            Rows of a diagonal block; by default the value of the setting.
 
         Raises
         ------
         BudgetError
-            If not even one column fits.
+            If one column does not fit.
         """
         rhs, setting = self.rhs, self.setting
-        # A solution in memory is the caller's, and the steps work on it where it is.
+        # A solution in memory belongs to the caller, and the steps use it in place.
         holds_x = setting.out is not None or not rhs.is_alike
         block = setting.block if block is None else block
 
@@ -122,7 +124,7 @@ class Divider:
 
 
 def _fewest(fit: Callable[[int], IterativeGeometry], count: int) -> tuple[int, IterativeGeometry]:
-    """Find the size of as few groups as fit, as even as possible."""
+    """Return the size of groups, for as few groups as possible, all of about equal size."""
     try:
         return count, fit(count)
     except BudgetError:

@@ -1,4 +1,4 @@
-"""What every iterative method has around its steps: the system, group by group of columns."""
+"""The surroundings of every iterative method: a system, solved by groups of columns."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -40,32 +40,32 @@ NOT_FINITE_X0 = "x0 has a NaN or an infinity; leave it out to begin with 0"
 
 
 class Iteration:
-    """A system A x = b with A on disk, and what the steps of a method work with.
+    """A system A x = b with A on disk, as the steps of a method use it.
 
-    Right-hand sides are worked on in groups of as many columns as fit in the budget. They are
-    scaled by powers of 2 to about 1, and x with them, which changes no digit; a right-hand side
-    that is complex where A is real is two columns.
+    Right-hand sides are divided into groups of as many columns as fit in the budget. They are
+    scaled by powers of 2 to about 1, and x with them, which changes no digit. If A is real, a
+    complex right-hand side takes two columns.
 
     Attributes
     ----------
     geometry, call
-        The plan; the budget and the trace.
+        The plan, and the call with its budget and trace.
     X, B, convergence
-        Of a group: (n, k) solution and right-hand sides, column-major, and the residuals.
+        The solution and the right-hand sides of a group, (n, k) column-major, and its residuals.
     has_guess
         Whether X is not zero at the start of a group.
     steps
-        How many were made for the groups that are done.
+        Number of steps made for the finished groups.
     tiles, product, passes
-        The matrix, products with its tiles, and with all of it.
+        The matrix, products with its tiles, and products with the whole matrix.
     blocks
-        Its diagonal blocks, factored, if the method wants them.
+        Its factored diagonal blocks, if the method needs them.
     mirror
-        How the upper triangle follows from the lower one, if only this is read.
+        Relation of the upper triangle to the lower one, if only the latter is read.
     is_copied
-        Whether the steps work with a copy of A in another type.
+        Whether the steps use a copy of A in another type.
     sharing
-        The processes that iterate together: each has all of X and B, and some strips of A.
+        The processes of a joint call: each has all of X and B, and some strips of A.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Iteration:
         self._errors: list[float] = []
 
     def open_tiles(self, file: ArrayFile, *, is_copy: bool) -> None:
-        """Take the tiles from `file`, the matrix or a copy of it in another type."""
+        """Use the tiles of `file`, which is the matrix or a copy of it in another type."""
         g = self.geometry
         self.tiles = PinnedTiles(
             file, g.layout.stored, self.call.arena, self.call.trace, ring_bytes=g.ring_bytes,
@@ -141,7 +141,7 @@ class Iteration:
             self._check = self.passes
 
     def open_source(self) -> PinnedTiles:
-        """Take tiles of the matrix itself, of which there is a copy, to look at and check with."""
+        """Open tiles of the matrix itself, if there is a copy, for checks and residuals."""
         g = self.geometry
         found = PinnedTiles(
             self._source_file, g.layout.dtype, self.call.arena, self.call.trace,
@@ -158,59 +158,59 @@ class Iteration:
         self.meet_after_setup()
 
     def groups(self) -> Iterator[None]:
-        """Go through the right-hand sides: those of a group are in B, and its X is kept."""
+        """Iterate over groups: B holds the right-hand sides, and X is stored at the end."""
         for here in self._groups.slices():
             self._begin(here)
             yield
             self._end()
 
     def vectors(self, count: int) -> list[Matrix]:
-        """Take matrices of n rows and a column for each right-hand side of the group.
+        """Return matrices of n rows, with a column for each right-hand side of the group.
 
-        They are of the budget; those of the next group have the same memory.
+        They are part of the budget. Matrices of the next group reuse the same memory.
         """
         return self._of_group(self.geometry.layout.n, count)
 
     def step_vectors(self) -> tuple[Matrix, Matrix]:
-        """Take two such matrices of the rows of a diagonal block."""
+        """Return two such matrices with the rows of a diagonal block."""
         one, other = self._of_group(self.geometry.step_rows, 2)
         return one, other
 
     def relative(self, norms: npt.NDArray[np.float64]) -> float:
-        """Largest residual relative to its right-hand side, given norms for each column."""
+        """Return the largest residual relative to its right-hand side, given norms per column."""
         return float(self._relative(norms).max())
 
     def targets(self, least: float = 0.0) -> npt.NDArray[np.float64]:
         """Norms of residuals at which a column needs no further step.
 
-        They are at least so much of the right-hand side.
+        They are at least the fraction `least` of the right-hand side.
         """
         one = max(self.convergence.target, least) * self._norms / np.sqrt(self.rhs.parts)
         return np.tile(one, self.rhs.parts)
 
     def note(self, residual: float) -> None:
-        """Note the residual of one more step, after which X is the iterate."""
+        """Record the residual of another step, whose iterate is X."""
         self.convergence.note(residual)
         self.keep()
 
     def keep(self) -> None:
-        """Keep X on disk if that has not been done for a while."""
+        """Store X on disk if the last store is long enough ago."""
         self._keeping.keep_if_due(self._here, self.X, self._scales, self.convergence.history)
 
     def keep_at_stop(self) -> None:
-        """Keep X on disk, and do no further step."""
+        """Store X on disk, after which no further step follows."""
         if self._here.stop > self._groups.first and self.convergence.history:
             self._scale_back()
             self._keeping.keep_at_stop(self._here, self.X, self.convergence.history)
 
     def form_residual(self, R: Matrix) -> None:
-        """Form R <- b - A x anew, in a pass over A itself."""
+        """Compute R <- b - A x in a pass over A itself."""
         self._check.multiply(self.X, R)
         np.subtract(self.B, R, out=R)
         self.judge(R)
 
     def judge(self, R: Matrix) -> None:
-        """Note how large the residual is, formed from A itself."""
+        """Record the size of a residual that was computed from A itself."""
         g, sharing = self.geometry, self.sharing
         own = R[g.strips.lines]
         most_bytes = g.strips.most * g.step_rows * g.layout.n * g.layout.dtype.itemsize
@@ -224,11 +224,11 @@ class Iteration:
 
     @property
     def true_residual(self) -> float:
-        """Largest residual of the group, relative to its right-hand side, when formed last."""
+        """Largest residual of the group when last computed, relative to its right-hand side."""
         return float(self._true.max())
 
     def meet_after_setup(self) -> None:
-        """Wait for the others, who read, copy and factor rows of their own."""
+        """Wait for the other processes, which read, copy and factor rows of their own."""
         g = self.geometry
         blocks, rows = g.strips.most, g.step_rows
         flops = flop_weight(g.layout.dtype) * blocks * rows**3
@@ -236,12 +236,12 @@ class Iteration:
         self.sharing.meet(seconds_for(blocks * rows * columns * g.layout.dtype.itemsize, flops))
 
     def is_accepted(self, R: Matrix) -> bool:
-        """Form the residual anew; `True` if the method, which thinks it is over, may end."""
+        """Recompute the residual; return whether a method that has reached its target may end."""
         self.form_residual(R)
         return self.convergence.accepts(self.true_residual)
 
     def reached(self) -> Any:
-        """Give what is there of the solution, in memory; `None` if that is on disk, in groups."""
+        """Return the current solution in memory; `None` if it goes to disk in groups."""
         rhs, into = self.rhs, self._into.x
         if isinstance(into, np.ndarray):
             if self._here.stop > self._groups.first:
@@ -259,13 +259,13 @@ class Iteration:
         return rhs.solution(self.X)
 
     def at(self) -> str:
-        """Say how far it is, for people."""
+        """Describe the progress, for users."""
         text = f"{len(self.convergence.history)} steps"
         count = len(self._groups)
         return text if count == 1 else f"{text} of group {len(self._histories) + 1} of {count}"
 
     def result(self, report: Report) -> tuple[Any, Report]:
-        """Give the solution as the caller wants it, in memory or on disk, and the report."""
+        """Return the solution in the place that the caller requested, and the report."""
         if self.rhs.out is not None:
             self._into.x.report = report
         return self._into.x, report
@@ -280,17 +280,17 @@ class Iteration:
         others: tuple[int, int] = (0, 0),
         omega: float = 1.0,
     ) -> Report:
-        """Report on the call, and warn if the tolerance was not reached.
+        """Return the report of the call, and warn if the tolerance is not reached.
 
         Parameters
         ----------
         times
-            How often each kind of pass over the matrix was made, beside those of all of it and the
-            one for the diagonal blocks.
+            Number of passes of each kind over the matrix, without those of `passes` and the pass
+            for the diagonal blocks.
         block_reads
-            How often the diagonal blocks were read from their file, if they are in one.
+            Number of times that the diagonal blocks were read from their file, if they are in one.
         others
-            Bytes that were read of something else, and that were to be.
+            Bytes read from other files, and bytes planned for them.
         omega
             Over-relaxation.
         """
@@ -365,9 +365,9 @@ class Iteration:
         warnings.warn(text, ConvergenceWarning, stacklevel=5)
 
     def _begin(self, here: slice) -> None:
-        """Take the right-hand sides of a group, and the solutions to begin with."""
+        """Load the right-hand sides of a group, and the initial solutions."""
         width = (here.stop - here.start) * self.rhs.parts
-        # First: a history says that X is of `here`.
+        # This comes first: a history implies that X belongs to `here`.
         self.convergence = self._begun()
         self._here, self._scales, self._taken = here, np.ones(width), 0
         self._true, self._error = np.full(here.stop - here.start, np.inf), np.inf
@@ -390,9 +390,9 @@ class Iteration:
         self._scales = scales
 
     def _begun(self) -> Convergence:
-        """Make room for the residuals of a group."""
+        """Return the convergence state of a new group."""
         meter, count = self.call.meter, max(len(self._groups), 1)
-        # Nothing here that refers back to this object: it would keep the memory of the call.
+        # A reference back to this object would keep the memory of the call alive.
         return Convergence(
             self._name, self._setting.tol, self._setting.most,
             lambda share: meter.advance(share / count),
@@ -401,7 +401,7 @@ class Iteration:
         )  # fmt: skip
 
     def _begin_at(self, here: slice, scales: npt.NDArray[np.float64]) -> None:
-        """Begin with another solution than 0."""
+        """Start from the given solution instead of 0."""
         self._moved.load(self._x0, here, self.X, GUESSES)
         if not np.isfinite(columns.norms(self.X)).all():
             raise InvalidError(NOT_FINITE_X0)
@@ -410,7 +410,7 @@ class Iteration:
         self.has_guess = True
 
     def _end(self) -> None:
-        """Keep the solutions of a group, and what is to be reported of it."""
+        """Store the solutions of a group, and its figures for the report."""
         self._scale_back()
         self._keep()
         self.steps += len(self.convergence.history)
@@ -423,19 +423,19 @@ class Iteration:
             self._keeping.end(self._here, self.convergence.history, is_met=is_met)
 
     def _x_of(self, here: slice, width: int) -> Matrix:
-        """Find the memory of X: where it belongs, or in the budget."""
+        """Return the memory of X: its final place, or memory from the budget."""
         if self._x_memory is not None:
             return self._x_memory[:, :width]
         x: Matrix = self._into.x
         return x[:, here] if x.ndim == 2 else x[:, None]
 
     def _keep(self) -> None:
-        """Write the solutions of a group to where they belong, if they are not there."""
+        """Write the solutions of a group to their place, unless they are there."""
         if self._x_memory is not None and self._into.x is not None:
             self._moved.store(self._into.x, self._here, self.X)
 
     def _scale_back(self) -> None:
-        """Give the solutions the scale of b, once."""
+        """Return the solutions to the scale of b, once."""
         with signals_held():
             columns.scale(self.X, self._scales)
             self._scales = np.ones_like(self._scales)
@@ -444,29 +444,29 @@ class Iteration:
         return self._setting.tol is None or residual <= self._setting.tol
 
     def _of_rows(self, rows: int, count: int) -> list[Matrix]:
-        """Take matrices for the largest group from the budget."""
+        """Allocate matrices for the largest group from the budget."""
         g = self.geometry
         return [matrix_in(self.call, rows, g.columns, g.layout.dtype) for _ in range(count)]
 
     def _of_group(self, rows: int, count: int) -> list[Matrix]:
-        """Take matrices from the budget, or those that the group before took in the same order."""
+        """Allocate matrices from the budget, or reuse those of the previous group in order."""
         first, self._taken = self._taken, self._taken + count
         self._kept += self._of_rows(rows, self._taken - len(self._kept))
         return [each[:, : self.B.shape[1]] for each in self._kept[first : self._taken]]
 
     def _relative(self, norms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Residuals relative to the right-hand sides, given norms for each column."""
+        """Return residuals relative to the right-hand sides, given norms of each column."""
         with np.errstate(invalid="ignore", over="ignore"):
             joined = self._joined(norms) / np.where(self._norms > 0, self._norms, 1)
         return self.sharing.same(joined)
 
     def _joined(self, norms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Norms of right-hand sides from those of their columns."""
+        """Return norms of right-hand sides, given norms of their columns."""
         joined: npt.NDArray[np.float64] = np.hypot.reduce(norms.reshape(self.rhs.parts, -1))
         return joined
 
     def _powers_of_2(self, B: Matrix) -> npt.NDArray[np.float64]:
-        """Powers of 2 about as large as the right-hand sides; 1 for one of zeros.
+        """Return powers of 2 of about the size of the right-hand sides; 1 for zeros.
 
         They and their inverses are in the range of the type.
         """
@@ -477,7 +477,7 @@ class Iteration:
 
 
 def narrowed(it: Iteration) -> list[str]:
-    """Say what to know of a matrix that was read in single precision."""
+    """Return a note on a matrix that was read in single precision."""
     layout = it.geometry.layout
     if not it.is_copied:
         return []
@@ -489,6 +489,6 @@ def narrowed(it: Iteration) -> list[str]:
 
 
 def _longest(histories: list[list[float]]) -> list[float]:
-    """Join the residuals of groups as if these had made their steps side by side."""
+    """Combine the residuals of groups as if these had made their steps side by side."""
     steps = max(map(len, histories), default=0)
     return [max(each[min(step, len(each) - 1)] for each in histories) for step in range(steps)]

@@ -49,19 +49,19 @@ def jacobi(
 ) -> tuple[Any, Report]:
     """Solve A x = b by block Jacobi, with A on disk.
 
-    x <- x + ω D⁻¹ (b - A x), with D the diagonal blocks of A. This converges if A is strictly
-    diagonally dominant by blocks, more slowly than `gauss_seidel`; for a Hermitian positive
-    definite A with ω small enough.
+    x <- x + ω D⁻¹ (b - A x), with D the diagonal blocks of A. The method converges if A is strictly
+    diagonally dominant by blocks, more slowly than `gauss_seidel`. For a Hermitian positive
+    definite A it converges if ω is small enough.
 
     Parameters
     ----------
     A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
-        As for `gauss_seidel`, and so is `progress`.
+        As for `gauss_seidel`; likewise `progress`.
     omega
         Damping or over-relaxation ω, positive.
     assume_a
-        As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), only the
-        blocks on and below the diagonal are read.
+        As in SciPy. If A is symmetric (``"sym"``) or Hermitian (``"her"``, ``"pos"``), the call
+        reads only the blocks on and below the diagonal.
     max_sweeps
         Most sweeps; each is a pass over A.
 
@@ -70,18 +70,18 @@ def jacobi(
     x : numpy.ndarray or Array
         The solution, of the shape of `b`; on disk if `out` is given.
     report : Report
-        ``report.history`` has ‖b - Ax‖₂ / ‖b‖₂ after each sweep, the largest of all right-hand
+        ``report.history`` contains ‖b - Ax‖₂ / ‖b‖₂ after each sweep, the largest of all right-hand
         sides.
 
     Raises
     ------
     OutcoreError
-        As `gauss_seidel` does.
+        As for `gauss_seidel`.
 
     Warns
     -----
     ConvergenceWarning
-        If the tolerance was not reached.
+        If the residual does not reach the tolerance.
     """
     check_omega(omega, math.inf)
     setting = Setting(
@@ -99,7 +99,7 @@ def jacobi(
 
 
 def demands(*, is_half: bool) -> Demands:
-    """Say what Jacobi takes of its budget."""
+    """Return the memory demands of Jacobi."""
     return Demands("Jacobi", VECTORS, True, is_half=is_half)
 
 

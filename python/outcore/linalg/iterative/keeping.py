@@ -1,4 +1,4 @@
-"""Iterates that are kept on disk from time to time, so that a killed call does not lose them."""
+"""Iterates that are stored on disk from time to time, so that a killed call does not lose them."""
 
 import math
 import time
@@ -15,21 +15,21 @@ from outcore.report import SOLUTIONS
 from outcore.signals import signals_held
 
 EVERY_S = 60.0
-"""Seconds from one to the next."""
+"""Seconds between two stores."""
 
 MOST_SHARE = 0.05
-"""Share of the time that it may take, where a solution is so large."""
+"""Largest fraction of the time that stores may take, even for a large solution."""
 
 
 class Keeping:
-    """The iterate of the group that is worked on, and its place on disk.
+    """The iterate of the current group, and its place on disk.
 
     Attributes
     ----------
     found
-        What a stopped call left, if it did.
+        Iterate of a stopped call; `None` if there is none.
     gone_on_after
-        Steps that led to the iterate with which this call began; 0 if it began anew.
+        Steps that led to the initial iterate of this call; 0 if there was none.
     """
 
     def __init__(self, into: Solution, moved: Columns, sharing: Sharing) -> None:
@@ -40,9 +40,9 @@ class Keeping:
         self._due_s = time.monotonic() + EVERY_S
 
     def load(self, here: slice, X: Matrix, step_rows: int) -> bool:
-        """Read what a stopped call left of the columns of a group, if it did; so do all processes.
+        """Read the columns of a group from the iterate of a stopped call, on all processes.
 
-        `step_rows` are as many as they may exchange at once.
+        Returns whether there are any. Processes exchange at most `step_rows` rows at once.
         """
         self._steps_before = 0
         if self.found is None or here.stop > self.found.end:
@@ -59,9 +59,9 @@ class Keeping:
     def keep_if_due(
         self, here: slice, X: Matrix, scales: npt.NDArray[np.float64], history: list[float]
     ) -> None:
-        """Write the iterate to disk if it is time, and durably; X is of another scale than x.
+        """Store the iterate durably if the time has come; X has another scale than x.
 
-        Not one that is worse than one before, nor one that the scale of x would round.
+        It is not stored if an earlier one was better, or if the scale of x would round it.
         """
         begun_s = time.monotonic()
         if not self._into.is_noted or begun_s < self._due_s or not _is_best(history):
@@ -77,17 +77,17 @@ class Keeping:
         self._due_s = now_s + max(EVERY_S, (now_s - begun_s) / MOST_SHARE)
 
     def keep_at_stop(self, here: slice, X: Matrix, history: list[float]) -> None:
-        """Write the iterate, of the scale of x, before the call ends."""
+        """Store the iterate, in the scale of x, before the call ends."""
         is_open = self._into.is_noted and self._into.done < here.stop
         if is_open and _is_best(history) and np.isfinite(columns.norms(X)).all():
             with signals_held():
                 self._store(here, X, history)
 
     def end(self, here: slice, history: list[float], *, is_met: bool) -> None:
-        """Note the solutions of a group, which are durable: as solved, or as an iterate."""
+        """Record the durable solutions of a group: as solved, or as an iterate."""
         rest = self._into.iterate
         if is_met:
-            # A later call goes on behind what is as good as was asked for.
+            # A later call resumes after columns that reached the tolerance.
             self._into.note(here.stop, rest if rest and rest.end > here.stop else None)
         elif self._into.is_noted and math.isfinite(history[-1]):
             self._note(here, history)

@@ -1,4 +1,4 @@
-"""Krylov spaces of several right-hand sides, side by side, so that one product serves them all."""
+"""Krylov spaces of several right-hand sides, side by side, so that one product extends them all."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,18 +10,18 @@ from outcore.linalg.matrix import Matrix
 
 
 class Krylov:
-    """Arnoldi's process and the least-squares problems of GMRES, for each column by itself.
+    """Arnoldi's process and the least-squares problems of GMRES, separate for each column.
 
-    The directions of column c are columns c, c + k, c + 2k, ... of `V`: those of all right-hand
-    sides at one step lie next to each other, and those of one right-hand side at equal distances,
-    so both are operands of the BLAS as they are.
+    The directions of column c are columns c, c + k, c + 2k, ... of `V`. Directions of all
+    right-hand sides at one step are adjacent, and those of one right-hand side have equal
+    distances. So the BLAS can use both without copies.
 
     Parameters
     ----------
     V
         (n, (m + 1) k) memory for the directions.
     Z
-        (n, m k) memory for the preconditioned directions; `V` itself if there are none.
+        (n, m k) memory for the preconditioned directions; `V` itself without a preconditioner.
     H
         (k, m, m + 1) memory, of double precision, for the triangles of the least-squares problems.
     """
@@ -40,16 +40,16 @@ class Krylov:
 
     @property
     def residual(self) -> Matrix:
-        """(n, k) where the residuals are put before `begin`."""
+        """(n, k) memory for the residuals, to be filled before `begin`."""
         return self.direction(0)
 
     @property
     def is_active(self) -> bool:
-        """Whether any column has a direction to go on with."""
+        """Whether any column can be extended by another direction."""
         return bool(self._is_active.any())
 
     def has_gained(self) -> bool:
-        """Whether any of the residuals, formed anew, is smaller than where this space began."""
+        """Whether any recomputed residual is smaller than at the start of this space."""
         least = 1 - 100 * float(np.finfo(self.residual.dtype).eps)
         return bool((columns.norms(self.residual) < least * self._sizes).any())
 
@@ -62,7 +62,7 @@ class Krylov:
         return self._Z[:, j * self._k : (j + 1) * self._k]
 
     def begin(self, targets: npt.NDArray[np.float64]) -> None:
-        """Begin with the residuals; a column that is below its target takes no part."""
+        """Start from the residuals. Columns below their target take no part."""
         R, sizes = self.residual, columns.norms(self.residual)
         self._targets, self._is_active, self._sizes = targets, sizes > targets, sizes
         columns.scale(R, np.where(self._is_active, 1 / np.where(sizes > 0, sizes, 1), 0))
@@ -72,9 +72,9 @@ class Krylov:
         self._g[0] = sizes
 
     def extend(self) -> npt.NDArray[np.float64]:
-        """Take in the products with A, in ``direction(steps + 1)``; return the norms of residuals.
+        """Use the products with A in ``direction(steps + 1)``; return the norms of residuals.
 
-        Directions are made orthogonal by classical Gram-Schmidt, twice.
+        Classical Gram-Schmidt, applied twice, makes directions orthogonal.
         """
         for c in range(self._k):
             if self._is_active[c]:
@@ -85,10 +85,10 @@ class Krylov:
         return np.abs(self._g[self._used, np.arange(self._k)])
 
     def update(self, X: Matrix) -> None:
-        """Add to each column the combination of its directions with the least residual."""
+        """Add to each column of X the combination of its directions with the least residual."""
         for c, used in enumerate(self._used):
             T = self._H[c, :used, :used].T
-            # A last pivot of zero: that direction leads nowhere.
+            # If the last pivot is zero, the last direction contributes nothing.
             while used and abs(T[used - 1, used - 1]) <= np.finfo(T.dtype).tiny:
                 used -= 1
             if not used:
@@ -107,7 +107,7 @@ class Krylov:
             self._kernels.gemm(basis, more, w, alpha=-1)
             h[:-1] += more[:, 0]
         size = float(columns.norms(w)[0])
-        # What is left of a product that lies in the space is rounding.
+        # If a product lies in the space, the remainder consists of rounding errors.
         is_over = size <= 10 * np.finfo(w.dtype).eps * float(columns.norms(h[:, None])[0])
         h[-1] = 0 if is_over else size
         columns.scale(w, np.array([0 if is_over else 1 / size]))
@@ -116,10 +116,10 @@ class Krylov:
         self._is_active[c] = not is_over and abs(self._g[j + 1, c]) > self._targets[c]
 
     def _rotate(self, c: int, h: Matrix, *, is_over: bool) -> None:
-        """Make the last column of a Hessenberg matrix one of a triangle, by Givens rotations.
+        """Reduce the last column of a Hessenberg matrix to triangular form, by Givens rotations.
 
-        If the space is exhausted (`is_over`) and the last pivot is rounding, the matrix is singular
-        on it: the pivot becomes zero, and the residual stays.
+        If the space is exhausted (`is_over`) and the last pivot consists of rounding errors, the
+        matrix is singular on the space. The pivot is then set to zero, and the residual stays.
         """
         rounding = 10 * np.finfo(self._V.dtype).eps * float(columns.norms(h[:, None])[0])
         j = self._steps

@@ -1,4 +1,4 @@
-"""A temporary copy of a matrix in single precision, of half the bytes."""
+"""A temporary copy of a matrix in single precision, which halves the bytes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ _BUFFERS = 3
 def narrow_copy(
     geometry: IterativeGeometry, source: PinnedTiles, call: LongCall, where: Place
 ) -> Iterator[ArrayFile]:
-    """Copy what a method reads of a matrix, for as long as the method runs.
+    """Copy the part of a matrix that a method reads, for the duration of the method.
 
     Parameters
     ----------
     geometry
-        Its layout is that of the copy.
+        The geometry, whose layout is that of the copy.
     source
         Tiles of the matrix.
     where
@@ -41,7 +41,7 @@ def narrow_copy(
     Raises
     ------
     InvalidError
-        If an element is too large for single precision, or all of a row are too small.
+        If an element is too large for single precision, or all elements of a row are too small.
     """
     with temporary_array(where, copy_metadata(geometry)) as array:
         file = array.open_file(call.arena, 1, writable=True, trace=call.trace, trace_number=2)
@@ -53,7 +53,7 @@ def narrow_copy(
 def _copy(
     geometry: IterativeGeometry, source: PinnedTiles, call: LongCall, file: ArrayFile
 ) -> None:
-    """Write all tiles; the memory for that is free again at the end."""
+    """Write all tiles, and free the memory for that at the end."""
     layout, first = geometry.layout, geometry.first_line
     elements = layout.slot_bytes // layout.stored.itemsize
     rows = _Rows(layout.n, is_half=geometry.demands.is_half)
@@ -65,7 +65,7 @@ def _copy(
             for _ in range(_BUFFERS)
         ]
         for slot in slots:
-            slot[:] = 0  # also what lies beyond the matrix's edge is written
+            slot[:] = 0  # chunks are written whole, beyond the edge of the matrix
         for number, (tile, data) in enumerate(source.go(geometry.tiles_of("all"))):
             slot = slots[number % _BUFFERS]
             chunk = _as_chunk(slot, layout)
@@ -80,7 +80,7 @@ def _copy(
 
 
 class _Rows:
-    """What of each row is left in single precision."""
+    """Whether rows keep a non-zero element in single precision."""
 
     def __init__(self, n: int, *, is_half: bool) -> None:
         self._is_left, self._is_rounded = np.zeros(n, bool), np.zeros(n, bool)
@@ -106,7 +106,7 @@ class _Rows:
             self._is_left[tile.cols] |= target.any(axis=0)
 
     def check(self, stored: np.dtype[Any]) -> None:
-        """Refuse rows of which nothing is left: A would be singular."""
+        """Raise for rows that have become zero, since A would be singular."""
         lost = np.flatnonzero(self._is_rounded & ~self._is_left)
         if len(lost):
             raise InvalidError(
@@ -122,9 +122,10 @@ def _as_chunk(slot: npt.NDArray[Any], layout: MatrixLayout) -> Matrix:
 
 
 def copy_metadata(geometry: IterativeGeometry) -> Metadata:
-    """Layout of the copy: that of the matrix, its edges rounded up to whole chunks.
+    """Return the metadata of the copy: those of the matrix, rounded up to whole chunks.
 
-    A process of several copies its own rows; if it has none, there is room for a line of chunks.
+    With several processes, each copies its own rows. A process without rows has space for one line
+    of chunks.
     """
     layout, strips = geometry.layout, geometry.strips
     own = strips.lines.stop - strips.lines.start if strips.processes > 1 else layout.n

@@ -1,4 +1,4 @@
-"""How an iterative method begins and ends: its arguments checked, the matrix opened, the budget."""
+"""The start and the end of an iterative method: arguments, the matrix, and the budget."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ from outcore.longcall import long_call
 from outcore.volumes import AnyPath, PathLike, Place, as_path, place
 
 MANY_COLUMNS = 8
-"""With so many right-hand sides the processor is busy, not the memory."""
+"""With at least so many right-hand sides, the processor is the bottleneck, not memory bandwidth."""
 
 
 @contextmanager
@@ -55,20 +55,20 @@ def open_iteration(
     Parameters
     ----------
     name
-        Of the method.
+        Name of the method.
     A, b, x0
-        Matrix, right-hand sides, and the solution to begin with.
+        Matrix, right-hand sides, and the initial solution.
     choices
-        What the method may take of the budget.
+        Returns the possible memory demands of the method.
     setting
         The other arguments.
     sharing
-        The processes that do so together; by default this one alone.
+        The processes of a joint call; by default this one alone.
 
     Raises
     ------
     Interrupted
-        On Ctrl-C or SIGTERM, with what was reached as ``x``.
+        On Ctrl-C or SIGTERM. The error contains the current solution as ``x``.
     """
     setting.check()
     sharing = sharing or Sharing()
@@ -144,12 +144,12 @@ def open_iteration(
 
 
 def _opened(given: Any) -> Any:
-    """Open an array that is given by its path."""
+    """Open an array if its path is given."""
     return open_array(given) if isinstance(given, str | os.PathLike) else given
 
 
 def _guess(x0: Any, rhs: RightHandSide) -> Any:
-    """Check a solution to begin with."""
+    """Check an initial solution."""
     given = x0 if isinstance(x0, Array) else array_of(x0, "an array as x0")
     if given.shape != rhs.b.shape:
         raise InvalidError(f"x0 must have the shape of b, {rhs.b.shape}, have {given.shape}")
@@ -164,7 +164,7 @@ def _guess(x0: Any, rhs: RightHandSide) -> Any:
 
 
 def _scratch(source: Place, setting: Setting) -> AnyPath:
-    """Name temporary files: beside the matrix after it, elsewhere after all of its path."""
+    """Return the prefix of temporary files: the path of the matrix, or a name in `scratch`."""
     if not setting.scratch:
         return source.path
     digest = hashlib.blake2b(str(source.path).encode(), digest_size=4).hexdigest()
@@ -182,9 +182,9 @@ def _agreed(divider: Divider, sharing: Sharing) -> Division:
 
 
 def _threads(asked: int | None, columns: int) -> int | None:
-    """Threads of the BLAS. Products with few columns go at the memory's speed, not the processor's.
+    """Return the threads of the BLAS: half by default if memory bandwidth limits products.
 
-    Half of the threads reach that, and leave the other cores to what moves the bytes.
+    Half of the threads suffice for that bandwidth, and leave the other cores to transfers.
     """
     if asked is not None or columns >= MANY_COLUMNS:
         return asked
@@ -194,7 +194,7 @@ def _threads(asked: int | None, columns: int) -> int | None:
 def _system(
     name: str, source: Place, rhs: RightHandSide, setting: Setting
 ) -> dict[str, Any] | None:
-    """Tell whether columns that a stopped call solved for are what this one would make of them."""
+    """Return the identity of a system, by which a later call recognizes its solution."""
     if rhs.out is None or setting.tol is None:
         return None
     settle(source)
@@ -209,7 +209,7 @@ def _system(
 
 
 def _stopped(doing: str, it: Iteration, into: Solution, stop: KeyboardInterrupt) -> Interrupted:
-    """Say how far a call came, and how to go on."""
+    """Return an error that says how far a call came, and how to resume it."""
     why = f" because {stop}" if isinstance(stop, Interrupted) else ""
     with contextlib.suppress(OutcoreError):
         it.keep_at_stop()

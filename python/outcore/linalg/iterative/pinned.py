@@ -1,8 +1,8 @@
-"""Tiles of a matrix in a known order, a part of them kept in memory once they were read.
+"""Tiles of a matrix in a known order, some of which stay in memory after their first read.
 
-The least words a pass can read with a fraction f of the matrix in memory are (1 - f) n². Which
-tiles are kept is settled before the start: an LRU cache, which keeps what was used last, would keep
-nothing of use in a pass that begins again at the top.
+With a fraction f of the matrix in memory, a pass must read at least (1 - f) n² words. The pinned
+tiles are chosen before the start. An LRU cache would keep the tiles used last, which are useless in
+a pass that begins at the top again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -18,15 +18,15 @@ Look = Callable[[Tile, Matrix], None]
 
 
 def choose_pins(levels: Iterable[Sequence[Sequence[Tile]]], count: int) -> frozenset[Chunk]:
-    """Choose `count` tiles to keep, evenly spread so that the disk is busy all through a pass.
+    """Choose `count` tiles to keep, evenly spread so that the disk is busy throughout a pass.
 
     Parameters
     ----------
     levels
-        Groups of tiles: those of a later level are kept only if all of the earlier ones are. Groups
-        of one level share in proportion to their size.
+        Groups of tiles. Tiles of a later level are kept only if all tiles of earlier levels are.
+        Groups of one level share in proportion to their size.
     count
-        How many; all if there are fewer.
+        Number of tiles to keep; all if there are fewer.
     """
     levels = list(levels)
     groups = [group for level in levels for group in level]
@@ -39,7 +39,7 @@ def choose_pins(levels: Iterable[Sequence[Sequence[Tile]]], count: int) -> froze
 
 
 def pinned_shares(levels: Iterable[Sequence[int]], count: int) -> list[int]:
-    """How many tiles of each group are kept, from the sizes of the groups of each level."""
+    """Return how many tiles of each group are kept, from the sizes of the groups of each level."""
     shares: list[int] = []
     left = count
     for sizes in levels:
@@ -55,20 +55,20 @@ def pinned_shares(levels: Iterable[Sequence[int]], count: int) -> list[int]:
 
 
 class PinnedTiles:
-    """Tiles in any order, each read when it is first needed; those pinned never again.
+    """Tiles in any order, each read when it is first needed. Pinned ones are read only once.
 
     Parameters
     ----------
     file, dtype
         The matrix.
     arena, ring_bytes
-        Budget, and how much of it is for tiles that are read ahead and not kept.
+        Budget, and its share for tiles that are read ahead and not kept.
     slot_bytes
         Memory of one tile.
     pins
         Chunks to keep.
     look
-        Called once for each tile, when it is first there.
+        Called once for each tile, at its first use.
     first_line
         Row of the matrix's chunks at which the file begins.
     """
@@ -88,7 +88,7 @@ class PinnedTiles:
     ) -> None:
         self.file = file
         self._dtype, self._trace = dtype, trace
-        # A block that is kept stays leased from the stream, which leaves the ring for the others.
+        # A pinned block stays leased from the stream, which leaves the ring for the others.
         self._stream = Stream(file, arena, ring_bytes + len(pins) * slot_bytes)
         self._pins = frozenset(pins)
         self._kept: dict[Chunk, Matrix] = {}
@@ -97,7 +97,7 @@ class PinnedTiles:
         self._seen: set[Chunk] = set()
 
     def go(self, tiles: Iterable[Tile]) -> Iterator[tuple[Tile, Matrix]]:
-        """Go through tiles: (tile, elements). All are read ahead as far as memory allows."""
+        """Yield tiles as (tile, elements), with read-ahead as far as memory allows."""
         order = list(tiles)
         self._stream.extend_chunks(
             [

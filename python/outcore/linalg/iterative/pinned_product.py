@@ -8,13 +8,14 @@ from outcore.linalg.iterative.tile_product import TileProduct
 from outcore.linalg.matrix import Matrix
 
 Mirror = Literal["T", "C"] | None
-"""How blocks above the diagonal follow from those below, where only these are read."""
+"""Relation of blocks above the diagonal to those below, if only the latter are read."""
 
 
 class PinnedProduct:
-    """Products with a matrix whose tiles come from the disk or are kept in memory.
+    """Products with a matrix whose tiles come from the disk or stay in memory.
 
-    With `mirror` only the blocks on and below the diagonal are read, and stand for those above.
+    With `mirror`, only the blocks on and below the diagonal are read. They also represent those
+    above.
     """
 
     def __init__(

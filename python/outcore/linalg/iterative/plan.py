@@ -1,4 +1,4 @@
-"""What an iterative method takes of its budget, and what it reads: pure arithmetic."""
+"""Memory and reads of an iterative method: pure arithmetic."""
 
 import dataclasses
 import functools
@@ -31,10 +31,10 @@ from outcore.linalg.lu.plan import DTYPES
 from outcore.sizes import format_bytes
 
 RING_TILES = (3, 8)
-"""Fewest and most tiles of read-ahead: one in use, one that is there, the others on their way."""
+"""Fewest and most tiles of read-ahead: one in use, one that has arrived, the others in flight."""
 
 DIAGONAL_SHARE = 1 / 8
-"""Share of the budget that the diagonal blocks get where their size is free."""
+"""Budget share of the diagonal blocks, if their size is not given."""
 
 Pin: TypeAlias = float | Literal["auto"] | None
 Pass: TypeAlias = Literal["setup", "lower", "upper", "sweep", "all"]
@@ -42,7 +42,7 @@ Pass: TypeAlias = Literal["setup", "lower", "upper", "sweep", "all"]
 
 @dataclass(frozen=True)
 class MatrixLayout:
-    """A matrix in chunks of type `stored`, with which is computed in type `dtype`."""
+    """A matrix in chunks of type `stored`, used in arithmetic of type `dtype`."""
 
     n: int
     stored: np.dtype[Any]
@@ -58,26 +58,26 @@ class MatrixLayout:
 
 @dataclass(frozen=True)
 class Demands:
-    """What a method asks for.
+    """The memory demands of a method.
 
     Attributes
     ----------
     name
-        For messages.
+        Name of the method, for messages.
     vectors
-        Matrices of as many columns as there are right-hand sides.
+        Number of matrices with a column for each right-hand side.
     has_blocks
         Whether it solves with the diagonal blocks.
     by_triangle
         Whether its passes read one triangle at a time.
     is_half
-        Whether only the blocks on and below the diagonal are read at all.
+        Whether it reads only the blocks on and below the diagonal.
     restart
-        Directions of GMRES, which are among the vectors.
+        Number of directions of GMRES, which are among the vectors.
     reserve_bytes
-        Memory for what is neither vectors nor blocks.
+        Memory that is neither for vectors nor for blocks.
     way
-        Which of its ways it goes, for people.
+        Variant of the method, for users.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Demands:
 
 @dataclass(frozen=True)
 class IterativeGeometry:
-    """How the budget is divided, and which tiles stay in memory."""
+    """The division of the budget, and the tiles that stay in memory."""
 
     layout: MatrixLayout
     source_slot_bytes: int | None
@@ -116,34 +116,34 @@ class IterativeGeometry:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of one vector for each right-hand side, of the rows of a diagonal block."""
+        """Bytes of one vector for each right-hand side, with the rows of a diagonal block."""
         return pages(self.step_rows * self.columns * self.layout.dtype.itemsize)
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes for tiles that are read ahead."""
+        """Bytes for the read-ahead of tiles."""
         return self.ring_tiles * self.layout.slot_bytes
 
     @property
     def source_ring_bytes(self) -> int:
-        """Bytes for tiles of the matrix itself, where it is kept in a narrower type."""
+        """Bytes for tiles of the matrix itself, if the method uses a copy in a narrower type."""
         return RING_TILES[0] * (self.source_slot_bytes or 0)
 
     @property
     def first_line(self) -> int:
-        """Row of the matrix's chunks at which a copy of what is read begins."""
+        """Row of the matrix's chunks at which a copy begins."""
         strips = self.strips
         return strips.lines.start // self.layout.chunks[0] if strips.processes > 1 else 0
 
     @property
     def message_bytes(self) -> int:
-        """Bytes for rows of x that processes exchange: of all of them, as sent and as received."""
+        """Bytes for the rows of x that processes exchange, as sent and as received by all."""
         count = self.strips.processes
         return 3 * (count + 1) * self.step_bytes if count > 1 else 0
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the method takes from its budget at most."""
+        """Peak bytes that the method takes from its budget."""
         layout, tile = self.layout, self.layout.chunks
         wide = layout.dtype if self.source_slot_bytes else layout.stored
         sums = column_sums.scratch_bytes(layout.n, wide, layout.order, tile)
@@ -210,7 +210,7 @@ class IterativeGeometry:
         return is_below or is_inside or not is_half
 
     def bytes_read(self, times: Mapping[Pass, int]) -> int:
-        """Bytes of the matrix that are read in so many passes of each kind. Exact."""
+        """Bytes of the matrix that these numbers of passes read. Exact."""
         made = [kind for kind, count in times.items() if count]
         read = [tile for tile in KINDS if any(self.is_in(tile, kind) for kind in made)]
         kept = int(np.isin(self.pinned_kinds, read).sum())
@@ -218,7 +218,7 @@ class IterativeGeometry:
         return tiles * self.layout.slot_bytes
 
     def tiles_in(self, kind: Pass) -> int:
-        """How many tiles a pass reads, in memory or not."""
+        """Return the number of tiles of a pass, in memory or not."""
         return self.counts.count(frozenset(tile for tile in KINDS if self.is_in(tile, kind)))
 
     def elements(self, kind: Pass) -> int:
@@ -231,9 +231,9 @@ class IterativeGeometry:
         return below * (kind != "upper") + inside * (kind == "all") + above * (kind != "lower")
 
     def words_lower_bound(self, times: Mapping[Pass, int]) -> float:
-        """Words that so many passes must read of A, of the type of the arithmetic.
+        """Words of A that these passes must read, in the type of the arithmetic.
 
-        That is what of their elements is not kept in memory, and all of them once.
+        Each pass reads its elements outside memory, and all elements are read at least once.
         """
         below, inside, _ = self.counts.elements
         layout, is_half = self.layout, self.demands.is_half
@@ -254,12 +254,12 @@ class IterativeGeometry:
         return int(lines.stop - lines.start)
 
     def unpinned(self, kind: Pass) -> int:
-        """Tiles that a pass reads whenever it is made."""
+        """Return the number of tiles that each run of a pass reads from disk."""
         tiles = [tile for tile in KINDS if self.is_in(tile, kind)]
         return self.tiles_in(kind) - int(np.isin(self.pinned_kinds, tiles).sum())
 
     def describe(self) -> str:
-        """How it will be done, for people."""
+        """Return a description of the method, for users."""
         tiles = max(len(self.counts.kinds), 1)
         parts = [self.demands.way] if self.demands.way else []
         parts.append(f"tiles of {self.layout.chunks[0]} x {self.layout.chunks[1]}")
@@ -291,21 +291,21 @@ def iterative_geometry(
     Parameters
     ----------
     layout
-        Of the matrix that is read in each pass.
+        Layout of the matrix that each pass reads.
     choices
-        What the method asks for: the best first, what takes least memory last.
+        Possible memory demands of the method: the best first, those with the least memory last.
     memory_bytes, columns
         The budget, and the number of right-hand sides.
     block
-        Rows of a diagonal block; by default as many as an eighth of the budget holds.
+        Rows of a diagonal block; by default the blocks take an eighth of the budget.
     pin
-        Share of the matrix to keep in memory, ``"auto"`` for as much as there is room for.
+        Fraction of the matrix to keep in memory; ``"auto"`` for as much as fits.
     source_slot_bytes
-        Bytes of a tile of the matrix itself, if `layout` is that of a copy of it.
+        Bytes of a tile of the matrix itself, if `layout` is that of a copy.
     beside_bytes
-        What something else takes of the budget.
+        Part of the budget that is used for other purposes.
     rank, processes
-        Which of several processes it is, each with a budget of its own.
+        Number of this process, and number of processes; each has its own budget.
 
     Raises
     ------
@@ -347,7 +347,7 @@ def iterative_geometry(
 
 
 def _with_spare(g: IterativeGeometry, *, is_auto: bool) -> IterativeGeometry:
-    """Use what is left of the budget: for read-ahead, and to keep tiles."""
+    """Use the rest of the budget for read-ahead, and to keep tiles."""
     spare = (g.budget_bytes - g.memory_bytes) // g.layout.slot_bytes
     ahead = min(spare // 8 if is_auto else spare, RING_TILES[1] - RING_TILES[0])
     pinned = min(spare - ahead, _useful(g.strips, g.demands)) if is_auto else g.pinned_tiles
@@ -355,7 +355,7 @@ def _with_spare(g: IterativeGeometry, *, is_auto: bool) -> IterativeGeometry:
 
 
 def _useful(strips: Strips, demands: Demands) -> int:
-    """Tiles that are ever read."""
+    """Return the number of tiles that any pass reads."""
     counts = tile_counts(strips)
     return sum(counts.count(group) for level in _levels(demands) for group in level)
 
@@ -368,7 +368,7 @@ def _ways_to_keep_blocks(
     unit: int,
     processes: int,
 ) -> Iterator[tuple[int, bool]]:
-    """Sizes of diagonal blocks, and whether they are in a file: the best first."""
+    """Yield sizes of diagonal blocks, and whether they are in a file: the best first."""
     if block is None and demands.has_blocks:
         share = int(memory_bytes * DIAGONAL_SHARE)
         rows = share * processes // (layout.n * layout.dtype.itemsize) // unit * unit
@@ -381,7 +381,7 @@ def _ways_to_keep_blocks(
 
 
 def _largest_block(n: int, unit: int, processes: int) -> int:
-    """Rows of the largest diagonal blocks of which each process has one, if there are so many."""
+    """Return the rows of the largest diagonal blocks of which each process has one, if possible."""
     rows = -(-n // processes // unit) * unit
     return rows if -(-n // rows) >= processes else max(rows - unit, unit)
 
@@ -405,18 +405,18 @@ def _check_pin(pin: Any) -> None:
 
 
 def _tiles_to_pin(pin: Pin, strips: Strips) -> int | None:
-    """How many tiles must be kept; `None`: as many as there is room for."""
+    """Return how many tiles must be kept; `None` stands for as many as fit."""
     if pin == "auto":
         return None
     return math.ceil((pin or 0) * len(tile_counts(strips).kinds) - 1e-9)
 
 
 def _levels(demands: Demands) -> list[list[frozenset[int]]]:
-    """Group kinds of tiles by how much is saved by keeping them, most first."""
+    """Group kinds of tiles by the reads that keeping them saves, most first."""
     is_half = demands.is_half
     if not demands.has_blocks:
         return [[_kinds(lambda below, inside, above: below or inside or not is_half)]]
-    # Tiles that lie in a diagonal block are read before the first sweep and after the last.
+    # Tiles within a diagonal block are read only before the first sweep and after the last.
     rare = [_kinds(lambda below, inside, above: not below and not above)]
     if is_half:
         return [[_kinds(lambda below, inside, above: below)], rare]
@@ -433,13 +433,13 @@ def _levels(demands: Demands) -> list[list[frozenset[int]]]:
 
 
 def _kinds(holds: Callable[[bool, bool, bool], bool]) -> frozenset[int]:
-    """Give the kinds of which something holds."""
+    """Return the kinds that satisfy a condition."""
     bits = BELOW, INSIDE, ABOVE
     return frozenset(kind for kind in KINDS if kind and holds(*(bool(kind & bit) for bit in bits)))
 
 
 def check_dtype(stored: np.dtype[Any], dtype: np.dtype[Any]) -> None:
-    """Refuse a matrix of a type that the BLAS does not have, or that would have to be rounded."""
+    """Raise for a matrix whose type the BLAS does not support, or that would be rounded."""
     if stored.name not in DTYPES:
         raise InvalidError(
             f"iterative methods work in {', '.join(DTYPES)}, have {stored}; convert with "
@@ -453,10 +453,10 @@ def check_dtype(stored: np.dtype[Any], dtype: np.dtype[Any]) -> None:
 
 
 def working_dtype(dtype: np.dtype[Any], storage: str | None) -> np.dtype[Any]:
-    """Type of the arithmetic: that of the matrix, or double if its storage is single precision."""
+    """Return the type of the arithmetic: the matrix's, or double for single-precision storage."""
     return dtype if storage is None else np.result_type(dtype, np.float64)
 
 
 def narrow_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Type of single precision: float32 or complex64."""
+    """Return the type of single precision: float32 or complex64."""
     return np.dtype(np.complex64 if dtype.kind == "c" else np.float32)

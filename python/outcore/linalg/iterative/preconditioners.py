@@ -26,14 +26,14 @@ Saved: TypeAlias = LUFactor | CholeskyFactor
 Given: TypeAlias = Named | Saved | Callable[[Any], Any] | None
 
 BLOCK_TILES = 2
-"""Tiles of saved factors that are read at once."""
+"""Tiles of saved factors in one read."""
 
 
 class Preconditioner:
-    """The identity; the others approximate A⁻¹.
+    """The identity. Subclasses approximate A⁻¹.
 
-    ``times`` counts passes over A that are not products with all of it, ``block_reads`` how often
-    the diagonal blocks were read, and ``others_planned`` the bytes of factors that were to be read.
+    ``times`` counts passes over A other than products with the whole matrix. ``block_reads`` counts
+    reads of the diagonal blocks, and ``others_planned`` the planned bytes of factors.
     """
 
     def __init__(self, it: Iteration) -> None:
@@ -44,11 +44,11 @@ class Preconditioner:
 
     @property
     def others_read(self) -> int:
-        """Bytes of factors that were read."""
+        """Bytes read from factors."""
         return 0
 
     def begin(self) -> None:
-        """Begin with the next group of right-hand sides."""
+        """Start the next group of right-hand sides."""
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- M⁻¹ R."""
@@ -72,21 +72,21 @@ class BlockJacobi(Preconditioner):
 
 
 class Sweep(Preconditioner):
-    """One sweep of SOR from 0; with `is_symmetric` one forward and one backward, SSOR.
+    """One sweep of SOR from 0; with `is_symmetric` a forward and a backward one, SSOR.
 
-    A sweep leaves L z, D z and U z but for one triangle. With that one A z is known without a pass
-    of its own, for the reads of half a pass (Eisenstat 1981 saves them in another way).
+    A sweep computes L z, D z and U z except for one triangle. With that triangle, A z needs no pass
+    of its own, and only half of its reads (Eisenstat 1981 saves them in another way).
     """
 
     def __init__(self, it: Iteration, omega: float, *, is_symmetric: bool) -> None:
         super().__init__(it)
         self._omega, self._is_symmetric = omega, is_symmetric
         self._relaxation: Relaxation
-        # Strips of columns can give both products of a new z in one go.
+        # Strips of columns can give both products of a new z in one pass.
         self._gives_both = it.geometry.strips.by == "columns" and it.mirror is None
 
     def begin(self) -> None:
-        """Begin with the next group of right-hand sides."""
+        """Start the next group of right-hand sides."""
         self._relaxation = relaxation_of(self._it, self._omega)
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
@@ -122,7 +122,7 @@ class Factors(Preconditioner):
 
     def __init__(self, it: Iteration, factor: Saved) -> None:
         super().__init__(it)
-        # The passes tell the meter what they read, where it counts steps.
+        # These passes report bytes to the meter, but the meter of the call counts steps.
         call = dataclasses.replace(it.call, meter=Meter("", 1, False))
         self._solve: Callable[[Matrix], None]
         if isinstance(factor, LUFactor):
@@ -136,7 +136,7 @@ class Factors(Preconditioner):
 
     @property
     def others_read(self) -> int:
-        """Bytes of factors that were read."""
+        """Bytes read from factors."""
         return self._file.counters()[0]
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
@@ -147,7 +147,7 @@ class Factors(Preconditioner):
 
 
 class Function(Preconditioner):
-    """M⁻¹ is a function of the user's, of the columns that are worked on."""
+    """M⁻¹ is a function from the user, applied to the columns of a group."""
 
     def __init__(self, it: Iteration, function: Callable[[Any], Any]) -> None:
         super().__init__(it)
@@ -165,7 +165,7 @@ class Function(Preconditioner):
 
 
 def check_preconditioner(given: Given, names: tuple[str, ...]) -> None:
-    """Refuse what is none."""
+    """Raise for an invalid preconditioner."""
     is_named = isinstance(given, str) and given in names
     if not (given is None or is_named or isinstance(given, Saved) or callable(given)):
         raise InvalidError(
@@ -175,7 +175,7 @@ def check_preconditioner(given: Given, names: tuple[str, ...]) -> None:
 
 
 def check_factors(factor: Saved, n: int, dtype: np.dtype[Any]) -> None:
-    """Refuse factors of another order or field, or that cannot solve."""
+    """Raise for factors of another order or field, or for factors that cannot solve."""
     if factor.n != n or (factor.dtype.kind == "c") > (dtype.kind == "c"):
         raise InvalidError(
             f"need factors of order {n} for {dtype}, have order {factor.n} in {factor.dtype}; "
@@ -191,12 +191,12 @@ def wants_blocks(given: Given) -> bool:
 
 
 def vectors_of(given: Given) -> int:
-    """Vectors that a preconditioner takes, beside its result."""
+    """Return the number of vectors that a preconditioner needs, beside its result."""
     return 3 if given in ("sweep", "ssor") else 0
 
 
 def way_of(given: Given, before: str = "") -> str:
-    """Name a preconditioner for people, after something else that is said."""
+    """Return the name of a preconditioner for users, after the text `before`."""
     if given is None:
         return before
     if isinstance(given, Saved):
@@ -207,12 +207,12 @@ def way_of(given: Given, before: str = "") -> str:
 
 
 def omega_of(given: Given, omega: float) -> float:
-    """Give the over-relaxation that a preconditioner uses; 1 for one without."""
+    """Return the over-relaxation that a preconditioner uses; 1 if it uses none."""
     return omega if isinstance(given, str) and given in ("sweep", "ssor") else 1.0
 
 
 def reserve_of(given: Given, dtype: np.dtype[Any]) -> int:
-    """Bytes that a preconditioner takes beside vectors and diagonal blocks."""
+    """Bytes that a preconditioner needs beside vectors and diagonal blocks."""
     if not isinstance(given, Saved):
         return 0
     widened = tile_bytes(given) * dtype.itemsize // given.dtype.itemsize
@@ -221,7 +221,7 @@ def reserve_of(given: Given, dtype: np.dtype[Any]) -> int:
 
 
 def preconditioner_of(it: Iteration, given: Given, omega: float) -> Preconditioner:
-    """Make ready what was asked for."""
+    """Return the preconditioner that the caller chose."""
     if given is None:
         return Preconditioner(it)
     if isinstance(given, Saved):
@@ -236,9 +236,9 @@ def preconditioner_of(it: Iteration, given: Given, omega: float) -> Precondition
 def applied(
     given: Named | None, g: IterativeGeometry, steps: int, *, gives_product: bool
 ) -> tuple[dict[Pass, int], int]:
-    """Count passes over A of so many applications, and how often diagonal blocks are read.
+    """Count the passes over A of `steps` applications, and the reads of diagonal blocks.
 
-    With `gives_product` the products with A are among them.
+    With `gives_product`, the products with A are included.
     """
     if given in (None, "jacobi"):
         return {"all": steps * gives_product}, steps if given else 0

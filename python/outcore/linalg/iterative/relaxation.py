@@ -1,18 +1,18 @@
 """Sweeps of block Gauss-Seidel and SOR over a matrix on disk.
 
-With A = L + D + U, D its diagonal blocks, a sweep goes through the blocks i in one direction and
-replaces
+With A = L + D + U, where D are its diagonal blocks, a sweep goes through the blocks i in one
+direction and replaces
 
     x_i <- x_i + ω (A_ii⁻¹ (b_i - (L x)_i - (U x)_i) - x_i).
 
-L x and U x are kept beside x. Going forward, (L x)_i is of new elements of x only, and must be
-formed anew; (U x)_i is of old ones only. So a sweep that goes back after one that went forward
-finds L x as that one left it, and reads but the triangle U; and the other way round (Conrad &
-Wallach 1979). Sweeps that all go forward read both triangles.
+L x and U x are kept beside x. In a forward sweep, (L x)_i consists of new elements of x only, and
+must be recomputed; (U x)_i consists of old ones only. So a backward sweep after a forward one finds
+L x valid, and reads only the triangle U; likewise in the other order (Conrad & Wallach 1979). If
+all sweeps are forward, each reads both triangles.
 
-Several processes sweep side by side, each through its own blocks (Cettei, Ligon & Ross 1997): after
-each block all exchange what is new of x. So a block sees the newest values of its own process, and
-of the others those of their last exchange.
+Several processes sweep side by side, each through its own blocks (Cettei, Ligon & Ross 1997). After
+each block, all processes exchange their new elements of x. So a block uses the newest values of its
+own process, and the values of the others from the last exchange.
 """
 
 from collections.abc import Iterable
@@ -42,17 +42,17 @@ class Relaxation:
     Parameters
     ----------
     geometry, tiles, product, mirror
-        The matrix; with `mirror`, U is Lᵀ or Lᴴ and never read.
+        The matrix. With `mirror`, U is Lᵀ or Lᴴ and never read.
     blocks
-        Its diagonal blocks, factored.
+        Its factored diagonal blocks.
     sums
         (n, k) memory for L x, D x and U x.
     step
-        Memory for two matrices of as many rows as the largest diagonal block.
+        Memory for two matrices with the rows of the largest diagonal block.
     omega
         Over-relaxation.
     sharing
-        The other processes; with any, strips are of rows, and both triangles are swept.
+        The other processes. If there are any, strips are rows, and sweeps read both triangles.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class Relaxation:
         self._of_diagonal = sums[1]
         self._sharing = sharing
         layout = geometry.layout
-        # Of one block row, which the others may have to read before an exchange.
+        # Time for one block row, which the other processes may have to read before an exchange.
         self._patience_s = seconds_for(geometry.step_rows * layout.n * layout.stored.itemsize)
 
     def clear(self) -> None:
-        """Begin with x = 0."""
+        """Reset the products to x = 0."""
         for sums in (*self._of.values(), self._of_diagonal):
             sums[:] = 0
 
     def refresh_diagonal(self, X: Matrix) -> None:
-        """Form D x anew, for this x."""
+        """Recompute D x for this x."""
         self._of_diagonal[:] = 0
         for tile, data in self._tiles.go(self._geometry.tiles_of("setup")):
             if tile.inside is not None:
@@ -92,14 +92,14 @@ class Relaxation:
                 self._product.add(part, X[cols], self._of_diagonal[rows])
 
     def refresh(self, triangle: Triangle, X: Matrix) -> None:
-        """Form L x or U x anew, for this x."""
+        """Recompute L x or U x for this x."""
         self._of[triangle][:] = 0
         kind: Literal["lower", "upper"] = "lower" if triangle == "L" else "upper"
         for tile, data in self._tiles.go(self._geometry.tiles_of(kind)):
             self._add(triangle, tile, data, X)
 
     def product_into(self, Y: Matrix) -> None:
-        """Y <- A x, if L x, D x and U x are all of the same x."""
+        """Y <- A x, if L x, D x and U x belong to the same x."""
         np.add(self._of["L"], self._of["U"], out=Y)
         Y += self._of_diagonal
 
@@ -115,17 +115,18 @@ class Relaxation:
         is_forward
             The direction.
         triangles
-            Whose products are formed anew: that of new elements of x, or both.
+            Triangles whose products are recomputed: that of new elements of x, or both.
 
         Returns
         -------
         ndarray
-            Norms, for each column, of the residuals b_i - (A x)_i as they were when block i was
-            reached.
+            Norms, for each column, of the residuals b_i - (A x)_i at the time when the sweep
+            reached block i.
         """
         triangles = list(triangles)
         is_mirrored = self._mirror is not None and "U" in triangles
-        # A strip of rows gives the sums for its own block, one of columns takes it to the others.
+        # A strip of rows yields the sums of its own block; a strip of columns adds it to the other
+        # blocks.
         is_before = (self._strips.by == "rows") != is_mirrored
         order = range(self._strips.count)[:: 1 if is_forward else -1]
         strips = [[t for t in self._strips.tiles[i] if self._has(t, triangles)] for i in order]
@@ -148,7 +149,7 @@ class Relaxation:
                     if triangle != new:
                         self._of[triangle][here] = 0
                 self._add_all(triangles, islice(arriving, len(strip)), X)
-        # The generator notes the time of the last tile when it is asked for one more.
+        # The generator records the time of a tile when the next one is requested.
         next(arriving, None)
         for _ in range(self._strips.count, self._strips.most):
             self._sharing.exchange_rows(X, None, self._patience_s)
@@ -181,7 +182,7 @@ class Relaxation:
             self._product.add(part, X[cols], sums[rows])
 
     def _solve(self, i: int, X: Matrix, B: Matrix) -> npt.NDArray[np.float64]:
-        """Replace x_i; return the squared norms of the residuals before."""
+        """Replace x_i; return the squared norms of the residuals before that."""
         here = self._strips.extent(i)
         Z, R = (part[: here.stop - here.start] for part in self._step)
         np.subtract(B[here], self._of["L"][here], out=Z)
@@ -201,9 +202,9 @@ class Relaxation:
 
 
 def relaxation_of(it: Iteration, omega: float) -> Relaxation:
-    """Make ready for sweeps of a group of right-hand sides that begin with 0.
+    """Prepare sweeps of a group of right-hand sides, starting from 0.
 
-    Takes three vectors from its budget, beside the two of the rows of a block.
+    They take three vectors from the budget, beside two with the rows of a block.
     """
     L, D, U = it.vectors(3)
     relaxation = Relaxation(

@@ -1,8 +1,8 @@
-"""What the processes of a program tell one another while they iterate together.
+"""Communication between the processes of a joint iteration.
 
-All they say goes by one kind of message: each gives a value and gets those of all, or learns which
-of them has failed, and why. So a process that fails at any point has but to say so once: that meets
-whatever the others say next.
+There is a single kind of message: each process sends a value and receives the values of all, or
+learns which process has failed, and why. So a process that fails at any point reports that once,
+and its report meets the next message of the others, whatever that is.
 """
 
 import functools
@@ -30,26 +30,26 @@ from outcore.zarr_format import Metadata
 T = TypeVar("T")
 
 LEAST_FLOPS_S = 1e9
-"""Who computes is waited for a second longer for so many operations."""
+"""Least speed of a process. Waits for its arithmetic are a second longer for so many operations."""
 
 
 class Sharing:
-    """The processes of a call, or this one alone; the call is inside its ``with``.
+    """The processes of a call, or this one alone; the call runs within its ``with``.
 
-    If it fails on one of them, each of the others fails at its next message, with an error that
-    names the process and the reason.
+    If one process fails, each of the others fails at its next message, with an error that names the
+    process and the reason.
 
     Parameters
     ----------
     comm
-        As of `Communicator`; `None` for this process alone.
+        Communicator for `Communicator`; `None` for this process alone.
     timeout
-        How long the others are waited for, beside what they have to do.
+        Time to wait for the other processes, beyond the time for their work.
 
     Attributes
     ----------
     rank, size
-        This process, and how many there are.
+        Number of this process, and number of processes.
     """
 
     def __init__(self, comm: Any = None, timeout: float = TIMEOUT_S) -> None:
@@ -80,19 +80,19 @@ class Sharing:
             error.add_note(f"The other processes could not be told: {lost}")
 
     def exchange(self, value: T, more_s: float = 0.0) -> list[T]:
-        """Return what each process gives, in the order of the ranks.
+        """Return the values of all processes, in the order of the ranks.
 
         Parameters
         ----------
         more_s
-            How much longer than for the timeout to wait for the others, who have much to do.
+            Additional time to wait, if the others have much work.
 
         Raises
         ------
         OutcoreError
-            If one of them has failed; of the kind of its error.
+            If one of them has failed. The error has the kind of its error.
         DiskError
-            If one of them did not come in time.
+            If one of them did not answer in time.
         """
         if self._comm is None:
             return [value]
@@ -100,15 +100,15 @@ class Sharing:
         return found
 
     def meet(self, more_s: float = 0.0) -> None:
-        """Return when every process has come here."""
+        """Return when every process has reached this call."""
         self.exchange(None, more_s)
 
     def same(self, value: T) -> T:
-        """Return what the first process gives: rounding differs from machine to machine."""
+        """Return the value of the first process, since rounding differs between machines."""
         return self.exchange(value)[0]
 
     def added(self, mine: npt.NDArray[Any], more_s: float = 0.0) -> npt.NDArray[Any]:
-        """Add up what each process gives, in the order of the ranks."""
+        """Add up the values of all processes, in the order of the ranks."""
         all_of = self.exchange(mine, more_s)
         with np.errstate(over="ignore", invalid="ignore"):
             found: npt.NDArray[Any] = functools.reduce(np.add, all_of)
@@ -117,14 +117,14 @@ class Sharing:
     def joined_norms(
         self, mine: npt.NDArray[np.float64], more_s: float = 0.0
     ) -> npt.NDArray[np.float64]:
-        """2-norms of columns from those of the rows of each process."""
+        """Return 2-norms of columns, from the norms of the rows of each process."""
         all_of = self.exchange(mine, more_s)
         with np.errstate(over="ignore", invalid="ignore"):
             found: npt.NDArray[np.float64] = functools.reduce(np.hypot, all_of)
         return found
 
     def exchange_rows(self, X: Matrix, here: slice | None, more_s: float = 0.0) -> None:
-        """Give the others these rows of X, and take theirs; a process may have none."""
+        """Send these rows of X to the others, and receive theirs; a process may have none."""
         if self._comm is None:
             return
         mine = None if here is None else (here.start, X[here])
@@ -134,7 +134,7 @@ class Sharing:
                 X[first : first + len(rows)] = rows
 
     def spread(self, X: Matrix, rows: int) -> None:
-        """Give all processes the first one's X, so many rows at once."""
+        """Send the first process's X to all, `rows` rows at a time."""
         if self._comm is None:
             return
         for first in range(0, len(X), rows):
@@ -142,12 +142,12 @@ class Sharing:
             X[here] = self.same(X[here] if self.rank == 0 else None)
 
     def agree(self, have: Mapping[str, Any]) -> None:
-        """Compare what all processes must have the same; bytes are not shown.
+        """Check that values are equal on all processes; the error does not show bytes.
 
         Raises
         ------
         InvalidError
-            On all of them, if one has something else than the first.
+            On all of them, if the value of one differs from that of the first.
         """
         seconds_of(self._timeout)
         if self._comm is None:
@@ -165,7 +165,7 @@ class Sharing:
                     )
 
     def agree_on(self, name: str, X: Matrix) -> None:
-        """Compare columns that all processes must have the same."""
+        """Check that columns are equal on all processes."""
         if self._comm is not None:
             digest = hashlib.blake2b(digest_size=16)
             for column in X.T:
@@ -173,7 +173,7 @@ class Sharing:
             self.agree({name: digest.digest()})
 
     def agree_on_matrix(self, source: Place, metadata: Metadata) -> None:
-        """Compare what is known of a matrix before it is read."""
+        """Check that all processes see the same matrix, before it is read."""
         if self._comm is not None:
             have = {
                 "shape of A": metadata.shape, "type of A": metadata.dtype.str,
@@ -183,17 +183,17 @@ class Sharing:
             self.agree(have)
 
     def budget(self, memory: int | str | None) -> int:
-        """Bytes of a ``memory=`` argument; processes of one host share what is available there."""
+        """Return the bytes of a ``memory=`` argument. Processes of one host share its default."""
         hosts = self.exchange(socket.gethostname())
         found = budget.resolve(memory)
         return found if memory is not None else found // hosts.count(hosts[self.rank])
 
     def progress(self, progress: ProgressLike) -> ProgressLike:
-        """Progress as this process has it: a bar is shown by the first."""
+        """Return the progress argument of this process: only the first one shows a bar."""
         return progress if self.rank == 0 or callable(progress) else False
 
     def _gather(self, value: Any, failed: "_Told | None", more_s: float) -> list[Any]:
-        """Exchange values; who gives up says so, and is told nothing."""
+        """Exchange values. A process that fails reports that, and receives nothing."""
         assert self._comm is not None
         with signals_held():
             try:
@@ -202,7 +202,7 @@ class Sharing:
                 self._is_over = True
                 raise
             found = [(rank, theirs[1]) for rank, theirs in enumerate(all_of) if theirs[1]]
-            # Whoever has failed, all know it now: nobody says anything any more.
+            # If any process has failed, all of them know it now, so no further message follows.
             self._is_over = bool(found)
         if found and failed is None:
             raise _failure(*found[0])
@@ -210,7 +210,7 @@ class Sharing:
 
 
 _Told = tuple[str, str, dict[str, Any]]
-"""Kind and message of an error, and what else it has to say."""
+"""Kind and message of an error, and its further attributes."""
 
 
 def _told(error: BaseException) -> _Told:
@@ -226,7 +226,7 @@ _PLAIN = (int, float, tuple, list)
 
 
 def _failure(rank: int, told: _Told) -> BaseException:
-    """Make an error that says what another process has failed with."""
+    """Return the error that reports the failure of another process."""
     kind, message, more = told
     if kind == Interrupted.kind:
         return Interrupted(f"rank {rank} {message}")
@@ -236,5 +236,5 @@ def _failure(rank: int, told: _Told) -> BaseException:
 
 
 def seconds_for(nbytes: float, flops: float = 0.0) -> float:
-    """How much longer to wait for a process that has so much to do."""
+    """Additional time to wait for a process with so much work."""
     return nbytes / LEAST_BYTES_S + flops / LEAST_FLOPS_S

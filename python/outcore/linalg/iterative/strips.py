@@ -1,8 +1,8 @@
-"""How an iterative method goes through a matrix: strips of chunks, one for each diagonal block.
+"""The order in which an iterative method reads a matrix: strips of chunks, one per diagonal block.
 
-A chunk is used whole whenever it is read. Where chunks are wider than they are high, as in C order,
-a strip is a row of blocks; where they are higher than wide, as in Fortran order, a column of
-blocks. So a diagonal block needs to be a multiple of the shorter side of a chunk only.
+A chunk is used whole whenever it is read. If chunks are wider than high, as in C order, a strip is
+a row of blocks. If they are higher than wide, as in Fortran order, it is a column of blocks. So the
+size of a diagonal block need only be a multiple of the shorter side of a chunk.
 """
 
 import functools
@@ -17,9 +17,9 @@ Chunk: TypeAlias = tuple[int, int]
 
 
 class Tile(NamedTuple):
-    """A chunk, and what of it lies below, in and above the diagonal block of its strip.
+    """A chunk, and its parts below, in and above the diagonal block of its strip.
 
-    All boxes are (rows, columns) of the matrix; `None` is for nothing.
+    All boxes are (rows, columns) of the matrix; `None` stands for an empty part.
     """
 
     chunk: Chunk
@@ -40,8 +40,8 @@ class Tile(NamedTuple):
 class Strips:
     """The strips of a matrix of order `n`, or those of one process of several.
 
-    ``by`` says whether a strip is rows or columns; it has ``block`` of them. Of several `processes`
-    each has a contiguous range of strips; their numbers count from the first of the process `rank`.
+    ``by`` says whether a strip is rows or columns; it has ``block`` of them. If there are several
+    `processes`, each has a contiguous range of strips, numbered from the first of process `rank`.
     """
 
     n: int
@@ -58,17 +58,17 @@ class Strips:
 
     @property
     def most(self) -> int:
-        """Number of strips of the process that has most."""
+        """Largest number of strips of a process."""
         return -(-self.of_all // self.processes)
 
     @property
     def count(self) -> int:
-        """Number of strips."""
+        """Number of strips of this process."""
         return self._before(self.rank + 1) - self._before(self.rank)
 
     @property
     def lines(self) -> slice:
-        """Rows of all strips, or columns."""
+        """Rows of all strips, or columns if strips are columns."""
         first, end = self._before(self.rank), self._before(self.rank + 1)
         return slice(min(first * self.block, self.n), min(end * self.block, self.n))
 
@@ -78,12 +78,12 @@ class Strips:
         return slice(first, min(first + self.block, self.n))
 
     def _before(self, rank: int) -> int:
-        """Count the strips of the processes before one."""
+        """Return the number of strips of the processes before `rank`."""
         return self.of_all * rank // self.processes
 
     @functools.cached_property
     def tiles(self) -> list[list[Tile]]:
-        """Tiles of each strip, in the order in which chunks usually lie on disk."""
+        """Tiles of each strip, in the usual order of chunks on disk."""
         along, across = self.chunks if self.by == "rows" else self.chunks[::-1]
         found = []
         for strip in range(self.count):

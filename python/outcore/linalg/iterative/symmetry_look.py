@@ -1,7 +1,8 @@
-"""A look at the diagonal of a matrix of which one triangle is read: whether it has the symmetry.
+"""A check of the diagonal of a matrix for symmetry, if only one triangle is read.
 
-Methods that read one triangle use the blocks on the diagonal whole. Comparing these with their
-mirror images costs no reading, and a matrix without the symmetry mostly shows it there.
+Methods that read one triangle use the diagonal blocks as a whole. The check compares these with
+their mirror images, which needs no additional reads. A matrix without the symmetry usually differs
+there.
 """
 
 from collections.abc import Callable
@@ -12,23 +13,23 @@ from outcore.linalg.iterative.strips import Tile
 from outcore.linalg.matrix import Matrix
 
 _STRIP_BYTES = 256 << 10
-"""Elements that are compared at once."""
+"""Bytes of elements that are compared at once."""
 
 
 class SymmetryLook:
-    """Looks at tiles of a matrix, each once.
+    """Checks tiles of a matrix, each of them once.
 
     Parameters
     ----------
     look
-        Is called with each tile, too.
+        Another function to call with each tile.
     is_hermitian
         Whether the mirror image is conjugated.
 
     Attributes
     ----------
     found
-        Two elements that differ by more than rounding explains, for people; empty if none do.
+        Two elements that differ by more than rounding errors, for users; empty if there are none.
     """
 
     def __init__(self, look: Callable[[Tile, Matrix], None], *, is_hermitian: bool) -> None:
@@ -36,7 +37,7 @@ class SymmetryLook:
         self.found = ""
 
     def __call__(self, tile: Tile, data: Matrix) -> None:
-        """Look at a tile."""
+        """Check a tile."""
         self._look(tile, data)
         if tile.inside is None or self.found:
             return

@@ -1,4 +1,4 @@
-"""How many tiles of each kind a matrix has, counted without making them: plans are quick so."""
+"""Numbers of a matrix's tiles of each kind, without creating the tiles, so that plans are fast."""
 
 import functools
 from collections.abc import Iterator
@@ -10,16 +10,16 @@ import numpy.typing as npt
 from outcore.linalg.iterative.strips import Strips, Tile
 
 BELOW, INSIDE, ABOVE = 1, 2, 4
-"""Bits of a kind: what a tile has elements of, seen from the diagonal block of its strip."""
+"""Bits of a kind: the parts of a tile, relative to the diagonal block of its strip."""
 
 KINDS = range((BELOW | INSIDE | ABOVE) + 1)
-"""All sets of these."""
+"""All combinations of the bits."""
 
 _LINES_AT_ONCE = 64
 
 
 def kind_of(tile: Tile) -> int:
-    """Say what a tile has elements of."""
+    """Return the kind of a tile: the parts that it has elements of."""
     parts = (tile.below, BELOW), (tile.inside, INSIDE), (tile.above, ABOVE)
     return sum(bit for box, bit in parts if box is not None)
 
@@ -40,7 +40,7 @@ class TileCounts(NamedTuple):
     kinds
         Kind of each tile, in the order of `Strips.all_tiles`.
     elements
-        Of the whole matrix, or the strips of one process.
+        Numbers of elements of the whole matrix, or of the strips of one process.
     """
 
     kinds: npt.NDArray[np.uint8]
@@ -65,9 +65,9 @@ def tile_counts(strips: Strips) -> TileCounts:
 
 
 def _lines(strips: Strips) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """Give for some lines of chunks how wide each tile is below, in and above; and their heights.
+    """Yield, for some lines of chunks, the widths of each tile's three parts, and the heights.
 
-    A line is a row of chunks where strips are rows, else a column.
+    A line is a row of chunks if strips are rows, otherwise a column.
     """
     n = strips.n
     along, across = strips.chunks if strips.by == "rows" else strips.chunks[::-1]

@@ -1,4 +1,4 @@
-"""Products of tiles with columns in memory, also where the tiles are of a narrower type."""
+"""Products of tiles with columns in memory, also for tiles of a narrower type."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,24 +12,24 @@ from outcore.linalg.cost import flop_weight
 from outcore.linalg.matrix import Matrix
 
 PIECE_BYTES = 1 << 18
-"""A tile of a narrower type is widened in pieces that stay in the cache."""
+"""A tile of a narrower type is widened in pieces that fit in the cache."""
 
 
 class TileProduct:
-    """Products with tiles whose elements lie in one order, C or F.
+    """Products with tiles whose elements are in one order, C or F.
 
     ``flops`` counts the real operations.
 
     Parameters
     ----------
     order
-        Of the elements of a tile.
+        Order of the elements of a tile.
     stored, dtype
-        The narrowest type of tiles, and the type in which is computed.
+        The narrowest type of tiles, and the type of the arithmetic.
     tile_shape, columns
         Largest tile, and number of columns.
     arena
-        For what is widened or conjugated: `scratch_bytes` of it.
+        Supplies the workspace of `scratch_elements`, for widened or conjugated elements.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TileProduct:
             self._add(piece, X[source], Y[target], trans)
 
     def _pieces(self, T: Matrix) -> Iterator[tuple[slice, slice, Matrix]]:
-        """Cut a tile along its slow dimension, and widen the pieces where that is needed."""
+        """Cut a tile along its slow dimension, and widen the pieces if necessary."""
         rows, cols = T.shape
         if T.dtype == self._dtype:
             yield slice(0, rows), slice(0, cols), T
@@ -101,7 +101,7 @@ def scratch_elements(
     tile_shape: tuple[int, int],
     columns: int,
 ) -> tuple[int, int]:
-    """Elements of memory for what is widened, and for what is conjugated."""
+    """Return the number of elements of workspace, for widened and for conjugated elements."""
     fast = tile_shape[0] if order == "F" else tile_shape[1]
     wide = max(min(PIECE_BYTES // dtype.itemsize, tile_shape[0] * tile_shape[1]), fast)
     needs_bar = order == "C" and dtype.kind == "c"
