@@ -43,9 +43,19 @@ class Case:
         self.right = where / "b"
         # Other blocks than those of A.
         oc.from_array(self.b, self.right, chunks=(48, K), progress=False).close()
+        # Some rows count as absent.
+        self.weights = np.arange(len(a)) % 5 / 2.0
+        self.weighing = where / "weights"
+        oc.from_array(self.weights, self.weighing, chunks=(80,), progress=False).close()
         calls: dict[str, tuple[Call, Call]] = {
             "lstsq": (lambda **o: lstsq(self.source, self.right, **o), self.solves),
             "ridge": (lambda **o: lstsq(self.source, self.b, damp=2.0, **o), self.solves_ridge),
+            "weighted": (
+                lambda **o: lstsq(
+                    self.source, self.b, **{"damp": 2.0, "weights": self.weighing} | o
+                ),
+                self.solves_weighted,
+            ),
             "least norm": (lambda **o: lstsq(self.source, self.b, **o), self.solves),
             "R": (lambda **o: qr(self.source, **o), self.is_triangle),
             "qr": (lambda **o: qr(self.source, mode="economic", **o), self.is_qr),
@@ -60,6 +70,7 @@ class Case:
         # Of least squares, R and the solution of least norm two lanes are made.
         self.memory = {
             "lstsq": 350_000,
+            "weighted": 350_000,
             "R": 300_000,
             "least norm": 360_000,
             "gram in parts": 240_000,
@@ -81,6 +92,11 @@ class Case:
     def solves_ridge(self, x: Any) -> None:
         above = np.vstack([self.a, 2.0 * np.eye(N)])
         expected = np.linalg.lstsq(above, np.vstack([self.b, np.zeros((N, K))]))[0]
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
+
+    def solves_weighted(self, x: Any) -> None:
+        rows = self.weights[:, None] * self.a
+        expected = np.linalg.solve(self.a.conj().T @ rows + 4 * np.eye(N), rows.conj().T @ self.b)
         np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
 
     def is_triangle(self, R: Any) -> None:
@@ -106,7 +122,18 @@ class Case:
         assert not names & {STEPS, STATE, REFLECTIONS}
 
 
-VERBS = ["lstsq", "ridge", "least norm", "R", "qr", "wide qr", "gram", "gram in parts", "svd"]
+VERBS = [
+    "lstsq",
+    "ridge",
+    "weighted",
+    "least norm",
+    "R",
+    "qr",
+    "wide qr",
+    "gram",
+    "gram in parts",
+    "svd",
+]
 
 
 def same(found: Result, other: Result) -> None:

@@ -1,11 +1,12 @@
 """What a long call did, measured: the honest end of every job."""
 
 import dataclasses
+import math
 import platform
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +82,7 @@ class Report:
         sides; see its function.
     residuals
         ‖b - Ax‖₂ / ‖b‖₂ of each right-hand side of an iterative method, formed anew at the end.
-    rank, residual_norms
+    rank, residual_norms, degrees_of_freedom
         Of `lstsq`, see `LeastSquaresReport`.
     error_bound, frobenius_error
         Of `svd`, see `SvdReport`.
@@ -129,6 +130,7 @@ class Report:
     residuals: list[float] = field(default_factory=list)
     rank: int | None = None
     residual_norms: list[float] = field(default_factory=list)
+    degrees_of_freedom: float | None = None
     error_bound: float | None = None
     frobenius_error: float | None = None
     triplet_residuals: list[float] = field(default_factory=list)
@@ -136,6 +138,9 @@ class Report:
     finished: str = field(default_factory=_now, compare=False)
     host: str = field(default_factory=platform.node, compare=False)
     version: str = field(default=VERSION, compare=False)
+
+    ARRAYS: ClassVar[tuple[str, ...]] = ()
+    """Attributes of a kind of report that are arrays, which no JSON holds."""
 
     def array_name(self, number: int) -> str:
         """Name an array in the spans."""
@@ -152,6 +157,16 @@ class Report:
     def overlap(self) -> float:
         """Share of the disk's working time that was hidden behind arithmetic."""
         return max(1 - self.wait_seconds / self.io_seconds, 0.0) if self.io_seconds else 1.0
+
+    @property
+    def residual_variances(self) -> list[float]:
+        """Estimate by `lstsq` of the variance of an observation of weight 1.
+
+        For each right-hand side, the squared residual norm over the degrees of freedom; NaN if
+        there are none.
+        """
+        freedom = self.degrees_of_freedom or 0.0
+        return [norm**2 / freedom if freedom > 0 else math.nan for norm in self.residual_norms]
 
     def words_moved(self) -> float:
         """Words read and written."""
@@ -283,6 +298,9 @@ class Report:
             rows.append(("rank", str(self.rank)))
         if self.residual_norms:
             rows.append(("residual", f"{max(self.residual_norms):.6g} in the 2-norm"))
+        if self.residual_norms and self.degrees_of_freedom:
+            text = f"{max(self.residual_variances):.6g}, of {self.degrees_of_freedom:.6g} degrees"
+            rows.append(("variance", f"{text} of freedom"))
         if self.triplet_residuals:
             rows.append(
                 (

@@ -15,7 +15,8 @@ from .lu.solve import lu_solve
 from .products.matmul import matmul
 from .products.solve_triangular import solve_triangular
 from .rows.gram import gram
-from .rows.lstsq import LeastSquaresReport, lstsq
+from .rows.least_squares_report import LeastSquaresReport
+from .rows.lstsq import lstsq
 from .rows.qr import qr
 from .rows.svd import SvdReport, svd
 from .slab_qr.factorization import qr_factor

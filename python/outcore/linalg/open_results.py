@@ -38,7 +38,7 @@ _HOW = frozenset({
 })  # fmt: skip
 """Arguments that say how a result is made, not which."""
 
-_OPERANDS = frozenset({"A", "B", "T", "b", "x0", "lu", "c", "qr", "preconditioner"})
+_OPERANDS = frozenset({"A", "B", "T", "b", "weights", "x0", "lu", "c", "qr", "preconditioner"})
 
 _BESIDE = "outcore.made-{}.npy"
 """Files in a result: arrays that the call returned beside it."""
@@ -200,6 +200,11 @@ def _opened(where: Place, found: Metadata, kind: type[Report]) -> Any:
     fields = {each.name for each in dataclasses.fields(kind)}
     report = kind(**{name: value for name, value in values.items() if name in fields})
     report.notes.append(f"opened {where.path}, which an earlier call made: the figures are of that")
+    try:
+        for name in made.get("beside_report", []):
+            setattr(report, name, _read_beside(where, name))
+    except (NotFoundError, ValueError):
+        return None
     array.report = report
     returned: list[Any] = []
     for number, what in enumerate(made["returned"]):
@@ -216,10 +221,16 @@ def _opened(where: Place, found: Metadata, kind: type[Report]) -> Any:
     return tuple(returned)
 
 
-def _read_beside(where: Place, number: int) -> npt.NDArray[Any]:
+def _read_beside(where: Place, number: int | str) -> npt.NDArray[Any]:
     content = where.volume.read_small(where.inside(_BESIDE.format(number)))
     found: npt.NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
     return found
+
+
+def _write_beside(where: Place, number: int | str, array: npt.NDArray[Any]) -> None:
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=False)
+    where.volume.replace_small(where.inside(_BESIDE.format(number)), content.getvalue())
 
 
 def _complete(where: Place, result: Any) -> None:
@@ -236,15 +247,18 @@ def _complete(where: Place, result: Any) -> None:
             report = report or (part.report if isinstance(part.report, Report) else None)
         elif isinstance(part, np.ndarray):
             kinds.append("array")
-            content = io.BytesIO()
-            np.save(content, part, allow_pickle=False)
-            name = where.inside(_BESIDE.format(number))
-            where.volume.replace_small(name, content.getvalue())
+            _write_beside(where, number, part)
         else:
             kinds.append("report" if isinstance(part, Report) else None)
     assert report is not None, "each call reports"
+    arrays = {name: getattr(report, name) for name in report.ARRAYS}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    for name, array in arrays.items():
+        _write_beside(where, name, array)
     text = json.dumps(report.to_dict(), default=_plain)
     made = {**metadata.made, "returned": kinds, "report": text}
+    if arrays:
+        made["beside_report"] = list(arrays)
     write_metadata(where, dataclasses.replace(metadata, made=made))
 
 

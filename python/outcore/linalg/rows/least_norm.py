@@ -11,7 +11,7 @@ transpose, not of Aᴴ.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,14 @@ from outcore.lapack import kernels
 from outcore.linalg.columns import largest, norms, power_of_two
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
+from outcore.linalg.rows.covariance import degrees_lost
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
 from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.source import RowSource
 from outcore.linalg.rows.stream import allocated, check_finite, leave, refuse_overflow, streams
 from outcore.linalg.rows.triangle import solve_triangle
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.linalg.rows.weights import multiply, read_roots
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 
@@ -43,20 +45,24 @@ class LeastNorm(NamedTuple):
         Of A's triangle, as of `solve_triangle`.
     residual_norms
         ‖b - A x‖₂ of each right-hand side.
+    degrees_of_freedom
+        Rows that count, less those that the fit takes.
     bytes_read
-        Of A and b.
+        Of A, b and the weights.
     """
 
     x: Matrix
     rank: int
     condition: float
     residual_norms: npt.NDArray[np.float64]
+    degrees_of_freedom: float
     bytes_read: int
 
 
 def least_norm(
     A: RowSource,
     b: RowSource,
+    weights: RowSource | None,
     g: LeastNormGeometry,
     damp: float,
     cond: float,
@@ -70,8 +76,8 @@ def least_norm(
     ----------
     A
         The columns of A, as rows.
-    b
-        Right-hand sides.
+    b, weights
+        Right-hand sides, and weights of the rows if there are any.
     g
         In which blocks they are read.
     damp, cond
@@ -85,6 +91,11 @@ def least_norm(
     dtype, shape = g.columns.dtype, (g.m, b.columns)
     c, rest = allocated(call, shape, dtype), allocated(call, shape, dtype)
     _read_right(b, c, g, call)
+    roots = None
+    if weights is not None:
+        assert g.weights is not None, "they are planned with"
+        roots = read_roots(weights, g.weights, g.m, call)
+        multiply(c, roots[:, None])
     # Products of what A and b have must be within the range of the type.
     top = power_of_two(float(largest(c).max(initial=0)))
     c /= dtype.type(top)
@@ -98,21 +109,27 @@ def least_norm(
     begun = kept.load(2 * g.blocks)
     R = factor.R
     if begun < g.blocks:
-        _reduce(A, factor, g, call, begun, kept)
+        _reduce(A, roots, factor, g, call, begun, kept)
         R = factor.triangle()
         refuse_overflow(R)
         scale[...] = power_of_two(float(largest(R).max()))
         R /= dtype.type(scale[0, 0])
-    read = A.bytes_read() + b.bytes_read()
+    read = A.bytes_read() + b.bytes_read() + (weights.bytes_read() if weights else 0)
 
     z, rank, condition, _ = solve_triangle(R, c, cond, call, trans="C")
     y = solve_triangle(R, z, cond, call)[0]
-    read += _multiply(A, y, x, rest, float(scale[0, 0]), g, call, max(begun - g.blocks, 0), kept)
+    counted = g.m if roots is None else int(np.count_nonzero(roots))
+    spare = allocated(call, R.shape, dtype) if damp else R
+    freedom = max(counted - degrees_lost(R, rank, damp / float(scale[0, 0]), spare), 0.0)
+    del spare
+    read += _multiply(
+        A, roots, y, x, rest, float(scale[0, 0]), g, call, max(begun - g.blocks, 0), kept
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         x *= dtype.type(top / float(scale[0, 0]))
     np.conjugate(x, out=x)
     refuse_overflow(x)
-    return LeastNorm(x, rank, condition, norms(rest) * top, read)
+    return LeastNorm(x, rank, condition, norms(rest) * top, freedom, read)
 
 
 def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -> None:
@@ -131,6 +148,7 @@ def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -
 
 def _reduce(
     A: RowSource,
+    roots: npt.NDArray[Any] | None,
     factor: ParallelQR,
     g: LeastNormGeometry,
     call: LongCall,
@@ -144,6 +162,8 @@ def _reduce(
     with streams([A], [g.columns], call, first=factor.rows) as opened, factor.at_work():
         for block, (first, data, _) in enumerate(opened[0], begun + 1):
             check_finite("A", first, data, transposed=True)
+            if roots is not None:
+                multiply(data, roots)
             leave(opened, factor.add(data))
             call.meter.advance(len(data) * work)
             if block < g.blocks:
@@ -153,6 +173,7 @@ def _reduce(
 
 def _multiply(
     A: RowSource,
+    roots: npt.NDArray[Any] | None,
     y: Matrix,
     x: Matrix,
     rest: Matrix,
@@ -176,6 +197,8 @@ def _multiply(
         for block, (first, data, _) in enumerate(stream, begun + 1):
             if not g.columns.layout.is_stored:
                 check_finite("A", first, data, transposed=True)
+            if roots is not None:
+                multiply(data, roots)
             start_ns = call.trace.now_ns()
             part = x[first : first + len(data)]
             K.gemm(data, y, part, alpha=half / scale, beta=0)

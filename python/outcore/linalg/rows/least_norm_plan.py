@@ -36,11 +36,14 @@ class LeastNormGeometry:
         Blocks of rows of the right-hand sides.
     beside_bytes
         Memory for what goes to disk.
+    weights
+        Blocks of the weights of the rows, if there are any.
     """
 
     columns: RowPlan
     b: RowPlan
     beside_bytes: int
+    weights: RowPlan | None = None
 
     @property
     def m(self) -> int:
@@ -66,6 +69,9 @@ class LeastNormGeometry:
         vectors = pages(self.m * k * dtype.itemsize) + pages(self.n * k * dtype.itemsize)
         vectors += pages(8)
         blocks = blocks_bytes([self.columns, self.b])
+        if self.weights is not None:
+            blocks += blocks_bytes([self.weights])
+            vectors += pages(self.m * np.zeros((), dtype).real.itemsize)
         own = lstsq_bytes(self.m, k, dtype, lanes_of(self.columns))
         return own + vectors + blocks + self.beside_bytes
 
@@ -90,17 +96,25 @@ class LeastNormGeometry:
         return tsqr_flops(self.n, self.m, 0, dtype) + solving + self.product_flops
 
     def bytes_read(self) -> int:
-        """Bytes read: A twice, and b."""
-        return 2 * self.columns.layout.bytes_read() + self.b.layout.bytes_read()
+        """Bytes read: A twice, b, and the weights."""
+        once = self.b.layout.bytes_read()
+        if self.weights is not None:
+            once += self.weights.layout.bytes_read()
+        return 2 * self.columns.layout.bytes_read() + once
 
 
 def fit_columns(
-    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int, beside_bytes: int
+    A: RowLayout,
+    b: RowLayout,
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    beside_bytes: int,
+    weights: RowLayout | None = None,
 ) -> tuple[list[RowPlan] | None, int]:
     """Choose blocks of columns of A and of rows of b, if any fit, and tell what the least need."""
     return fit_tall(
-        [A.transposed(), b], dtype, memory_bytes,
-        lambda plans: LeastNormGeometry(plans[0], plans[1], beside_bytes).memory_bytes,
+        [A.transposed(), b, *([] if weights is None else [weights])], dtype, memory_bytes,
+        lambda plans: LeastNormGeometry(plans[0], plans[1], beside_bytes, *plans[2:]).memory_bytes,
     )  # fmt: skip
 
 
@@ -111,6 +125,7 @@ def least_norm_geometry(
     memory_bytes: int,
     beside_bytes: int = 0,
     instead: str | None = None,
+    weights: RowLayout | None = None,
 ) -> LeastNormGeometry:
     """Choose the blocks in which a wide matrix is read.
 
@@ -121,7 +136,7 @@ def least_norm_geometry(
     BudgetError
         If not even small ones fit.
     """
-    found, need = fit_columns(A, b, dtype, memory_bytes, beside_bytes)
+    found, need = fit_columns(A, b, dtype, memory_bytes, beside_bytes, weights)
     if found is None:
         m, n = A.rows, A.columns
         raise too_small(
@@ -129,7 +144,7 @@ def least_norm_geometry(
             f"{m} x {m} elements, x, and blocks of columns",
             _FIX + (f", or {instead}" if instead and A.is_stored else ""),
         )  # fmt: skip
-    return LeastNormGeometry(found[0], found[1], beside_bytes)
+    return LeastNormGeometry(found[0], found[1], beside_bytes, *found[2:])
 
 
 def least_norm_cost(g: LeastNormGeometry, x_bytes: int) -> Cost:

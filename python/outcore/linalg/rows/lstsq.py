@@ -10,7 +10,7 @@ singular values if R is near a matrix of lower rank.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,11 @@ from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.open_results import opens_results
 from outcore.linalg.result import claimed, columns_of, put, written
-from outcore.linalg.result_dtype import result_dtype
+from outcore.linalg.result_dtype import result_dtype, work_dtype
+from outcore.linalg.rows.covariance import degrees_lost
 from outcore.linalg.rows.least_norm import least_norm
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
+from outcore.linalg.rows.least_squares_report import LeastSquaresReport
 from outcore.linalg.rows.lstsq_plan import lstsq_way, use_slabs_if
 from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.plan import RowPlan
@@ -42,9 +44,16 @@ from outcore.linalg.rows.source import (
     paired_rows,
     row_source,
 )
-from outcore.linalg.rows.stream import check_finite, leave, side_by_side, streams
+from outcore.linalg.rows.stream import (
+    allocated,
+    check_finite,
+    leave,
+    side_by_side,
+    streams,
+)
 from outcore.linalg.rows.triangle import solve_triangle
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.linalg.rows.weights import RowWeights
 from outcore.linalg.slab_qr.least_squares import solve_by_slabs
 from outcore.linalg.slab_qr.plan import SlabQrGeometry
 from outcore.linalg.steps_done import StepsDone
@@ -57,31 +66,12 @@ from outcore.volumes import PathLike, Place
 _WHY = "the lstsq that wrote it was stopped; call it again"
 
 
-@dataclass
-class LeastSquaresReport(Report):
-    """Figures of a call of `lstsq`.
-
-    Attributes
-    ----------
-    rank
-        Number of singular values of A above ``cond`` times the largest.
-    condition
-        Estimate of the condition number of A's triangle in the 1-norm; infinite if R is singular,
-        `None` by slabs of columns. Where rows go by of an A with fewer rows than columns, and of
-        full rank, it is that of A in the 2-norm.
-    residual_norms
-        ‖b - A x‖₂ of each right-hand side; by slabs without what rounding adds, so 0 with m <= n.
-    """
-
-    rank: int = 0
-    residual_norms: list[float] = field(default_factory=list)
-
-
 @opens_results(report=LeastSquaresReport)
 def lstsq(
     A: RowsLike,
     b: RowsLike | None = None,
     *,
+    weights: RowsLike | None = None,
     cond: float | None = None,
     damp: float = 0.0,
     dtype: npt.DTypeLike | None = None,
@@ -89,12 +79,13 @@ def lstsq(
     out: PathLike | None = None,
     factors: PathLike | None = None,
     keep_factors: bool = False,
+    keep_r: bool = False,
     if_exists: IfExists = "error",
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> tuple[Any, LeastSquaresReport]:
-    """Find the x that minimizes ‖b - A x‖₂.
+    """Find the x that minimizes ‖b - A x‖₂, or with weights ‖W^½ (b - A x)‖₂.
 
     Where a triangle of n x n elements fits into memory, each row of A is read once, and nothing is
     written. Otherwise, of an A with m < n, which is no iterator, each column is read twice, if a
@@ -109,6 +100,10 @@ def lstsq(
     b
         (m,) or (m, k) right-hand sides, in any of the same ways; an iterator's blocks need not be
         as high as those of `A`. Leave it out if `A` is an iterator of pairs (rows of A, rows of b).
+    weights
+        (m,) weights of the rows, at least 0, in any of the same ways: the inverses of the variances
+        of the observations, or multiples of these. They minimize ∑ w |b - A x|². Rows of weight 0
+        count as absent. Slabs have neither weights nor `damp`.
     cond
         Singular values of A below `cond` times the largest count as zero. By default n ε, with the
         machine epsilon ε of the type. SciPy's default, ε, is less than what rounding makes of an
@@ -117,7 +112,8 @@ def lstsq(
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
     dtype
         Type of the arithmetic and of the solution, such as ``"f4"``; by default NumPy's promotion
-        of `A` and `b`. Blocks of an operand of another type are converted as they are read.
+        of `A`, `b` and `weights`. Blocks of an operand of another type are converted as they are
+        read.
     memory
         Budget; by default half of the available memory. 2 n² elements for the triangle and its
         update, more where threads share the rows, n k for the right-hand sides, and blocks of rows;
@@ -129,6 +125,9 @@ def lstsq(
         Directory of the factors while the call runs, where A is factored by slabs; by default that
         of `A` with ``.qr`` appended. Complete factors of the same `A` that are there already are
         used. A call that was stopped leaves them for the next one to go on with.
+    keep_r
+        Keep the triangle R in memory as ``report.R``, for ``report.covariance()``. R must fit into
+        the budget: neither blocks of columns nor slabs are used.
     keep_factors
         Leave the factors on disk for `open_factor` and `qr_solve`; with m < n those of the
         transpose, with which `qr_solve` finds solutions of least norm. Where rows or columns go by
@@ -150,15 +149,17 @@ def lstsq(
     Returns
     -------
     x : numpy.ndarray or Array
-        (n,) or (n, k), of the type that `A` and `b` promote to, or of `dtype`; on disk if `out`
-        is given. Of several minimizers, the one of least 2-norm.
+        (n,) or (n, k), of the type that `A`, `b` and `weights` promote to, or of `dtype`; on disk
+        if `out` is given. Of several minimizers, the one of least 2-norm.
     report : LeastSquaresReport
-        With ``rank``, ``condition`` and ``residual_norms``.
+        With ``rank``, ``condition``, ``residual_norms``, ``residual_variances``, and
+        ``covariance()`` of the coefficients.
 
     Raises
     ------
     InvalidError
-        If `A` and `b` do not fit each other, or are of types that cannot be used.
+        If `A`, `b` and `weights` do not fit each other, or are of types that cannot be used; if a
+        weight is negative.
     BudgetError
         If neither the triangle and blocks of a few rows nor slabs fit into the budget.
     SingularMatrixError
@@ -187,16 +188,21 @@ def lstsq(
         given, right = _read_pairs(A)
     else:
         given, right = row_source("A", A), row_source("b", b, is_column=True)
-    problem = _Problem(given, right, A, b, cond, damp, dtype)
-    known = known_operands({"A": (given, A), "b": (right, b)})
+    beside = None if weights is None else row_source("weights", weights, is_column=True)
+    problem = _Problem(given, right, beside, A, b, cond, damp, dtype, keep_r=keep_r)
+    operands_given: dict[str, tuple[RowSource, object]] = {"A": (given, A), "b": (right, b)}
+    if beside is not None:
+        operands_given["weights"] = beside, weights
+    known = known_operands(operands_given)
     arguments = {"cond": problem.cond, "damp": problem.damp, "dtype": problem.dtype.name}
     steps = StepsDone(out if known else None, "lstsq", arguments, known, memory, resume=resume)
     memory_bytes = steps.memory_bytes
     way = lstsq_way(
         given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if(),
-        is_stored=out is not None,
+        is_stored=out is not None, weights=None if beside is None else beside.layout, keep_r=keep_r,
     )  # fmt: skip
-    operands = [source.array for source in (given, right) if isinstance(source, StoredRows)]
+    sources = [source for source, _ in operands_given.values()]
+    operands = [source.array for source in sources if isinstance(source, StoredRows)]
     try:
         if isinstance(way, SlabQrGeometry):
             return problem.solve_by_slabs(
@@ -231,6 +237,21 @@ def _read_pairs(A: RowsLike) -> tuple[RowSource, RowSource]:
     return IteratedRows("A", left), IteratedRows("b", right, is_column=True)
 
 
+def _check_weights(A: RowSource, weights: RowSource) -> None:
+    if weights.columns != 1:
+        raise InvalidError(
+            f"need a vector as weights, have {weights.columns} columns; give one for each row"
+        )
+    if work_dtype("weights", weights.layout.dtype).kind == "c":
+        raise InvalidError(
+            f"need real weights, have {weights.layout.dtype}; give the inverses of variances"
+        )
+    if A.rows is not None and weights.rows is not None and A.rows != weights.rows:
+        raise InvalidError(
+            f"A has {A.rows} rows, weights has {weights.rows}; give one weight for each row"
+        )
+
+
 class _Problem:
     """Sources of rows that fit each other, and how to solve."""
 
@@ -238,27 +259,34 @@ class _Problem:
         self,
         A: RowSource,
         b: RowSource,
+        weights: RowSource | None,
         given_a: Any,
         given_b: Any,
         cond: float | None,
         damp: float,
         dtype: npt.DTypeLike | None,
+        *,
+        keep_r: bool,
     ) -> None:
         if A.rows is not None and b.rows is not None and A.rows != b.rows:
             raise InvalidError(
                 f"A has {A.rows} rows, b has {b.rows}; a right-hand side has as many rows as A"
             )
+        if weights is not None:
+            _check_weights(A, weights)
         if not (is_finite(damp) and damp >= 0):
             raise InvalidError(f"damp must be a number of at least 0, have {damp!r}")
         if cond is not None and not (is_number(cond) and 0 <= cond < 1):
             raise InvalidError(f"cond must be at least 0 and below 1, have {cond!r}")
-        self.dtype = result_dtype({"A": A.layout.dtype, "b": b.layout.dtype}, dtype)
-        for source in (A, b):
+        self.sources = [A, b] if weights is None else [A, b, weights]
+        self.dtype = result_dtype({each.name: each.layout.dtype for each in self.sources}, dtype)
+        for source in self.sources:
             source.deliver(self.dtype)
-        self.A, self.b, self.damp = A, b, float(damp)
+        self.A, self.b, self.weights, self.damp = A, b, weights, float(damp)
+        self.keep_r, self.arrays = keep_r, [*(each.name for each in self.sources), "x"]
         self.given_a, self.given_b = given_a, given_b
         self.n, self.k = A.columns, b.columns
-        self.rows = A.rows if A.rows is not None else b.rows
+        self.rows = next((each.rows for each in self.sources if each.rows is not None), None)
         self.cond = float(cond) if cond is not None else self.n * float(np.finfo(self.dtype).eps)
 
     def work(self, way: list[RowPlan] | LeastNormGeometry) -> float | None:
@@ -276,12 +304,18 @@ class _Problem:
         instead = use_slabs_if(self.A.layout, self.dtype)
         if instead is None and self.damp:
             return "leave out damp=, which slabs of columns do not have"
+        if instead is None and self.weights is not None:
+            return (
+                "leave out weights=, which slabs of columns do not have, and multiply the rows of "
+                "A and b by their square roots"
+            )
         if instead is None and isinstance(self.b, IteratedRows):
             return "give b as an array, which slabs of columns need"
         return instead
 
     def solve_by_slabs(self, g: SlabQrGeometry, **options: Any) -> tuple[Any, LeastSquaresReport]:
         assert isinstance(self.A, StoredRows), "slabs are of an array on disk"
+        m, n = self.A.array.shape
         b = self.b.array if isinstance(self.b, StoredRows) else array_of(self.given_b)
         found, report = solve_by_slabs(self.A.array, b, g, self.cond, **options)
         figures = {each.name: getattr(report, each.name) for each in fields(Report)}
@@ -289,6 +323,7 @@ class _Problem:
             "verb": "lstsq",
             "rank": g.n,
             "residual_norms": [float(norm) for norm in found.residual_norms],
+            "degrees_of_freedom": float(max(m - n, 0)),
         }
         return found.x, LeastSquaresReport(**figures | more)
 
@@ -308,7 +343,7 @@ class _Problem:
         with written(out, columns_of(shape, self.dtype), _WHY, steps) as target:
             x, report = solve(call, way, target, steps)
             x = x[:, 0] if self.b.is_vector else x
-            moved = put(x, target, call, TRANSFER_BYTES[0], number=2)
+            moved = put(x, target, call, TRANSFER_BYTES[0], number=len(self.sources))
         written_too(report, x.nbytes, moved, call)
         return target, report
 
@@ -317,41 +352,52 @@ class _Problem:
     ) -> tuple[Matrix, LeastSquaresReport]:
         factor = ParallelQR(plans[0], self.k, call, self.damp)
         heights = [plan.height for plan in plans]
-        kept = KeptState(target, steps, [*heights, *factor.cuts], factor.state, call)
+        weighing = None if self.weights is None else RowWeights(call)
+        state = [*factor.state, *([] if weighing is None else [weighing.counted])]
+        kept = KeptState(target, steps, [*heights, *factor.cuts], state, call)
         count = self.rows or 0
         row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
         factor.rows = kept.load(count)
         call.meter.skip(factor.rows * row_work)
-        sources = [self.A, self.b]
-        with streams(sources, plans, call, first=factor.rows) as opened, factor.at_work():
-            for first, (rows, right) in side_by_side(opened, factor.rows):
+        with streams(self.sources, plans, call, first=factor.rows) as opened, factor.at_work():
+            for first, (rows, right, *beside) in side_by_side(opened, factor.rows):
                 check_finite("A", first, rows)
                 check_finite("b", first, right)
+                if weighing is not None:
+                    weighing.apply(first, beside[0], rows, right)
                 leave(opened, factor.add(rows, right))
                 call.meter.advance(len(rows) * row_work)
                 kept.passed(factor.rows, count, factor.settle)
             factor.finish()
+        R, counted = factor.triangle(), factor.rows
+        if weighing is not None:
+            counted = int(weighing.counted[0, 0])
         x, rank, condition, sizes = solve_triangle(
-            factor.triangle(), factor.c, self.cond, call,
+            R, factor.c, self.cond, call,
             most=None if self.damp else min(factor.rows, self.n),
         )  # fmt: skip
         sizes = np.hypot(sizes, factor.rest)
         if self.damp:
-            # Without what the rows damp * I add to the sum of squares.
+            # The rows damp * I add to the sum of squares.
             share = self.damp * norms(x) / np.where(sizes > 0, sizes, 1)
             sizes *= np.sqrt(np.maximum(1 - share**2, 0))
+        spare = allocated(call, R.shape, R.dtype) if self.damp else R
+        lost = degrees_lost(R, rank, self.damp, spare)
         report = LeastSquaresReport(
             rank=rank,
             condition=condition,
             residual_norms=[float(size) for size in sizes],
+            degrees_of_freedom=max(counted - lost, 0.0),
+            damp=self.damp,
+            R=R if self.keep_r else None,
             notes=steps.notes(count, "row"),
             **figures_of(
                 call, "lstsq", (factor.rows, self.n), self.dtype,
                 method=f"QR of rows as they are read, {plans[0].height} at once",
                 flops=self.flops(factor.rows),
-                moved=(self.A.bytes_read() + self.b.bytes_read(), 0),
+                moved=(sum(each.bytes_read() for each in self.sources), 0),
                 planned=(sum(plan.layout.bytes_read() for plan in plans), 0),
-                is_stored=self.A.layout.is_stored, arrays=("A", "b", "x"),
+                is_stored=self.A.layout.is_stored, arrays=self.arrays,
             ),
         )  # fmt: skip
         if rank < self.n:
@@ -367,16 +413,20 @@ class _Problem:
         given = self.A.array if isinstance(self.A, StoredRows) else self.given_a
         columns = row_source("A", given, transposed=True)
         columns.deliver(self.dtype)
-        found = least_norm(columns, self.b, g, self.damp, self.cond, call, target, steps)
+        found = least_norm(
+            columns, self.b, self.weights, g, self.damp, self.cond, call, target, steps
+        )
         report = LeastSquaresReport(
             rank=found.rank,
             condition=found.condition,
             residual_norms=[float(size) for size in found.residual_norms],
+            degrees_of_freedom=found.degrees_of_freedom,
+            damp=self.damp,
             notes=steps.notes(2 * g.blocks),
             **figures_of(
                 call, "lstsq", (g.m, g.n), self.dtype, method=g.method, flops=g.flops,
                 moved=(found.bytes_read, 0), planned=(g.bytes_read(), 0),
-                is_stored=self.A.layout.is_stored, arrays=("A", "b", "x"),
+                is_stored=self.A.layout.is_stored, arrays=self.arrays,
             ),
         )  # fmt: skip
         if found.rank < g.m:

@@ -13,6 +13,7 @@ import numpy as np
 
 from outcore.errors import BudgetError
 from outcore.linalg.cost import Cost, Problem
+from outcore.linalg.grains import pages
 from outcore.linalg.kept_state_plan import state_bytes
 from outcore.linalg.layouts import layout_of
 from outcore.linalg.result_dtype import matrix_dtype, work_dtype
@@ -45,6 +46,8 @@ def lstsq_way(
     instead: str | None = None,
     *,
     is_stored: bool = False,
+    weights: RowLayout | None = None,
+    keep_r: bool = False,
 ) -> list[RowPlan] | SlabQrGeometry | LeastNormGeometry:
     """Choose the blocks in which A and b are read, or else the slabs into which A is cut.
 
@@ -63,6 +66,10 @@ def lstsq_way(
         What the caller is to do so that slabs can be used; `None` if they can.
     is_stored
         Whether the solution goes to disk.
+    weights
+        Those of the rows, if there are any.
+    keep_r
+        Whether R is wanted, which rows that go by leave alone.
 
     Raises
     ------
@@ -70,17 +77,20 @@ def lstsq_way(
         If neither fits.
     """
     beside = is_stored * TRANSFER_BYTES[0]
-    found, need = _fit_rows(A, b, dtype, memory_bytes, beside)
+    found, need = _fit_rows(A, b, dtype, memory_bytes, beside, weights)
     if found:
         return found
     refused = too_small(
         need, memory_bytes, f"least squares with {A.columns} columns: triangles and blocks of rows",
-        "raise memory=" + (f", or {instead}" if instead else ""),
+        "raise memory=" + (f", or {instead}" if instead and not keep_r else "")
+        + (", or leave out keep_r=" if keep_r else ""),
     )  # fmt: skip
     ways: list[_Way] = []
-    if A.rows is not None and A.rows < A.columns:
-        ways.append(lambda budget: least_norm_geometry(A, b, dtype, budget, beside, instead))
-    if A.rows is not None and instead is None:
+    if A.rows is not None and A.rows < A.columns and not keep_r:
+        ways.append(
+            lambda budget: least_norm_geometry(A, b, dtype, budget, beside, instead, weights)
+        )
+    if A.rows is not None and instead is None and not keep_r:
         shape = max(A.rows, A.columns), min(A.rows, A.columns)
         ways.append(lambda budget: slab_qr_geometry(shape, matrix_dtype(dtype, A.dtype), budget))
     for way in ways:
@@ -103,11 +113,16 @@ def least_bytes_going_by(
 
 
 def _fit_rows(
-    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], memory_bytes: int, beside_bytes: int
+    A: RowLayout,
+    b: RowLayout,
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    beside_bytes: int,
+    weights: RowLayout | None = None,
 ) -> tuple[list[RowPlan] | None, int]:
-    """Choose blocks of rows of A and b, if any fit, and tell what the least need."""
+    """Choose blocks of rows of all of them, if any fit, and tell what the least need."""
     return fit_tall(
-        [A, b], dtype, memory_bytes,
+        [A, b, *([] if weights is None else [weights])], dtype, memory_bytes,
         lambda plans: going_by_bytes(plans, b.columns) + beside_bytes, b.columns,
     )  # fmt: skip
 
@@ -115,8 +130,12 @@ def _fit_rows(
 def going_by_bytes(plans: Sequence[RowPlan], k: int) -> int:
     """Memory of least squares with rows that go by, and k right-hand sides."""
     A = plans[0]
-    return lstsq_bytes(A.layout.columns, k, A.dtype, lanes_of(A, k)) + blocks_bytes(plans)
+    own = lstsq_bytes(A.layout.columns, k, A.dtype, lanes_of(A, k))
+    # With weights there is a count of those that are not zero.
+    return own + blocks_bytes(plans) + pages(_COUNT_BYTES) * (len(plans) > 2)
 
+
+_COUNT_BYTES = 8
 
 _Way: TypeAlias = Callable[[int], SlabQrGeometry | LeastNormGeometry]
 """Cuts a matrix for a budget, or raises `BudgetError`."""
@@ -160,14 +179,21 @@ def lstsq_cost(problem: Problem) -> Cost:
     m, n = problem.needed("m"), problem.n
     beside = RowLayout(m, k, dtype, by_row=False)
     is_stored = bool(problem.option("out", False))
+    weights = RowLayout(m, 1, dtype, by_row=False) if problem.option("weights", False) else None
+    instead = use_slabs_if(layout, dtype)
+    for name in ("damp", "weights"):
+        if problem.option(name, False) and instead is None:
+            instead = f"leave out {name}=, which slabs of columns do not have"
     x_bytes = n * k * dtype.itemsize * is_stored
     way = lstsq_way(
         layout,
         beside,
         dtype,
         problem.memory_bytes,
-        use_slabs_if(layout, dtype),
+        instead,
         is_stored=is_stored,
+        weights=weights,
+        keep_r=bool(problem.option("keep_r", False)),
     )
     if isinstance(way, SlabQrGeometry):
         tiles = Tiles((way.m, way.n), dtype, (way.rows, way.columns))
@@ -187,6 +213,7 @@ def lstsq_cost(problem: Problem) -> Cost:
     if isinstance(way, LeastNormGeometry):
         return least_norm_cost(way, x_bytes)
     sizes = state_sizes(n, k, dtype, lanes=lanes_of(way[0], k))
+    sizes += [_COUNT_BYTES] * (weights is not None)
     kept = state_bytes(*sizes) if is_stored else 0
     phase = tsqr_phase(m, n, k, way[0], dtype)
     beside_bytes = is_stored * TRANSFER_BYTES[0]

@@ -1,0 +1,76 @@
+"""Covariance of least-squares coefficients, and degrees of freedom that the fit takes, from R.
+
+With W^½ A = Q R of full rank the covariance is σ² (Rᴴ R)⁻¹ (Björck, *Numerical Methods for Least
+Squares Problems*, 1996, section 2.8). With rank r it is that of the x of least norm, by the r
+largest singular values of R. With damp d, and R of the rows d I too, x = C Aᴴ W b for
+C = (Rᴴ R)⁻¹, so the covariance is σ² C (Rᴴ R - d² I) C = σ² (C - d² C²).
+"""
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg import get_lapack_funcs
+
+from outcore.errors import InvalidError
+from outcore.linalg.matrix import Matrix
+
+
+def covariance_of(R: Matrix, rank: int, damp: float) -> Matrix:
+    """Compute the covariance of the coefficients for unit variance, in double precision.
+
+    Parameters
+    ----------
+    R
+        (n, n), with zeros below the diagonal.
+    rank
+        Singular values of it that count.
+    damp
+        The d of the rows d I that R is of, too.
+    """
+    C = _inverse_product(R.astype(np.result_type(R, np.float64)), rank)
+    if damp:
+        scaled = damp * C
+        C -= scaled @ scaled
+    return C
+
+
+def degrees_lost(R: Matrix, rank: int, damp: float, copy: Matrix) -> float:
+    """Count the degrees of freedom that the fit takes: the trace of the matrix from b to A x.
+
+    That is the rank without damp d, else ∑ s²/(s² + d²) over the singular values s of A; it is
+    rank - ‖d R⁻¹‖² in the Frobenius norm, as R has the singular values √(s² + d²).
+
+    Parameters
+    ----------
+    R, rank, damp
+        As of `covariance_of`; R of any precision.
+    copy
+        Memory as that of R.
+    """
+    if not damp:
+        return float(rank)
+    copy[...] = R
+    if rank == len(R):
+        (trtri,) = get_lapack_funcs(("trtri",), (copy,))
+        inverse, _ = trtri(copy, lower=0, overwrite_c=1)
+        part = scipy.linalg.norm(inverse * damp) ** 2
+    else:
+        values = scipy.linalg.svdvals(copy, overwrite_a=True)[:rank]
+        part = np.sum((damp / values) ** 2, dtype=np.float64)
+    return max(rank - float(part), 0.0)
+
+
+def _inverse_product(R: Matrix, rank: int) -> Matrix:
+    """(Rᴴ R)⁻¹, or with a lower rank its pseudo-inverse; R is overwritten."""
+    n = len(R)
+    if rank < n:
+        _, values, Vh = scipy.linalg.svd(R, overwrite_a=True)
+        half: Matrix = Vh[:rank] / values[:rank, None]
+        C: Matrix = half.conj().T @ half
+        return C
+    (potri,) = get_lapack_funcs(("potri",), (R,))
+    C, info = potri(R, lower=0, overwrite_c=1)
+    if info:
+        raise InvalidError("R has a zero on its diagonal, so there is no inverse; lower cond=")
+    for j in range(n):
+        C[j + 1 :, j] = C[j, j + 1 :].conj()
+    return C

@@ -1,0 +1,77 @@
+"""Weights of rows: least squares with the rows of A and b times the square roots of them."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.errors import InvalidError
+from outcore.linalg.matrix import Matrix
+from outcore.linalg.rows.plan import RowPlan
+from outcore.linalg.rows.source import RowSource
+from outcore.linalg.rows.stream import allocated, check_finite, refuse_overflow, streams
+from outcore.longcall import LongCall
+
+
+class RowWeights:
+    """Weights that go by beside the rows, and how many of them are not zero.
+
+    Attributes
+    ----------
+    counted
+        (1, 1) int64, the rows so far whose weight is not zero: memory of the call, to be kept.
+    """
+
+    def __init__(self, call: LongCall) -> None:
+        self.counted = allocated(call, (1, 1), np.dtype(np.int64))
+        self.counted[...] = 0
+
+    def apply(self, first: int, weights: Matrix, *blocks: Matrix) -> None:
+        """Multiply blocks of rows, the first of which is number `first`, in place."""
+        roots = square_roots(first, weights)
+        self.counted += np.count_nonzero(roots)
+        for block in blocks:
+            multiply(block, roots[:, None])
+
+
+def square_roots(first: int, weights: Matrix) -> npt.NDArray[Any]:
+    """Take the square roots of a block of one column, from row `first` on.
+
+    Raises
+    ------
+    InvalidError
+        If a weight is negative.
+    NonFiniteError
+        If one is not finite.
+    """
+    check_finite("weights", first, weights)
+    values = weights[:, 0].real
+    if (negative := np.flatnonzero(values < 0)).size:
+        at = int(negative[0])
+        raise InvalidError(
+            f"need weights of at least 0, have {values[at]} as weights[{first + at}]; a weight is "
+            "the inverse of the variance of its observation"
+        )
+    roots: npt.NDArray[Any] = np.sqrt(values)
+    return roots
+
+
+def multiply(block: Matrix, roots: npt.NDArray[Any]) -> None:
+    """Multiply a block with what broadcasts to it, and refuse overflow."""
+    with np.errstate(over="ignore"):
+        block *= roots
+    refuse_overflow(block if block.strides[0] == block.itemsize else block.T)
+
+
+def read_roots(source: RowSource, plan: RowPlan, rows: int, call: LongCall) -> npt.NDArray[Any]:
+    """Read the square roots of all weights into memory of the call."""
+    dtype = np.zeros((), plan.dtype).real.dtype
+    roots = allocated(call, (rows, 1), dtype)[:, 0]
+    count = 0
+    with streams([source], [plan], call, number=2) as (stream,):
+        for first, data, _ in stream:
+            count = min(first + len(data), rows)
+            roots[first:count] = square_roots(first, data[: count - first])
+    if count < rows:
+        raise InvalidError(f"weights ends after {count} rows, A has more; give as many")
+    return roots
