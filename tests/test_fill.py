@@ -41,6 +41,9 @@ def element(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
     return np.asarray(np.sin(i * 0.1) + j, dtype=float)
 
 
+CHUNK_MEMORY = 60_000
+"""A budget for a thread that assembles one chunk of a page at once."""
+
 WHOLE = element(slice(0, SHAPE[0]), slice(0, SHAPE[1]))
 
 
@@ -60,6 +63,8 @@ class Recorder:
 
 def assemble(path: Path, fill: Callable[..., Any], **options: Any) -> oc.Array:
     arguments: dict[str, Any] = {"chunks": CHUNKS, "progress": False, "reserve": False} | options
+    # So little that each block is one chunk.
+    arguments.setdefault("memory", arguments.get("threads", 1) * CHUNK_MEMORY)
     return oc.create_array(path, SHAPE, arguments.pop("dtype", "f8"), fill=fill, **arguments)
 
 
@@ -97,7 +102,9 @@ def test_a_fill_may_return_the_same_memory_each_time(tmp_path: Path) -> None:
         work[...] = rows.start + cols.start
         return work
 
-    array = oc.create_array(tmp_path / "A", (2048, 2048), chunks=(512, 512), fill=fill)
+    array = oc.create_array(
+        tmp_path / "A", (2048, 2048), chunks=(512, 512), fill=fill, memory="8 MiB"
+    )
     corners = np.arange(0, 2048, 512)
     for block in (array[::512, ::512], array[511::512, 511::512]):
         np.testing.assert_array_equal(block, corners[:, None] + corners)
@@ -164,7 +171,7 @@ def fill(rows, cols):
     return np.sin(i * 0.1) + j
 
 print("ready", flush=True)
-oc.create_array(sys.argv[1], {shape}, chunks={chunks}, fill=fill, reserve=False)
+oc.create_array(sys.argv[1], {shape}, chunks={chunks}, fill=fill, reserve=False, memory=60_000)
 """
 RunPython = Callable[..., "subprocess.Popen[str]"]
 

@@ -18,7 +18,9 @@ Filled = npt.NDArray[np.float64]
 
 
 def assemble(path: Path, fill: Callable[..., Filled], **options: Any) -> oc.Array:
-    return oc.create_array(path, SHAPE, fill=fill, chunks=(8, 30), progress=False, **options)
+    return oc.create_array(
+        path, SHAPE, fill=fill, chunks=(8, 30), memory=60_000, progress=False, **options
+    )
 
 
 def constant(value: float, stop_at: int | None = None) -> Callable[..., Filled]:

@@ -80,7 +80,12 @@ def test_assembly_goes_on_when_there_is_room_again(small_disk: Path) -> None:
 
     def assemble() -> oc.Array:
         return oc.create_array(
-            small_disk / "A", (2048, 2048), chunks=(128, 2048), fill=fill, reserve=False
+            small_disk / "A",
+            (2048, 2048),
+            chunks=(128, 2048),
+            fill=fill,
+            reserve=False,
+            memory="8 MiB",
         )
 
     with pytest.raises(DiskFullError):

@@ -230,8 +230,9 @@ def script(where: Path, stop_at: int) -> tuple[Matrix, Matrix, float]:
         return SPD[rows, columns]
 
     A = oc.create_array(
-        where / "Z", (N, N), order="F", chunks=(16, N), fill=fill, fill_id="SPD", **OPEN
-    )
+        where / "Z", (N, N), order="F", chunks=(16, N), fill=fill, fill_id="SPD", memory=60_000,
+        **OPEN,
+    )  # fmt: skip
     step()
     b = oc.from_array(B, where / "b", **OPEN)
     step()

@@ -376,7 +376,7 @@ def test_assembly_in_a_pool_goes_on(pool: oc.Pool) -> None:
 
     def make() -> oc.Array:
         return oc.create_array(
-            pool / "A", (100, 40), "f8", chunks=(20, 40), fill=fill, progress=False
+            pool / "A", (100, 40), "f8", chunks=(20, 40), fill=fill, memory=240_000, progress=False
         )
 
     with pytest.raises(RuntimeError, match="stopped"):

@@ -39,6 +39,7 @@ from outcore.pool_stat import PoolStat  # noqa: E402
 from outcore.repack import Repacked, repack  # noqa: E402
 from outcore.report import Report, last_report  # noqa: E402
 from outcore.schema import Schema  # noqa: E402
+from outcore.several_arrays import create_arrays  # noqa: E402
 from outcore.verify import Verification, verify  # noqa: E402
 from outcore.version import VERSION  # noqa: E402
 
@@ -68,6 +69,7 @@ __all__ = [
     "compare_methods",
     "connect",
     "create_array",
+    "create_arrays",
     "create_group",
     "export_array",
     "from_array",

@@ -39,6 +39,61 @@ def in_disk_order(
         yield from itertools.product(*map(range, counts))
 
 
+def runs(
+    counts: Sequence[int],
+    chunk_order: str,
+    block_chunks: Sequence[int] | None,
+    first: int,
+    most: int,
+) -> Iterator[range]:
+    """Join chunks that follow each other in `in_disk_order` into boxes.
+
+    Parameters
+    ----------
+    counts, chunk_order, block_chunks
+        As of `in_disk_order`.
+    first
+        Number of the chunk to begin with.
+    most
+        Chunks of a box.
+
+    Yields
+    ------
+    range
+        Numbers of the chunks of the next box, of which there are as many as the order allows.
+    """
+    sizes = [counts]
+    if block_chunks is not None:
+        cuts = [
+            [min(b, n - c) for c in range(0, n, b)]
+            for b, n in zip(block_chunks, counts, strict=True)
+        ]
+        sizes = list(itertools.product(*cuts))
+    elif chunk_order == "column-major":
+        sizes = [counts[::-1]]
+    begin = 0
+    for extents in sizes:
+        end = begin + math.prod(extents)
+        while first < end:
+            count = _run(extents, first - begin, most)
+            yield range(first, first + count)
+            first += count
+        begin = end
+
+
+def _run(extents: Sequence[int], first: int, most: int) -> int:
+    """Count the chunks from number `first` on, in row-major order, that make the largest box."""
+    count = 1
+    for extent in extents[::-1]:
+        at = first // count % extent
+        found = min(extent - at, most // count) * count
+        if found < extent * count:
+            return found
+        # All of this dimension: the box goes on along the next one, from its begin only.
+        count = found
+    return count
+
+
 def small_boxes(
     boxes: Iterable[Box], chunk: Sequence[int], order: str, itemsize: int, most_bytes: int
 ) -> Iterator[Box]:

@@ -27,7 +27,7 @@ from outcore.disk_schema import MemorySchema, divide
 from outcore.distribution import Rules
 from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.existing import open_existing
-from outcore.fill import Fill, fill_array
+from outcore.fill import Fill, Filled, fill_arrays
 from outcore.fill_identity import FillIdentity
 from outcore.if_exists import IfExists, check_if_exists
 from outcore.pool_path import PoolPath
@@ -108,8 +108,9 @@ def create_array(
         step has a shard file of its own, so a chunk has one step: `chunks` are those of a step, or
         begin with 1. Only single numbers, ``shape=(0,)``, share a chunk.
     fill
-        Called as ``fill(rows, cols)`` (one slice a dimension) for bounded blocks; returns their
-        elements. With ``threads > 1`` it is called from several threads at once.
+        Called as ``fill(rows, cols)`` (one slice a dimension) for blocks of whole chunks, as many
+        as make 64 MiB or an eighth of the budget; returns their elements. With ``threads > 1`` it
+        is called from several threads at once. `create_arrays` makes several arrays by one `fill`.
     fill_id
         A JSON value that names what `fill` computes, such as ``{"wavenumber": 20.6}``. A call with
         another one neither resumes nor opens the array.
@@ -181,18 +182,22 @@ def create_array(
         make_array(where, metadata, if_exists=if_exists, reserve=reserve)
         # Its making counts as writing.
         return Array(where, metadata, "r+")
-    return fill_array(
+    filled = Filled(
         where,
         metadata,
+        lambda begun, over: make_array(where, begun, if_exists=over, reserve=reserve),
+        lambda over: refuse_there(where, over),
+    )
+    return fill_arrays(
+        [filled],
         fill,
-        fill_id=fill_id,
-        make=lambda begun, over: make_array(where, begun, if_exists=over, reserve=reserve),
+        identities=[FillIdentity.of(fill, fill_id)],
         if_exists=if_exists,
         memory=memory,
         threads=threads,
         resume=resume,
         progress=progress,
-    )
+    )[0]
 
 
 class DiskLayout(NamedTuple):
@@ -325,8 +330,14 @@ def make_array(where: Place, metadata: Metadata, *, if_exists: IfExists, reserve
 
 def _make_room(where: Place, if_exists: IfExists) -> None:
     """Remove what may be replaced, refuse what may not."""
+    if refuse_there(where, if_exists):
+        remove_array(where)
+
+
+def refuse_there(where: Place, if_exists: IfExists) -> bool:
+    """Refuse what is there and may not be replaced; tell whether there is something to remove."""
     if not where.volume.exists(where.name):
-        return
+        return False
     is_known = where.exists() or is_half_made(where)
     # A process that dies while it writes the first file leaves the beginning of that.
     blank = (
@@ -355,7 +366,7 @@ def _make_room(where: Place, if_exists: IfExists) -> None:
             f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
             "remove it yourself or choose another name"
         )
-    remove_array(where)
+    return True
 
 
 def remove_array(where: Place) -> None:

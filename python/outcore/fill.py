@@ -5,20 +5,22 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore import blocks_done, budget
-from outcore._core import Arena, ArrayFile, Ticket, Trace
+from outcore._core import ArrayFile, Ticket, Trace
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
 from outcore.blocks_done import FILL, BlocksDone, blocks_of
 from outcore.casting import convert, is_allowed
+from outcore.chunk_walk import runs
 from outcore.counts import count_of
 from outcore.elements import array_of
 from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
@@ -32,75 +34,196 @@ from outcore.streams import Box, wait
 from outcore.volumes import Place, being_made
 from outcore.zarr_format import SLOT_ALIGN_BYTES, Metadata
 
-Fill: TypeAlias = Callable[..., npt.NDArray[Any]]
+Fill: TypeAlias = Callable[..., Any]
 
-_WHY = "assembly by fill was stopped; call create_array again with the same arguments to go on"
 _BOUNCE_BYTES = 4 << 20
 
+_BLOCK_BYTES = 64 << 20
+"""Most that `fill` returns at once, unless one chunk is more."""
 
-def fill_array(
-    where: Place,
-    metadata: Metadata,
+_BUDGET_SHARE = 8
+"""Blocks of more than one chunk take at most one part in so many of the budget."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """An array that `fill` makes.
+
+    Attributes
+    ----------
+    where, metadata
+        Its place, and what it is.
+    make
+        ``make(metadata, if_exists)`` makes its files.
+    check
+        ``check(if_exists)`` refuses what is there and may not be replaced.
+    is_whole
+        Whether it is there already, and only others are filled.
+    """
+
+    where: Place
+    metadata: Metadata
+    make: Callable[[Metadata, IfExists], None]
+    check: Callable[[IfExists], object]
+    is_whole: bool = False
+
+
+def fill_arrays(
+    arrays: Sequence[Filled],
     fill: Fill,
     *,
-    fill_id: Any,
-    make: Callable[[Metadata, IfExists], None],
+    identities: Sequence[FillIdentity],
     if_exists: IfExists,
     memory: int | str | None,
     threads: int,
     resume: bool,
     progress: ProgressLike,
-) -> Array:
-    """Make the array, or go on with a half-made one, and return it filled.
+) -> list[Array]:
+    """Make arrays, or resume half-made ones, and return those filled that are not whole.
 
-    ``make(metadata, if_exists)`` makes the files of the array.
+    All have one shape and one layout of chunks. If there are several, `fill` returns a tuple.
     """
-    if not callable(fill):
-        raise InvalidError(f"fill must be a function such as fill(rows, cols), have {fill!r}")
-    identity = FillIdentity.of(fill, fill_id)
     threads = count_of("threads", threads)
-    slot_bytes = metadata.grid().slot_bytes
-    # A block in each thread and one of each on its way to the disk; and room to pad those that
-    # reach beyond the array's edge.
-    blocks_bytes = 2 * threads * slot_bytes
-    need = blocks_bytes + min(slot_bytes, _BOUNCE_BYTES) + 4 * SLOT_ALIGN_BYTES
-    have = budget.resolve(memory)
+    slots = [each.metadata.grid().slot_bytes for each in arrays]
+    together, have = _chunks_together(sum(slots), max(slots), threads, budget.resolve(memory))
+    places = [each.where for each in arrays if not each.is_whole]
+    function = _function(len(arrays))
+    with _saying_how_to_go_on(places, function), contextlib.ExitStack() as held:
+        for where in places:
+            held.enter_context(being_made(where, "assembly"))
+        outputs = _begun(arrays, identities, if_exists=if_exists, resume=resume)
+        done = outputs[0].done
+        boxes = list(outputs[0].array.chunk_boxes())
+        itemsizes = sum(output.array.dtype.itemsize for output in outputs)
+        names = " and ".join(where.path.name for where in places)
+        with long_call(
+            f"assembling {names}", memory_bytes=have, work=itemsizes * sum(map(_size, boxes)),
+            work_done=itemsizes * sum(map(_size, boxes[:done])), progress=progress,
+        ) as call:  # fmt: skip
+            bounce_bytes = min(
+                (have - 2 * threads * together * sum(slots)) // len(slots), threads * _BOUNCE_BYTES
+            )
+            for number, output in enumerate(outputs):
+                output.open(call, bounce_bytes, number)
+            _assemble(outputs, len(arrays), fill, boxes, threads, together, call)
+            report = _report(function, outputs, boxes[done:], call)
+        if done:
+            report.notes.append(
+                f"gone on at block {done} of {len(boxes)}; the figures are of the rest"
+            )
+        for output in outputs:
+            output.array.report = report
+            output.array.mark(None, made=output.identity.made())
+            output.record.remove()
+    return [output.array for output in outputs]
+
+
+def _function(count: int) -> str:
+    return "create_array" if count == 1 else "create_arrays"
+
+
+def _why(count: int) -> str:
+    """Say why an array is not whole, of so many that one `fill` makes."""
+    again = f"call {_function(count)} again with the same arguments to go on"
+    return f"assembly by fill was stopped; {again}"
+
+
+def is_stopped(where: Place, count: int) -> bool:
+    """Whether a stopped assembly of so many arrays left one there that is not whole."""
+    with contextlib.suppress(OutcoreError):
+        found = read_metadata(where)
+        return (found.state, found.why) == ("incomplete", _why(count))
+    return False
+
+
+def _chunks_together(slots_bytes: int, slot_bytes: int, threads: int, have: int) -> tuple[int, int]:
+    """Choose how many chunks a block of `fill` has at most; return the budget, too.
+
+    The budget holds a block in each thread and one of each on its way to the disk, and room to pad
+    those that reach beyond the array's edge. Blocks of more than one chunk leave most of the budget
+    free, since `fill` needs memory for what it computes with.
+    """
+    least = 2 * threads * slots_bytes
+    need = least + min(slot_bytes, _BOUNCE_BYTES) + 4 * SLOT_ALIGN_BYTES
     if need > have:
         raise BudgetError(
             f"need {need} bytes for the blocks of {threads} threads, have {have}; "
             "raise memory=, or choose smaller chunks= or fewer threads="
         )
-    begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
-    with _saying_how_to_go_on(where), being_made(where, "assembly"):
-        record = BlocksDone(where, FILL, "assembly")
-        stopped = resume and if_exists != "overwrite" and record.was_stopped(begun)
-        done = record.done_of(blocks_of(begun)) if stopped and record.is_there() else 0
-        if done:
-            _refuse_other_attributes(where, begun)
-            identity.check_resumed(record)
-        else:
-            make(begun, "overwrite" if stopped else if_exists)
-        record.header = identity.line()
-        record.begin(done)
-        array = open_array(where.path, "r+", allow_incomplete=True)
-        array.mark("incomplete", _WHY)
-        boxes = list(array.chunk_boxes())
-        with long_call(
-            f"assembling {where.path.name}", memory_bytes=have, work=sum(map(_size, boxes)),
-            work_done=sum(map(_size, boxes[:done])), progress=progress,
-        ) as call:  # fmt: skip
-            bounce_bytes = min(have - blocks_bytes, threads * _BOUNCE_BYTES)
-            file = array.open_file(call.arena, bounce_bytes, writable=True, trace=call.trace)
-            writer = _Writer(record, file, call.trace, done)
-            _assemble(array, fill, writer, boxes, threads, call)
-            array.report = _report(array, file, boxes[done:], call)
-        if done:
-            array.report.notes.append(
-                f"gone on at block {done} of {len(boxes)}; the figures are of the rest"
-            )
-        array.mark(None, made={"call": "create_array", **identity._asdict()})
-        record.remove()
-    return array
+    most = min(have // _BUDGET_SHARE // (2 * threads), _BLOCK_BYTES)
+    return max(most // slots_bytes, 1), have
+
+
+def _begun(
+    arrays: Sequence[Filled],
+    identities: Sequence[FillIdentity],
+    *,
+    if_exists: IfExists,
+    resume: bool,
+) -> "list[_Output]":
+    """Find what stopped calls left of arrays, and make the files of the others."""
+    outputs = [
+        _Output(number, each, identities[number], _why(len(arrays)))
+        for number, each in enumerate(arrays)
+        if not each.is_whole
+    ]
+    for output in outputs:
+        output.find(resume=resume and if_exists != "overwrite")
+        if not output.stopped:
+            output.filled.check(if_exists)
+    # Blocks that one of them lacks are made for all.
+    done = min(output.done for output in outputs)
+    for output in outputs:
+        output.begin(done, if_exists)
+    return outputs
+
+
+class _Output:
+    """An array while `fill` makes it.
+
+    Attributes
+    ----------
+    number
+        Its place in the tuple that `fill` returns.
+    done
+        Chunks that are durable.
+    """
+
+    array: Array
+    file: ArrayFile
+    writer: "_Writer"
+
+    def __init__(self, number: int, filled: Filled, identity: FillIdentity, why: str) -> None:
+        self.number, self.filled, self.identity = number, filled, identity
+        self.metadata = dataclasses.replace(filled.metadata, state="incomplete", why=why)
+        self.record = BlocksDone(filled.where, FILL, "assembly")
+        self.done, self.stopped = 0, False
+
+    def find(self, *, resume: bool) -> None:
+        """Look for what a stopped call left."""
+        self.stopped = resume and self.record.was_stopped(self.metadata)
+        if self.stopped and self.record.is_there():
+            self.done = self.record.done_of(blocks_of(self.metadata))
+        if self.done:
+            _refuse_other_attributes(self.filled.where, self.metadata)
+            self.identity.check_resumed(self.record)
+
+    def begin(self, done: int, if_exists: IfExists) -> None:
+        """Note after how many chunks the call begins; make the files if they are not there."""
+        if not self.done:
+            self.filled.make(self.metadata, "overwrite" if self.stopped else if_exists)
+        self.done = done
+        self.record.header = self.identity.line()
+        self.record.begin(done)
+        self.array = open_array(self.filled.where.path, "r+", allow_incomplete=True)
+        self.array.mark("incomplete", self.metadata.why)
+
+    def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
+        """Open its file for writing."""
+        self.file = self.array.open_file(
+            call.arena, bounce_bytes, writable=True, trace=call.trace, trace_number=number
+        )
+        self.writer = _Writer(self.record, self.file, call.trace, self.done)
 
 
 def _refuse_other_attributes(where: Place, begun: Metadata) -> None:
@@ -112,21 +235,25 @@ def _refuse_other_attributes(where: Place, begun: Metadata) -> None:
         )
 
 
-def _report(array: Array, file: ArrayFile, boxes: list[Box], call: LongCall) -> Report:
+def _report(
+    function: str, outputs: "Sequence[_Output]", boxes: list[Box], call: LongCall
+) -> Report:
     """Report on an assembly; an array of more dimensions counts as a matrix of its last one."""
+    array = outputs[0].array
     n = array.shape[-1] if array.ndim else 1
-    bytes_read, bytes_written, *_ = file.counters()
+    moved = [output.file.counters() for output in outputs]
+    itemsizes = sum(output.array.dtype.itemsize for output in outputs)
     return Report(
-        verb="create_array",
+        verb=function,
         m=array.size // n,
         n=n,
         dtype=array.dtype.name,
         flops=0.0,
-        bytes_read=bytes_read,
-        bytes_written=bytes_written,
+        bytes_read=sum(each[0] for each in moved),
+        bytes_written=sum(each[1] for each in moved),
         planned_bytes_read=0,
-        planned_bytes_written=sum(map(_size, boxes)) * array.dtype.itemsize,
-        arrays=[array.path.name],
+        planned_bytes_written=sum(map(_size, boxes)) * itemsizes,
+        arrays=[output.array.path.name for output in outputs],
         **call.figures(),
     )
 
@@ -136,13 +263,14 @@ def _size(box: Box) -> int:
 
 
 @contextmanager
-def _saying_how_to_go_on(where: Place) -> Iterator[None]:
+def _saying_how_to_go_on(places: Sequence[Place], function: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        names = " and ".join(str(where.path) for where in places)
         raise Interrupted(
-            f"assembly of {where.path} stopped; call create_array again with the same arguments "
-            "to go on from here"
+            f"assembly of {names} stopped; call {function} again with the same arguments to go on "
+            "from here"
         ) from None
 
 
@@ -195,48 +323,76 @@ class _Writer:
 
 
 def _assemble(
-    array: Array, fill: Fill, writer: _Writer, boxes: list[Box], threads: int, call: LongCall
+    outputs: Sequence[_Output],
+    count: int,
+    fill: Fill,
+    boxes: list[Box],
+    threads: int,
+    together: int,
+    call: LongCall,
 ) -> None:
-    order: Literal["C", "F"] = "F" if array.order == "F" else "C"
-    pending: deque[tuple[Box, Future[npt.NDArray[Any]]]] = deque()
-    dtype, arena, trace = array.dtype, call.arena, call.trace
+    """Fill what is left of the arrays, of which `fill` returns `count`."""
+    m = outputs[0].metadata
+    walk = runs(m.counts, m.chunk_order, m.chunks_per_block, outputs[0].done, together)
+    pending: deque[tuple[range, Future[list[list[npt.NDArray[Any]]]]]] = deque()
 
     def settle() -> None:
-        box, future = pending.popleft()
-        writer.write(box, future.result(), threads)
-        call.meter.advance(_size(box))
+        numbers, future = pending.popleft()
+        for output, blocks in zip(outputs, future.result(), strict=True):
+            for number, block in zip(numbers, blocks, strict=True):
+                output.writer.write(boxes[number], block, threads * together)
+                call.meter.advance(block.nbytes)
 
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for box in boxes[writer.done :]:
+            for numbers in walk:
                 if len(pending) >= threads:
                     settle()
-                pending.append((box, pool.submit(_block, fill, box, dtype, order, arena, trace)))
+                chunks = [boxes[number] for number in numbers]
+                pending.append((numbers, pool.submit(_blocks, fill, chunks, outputs, count, call)))
             while pending:
                 settle()
-            writer.note()
+            for output in outputs:
+                output.writer.note()
         except BaseException:
             for _, future in pending:
                 future.cancel()
             # Where even this fails, the last note stands; the first error is the one to tell.
-            with contextlib.suppress(OutcoreError):
-                writer.note()
+            for output in outputs:
+                with contextlib.suppress(OutcoreError):
+                    output.writer.note()
             raise
 
 
-def _block(
-    fill: Fill,
-    box: Box,
-    dtype: np.dtype[Any],
-    order: Literal["C", "F"],
-    arena: Arena,
-    trace: Trace,
-) -> npt.NDArray[Any]:
-    """Ask for a block and copy it: the user may return the same memory each time."""
+def _blocks(
+    fill: Fill, chunks: list[Box], outputs: Sequence[_Output], count: int, call: LongCall
+) -> list[list[npt.NDArray[Any]]]:
+    """Ask for the box that chunks make, and copy them: the user may return the same memory."""
+    box = tuple(
+        slice(min(s.start for s in along), max(s.stop for s in along))
+        for along in zip(*chunks, strict=True)
+    )
+    start_ns = call.trace.now_ns()
+    returned = fill(*box)
+    call.trace.record("compute", start_ns)
+    if count > 1 and not (isinstance(returned, tuple | list) and len(returned) == count):
+        have = f"{len(returned)}" if isinstance(returned, tuple | list) else "none"
+        raise InvalidError(
+            f"fill must return a tuple of {count} arrays, have {have}; return one block for each "
+            "path"
+        )
+    given = returned if count > 1 else (returned,)
+    return [_copied(given[output.number], box, chunks, output, call) for output in outputs]
+
+
+def _copied(
+    returned: Any, box: Box, chunks: list[Box], output: _Output, call: LongCall
+) -> list[npt.NDArray[Any]]:
+    """Copy the part of each chunk of a block that `fill` returned."""
     shape = tuple(s.stop - s.start for s in box)
-    start_ns = trace.now_ns()
-    given = array_of(fill(*box))
-    trace.record("compute", start_ns)
+    dtype = output.array.dtype
+    order: Literal["C", "F"] = "F" if output.array.order == "F" else "C"
+    given = array_of(returned)
     if given.shape != shape:
         raise InvalidError(
             f"fill{tuple((s.start, s.stop) for s in box)} must return shape {shape}, "
@@ -244,10 +400,17 @@ def _block(
         )
     if not is_allowed(given.dtype, dtype, "same_kind"):
         raise InvalidError(f"fill must return {dtype}, have {given.dtype}; convert with .astype()")
-    buffer = memoryview(arena.allocate(math.prod(shape) * dtype.itemsize))
-    block: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=buffer, order=order)
-    convert(
-        given, block, at=[s.start for s in box],
-        fix="make the array with a wider dtype=, or return what fits",
-    )  # fmt: skip
-    return block
+    blocks = []
+    for chunk in chunks:
+        buffer = memoryview(call.arena.allocate(_size(chunk) * dtype.itemsize))
+        extents = tuple(s.stop - s.start for s in chunk)
+        block: npt.NDArray[Any] = np.ndarray(extents, dtype, buffer=buffer, order=order)
+        part = tuple(
+            slice(s.start - b.start, s.stop - b.start) for s, b in zip(chunk, box, strict=True)
+        )
+        convert(
+            given[part], block, at=[s.start for s in chunk],
+            fix="make the array with a wider dtype=, or return what fits",
+        )  # fmt: skip
+        blocks.append(block)
+    return blocks

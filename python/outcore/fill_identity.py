@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from outcore.attributes import plain_attributes
 from outcore.blocks_done import BlocksDone
-from outcore.errors import ExistsError, FillChangedWarning, JournalError
+from outcore.errors import ExistsError, FillChangedWarning, InvalidError, JournalError
 from outcore.existing import refuse_other
 from outcore.volumes import Place
 
@@ -24,25 +24,40 @@ class FillIdentity(NamedTuple):
         The JSON value that the caller passed.
     fill_source
         Digest of the source text of `fill`; `None` where Python has no source of it.
+    array
+        Which array of several, as "2 of 3"; `None` of one that `fill` makes alone.
     """
 
     fill_id: Any
     fill_source: str | None
+    array: str | None = None
 
     @classmethod
-    def of(cls, fill: Callable[..., Any], fill_id: Any) -> "FillIdentity":
+    def of(cls, fill: Callable[..., Any], fill_id: Any, array: str | None = None) -> "FillIdentity":
         """Identify an assembly.
 
         Raises
         ------
         InvalidError
-            If JSON cannot hold `fill_id` unchanged.
+            If JSON cannot hold `fill_id` unchanged, or `fill` is no function.
         """
-        return cls(plain_attributes({"fill_id": fill_id})["fill_id"], _source_of(fill))
+        if not callable(fill):
+            raise InvalidError(f"fill must be a function such as fill(rows, cols), have {fill!r}")
+        return cls(plain_attributes({"fill_id": fill_id})["fill_id"], _source_of(fill), array)
 
     def line(self) -> bytes:
         """Encode it as the first line of a record."""
-        return json.dumps(self._asdict()).encode() + b"\n"
+        return json.dumps(self._values()).encode() + b"\n"
+
+    def made(self) -> dict[str, Any]:
+        """Describe how a whole array was made, for its metadata."""
+        return {"call": "create_array", **self._values()}
+
+    def _values(self) -> dict[str, Any]:
+        values = self._asdict()
+        if self.array is None:
+            del values["array"]
+        return values
 
     def check_resumed(self, record: BlocksDone) -> None:
         """Compare with the stopped assembly that left a record.
@@ -67,7 +82,13 @@ class FillIdentity(NamedTuple):
                 f"{was.fill_id!r}, this call has fill_id={self.fill_id!r}; pass the same, or "
                 "if_exists='overwrite' to restart"
             )
-        self._warn_if_changed(record.where, was.fill_source, stacklevel=5)
+        if was.array != self.array:
+            raise JournalError(
+                f"{record.where.path} holds an assembly that was stopped as array {was.array}, "
+                f"this call makes it as {self.array}; pass the same paths, or "
+                "if_exists='overwrite' to restart"
+            )
+        self._warn_if_changed(record.where, was.fill_source, stacklevel=7)
 
     def check_opened(self, where: Place, made: dict[str, Any] | None) -> None:
         """Compare with the assembly that made a whole array.
@@ -89,6 +110,7 @@ class FillIdentity(NamedTuple):
                 "if_exists='overwrite'"
             )
         refuse_other(where, was.get("fill_id"), self.fill_id, "fill_id")
+        refuse_other(where, was.get("array"), self.array, "place among the paths")
         self._warn_if_changed(where, was.get("fill_source"), stacklevel=4)
 
     def _warn_if_changed(self, where: Place, was: str | None, *, stacklevel: int) -> None:
