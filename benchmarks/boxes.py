@@ -21,7 +21,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.rounds import alternate
 from benchmarks.scratch import drop_cached, sync
 
-SIDES = {"full": (384, 8192), "quick": (192, 2048), "tiny": (48, 256)}
+SIDES = {"full": (320, 6144), "quick": (192, 2048), "tiny": (48, 256)}
 """Of the cube, and of the square."""
 
 Part = tuple[slice, ...]
@@ -37,7 +37,7 @@ def measure(setting: Setting) -> Outcome:
             scratch = setting.scratch / f"{dims}-{name}".replace(" ", "-")
             scratch.mkdir()
             case = Case(scratch, values, part)
-            rounds = 1 if setting.size == "tiny" else 5
+            rounds = 1 if setting.size == "tiny" else 3
             figures += compare(f"{dims}-d, {side} a side, {name}", case, rounds)
             case.remove()
     return Outcome(figures)
