@@ -1,15 +1,19 @@
 """Plain indexing maps files for reading, and a process survives damage to a mapped file."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import outcore as oc
+from outcore import budget
+from outcore._core import limit_mapped_bytes
 
 SHAPE = (300, 300, 40)
 
@@ -125,3 +129,68 @@ def test_what_zarr_and_memmap_write_to_the_file_is_seen(path: Path) -> None:
         np.testing.assert_array_equal(A[...], model)
         np.testing.assert_array_equal(B[...], model)
     assert os.path.getsize(file) > model.nbytes
+
+
+@pytest.fixture
+def few_mapped_bytes() -> Iterator[int]:
+    """Let plain indexing keep 6 MiB of a file mapped."""
+    limit_mapped_bytes(6 << 20)
+    yield 6 << 20
+    limit_mapped_bytes(budget.mapped_bytes())
+
+
+def mapped_bytes(path: Path) -> int:
+    """Bytes of a file that are in this process's memory."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    sizes = [
+        next(line for line in lines if line.startswith("Rss:"))
+        for line in lines
+        if str(path) in line
+    ]
+    return sum(int(line.split()[1]) << 10 for line in sizes)
+
+
+def columns_read(array: oc.Array, model: np.ndarray) -> int:
+    """Read single columns, and return how many pages were missing in this process."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for at in range(0, 100, 4):
+        assert np.array_equal(array[:, at], model[:, at])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_pages_that_were_read_stay_mapped_within_a_limit(
+    tmp_path: Path, few_mapped_bytes: int
+) -> None:
+    model = np.arange(2048 * 2048, dtype="f8").reshape(2048, 2048)
+    with oc.create_array(tmp_path / "A", model.shape, "f8") as A:
+        A[...] = model
+    with oc.open_array(tmp_path / "A") as A:
+        for row in range(0, 2048, 100):
+            assert np.array_equal(A[row], model[row])
+            # A chunk has 4 MiB, and is counted by units of 2 MiB.
+            assert mapped_bytes(shard_file(tmp_path / "A")) <= few_mapped_bytes + (6 << 20)
+    limit_mapped_bytes(64 << 20)
+    with oc.open_array(tmp_path / "A") as A:
+        columns_read(A, model)
+        # A column has elements on 2048 pages.
+        assert columns_read(A, model) < 2048
+        assert mapped_bytes(shard_file(tmp_path / "A")) > 8 << 20
+
+
+def test_short_runs_that_fill_the_disk_are_an_error(small_disk: Path) -> None:
+    """Neither a signal nor a change of other elements."""
+    strips = range(0, 4096, 128)
+
+    def write(A: oc.Array) -> None:
+        for first in strips:
+            A[:, first : first + 12] = first + 1
+
+    with oc.create_array(small_disk / "A", (4096, 4096), "f8", reserve=False) as A:
+        with pytest.raises(oc.errors.DiskFullError):
+            write(A)
+        assert np.array_equal(A[:, :12], np.ones((4096, 12)))
+        assert np.unique(A[:, strips[5] :]).tolist() == [
+            0,
+            *(at + 1 for at in strips[5:] if A[0, at]),
+        ]
+        assert not any(A[:, first + 12 : first + 128].any() for first in strips)

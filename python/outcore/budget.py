@@ -1,9 +1,10 @@
 """How much memory there is, and how much of it a call may take."""
 
+import os
 from pathlib import Path
 
 from outcore import cgroups
-from outcore._core import Arena
+from outcore._core import Arena, limit_mapped_bytes
 from outcore.sizes import parse_bytes
 
 DEFAULT_SHARE = 0.5
@@ -14,6 +15,9 @@ LEAST_BYTES = 1 << 20
 
 INDEXING_BYTES = 64 << 20
 """Bounce buffers of plain indexing come from one arena of this size for the whole process."""
+
+MOST_MAPPED_BYTES = 4 << 30
+"""Plain indexing keeps at most this much of a file mapped."""
 
 _MEMORY_FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -55,3 +59,17 @@ def resolve(memory: int | str | None) -> int:
 
 
 indexing_arena = Arena(INDEXING_BYTES, short_lived=True)
+
+
+def mapped_bytes() -> int:
+    """Bytes of each file that plain indexing keeps mapped: a 16th of the memory there is.
+
+    They are pages of the page cache, which the system takes back whenever memory is short. Reading
+    is several times slower where they have to be mapped again and again.
+    """
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [limit for _, limit, _ in cgroup_limits()]
+    return min(min([machine, *limits]) // 16, MOST_MAPPED_BYTES)
+
+
+limit_mapped_bytes(mapped_bytes())

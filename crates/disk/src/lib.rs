@@ -14,5 +14,6 @@ mod system;
 pub use directory::Directory;
 pub use engine::DEFAULT_THREADS;
 pub use local::LocalDisk;
+pub use mapping::set_most_resident_bytes;
 pub use reserve::Reserve;
 pub use system::{MonotonicClock, umask};

@@ -29,8 +29,17 @@ const AHEAD_BYTES: u64 = 16 << 20;
 /// Page tables of a mapping take a 512th of what was read through it: after so many bytes the file is mapped anew.
 const MOST_TOUCHED_BYTES: u64 = 4 << 30;
 
-/// Pages of a mapping count as memory of the process, outside of any budget: after so many bytes they are let go.
-const MOST_RESIDENT_BYTES: u64 = 4 << 20;
+/// Pages of a mapping are counted by units of so many bytes: those of one table of pages.
+const UNIT_BYTES: u64 = 2 << 20;
+
+/// Pages of a mapping count as memory of the process, outside of any budget: after so many bytes they are let go. A
+/// page that is still mapped costs nothing to read again, and a missing one 0.1 to 0.6 µs.
+static MOST_RESIDENT_BYTES: AtomicU64 = AtomicU64::new(4 << 20);
+
+/// Sets how many bytes of files one mapping may keep in the process's memory.
+pub fn set_most_resident_bytes(bytes: u64) {
+    MOST_RESIDENT_BYTES.store(bytes, Ordering::Relaxed);
+}
 
 /// Where a mapping lies, for the handler of SIGBUS. `start` is 0 in a slot that is free.
 struct Slot {
@@ -53,8 +62,42 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 pub(crate) struct Mapping {
     block: Block,
     slot: &'static Slot,
+    resident: Resident,
+    /// Bytes that were let go.
     touched: AtomicU64,
-    resident: AtomicU64,
+}
+
+/// The units of a mapping that may have pages in the process's memory.
+struct Resident {
+    units: Vec<AtomicU64>,
+    bytes: AtomicU64,
+}
+
+impl Resident {
+    fn new(bytes: u64) -> Self {
+        let words = bytes.div_ceil(64 * UNIT_BYTES);
+        Self { units: (0..words).map(|_| AtomicU64::new(0)).collect(), bytes: AtomicU64::new(0) }
+    }
+
+    /// Adds the units of a range of the file. Returns the bytes of all units.
+    fn add(&self, start: u64, bytes: u64) -> u64 {
+        let (first, end) = (start / UNIT_BYTES, (start + bytes).div_ceil(UNIT_BYTES));
+        let is_new = |unit: &u64| {
+            let bit = 1 << (unit % 64);
+            let word = self.units.get((unit / 64) as usize);
+            word.is_some_and(|word| {
+                word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
+            })
+        };
+        let added = (first..end).filter(is_new).count() as u64 * UNIT_BYTES;
+        self.bytes.fetch_add(added, Ordering::Relaxed) + added
+    }
+
+    /// Forgets all units. Returns the bytes that they had.
+    fn clear(&self) -> u64 {
+        self.units.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.bytes.swap(0, Ordering::Relaxed)
+    }
 }
 
 impl Mapping {
@@ -77,7 +120,7 @@ impl Mapping {
         drop(taking);
         // SAFETY: the mapping is there until `drop`; nothing is ever written to this block, which stays in here.
         let block = unsafe { Block::foreign(start, bytes, Box::new(())) };
-        Some(Self { block, slot, touched: AtomicU64::new(0), resident: AtomicU64::new(0) })
+        Some(Self { block, slot, resident: Resident::new(bytes as u64), touched: AtomicU64::new(0) })
     }
 
     /// Bytes of the file that are mapped.
@@ -128,15 +171,14 @@ impl Mapping {
             if copy_strided(from, to, piece.run_bytes as usize, &levels).is_err() {
                 left.push(piece.clone());
             }
-            self.let_go_after(piece.extent_bytes);
+            self.let_go_after(piece);
         }
-        self.touched.fetch_add(copied_bytes, Ordering::Relaxed);
         if self.is_broken() { pieces } else { left }
     }
 
     /// Starts reading what a piece needs, unless that seems to be in memory.
     fn ask_for(&self, file: &File, piece: &Piece) {
-        if !self.lacks(piece.file_offset, piece.file_offset + piece.extent_bytes) {
+        if !self.lacks(piece.file_offset, piece.file_offset + reach_bytes(piece)) {
             return;
         }
         let (mut extent, mut inner) = (piece.run_bytes, 0);
@@ -150,6 +192,17 @@ impl Mapping {
         far_apart.for_each_run(|from, _| {
             will_need(file, piece.file_offset + from, extent);
         });
+    }
+
+    /// Starts reading the pages that the system needs to write a piece, unless they seem to be in memory.
+    pub(crate) fn ask_to_write(&self, file: &File, piece: &Piece) {
+        let is_whole = |bytes: u64| bytes.is_multiple_of(page_bytes() as u64);
+        let are_pages = is_whole(piece.file_offset)
+            && is_whole(piece.run_bytes)
+            && piece.strides.iter().all(|stride| is_whole(stride.file));
+        if !are_pages {
+            self.ask_for(file, piece);
+        }
     }
 
     /// Starts reading the pages that the system needs to write runs of the file, unless they seem to be in memory.
@@ -179,11 +232,12 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Counts bytes that were copied, and takes the pages out of the process's memory from time to time. They stay in
-    /// the page cache.
-    fn let_go_after(&self, bytes: u64) {
-        if self.resident.fetch_add(bytes, Ordering::Relaxed) + bytes > MOST_RESIDENT_BYTES {
-            self.resident.store(0, Ordering::Relaxed);
+    /// Counts the pages of a piece that was copied. When there are many, takes all pages out of the process's memory;
+    /// they stay in the page cache.
+    fn let_go_after(&self, piece: &Piece) {
+        let resident = self.resident.add(piece.file_offset, reach_bytes(piece));
+        if resident > MOST_RESIDENT_BYTES.load(Ordering::Relaxed) {
+            self.touched.fetch_add(self.resident.clear(), Ordering::Relaxed);
             // SAFETY: the range is this mapping, of a file and never written to: a later look finds the same bytes.
             unsafe { libc::madvise(self.block.as_ptr().cast(), self.block.len(), libc::MADV_DONTNEED) };
         }
@@ -196,6 +250,11 @@ impl Drop for Mapping {
         // SAFETY: the range is the one that `mmap` returned, unmapped once; no copy out of it is under way.
         unsafe { libc::munmap(self.block.as_ptr().cast(), self.block.len()) };
     }
+}
+
+/// Bytes from the first one of a piece in the file to its last one.
+fn reach_bytes(piece: &Piece) -> u64 {
+    piece.run_bytes + piece.strides.iter().map(|stride| (stride.count - 1) * stride.file).sum::<u64>()
 }
 
 /// Starts reading a range of a file into the page cache, and does not wait for it.

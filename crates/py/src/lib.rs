@@ -37,7 +37,7 @@ mod _core {
     #[pymodule_export]
     use super::layout::Stripes;
     #[pymodule_export]
-    use super::memory::{Arena, Buffer};
+    use super::memory::{Arena, Buffer, limit_mapped_bytes};
     #[pymodule_export]
     use super::pool::{Pool, SilentServers};
     #[pymodule_export]

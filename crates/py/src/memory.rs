@@ -98,6 +98,12 @@ impl Buffer {
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {}
 }
 
+/// Sets how many bytes of each file plain indexing may keep mapped.
+#[pyfunction]
+pub fn limit_mapped_bytes(nbytes: u64) {
+    outcore_disk::set_most_resident_bytes(nbytes);
+}
+
 /// A NumPy array as the memory of a transfer; the array is kept alive until the transfer is done.
 pub fn memory_of(array: &Bound<'_, PyUntypedArray>, item_bytes: u64) -> PyResult<Memory> {
     let py = array.py();
