@@ -212,7 +212,7 @@ class Array(ArrayOperand):
             return
         self.count_writing()
         for start, rows in growing.parts(self.metadata, box):
-            file.submit_write(start, box.step, source[box.flip][rows]).wait()
+            file.write(start, box.step, source[box.flip][rows])
             if self.metadata.growing:
                 # Files that were written to stay open until they are synced.
                 file.submit_sync().wait()

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{
     BoxRequest, Buffer, ChunkGrid, Error, ErrorKind, FileId, Hints, Limits, OpenMode, Operation, Regions,
@@ -62,9 +62,9 @@ pub struct Counters {
 #[derive(Default)]
 pub(crate) struct AtomicCounters {
     pub(crate) bytes_read: AtomicU64,
-    bytes_written: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
     pub(crate) reads: AtomicU64,
-    writes: AtomicU64,
+    pub(crate) writes: AtomicU64,
 }
 
 /// An array's shard files, open.
@@ -335,7 +335,7 @@ impl ArrayFile {
         slots.sort_unstable();
         slots.dedup();
         let mut before: Vec<Ticket> = Vec::new();
-        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         for slot in &slots {
             if let Some(writer) = writers.get(slot).filter(|w| !w.is_done())
                 && !before.iter().any(|t| t.is_same(writer))
@@ -344,25 +344,35 @@ impl ArrayFile {
             }
         }
         if operation == Operation::Write {
-            for slot in &slots {
-                writers.insert(*slot, ticket.clone());
-            }
-        }
-        drop(writers);
-        if operation == Operation::Write {
-            let (file, this) = (Arc::downgrade(self), ticket.clone());
-            ticket.then(Box::new(move || {
-                if let Some(file) = file.upgrade() {
-                    let mut writers = file.writers.lock().unwrap_or_else(PoisonError::into_inner);
-                    for slot in slots {
-                        if writers.get(&slot).is_some_and(|w| w.is_same(&this)) {
-                            writers.remove(&slot);
-                        }
-                    }
-                }
-            }));
+            self.write_before_others(writers, slots, ticket);
+        } else {
+            drop(writers);
         }
         after(&before, start);
+    }
+
+    /// Has requests for `slots` wait for a write until its ticket is done.
+    pub(crate) fn write_before_others(
+        self: &Arc<Self>,
+        mut writers: MutexGuard<'_, HashMap<Slot, Ticket>>,
+        slots: Vec<Slot>,
+        ticket: &Ticket,
+    ) {
+        for slot in &slots {
+            writers.insert(*slot, ticket.clone());
+        }
+        drop(writers);
+        let (file, this) = (Arc::downgrade(self), ticket.clone());
+        ticket.then(Box::new(move || {
+            if let Some(file) = file.upgrade() {
+                let mut writers = file.writers.lock().unwrap_or_else(PoisonError::into_inner);
+                for slot in slots {
+                    if writers.get(&slot).is_some_and(|w| w.is_same(&this)) {
+                        writers.remove(&slot);
+                    }
+                }
+            }
+        }));
     }
 
     /// A request for bytes that follow each other, or for none.

@@ -178,6 +178,16 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
         self.disk.read_mapped(file, pieces, memory, origin)
     }
 
+    fn write_short(
+        &self,
+        file: FileId,
+        pieces: Vec<Piece>,
+        memory: &Self::Buffer,
+        origin: usize,
+    ) -> Vec<Piece> {
+        self.disk.write_short(file, pieces, memory, origin)
+    }
+
     fn alignment(&self, file: FileId) -> Alignment {
         self.disk.alignment(file)
     }

@@ -1,9 +1,10 @@
-//! Boxes read while the caller waits, out of the page cache where the volume has one: plain indexing.
+//! Boxes read and written while the caller waits, through the page cache where the volume has one: plain indexing.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use outcore_core::{BoxRequest, Limits, Operation, Piece, Result, Slot, plan_box};
+use outcore_core::{BoxRequest, Limits, Operation, Piece, Result, SHORT_RUN_BYTES, Slot, plan_box};
 use outcore_memory::Region;
 
 use crate::{ArrayFile, Memory, Ticket};
@@ -11,6 +12,17 @@ use crate::{ArrayFile, Memory, Ticket};
 /// The part of a box in a chunk is one piece: a copy needs no cuts.
 const UNCUT: Limits =
     Limits { piece_bytes: u64::MAX, read_gap_bytes: u64::MAX, gather_bytes: 0, piece_extents: 1 };
+
+/// The short runs of a box in a chunk are one piece, and each longer run is one.
+const SHORT: Limits = Limits {
+    piece_bytes: u64::MAX,
+    read_gap_bytes: 0,
+    gather_bytes: SHORT_RUN_BYTES - 1,
+    piece_extents: u64::MAX,
+};
+
+/// After so many runs the caller decides whether to continue writing.
+const ASK_AFTER_RUNS: u64 = 1 << 16;
 
 /// After so many bytes the caller decides whether to continue.
 const ASK_AFTER_BYTES: u64 = 64 << 20;
@@ -54,20 +66,111 @@ impl ArrayFile {
             left.extend(rest);
         }
         copies.part_done(Ok(()));
-        let shares = left
-            .iter()
-            .flat_map(|piece| piece.split(Operation::Read, &self.limits))
-            .map(|piece| (piece, memory.clone()));
-        self.submit_pieces(Operation::Read, shares.collect(), Vec::new())
+        self.submit_parts(Operation::Read, &left, &memory)
+    }
+
+    /// Writes a box. The calling thread writes short runs itself, from where they are in memory: to hand each of them
+    /// to another thread would cost more than to write it. Requests write the rest; the tickets are for them. Once
+    /// `go_on`, which is called now and then, returns false, no more short runs are written.
+    pub fn write_short(
+        self: &Arc<Self>,
+        request: &BoxRequest,
+        memory: Memory,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<Ticket>> {
+        if self.gathers {
+            return Ok(vec![self.submit(Operation::Write, request, memory)?]);
+        }
+        let pieces = plan_box(self.grid(), request, Operation::Write, &SHORT)?;
+        let is_short = |piece: &Piece| piece.inner == 0 && piece.extents() > 1;
+        let mut short: HashMap<Slot, Vec<Piece>> = HashMap::new();
+        for piece in pieces.iter().filter(|piece| is_short(piece)) {
+            short.entry(slot_of(piece)).or_default().push(piece.clone());
+        }
+        let (mut after, before): (Vec<Piece>, Vec<Piece>) = pieces
+            .into_iter()
+            .filter(|piece| !is_short(piece))
+            .partition(|piece| short.contains_key(&slot_of(piece)));
+        let mut tickets = Vec::new();
+        if !before.is_empty() {
+            tickets.push(self.submit_parts(Operation::Write, &before, &memory)?);
+        }
+        after.extend(self.write_now(short, &memory, go_on)?);
+        if !after.is_empty() {
+            tickets.push(self.submit_parts(Operation::Write, &after, &memory)?);
+        }
+        Ok(tickets)
+    }
+
+    /// Writes the pieces of chunks that no unfinished write touches. Returns the other pieces, and those that could
+    /// not be written.
+    fn write_now(
+        self: &Arc<Self>,
+        pieces: HashMap<Slot, Vec<Piece>>,
+        memory: &Memory,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<Piece>> {
+        let ticket = Ticket::new(1);
+        let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = |slot: &Slot| writers.get(slot).is_none_or(Ticket::is_done);
+        let (free, taken): (HashMap<_, _>, HashMap<_, _>) =
+            pieces.into_iter().partition(|(slot, _)| is_free(slot));
+        let mut slots: Vec<Slot> = free.keys().copied().collect();
+        slots.sort_unstable();
+        self.write_before_others(writers, slots.clone(), &ticket);
+        let pinned = match self.shards.pin(slots.iter().map(|slot| slot.shard), Operation::Write) {
+            Ok(pinned) => pinned,
+            Err(error) => {
+                ticket.part_done(Err(error.clone()));
+                return Err(error);
+            }
+        };
+        self.shards.unpin_after(&ticket, pinned);
+        let region = Region::whole(memory.block.clone());
+        let mut left: Vec<Piece> = taken.into_values().flatten().collect();
+        let mut runs_since_asked = 0;
+        for slot in slots {
+            let part = free[&slot].clone();
+            let runs: u64 = part.iter().map(Piece::runs).sum();
+            runs_since_asked += runs;
+            if runs_since_asked > ASK_AFTER_RUNS && std::mem::take(&mut runs_since_asked) > 0 && !go_on() {
+                break;
+            }
+            let bytes = useful_bytes(&part);
+            let rest = match self.shards.file(slot.shard) {
+                Some(file) => self.volume.write_short(file, part, &region, memory.origin),
+                None => part,
+            };
+            let rest_runs: u64 = rest.iter().map(Piece::runs).sum();
+            self.counters.bytes_written.fetch_add(bytes - useful_bytes(&rest), Ordering::Relaxed);
+            self.counters.writes.fetch_add(runs - rest_runs, Ordering::Relaxed);
+            left.extend(rest);
+        }
+        ticket.part_done(Ok(()));
+        Ok(left)
+    }
+
+    /// Starts moving pieces of any size by requests.
+    fn submit_parts(
+        self: &Arc<Self>,
+        operation: Operation,
+        pieces: &[Piece],
+        memory: &Memory,
+    ) -> Result<Ticket> {
+        let parts = pieces.iter().flat_map(|piece| piece.split(operation, &self.limits));
+        self.submit_pieces(operation, parts.map(|piece| (piece, memory.clone())).collect(), Vec::new())
     }
 
     /// Whether a write to one of these chunks is under way: requests wait for it.
     fn are_written(&self, pieces: &[Piece]) -> bool {
         let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |piece: &Piece| Slot { shard: piece.shard, offset: piece.slot_offset };
-        !writers.is_empty()
-            && pieces.iter().any(|piece| writers.get(&of(piece)).is_some_and(|writer| !writer.is_done()))
+        let is_written = |piece| writers.get(&slot_of(piece)).is_some_and(|writer| !writer.is_done());
+        !writers.is_empty() && pieces.iter().any(is_written)
     }
+}
+
+fn slot_of(piece: &Piece) -> Slot {
+    Slot { shard: piece.shard, offset: piece.slot_offset }
 }
 
 fn useful_bytes(pieces: &[Piece]) -> u64 {

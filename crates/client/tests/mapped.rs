@@ -5,7 +5,7 @@
 mod model;
 
 use model::{GUARD, Model, Part, Place, block, content, finish, grid};
-use outcore_core::{ChunkGrid, ChunkOrder, ErrorKind, GridSpec, StorageOrder};
+use outcore_core::{ChunkGrid, ChunkOrder, ErrorKind, GridSpec, Operation, StorageOrder};
 use proptest::prelude::*;
 
 fn cube(extent: u64, chunk: u64) -> Place {
@@ -63,7 +63,11 @@ proptest! {
         for (number, fortran) in fortran.into_iter().enumerate() {
             let pick = |f: fn(&(u64, u64, u64)) -> u64| dims.iter().map(|d| f(&d.2[number])).collect::<Vec<_>>();
             let part = Part { start: pick(|b| b.0), count: pick(|b| b.1), step: pick(|b| b.2), fortran };
-            model.write(&part, &file).unwrap();
+            if number % 2 == 0 {
+                model.write_short(&part, &file).unwrap();
+            } else {
+                model.write(&part, &file).unwrap();
+            }
             model.check_mapped(&part, &file).unwrap();
             model.check_mapped(&Part::whole(&model.shape), &reader).unwrap();
         }
@@ -89,6 +93,8 @@ fn direct_and_short_writes_are_seen_by_readers_that_have_the_pages_mapped() {
         for part in parts {
             model.write(&part, &file).unwrap();
             model.check_mapped(&part, &reader).unwrap();
+            model.write_short(&part, &file).unwrap();
+            model.check_mapped(&part, &reader).unwrap();
             model.check_mapped(&whole, &file).unwrap();
         }
     }
@@ -112,6 +118,93 @@ fn a_box_is_one_copy_from_each_chunk_and_no_other_byte_is_read() {
         assert_eq!((now.reads - old.reads, now.bytes_read - old.bytes_read), (chunks, bytes), "{part:?}");
     }
     assert_eq!(file.counters().writes, before.writes);
+}
+
+#[test]
+fn each_short_run_is_one_write_of_its_own_bytes() {
+    let place = cube(128, 64);
+    let (file, mut model) = (place.open_real(), Model::new(&place.grid));
+    for (part, writes) in [
+        // In a chunk, rows of 200 bytes; in eight chunks; and planes of three elements.
+        (part([10, 10, 10], [50, 50, 25]), 2500),
+        (part([60, 60, 60], [10, 10, 10]), 200),
+        (part([0, 0, 100], [128, 128, 3]), 128 * 128),
+    ] {
+        let (old, bytes) = (file.counters(), part.bytes(8) as u64);
+        model.write_short(&part, &file).unwrap();
+        let now = file.counters();
+        assert_eq!(
+            (now.writes - old.writes, now.bytes_written - old.bytes_written),
+            (writes, bytes),
+            "{part:?}"
+        );
+    }
+    model.check(&Part::whole(&model.shape), &file).unwrap();
+}
+
+#[test]
+fn short_runs_wait_for_an_earlier_write_to_their_chunk() {
+    let place = cube(128, 64);
+    let file = place.open_real();
+    let mut model = Model::new(&place.grid);
+    let whole = Part::whole(&model.shape);
+    for round in 0..10 {
+        let source = model.noise(whole.bytes(8) + 2 * GUARD);
+        let ticket = whole.submit(&file, Operation::Write, &block(&source)).unwrap();
+        model.take(&whole, &source);
+        model.write_short(&part([0, 0, 11 * round], [128, 128, 2]), &file).unwrap();
+        finish(&ticket).unwrap();
+        model.check(&whole, &file).unwrap();
+    }
+}
+
+#[test]
+fn writers_of_neighbouring_elements_never_disturb_each_other() {
+    let place = Place::new(grid(&[300, 64], &[128, 40], 8));
+    let mut model = Model::new(&place.grid);
+    let whole = Part::whole(&model.shape);
+    let source = model.noise(whole.bytes(8) + 2 * GUARD);
+    model.take(&whole, &source);
+    std::thread::scope(|scope| {
+        for first in 0..4 {
+            let (file, source) = (place.open_real(), source.clone());
+            scope.spawn(move || {
+                // Every fourth column, or rows of it by requests.
+                let mut columns = Part::whole(&[300, 64]);
+                (columns.start[1], columns.count[1], columns.step[1]) = (first, 16, 4);
+                let (mut request, mut memory) = columns.request(&file, &block(&source), GUARD);
+                (request.memory_strides, memory.strides) = (vec![64 * 8, 4 * 8], vec![64 * 8, 4 * 8]);
+                memory.origin += first as usize * 8;
+                for _ in 0..10 {
+                    let tickets = if first == 3 {
+                        vec![file.submit(Operation::Write, &request, memory.clone()).unwrap()]
+                    } else {
+                        file.write_short(&request, memory.clone(), &mut || true).unwrap()
+                    };
+                    tickets.iter().for_each(|ticket| finish(ticket).unwrap());
+                }
+            });
+        }
+    });
+    model.check(&whole, &place.open_real()).unwrap();
+}
+
+#[test]
+fn a_caller_that_is_stopped_writes_no_more_short_runs() {
+    let place = cube(128, 64);
+    let file = place.open_real();
+    let part = Part { step: vec![1, 1, 2], ..part([0, 0, 0], [64, 64, 64]) };
+    let source = block(&vec![7; part.bytes(8) + 2 * GUARD]);
+    let (request, memory) = part.request(&file, &source, GUARD);
+    let mut asked = 0;
+    let mut go_on = || {
+        asked += 1;
+        asked < 2
+    };
+    let tickets = file.write_short(&request, memory, &mut go_on).unwrap();
+    assert!(tickets.is_empty());
+    assert_eq!(asked, 2);
+    assert_eq!(file.counters().writes, 64 * 64 * 32, "one chunk of two");
 }
 
 #[test]
@@ -163,4 +256,7 @@ fn boxes_and_memory_that_do_not_fit_are_refused() {
     assert!(part([0, 0, 30], [1, 1, 3]).read_mapped(&file, &target).is_err());
     let error = finish(&part([0; 3], [2; 3]).read_mapped(&file, &target).unwrap()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Invalid);
+    let (request, memory) = part([0; 3], [2; 3]).request(&file, &target, 0);
+    let tickets = file.write_short(&request, memory, &mut || true).unwrap();
+    assert_eq!(finish(&tickets[0]).unwrap_err().kind, ErrorKind::Invalid);
 }

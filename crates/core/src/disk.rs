@@ -132,6 +132,9 @@ impl<B> Completion<B> {
 /// Called once, on a thread of the disk's choosing, when a request is finished. It must not block.
 pub type OnDone<B> = Box<dyn FnOnce(Completion<B>) + Send>;
 
+/// Runs of a file shorter than this, on average, are written through the page cache rather than by direct I/O.
+pub const SHORT_RUN_BYTES: u64 = 16 << 10;
+
 /// Of what transfers must be multiples to skip the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
@@ -190,6 +193,20 @@ pub trait Disk: Send + Sync {
     /// cost least so. `memory` is one run of bytes; the pieces' places in memory count from byte `origin` of it.
     /// Returns the pieces that it did not read, for requests, which also return the errors there are.
     fn read_mapped(
+        &self,
+        file: FileId,
+        pieces: Vec<Piece>,
+        memory: &Self::Buffer,
+        origin: usize,
+    ) -> Vec<Piece> {
+        let _ = (file, memory, origin);
+        pieces
+    }
+
+    /// Writes pieces of an open file while the caller waits, run by run through the page cache, if this disk has one.
+    /// Memory is as in [`Self::read_mapped`]. Returns the pieces that it did not write, or not wholly, for requests,
+    /// which also return the errors there are.
+    fn write_short(
         &self,
         file: FileId,
         pieces: Vec<Piece>,

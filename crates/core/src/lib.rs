@@ -42,6 +42,7 @@ pub use collective::{
 };
 pub use disk::{
     Alignment, Buffer, Completion, Disk, Due, FileId, Gather, OnDone, OpenMode, Operation, Request,
+    SHORT_RUN_BYTES,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use grant_time::GrantTime;

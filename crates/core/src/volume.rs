@@ -87,6 +87,18 @@ pub trait Volume: Send + Sync {
         pieces
     }
 
+    /// See [`crate::Disk::write_short`].
+    fn write_short(
+        &self,
+        file: FileId,
+        pieces: Vec<Piece>,
+        memory: &Self::Buffer,
+        origin: usize,
+    ) -> Vec<Piece> {
+        let _ = (file, memory, origin);
+        pieces
+    }
+
     /// See [`crate::Disk::alignment`].
     fn alignment(&self, file: FileId) -> Alignment;
 

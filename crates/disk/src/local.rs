@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use outcore_core::{
     Alignment, Buffer, Clock, Completion, Disk, Due, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
-    Piece, Request, Result, Run,
+    Piece, Request, Result, Run, SHORT_RUN_BYTES,
 };
 use outcore_memory::Region;
 
@@ -18,7 +18,7 @@ use crate::engine::{Engine, Job};
 use crate::freeing::Freeing;
 use crate::mapping::Mapping;
 use crate::short_reads::SHORT_BYTES;
-use crate::short_writes::{SHORT_RUN_BYTES, ShortWrite, ShortWrites};
+use crate::short_writes::{ShortWrite, ShortWrites, write_piece};
 use crate::system::{
     MonotonicClock, check_kind, describe, direct_alignment, drop_cached, memory_bytes, reserve, transfer,
 };
@@ -179,6 +179,18 @@ impl OpenFile {
         let ahead = self.writable.then_some(&self.buffered);
         left.extend(mapping.copy(ahead, short, block, start + origin as i64));
         left
+    }
+
+    fn write_short(&self, pieces: Vec<Piece>, memory: &Region, origin: usize) -> Vec<Piece> {
+        let Some((block, start)) = memory.in_one_run().filter(|_| self.writable) else { return pieces };
+        let mapping = self.mapping();
+        let is_left = |piece: &Piece| {
+            if let Some(mapping) = &mapping {
+                mapping.ask_to_write(&self.buffered, piece);
+            }
+            !write_piece(&self.buffered, piece, block, start + origin as i64)
+        };
+        pieces.into_iter().filter(is_left).collect()
     }
 
     /// Writes runs through the page cache, the first bytes of `buffer` to the first of them. Returns how many bytes.
@@ -351,6 +363,13 @@ impl Disk for LocalDisk {
         }
     }
 
+    fn write_short(&self, file: FileId, pieces: Vec<Piece>, memory: &Region, origin: usize) -> Vec<Piece> {
+        match self.usable(file) {
+            Ok(file) => file.write_short(pieces, memory, origin),
+            Err(_) => pieces,
+        }
+    }
+
     fn write_runs(
         &self,
         file: FileId,
@@ -359,7 +378,8 @@ impl Disk for LocalDisk {
         done: OnDone<Region>,
     ) -> Option<OnDone<Region>> {
         let usable = self.usable(file).ok().filter(|file| file.writable);
-        let Some(file) = usable.filter(|_| buffer.len() < SHORT_RUN_BYTES * runs.len()) else {
+        let Some(file) = usable.filter(|_| (buffer.len() as u64) < SHORT_RUN_BYTES * runs.len() as u64)
+        else {
             return Some(done);
         };
         let write = ShortWrite { runs: runs.to_vec(), buffer: buffer.clone(), done };

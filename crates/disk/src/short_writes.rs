@@ -4,13 +4,12 @@
 //! some 50 µs for a run, however short, and the page cache 1 µs.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use outcore_core::{OnDone, Run};
-use outcore_memory::Region;
-
-/// Runs shorter than this, on average, are written so.
-pub(crate) const SHORT_RUN_BYTES: usize = 16 << 10;
+use outcore_core::{OnDone, Piece, Run};
+use outcore_memory::{Block, Region};
 
 /// Runs that are no further apart are read from the disk together.
 pub(crate) const GAP_BYTES: u64 = 128 << 10;
@@ -70,6 +69,33 @@ pub(crate) fn needed(runs: &[Run], page_bytes: u64) -> Vec<(u64, u64)> {
         }
     }
     ranges
+}
+
+/// Writes the runs of a piece from where they are in a block of memory, from whose byte `origin` their places count.
+/// Whether all of them were written.
+pub(crate) fn write_piece(file: &File, piece: &Piece, memory: &Block, origin: i64) -> bool {
+    let (mut low, mut high) = (origin + piece.memory_offset, origin + piece.memory_offset);
+    for stride in &piece.strides {
+        let reach = stride.memory * (stride.count as i64 - 1);
+        if reach < 0 { low += reach } else { high += reach }
+    }
+    let bytes = piece.run_bytes as usize;
+    if piece.inner > 0 || low < 0 || high as usize + bytes > memory.len() {
+        return false;
+    }
+    let mut is_written = true;
+    piece.for_each_run(|from, at| {
+        if !is_written {
+            return;
+        }
+        let start = memory.as_ptr().wrapping_offset((origin + at) as isize);
+        // SAFETY: every run lies in the block, as checked above, and the system only reads it.
+        let written = unsafe {
+            libc::pwrite(file.as_raw_fd(), start.cast(), bytes, (piece.file_offset + from) as libc::off_t)
+        };
+        is_written = written == bytes as isize;
+    });
+    is_written
 }
 
 #[cfg(test)]

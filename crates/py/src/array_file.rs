@@ -235,14 +235,19 @@ impl ArrayFile {
         target: &Bound<'_, PyUntypedArray>,
     ) -> PyResult<()> {
         let (request, memory) = self.request(start, step, target)?;
-        let mut stopped = Ok(());
-        let mut go_on = || {
-            stopped = Python::attach(|py| py.check_signals());
-            stopped.is_ok()
-        };
-        let ticket = py.detach(|| self.0.read_mapped(&request, memory, &mut go_on)).or_raise(py)?;
-        stopped?;
-        Ticket(ticket).wait(py)
+        Self::unless_stopped(py, |go_on| Ok(vec![self.0.read_mapped(&request, memory, go_on)?]))
+    }
+
+    /// Writes as [`ArrayFile::submit_write`] does, and returns when it is done. Short runs cost least so.
+    fn write(
+        &self,
+        py: Python<'_>,
+        start: Vec<u64>,
+        step: Vec<u64>,
+        source: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<()> {
+        let (request, memory) = self.request(start, step, source)?;
+        Self::unless_stopped(py, |go_on| self.0.write_short(&request, memory, go_on))
     }
 
     /// Starts reading some rows of a two-dimensional array, from column `first_column` on, into the rows of `target`.
@@ -303,6 +308,22 @@ impl ArrayFile {
 }
 
 impl ArrayFile {
+    /// Does some work without the interpreter's lock and waits for its tickets, unless a signal stops it.
+    fn unless_stopped(
+        py: Python<'_>,
+        work: impl FnOnce(&mut dyn FnMut() -> bool) -> outcore_core::Result<Vec<outcore_client::Ticket>> + Send,
+    ) -> PyResult<()> {
+        let mut stopped = Ok(());
+        let tickets = py.detach(|| {
+            work(&mut || {
+                stopped = Python::attach(|py| py.check_signals());
+                stopped.is_ok()
+            })
+        });
+        stopped?;
+        tickets.or_raise(py)?.into_iter().try_for_each(|ticket| Ticket(ticket).wait(py))
+    }
+
     fn submit(
         &self,
         py: Python<'_>,
