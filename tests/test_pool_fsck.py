@@ -2,16 +2,15 @@
 
 import json
 import shutil
-import sqlite3
 import struct
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from metadata_store import opened, put
 from pool_files import data_files, sums_of, with_handle
 
 import outcore as oc
@@ -59,24 +58,21 @@ def everything(places: Places) -> dict[Path, bytes]:
 
 def handles(places: Places) -> dict[str, int]:
     """Handles by name, as the metadata says."""
-    with closing(sqlite3.connect(places[0] / "manager/metadata.sqlite")) as store:
+    with opened(places[0]) as store:
         rows = store.execute("SELECT key, value FROM entries WHERE substr(key, 1, 1) = x'6e'")
         return {key[9:].decode(): struct.unpack("<Q", value[1:])[0] for key, value in rows}
 
 
 def edit(places: Places, handle: int, change: Callable[[bytes], tuple[bytes, bytes]]) -> None:
     """Change the record of a file: from its value to another key's letter and value."""
-    with closing(sqlite3.connect(places[0] / "manager/metadata.sqlite")) as store, store:
+    with opened(places[0]) as store:
         key = b"i" + struct.pack(">Q", handle)
         value, version = store.execute(
             "SELECT value, version FROM entries WHERE key = ?", (key,)
         ).fetchone()
         letter, value = change(value)
         store.execute("DELETE FROM entries WHERE key = ?", (key,))
-        store.execute(
-            "INSERT INTO entries (key, value, version) VALUES (?, ?, ?)",
-            (letter + key[1:], value, version),
-        )
+        put(store, letter + key[1:], value, version)
 
 
 def copy_data(source: Path, target: Path) -> None:
@@ -134,7 +130,7 @@ def test_data_on_a_server_that_a_file_is_not_on(places: Places) -> None:
 def test_a_removal_that_did_not_end(places: Places) -> None:
     handle = handles(places)["both"]
     edit(places, handle, lambda value: (b"o", value[:1] + struct.pack("<I", 0) + value[1:]))
-    with closing(sqlite3.connect(places[0] / "manager/metadata.sqlite")) as store, store:
+    with opened(places[0]) as store:
         store.execute("DELETE FROM entries WHERE substr(key, 10) = ?", (b"both",))
     report = check(places)
     assert kinds(report) == [("unfinished removal", None, None)]

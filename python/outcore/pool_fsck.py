@@ -22,6 +22,7 @@ Kind: TypeAlias = Literal[
     "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
     "retired server", "missing data", "missing checksums", "short data", "impossible length",
     "unfinished file", "unreadable data",
+    "broken record",
 ]  # fmt: skip
 """What can be wrong with a file."""
 
@@ -140,11 +141,13 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
 
     Raises
     ------
+    CorruptError
+        If a record of the manager is not as it was written; the message names it.
     DeniedError
         If the caller only has the key of a user.
     """
     check = _Check(PoolCheck(pool.core), away(pool))
-    findings = [*check.strays(), *check.files(patience_s)]
+    findings = [*check.records(), *check.strays(), *check.files(patience_s)]
     findings = [*check.named(findings), *_unfinished(pool)]
     if repair:
         findings = check.repaired(pool, findings)
@@ -177,6 +180,15 @@ class _Check:
         except OutcoreError as error:
             self.away[server] = str(error)
             return None
+
+    def records(self) -> Iterator[Finding]:
+        """Find names, files and directories of the manager that do not fit together."""
+        after: bytes | None = b""
+        while after is not None:
+            odd, after = self._core.odd_records(after, _PAGE)
+            for handle, what in odd:
+                text = f"{what}; restore the pool's metadata from a backup"
+                yield Finding("broken record", _digits(handle), None, None, text)
 
     def _inspect(self, server: int, handles: list[int]) -> list[tuple[int, *_State]]:
         """Look at data files of a server, and note each that cannot be looked at."""

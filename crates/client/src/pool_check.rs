@@ -3,7 +3,7 @@
 
 use outcore_core::{
     DataFile, ErrorKind, Gather, Handle, Inspection, IoReply, IoRequest, Known, Link, ManagerReply,
-    ManagerRequest, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
+    ManagerRequest, OddRecord, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 
 use crate::pool::PoolVolume;
@@ -58,6 +58,14 @@ where
         let count = handles.len();
         match self.0.manager(ManagerRequest::Know { handles })? {
             ManagerReply::Known { known, .. } if known.len() == count => Ok(known),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// A page of the manager's records that do not fit to others, and the key after which to go on; first after no key.
+    pub fn odd_records(&self, after: Vec<u8>, most: u64) -> Result<(Vec<OddRecord>, Option<Vec<u8>>)> {
+        match self.0.manager(ManagerRequest::Check { after, most })? {
+            ManagerReply::Checked { odd, next } => Ok((odd, next)),
             reply => Err(unexpected(&reply)),
         }
     }

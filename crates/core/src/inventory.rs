@@ -70,3 +70,12 @@ pub enum Known {
     /// No file was given it yet.
     Unused,
 }
+
+/// A record of the manager that does not fit to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OddRecord {
+    /// Of which file or directory.
+    pub handle: Handle,
+    /// What is wrong.
+    pub what: String,
+}

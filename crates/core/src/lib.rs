@@ -47,7 +47,7 @@ pub use disk::{
 pub use error::{Error, ErrorKind, Result};
 pub use grant_time::GrantTime;
 pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};
-pub use inventory::{Damage, DataFile, Inspection, Known, ScrubPlace, Scrubbed};
+pub use inventory::{Damage, DataFile, Inspection, Known, OddRecord, ScrubPlace, Scrubbed};
 pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
 pub use manager_message::{

@@ -1,6 +1,6 @@
 //! What clients say to the manager of a pool, and what it answers.
 
-use crate::{Error, Grant, Handle, Known, Layout, LengthGrant, ServerId};
+use crate::{Error, Grant, Handle, Known, Layout, LengthGrant, OddRecord, ServerId};
 
 /// Where a server listens: several addresses are parallel channels to one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,6 +203,8 @@ pub enum ManagerRequest {
     AddServer {
         /// Which, and where.
         server: ServerAddress,
+        /// The highest handle of a data file there: no new file gets it, or one below. 0: there are none.
+        highest: Handle,
     },
     /// A number for a new I/O server, which nobody else gets. Only root may.
     NewServer,
@@ -219,6 +221,14 @@ pub enum ManagerRequest {
         /// The last handle of the page before; 0 for the first page.
         after: Handle,
         /// Of a page.
+        most: u64,
+    },
+    /// Looks for damage in what the manager keeps: records that are not as they were written, and names and directories
+    /// that do not fit together. Only root may.
+    Check {
+        /// The key after which to begin; empty for the first page, which also looks at the store itself.
+        after: Vec<u8>,
+        /// Records of a page.
         most: u64,
     },
     /// What is known of some handles. Only root may.
@@ -291,6 +301,7 @@ impl ManagerRequest {
             | Self::Files { .. }
             | Self::Know { .. }
             | Self::Paths { .. }
+            | Self::Check { .. }
             | Self::Look { .. }
             | Self::Time
             | Self::Describe { .. } => false,
@@ -388,8 +399,20 @@ pub enum ManagerReply {
         /// For the handles of those that are files, in the order of the names.
         grant: LengthGrant,
     },
-    /// Of `Time`: seconds since 1970.
-    Time(u64),
+    /// Of `Time`.
+    Time {
+        /// Seconds since 1970.
+        now_s: u64,
+        /// A number of this run of the manager: I/O servers tell another run about their files again.
+        run: u64,
+    },
+    /// Of `Check`.
+    Checked {
+        /// Records that do not fit to others, in the order of their keys.
+        odd: Vec<OddRecord>,
+        /// The key after which to go on; `None`: all were looked at.
+        next: Option<Vec<u8>>,
+    },
 }
 
 /// The handles that a [`LengthGrant`] is for: of the files among some names, in their order.

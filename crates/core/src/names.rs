@@ -16,6 +16,11 @@ pub trait Names: Send + Sync {
     /// The names in a directory, sorted.
     fn list(&self, path: &str) -> Result<Vec<Entry>>;
 
+    /// The names in a directory, in any order: at less cost than [`Names::list`], where there are many.
+    fn list_names(&self, path: &str) -> Result<Vec<String>> {
+        Ok(self.list(path)?.into_iter().map(|entry| entry.name).collect())
+    }
+
     /// Removes a file, or a directory with all it holds. A file is not in use: who still has it open may find it shorter. Its
     /// room may be free a little later, but who writes waits for it and does not find the disk full.
     fn remove(&self, path: &str) -> Result<()>;

@@ -168,6 +168,15 @@ impl Directory {
         Ok(entries)
     }
 
+    /// The names in a directory, in any order.
+    pub fn list_names(&self, path: &str) -> Result<Vec<String>> {
+        let full = self.resolve(path)?;
+        let listed = fs::read_dir(&full).and_then(|items| {
+            items.map(|item| Ok(item?.file_name().to_string_lossy().into_owned())).collect()
+        });
+        listed.map_err(|e| describe("list", &full, &e))
+    }
+
     /// Whether the name exists.
     pub fn exists(&self, path: &str) -> Result<bool> {
         let full = self.resolve(path)?;

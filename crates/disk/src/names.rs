@@ -21,6 +21,10 @@ impl Names for Directory {
         self.list(path)
     }
 
+    fn list_names(&self, path: &str) -> Result<Vec<String>> {
+        self.list_names(path)
+    }
+
     fn remove(&self, path: &str) -> Result<()> {
         self.remove_unused(path)
     }

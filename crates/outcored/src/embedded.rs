@@ -16,10 +16,10 @@ use outcore_disk::{Directory, LocalDisk, MonotonicClock};
 use outcore_memory::Region;
 use outcore_server::grants::Key;
 use outcore_server::io_server::{self, Runner};
-use outcore_server::manager::{self, Manager, Now, User};
+use outcore_server::manager::{Manager, Now, User};
 use outcore_server::store::SqliteStore;
 
-use crate::metadata::{LOCK, MANAGER, METADATA, open_store, spare_bytes};
+use crate::metadata::{LOCK, MANAGER, METADATA, manager_config, open_store, spare_bytes};
 
 /// The manager and the servers of a pool, in this process.
 pub struct EmbeddedLink {
@@ -78,7 +78,9 @@ impl EmbeddedLink {
                 manager_time: None,
             };
             let named = |error: Error| Error::new(error.kind, format!("{}: {error}", path.display()));
-            servers.insert(id, Runner::start(disk, Arc::new(directory), config).map_err(named)?);
+            let runner = Runner::start(disk, Arc::new(directory.clone()), config).map_err(named)?;
+            servers.insert(id, runner);
+            manager.report(id, io_server::highest_handle(&directory)?);
             // Only now: a directory that the pool knows of says whose it is.
             if !known.contains(&id) {
                 manager.add_server(ServerAddress { id, addresses: vec![] })?;
@@ -149,6 +151,7 @@ impl Link for EmbeddedLink {
             ManagerRequest::Files { .. }
                 | ManagerRequest::Know { .. }
                 | ManagerRequest::Paths { .. }
+                | ManagerRequest::Check { .. }
                 | ManagerRequest::Orphans { .. }
                 | ManagerRequest::Retire { .. }
         );
@@ -212,13 +215,7 @@ fn open_manager(directory: &Path) -> Result<(Held, Manager<SqliteStore>, Key)> {
     let lock = Mutex::new(root.lock(LOCK)?);
     let store = open_store(directory)?;
     let key = Key::new(*outcore_net::Key::random()?.bytes());
-    let user = this_user();
-    let config = manager::Config {
-        owner: user.uid,
-        group: user.gids.first().copied().unwrap_or(0),
-        ..manager::Config::new(new_pool()?)
-    };
-    Ok((lock, Manager::open(store, key.clone(), config)?, key))
+    Ok((lock, Manager::open(store, key.clone(), manager_config()?)?, key))
 }
 
 /// The directories, made if they are not there, each by one name.
@@ -307,13 +304,6 @@ fn marked(path: &Path, pool: u128) -> Result<Option<ServerId>> {
             path.display()
         ))),
     }
-}
-
-/// A number for a new pool.
-fn new_pool() -> Result<u128> {
-    let random = outcore_net::Key::random()?;
-    let [number, ..] = random.bytes().as_chunks::<16>().0 else { unreachable!() };
-    Ok(u128::from_le_bytes(*number))
 }
 
 fn now() -> Now {

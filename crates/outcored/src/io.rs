@@ -22,6 +22,7 @@ use outcore_server::io_server::{self, Limits, ManagerTime, Runner};
 use crate::Settings;
 use crate::exposition::Page;
 use crate::http::PageServer;
+use crate::joining::{Joined, Joining};
 use crate::manager::{OF_METRICS, addresses, common, signing_key};
 use crate::metadata::spare_bytes;
 use crate::metrics::{Identity, serve_metrics};
@@ -115,6 +116,7 @@ pub struct IoDaemon {
     runner: Arc<Runner<LocalDisk>>,
     pool: u128,
     server: ServerId,
+    _joined: Joined,
 }
 
 impl IoDaemon {
@@ -153,6 +155,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let manager = Arc::new(NetLink::connect(&settings.manager, Options::new(credentials))?);
     let pool = manager.pool();
     let directory = Directory::private(&settings.directory, &io_server::NAMES)?;
+    let files = directory.clone();
     let server = which(settings, &directory, &manager)?;
     let disk = Arc::new(LocalDisk::new(directory.clone(), settings.threads)?);
     let spare_bytes = spare_bytes(&directory)?;
@@ -184,20 +187,15 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let metrics = metrics.transpose()?;
 
     let addresses = advertised(settings, listening.addresses())?;
-    let request = ManagerRequest::AddServer { server: ServerAddress { id: server, addresses } };
-    match manager.manager(request)? {
-        ManagerReply::Done => Ok(IoDaemon { metrics, listening, runner, pool, server }),
-        ManagerReply::Failed(error) => Err(error),
-        reply => {
-            Err(Error::new(ErrorKind::Corrupt, format!("the manager answered {reply:?} to a new server")))
-        }
-    }
+    let joining = Joining { manager, address: ServerAddress { id: server, addresses }, directory: files };
+    let joined = joining.join()?;
+    Ok(IoDaemon { metrics, listening, runner, pool, server, _joined: joined })
 }
 
 /// Asks the manager what time it is.
 fn time_of(manager: Arc<NetLink>) -> ManagerTime {
     Arc::new(move || match manager.manager(ManagerRequest::Time) {
-        Ok(ManagerReply::Time(now_s)) => Some(now_s),
+        Ok(ManagerReply::Time { now_s, .. }) => Some(now_s),
         _ => None,
     })
 }

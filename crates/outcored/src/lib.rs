@@ -2,10 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+mod backup;
 mod embedded;
 mod exposition;
 mod http;
 mod io;
+mod joining;
 mod line;
 mod manager;
 mod metadata;
@@ -14,6 +16,7 @@ mod notify;
 mod requests;
 mod settings;
 
+pub use backup::{backup_metadata, restore_metadata};
 pub use embedded::{EmbeddedLink, retire_server};
 pub use http::PageServer;
 pub use io::{IoDaemon, IoSettings, serve_io};

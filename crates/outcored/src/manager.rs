@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use outcore_core::wire::Role;
 use outcore_core::{ManagerReply, ManagerRequest, Names, Origin, Result};
 use outcore_disk::Directory;
-use outcore_net::{Address, Config, Handler, Key, Listening, OnReply, User, Who, listen};
+use outcore_net::{Address, Config, Handler, Key, Listening, OnReply, Who, listen};
 use outcore_server::grants;
 use outcore_server::manager::{self, Asked, Manager};
 use outcore_server::store::SqliteStore;
@@ -16,7 +16,7 @@ use outcore_server::store::SqliteStore;
 use crate::Settings;
 use crate::http::PageServer;
 use crate::line::{Line, Standby};
-use crate::metadata::{LOCK, MANAGER, open_store};
+use crate::metadata::{LOCK, MANAGER, manager_config, open_store};
 use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_manager};
 
@@ -115,15 +115,7 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     let root = Directory::private(&settings.directory, &[MANAGER])?;
     let lock = Lock(Mutex::new(root.lock(LOCK)?));
     let store = open_store(&settings.directory)?;
-    let owner = User::own();
-    let config = manager::Config {
-        owner: owner.uid,
-        group: owner.gids[0],
-        ..manager::Config::new(u128::from_le_bytes(
-            Key::random()?.bytes()[..16].try_into().unwrap_or_default(),
-        ))
-    };
-    let manager = Manager::open(store, signing_key(&settings.key), config)?;
+    let manager = Manager::open(store, signing_key(&settings.key), manager_config()?)?;
     let pool = manager.pool();
     let requests = Arc::new(Requests::default());
     let line = Arc::new(Line::new(manager));

@@ -4,9 +4,11 @@ use std::path::Path;
 
 use outcore_core::Result;
 use outcore_disk::{Directory, Reserve};
+use outcore_net::{Key, User};
+use outcore_server::manager;
 use outcore_server::store::SqliteStore;
 
-/// What a manager keeps is below this, in its directory.
+/// The manager's files are below this, in its directory.
 pub(crate) const MANAGER: &str = "manager";
 /// Locked while a manager uses the directory.
 pub(crate) const LOCK: &str = "manager/lock";
@@ -15,6 +17,11 @@ pub(crate) const METADATA: &str = "metadata.sqlite";
 /// Holds room for removals, below [`MANAGER`].
 const RESERVE: &str = "reserve";
 
+/// Least and largest number of handles that a manager skips where a server has not reported: more than an earlier run gave,
+/// and rarely as many as another run skipped.
+const LEAST_JUMP: u64 = 1 << 32;
+const MOST_JUMP: u64 = 1 << 44;
+
 /// Data leave so many bytes of a disk free, or an eighth of a small one: more than metadata keep and need.
 const MOST_SPARE: u64 = 16 << 20;
 
@@ -22,6 +29,22 @@ const MOST_SPARE: u64 = 16 << 20;
 pub(crate) fn open_store(directory: &Path) -> Result<SqliteStore> {
     let below = directory.join(MANAGER);
     SqliteStore::open_keeping(below.join(METADATA), Box::new(Reserve::new(&below, RESERVE)))
+}
+
+/// The configuration of a manager run by this user: with random numbers for a new pool, and for this run.
+pub(crate) fn manager_config() -> Result<manager::Config> {
+    let User { uid, gids, .. } = User::own();
+    let random = *Key::random()?.bytes();
+    let (pool, rest) = random.split_at(16);
+    let (run, jump) = rest.split_at(8);
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+    Ok(manager::Config {
+        owner: uid,
+        group: gids.first().copied().unwrap_or(0),
+        run: number(run),
+        jump: LEAST_JUMP + number(jump) % MOST_JUMP,
+        ..manager::Config::new(u128::from_le_bytes(pool.try_into().unwrap_or_default()))
+    })
 }
 
 /// Bytes of a disk that data leave free.

@@ -157,6 +157,7 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::Files { .. } => "files",
         ManagerRequest::Know { .. } => "know",
         ManagerRequest::Paths { .. } => "paths",
+        ManagerRequest::Check { .. } => "check",
         ManagerRequest::Look { .. } => "look",
         ManagerRequest::BeginCut { .. } => "begin_cut",
         ManagerRequest::EndCut { .. } => "end_cut",

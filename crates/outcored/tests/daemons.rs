@@ -200,8 +200,11 @@ fn what_a_user_may_do_is_what_the_key_says() {
     // Nor does a user add servers.
     let link = NetLink::connect(pool.manager.addresses(), Options::new(of(&user("eve", 4242)))).unwrap();
     let server = outcore_core::ServerAddress { id: ServerId(0), addresses: vec!["tcp:evil:1".into()] };
-    let reply =
-        outcore_core::Link::manager(&link, outcore_core::ManagerRequest::AddServer { server }).unwrap();
+    let reply = outcore_core::Link::manager(
+        &link,
+        outcore_core::ManagerRequest::AddServer { server, highest: outcore_core::Handle(0) },
+    )
+    .unwrap();
     assert!(matches!(reply, outcore_core::ManagerReply::Failed(error) if error.kind == ErrorKind::Denied));
     let stranger = Credentials::Pool { key: Key::random().unwrap(), user: User::own() };
     assert_eq!(pool.volume(stranger).err().unwrap().kind, ErrorKind::Denied);

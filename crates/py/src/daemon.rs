@@ -178,3 +178,16 @@ fn addresses(texts: &[String]) -> outcore_core::Result<Vec<Address>> {
 fn texts(addresses: &[Address]) -> Vec<String> {
     addresses.iter().map(ToString::to_string).collect()
 }
+
+/// Copies the metadata of the pool whose first directory this is to a new file, while it is in use or not.
+#[pyfunction]
+pub fn backup_metadata(py: Python<'_>, directory: PathBuf, target: PathBuf) -> PyResult<()> {
+    py.detach(|| outcored::backup_metadata(&directory, &target)).or_raise(py)
+}
+
+/// Puts a copy of the metadata in the place of those of a pool that does not run; where those are now, if there were any.
+#[pyfunction]
+pub fn restore_metadata(py: Python<'_>, directory: PathBuf, copy: PathBuf) -> PyResult<Option<String>> {
+    let replaced = py.detach(|| outcored::restore_metadata(&directory, &copy)).or_raise(py)?;
+    Ok(replaced.map(|path| path.display().to_string()))
+}

@@ -29,7 +29,7 @@ mod _core {
     #[pymodule_export]
     use super::crc32c;
     #[pymodule_export]
-    use super::daemon::{Daemon, retire_server, server_mark};
+    use super::daemon::{Daemon, backup_metadata, restore_metadata, retire_server, server_mark};
     #[pymodule_export]
     use super::error::error_kinds;
     #[pymodule_export]

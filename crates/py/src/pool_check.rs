@@ -1,5 +1,6 @@
 //! Checks of a pool.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use outcore_core::{Handle, Inode, Known, ScrubPlace, ServerId};
@@ -23,6 +24,9 @@ type Record = (u64, &'static str, Option<Stripes>, Vec<u32>, Vec<u64>);
 
 /// (handle and bytes of each data file, whether there are more).
 type DataFiles = (Vec<(u64, Option<u64>)>, bool);
+
+/// (handle and what is wrong of each record, the key after which to go on).
+type OddRecords = (Vec<(u64, String)>, Option<Cow<'static, [u8]>>);
 
 /// What the servers of a pool say of what they keep, to who may check it.
 #[pyclass(frozen, module = "outcore._core")]
@@ -87,6 +91,13 @@ impl PoolCheck {
     fn know(&self, py: Python<'_>, handles: Vec<u64>) -> PyResult<Vec<Record>> {
         let known = py.detach(|| self.0.know(of(&handles))).or_raise(py)?;
         Ok(handles.iter().zip(known).map(|(handle, known)| record(*handle, known)).collect())
+    }
+
+    /// A page of the manager's records that do not fit to others, each with its handle and what is wrong, and the key after
+    /// which to go on, if there is more.
+    fn odd_records(&self, py: Python<'_>, after: Vec<u8>, most: u64) -> PyResult<OddRecords> {
+        let (odd, next) = py.detach(|| self.0.odd_records(after, most)).or_raise(py)?;
+        Ok((odd.into_iter().map(|odd| (odd.handle.0, odd.what)).collect(), next.map(Cow::Owned)))
     }
 
     /// The paths of some files; `None` where no names lead to one.

@@ -71,6 +71,11 @@ impl ManagerNode {
         Ok(())
     }
 
+    /// A bit flips on its disk; see [`PowerStore::flip`].
+    pub fn flip(&self, random: &mut Random, is_seen: bool) {
+        self.store.flip(random, is_seen);
+    }
+
     /// Whether it runs.
     pub fn is_up(&self) -> bool {
         self.running.is_some()

@@ -29,6 +29,8 @@ pub enum Plant {
     AnswerEarly,
     /// Who only looks does not wait for the disk.
     ReadEarly,
+    /// A store without checksums, on a disk that flips bits.
+    NoSums,
 }
 
 /// What a client does, one thing after the other. Each has a directory of its own, in which nobody else writes.
@@ -64,6 +66,7 @@ enum Happening {
     Answered { key: RequestKey, reply: ManagerReply },
     Crash,
     Start,
+    Flip,
 }
 
 /// See the module.
@@ -80,6 +83,11 @@ pub struct Metadata {
     clients: Vec<Client>,
     /// How often the power went.
     pub crashes: u64,
+    /// Whether bits flip on the disk, and whether the store sees it.
+    flips: Option<bool>,
+    flip_random: Random,
+    /// Requests that met a damaged record.
+    pub damaged: u64,
 }
 
 fn said(error: Error) -> Finding {
@@ -93,6 +101,15 @@ fn path(client: usize, number: usize) -> String {
 impl Metadata {
     /// Runs the manager of a seed to its end.
     pub fn run(seed: u64, plant: Option<Plant>) -> Result<Self, Finding> {
+        Self::begin(seed, plant, None)
+    }
+
+    /// The same, and bits flip on the manager's disk until the power goes the next time.
+    pub fn run_with_flips(seed: u64, plant: Option<Plant>) -> Result<Self, Finding> {
+        Self::begin(seed, plant, Some(plant != Some(Plant::NoSums)))
+    }
+
+    fn begin(seed: u64, plant: Option<Plant>, flips: Option<bool>) -> Result<Self, Finding> {
         let mut random = Random::new(seed);
         let clients = (0..random.between(1, 4))
             .map(|_| Client { left: random.between(10, 60), ..Client::default() })
@@ -108,12 +125,18 @@ impl Metadata {
             manager: ManagerNode::new(1),
             clients,
             crashes: 0,
+            flips,
+            flip_random: Random::new(seed ^ 0x5EED),
+            damaged: 0,
         };
         world.manager.answers_early = plant == Some(Plant::AnswerEarly);
         world.manager.reads_early = plant == Some(Plant::ReadEarly);
         world.manager.start().map_err(said)?;
         let at = world.random.between(1, 100) * MS;
         world.later(at, Happening::Crash);
+        if flips.is_some() {
+            world.later(1, Happening::Flip);
+        }
         for client in 0..world.clients.len() {
             world.later(1, Happening::Think { client });
         }
@@ -172,6 +195,13 @@ impl Metadata {
                 let (down, up) = (self.random.between(1, 50) * MS, self.random.between(1, 100) * MS);
                 self.later(down, Happening::Start);
                 self.later(down + up, Happening::Crash);
+            }
+            Happening::Flip => {
+                if self.manager.is_up() {
+                    self.manager.flip(&mut self.flip_random, self.flips == Some(true));
+                }
+                let after = self.flip_random.between(1, 20) * MS;
+                self.later(after, Happening::Flip);
             }
             Happening::Start => return self.manager.start().map_err(said),
         }
@@ -264,6 +294,15 @@ impl Metadata {
             return Ok(());
         }
         let Some(op) = self.clients[client].op.take() else { return Ok(()) };
+        if let ManagerReply::Failed(error) = reply
+            && error.kind == ErrorKind::Corrupt
+            && self.flips.is_some()
+        {
+            // Nothing was done. It asks again until the power goes, and the disk is another.
+            self.damaged += 1;
+            self.clients[client].op = Some(op);
+            return Ok(());
+        }
         let who = format!("client {client}, request {number}, {op:?}");
         match (op, reply) {
             (Op::Make, ManagerReply::Opened(opened)) => {
@@ -360,6 +399,24 @@ mod tests {
             }
         }
         assert!(crashes > 300, "{crashes}");
+    }
+
+    #[test]
+    fn damaged_records_are_errors_and_never_other_records() {
+        let mut damaged = 0;
+        for seed in 0..200 {
+            match Metadata::run_with_flips(seed, None) {
+                Ok(world) => damaged += world.damaged,
+                Err(finding) => panic!("seed {seed}: {finding}"),
+            }
+        }
+        assert!(damaged > 200, "{damaged}");
+    }
+
+    #[test]
+    fn a_store_without_checksums_is_found() {
+        let found = (0..100).filter(|&seed| Metadata::run_with_flips(seed, Some(Plant::NoSums)).is_err());
+        assert!(found.count() > 10);
     }
 
     #[test]

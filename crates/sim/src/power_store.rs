@@ -28,6 +28,17 @@ impl PowerStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A bit of a record flips on the disk; a crash brings it back. Without `is_seen` its checksum fits all the same.
+    pub fn flip(&self, random: &mut Random, is_seen: bool) {
+        let (record, bit) = (random.bits(), random.bits());
+        let store = &mut self.lock().store;
+        if let Some(key) = store.flip(record, bit)
+            && !is_seen
+        {
+            store.forget_sum(&key);
+        }
+    }
+
     /// How many groups a sync that begins now makes durable.
     pub fn sync_begins(&self) -> usize {
         self.lock().groups.len()

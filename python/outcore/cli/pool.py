@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from outcore import _core, local_pool
-from outcore.cli import pool_check, pool_retire
+from outcore.cli import pool_backup, pool_check, pool_retire
 from outcore.cli.invocation import json_option, print_json
 from outcore.daemon_process import DaemonProcess
 from outcore.errors import InvalidError, OutcoreError
@@ -40,6 +40,8 @@ def command() -> None:
 command.add_command(pool_check.scrub)
 command.add_command(pool_check.fsck)
 command.add_command(pool_retire.retire)
+command.add_command(pool_backup.backup)
+command.add_command(pool_backup.restore)
 
 
 @command.command("up", short_help="Start the daemons of a pool.")

@@ -2,8 +2,8 @@
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
-    Durable, Hints, Inode, Known, Layout, ManagerReply, ManagerRequest, Named, Opened, Result, ServerAddress,
-    ServerId,
+    Durable, Hints, Inode, Known, Layout, ManagerReply, ManagerRequest, Named, OddRecord, Opened, Result,
+    ServerAddress, ServerId,
 };
 
 structure!(ServerAddress { id, addresses });
@@ -12,6 +12,7 @@ structure!(Durable { lengths, cuts, cuts_done });
 structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable });
 structure!(Named { name, inode });
 structure!(Opened { inode, grant });
+structure!(OddRecord { handle, what });
 
 choice!(ManagerRequest {
     1 = Servers,
@@ -28,7 +29,7 @@ choice!(ManagerRequest {
     12 = GetExtended { path, name },
     13 = SetExtended { path, name, value },
     14 = Orphans { gone, after, most },
-    15 = AddServer { server },
+    15 = AddServer { server, highest },
     16 = NewServer,
     17 = Files { after, most },
     18 = Know { handles },
@@ -42,6 +43,7 @@ choice!(ManagerRequest {
     26 = EndCut { handle },
     27 = Describe { handle },
     28 = Replace { from, to },
+    29 = Check { after, most },
 });
 
 choice!(Known {
@@ -65,7 +67,8 @@ choice!(ManagerReply {
     11 = Known { known, more },
     12 = Paths(paths),
     13 = Looked { names, more, grant },
-    14 = Time(now_s),
+    14 = Time { now_s, run },
+    15 = Checked { odd, next },
 });
 
 impl Record for Layout {

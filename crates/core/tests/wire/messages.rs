@@ -294,9 +294,10 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (path(), path()).prop_map(|(path, name)| ManagerRequest::GetExtended { path, name }),
         (path(), path(), option::of(any::<Vec<u8>>()))
             .prop_map(|(path, name, value)| ManagerRequest::SetExtended { path, name, value }),
-        (number(), vec(path(), 0..3)).prop_map(|(id, addresses)| ManagerRequest::AddServer {
-            server: ServerAddress { id: ServerId(id), addresses }
+        (number(), vec(path(), 0..3), handle()).prop_map(|(id, addresses, highest)| {
+            ManagerRequest::AddServer { server: ServerAddress { id: ServerId(id), addresses }, highest }
         }),
+        (any::<Vec<u8>>(), any::<u64>()).prop_map(|(after, most)| ManagerRequest::Check { after, most }),
         Just(ManagerRequest::NewServer),
         (number(), any::<bool>())
             .prop_map(|(id, undo)| ManagerRequest::Retire { server: ServerId(id), undo }),
@@ -321,7 +322,11 @@ pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
             .prop_map(|(pool, servers, retired)| ManagerReply::Servers { pool, servers, retired }),
         opened().prop_map(|o| ManagerReply::Opened(Box::new(o))),
         grant().prop_map(ManagerReply::Granted),
-        any::<u64>().prop_map(ManagerReply::Time),
+        any::<[u64; 2]>().prop_map(|[now_s, run]| ManagerReply::Time { now_s, run }),
+        (vec((any::<u64>(), any::<String>()), 0..3), option::of(any::<Vec<u8>>())).prop_map(|(odd, next)| {
+            let odd = odd.into_iter().map(|(handle, what)| OddRecord { handle: Handle(handle), what });
+            ManagerReply::Checked { odd: odd.collect(), next }
+        }),
         inode().prop_map(|i| ManagerReply::Inode(Box::new(i))),
         (vec(named(), 0..4), any::<bool>()).prop_map(|(names, more)| ManagerReply::Names { names, more }),
         vec(opened(), 0..4).prop_map(ManagerReply::Orphans),

@@ -68,6 +68,20 @@ pub(super) fn handle_in(name: &str) -> Option<(Handle, bool)> {
     is_ours.then_some((handle, digits.is_none()))
 }
 
+/// The highest handle of a data file, or of checksums, in a server's directory; 0 if there are none.
+pub fn highest_handle(directory: &dyn Names) -> Result<Handle> {
+    let mut highest = Handle(0);
+    for byte in 0..=u8::MAX {
+        let names = match directory.list_names(&data_directory(byte)) {
+            Err(error) if error.kind == ErrorKind::NotFound => continue,
+            names => names?,
+        };
+        let handles = names.iter().filter_map(|name| handle_in(name));
+        highest = handles.map(|(handle, _)| handle).fold(highest, Handle::max);
+    }
+    Ok(highest)
+}
+
 /// Content of the marker.
 pub(super) fn marker(pool: u128, server: ServerId) -> String {
     format!("{{\"format\": 1, \"pool\": \"{pool:032x}\", \"server\": {}}}\n", server.0)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outcore_core::{Error, Handle, Known, ManagerReply, Result};
+use outcore_core::{Error, ErrorKind, Handle, Known, ManagerReply, Result};
 
 use super::paths::MAX_PATH_BYTES;
 use super::record::{Node, Orphan};
@@ -34,6 +34,12 @@ impl<S: Store> Step<'_, S> {
                 } else {
                     Found::Removed(record::read::<Orphan>(&key, &versioned.value)?.node)
                 };
+                // Else who asks for the next page would go back.
+                if let Found::Inode(node) | Found::Removed(node) = &node
+                    && node.handle() != handle
+                {
+                    return Err(of_another(&key, node.handle()));
+                }
                 found.insert(handle, node);
             }
         }
@@ -85,6 +91,19 @@ impl<S: Store> Step<'_, S> {
             }
         }
     }
+}
+
+/// The error for the record of a file at the key of another one.
+fn of_another(key: &[u8], handle: Handle) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "need the record of its own file at key {} of the metadata store, have that of file {}; restore the store from a \
+             backup",
+            key.escape_ascii(),
+            handle.0
+        ),
+    )
 }
 
 fn check_count(handles: &[Handle], most: usize) -> Result<()> {

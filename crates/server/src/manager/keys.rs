@@ -9,6 +9,8 @@ use outcore_core::{Handle, ServerId};
 pub(super) const POOL: &[u8] = b"p";
 /// The next handle that nobody was given.
 pub(super) const NEXT_HANDLE: &[u8] = b"h";
+/// Present until the first handles are taken after the store was restored from a copy.
+pub(super) const RESTORED: &[u8] = b"j";
 /// Written with every change of a server.
 pub(super) const SERVERS_CHANGED: &[u8] = b"v";
 /// Written when a directory moves to another one: of two that move at once, one tries again.

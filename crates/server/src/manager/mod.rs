@@ -18,16 +18,18 @@ mod removal;
 mod rename;
 mod servers;
 mod step;
+mod tree;
 mod walk;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outcore_core::{
-    Durable, Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Origin, Result,
+    Durable, Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Origin, Result, ServerId,
 };
 
 use crate::grants::Key;
-use crate::store::{Guard, Log, MAX_OPERATIONS, Outcome, Store, Write};
+use crate::store::{Guard, Log, MAX_OPERATIONS, MAX_RANGE, Outcome, Store, Write};
 use answers::{Answers, Note};
 use record::Node;
 use step::{Memory, Step, take_handles};
@@ -78,12 +80,17 @@ pub struct Config {
     pub mode: u32,
     /// How long a grant is good for, in seconds; at most [`crate::grants::MOST_GRANT_S`].
     pub grant_s: u64,
+    /// A random number of this run.
+    pub run: u64,
+    /// How many handles are passed over before the first new one, where a server has not told which it has: a random
+    /// number, so large that no earlier run of an older or newer copy of the store gave those after.
+    pub jump: u64,
 }
 
 impl Config {
-    /// A pool of this number, whose root directory is user 0's, mode 0o755; grants for 10 minutes.
+    /// A pool of this number, whose root directory is user 0's, mode 0o755; grants for 10 minutes; no jump.
     pub fn new(pool: u128) -> Self {
-        Self { pool, owner: 0, group: 0, mode: 0o755, grant_s: 600 }
+        Self { pool, owner: 0, group: 0, mode: 0o755, grant_s: 600, run: 0, jump: 0 }
     }
 }
 
@@ -101,6 +108,10 @@ pub struct Manager<S> {
     in_group: bool,
     /// Whether the disk of the store had room for more than removals, when that was last asked.
     has_room: bool,
+    /// The highest handle of which each I/O server told this run.
+    reported: BTreeMap<ServerId, Handle>,
+    /// Whether this run has taken handles from the store.
+    has_taken: bool,
 }
 
 /// A request, who makes it, and which of that one's requests it is, if it may be sent again.
@@ -119,6 +130,7 @@ impl<S: Store> Manager<S> {
     pub fn open(mut store: S, key: Key, config: Config) -> Result<Self> {
         access::check_mode(config.mode)?;
         if store.get(keys::POOL)?.is_none() {
+            check_is_empty(&store)?;
             make_pool(&mut store, &config)?;
         }
         let found = store.get(keys::POOL)?.ok_or_else(|| {
@@ -129,7 +141,19 @@ impl<S: Store> Manager<S> {
         })?;
         let pool = record::read(keys::POOL, &found.value)?;
         let (memory, answers) = (Memory::default(), Answers::load(&store)?);
-        Ok(Self { store, key, config, pool, memory, answers, origin: None, in_group: false, has_room: true })
+        Ok(Self {
+            store,
+            key,
+            config,
+            pool,
+            memory,
+            answers,
+            origin: None,
+            in_group: false,
+            has_room: true,
+            reported: BTreeMap::new(),
+            has_taken: false,
+        })
     }
 
     /// Which pool it is.
@@ -234,6 +258,7 @@ impl<S: Store> Manager<S> {
             | ManagerRequest::Files { .. }
             | ManagerRequest::Know { .. }
             | ManagerRequest::Paths { .. }
+            | ManagerRequest::Check { .. }
                 if !who.is_root =>
             {
                 Err(Error::new(
@@ -245,8 +270,10 @@ impl<S: Store> Manager<S> {
                     ),
                 ))
             }
-            ManagerRequest::AddServer { server } => {
+            ManagerRequest::AddServer { server, highest } => {
+                let id = server.id;
                 self.add_server(server)?;
+                self.report(id, highest);
                 Ok(ManagerReply::Done)
             }
             ManagerRequest::NewServer => self.new_server().map(ManagerReply::NewServer),
@@ -257,7 +284,10 @@ impl<S: Store> Manager<S> {
             ManagerRequest::Files { after, most } => self.files(now, who, after, most),
             ManagerRequest::Know { handles } => self.know(now, who, &handles),
             ManagerRequest::Paths { handles } => self.paths(now, who, &handles),
-            ManagerRequest::Time => Ok(ManagerReply::Time(now.unix_ns / 1_000_000_000)),
+            ManagerRequest::Check { after, most } => self.check(now, who, &after, most),
+            ManagerRequest::Time => {
+                Ok(ManagerReply::Time { now_s: now.unix_ns / 1_000_000_000, run: self.config.run })
+            }
         }
     }
 
@@ -330,8 +360,10 @@ impl<S: Store> Manager<S> {
         if self.memory.handles.left() > MAX_MADE_ON_THE_WAY as u64 {
             return Ok(true);
         }
-        let taken = take_handles(&mut self.store, HANDLES_AT_ONCE)?;
+        let floor = self.floor()?;
+        let taken = take_handles(&mut self.store, HANDLES_AT_ONCE, floor)?;
         let is_taken = taken.is_some();
+        self.has_taken |= is_taken;
         self.memory.handles = taken.unwrap_or_default();
         Ok(is_taken)
     }
@@ -361,10 +393,47 @@ impl<S: Store> Manager<S> {
         if ended.is_err() {
             // The handles were taken in the group: if that did not happen, another manager takes the same.
             self.memory = Memory::default();
+            self.has_taken = false;
             // Nor is anything noted that was done in it. What else was is read again by the next manager.
             self.answers = Answers::default();
         }
         ended
+    }
+}
+
+/// Notes in a copy of a store that it is used again: the next new file gets a handle beyond all that were given since.
+pub fn mark_restored<S: Store>(store: &mut S) -> Result<()> {
+    let write = Write { key: keys::RESTORED.to_vec(), value: Some(record::write(&1_u64)) };
+    store.commit(&[], &[write]).map(drop)
+}
+
+/// Reads a whole store through, and checks it; which pool it is of.
+pub fn check_store<S: Store>(store: &S) -> Result<u128> {
+    store.check()?;
+    let mut from = vec![0];
+    loop {
+        let found = store.range(&from, &[0xff], MAX_RANGE)?;
+        let Some((last, _)) = found.last() else { break };
+        from = [last.as_slice(), &[0]].concat();
+    }
+    let pool = store.get(keys::POOL)?.ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, "need the metadata of a pool, have an empty store; give another copy")
+    })?;
+    record::read(keys::POOL, &pool.value)
+}
+
+/// Refuses to make a new pool where there is something: a store that lost its first record is no new one.
+fn check_is_empty<S: Store>(store: &S) -> Result<()> {
+    match store.range(&[0], &[0xff], 1)?.first() {
+        None => Ok(()),
+        Some((key, _)) => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "need the number of the pool in its metadata store, have other records, the first at key {}; restore the \
+                 store from a backup",
+                key.escape_ascii()
+            ),
+        )),
     }
 }
 

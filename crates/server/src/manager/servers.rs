@@ -1,9 +1,9 @@
 //! The I/O servers of a pool: their numbers, where they listen, and which are retired.
 
-use outcore_core::{Error, ErrorKind, MAX_STRIPE_COUNT, Result, ServerAddress, ServerId};
+use outcore_core::{Error, ErrorKind, Handle, MAX_STRIPE_COUNT, Result, ServerAddress, ServerId};
 
 use super::record::Ways;
-use super::step::Step;
+use super::step::{Handles, Step, list_servers, next_handle};
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
@@ -11,6 +11,8 @@ use crate::store::Store;
 const MAX_ADDRESSES: usize = 16;
 /// Most bytes of an address.
 const MAX_ADDRESS_BYTES: usize = 255;
+/// So many handles are passed over after the highest one that a server has and the store does not know of.
+const BEYOND_REPORTED: u64 = 1 << 32;
 
 /// Who changes the list of servers.
 const ROOT_USER: User = User { uid: 0, gids: vec![], is_root: true };
@@ -68,6 +70,37 @@ impl<S: Store> Manager<S> {
             step.put(keys::SERVERS_CHANGED.to_vec(), &(changes + 1));
             Ok(())
         })
+    }
+
+    /// Takes note of the highest handle of a server's data files. New files get handles above it: a server has files with
+    /// handles that were not given yet where the store is older than they are.
+    pub fn report(&mut self, id: ServerId, highest: Handle) {
+        self.reported.insert(id, highest);
+        if self.memory.handles.is_below(highest) {
+            self.memory.handles = Handles::default();
+        }
+    }
+
+    /// The least of the handles that are taken next.
+    pub(super) fn floor(&self) -> Result<u64> {
+        let next = next_handle(&self.store)?;
+        let highest = self.reported.values().map(|handle| handle.0).max().unwrap_or(0);
+        let beyond = |from: u64, by| {
+            from.checked_add(by).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Corrupt,
+                    format!("need handles after {from}, have used all; make a new pool"),
+                )
+            })
+        };
+        if highest >= next || self.store.get(keys::RESTORED)?.is_some() {
+            // Files that were removed since the copy of the store was made had handles too.
+            return beyond(highest.max(next), BEYOND_REPORTED.max(self.config.jump));
+        }
+        let (servers, _) = list_servers(&self.store)?;
+        let have_reported = servers.iter().all(|server| self.reported.contains_key(&server.id));
+        // Once in a run: the store knows of the handles that this run gave.
+        beyond(next, if have_reported || self.has_taken { 0 } else { self.config.jump })
     }
 
     /// A number for a new I/O server, greater than all before. It is taken in one commit, and not given again even if the

@@ -7,7 +7,7 @@ use outcore_core::{Error, ErrorKind, Handle, Result, ServerAddress, ServerId};
 
 use super::record::{self, Node};
 use super::{Now, User, keys};
-use crate::store::{Guard, MAX_RANGE, Outcome, Store, Write};
+use crate::store::{Guard, MAX_RANGE, Outcome, Store, Versioned, Write};
 
 /// Handles that no file was ever given, of which the store knows that they are taken.
 #[derive(Debug, Default)]
@@ -23,6 +23,11 @@ impl Handles {
 
     pub(super) fn left(&self) -> u64 {
         self.end - self.next
+    }
+
+    /// Whether the next one would not be above `highest`.
+    pub(super) fn is_below(&self, highest: Handle) -> bool {
+        self.next <= highest.0
     }
 
     /// Whether a file may still be given this one.
@@ -173,19 +178,42 @@ pub(super) fn list_servers<S: Store>(store: &S) -> Result<(Vec<ServerAddress>, V
     Ok((servers, retired))
 }
 
-/// Takes the next handles for one manager: they are never given to another, even if this one loses them.
-pub(super) fn take_handles<S: Store>(store: &mut S, count: u64) -> Result<Option<Handles>> {
-    let found = store.get(keys::NEXT_HANDLE)?;
-    let next = match &found {
-        Some(found) => record::read::<u64>(keys::NEXT_HANDLE, &found.value)?,
-        None => super::ROOT.0 + 1,
+/// The first handle that no manager has taken, as the store says.
+pub(super) fn next_handle<S: Store>(store: &S) -> Result<u64> {
+    if let Some(found) = store.get(keys::NEXT_HANDLE)? {
+        return record::read(keys::NEXT_HANDLE, &found.value);
+    }
+    for (from, until) in [keys::inodes(super::ROOT), keys::orphans(super::ROOT)] {
+        if let Some((key, _)) = store.range(&from, &until, 1)?.first() {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "need the next handle in the metadata store, have none, and a file at key {}; restore the store from a \
+                     backup",
+                    key.escape_ascii()
+                ),
+            ));
+        }
+    }
+    Ok(super::ROOT.0 + 1)
+}
+
+/// Takes the next handles for one manager, from `floor` on at least: they are never given to another, even if this one
+/// loses them.
+pub(super) fn take_handles<S: Store>(store: &mut S, count: u64, floor: u64) -> Result<Option<Handles>> {
+    let guard = |key: &[u8], found: &Option<Versioned>| Guard {
+        key: key.to_vec(),
+        version: found.as_ref().map(|found| found.version),
     };
+    let (before, restored) = (store.get(keys::NEXT_HANDLE)?, store.get(keys::RESTORED)?);
+    let guards = [guard(keys::NEXT_HANDLE, &before), guard(keys::RESTORED, &restored)];
+    let next = next_handle(store)?.max(floor);
     let end = next.checked_add(count).ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, format!("need handles after {next}, have used all; make a new pool"))
     })?;
-    let guard = Guard { key: keys::NEXT_HANDLE.to_vec(), version: found.map(|found| found.version) };
-    let write = Write { key: guard.key.clone(), value: Some(record::write(&end)) };
-    match store.commit(&[guard], &[write])? {
+    let mut writes = vec![Write { key: keys::NEXT_HANDLE.to_vec(), value: Some(record::write(&end)) }];
+    writes.extend(restored.map(|_| Write { key: keys::RESTORED.to_vec(), value: None }));
+    match store.commit(&guards, &writes)? {
         Outcome::Done(_) => Ok(Some(Handles::new(next, end))),
         Outcome::Conflict => Ok(None),
     }

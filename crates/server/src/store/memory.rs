@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::Result;
 
+use super::sum::{check_sum, sum};
 use super::{Guard, MAX_RANGE, Outcome, Store, Versioned, Write, check_commit};
 
 /// A store in memory. Clones are handles of the same store, which lives as long as one of them.
@@ -15,7 +16,8 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Map {
-    entries: BTreeMap<Vec<u8>, Versioned>,
+    /// Each with its checksum.
+    entries: BTreeMap<Vec<u8>, (Versioned, u32)>,
     version: u64,
 }
 
@@ -25,6 +27,24 @@ impl MemoryStore {
         Self::default()
     }
 
+    /// Flips a bit of the value of one record, as a failing disk does; its key. Numbers are taken modulo what there is.
+    pub fn flip(&self, record: u64, bit: u64) -> Option<Vec<u8>> {
+        let mut map = self.lock();
+        let count = map.entries.len() as u64;
+        let at = record.checked_rem(count)? as usize;
+        let (key, (found, _)) = map.entries.iter_mut().nth(at)?;
+        let bit = bit.checked_rem(8 * found.value.len() as u64)?;
+        found.value[(bit / 8) as usize] ^= 1 << (bit % 8);
+        Some(key.clone())
+    }
+
+    /// Takes a record for what was written, whatever it is: as a store without checksums does.
+    pub fn forget_sum(&self, key: &[u8]) {
+        if let Some((found, kept)) = self.lock().entries.get_mut(key) {
+            *kept = sum(key, &found.value, found.version);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Map> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -32,7 +52,8 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
-        Ok(self.lock().entries.get(key).cloned())
+        let found = self.lock().entries.get(key).cloned();
+        found.map(|(found, sum)| check_sum(key, found, sum)).transpose()
     }
 
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
@@ -41,14 +62,16 @@ impl Store for MemoryStore {
         }
         let map = self.lock();
         let found = map.entries.range(from.to_vec()..until.to_vec()).take(most.min(MAX_RANGE));
-        Ok(found.map(|(key, versioned)| (key.clone(), versioned.clone())).collect())
+        let checked =
+            found.map(|(key, (found, sum))| Ok((key.clone(), check_sum(key, found.clone(), *sum)?)));
+        checked.collect()
     }
 
     fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
         check_commit(guards, writes)?;
         let mut map = self.lock();
-        let holds =
-            |guard: &Guard| map.entries.get(&guard.key).map(|versioned| versioned.version) == guard.version;
+        let version_of = |key: &[u8]| map.entries.get(key).map(|(found, _)| found.version);
+        let holds = |guard: &Guard| version_of(&guard.key) == guard.version;
         if !guards.iter().all(holds) {
             return Ok(Outcome::Conflict);
         }
@@ -57,8 +80,8 @@ impl Store for MemoryStore {
         for write in writes {
             match &write.value {
                 Some(value) => {
-                    let versioned = Versioned { value: value.clone(), version };
-                    map.entries.insert(write.key.clone(), versioned);
+                    let sum = sum(&write.key, value, version);
+                    map.entries.insert(write.key.clone(), (Versioned { value: value.clone(), version }, sum));
                 }
                 None => drop(map.entries.remove(&write.key)),
             }
@@ -71,10 +94,28 @@ impl Store for MemoryStore {
 mod tests {
     use super::*;
     use crate::store::conformance;
+    use outcore_core::ErrorKind;
 
     #[test]
     fn the_model_store_conforms() {
         let store = MemoryStore::new();
         conformance::store(&mut || store.clone());
+    }
+
+    #[test]
+    fn a_flipped_bit_is_an_error_that_names_the_record() {
+        let mut store = MemoryStore::new();
+        assert_eq!(store.flip(0, 0), None);
+        let _ = store.commit(&[], &[conformance::put(b"a", b"1"), conformance::put(b"b", b"22")]).unwrap();
+        for bit in 0..16 {
+            assert_eq!(store.flip(1, bit), Some(b"b".to_vec()));
+            let error = store.get(b"b").unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Corrupt);
+            assert!(error.message.contains("need the record b of"), "{error}");
+            assert_eq!(store.range(b"a", b"z", 9).unwrap_err().kind, ErrorKind::Corrupt);
+            assert_eq!(store.get(b"a").unwrap().unwrap().value, b"1");
+            assert_eq!(store.flip(1, bit), Some(b"b".to_vec()));
+            assert_eq!(store.get(b"b").unwrap().unwrap().value, b"22");
+        }
     }
 }

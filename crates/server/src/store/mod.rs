@@ -10,6 +10,7 @@ mod memory;
 mod mounts;
 mod reserve;
 mod sqlite;
+mod sum;
 mod write_ahead;
 
 pub use memory::MemoryStore;
@@ -94,6 +95,9 @@ impl Log for NoLog {
 }
 
 /// An ordered key-value store with transactions.
+///
+/// It keeps a checksum of each record, with its key. A record that is not as it was written is an error of kind `corrupt`
+/// that names the key.
 pub trait Store {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Versioned>>;
@@ -120,6 +124,11 @@ pub trait Store {
     /// Until then it is seen by all who read, and nobody may be told of it. Groups become durable in their order.
     fn end_group_unsynced(&mut self) -> Result<()> {
         self.end_group()
+    }
+
+    /// Looks for damage that no checksum of a record shows: records that are lost, or out of order.
+    fn check(&self) -> Result<()> {
+        Ok(())
     }
 
     /// Whether there is room for more than removals, for which a store keeps some. It is asked between groups.

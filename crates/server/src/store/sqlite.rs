@@ -1,42 +1,26 @@
 //! The metadata store of one machine: SQLite.
 
+mod opening;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use outcore_core::{Error, ErrorKind, Result, Room};
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
 
 use super::mounts::check_is_local;
 use super::reserve::Reserve;
+use super::sum::{check_sum, sum};
 use super::write_ahead::WriteAhead;
 use super::{Guard, Log, MAX_RANGE, Outcome, Store, Versioned, Write, check_commit};
-
-/// SQLite 3.51.3. Before it, a committed write could be lost when two processes checkpoint the log at once.
-const OLDEST_SQLITE: i32 = 3_051_003;
-/// Marks the file as ours: "outc".
-const APPLICATION: i32 = 0x6f75_7463;
-/// Of the tables below.
-const FORMAT: i32 = 1;
-/// Of a page. A commit changes a few bytes of some pages, and each of them goes into the log; smaller ones take longer to
-/// change, as they are full sooner.
-const PAGE_BYTES: i64 = 2048;
-/// When the log goes into the database.
-const LOG_BYTES: i64 = 4 << 20;
-/// The same on a disk that is nearly full.
-const SHORT_LOG_BYTES: i64 = 256 << 10;
-/// How long to wait for another process's commit.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-const TABLES: &str = "
-    CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
-    CREATE TABLE last (version INTEGER NOT NULL);
-    INSERT INTO last VALUES (0);
-";
+use opening::{
+    LOG_BYTES, OLDEST_SQLITE, PAGE_BYTES, SHORT_LOG_BYTES, check_is_ours, damaged, describe, prepare_to_read,
+    set_up,
+};
 
 /// A store in one file, and SQLite's write-ahead log beside it. Several processes of one machine may have it open.
 ///
@@ -133,6 +117,25 @@ impl SqliteStore {
         Ok(store)
     }
 
+    /// Writes a consistent copy of the store in `source` to the file `target`, which is empty or not there, and makes it
+    /// durable. The store may be in use.
+    pub fn copy(source: &Path, target: &Path) -> Result<()> {
+        let name = source.display().to_string();
+        let copied = Connection::open_with_flags(source, OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(|from| {
+            let tables = prepare_to_read(&from)?;
+            if let Err(error) = check_is_ours(&from, tables, &name)? {
+                return Ok(Err(error));
+            }
+            from.execute("VACUUM INTO ?1", [target.display().to_string()]).map(|_| Ok(()))
+        });
+        copied.map_err(|e| describe("copy", &name, &e))??;
+        let synced = File::open(target).and_then(|file| file.sync_all());
+        synced.map_err(|error| {
+            let text = format!("cannot sync {}: {error}; see whether its disk works", target.display());
+            Error::new(ErrorKind::Io, text)
+        })
+    }
+
     /// Moves what is in the log into the database, and gives the room of the log back to the disk.
     fn empty_log(&self) -> rusqlite::Result<()> {
         self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
@@ -147,17 +150,22 @@ impl SqliteStore {
         self.log = Arc::new(log);
     }
 
-    fn find(&self, key: &[u8]) -> rusqlite::Result<Option<Versioned>> {
+    fn find(&self, key: &[u8]) -> Result<Option<Versioned>> {
         if self.in_group
             && let Some(known) = self.known.entries.borrow().get(key)
         {
             return Ok(known.clone());
         }
-        let mut statement =
-            self.connection.prepare_cached("SELECT value, version FROM entries WHERE key = ?1")?;
-        let found = statement.query_row([key], |row| versioned(row, 0)).optional()?;
+        let found = self.find_summed(key).map_err(|e| self.failed("read", &e))?;
+        let found = found.map(|(found, sum)| check_sum(key, found, sum)).transpose()?;
         self.note(key, || found.clone());
         Ok(found)
+    }
+
+    fn find_summed(&self, key: &[u8]) -> rusqlite::Result<Option<Summed>> {
+        let mut statement =
+            self.connection.prepare_cached("SELECT value, version, sum FROM entries WHERE key = ?1")?;
+        statement.query_row([key], |row| summed(row, 0)).optional()
     }
 
     /// Remembers in a group what a key has.
@@ -176,28 +184,18 @@ impl SqliteStore {
         }
     }
 
-    fn find_range(
-        &self,
-        from: &[u8],
-        until: &[u8],
-        most: usize,
-    ) -> rusqlite::Result<Vec<(Vec<u8>, Versioned)>> {
+    fn find_range(&self, from: &[u8], until: &[u8], most: usize) -> rusqlite::Result<Vec<(Vec<u8>, Summed)>> {
         let mut statement = self.connection.prepare_cached(
-            "SELECT key, value, version FROM entries WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
+            "SELECT key, value, version, sum FROM entries WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
         )?;
         let most = most.min(MAX_RANGE) as i64;
         let found =
-            statement.query_map(params![from, until, most], |row| Ok((row.get(0)?, versioned(row, 1)?)))?;
+            statement.query_map(params![from, until, most], |row| Ok((row.get(0)?, summed(row, 1)?)))?;
         found.collect()
     }
 
-    fn holds(&self, guard: &Guard) -> rusqlite::Result<bool> {
-        if self.in_group {
-            return Ok(self.find(&guard.key)?.map(|found| found.version) == guard.version);
-        }
-        let mut statement = self.connection.prepare_cached("SELECT version FROM entries WHERE key = ?1")?;
-        let found: Option<i64> = statement.query_row([&guard.key], |row| row.get(0)).optional()?;
-        Ok(found.map(|version| version as u64) == guard.version)
+    fn holds(&self, guard: &Guard) -> Result<bool> {
+        Ok(self.find(&guard.key)?.map(|found| found.version) == guard.version)
     }
 
     fn execute(&self, sql: &str) -> rusqlite::Result<()> {
@@ -209,12 +207,16 @@ impl SqliteStore {
     }
 
     /// Guards and writes, within a transaction that is already begun.
-    fn apply(&self, guards: &[Guard], writes: &[Write]) -> rusqlite::Result<Outcome> {
+    fn apply(&self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
         for guard in guards {
             if !self.holds(guard)? {
                 return Ok(Outcome::Conflict);
             }
         }
+        self.write_all(writes).map_err(|e| self.failed("write", &e))
+    }
+
+    fn write_all(&self, writes: &[Write]) -> rusqlite::Result<Outcome> {
         let version = self.next_version()?;
         for write in writes {
             let written = || write.value.clone().map(|value| Versioned { value, version: version as u64 });
@@ -222,8 +224,10 @@ impl SqliteStore {
             match &write.value {
                 Some(value) => self
                     .connection
-                    .prepare_cached("REPLACE INTO entries VALUES (?1, ?2, ?3)")?
-                    .execute(params![write.key, value, version])?,
+                    .prepare_cached(
+                        "REPLACE INTO entries (key, value, version, sum) VALUES (?1, ?2, ?3, ?4)",
+                    )?
+                    .execute(params![write.key, value, version, sum(&write.key, value, version as u64)])?,
                 None => self
                     .connection
                     .prepare_cached("DELETE FROM entries WHERE key = ?1")?
@@ -286,12 +290,23 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
         self.log.check()?;
-        self.find(key).map_err(|e| self.failed("read", &e))
+        self.find(key)
     }
 
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
         self.log.check()?;
-        self.find_range(from, until, most).map_err(|e| self.failed("read", &e))
+        let found = self.find_range(from, until, most).map_err(|e| self.failed("read", &e))?;
+        // Pages that are out of order could lead a walk back to where it was.
+        let is_in_order = found.is_sorted_by(|(one, _), (next, _)| one < next)
+            && found.iter().all(|(key, _)| (from..until).contains(&key.as_slice()));
+        if !is_in_order {
+            return Err(damaged(&self.path, "records that are not in the order of their keys"));
+        }
+        let checked = found.into_iter().map(|(key, (found, sum))| {
+            let found = check_sum(&key, found, sum)?;
+            Ok((key, found))
+        });
+        checked.collect()
     }
 
     fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
@@ -299,16 +314,16 @@ impl Store for SqliteStore {
         self.log.check()?;
         self.check_group()?;
         let is_alone = !self.in_group;
-        let begun = if is_alone { self.execute("BEGIN IMMEDIATE") } else { Ok(()) };
-        let applied = begun.and_then(|()| self.apply(guards, writes));
-        let applied = applied.and_then(|outcome| {
-            let ended = if is_alone { self.execute("COMMIT") } else { Ok(()) };
-            ended.map(|()| outcome)
-        });
+        let alone = |sql| {
+            let done = if is_alone { self.execute(sql) } else { Ok(()) };
+            done.map_err(|e| self.failed("write", &e))
+        };
+        let applied = alone("BEGIN IMMEDIATE").and_then(|()| self.apply(guards, writes));
+        let applied = applied.and_then(|outcome| alone("COMMIT").map(|()| outcome));
         if applied.is_err() {
             self.undo();
         }
-        let outcome = applied.map_err(|e| self.failed("write", &e))?;
+        let outcome = applied?;
         if is_alone {
             self.known.clear();
             self.log.sync()?;
@@ -359,6 +374,21 @@ impl Store for SqliteStore {
         self.log.clone()
     }
 
+    fn check(&self) -> Result<()> {
+        let check = |row: &Row<'_>| row.get::<_, String>(0);
+        let found = self.connection.query_row("PRAGMA integrity_check(1)", [], check);
+        let found = found.map_err(|e| self.failed("check", &e))?;
+        if found != "ok" {
+            return Err(damaged(&self.path, &found));
+        }
+        let latest = "SELECT (SELECT count(*) FROM last) = 1
+            AND coalesce((SELECT max(version) FROM entries) <= (SELECT version FROM last), 1)";
+        let is_latest: bool =
+            self.connection.query_row(latest, [], |row| row.get(0)).map_err(|e| self.failed("check", &e))?;
+        let what = "a number of the last commit below that of a record";
+        if is_latest { Ok(()) } else { Err(damaged(&self.path, what)) }
+    }
+
     fn end_group_unsynced(&mut self) -> Result<()> {
         let lost = self.check_group();
         if !std::mem::take(&mut self.in_group) {
@@ -375,84 +405,12 @@ impl Store for SqliteStore {
     }
 }
 
-fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Result<()>> {
-    connection.busy_timeout(PATIENCE)?;
-    // Before anything is written: a file of somebody else's stays as it is.
-    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if let Err(error) = check_is_ours(connection, tables, path)? {
-        return Ok(Err(error));
-    }
-    // Of a new file only.
-    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
-    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-    if mode != "wal" {
-        return Ok(Err(Error::invalid(format!(
-            "need a file system on which SQLite can keep a write-ahead log, have {path:?} in mode {mode}; choose \
-                 another directory"
-        ))));
-    }
-    connection.pragma_update(None, "wal_autocheckpoint", LOG_BYTES / PAGE_BYTES)?;
-    // Who needs a commit on the disk syncs the log.
-    connection.pragma_update(None, "synchronous", "NORMAL")?;
-    connection.set_prepared_statement_cache_capacity(32);
-    connection.execute_batch("BEGIN IMMEDIATE")?;
-    // Another process may have made the tables in the meantime.
-    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if tables == 0 {
-        connection.execute_batch(TABLES)?;
-        connection.pragma_update(None, "application_id", APPLICATION)?;
-        connection.pragma_update(None, "user_version", FORMAT)?;
-    }
-    connection.execute_batch("COMMIT")?;
-    // What the last who used it could not sync is in the system's memory, and perhaps not on the disk. It is written
-    // anew, into the database, before anything follows it in the log.
-    match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {}
-        checkpoint => checkpoint?,
-    }
-    check_is_ours(connection, 1, path)
-}
+/// A value with its version, and the checksum that was kept with it.
+type Summed = (Versioned, u32);
 
-fn versioned(row: &Row<'_>, first: usize) -> rusqlite::Result<Versioned> {
-    Ok(Versioned { value: row.get(first)?, version: row.get::<_, i64>(first + 1)? as u64 })
-}
-
-/// Refuses a database with tables that are not those of a store of this format.
-fn check_is_ours(connection: &Connection, tables: i64, path: &str) -> rusqlite::Result<Result<()>> {
-    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
-    let (application, format) = (pragma("application_id")?, pragma("user_version")?);
-    if tables == 0 || (application, format) == (APPLICATION, FORMAT) {
-        return Ok(Ok(()));
-    }
-    let have = if application == APPLICATION {
-        format!("format {format}")
-    } else {
-        "a database of something else".to_owned()
-    };
-    Ok(Err(Error::invalid(format!(
-        "need a metadata store of format {FORMAT}, have {have} in {path}; choose another file, or the version of outcore \
-         that wrote it"
-    ))))
-}
-
-fn describe(what: &str, path: &str, error: &rusqlite::Error) -> Error {
-    let (kind, fix) = match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => (ErrorKind::DiskFull, "make room on its disk"),
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            (ErrorKind::Busy, "wait for the other process that is writing to it, or end it")
-        }
-        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
-            (ErrorKind::ReadOnly, "let this user write to it and to its directory")
-        }
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            (ErrorKind::Corrupt, "restore it from a backup")
-        }
-        Some(ErrorCode::CannotOpen) => {
-            (ErrorKind::NotFound, "make its directory, or let this user write there")
-        }
-        _ => (ErrorKind::Io, "see whether its disk works"),
-    };
-    Error::new(kind, format!("need to {what} the metadata store {path}, have: {error}; {fix}"))
+fn summed(row: &Row<'_>, first: usize) -> rusqlite::Result<Summed> {
+    let versioned = Versioned { value: row.get(first)?, version: row.get::<_, i64>(first + 1)? as u64 };
+    Ok((versioned, row.get(first + 2)?))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use outcore_core::{ErrorKind, ManagerReply, ManagerRequest, ServerAddress, ServerId};
+use outcore_core::{ErrorKind, Handle, ManagerReply, ManagerRequest, ServerAddress, ServerId};
 use outcore_server::manager::Manager;
 use outcore_server::store::{MemoryStore, SqliteStore, Store};
 
@@ -18,7 +18,8 @@ fn new_server<S: Store>(manager: &mut Manager<S>) -> u32 {
 
 fn add(id: u32) -> ManagerRequest {
     let address = format!("tcp:h{id}:1");
-    ManagerRequest::AddServer { server: ServerAddress { id: ServerId(id), addresses: vec![address] } }
+    let server = ServerAddress { id: ServerId(id), addresses: vec![address] };
+    ManagerRequest::AddServer { server, highest: Handle(0) }
 }
 
 #[test]

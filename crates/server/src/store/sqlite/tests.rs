@@ -1,5 +1,6 @@
 //! The store in SQLite: it conforms, and does what is its own affair.
 
+use super::opening::APPLICATION;
 use super::*;
 use crate::store::MemoryStore;
 use crate::store::conformance::{self, guard, put};
@@ -69,9 +70,8 @@ fn a_store_with_larger_pages_keeps_them() {
     let path = root.path().join("metadata");
     let earlier = Connection::open(&path).unwrap();
     earlier.pragma_update(None, "page_size", 4096).unwrap();
-    earlier.execute_batch(TABLES).unwrap();
+    earlier.execute_batch(UNSUMMED_TABLES).unwrap();
     earlier.pragma_update(None, "application_id", APPLICATION).unwrap();
-    earlier.pragma_update(None, "user_version", FORMAT).unwrap();
     drop(earlier);
     let page_bytes = |store: &SqliteStore| -> i64 {
         store.connection.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap()
@@ -81,6 +81,114 @@ fn a_store_with_larger_pages_keeps_them() {
     assert_eq!(page_bytes(&store), 4096);
     let new = SqliteStore::open(root.path().join("new")).unwrap();
     assert_eq!(page_bytes(&new), PAGE_BYTES);
+}
+
+/// As the format before had them.
+const UNSUMMED_TABLES: &str = "
+    CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE last (version INTEGER NOT NULL);
+    INSERT INTO last VALUES (7);
+    PRAGMA user_version = 1;
+";
+
+#[test]
+fn records_of_the_format_before_get_checksums() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("metadata");
+    let earlier = Connection::open(&path).unwrap();
+    earlier.execute_batch(UNSUMMED_TABLES).unwrap();
+    earlier.pragma_update(None, "application_id", APPLICATION).unwrap();
+    let records: Vec<(Vec<u8>, Vec<u8>)> =
+        (0..2500_u32).map(|n| (n.to_be_bytes().to_vec(), vec![n as u8; n as usize % 50])).collect();
+    earlier.execute_batch("BEGIN").unwrap();
+    for (key, value) in &records {
+        earlier.execute("INSERT INTO entries VALUES (?1, ?2, 7)", params![key, value]).unwrap();
+    }
+    earlier.execute_batch("COMMIT").unwrap();
+    drop(earlier);
+    for _ in 0..2 {
+        let mut store = SqliteStore::open(&path).unwrap();
+        for (key, value) in &records {
+            let found = store.get(key).unwrap().unwrap();
+            assert_eq!((&found.value, found.version), (value, 7));
+        }
+        let again = put(&records[5].0, &records[5].1);
+        assert!(matches!(
+            store.commit(&[guard(&records[4].0, Some(7))], &[again]).unwrap(),
+            Outcome::Done(8..)
+        ));
+        store.connection.execute("UPDATE entries SET version = 7", []).unwrap();
+        store.connection.execute("UPDATE last SET version = 7", []).unwrap();
+        // The version is a part of what is summed; here all but one are as they were.
+        let error = store.get(&records[5].0).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+        let mend = params![records[5].0, sum(&records[5].0, &records[5].1, 7)];
+        store.connection.execute("UPDATE entries SET sum = ?2 WHERE key = ?1", mend).unwrap();
+    }
+}
+
+#[test]
+fn no_flipped_bit_passes_for_what_was_written() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("metadata");
+    let mut store = SqliteStore::open(&path).unwrap();
+    let records: Vec<(Vec<u8>, Vec<u8>)> =
+        (0..200_u32).map(|n| (format!("key{n:03}").into_bytes(), vec![n as u8 | 1; 20])).collect();
+    for (key, value) in &records {
+        let _ = store.commit(&[], &[put(key, value)]).unwrap();
+    }
+    store.empty_log().unwrap();
+    drop(store);
+    let whole = std::fs::read(&path).unwrap();
+    let mut random = Random::new(3);
+    let (mut found, mut unseen) = (0, 0);
+    for _ in 0..300 {
+        let mut bytes = whole.clone();
+        let at = random.below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << random.below(8);
+        std::fs::write(&path, &bytes).unwrap();
+        let looked = SqliteStore::open(&path).and_then(|store| {
+            store.check()?;
+            let all = store.range(b"\0", b"\xff", 1000)?;
+            Ok(all.into_iter().map(|(key, found)| (key, found.value)).collect::<Vec<_>>())
+        });
+        match looked {
+            Err(error) => {
+                found += 1;
+                assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Invalid), "byte {at}: {error}");
+            }
+            Ok(all) => {
+                unseen += 1;
+                assert!(all == records, "byte {at} is another, and passes");
+            }
+        }
+        for name in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(root.path().join(format!("metadata{name}")));
+        }
+    }
+    assert!(found > 100, "{found} found, {unseen} where nothing lies");
+}
+
+#[test]
+fn records_out_of_order_and_a_lost_last_commit_are_found() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("metadata");
+    let mut store = SqliteStore::open(&path).unwrap();
+    for number in 0..9 {
+        let _ = store.commit(&[], &[put(format!("key{number}").as_bytes(), b"value")]).unwrap();
+    }
+    store.check().unwrap();
+    store.connection.execute("UPDATE last SET version = version - 1", []).unwrap();
+    let error = store.check().unwrap_err();
+    assert!(error.message.contains("last commit below"), "{error}");
+    drop(store);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(4).position(|bytes| bytes == b"key4").unwrap();
+    bytes[at + 3] = b'0';
+    std::fs::write(&path, &bytes).unwrap();
+    let error = SqliteStore::open(&path).unwrap().range(b"key0", b"key9", 9).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert!(error.message.contains("not in the order of their keys"), "{error}");
 }
 
 #[test]
@@ -110,9 +218,9 @@ fn what_is_not_a_store_is_refused_and_stays_as_it_is() {
 
     let later = root.path().join("later");
     let store = SqliteStore::open(&later).unwrap();
-    store.connection.pragma_update(None, "user_version", 2).unwrap();
+    store.connection.pragma_update(None, "user_version", 3).unwrap();
     drop(store);
-    assert!(SqliteStore::open(&later).unwrap_err().message.contains("have format 2"));
+    assert!(SqliteStore::open(&later).unwrap_err().message.contains("have format 3"));
     let none = SqliteStore::open(root.path().join("none/metadata")).unwrap_err();
     assert_eq!(none.kind, ErrorKind::NotFound, "{none}");
 }

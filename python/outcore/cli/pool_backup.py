@@ -1,0 +1,45 @@
+"""``outcore pool backup`` and ``outcore pool restore``."""
+
+from pathlib import Path
+
+import click
+
+from outcore import _core
+from outcore.cli.invocation import json_option, print_json
+
+
+@click.command("backup", short_help="Copy the metadata of a pool, also while it runs.")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@json_option
+def backup(directory: Path, target: Path, as_json: bool) -> None:
+    """Copy names, rights and layouts of the pool whose first directory is DIRECTORY to TARGET.
+
+    TARGET is a new file. It has every change that was made before, whether the pool runs or not.
+    The bytes of the files are not in it. Run this as the user who runs the manager.
+    """
+    _core.backup_metadata(str(directory), str(target))
+    if as_json:
+        print_json({"backup": str(target)})
+    else:
+        click.echo(f"{target} is a copy of the metadata of the pool in {directory}")
+
+
+@click.command("restore", short_help="Put a copy of its metadata into a stopped pool.")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("copy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+def restore(directory: Path, copy: Path, as_json: bool) -> None:
+    """Go back to COPY, which `outcore pool backup` made of the pool in DIRECTORY.
+
+    The pool must not run. The replaced store is kept. Files that were made since COPY have
+    no names any more: after the next start, `outcore pool fsck` lists their data. New files never
+    get their data.
+    """
+    replaced = _core.restore_metadata(str(directory), str(copy))
+    if as_json:
+        print_json({"replaced": replaced})
+        return
+    kept = "" if replaced is None else f"; what was there is in {replaced}"
+    click.echo(f"the pool in {directory} has the metadata of {copy}{kept}")
+    click.echo(f"start it, then look at it with: outcore pool fsck {directory}")
