@@ -174,6 +174,57 @@ def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObje
                 assert not base["b"].any()
 
 
+def with_ghosts(shape: tuple[int, ...], width: int) -> list[list[tuple[slice, ...]]]:
+    """What each of four processes has of a mesh, and so many cells more on each side."""
+    blocks = [
+        oc.Schema("block,block", mesh=(2, 2)).local_slices(shape, 4, rank) for rank in range(4)
+    ]
+    return [
+        [
+            tuple(
+                slice(max(part.start - width, 0), min(part.stop + width, n))
+                for part, n in zip(block, shape, strict=True)
+            )
+        ]
+        for (block,) in blocks
+    ]
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_boxes_with_ghost_cells_are_read_and_not_written(pool: oc.Pool, width: int) -> None:
+    """Also by a process that has an element in two boxes of its own."""
+    shape = (13, 11)
+    content = np.arange(143.0).reshape(shape)
+    boxes = [*with_ghosts(shape, width), [(slice(0, 9), slice(2, 7)), (slice(4, 13), slice(0, 11))]]
+    schema = oc.Schema.boxes(boxes)
+    u = oc.create_array(pool / "u", shape, chunks=(4, 3), order="F", if_exists="overwrite")
+    u[...] = content
+    with pytest.raises(InvalidError, match="overlap"):
+        oc.plan("write_all", array=u, schema=schema, processes=5, rates=RATES)
+    plan = oc.plan("read_all", array=u, schema=schema, processes=5, rates=RATES)
+    u.close()
+
+    def job(comm: ThreadComm) -> int:
+        own = boxes[comm.rank]
+        with oc.open_array(pool / "u", "r+") as u:
+            found = u.read_all(None, schema, comm, timeout=20)
+            for have, box in zip(found, own, strict=True):
+                np.testing.assert_array_equal(have, content[box])
+            assert u.collective_report is not None
+            moved = u.collective_report.bytes_moved
+            for atomic in (False, True):
+                with pytest.raises(InvalidError, match=r"overlap, .*; leave ghost cells out"):
+                    u.write_all([-each for each in found], schema, comm, timeout=20, atomic=atomic)
+        return moved
+
+    moved = whole(ThreadJob(5).run(job))
+    sizes = [sum(content[box].nbytes for box in own) for own in boxes]
+    assert moved == list(plan.process_bytes) == sizes
+    assert plan.nbytes == sum(sizes)
+    with oc.open_array(pool / "u") as u:  # whole, as it was
+        np.testing.assert_array_equal(u[...], content)
+
+
 RATES: Any = type("Rates", (), {"read_bytes_s": 1e9, "write_bytes_s": 5e8})()
 
 

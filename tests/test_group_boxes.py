@@ -94,6 +94,25 @@ def test_steps_and_checkpoints_of_boxes(above: Any) -> None:
         np.testing.assert_array_equal(alone["u"][3], state(3)["u"])
 
 
+def test_ghost_cells_are_read_at_a_restart_and_not_written(above: Any) -> None:
+    wider: Boxes = {
+        "u": [[(slice(0, 7), slice(0, 10))], [(slice(4, 12), slice(0, 10))]],
+        "v": [[(slice(0, 16),), (slice(14, 18),)], [(slice(14, 30),)]],
+    }
+
+    def work(comm: ThreadComm) -> None:
+        with oc.ArrayGroup(above / "run", SPECS, comm=comm) as group:
+            assert group.checkpoint(own(TWO, comm.rank, 0), schema=schema(TWO)) == 0
+            with pytest.raises(InvalidError, match="overlap"):
+                group.checkpoint(own(wider, comm.rank, 1), schema=schema(wider))
+            with pytest.raises(InvalidError, match="overlap"):
+                group.timestep(own(wider, comm.rank, 1), schema=schema(wider))
+            assert group.checkpoints() == [0]
+            assert_own(group.restart(schema=schema(wider)), wider, comm.rank, 0)
+
+    whole(ThreadJob(2).run(work))
+
+
 def test_what_no_box_has_is_zero(above: Any) -> None:
     box = (slice(2, 4), slice(1, 9))
     with oc.ArrayGroup(above / "run", {"u": SPECS["u"]}) as group:

@@ -165,12 +165,12 @@ class Call:
         self._found = MemorySchema.boxes([[] for _ in range(comm.size)])
         try:
             schema = Schema.of(self._schema)
-            self._found = schema.on(self._array.shape, comm.size)
+            is_write = self._verb == "write_all"
+            self._found = schema.on(self._array.shape, comm.size, is_write=is_write)
             self._check_pool()
             self._check_own()
             self._check_same()
             shapes = schema.local_shapes(self._array.shape, comm.size, comm.rank)
-            is_write = self._verb == "write_all"
             arrays = arrays_of(local, shapes, self._array.dtype, comm.rank, is_write=is_write)
         except Exception as error:
             failed = error
@@ -262,6 +262,7 @@ class Call:
     def _check_whole(self) -> None:
         """Refuse to replace an array by one of which a part was never written."""
         shape, comm, schema = self._array.shape, self._comm, Schema.of(self._schema)
+        schema.on(shape, comm.size, is_write=True)
         given = sum(schema.nbytes(shape, comm.size, rank, 1) for rank in range(comm.size))
         if given != math.prod(shape):
             raise InvalidError(

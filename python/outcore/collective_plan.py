@@ -217,7 +217,7 @@ def _plan(
     *,
     meets: bool,
 ) -> CollectivePlan:
-    found = schema.on(target.shape, processes)
+    found = schema.on(target.shape, processes, is_write=verb == "write_all")
     server_bytes: dict[int, int] = {}
     process_bytes = [0] * processes
     messages: list[dict[int, int]] = [{} for _ in range(processes)]

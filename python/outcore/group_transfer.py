@@ -193,7 +193,7 @@ def write(
     """
     if ranks.size > 1 or has_boxes(schema):
         is_collective = isinstance(array.path, PoolPath)
-        _check_schema(array, schema, ranks, local if is_collective else None)
+        _check_schema(array, schema, ranks, local if is_collective else None, is_write=True)
         if is_collective:
             write_all = functools.partial(array.write_all, timeout=ranks.timeout_s, memory=memory)
             ranks.each(lambda: write_all(local, schema, ranks.given, progress=progress))
@@ -210,7 +210,7 @@ def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False
         If there are several ranks, and `schema` does not say what each is to have.
     """
     if ranks.size > 1 or has_boxes(schema):
-        _check_schema(array, schema, ranks)
+        _check_schema(array, schema, ranks, is_write=False)
         if isinstance(array.path, PoolPath):
             read_all = functools.partial(array.read_all, timeout=ranks.timeout_s)
             found: Own | None = ranks.each(
@@ -298,7 +298,9 @@ def _count(progress: ProgressLike) -> None:
         progress(1.0, 0.0)
 
 
-def _check_schema(array: Array, schema: Any, ranks: Ranks, local: "Own | None" = None) -> None:
+def _check_schema(
+    array: Array, schema: Any, ranks: Ranks, local: "Own | None" = None, *, is_write: bool
+) -> None:
     """Refuse on all ranks what one refuses, before one of them opens the array's files.
 
     That is a schema that is missing, or is not that of the first rank; and what a rank has, where
@@ -316,6 +318,7 @@ def _check_schema(array: Array, schema: Any, ranks: Ranks, local: "Own | None" =
                 f"need the same schema= of {array.path} on every rank, have {mine} and on the "
                 "first another; give the same everywhere"
             )
+        mine.on(array.shape, ranks.size, is_write=is_write)
         if local is not None:
             shapes = mine.local_shapes(array.shape, ranks.size, ranks.rank)
             arrays_of(local, shapes, array.dtype, ranks.rank, is_write=True)

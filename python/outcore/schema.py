@@ -49,7 +49,8 @@ class Schema:
         ----------
         boxes
             For each process a list of its boxes, which may be empty; each box a tuple of slices
-            without steps. Boxes must not overlap, and need not cover the array.
+            without steps. Boxes need not cover the array. They may overlap where processes read,
+            as those with ghost cells do; a write refuses that.
         """
         schema = cls.__new__(cls)
         schema._rules, schema._mesh = (), None
@@ -117,13 +118,13 @@ class Schema:
         """Say the same of the same schemas, and something else of others."""
         return repr((self._rules, self._mesh, self._boxes)).encode()
 
-    def on(self, shape: tuple[int, ...], size: int) -> MemorySchema:
+    def on(self, shape: tuple[int, ...], size: int, *, is_write: bool = False) -> MemorySchema:
         """Apply the schema to an array of this shape and `size` processes.
 
         Raises
         ------
         InvalidError
-            If it does not fit them.
+            If it does not fit them, or has boxes that overlap and `is_write` is set.
         """
         if self._boxes is not None:
             found = MemorySchema.boxes(
@@ -135,6 +136,8 @@ class Schema:
             runs = [_run(rule) for rule in over.rules]
             found = MemorySchema.mesh([n for rule, n in pairs if rule != "*"], runs)
         found.shapes(shape, size, 0)
+        if is_write:
+            found.check_disjoint(shape)
         return found
 
     def distribution(self, shape: tuple[int, ...], size: int) -> Distribution:

@@ -88,6 +88,9 @@ impl CollectivePlan {
         let grid = ChunkGrid::new(spec.grid.clone())?;
         let shape = &spec.grid.shape;
         spec.schema.check(shape, spec.ranks)?;
+        if spec.write {
+            spec.schema.check_disjoint(shape)?;
+        }
         if spec.shard >= grid.shards() {
             return Err(Error::invalid(format!(
                 "an array of {} shard files has no shard {}",
@@ -239,7 +242,7 @@ impl CollectivePlan {
         share
     }
 
-    /// Bytes of a piece that are in the memory of processes.
+    /// Bytes of a piece that processes give or take. Elements that several of them read count for each.
     pub fn shared_bytes(&self, piece: &PlannedPiece) -> u64 {
         match self.covers_all {
             true => self.element_bytes(piece),

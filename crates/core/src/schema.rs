@@ -35,7 +35,7 @@ pub enum MemorySchema {
         /// How each dimension is.
         dims: Vec<Distribution>,
     },
-    /// The boxes of each process, which must not overlap.
+    /// The boxes of each process. They may overlap where a process reads, as ghost cells do, but not where it writes.
     Boxes(Vec<Vec<ElementBox>>),
 }
 
@@ -117,6 +117,15 @@ impl MemorySchema {
         }
     }
 
+    /// Refuses a schema by which two processes, or one process twice, would write an element. The schema must have
+    /// passed [`MemorySchema::check`].
+    pub fn check_disjoint(&self, shape: &[u64]) -> Result<()> {
+        match self {
+            Self::Mesh { .. } => Ok(()),
+            Self::Boxes(boxes) => check_disjoint(boxes, shape.len()),
+        }
+    }
+
     /// What a process has: each part is one array in its memory, with an [`Axis`] for each dimension. Parts without
     /// elements are there too. The schema must have passed [`MemorySchema::check`].
     pub fn parts(&self, shape: &[u64], rank: u64) -> Vec<Vec<Axis>> {
@@ -193,8 +202,7 @@ fn check_boxes(boxes: &[Vec<ElementBox>], shape: &[u64], ranks: u64) -> Result<(
             boxes.len()
         )));
     }
-    let all = || boxes.iter().enumerate().flat_map(|(rank, own)| own.iter().map(move |part| (rank, part)));
-    for (rank, part) in all() {
+    for (rank, part) in ranked(boxes) {
         let fits = part.start.len() == shape.len()
             && part.shape.len() == shape.len()
             && part
@@ -210,20 +218,30 @@ fn check_boxes(boxes: &[Vec<ElementBox>], shape: &[u64], ranks: u64) -> Result<(
             )));
         }
     }
+    Ok(())
+}
+
+/// Each box with the number of its process.
+fn ranked(boxes: &[Vec<ElementBox>]) -> impl Iterator<Item = (usize, &ElementBox)> {
+    boxes.iter().enumerate().flat_map(|(rank, own)| own.iter().map(move |part| (rank, part)))
+}
+
+fn check_disjoint(boxes: &[Vec<ElementBox>], dims: usize) -> Result<()> {
     // Along the first dimension: only boxes that begin before another one ends there can overlap it.
-    let mut sorted: Vec<(usize, &ElementBox)> = all().filter(|(_, part)| !part.shape.contains(&0)).collect();
+    let mut sorted: Vec<(usize, &ElementBox)> =
+        ranked(boxes).filter(|(_, part)| !part.shape.contains(&0)).collect();
     sorted.sort_by_key(|(_, part)| part.start[0]);
     for (number, (rank, part)) in sorted.iter().enumerate() {
         let end = part.start[0] + part.shape[0];
         for (other_rank, other) in sorted[number + 1..].iter().take_while(|(_, other)| other.start[0] < end) {
-            let overlap = (0..shape.len()).all(|dim| {
+            let overlap = (0..dims).all(|dim| {
                 part.start[dim] < other.start[dim] + other.shape[dim]
                     && other.start[dim] < part.start[dim] + part.shape[dim]
             });
             if overlap {
                 return Err(Error::invalid(format!(
                     "the box from {:?} on of shape {:?} of process {rank} and the box from {:?} on of shape {:?} of process \
-                     {other_rank} overlap; give each element to one process",
+                     {other_rank} overlap, and a write takes each element from one process; leave ghost cells out of the boxes of a write",
                     part.start, part.shape, other.start, other.shape
                 )));
             }
@@ -326,7 +344,21 @@ mod tests {
         assert!(boxes(vec![vec![]]).unwrap_err().contains("need the boxes of 2 processes, have those of 1"));
         assert!(boxes(vec![vec![part([0, 3], [1, 2])], vec![]]).unwrap_err().contains("process 0 is not in"));
         assert!(boxes(vec![vec![part([u64::MAX, 0], [2, 2])], vec![]]).is_err());
-        let overlap = boxes(vec![vec![part([0, 0], [2, 2])], vec![part([1, 1], [1, 1])]]).unwrap_err();
-        assert!(overlap.contains("of process 0 and") && overlap.contains("process 1 overlap"), "{overlap}");
+    }
+
+    #[test]
+    fn boxes_may_overlap_where_they_are_read_only() {
+        let part = |start: u64, count: u64| ElementBox { start: vec![start], shape: vec![count] };
+        let schema = |boxes: &[&[ElementBox]]| {
+            let schema = MemorySchema::Boxes(boxes.iter().map(|own| own.to_vec()).collect());
+            schema.check(&[9], boxes.len() as u64).unwrap();
+            schema.check_disjoint(&[9]).map_err(|e| e.message)
+        };
+        assert!(schema(&[&[part(4, 2), part(0, 4)], &[part(6, 3), part(5, 0)]]).is_ok());
+        let shared = schema(&[&[part(0, 5)], &[part(4, 2)]]).unwrap_err();
+        assert!(shared.contains("of process 0 and") && shared.contains("process 1 overlap"), "{shared}");
+        assert!(schema(&[&[part(0, 5), part(3, 1)], &[]]).is_err(), "of one process");
+        let mesh = MemorySchema::Mesh { mesh: vec![2], dims: vec![Distribution::Block] };
+        assert!(mesh.check_disjoint(&[9]).is_ok());
     }
 }

@@ -52,6 +52,11 @@ impl MemorySchema {
         Self(outcore_core::MemorySchema::Boxes(boxes.into_iter().map(own).collect()))
     }
 
+    /// Refuses boxes that overlap, which nobody may write.
+    fn check_disjoint(&self, py: Python<'_>, shape: Vec<u64>) -> PyResult<()> {
+        self.0.check_disjoint(&shape).or_raise(py)
+    }
+
     /// Shapes of the arrays that one of `ranks` processes has of an array of this shape.
     fn shapes(&self, py: Python<'_>, shape: Vec<u64>, ranks: u64, rank: u64) -> PyResult<Vec<Vec<u64>>> {
         self.0.check(&shape, ranks).or_raise(py)?;
