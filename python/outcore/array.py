@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import operator
 import threading
 from collections.abc import Iterable
 from types import TracebackType
@@ -34,7 +35,7 @@ from outcore.foreign_shards import refuse_foreign
 from outcore.index_masks import select_listed
 from outcore.placement import placement_of
 from outcore.report import Report
-from outcore.selection import is_listed, select
+from outcore.selection import index_array, is_listed, one_for_each, select
 from outcore.streams import BlockStream, Box
 from outcore.volumes import AnyPath, PathLike, Place, place
 from outcore.zarr_format import Metadata
@@ -106,6 +107,22 @@ class Array(ArrayOperand):
     def order(self) -> str:
         """Order of the elements in a chunk, ``"C"`` or ``"F"``."""
         return self.metadata.order
+
+    @property
+    def T(self) -> "Array":  # noqa: N802  NumPy's name
+        """The transpose of a matrix, a `TransposedArray`; nothing is read. A vector is its own.
+
+        Raises
+        ------
+        InvalidError
+            If it has more than two dimensions.
+        """
+        if self.ndim > 2:
+            raise InvalidError(
+                f"need a matrix to transpose, have {self!r}; read a part of it, and call its "
+                "transpose()"
+            )
+        return self if self.ndim == 1 else TransposedArray(self)
 
     @property
     def is_closed(self) -> bool:
@@ -400,6 +417,85 @@ class Array(ArrayOperand):
         newest = read_metadata(self._place) if self.metadata.growing else self.metadata
         write_metadata(self._place, dataclasses.replace(newest, state=state, why=why, made=made))
         self.metadata = dataclasses.replace(self.metadata, state=state, why=why, made=made)
+
+
+class TransposedArray(Array):
+    """The transpose of a matrix on disk, ``A.T``, to read; nothing is copied.
+
+    A matrix in order ``"F"`` is one in order ``"C"`` as its transpose, with shape and chunks
+    reversed. So solvers and products take it, and read what they read of a matrix that was stored
+    that way.
+
+    Attributes
+    ----------
+    array
+        The matrix itself. Closing either closes both.
+    """
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.mode = array, "r"
+        self._place = array.place._replace(is_transposed=True)
+        self._is_counted, self._counting = True, threading.Lock()
+        self.collective_report = self.report = None
+
+    def __repr__(self) -> str:
+        return f"<transpose of {self.array!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.attrgetter("T"), (self.array,)
+
+    @property
+    def metadata(self) -> Metadata:  # type: ignore[override]  # it follows an array that grows
+        """Describe the transpose."""
+        return self.array.metadata.transposed()
+
+    @property
+    def T(self) -> Array:  # noqa: N802  NumPy's name
+        """The matrix itself."""
+        return self.array
+
+    def _open(self) -> ArrayFile:
+        return self.array._open()
+
+    def __getitem__(self, key: Any) -> Any:
+        if is_listed(key):
+            only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+            if not isinstance(only, tuple) and (mask := index_array(only)).ndim > 1:
+                return self._masked(mask)
+        else:
+            select(key, self.shape)  # it names the dimensions as the caller counts them
+        rows, columns = one_for_each(key, 2)
+        return self.array[columns, rows].T
+
+    def _masked(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Take elements in C order of the transpose: columns of the matrix, one after another."""
+        found: npt.NDArray[Any] = self.array[mask.T]
+        rows, columns = np.nonzero(mask)
+        out = np.empty_like(found)
+        out[np.lexsort((rows, columns))] = found
+        return out
+
+    def chunk_boxes(self) -> Iterable[Box]:
+        """Yield the box of each chunk, in the order of those of the matrix."""
+        return (box[::-1] for box in self.array.chunk_boxes())
+
+    def info(self) -> Info:
+        """Describe the matrix itself."""
+        return self.array.info()
+
+    def refresh(self) -> "Array":
+        """Reload the metadata of the matrix."""
+        self.array.refresh()
+        return self
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the matrix was closed."""
+        return self.array.is_closed
+
+    def close(self) -> None:
+        """Close the matrix."""
+        self.array.close()
 
 
 def open_array(

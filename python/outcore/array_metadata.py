@@ -11,7 +11,10 @@ _GENERATION = "outcore.generation"
 
 
 def read_metadata(where: Place) -> Metadata:
-    """Read the metadata of an array of outcore's own layout, in whatever state it is."""
+    """Read the metadata of an array of outcore's own layout, in whatever state it is.
+
+    Of a place that is transposed, this describes the transpose.
+    """
     try:
         text = where.volume.read_small(where.inside("zarr.json"))
     except NotFoundError:
@@ -23,7 +26,7 @@ def read_metadata(where: Place) -> Metadata:
             f"{where.path} is Zarr, but no array of outcore's own layout; read it with "
             "zarr.open_array and copy it with oc.from_array"
         )
-    return metadata
+    return metadata.transposed() if where.is_transposed else metadata
 
 
 def _refuse_group(text: bytes, where: Place) -> None:

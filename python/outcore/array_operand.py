@@ -1,4 +1,4 @@
-"""An array on disk as an operand of NumPy: products by blocks, a lazy transpose, implicit loads."""
+"""An array on disk as an operand of NumPy: products by blocks, implicit loads."""
 
 import math
 import warnings
@@ -11,14 +11,13 @@ import numpy.typing as npt
 from outcore import budget, linalg
 from outcore.elements import array_of
 from outcore.errors import InvalidError, LargeLoadWarning
-from outcore.selection import index_array, is_listed, one_for_each, select
 from outcore.sizes import format_bytes
 
 _BY_BLOCKS = ("float32", "float64", "complex64", "complex128")
 
 
 class ArrayOperand(ABC):
-    """An array on disk, or its transpose, as NumPy uses it.
+    """An array on disk as NumPy uses it.
 
     ``A @ x`` and ``x @ A`` with an `x` in memory are computed by blocks, in the default budget of
     `outcore.linalg.matmul`. Other functions of NumPy load the whole array.
@@ -36,24 +35,6 @@ class ArrayOperand(ABC):
 
     @abstractmethod
     def __getitem__(self, key: Any) -> Any: ...
-
-    @property
-    def T(self) -> "ArrayOperand":  # noqa: N802  NumPy's name
-        """The transpose of a matrix, a `TransposedArray`; nothing is read. A vector is its own.
-
-        Raises
-        ------
-        InvalidError
-            If it has more than two dimensions.
-        """
-        if self.ndim > 2:
-            raise InvalidError(
-                f"need a matrix to transpose, have {self!r}; read a part of it, and call its "
-                "transpose()"
-            )
-        if isinstance(self, TransposedArray):
-            return self.array
-        return self if self.ndim == 1 else TransposedArray(self)
 
     @property
     def ndim(self) -> int:
@@ -104,53 +85,6 @@ class ArrayOperand(ABC):
 
     def __rmatmul__(self, other: Any) -> Any:
         return product(other, self) if _is_operand(other) else NotImplemented
-
-
-class TransposedArray(ArrayOperand):
-    """The transpose of a matrix on disk, ``A.T``; nothing is copied.
-
-    It can be indexed, multiplied with ``@``, and passed to `outcore.linalg.matmul`,
-    `outcore.linalg.solve_triangular` and `outcore.from_array`.
-
-    Attributes
-    ----------
-    array
-        The matrix itself.
-    """
-
-    def __init__(self, array: ArrayOperand) -> None:
-        self.array = array
-
-    def __repr__(self) -> str:
-        return f"<transpose of {self.array!r}>"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Elements along each dimension."""
-        return self.array.shape[::-1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        return self.array.dtype
-
-    def __getitem__(self, key: Any) -> Any:
-        if is_listed(key):
-            only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
-            if not isinstance(only, tuple) and (mask := index_array(only)).ndim > 1:
-                return self._masked(mask)
-        else:
-            select(key, self.shape)  # it names the dimensions as the caller counts them
-        rows, columns = one_for_each(key, 2)
-        return self.array[columns, rows].T
-
-    def _masked(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Take elements in C order of the transpose: columns of the matrix, one after another."""
-        found: npt.NDArray[Any] = self.array[mask.T]
-        rows, columns = np.nonzero(mask)
-        out = np.empty_like(found)
-        out[np.lexsort((rows, columns))] = found
-        return out
 
 
 def _is_operand(given: Any) -> bool:

@@ -87,6 +87,11 @@ class Call:
     @property
     def _path(self) -> PoolPath:
         path = self._array.path
+        if self._array.place.is_transposed:
+            raise InvalidError(
+                f"{self._verb} needs an array, have the {self._array!r}; call it on the array, and "
+                "transpose what each process has"
+            )
         if not isinstance(path, PoolPath):
             raise InvalidError(
                 f"{self._verb} needs an array in a pool, have the plain path {path}; make it in "

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeAlias
 
 from outcore import pool_locks, rights
 from outcore._core import Volume
-from outcore.array_operand import TransposedArray
 from outcore.elements import in_memory
 from outcore.errors import (
     BusyError,
@@ -35,12 +34,34 @@ _FRESH = re.compile(r".+\.[0-9]+\.new")
 """Names of small files that are written anew, before they are renamed to their own."""
 
 
+_TRANSPOSE = "the transpose of "
+
+
 class Place(NamedTuple):
-    """A name on a volume, and the path that the user knows it by."""
+    """A name on a volume, and the path that the user knows it by.
+
+    With ``is_transposed`` it stands for the transpose of the array there.
+    """
 
     volume: Volume
     name: str
     path: AnyPath
+    is_transposed: bool = False
+
+    @property
+    def source(self) -> str:
+        """The path, or ``the transpose of`` it: how records and messages name a matrix."""
+        return f"{_TRANSPOSE}{self.path}" if self.is_transposed else str(self.path)
+
+    @property
+    def stem(self) -> str:
+        """The path to which suffixes of results are appended."""
+        return f"{self.path}.T" if self.is_transposed else str(self.path)
+
+    @property
+    def title(self) -> str:
+        """The last part of `stem`."""
+        return f"{self.path.name}.T" if self.is_transposed else self.path.name
 
     def inside(self, name: str) -> str:
         """Name, on the volume, of something below this."""
@@ -79,11 +100,6 @@ def as_path(path: PathLike) -> AnyPath:
     """Make a path absolute; a URL of a pool becomes a path in it."""
     if isinstance(path, PoolPath):
         return path
-    if isinstance(path, TransposedArray):
-        raise InvalidError(
-            f"need a matrix on disk, have the {path!r}, which this call does not take; solve with "
-            "the factors of the matrix and trans='T', or copy the transpose with oc.from_array"
-        )
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         if found := in_memory(path):
@@ -122,6 +138,12 @@ def place(path: PathLike) -> Place:
     while not root.is_dir() and root.parent != root:
         root = root.parent
     return Place(Volume(str(root)), str(full.relative_to(root)), full)
+
+
+def place_of_source(source: str) -> Place:
+    """Find what `Place.source` names."""
+    found = place(source.removeprefix(_TRANSPOSE))
+    return found._replace(is_transposed=source.startswith(_TRANSPOSE))
 
 
 def on_one_disk(one: AnyPath, other: AnyPath) -> bool:

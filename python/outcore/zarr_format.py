@@ -30,6 +30,9 @@ TALL = 8
 """A matrix of this many times as many rows as columns is made to have its rows go by."""
 
 _FORMAT = 1
+_TRANSPOSED = {"row-major": "column-major", "column-major": "row-major"}
+"""Orders of the chunks of a transpose that have another name."""
+
 _ZARR_NAMES = {
     "bool": "bool",
     **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
@@ -47,7 +50,8 @@ class Metadata:
     chunks of a block along each dimension, of chunks in blocks, which a ``disk_schema`` asks for.
     Slots of chunks are padded to ``slot_align_bytes``. An array that is ``growing`` along its first
     dimension has shard files of its own for each row of chunks, and blocks in each of these.
-    ``made`` identifies the call that made a whole array, for ``if_exists="open"``.
+    ``made`` identifies the call that made a whole array, for ``if_exists="open"``. Where
+    ``is_transposed`` is set this is the transpose of what ``zarr.json`` describes.
     """
 
     shape: tuple[int, ...]
@@ -65,6 +69,19 @@ class Metadata:
     block_chunks: tuple[int, ...] | None = None
     disk_schema: DiskSchema | None = None
     made: dict[str, Any] | None = None
+    is_transposed: bool = False
+
+    def transposed(self) -> "Metadata":
+        """Describe the transpose of the array, in the same files."""
+        return dataclasses.replace(
+            self,
+            shape=self.shape[::-1],
+            chunks=self.chunks[::-1],
+            order="C" if self.order == "F" else "F",
+            chunk_order=_TRANSPOSED.get(self.chunk_order, self.chunk_order),
+            dims=None if self.dims is None else self.dims[::-1],
+            is_transposed=not self.is_transposed,
+        )
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -81,7 +98,8 @@ class Metadata:
         """Chunks of a block along each dimension, also that along which the array grows."""
         if self.block_chunks is None:
             return None
-        return (1, *self.block_chunks) if self.growing else self.block_chunks
+        found = (1, *self.block_chunks) if self.growing else self.block_chunks
+        return found[::-1] if self.is_transposed else found
 
     @property
     def block(self) -> tuple[int, ...] | None:
@@ -106,6 +124,8 @@ class Metadata:
 
     def grid(self) -> Grid:
         """Compute the layout on disk."""
+        if self.is_transposed:
+            return self.transposed().grid().transposed()
         return Grid(
             list(self.shape),
             list(self.chunks),

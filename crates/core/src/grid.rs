@@ -18,6 +18,16 @@ pub enum StorageOrder {
     F,
 }
 
+impl StorageOrder {
+    /// The order of the same elements in the transpose.
+    fn transposed(self) -> Self {
+        match self {
+            Self::C => Self::F,
+            Self::F => Self::C,
+        }
+    }
+}
+
 /// What an array's creator chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GridSpec {
@@ -57,9 +67,12 @@ pub struct ChunkGrid {
     counts: Vec<u64>,
     shard_chunks: Vec<u64>,
     shard_counts: Vec<u64>,
+    /// Place of each chunk of a shard, by its row-major number.
     ranks: Vec<u32>,
     slots: u64,
     slot_bytes: u64,
+    /// Whether the files name and number their chunks with the dimensions reversed.
+    is_transposed: bool,
 }
 
 impl ChunkGrid {
@@ -128,7 +141,30 @@ impl ChunkGrid {
         if let Some(places) = &spec.column_places {
             slots = place_columns(&spec, &counts, &shard_counts, places, &mut ranks)?;
         }
-        Ok(Self { spec, counts, shard_chunks, shard_counts, ranks, slots, slot_bytes })
+        Ok(Self { spec, counts, shard_chunks, shard_counts, ranks, slots, slot_bytes, is_transposed: false })
+    }
+
+    /// The transpose of the array, in the same files: dimensions in reverse order, each byte where it is.
+    pub fn transposed(&self) -> Self {
+        let reversed = |extents: &[u64]| extents.iter().rev().copied().collect::<Vec<u64>>();
+        let shard_chunks = reversed(&self.shard_chunks);
+        let numbers = 0..self.ranks.len() as u64;
+        let ranks = numbers.map(|number| self.ranks[turned(number, &shard_chunks) as usize]).collect();
+        Self {
+            spec: GridSpec {
+                shape: reversed(&self.spec.shape),
+                chunk: reversed(&self.spec.chunk),
+                storage: self.spec.storage.transposed(),
+                chunk_order: self.spec.chunk_order.transposed(),
+                ..self.spec.clone()
+            },
+            counts: reversed(&self.counts),
+            shard_counts: reversed(&self.shard_counts),
+            shard_chunks,
+            ranks,
+            is_transposed: !self.is_transposed,
+            ..*self
+        }
     }
 
     /// What the creator chose.
@@ -236,6 +272,9 @@ impl ChunkGrid {
             at[dim] = shard % self.shard_counts[dim];
             shard /= self.shard_counts[dim];
         }
+        if self.is_transposed {
+            at.reverse();
+        }
         at.iter().fold(String::from("c"), |key, c| format!("{key}/{c}"))
     }
 
@@ -248,7 +287,10 @@ impl ChunkGrid {
     /// then CRC-32C of that (Zarr v3, sharding codec, section "Binary shard format").
     pub fn index(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.ranks.len() * 16 + 4);
-        for &rank in &self.ranks {
+        let extents: Vec<u64> = self.shard_chunks.iter().rev().copied().collect();
+        for number in 0..self.ranks.len() as u64 {
+            let own = if self.is_transposed { turned(number, &extents) } else { number };
+            let rank = self.ranks[own as usize];
             bytes.extend((u64::from(rank) * self.slot_bytes).to_le_bytes());
             bytes.extend(self.chunk_bytes().to_le_bytes());
         }
@@ -307,6 +349,16 @@ fn place_columns(
         *rank = (places[number % columns] * counts[0] + (number / columns) as u64) as u32;
     }
     Ok(sorted.last().map_or(0, |last| (last + 1) * counts[0]))
+}
+
+/// From the row-major number of an element to that of the same element in the transpose.
+fn turned(mut number: u64, extents: &[u64]) -> u64 {
+    let mut found = 0;
+    for extent in extents.iter().rev() {
+        found = found * extent + number % extent;
+        number /= extent;
+    }
+    found
 }
 
 fn product(values: &[u64]) -> Option<u64> {
@@ -421,6 +473,37 @@ mod tests {
         assert!(blocks(&[3, 5], &[4, 1]).is_err());
         assert!(blocks(&[300, 300], &[100, 300]).is_err(), "more chunks than a file has");
         assert_eq!(ChunkGrid::new(spec(&[5, 7], &[2, 3])).unwrap().block_bytes(), None);
+    }
+
+    #[test]
+    fn a_transpose_has_each_chunk_where_it_is() {
+        let blocks = ChunkOrder::Blocks(vec![2, 1]);
+        let orders = [
+            (ChunkOrder::RowMajor, [300, 500]),
+            (ChunkOrder::ColumnMajor, [300, 500]),
+            (ChunkOrder::Hilbert, [300, 500]),
+            (blocks, [3, 4]),
+        ];
+        for (chunk_order, shape) in orders {
+            for storage in [StorageOrder::C, StorageOrder::F] {
+                let chunk_order = chunk_order.clone();
+                let grid =
+                    ChunkGrid::new(GridSpec { chunk_order, storage, ..spec(&shape, &[1, 1]) }).unwrap();
+                let turned = grid.transposed();
+                assert_eq!(turned.spec().shape, [shape[1], shape[0]]);
+                assert_ne!(turned.spec().storage, storage);
+                assert_eq!(turned.index(), grid.index());
+                turned.check_index(&grid.index()).unwrap();
+                for at in [[0, 0], [2, 3], [shape[0] - 1, 1], [1, shape[1] - 1]] {
+                    let (one, other) = (grid.locate(&at), turned.locate(&[at[1], at[0]]));
+                    assert_eq!(one.offset, other.offset);
+                    assert_eq!(grid.shard_key(one.shard), turned.shard_key(other.shard));
+                }
+                let again = turned.transposed();
+                assert_eq!((again.spec(), again.ranks.clone()), (grid.spec(), grid.ranks.clone()));
+                assert_eq!(again.index(), grid.index());
+            }
+        }
     }
 
     #[test]

@@ -30,6 +30,17 @@ impl ChunkOrder {
         }
     }
 
+    /// The order of the same chunks in the transpose. Curves and blocks keep their name: a transposed grid has the
+    /// place of each chunk.
+    pub(crate) fn transposed(&self) -> Self {
+        match self {
+            Self::RowMajor => Self::ColumnMajor,
+            Self::ColumnMajor => Self::RowMajor,
+            Self::Blocks(chunks) => Self::Blocks(chunks.iter().rev().copied().collect()),
+            Self::Hilbert | Self::ZOrder => self.clone(),
+        }
+    }
+
     /// Chunks of a block along each dimension, for `Blocks`.
     pub fn block_chunks(&self) -> Option<&[u64]> {
         match self {

@@ -62,6 +62,11 @@ impl Grid {
         Ok(Self(grid.or_raise(py)?))
     }
 
+    /// The layout of the transpose of the array, in the same files.
+    fn transposed(&self) -> Self {
+        Self(self.0.transposed())
+    }
+
     #[getter]
     fn counts(&self) -> Vec<u64> {
         self.0.counts().to_vec()

@@ -4,8 +4,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from outcore.array import Array
-from outcore.array_operand import TransposedArray
+from outcore.array import Array, open_array
 from outcore.elements import in_memory
 from outcore.errors import InvalidError
 from outcore.volumes import PathLike, Place, place
@@ -24,9 +23,36 @@ def place_of(A: Array | PathLike) -> Place:
     """
     if isinstance(A, Array):
         return A.place
-    if not isinstance(A, TransposedArray) and (found := in_memory(A)):
+    if found := in_memory(A):
         raise InvalidError(
             f"need a matrix on disk as A, or its path, have {found} in memory; scipy.linalg solves "
             "with it there, oc.from_array puts it on disk"
         )
     return place(A)
+
+
+def refuse_transpose(source: Place) -> None:
+    """Refuse to give up a matrix to the factors of its transpose.
+
+    Raises
+    ------
+    InvalidError
+        If the place is transposed.
+    """
+    if source.is_transposed:
+        raise InvalidError(
+            f"overwrite_a=True needs the matrix itself, have {source.source}; leave out "
+            "overwrite_a, or factor the matrix and solve with trans='T'"
+        )
+
+
+def open_matrix(source: Place) -> Array:
+    """Open the matrix at a place, or its transpose if the place is transposed.
+
+    Raises
+    ------
+    OutcoreError
+        As `outcore.open_array`.
+    """
+    A = open_array(source.path)
+    return A.T if source.is_transposed else A

@@ -53,7 +53,9 @@ def beside(name: str, suffix: str) -> Callable[[Mapping[str, Any]], PathLike | N
         operand = given[name]
         if isinstance(operand, str | os.PathLike):
             return f"{place(operand).path}{suffix}"
-        return f"{operand.path}{suffix}" if isinstance(operand, Array | Factor) else None
+        if isinstance(operand, Array):
+            return f"{operand.place.stem}{suffix}"
+        return f"{operand.path}{suffix}" if isinstance(operand, Factor) else None
 
     return found
 

@@ -202,7 +202,7 @@ def version_of_operand(given: Operand) -> list[Any]:
         return [str(given.path), *version_of(tiles)]
     if isinstance(given, Array):
         settle(given.place)
-        return [str(given.path), *version_of(given.place)]
+        return [given.place.source, *version_of(given.place)]
     return [list(given.shape), str(given.dtype), _digest(given)]
 
 

@@ -43,7 +43,7 @@ from outcore.linalg.factors.journal import Header, Journal, read_journal
 from outcore.linalg.factors.kept_solves import is_kept_solve
 from outcore.linalg.factors.storage import FactorStorage, shared_room
 from outcore.linalg.factors.temporary import MARK, mark_as_made, place_argument
-from outcore.linalg.matrix import place_of
+from outcore.linalg.matrix import place_of, refuse_transpose
 from outcore.linalg.result_dtype import factor_dtype
 from outcore.longcall import check_threads
 from outcore.pool_locks import is_lock
@@ -138,10 +138,12 @@ def open_storage(
     check_if_exists(if_exists)
     kind = method.kind
     source = place_of(A)
+    if overwrite_a:
+        refuse_transpose(source)
     metadata = read_metadata(source)
     n = _shape(metadata, source.path, kind)[1]
     made_in = factor_dtype(metadata.dtype, dtype)
-    target = place(out if out is not None else f"{source.path}{kind.suffix}")
+    target = place(out if out is not None else f"{source.stem}{kind.suffix}")
     if target.path == source.path:
         raise InvalidError(
             f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
@@ -313,10 +315,10 @@ def _find_journal(
         raise JournalError(
             f"{target.path} holds a stopped factorization with lower={header.lower}; {fix}"
         )
-    if header.source != str(source.path):
+    if header.source != source.source:
         raise JournalError(
             f"{target.path} holds a stopped factorization of {header.source}, not of "
-            f"{source.path}; {fix}"
+            f"{source.source}; {fix}"
         )
     if holds_matrix and metadata.state != "consumed":
         if not target.exists(f"{kind.array}/{metadata.grid().shard_key(0)}"):
@@ -396,7 +398,7 @@ def _begin(
         n=g.n,
         dtype=g.dtype.name,
         tile=(g.rows, g.columns),
-        source=str(source.path),
+        source=source.source,
         generation=version.generation,
         modified_ns=version.modified_ns,
         kernels=kernels,
@@ -423,7 +425,7 @@ def _begin(
         write_metadata(tiles, unfinished)
         journal.write()
         values = {"n": g.n, "dtype": g.dtype.name, "tile": [g.rows, g.columns]}
-        values |= {"source": str(source.path), "overwrite_a": overwrite_a}
+        values |= {"source": source.source, "overwrite_a": overwrite_a}
         write_group(target, kind, "incomplete", values)
     except BaseException:
         with contextlib.suppress(OutcoreError):

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from outcore import blas_choice, budget
-from outcore.array import Array, open_array
+from outcore.array import Array
 from outcore.blas_calls import Trans
 from outcore.counts import is_finite
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
@@ -27,12 +27,12 @@ from outcore.linalg.factors.own import ready_factors
 from outcore.linalg.lu.plan import solve_bytes_read, solve_flops
 from outcore.linalg.lu.solve import refuse_overflowed, stopping_cleanly
 from outcore.linalg.lu.sweeps import Sweeps, cut_sweep
-from outcore.linalg.matrix import Matrix
+from outcore.linalg.matrix import Matrix, open_matrix
 from outcore.linalg.systems.residual import MatrixPasses, matrix_in, ring_bytes
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
-from outcore.volumes import place
+from outcore.volumes import place, place_of_source
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 Norm: TypeAlias = Literal[1, "1", "inf", "I"] | float
@@ -271,7 +271,7 @@ def _matrix_of(lu: LUFactor) -> Array:
     """Open the matrix of some factors, unless it was removed or has changed."""
     fix = "give that norm as norm_a=, or estimate in the 1-norm"
     try:
-        A = open_array(lu.source)
+        A = open_matrix(place_of_source(lu.source))
     except (NotFoundError, ConsumedError) as error:
         raise InvalidError(f"the ∞-norm of A needs A: {error}; {fix}") from None
     if ready_factors(place(lu.path), A.place, lu.dtype, LUFactor, if_exists="overwrite") is None:

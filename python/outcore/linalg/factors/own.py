@@ -52,7 +52,7 @@ def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool
         return False
     begun = journal.header
     found = begun.source, begun.dtype, begun.generation, begun.modified_ns
-    return found == (str(source.path), dtype.name, *version_of(source))
+    return found == (source.source, dtype.name, *version_of(source))
 
 
 def ready_factors(
@@ -77,7 +77,7 @@ def ready_factors(
     if group["state"] != "complete":
         return None
     now = version_of(source)
-    same = group["source"] == str(source.path) and group["generation"] == now.generation
+    same = group["source"] == source.source and group["generation"] == now.generation
     same = same and found is kind.kind
     # A matrix consumed by its factors has no files left, so its modification time is 0.
     if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
@@ -87,12 +87,12 @@ def ready_factors(
     if found is not kind.kind:
         raise ExistsError(
             f"{where.path} holds {found.title} factors of {group['source']}, not "
-            f"{kind.kind.title} factors of {source.path}; pass if_exists='overwrite', "
+            f"{kind.kind.title} factors of {source.source}; pass if_exists='overwrite', "
             f"or another {argument}"
         )
     raise ExistsError(
         f"{where.path} holds factors of {group['source']} in {group['dtype']} as it was before, "
-        f"not of {source.path} in {dtype} as it is; "
+        f"not of {source.source} in {dtype} as it is; "
         f"pass if_exists='overwrite', or another {argument}"
     )
 
@@ -116,7 +116,7 @@ def opened_factors(
     if check_if_exists(if_exists) != "open":
         return None
     source = place_of(A)
-    where = place(out if out is not None else f"{source.path}{kind.kind.suffix}")
+    where = place(out if out is not None else f"{source.stem}{kind.kind.suffix}")
     try:
         made_in = factor_dtype(read_metadata(source).dtype, dtype)
         found = ready_factors(

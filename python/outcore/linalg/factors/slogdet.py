@@ -95,7 +95,7 @@ def slogdet(
     if isinstance(A, Factor):
         refuse_others(A, LUFactor)
     source = place_of(A)
-    where = place(factors if factors is not None else f"{source.path}.lu")
+    where = place(factors if factors is not None else f"{source.stem}.lu")
     dtype = read_metadata(source).dtype
     ready = ready_factors(where, source, dtype, LUFactor, if_exists=if_exists)
     with own_factors(

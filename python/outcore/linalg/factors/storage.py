@@ -52,7 +52,7 @@ class FactorStorage(Generic[G]):
     ) -> None:
         self._source, self._target = source, target
         self.metadata, self.geometry, self.journal = metadata, g, journal
-        self.name = source.path.name
+        self.name = source.title
         self.first_panel = journal.panels_done
         self.places = {
             record.first + i: at for record in journal.records for i, at in enumerate(record.places)
@@ -194,7 +194,7 @@ class FactorStorage(Generic[G]):
             "n": g.n,
             "dtype": g.dtype.name,
             "tile": [g.rows, g.columns],
-            "source": str(self._source.path),
+            "source": self._source.source,
             "generation": header.generation,
             "modified_ns": header.modified_ns,
             "places": [self.places[panel] for panel in range(g.panels)],

@@ -29,7 +29,7 @@ from outcore.linalg.iterative.plan import (
 )
 from outcore.linalg.iterative.preconditioners import check_factors
 from outcore.linalg.iterative.sharing import Sharing
-from outcore.linalg.matrix import place_of
+from outcore.linalg.matrix import open_matrix, place_of
 from outcore.linalg.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.systems.right_hand_side import RightHandSide, opened, row_not_finite
 from outcore.linalg.systems.solutions import Solution, solution, version_of_columns
@@ -113,10 +113,10 @@ def open_iteration(
     division = _agreed(divider, sharing)
     scratch = _scratch(source, setting)
     with contextlib.ExitStack() as held:
-        array = held.enter_context(open_array(source.path))
+        array = held.enter_context(open_matrix(source))
         call = held.enter_context(
             long_call(
-                f"{name} of {source.path.name}", memory_bytes=memory_bytes, work=1.0,
+                f"{name} of {source.title}", memory_bytes=memory_bytes, work=1.0,
                 threads=_threads(setting.threads, division.geometry.columns),
                 progress=sharing.progress(setting.progress),
             )
@@ -140,7 +140,7 @@ def open_iteration(
                 it.factor_blocks(held.enter_context(blocks))
             yield it
         except KeyboardInterrupt as stop:
-            raise _stopped(f"{name} of {source.path.name}", it, into, stop) from None
+            raise _stopped(f"{name} of {source.title}", it, into, stop) from None
 
 
 def _opened(given: Any) -> Any:
@@ -166,9 +166,9 @@ def _guess(x0: Any, rhs: RightHandSide) -> Any:
 def _scratch(source: Place, setting: Setting) -> AnyPath:
     """Return the prefix of temporary files: the path of the matrix, or a name in `scratch`."""
     if not setting.scratch:
-        return source.path
-    digest = hashlib.blake2b(str(source.path).encode(), digest_size=4).hexdigest()
-    return as_path(setting.scratch) / f"{source.path.name}-{digest}"
+        return as_path(source.stem)
+    digest = hashlib.blake2b(source.source.encode(), digest_size=4).hexdigest()
+    return as_path(setting.scratch) / f"{source.title}-{digest}"
 
 
 def _agreed(divider: Divider, sharing: Sharing) -> Division:
@@ -200,7 +200,7 @@ def _system(
     settle(source)
     return {
         "verb": name,
-        "A": [str(source.path), *version_of(source)],
+        "A": [source.source, *version_of(source)],
         "b": version_of_columns(rhs),
         "tol": setting.tol,
         "assume_a": setting.assume_a,

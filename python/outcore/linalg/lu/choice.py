@@ -95,7 +95,7 @@ def chosen(
     source = place_of(A)
     metadata = read_metadata(source)
     if resume and not overwrite_a:
-        begun = _begun_with(place(out if out is not None else f"{source.path}{LU.suffix}"))
+        begun = _begun_with(place(out if out is not None else f"{source.stem}{LU.suffix}"))
         if begun is not None:
             return Choice(begun)
     if not _is_matrix(metadata):

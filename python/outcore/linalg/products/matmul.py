@@ -47,7 +47,7 @@ from outcore.linalg.products.operand import (
 )
 from outcore.linalg.products.result_chunks import result_metadata
 from outcore.linalg.products.slabs import DiskSlabs, MemorySlabs
-from outcore.linalg.products.transposes import read_trans, untransposed
+from outcore.linalg.products.transposes import read_trans
 from outcore.linalg.result import claimed, room, written
 from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall, check_threads, long_call
@@ -154,8 +154,6 @@ def matmul_and_report(
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
     """Run `matmul`, and return its report too."""
-    A, trans_a = untransposed("trans_a", A, trans_a)
-    B, trans_b = untransposed("trans_b", B, trans_b)
     check_threads(threads)
     arrays = read_arrays({"A": A, "B": B})
     made_in = common_dtype(arrays, dtype)

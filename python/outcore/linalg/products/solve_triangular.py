@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from outcore import blas_choice
 from outcore.array import Array
-from outcore.array_operand import TransposedArray
 from outcore.blas_calls import Trans
 from outcore.errors import Interrupted, InvalidError
 from outcore.if_exists import IfExists
@@ -28,7 +27,7 @@ from outcore.linalg.products.operand import (
 )
 from outcore.linalg.products.result_chunks import result_metadata
 from outcore.linalg.products.substitution import Substitution
-from outcore.linalg.products.transposes import read_trans, untransposed
+from outcore.linalg.products.transposes import read_trans
 from outcore.linalg.products.triangular_plan import (
     TriangularGeometry,
     TriangularSystem,
@@ -145,13 +144,11 @@ def solve_triangular_and_report(
     progress: ProgressLike = True,
 ) -> tuple[Any, Report]:
     """Run `solve_triangular`, and return its report too."""
-    if isinstance(T, TransposedArray):
-        (T, trans), lower = untransposed("trans", T, trans), not lower
     check_threads(threads)
     arrays = read_arrays({"T": T, "B": B})
     computed_in = common_dtype(arrays, dtype)
     if out is None and isinstance(arrays["B"], Array):
-        out = f"{arrays['B'].path}.x"
+        out = f"{arrays['B'].place.stem}.x"
     letter = read_trans("trans", trans)
     system = _system(arrays, letter, computed_in, is_lower=bool(lower), is_stored=out is not None)
     if system.rhs == 0:

@@ -182,7 +182,7 @@ def qr(
     if mode == "economic" and out is None:
         if not isinstance(source, StoredRows):
             raise InvalidError("A is not on disk, so Q needs a place; give out=")
-        out = f"{source.array.path}.q"
+        out = f"{source.array.place.stem}.q"
     known = known_operands({"A": (source, A)})
     arguments = {"mode": mode, "dtype": dtype.name}
     steps = StepsDone(out if known else None, "qr", arguments, known, memory, resume=resume)
@@ -213,7 +213,7 @@ def qr(
 
 
 def _name(source: RowSource) -> str:
-    return source.array.path.name if isinstance(source, StoredRows) else source.name
+    return source.array.place.title if isinstance(source, StoredRows) else source.name
 
 
 def _factored(

@@ -75,7 +75,7 @@ def solve_by_slabs(
     """
     (m, n), is_wide = A.shape, A.shape[0] < A.shape[1]
     made, make = (TransposedQRFactor, factor_transpose) if is_wide else (QRFactor, qr_factor)
-    where = place(factors if factors is not None else f"{A.path}{QR.suffix}")
+    where = place(factors if factors is not None else f"{A.place.stem}{QR.suffix}")
     if where.path == A.path:
         raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
     ready = ready_factors(where, A.place, g.dtype, made, if_exists=if_exists)
@@ -92,7 +92,7 @@ def solve_by_slabs(
     factoring = 0.0 if ready is not None else flops(g.m, g.n, g.dtype)
     looking = rhs.b.size * _FLOPS_OF_A_READ if isinstance(b, Array) else 0.0
     work = looking + factoring + solving
-    with Meter(f"least squares with {A.path.name}", work, progress) as bar:
+    with Meter(f"least squares with {A.place.title}", work, progress) as bar:
         look = look_at(rhs, g.budget_bytes, bar.part(looking))
         with own_factors(
             where, A, ready, functools.partial(make, dtype=g.dtype),

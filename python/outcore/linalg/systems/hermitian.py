@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from outcore.array import Array, open_array
-from outcore.linalg.matrix import Matrix
+from outcore.array import Array
+from outcore.linalg.matrix import Matrix, open_matrix
 from outcore.linalg.stream_reads import StreamReads
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
@@ -43,9 +43,9 @@ def why_not_positive(
         Report of the test. The bytes read depend on the first difference.
     """
     with (
-        open_array(source.path) as A,
+        open_matrix(source) as A,
         long_call(
-            f"looking at {source.path.name}", memory_bytes=memory_bytes, work=A.nbytes,
+            f"looking at {source.title}", memory_bytes=memory_bytes, work=A.nbytes,
             threads=threads, progress=progress,
         ) as call,
     ):  # fmt: skip

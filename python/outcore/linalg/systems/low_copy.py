@@ -83,7 +83,7 @@ def remove_copy(where: Place) -> None:
 
 
 def _now(source: Place) -> Copied:
-    return Copied(str(source.path), *version_of(source))
+    return Copied(source.source, *version_of(source))
 
 
 def make_copy(

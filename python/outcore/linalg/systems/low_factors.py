@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from scipy.linalg import LinAlgWarning
 
-from outcore.array import open_array
 from outcore.array_metadata import read_metadata
 from outcore.array_version import version_of
 from outcore.errors import ExistsError, GrowthWarning, JournalError, OutcoreError
@@ -26,6 +25,7 @@ from outcore.linalg.factors.own import ready_factors, removed_at_end
 from outcore.linalg.factors.temporary import is_marked, made_for_itself, mark
 from outcore.linalg.lu.factorization import lu_factor
 from outcore.linalg.lu.plan import lu_geometry
+from outcore.linalg.matrix import open_matrix
 from outcore.linalg.systems.low_copy import (
     COPY,
     TooLowError,
@@ -54,7 +54,7 @@ def find_low_factors(job: Solving, where: Place, low: np.dtype[Any]) -> LUFactor
     of_copy = group is not None and group["source"] == str(copy.path)
     ours = is_copy(copy)
     replaced = job.if_exists == "overwrite"
-    if ours and not replaced and copied(copy).path != str(job.source.path):
+    if ours and not replaced and copied(copy).path != job.source.source:
         raise ExistsError(
             f"{copy.path} is what a stopped solve with {copied(copy).path} left; finish that, or "
             "pass if_exists='overwrite' or another factors="
@@ -116,7 +116,7 @@ def _make(
     copy = _copy_of(where)
     if not is_copy(copy):
         g = lu_geometry(job.n, low, job.memory_bytes)
-        with open_array(job.source.path) as A:
+        with open_matrix(job.source) as A:
             reports.append(
                 make_copy(A, copy, low, (g.rows, g.columns), job.memory_bytes, job.threads, copying)
             )
@@ -152,7 +152,7 @@ def _adopt(job: Solving, where: Place, copy: Place) -> None:
     if not job.keep:
         mark(where)
     now = version_of(job.source)
-    values = read_group(where) | {"source": str(job.source.path), **now._asdict()}
+    values = read_group(where) | {"source": job.source.source, **now._asdict()}
     del values["kind"], values["state"]
     write_group(where, LU, "complete", values)
     remove_copy(copy)

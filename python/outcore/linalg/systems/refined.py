@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from outcore import blas_choice
-from outcore.array import Array, open_array
+from outcore.array import Array
 from outcore.linalg.columns import draw_normal
 from outcore.linalg.cost import Phase
 from outcore.linalg.factors.factor import LUFactor
 from outcore.linalg.factors.own import are_begun
 from outcore.linalg.lu.plan import lu_geometry
 from outcore.linalg.lu.sweeps import Sweeps
-from outcore.linalg.matrix import Matrix
+from outcore.linalg.matrix import Matrix, open_matrix
 from outcore.linalg.systems.columns import ColumnRoom, Columns, fitted
 from outcore.linalg.systems.condition import (
     PROBES,
@@ -204,7 +204,7 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
     # A solution from other factors may have taken other steps, so it is not resumed.
     system = None if rhs.out is None else system_of("refinement", lu, rhs)
     with (
-        open_array(job.source.path) as A,
+        open_matrix(job.source) as A,
         long_call(
             f"refining with {lu.path.name}", memory_bytes=job.memory_bytes, work=work,
             threads=job.threads, progress=progress,

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from outcore.array import Array, open_array
+from outcore.array import Array
 from outcore.lapack import kernels
 from outcore.linalg.factors.factor import Factor
 from outcore.linalg.lu.plan import solve_flops
-from outcore.linalg.matrix import Matrix
+from outcore.linalg.matrix import Matrix, open_matrix
 from outcore.linalg.stream_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg.systems.columns import ColumnRoom, Columns
 from outcore.linalg.systems.right_hand_side import RightHandSide
@@ -18,6 +18,7 @@ from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike
 from outcore.report import Report
 from outcore.streams import Block, BlockStream
+from outcore.volumes import place_of_source
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 
@@ -115,7 +116,7 @@ def check(
     If not all columns fit in memory, the check covers the first ones. If none fits, the report says
     that the backward error is not known.
     """
-    A = open_array(factors.source)
+    A = open_matrix(place_of_source(factors.source))
     ring = ring_bytes(A, memory_bytes, factors.dtype)
     room = ColumnRoom.of(rhs, memory_bytes)
     # R and X.

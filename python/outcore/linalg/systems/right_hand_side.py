@@ -73,7 +73,7 @@ class RightHandSide(NamedTuple):
                 f"need a right-hand side of shape ({n},) or ({n}, k), have {given.shape}"
             )
         if out is None and isinstance(b, Array) and not stays:
-            out = f"{b.path}.x"
+            out = f"{b.place.stem}.x"
         where = None if out is None else place(out)
         if where is not None and 0 in given.shape:
             raise InvalidError(

@@ -153,10 +153,10 @@ def solve(
         raise InvalidError(
             "overwrite_a=True gives up A, which refinement needs: leave out that or factor_dtype"
         )
-    names = [f"{source.path}{kind.suffix}" for kind in KINDS.values()]
+    names = [f"{source.stem}{kind.suffix}" for kind in KINDS.values()]
     own = names if factors is None else [factors]
     reads = [source.path, *(place(name).path for name in own)]
-    with Meter(f"solving with {source.path.name}", 0.0, progress) as bar:
+    with Meter(f"solving with {source.title}", 0.0, progress) as bar:
         job = Solving(
             A=A,
             source=source,
@@ -189,7 +189,7 @@ def solve(
                     report.notes.append(f"assume_a={assume_a!r}: solved by LU")
         except KeyboardInterrupt:
             raise Interrupted(
-                f"solving with {source.path.name} stopped; call solve again with the same "
+                f"solving with {source.title} stopped; call solve again with the same "
                 "arguments to go on from what is done"
             ) from None
     if look is not None:
@@ -198,7 +198,7 @@ def solve(
         report.notes.append(
             f"factor_dtype is {job_dtype}, as the system: there is nothing to refine"
         )
-    report.job = f"solving with {source.path.name}"
+    report.job = f"solving with {source.title}"
     if isinstance(x, Array):
         x.report = report
     if assume_a == "pos" and report.method.startswith(CHOLESKY.title):

@@ -80,7 +80,7 @@ class Solving:
 
     def factors_at(self, suffix: str) -> Place:
         """Place of factors, by default the matrix's path with `suffix` appended."""
-        return place(self.factors if self.factors is not None else f"{self.source.path}{suffix}")
+        return place(self.factors if self.factors is not None else f"{self.source.stem}{suffix}")
 
     def parts(self, *steps: Sequence[Phase]) -> list[Part]:
         """Return a part of the bar for each step, given as its phases."""
