@@ -14,7 +14,8 @@ from outcore.blas_choice import BlasChoice, BlasReport
 from outcore.doctor import Finding
 from outcore.errors import DiskFullError, NotFoundError, ReadOnlyError
 from outcore.machine import Mount
-from outcore.rates import Rates
+from outcore.processor import Peak, Use
+from outcore.rates import Measurement, Rates
 
 GIB = 1 << 30
 
@@ -52,7 +53,7 @@ def test_examine_covers_every_topic_and_leaves_nothing_behind(tmp_path: Path) ->
     topics = [finding.topic for finding in found.findings]
     for topic in ("versions", "BLAS", "threads", "memory", "swap", "file system", "free space"):
         assert topic in topics
-    for topic in ("direct I/O", "disk rates", "arithmetic", "balance"):
+    for topic in ("direct I/O", "load", "disk rates", "arithmetic", "balance"):
         assert topic in topics
     assert found.rates == rates.stored(tmp_path)
     assert not found.failed
@@ -78,10 +79,10 @@ def test_a_directory_that_cannot_be_written_fails(
 
 
 def test_a_full_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(directory: Path, seconds: float) -> Rates:
+    def refuse(directory: Path, seconds: float) -> Measurement:
         raise DiskFullError("need 8 bytes, have 7; free some room")
 
-    monkeypatch.setattr(rates, "measure", refuse)
+    monkeypatch.setattr(rates, "measured", refuse)
     found = doctor.examine(tmp_path)
     assert found.failed
     assert found.findings[-1] == Finding(
@@ -232,13 +233,66 @@ def test_direct_io_and_space() -> None:
     assert only(doctor.judge_space(1000)).level == "warn"
 
 
+QUIET = Use(2, others=0.05)
+BUSY = Use(2, others=1.2, stolen=0.4)
+PEAK = Peak(2, 2.5e9, 32, "AVX-512")
+"""160 GFLOP/s."""
+
+
+def slower(rate: float) -> Rates:
+    return dataclasses.replace(RATES, gemm_flops_s=dict.fromkeys(rates.DTYPES, rate))
+
+
+def test_the_load_is_said() -> None:
+    assert only(doctor.judge_use(QUIET)).level == "ok"
+    finding = only(doctor.judge_use(BUSY))
+    assert finding.level == "warn"
+    assert finding.text == (
+        "busy now: other programs take 1.2 of 2 processors, the host of this virtual machine "
+        "keeps 0.4"
+    )
+    assert "again when the machine is quiet" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("rate", "use", "level", "fix"),
+    [
+        (1e11, QUIET, "ok", ""),
+        (1e11, BUSY, "ok", ""),
+        (1.89e10, BUSY, "warn", "again when the machine is quiet"),
+        (1.89e10, QUIET, "warn", "throttled"),
+    ],
+)
+def test_arithmetic_is_held_against_the_processor(
+    rate: float, use: Use, level: str, fix: str
+) -> None:
+    now = slower(rate)
+    _, arithmetic, _ = doctor.judge_rates(Measurement(now, now, use), PEAK)
+    assert arithmetic.level == level
+    assert fix in arithmetic.fix
+    assert "2 cores at 2.5 GHz with AVX-512 can do about 160 in float64" in arithmetic.text
+    assert ("12% of the peak" in arithmetic.text) == (level == "warn")
+    _, arithmetic, _ = doctor.judge_rates(Measurement(now, now, use), None)
+    assert arithmetic.level == "ok", "a processor that is not known"
+
+
+def test_better_rates_of_before_are_said_and_used() -> None:
+    found = Measurement(dataclasses.replace(slower(1e10), write_bytes_s=2e8), RATES, BUSY)
+    disk, arithmetic, balance = doctor.judge_rates(found, None)
+    assert "writes 0.2 GB/s; the best measured here: reads 2 GB/s, writes 1 GB/s" in disk.text
+    assert "float64 10, " in arithmetic.text
+    assert "the best measured here: float32 100, float64 100" in arithmetic.text
+    assert "200 columns" in balance.text
+
+
 def test_rates_and_balance() -> None:
-    disk, _, balance = doctor.judge_rates(RATES)
+    disk, _, balance = doctor.judge_rates(Measurement(RATES, RATES, QUIET), None)
     assert disk.level == "ok"
     # 1e11 flop/s * 8 bytes / (2 flops * 2e9 bytes/s) = 200 columns.
     assert "200 columns" in balance.text
-    slow, *_ = doctor.judge_rates(dataclasses.replace(RATES, write_bytes_s=2e7))
-    assert slow.level == "warn"
+    slow = dataclasses.replace(RATES, write_bytes_s=2e7)
+    slow_disk, *_ = doctor.judge_rates(Measurement(slow, RATES, QUIET), None)
+    assert slow_disk.level == "warn"
 
 
 def test_the_table_shows_levels_and_fixes() -> None:

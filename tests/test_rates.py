@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import outcore as oc
-from outcore import rates
+from outcore import processor, rates
 from outcore.cli import main
 from outcore.errors import DiskFullError
 from outcore.rates import Rates
@@ -195,6 +195,95 @@ def test_ctrl_c_ends_a_plan_that_measures(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(rates, "_passes", stop)
     with pytest.raises(KeyboardInterrupt):
         oc.plan("lu", n=1000, memory="2 MB", path=tmp_path)
+
+
+def test_the_better_rates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself, however the machine was when the others were measured."""
+    monkeypatch.setattr(rates.blas_choice, "in_use", lambda: (MADE_UP.kernels, MADE_UP.threads))
+    first = dataclasses.replace(MADE_UP, directory=str(tmp_path), request_s=2e-5)
+    gemm = {**MADE_UP.gemm_flops_s, "float64": 3e10, "float32": 2e11}
+    second = dataclasses.replace(
+        first, read_bytes_s=3e9, write_bytes_s=1e8, gemm_flops_s=gemm, request_s=1e-5,
+        measured_at="2026-02-03T04:05:06+00:00",
+    )  # fmt: skip
+    found = iter([first, second])
+    monkeypatch.setattr(rates, "_measured_now", lambda *_: next(found))
+    assert rates.measure(tmp_path) == first
+    measured = rates.measured(tmp_path)
+    assert measured.now == second
+    assert measured.kept == rates.stored(tmp_path)
+    assert measured.kept == dataclasses.replace(
+        second, write_bytes_s=1e9, gemm_flops_s={**gemm, "float64": 1e11}
+    )
+
+
+def test_rates_of_writes_that_a_cache_answered_are_forgotten(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of format 1, by which blocks were written again and again."""
+    monkeypatch.setattr(rates.blas_choice, "in_use", lambda: (MADE_UP.kernels, MADE_UP.threads))
+    rates._keep(dataclasses.replace(MADE_UP, directory=str(tmp_path)))
+    document = json.loads(cache.read_text())
+    cache.write_text(json.dumps(document | {"format": 1}))
+    assert rates.stored(tmp_path) is None
+
+
+def test_no_block_is_written_twice_and_each_pass_ends_durably(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, events = [], []
+
+    class Recorded(rates.WriteBehind):
+        def write(self, box: rates.Any, data: rates.Any) -> None:
+            written.append(box[0].start)
+            super().write(box, data)
+
+        def flush(self, *, sync: bool = False) -> None:
+            super().flush(sync=sync)
+            events.append("synced" if sync else "flushed")
+
+    timed = rates._timed
+
+    def ends_durably(run: Callable[[int], object], count: int) -> float:
+        before = len(written)
+        found = timed(run, count)
+        if len(written) > before:
+            assert events[-2:] == ["synced", "flushed"]
+            events.append("timed")
+        return found
+
+    monkeypatch.setattr(rates, "WriteBehind", Recorded)
+    monkeypatch.setattr(rates, "_timed", ends_durably)
+    rates._disk_rates(tmp_path, 0.2)
+    assert events.count("timed") == events.count("synced") >= 1
+    assert 2 <= len(written) == len(set(written)) <= rates._MOST_TILES
+
+
+@pytest.mark.parametrize("most", [2, 3, 7, 8, 64])
+@pytest.mark.parametrize("unit_s", [0.0, 1e-4])
+def test_a_bound_on_units_holds(most: int, unit_s: float) -> None:
+    done = 0
+
+    def run(count: int) -> None:
+        nonlocal done
+        done += count
+        _spin(count * unit_s)
+
+    assert rates._median_rate(run, 0.01, most) > 0
+    assert 2 <= done <= most
+
+
+def test_who_else_used_the_processors_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = iter(
+        [processor.Clocks(10.0, 100.0, 5.0, 1.0), processor.Clocks(14.0, 110.0, 6.0, 5.0)]
+    )
+    monkeypatch.setattr(processor, "_clocks", lambda numbers: next(clocks))
+    monkeypatch.setattr(rates, "_measured_now", lambda *_: MADE_UP)
+    monkeypatch.setattr(rates, "_keep", lambda _: None)
+    use = rates.measured(tmp_path).use
+    assert (use.others, use.stolen) == (1.5, 0.25), "6 of 10 busy seconds, in 4 seconds"
 
 
 def test_median_rate_counts_units() -> None:

@@ -9,7 +9,7 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outcore import blas_choice, budget, cgroups, machine, rates
+from outcore import blas_choice, budget, cgroups, machine, processor, rates
 from outcore.blas_choice import BlasChoice, BlasReport
 from outcore.errors import NotFoundError, OutcoreError
 from outcore.machine import Mount
-from outcore.rates import Rates
+from outcore.processor import Peak, Use
+from outcore.rates import Measurement, Rates
 from outcore.sizes import format_bytes
 from outcore.volumes import PathLike
 
@@ -48,6 +49,10 @@ _THREAD_VARIABLES = {
 """What each library heeds, the first one first."""
 
 _SLOW_DISK_BYTES_S = 100e6
+_SMALL_SHARE = 0.3
+"""Of the peak: a BLAS reaches more, even on cores with one unit of AVX-512."""
+
+_AGAIN = "run outcore doctor again when the machine is quiet; the best rates are kept"
 _LITTLE_BYTES = 1 << 30
 _OPEN_FILES = 1024
 
@@ -81,7 +86,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examination:
-    """All that was found, and the rates if they could be measured."""
+    """All that was found, and the rates that are kept if any could be measured."""
 
     directory: str
     findings: list[Finding]
@@ -94,7 +99,7 @@ class Examination:
 
 
 def examine(directory: PathLike, seconds: float = 3.0) -> Examination:
-    """Examine the machine and a directory, measure rates for about `seconds`, and keep them.
+    """Examine the machine and a directory, measure rates for about `seconds`, and keep the best.
 
     Raises
     ------
@@ -123,14 +128,16 @@ def examine(directory: PathLike, seconds: float = 3.0) -> Examination:
         *judge_file_system(machine.mount_of(where), in_place=machine.no_copy_on_write(where)),
         *judge_space(shutil.disk_usage(where).free),
     ]
-    measured = None
+    kept = None
     try:
         findings += judge_direct_io(machine.direct_io_works(where), machine.mount_of(where))
-        measured = rates.measure(where, seconds)
-        findings += judge_rates(measured)
+        measured = rates.measured(where, seconds)
+        kept = measured.kept
+        allowed = min(machine.usable_cores(), kept.threads)
+        findings += [*judge_use(measured.use), *judge_rates(measured, processor.peak(allowed))]
     except OutcoreError as error:
         findings.append(Finding("disk rates", "fail", *_said_and_fix(error)))
-    return Examination(str(where), findings, measured)
+    return Examination(str(where), findings, kept)
 
 
 def _said_and_fix(error: OutcoreError) -> tuple[str, str]:
@@ -335,18 +342,40 @@ def judge_direct_io(works: bool, mount: Mount | None) -> Iterator[Finding]:
         yield Finding("direct I/O", "ok", "works")
 
 
-def judge_rates(found: Rates) -> Iterator[Finding]:
-    """Rates of disk and arithmetic, and whether the disk can keep up."""
-    text = f"reads {found.read_bytes_s / 1e9:.3g} GB/s, writes {found.write_bytes_s / 1e9:.3g} GB/s"
-    if min(found.read_bytes_s, found.write_bytes_s) < _SLOW_DISK_BYTES_S:
-        fix = "choose a directory on a faster disk, such as a local SSD"
-        yield Finding("disk rates", "warn", text, fix)
+def judge_use(use: Use) -> Iterator[Finding]:
+    """Whether the processors were free while the rates were measured."""
+    parts = [f"other programs take {use.others:.1f} of {use.processors} processors"]
+    if use.stolen > processor.BUSY:
+        parts.append(f"the host of this virtual machine keeps {use.stolen:.1f}")
+    text = ", ".join(parts)
+    if use.is_busy:
+        yield Finding("load", "warn", f"busy now: {text}", _AGAIN)
     else:
-        yield Finding("disk rates", "ok", text)
-    products = [f"{name} {rate / 1e9:.3g}" for name, rate in found.gemm_flops_s.items()]
-    yield Finding("arithmetic", "ok", f"matrix products in GFLOP/s: {', '.join(products)}")
+        yield Finding("load", "ok", text)
+
+
+def judge_rates(measured: Measurement, peak: Peak | None) -> Iterator[Finding]:
+    """Rates of disk and arithmetic, and whether the disk can keep up."""
+    now, kept = measured.now, measured.kept
+    text = _disk_rates(now)
+    if min(now.read_bytes_s, now.write_bytes_s) < _SLOW_DISK_BYTES_S:
+        fix = "choose a directory on a faster disk, such as a local SSD"
+        yield Finding("disk rates", "warn", text + _before(now, kept, _disk_rates), fix)
+    else:
+        yield Finding("disk rates", "ok", text + _before(now, kept, _disk_rates))
+    text = f"matrix products in GFLOP/s: {_products(now)}{_before(now, kept, _products)}"
+    share = 1.0
+    if peak is not None:
+        text += f"; {peak} can do about {peak.flops_s / 1e9:.3g} in float64"
+        share = now.gemm_flops_s["float64"] / peak.flops_s
+    if share < _SMALL_SHARE:
+        fix = "look at the findings on BLAS and threads, and whether the processor is throttled"
+        fix = _AGAIN if measured.use.is_busy else fix
+        yield Finding("arithmetic", "warn", f"{share:.0%} of the peak: {text}", fix)
+    else:
+        yield Finding("arithmetic", "ok", text)
     # A number read takes part in a multiplication and an addition for each column of the slab.
-    columns = found.gemm_flops_s["float64"] * 8 / (2 * found.read_bytes_s)
+    columns = kept.gemm_flops_s["float64"] * 8 / (2 * kept.read_bytes_s)
     slab_bytes = columns * 100_000 * 8
     yield Finding(
         "balance",
@@ -354,6 +383,19 @@ def judge_rates(found: Rates) -> Iterator[Finding]:
         f"in LU the disk keeps up with the processor if a slab has {columns:.0f} columns or more: "
         f"a budget of about {format_bytes(slab_bytes)} for n = 100,000 in float64",
     )
+
+
+def _disk_rates(found: Rates) -> str:
+    return f"reads {found.read_bytes_s / 1e9:.3g} GB/s, writes {found.write_bytes_s / 1e9:.3g} GB/s"
+
+
+def _products(found: Rates) -> str:
+    return ", ".join(f"{name} {rate / 1e9:.3g}" for name, rate in found.gemm_flops_s.items())
+
+
+def _before(now: Rates, kept: Rates, written: Callable[[Rates], str]) -> str:
+    """Add the rates that are kept, where earlier ones were better."""
+    return "" if written(now) == written(kept) else f"; the best measured here: {written(kept)}"
 
 
 def _memory_total_bytes() -> int:

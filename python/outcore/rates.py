@@ -2,6 +2,7 @@
 
 They are kept in ``$XDG_CACHE_HOME/outcore/rates.json`` (``~/.cache`` if that is unset), by host,
 file system or pool, BLAS kernels and number of threads. Losing the file loses nothing but seconds.
+Of each rate the best ever measured is kept: a busy machine cannot make later plans too slow.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from outcore import blas_choice, machine
+from outcore import blas_choice, machine, processor
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.create import create_array
 from outcore.disk_reads import DiskReads
@@ -40,7 +41,9 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 REQUEST_S = 25e-6
 """Seconds for a short read, where none were measured: those of a virtual disk on flash memory."""
 
-_FORMAT = 1
+_FORMAT = 2
+"""Before, writes were measured over blocks just written, which caches below the disk answer."""
+
 _MOST_TILES = 64
 _IN_FLIGHT = 8
 _PASSES = 3
@@ -120,8 +123,27 @@ NOMINAL = Rates(
 """Where none were measured, and measuring would take memory and time that nobody granted."""
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """Rates as they are now, and as they are kept.
+
+    Attributes
+    ----------
+    now
+        As they were measured.
+    kept
+        Of each rate, the better of now and before.
+    use
+        Who else used the processors meanwhile.
+    """
+
+    now: Rates
+    kept: Rates
+    use: processor.Use
+
+
 def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
-    """Measure the rates and keep them.
+    """Measure the rates, and keep the better ones of these and those that were kept.
 
     Parameters
     ----------
@@ -134,7 +156,7 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
     Returns
     -------
     Rates
-        Medians of three passes each.
+        Those that are kept now. Measured ones are medians of three passes each.
 
     Raises
     ------
@@ -143,11 +165,37 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
     ReadOnlyError
         If nothing can be written there.
     """
+    return measured(directory, seconds).kept
+
+
+def measured(directory: PathLike, seconds: float = 3.0) -> Measurement:
+    """Do what `measure` does, and tell what was measured and who else used the processors."""
+    with processor.watched() as use:
+        now = _measured_now(directory, seconds)
+    before = stored(directory)
+    kept = now if before is None else _better(before, now)
+    _keep(kept)
+    return Measurement(now, kept, *use)
+
+
+def _better(one: Rates, other: Rates) -> Rates:
+    """Take the better of each rate; all else is that of the second."""
+    gemm = {name: max(rate, other.gemm_flops_s[name]) for name, rate in one.gemm_flops_s.items()}
+    return replace(
+        other,
+        read_bytes_s=max(one.read_bytes_s, other.read_bytes_s),
+        write_bytes_s=max(one.write_bytes_s, other.write_bytes_s),
+        request_s=min(one.request_s, other.request_s),
+        gemm_flops_s=gemm,
+    )
+
+
+def _measured_now(directory: PathLike, seconds: float) -> Rates:
     where = _nearest(directory)
     disk = _disk_rates(where, seconds / 3)
     share = seconds * 2 / 3 / len(DTYPES)
     kernels, threads = blas_choice.in_use()
-    found = Rates(
+    return Rates(
         read_bytes_s=disk.read_bytes_s,
         write_bytes_s=disk.write_bytes_s,
         gemm_flops_s={name: _gemm_rate(name, share) for name in DTYPES},
@@ -160,8 +208,6 @@ def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
         gap_bytes=disk.reads.gap_bytes,
         block_bytes=disk.reads.block_bytes,
     )
-    _keep(found)
-    return found
 
 
 def stored(directory: PathLike) -> Rates | None:
@@ -190,18 +236,27 @@ def _nearest(directory: PathLike) -> AnyPath:
     return machine.nearest_directory(path)
 
 
-def _median_rate(run: Callable[[int], object], seconds: float) -> float:
-    """Units a second: ``run(count)`` does `count` units; `seconds` is for all of it, roughly."""
-    count, spent = 2, 0.0
+def _median_rate(run: Callable[[int], object], seconds: float, most: int | None = None) -> float:
+    """Units a second: ``run(count)`` does `count` units; `seconds` is for all of it, roughly.
+
+    With `most`, all calls together do at most so many.
+    """
+    count, spent, done = 2, 0.0, 0
     while True:
         elapsed = _timed(run, count)
-        spent += elapsed
-        if elapsed >= seconds / 10 or spent >= seconds / 2:
+        spent, done = spent + elapsed, done + count
+        is_long = elapsed >= seconds / 10 or spent >= seconds / 2
+        if is_long or (most is not None and done + 2 * count > most // 4):
             break
         count *= 2
+    each = int(count / elapsed * (seconds - spent) / _PASSES)
+    if most is not None:
+        each = min(each, (most - done) // _PASSES)
+        if each < 1:
+            return count / elapsed
     if spent >= seconds:
         return count / elapsed
-    count = max(1, int(count / elapsed * (seconds - spent) / _PASSES))
+    count = max(1, each)
     return statistics.median(count / _timed(run, count) for _ in range(_PASSES))
 
 
@@ -266,12 +321,14 @@ def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> _DiskR
     written = 0
 
     def write(count: int) -> None:
+        # Never over what was just written, as results are not either: a cache below the disk, such
+        # as that of a virtual machine's host, answers such writes several times as fast.
         nonlocal written
         with WriteBehind(file, most=_IN_FLIGHT) as writer:
-            for number in range(count):
-                writer.write(boxes[number % tiles], data)
+            for box in boxes[written : written + count]:
+                writer.write(box, data)
             writer.flush(sync=True)
-        written = min(tiles, max(written, count))
+        written += count
 
     def read(count: int) -> None:
         stream = BlockStream(file, np.dtype(np.uint8), arena, _IN_FLIGHT * TILE_BYTES)
@@ -290,7 +347,7 @@ def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> _DiskR
         for ticket in tickets:
             ticket.wait()
 
-    write_rate = _median_rate(write, seconds * 0.4) * TILE_BYTES
+    write_rate = _median_rate(write, seconds * 0.4, most=tiles) * TILE_BYTES
     read_rate = _median_rate(read, seconds * 0.4) * TILE_BYTES
     request_s = 1 / (_median_rate(read_pages, seconds * 0.2) * _PAGES_AT_ONCE)
     return _DiskRates(read_rate, write_rate, request_s, DiskReads(*file.read_granularity))
