@@ -1,5 +1,6 @@
 """What `solve` assumes of a matrix, and what it finds: Cholesky where it does, LU elsewhere."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,82 @@ def test_a_small_difference_of_the_triangles_is_warned_of(
         with pytest.warns(SymmetryWarning):
             x, _ = solved(A, b, assume_a)
         np.testing.assert_allclose(x, want, atol=1e-7)
+
+
+@pytest.mark.parametrize("at", [(3, 200), (200, 3), (8, 7)])
+def test_a_difference_is_warned_of_before_a_matrix_is_given_up(
+    tmp_path: Path, at: tuple[int, int]
+) -> None:
+    """There is no residual afterwards. A difference that rounding explains is none."""
+    a, b = positive(N), random_matrix(N, "f8", 1)[:, :2]
+    for name, change in (("Z", 1e-8), ("R", 1e-15)):
+        other = a.copy()
+        other[at] += change
+        A = on_disk(tmp_path / name, other, chunks=(64, 32))
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            x, report = solved(A, b, "pos", overwrite_a=True, memory="1 MB")
+        lower = np.tril(other) + np.tril(other, -1).T
+        np.testing.assert_allclose(x, scipy.linalg.solve(lower, b), rtol=1e-9)
+        assert report.bytes_read == report.planned_bytes_read
+        said = "A[8, 7]" if at == (8, 7) else "A[200, 3] and A[3, 200] differ"
+        assert any(said in note for note in report.notes) == (name == "Z")
+        assert [one.category for one in found] == [SymmetryWarning] * (name == "Z")
+        assert all(said in str(one.message) and one.filename == __file__ for one in found)
+
+
+def test_the_look_before_a_matrix_is_given_up_is_planned(tmp_path: Path) -> None:
+    n, memory = 1024, 12 << 20
+    A = on_disk(tmp_path / "Z", positive(n))
+    _, report = solved(A, np.ones(n), "pos", overwrite_a=True, memory=memory)
+    planned = oc.plan(
+        "solve", n=n, memory=memory, path=tmp_path, assume_a="pos", overwrite_a=True, rates=RATES
+    )
+    assert report.bytes_read == report.planned_bytes_read
+    assert report.bytes_read == pytest.approx(planned.bytes_read, rel=0.05)
+    assert report.peak_memory_bytes <= planned.peak_memory_bytes
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_factorization_sees_the_blocks_on_the_diagonal(
+    tmp_path: Path, order: str, lower: bool
+) -> None:
+    """Wherever they are, but not in a triangle that is left out."""
+    a = positive(N, "c16")
+    A = oc.from_array(a, tmp_path / "A", order=order, progress=False)
+    left_out = np.tril(a) if lower else np.triu(a)
+    H = oc.from_array(left_out, tmp_path / "H", order=order, progress=False)
+    options: dict[str, Any] = {"lower": lower, "memory": TINY, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cho_factor(A, **options)
+        cho_factor(H, **options)
+    for at in [(7, 3), (3, 7), (299, 298)]:
+        other = a.copy()
+        other[at] += 1e-3
+        path = tmp_path / f"B{at[0]}"
+        B = oc.from_array(other, path, order=order, progress=False)
+        with pytest.warns(SymmetryWarning, match=r"lu_factor, or correct") as found:
+            c = cho_factor(B, **options)
+        (one,) = found
+        elements = {f"A[{at[0]}, {at[1]}]", f"A[{at[1]}, {at[0]}]"}
+        assert one.filename == __file__
+        assert all(element in str(one.message) for element in elements)
+        assert c.report is not None
+        assert any("A is not Hermitian" in note for note in c.report.notes)
+        assert c.report.bytes_read == c.report.planned_bytes_read
+
+
+def test_a_resumed_factorization_knows_of_a_difference(tmp_path: Path) -> None:
+    a = positive(N)
+    a[7, 3] += 1e-3
+    A = on_disk(tmp_path / "A", a)
+    stop_after(2, A, cho_factor, memory=TINY)
+    with pytest.warns(SymmetryWarning, match=r"A\[(7, 3|3, 7)\]"):
+        c = cho_factor(A, memory=TINY, progress=False)
+    assert c.report is not None
+    assert "resumed at panel" in c.report.notes[0]
 
 
 @pytest.mark.parametrize(

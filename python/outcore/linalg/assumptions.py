@@ -4,6 +4,7 @@ import warnings
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore.errors import InvalidError, SymmetryWarning
 
@@ -14,6 +15,9 @@ AssumeA: TypeAlias = Literal[
 _SHORT = {
     "general": "gen", "symmetric": "sym", "hermitian": "her", "positive definite": "pos",
 }  # fmt: skip
+
+_STRIP_BYTES = 256 << 10
+"""Elements that are compared at once."""
 
 _INSTEAD = {
     "upper triangular": "solve_triangular reads one triangle only",
@@ -51,6 +55,36 @@ def largest_backward_error(n: int, dtype: np.dtype[Any]) -> float:
     """
     eps = float(np.finfo(dtype).eps)
     return cast(float, min(10 * n * eps, eps**0.5))
+
+
+def mirror_difference(square: npt.NDArray[Any], first: int, *, is_hermitian: bool) -> str:
+    """Name two elements of a block on the diagonal that differ by more than rounding explains.
+
+    Parameters
+    ----------
+    square
+        The block.
+    first
+        Number of its first row and column.
+    is_hermitian
+        Whether the mirror image is conjugated.
+
+    Returns
+    -------
+    str
+        Both elements, for people; empty if none differ.
+    """
+    least = float(np.finfo(square.dtype).eps) ** 0.5
+    step = max(_STRIP_BYTES // max(square.shape[0] * square.itemsize, 1), 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for at in range(0, len(square), step):
+            below, above = square[:, at : at + step], square[at : at + step].T
+            above = above.conj() if is_hermitian else above
+            largest = np.maximum(np.abs(below), np.abs(above))
+            for i, j in np.argwhere(np.abs(below - above) > least * largest.max(initial=0))[:1]:
+                row, column = first + int(i), first + at + int(j)
+                return f"A[{row}, {column}] and A[{column}, {row}] differ"
+    return ""
 
 
 def warn_not_hermitian(how: str, fix: str, stacklevel: int = 3) -> None:

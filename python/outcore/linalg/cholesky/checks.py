@@ -1,4 +1,4 @@
-"""Checks of Cholesky: NaN and infinities, the norm of A, imaginary diagonals."""
+"""Checks of Cholesky: NaN and infinities, the norm of A, and whether A is Hermitian at all."""
 
 import base64
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 
 from outcore._core import add_sums
 from outcore.errors import NonFiniteError
+from outcore.linalg.assumptions import mirror_difference
 from outcore.linalg.matrix import Matrix
 
 
@@ -24,11 +25,15 @@ class Sums:
         within √2.
     imaginary
         Largest |imaginary| over |real| part of a diagonal element.
+    difference
+        Two elements of blocks on the diagonal that differ, for people; empty if none do. These
+        blocks are read whole, so that comparing them costs no I/O.
     """
 
     def __init__(self, n: int, dtype: np.dtype[Any], *, lower: bool) -> None:
         self._dtype, self._lower = dtype, lower
         self.norm1 = self.imaginary = 0.0
+        self.difference = ""
         self._sums = np.zeros(n)
 
     def see(self, C: Matrix, first: int, top: int) -> None:
@@ -53,6 +58,8 @@ class Sums:
             self._sums[first : first + k] += columns
         if not np.isfinite(columns).all():
             _find_nonfinite(C, first, top, lower=self._lower)
+        if top == first and not self.difference:
+            self.difference = _difference(C[:k], first)
         if top == first and self._dtype.kind == "c":
             diagonal = np.diagonal(C)
             real, imaginary = np.abs(diagonal.real), np.abs(diagonal.imag)
@@ -63,23 +70,38 @@ class Sums:
 
     def notes(self) -> list[str]:
         """Return notes for the reader of the report."""
-        if self.imaginary <= len(self._sums) * np.finfo(self._dtype).eps:
-            return []
-        return [
-            f"A is not Hermitian: its diagonal has imaginary parts of up to {self.imaginary:.2g} "
-            "of the real ones, which were taken as zero"
-        ]
+        found = []
+        if self.imaginary > len(self._sums) * np.finfo(self._dtype).eps:
+            found.append(
+                f"A is not Hermitian: its diagonal has imaginary parts of up to "
+                f"{self.imaginary:.2g} of the real ones, which were taken as zero"
+            )
+        if self.difference:
+            found.append(f"A is not Hermitian: {self.difference}")
+        return found
 
     def to_json(self, end: int) -> dict[str, Any]:
         """Return the state after columns up to ``end - 1``, from which a run can resume."""
         rest = base64.b64encode(self._sums[end:].astype("<f8").tobytes()).decode()
-        return {"norm1": self.norm1, "imaginary": self.imaginary, "sums": rest}
+        found = {"norm1": self.norm1, "imaginary": self.imaginary, "sums": rest}
+        return found | ({"difference": self.difference} if self.difference else {})
 
     def go_on(self, values: dict[str, Any]) -> None:
         """Restore the state that `to_json` returned."""
         rest = np.frombuffer(base64.b64decode(values["sums"]), "<f8")
         self._sums[len(self._sums) - len(rest) :] = rest
         self.norm1, self.imaginary = values["norm1"], values["imaginary"]
+        self.difference = values.get("difference", "")
+
+
+def _difference(square: Matrix, first: int) -> str:
+    """Compare a block on the diagonal with its mirror image.
+
+    Where all above the diagonal is zero, the caller has left that triangle out.
+    """
+    if not any(square[:j, j].any() for j in range(1, square.shape[1])):
+        return ""
+    return mirror_difference(square, first, is_hermitian=True)
 
 
 def _find_nonfinite(C: Matrix, first: int, top: int, *, lower: bool) -> None:

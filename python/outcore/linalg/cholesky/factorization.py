@@ -31,6 +31,7 @@ from outcore.array import Array
 from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
 from outcore.if_exists import IfExists
 from outcore.lapack import kernels
+from outcore.linalg.assumptions import warn_not_hermitian
 from outcore.linalg.cholesky.checks import Sums
 from outcore.linalg.cholesky.conveyor import Conveyor, Source
 from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
@@ -70,7 +71,7 @@ def cho_factor(
         (n, n) array on disk, or its path, of a number type of at most double precision. Imaginary
         parts of its diagonal are taken as zero, as in LAPACK.
     lower
-        The triangle of `A` to read. The other one need not be correct. With default chunks, the
+        The triangle of `A` to read. The other one may be zero. With default chunks, the
         lower triangle is faster to read in ``order="F"``, the upper (`False`) in ``order="C"``. L
         is the same up to rounding errors in `A`.
     dtype
@@ -99,6 +100,12 @@ def cho_factor(
     -------
     CholeskyFactor
         Factor for `cho_solve`. ``.report`` describes the call.
+
+    Warns
+    -----
+    SymmetryWarning
+        If blocks on the diagonal of `A`, which are read whole, are not Hermitian. Differences
+        elsewhere are not noticed, nor those of a triangle that is zero there.
 
     Raises
     ------
@@ -138,13 +145,16 @@ def cho_factor(
                 source = _source(storage, call)
                 with Team(kernels(g.dtype)) as team:
                     sums = _Factorization(storage, call, source, team).run()
-                return storage.finish(call, left, sums)
+                found = storage.finish(call, left, sums)
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"Cholesky of {storage.name} stopped with {storage.journal.panels_done} of "
                     f"{g.panels} panels done; call cho_factor again with the same arguments "
                     "to go on from there"
                 ) from None
+    if sums.difference:
+        warn_not_hermitian(sums.difference, "factor with lu_factor, or correct the matrix")
+    return found
 
 
 def _flops_left(g: CholeskyGeometry, first_panel: int) -> float:

@@ -138,8 +138,6 @@ def open_storage(
     check_if_exists(if_exists)
     kind = method.kind
     source = place_of(A)
-    if overwrite_a:
-        refuse_transpose(source)
     metadata = read_metadata(source)
     n = _shape(metadata, source.path, kind)[1]
     made_in = factor_dtype(metadata.dtype, dtype)
@@ -152,7 +150,7 @@ def open_storage(
         raise InvalidError(
             f"{place_argument()} lies in the matrix, {source.path}; choose another directory"
         )
-    tile = _tile_to_reuse(metadata, made_in) if overwrite_a else None
+    tile = tile_to_reuse(source, metadata, made_in) if overwrite_a else None
     fresh = method.geometry(n, made_in, memory_bytes, tile)
     with exclusive(target, "factors", keep=True):
         journal = _find_journal(
@@ -206,7 +204,15 @@ def _shape(metadata: Metadata, path: AnyPath, kind: Kind) -> tuple[int, int]:
     return kind.shape_of(shape)
 
 
-def _tile_to_reuse(metadata: Metadata, dtype: np.dtype[Any]) -> tuple[int, int]:
+def tile_to_reuse(source: Place, metadata: Metadata, dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Find the tiles of a matrix whose space factors of a type can take.
+
+    Raises
+    ------
+    InvalidError
+        If they cannot, for its type or layout, or since it is a transpose.
+    """
+    refuse_transpose(source)
     if metadata.dtype != dtype:
         raise InvalidError(
             f"overwrite_a needs a matrix of the factors' type, {dtype}, have {metadata.dtype}; "

@@ -13,7 +13,13 @@ from scipy.linalg import LinAlgWarning
 from outcore.array import Array
 from outcore.array_metadata import read_metadata
 from outcore.array_version import version_of
-from outcore.errors import CorruptError, ExistsError, InvalidError, SingularMatrixError
+from outcore.errors import (
+    CorruptError,
+    ExistsError,
+    InvalidError,
+    SingularMatrixError,
+    SymmetryWarning,
+)
 from outcore.if_exists import IfExists, check_if_exists
 from outcore.linalg.factors.factor import (
     LU,
@@ -157,8 +163,9 @@ def own_factors(
     factors = ready
     if factors is None:
         with warnings.catch_warnings(), made_for_itself(keep=keep):
-            # The caller handles a singular matrix.
+            # The caller handles a singular matrix, and one that is not Hermitian.
             warnings.simplefilter("ignore", LinAlgWarning)
+            warnings.simplefilter("ignore", SymmetryWarning)
             factors = make(
                 A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
                 if_exists=if_exists, resume=resume, threads=threads, progress=progress,

@@ -7,13 +7,9 @@ there.
 
 from collections.abc import Callable
 
-import numpy as np
-
+from outcore.linalg.assumptions import mirror_difference
 from outcore.linalg.iterative.strips import Tile
 from outcore.linalg.matrix import Matrix
-
-_STRIP_BYTES = 256 << 10
-"""Bytes of elements that are compared at once."""
 
 
 class SymmetryLook:
@@ -44,17 +40,5 @@ class SymmetryLook:
         rows, cols = tile.inside
         here = slice(max(rows.start, cols.start), min(rows.stop, cols.stop))
         if here.start < here.stop:
-            with np.errstate(invalid="ignore", over="ignore"):
-                self.found = self._differ(tile.part(data, (here, here)), here.start)
-
-    def _differ(self, square: Matrix, first: int) -> str:
-        least = float(np.finfo(square.dtype).eps) ** 0.5
-        step = max(_STRIP_BYTES // max(square.shape[0] * square.itemsize, 1), 1)
-        for at in range(0, len(square), step):
-            below, above = square[:, at : at + step], square[at : at + step].T
-            above = above.conj() if self._is_hermitian else above
-            largest = np.maximum(np.abs(below), np.abs(above))
-            for i, j in np.argwhere(np.abs(below - above) > least * largest.max(initial=0))[:1]:
-                row, column = first + int(i), first + at + int(j)
-                return f"A[{row}, {column}] and A[{column}, {row}] differ"
-        return ""
+            square = tile.part(data, (here, here))
+            self.found = mirror_difference(square, here.start, is_hermitian=self._is_hermitian)

@@ -8,11 +8,13 @@ read once.
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from outcore.array import Array
+from outcore.linalg.grains import pages
 from outcore.linalg.matrix import Matrix, open_matrix
 from outcore.linalg.stream_reads import StreamReads
 from outcore.longcall import LongCall, long_call
@@ -29,6 +31,32 @@ _STRIP_BYTES = 256 << 10
 Pair = tuple[Box, Box]
 
 
+class LookGeometry(NamedTuple):
+    """How a look cuts a matrix: rows and columns of a box, and bytes of buffers for its reads."""
+
+    side: int
+    bounce_bytes: int
+    box_bytes: int
+
+    @classmethod
+    def of(cls, n: int, itemsize: int, chunks: Sequence[int], memory_bytes: int) -> "LookGeometry":
+        """Cut a matrix of order `n` in such chunks for a budget."""
+        bounce = memory_bytes // 8
+        # Two pairs in memory.
+        side = math.isqrt((memory_bytes - bounce) // 4 // itemsize)
+        # Whole chunks are read best, then whole pages. Boxes in memory are whole pages too.
+        for unit in (max(chunks), SLOT_ALIGN_BYTES // itemsize, 1):
+            if side > unit:
+                break
+        side = min(side // unit * unit if unit > 1 else side - 1, _MOST_SIDE, n)
+        return cls(max(side, 1), bounce, pages(side * side * itemsize))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of all buffers."""
+        return 4 * self.box_bytes + self.bounce_bytes
+
+
 def why_not_positive(
     source: Place, memory_bytes: int, threads: int | None, progress: ProgressLike
 ) -> tuple[str, Report]:
@@ -42,6 +70,39 @@ def why_not_positive(
     report : Report
         Report of the test. The bytes read depend on the first difference.
     """
+    return _looked(source, memory_bytes, threads, progress, None)
+
+
+def why_not_hermitian(
+    source: Place, memory_bytes: int, threads: int | None, progress: ProgressLike, least: float
+) -> tuple[str, Report]:
+    """Look for two elements that are not each other's conjugates.
+
+    Parameters
+    ----------
+    source, memory_bytes, threads, progress
+        As for `why_not_positive`.
+    least
+        The least difference that counts, as a part of the largest diagonal element, which is the
+        largest of all if the matrix is Hermitian positive definite.
+
+    Returns
+    -------
+    why : str
+        The elements; empty if there are none.
+    report : Report
+        Of the look.
+    """
+    return _looked(source, memory_bytes, threads, progress, least)
+
+
+def _looked(
+    source: Place,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+    least: float | None,
+) -> tuple[str, Report]:
     with (
         open_matrix(source) as A,
         long_call(
@@ -49,7 +110,7 @@ def why_not_positive(
             threads=threads, progress=progress,
         ) as call,
     ):  # fmt: skip
-        look = _Look(A, call, memory_bytes)
+        look = _Look(A, call, memory_bytes, least)
         why = next(look.found(), "")
         look.drain()
         return why, Report(
@@ -66,27 +127,18 @@ def why_not_positive(
 
 
 class _Look:
-    """The comparison of pairs of boxes; one pair is read ahead."""
+    """The comparison of pairs of boxes, with one read ahead. Without `least`, it is to the bit."""
 
-    def __init__(self, A: Array, call: LongCall, memory_bytes: int) -> None:
-        n, itemsize = A.shape[0], A.dtype.itemsize
-        bounce = memory_bytes // 8
-        # Memory holds two pairs.
-        side = math.isqrt((memory_bytes - bounce) // 4 // itemsize)
-        # Whole chunks are fastest to read, then whole pages. Boxes in memory are whole pages too.
-        for unit in (max(A.chunks), SLOT_ALIGN_BYTES // itemsize, 1):
-            if side > unit:
-                break
-        side = min(side // unit * unit if unit > 1 else side - 1, _MOST_SIDE, n)
-        self.box_bytes = -(-side * side * itemsize // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
-        self.A, self.call, self.side = A, call, max(side, 1)
-        self.file = A.open_file(call.arena, bounce, trace=call.trace)
+    def __init__(self, A: Array, call: LongCall, memory_bytes: int, least: float | None) -> None:
+        g = LookGeometry.of(A.shape[0], A.dtype.itemsize, A.chunks, memory_bytes)
+        self.A, self.call, self.side, self.least = A, call, g.side, least
+        self.file = A.open_file(call.arena, g.bounce_bytes, trace=call.trace)
         self.stream = BlockStream(
-            self.file, A.dtype, call.arena, 4 * self.box_bytes, call.trace,
-            least_bytes=self.box_bytes,
-        )  # fmt: skip
-        self.reads = StreamReads.of(A, bounce, self.file.read_granularity)
+            self.file, A.dtype, call.arena, 4 * g.box_bytes, call.trace, least_bytes=g.box_bytes
+        )
+        self.reads = StreamReads.of(A, g.bounce_bytes, self.file.read_granularity)
         self.planned_bytes = 0
+        self.largest = 0.0
 
     def found(self) -> Iterator[str]:
         """Yield differences, first those on the diagonal."""
@@ -124,12 +176,14 @@ class _Look:
         (rows, columns) = below
         if below == above:
             diagonal = np.diagonal(left)
-            for i in np.flatnonzero(~(diagonal.real > 0))[:1]:
+            self.largest = max(self.largest, float(np.abs(diagonal).max()))
+            not_positive = ~(diagonal.real > 0) if self.least is None else np.zeros(0)
+            for i in np.flatnonzero(not_positive)[:1]:
                 yield f"A[{rows.start + i}, {rows.start + i}] = {diagonal[i]:.6g} is not positive"
         step = max(_STRIP_BYTES // (left.shape[0] * left.itemsize), 1)
         for first in range(0, left.shape[1], step):
             strip = slice(first, first + step)
-            for i, j in np.argwhere(_differ(left[:, strip], right[strip]))[:1]:
+            for i, j in np.argwhere(self.differ(left[:, strip], right[strip]))[:1]:
                 row, column = rows.start + int(i), columns.start + first + int(j)
                 differ = f"A[{row}, {column}] and A[{column}, {row}] differ"
                 what = f"A[{row}, {row}] is not real" if row == column else differ
@@ -137,13 +191,19 @@ class _Look:
         self.call.trace.record("compute", start_ns)
         self.call.meter.advance(left.nbytes if below == above else 2 * left.nbytes)
 
+    def differ(self, left: Matrix, right: Matrix) -> Matrix:
+        """Tell where left is not the conjugate transpose of right.
+
+        To the bit, NaN differs from NaN; else it does not.
+        """
+        mirrored: Matrix = right.conj().T
+        different: Matrix = left != mirrored
+        if self.least is not None:
+            with np.errstate(invalid="ignore", over="ignore"):
+                different = np.abs(left - mirrored) > self.least * self.largest
+        return different
+
     def drain(self) -> None:
         """Wait for the read-ahead, so that it is counted."""
         while len(self.stream):
             self.stream.take()
-
-
-def _differ(left: Matrix, right: Matrix) -> Matrix:
-    """Compare `left` with the conjugate transpose of `right`; NaN differs from NaN."""
-    different: Matrix = left != right.conj().T
-    return different

@@ -22,6 +22,7 @@ from outcore.linalg.lu.plan import lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg.lu.slabs_cost import lu_cost
 from outcore.linalg.stream_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg.systems.condition import PROBES, probe_bytes, with_probes
+from outcore.linalg.systems.hermitian import LookGeometry
 from outcore.linalg.systems.refine_plan import (
     RefineGeometry,
     copy_bounce_bytes,
@@ -62,6 +63,9 @@ def solve_cost(problem: Problem) -> Cost:
     The factors are those of LU, or of Cholesky with the option ``assume_a="pos"``. With the option
     ``factor_dtype``, they are those of a copy of A in that type, with `PLANNED_STEPS` of
     refinement. With the option ``condition=True``, the solves of `cond_est` come last.
+
+    With the option ``overwrite_a`` there is no residual. With ``assume_a="pos"``, a pass over A
+    then comes first, which compares its triangles.
     """
     assume_a = problem.option("assume_a", "gen")
     if assume_a not in ASSUMPTIONS:
@@ -82,10 +86,32 @@ def solve_cost(problem: Problem) -> Cost:
     else:
         factoring, tile = planned_lu(problem)
     solving, checking = passes(problem, tile)
-    # After `overwrite_a`, there is no matrix to form the residual with.
-    last = (solving,) if problem.option("overwrite_a", False) else (solving, checking)
-    estimating = condition_phases(problem, problem.dtype, tile)
-    return dataclasses.replace(factoring, phases=(*factoring.phases, *last, *estimating))
+    first, last = [], [solving, checking]
+    peak_bytes = factoring.peak_memory_bytes
+    if problem.option("overwrite_a", False):
+        # There is no matrix to form the residual with.
+        last.remove(checking)
+        if assume_a == "pos":
+            first.append(looking_phase(problem))
+            peak_bytes = max(peak_bytes, _look(problem).memory_bytes)
+    last += condition_phases(problem, problem.dtype, tile)
+    return dataclasses.replace(
+        factoring, phases=(*first, *factoring.phases, *last), peak_memory_bytes=peak_bytes
+    )
+
+
+def _look(problem: Problem) -> LookGeometry:
+    chunks = layout_of(problem).chunks
+    return LookGeometry.of(problem.n, problem.on_disk.itemsize, chunks, problem.memory_bytes)
+
+
+def looking_phase(problem: Problem) -> Phase:
+    """Plan the comparison of the triangles of A. It stops early if they differ."""
+    look = _look(problem)
+    bytes_read = _reads(problem, look.bounce_bytes).bytes_of_grid((look.side, look.side))
+    return Phase(
+        dtype=problem.dtype, bytes_read=bytes_read, other_seconds=SCAN_S_PER_BYTE * bytes_read
+    )
 
 
 def condition_phases(

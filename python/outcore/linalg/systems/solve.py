@@ -15,7 +15,9 @@ from outcore.errors import Interrupted, InvalidError, NonFiniteError, NotPositiv
 from outcore.if_exists import IfExists
 from outcore.linalg.assumptions import AssumeA as StatedA
 from outcore.linalg.assumptions import assumption, largest_backward_error, warn_not_hermitian
+from outcore.linalg.cholesky.plan import cholesky_geometry
 from outcore.linalg.cost import Phase
+from outcore.linalg.factors.begin import tile_to_reuse
 from outcore.linalg.factors.factor import CHOLESKY, KINDS, LU
 from outcore.linalg.factors.own import are_begun
 from outcore.linalg.matrix import place_of
@@ -24,8 +26,8 @@ from outcore.linalg.result_dtype import factor_dtype as factor_dtype_of
 from outcore.linalg.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.systems.condition import warn_if_singular
 from outcore.linalg.systems.direct import BY_CHOLESKY, BY_LU, solve_directly
-from outcore.linalg.systems.hermitian import why_not_positive
-from outcore.linalg.systems.plan import ASSUMPTIONS, lower
+from outcore.linalg.systems.hermitian import why_not_hermitian, why_not_positive
+from outcore.linalg.systems.plan import ASSUMPTIONS, looking_phase, lower
 from outcore.linalg.systems.refined import solve_refined
 from outcore.linalg.systems.right_hand_look import look_at
 from outcore.linalg.systems.right_hand_side import RightHandSide, opened
@@ -69,7 +71,8 @@ def solve(
         and ``"her"`` (``"hermitian"``) use LU, which reads all of `A`. ``"pos"``
         (``"positive definite"``), for Hermitian positive definite matrices, uses Cholesky, which is
         half the work. If a pivot is not positive, LU follows. Cholesky reads one triangle. The
-        residual needs all of `A`; if it shows that the other triangle differs, the call warns.
+        call warns if the other triangle differs: the residual shows it, or with `overwrite_a` a
+        pass over `A` that comes first.
         ``"auto"`` tests the matrix: if A = Aᴴ to the last bit and its diagonal is positive, the
         method is that of ``"pos"``, otherwise that of ``"gen"``. The test is one pass over A; it
         stops early for most other matrices. The report contains the result of the test. A must be
@@ -119,8 +122,7 @@ def solve(
         estimates a condition number above 1/ε from them.
 
     SymmetryWarning
-        If A is not Hermitian, with ``assume_a="pos"``. Then `x` solves another system. After
-        ``overwrite_a`` there is no residual that would show it.
+        If A is not Hermitian, with ``assume_a="pos"``. Then `x` solves another system.
 
     Raises
     ------
@@ -240,6 +242,12 @@ def _after_looking(look: Report, report: Report) -> Report:
 
 def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
     """Solve by Cholesky, or by LU if that fails and has not overwritten the matrix."""
+    if overwrite_a and read_metadata(job.source).state != "consumed":
+        why, look = _look_before(job)
+        x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=True)
+        report = _after_looking(look, report)
+        report.notes += [why] if why else []
+        return x, report
     try:
         x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
         return x, report
@@ -250,6 +258,20 @@ def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
     x, report = solve_directly(job, BY_LU, overwrite_a=False)
     report.notes.append(f"Cholesky did not do: {why}; solved by LU")
     return x, report
+
+
+def _look_before(job: Solving) -> tuple[str, Report]:
+    """Compare the triangles of A before the call gives A up, and warn if they differ."""
+    # Cholesky refuses these too, but only after the pass over A.
+    tile = tile_to_reuse(job.source, read_metadata(job.source), job.dtype)
+    cholesky_geometry(job.n, job.dtype, job.memory_bytes, tile)
+    (looking,) = job.parts([looking_phase(job.problem())])
+    least = largest_backward_error(job.n, job.dtype)
+    why, look = why_not_hermitian(job.source, job.memory_bytes, job.threads, looking, least)
+    if why:
+        how = why.removeprefix("A is not Hermitian: ")
+        warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=6)
+    return why, look
 
 
 def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
