@@ -77,8 +77,8 @@ def cut_slabs(
     most_words
         Memory available to a slab, or to a part of one.
     most_blocks
-        Number of blocks of an earlier panel that memory can hold at once: the blocks with the
-        slab's own rows, and the one below them that is in use.
+        Number of blocks of an earlier panel that memory can hold at once. These are the blocks with
+        the slab's own rows, and the block below them that is in use.
     widths
         Widths in tiles to try for slabs in parts. Without any, every slab is wholly in memory.
     chunk_tiles

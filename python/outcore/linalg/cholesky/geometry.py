@@ -55,11 +55,11 @@ class CholeskyGeometry(Tiled):
 
     A *slab* is some panels from their diagonal down. Memory holds the whole slab or, if few whole
     columns would fit, one *part* of it at a time. Parts are roughly square blocks. The panels of a
-    first part that begin in the same ``group_tiles`` tiles form a *group*: in memory they have all
+    first part that begin in the same ``group_tiles`` tiles form a *group*. In memory they have all
     rows from the first of these tiles down. Other parts are one group.
 
-    A part lies in memory in *pieces*, each of which is a matrix: the ends of groups at the
-    diagonal, and below them rows of several groups together, since large products are faster.
+    A part lies in memory in *pieces*, each of which is a matrix. Pieces at the diagonal are the
+    ends of groups. Pieces below combine rows of several groups, since large products are faster.
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ class CholeskyGeometry(Tiled):
         """Cut groups down to tile `stop`: rows below all diagonals at once, the rest in halves.
 
         The halves meet between chunks if possible, since the rows below begin with a chunk. The
-        boundary is as near the middle as that allows, and rather right of it, so that the piece
+        boundary is as near the middle as that allows, preferably to its right, so that the piece
         below is wide.
         """
         first, last = groups[0][0], groups[-1][-1] + 1

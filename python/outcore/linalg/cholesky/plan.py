@@ -52,7 +52,7 @@ chunks begin above the rows that are needed.
 """
 
 # Shares of the speed of a large matrix product that the other steps reach, measured with OpenBLAS
-# 0.3.30, and the seconds per byte of a sum of absolute values.
+# 0.3.30. The last constant is the time of a sum of absolute values, in seconds per byte.
 _PANEL_SHARE = 0.5
 _SUM_S_PER_BYTE = 0.15e-9
 

@@ -62,7 +62,7 @@ from outcore.volumes import (
 from outcore.zarr_format import Metadata
 
 _SECTOR_BYTES = 512
-"""Disk sector: solvers read tiles in whole sectors, and block rings have no extra memory."""
+"""Bytes of a disk sector. Solvers read tiles in whole sectors, without memory to round them up."""
 
 _PARTS = {
     "journal": frozenset[str](),
@@ -132,7 +132,7 @@ def open_storage(
 ) -> Iterator[S]:
     """Check the arguments of a factorization, and start it or resume the stopped one.
 
-    If an error leaves nothing to resume, the target is removed too.
+    If an error leaves nothing to resume, the target is cleared too.
     """
     check_threads(threads)
     check_if_exists(if_exists)

@@ -171,6 +171,6 @@ def _of_factors(
     if isinstance(factor, CholeskyFactor):
         return Determinant(1.0, 2 * logabsdet, report)
     if factor.dtype.kind == "c":
-        # Rounding errors of n factors of absolute value 1.
+        # The division removes the rounding errors of n factors of absolute value 1.
         return Determinant(complex(sign / abs(sign) if sign else 0), logabsdet, report)
     return Determinant(float(np.sign(sign.real)), logabsdet, report)

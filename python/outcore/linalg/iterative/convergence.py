@@ -93,8 +93,8 @@ class Convergence:
         """Judge a recomputed residual: `True` if the iteration is finished.
 
         Otherwise there are more steps. A stationary method continues until the residual of its
-        steps has dropped by the factor by which it was too small. Other methods restart from the
-        recomputed residual.
+        steps has dropped further, by the factor by which it understated the true one. Other methods
+        restart from the recomputed residual.
         """
         is_better = not self._checked or true_residual < 0.5 * self._checked[-1]
         self._checked.append(true_residual)

@@ -198,7 +198,7 @@ class Iteration:
         self._keeping.keep_if_due(self._here, self.X, self._scales, self.convergence.history)
 
     def keep_at_stop(self) -> None:
-        """Store X on disk, after which no further step follows."""
+        """Store X on disk when the call is stopped."""
         if self._here.stop > self._groups.first and self.convergence.history:
             self._scale_back()
             self._keeping.keep_at_stop(self._here, self.X, self.convergence.history)
@@ -285,8 +285,8 @@ class Iteration:
         Parameters
         ----------
         times
-            Number of passes of each kind over the matrix, without those of `passes` and the pass
-            for the diagonal blocks.
+            Number of passes of each kind over the matrix, except passes over the whole matrix and
+            the one for the diagonal blocks.
         block_reads
             Number of times that the diagonal blocks were read from their file, if they are in one.
         others

@@ -37,7 +37,8 @@ from outcore.longcall import long_call
 from outcore.volumes import AnyPath, PathLike, Place, as_path, place
 
 MANY_COLUMNS = 8
-"""With at least so many right-hand sides, the processor is the bottleneck, not memory bandwidth."""
+"""With this many right-hand sides or more, the processor is the bottleneck, not memory bandwidth.
+"""
 
 
 @contextmanager

@@ -74,8 +74,9 @@ class BlockJacobi(Preconditioner):
 class Sweep(Preconditioner):
     """One sweep of SOR from 0; with `is_symmetric` a forward and a backward one, SSOR.
 
-    A sweep computes L z, D z and U z except for one triangle. With that triangle, A z needs no pass
-    of its own, and only half of its reads (Eisenstat 1981 saves them in another way).
+    A sweep computes L z, D z and U z except for one triangle. The reads of that triangle, half of a
+    pass, suffice for A z, which needs no pass of its own (Eisenstat 1981 saves them in another
+    way).
     """
 
     def __init__(self, it: Iteration, omega: float, *, is_symmetric: bool) -> None:

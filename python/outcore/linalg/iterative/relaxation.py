@@ -1,6 +1,6 @@
 """Sweeps of block Gauss-Seidel and SOR over a matrix on disk.
 
-With A = L + D + U, where D are its diagonal blocks, a sweep goes through the blocks i in one
+Let A = L + D + U, where D are its diagonal blocks. A sweep goes through the blocks i in one
 direction and replaces
 
     x_i <- x_i + ω (A_ii⁻¹ (b_i - (L x)_i - (U x)_i) - x_i).
@@ -125,8 +125,8 @@ class Relaxation:
         """
         triangles = list(triangles)
         is_mirrored = self._mirror is not None and "U" in triangles
-        # A strip of rows yields the sums of its own block; a strip of columns adds it to the other
-        # blocks.
+        # A strip of rows yields the sums of its own block. A strip of columns adds the products
+        # with its block to the sums of the other blocks.
         is_before = (self._strips.by == "rows") != is_mirrored
         order = range(self._strips.count)[:: 1 if is_forward else -1]
         strips = [[t for t in self._strips.tiles[i] if self._has(t, triangles)] for i in order]

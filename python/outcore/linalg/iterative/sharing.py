@@ -1,6 +1,6 @@
 """Communication between the processes of a joint iteration.
 
-There is a single kind of message: each process sends a value and receives the values of all, or
+There is a single kind of message. Each process sends a value and receives the values of all, or
 learns which process has failed, and why. So a process that fails at any point reports that once,
 and its report meets the next message of the others, whatever that is.
 """
@@ -30,7 +30,8 @@ from outcore.zarr_format import Metadata
 T = TypeVar("T")
 
 LEAST_FLOPS_S = 1e9
-"""Least speed of a process. Waits for its arithmetic are a second longer for so many operations."""
+"""Assumed speed of the slowest process, in operations per second. It extends waits for arithmetic.
+"""
 
 
 class Sharing:
@@ -90,7 +91,7 @@ class Sharing:
         Raises
         ------
         OutcoreError
-            If one of them has failed. The error has the kind of its error.
+            If one of them has failed. The error raised here has the kind of that error.
         DiskError
             If one of them did not answer in time.
         """

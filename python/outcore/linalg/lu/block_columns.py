@@ -3,7 +3,7 @@
 No column has to fit in memory as a whole to be updated::
 
     for each block column [o, e):
-        for each block of rows: C <- L⁻¹ (P A)[rows, o:e] # C stays in memory, L and U stream by
+        for each block of rows:  C <- L⁻¹ (P A)[rows, o:e]   # C stays in memory, L and U stream by
             write the rows of U;  spill the rows below
         factor the spilled rows;  write L, as tiles and by rows
 

@@ -33,7 +33,7 @@ Algorithm: TypeAlias = Literal["slabs", "block-columns", "tournament"]
 LuMethod: TypeAlias = Literal["auto", "slabs", "block-columns", "tournament"]
 
 LEAST_BYTES = 256 << 20
-"""Either method factors a smaller matrix in seconds. Slabs are the default for it."""
+"""Smaller matrices take seconds with any method. Slabs are their default."""
 
 ONLY = "memory holds no column of panels, which all other methods need"
 """Reason in the plan for tournament pivoting that the caller did not request."""

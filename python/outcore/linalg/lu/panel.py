@@ -20,12 +20,12 @@ def factor_panel(kernels: Kernels, P: Matrix, piv: npt.NDArray[np.int32]) -> int
 
     Parameters
     ----------
-    Kernels for the type of `P`.
-        For the type of `P`.
+    kernels
+        Kernels for the type of `P`.
     P
         (m, k) with m >= k, column-major.
-    (k,) int32, overwritten: row i was swapped with row ``piv[i]``.
-        (k,) int32; on return row i was swapped with row ``piv[i]``.
+    piv
+        (k,) int32, overwritten: row i was swapped with row ``piv[i]``.
 
     Returns
     -------

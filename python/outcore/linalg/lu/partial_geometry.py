@@ -53,7 +53,7 @@ class PartialGeometry(BlockColumnGeometry):
         return self.grid([self.whole_rows(s.order), self.tile_columns(s)], self.columns, "F")
 
     def is_loaded(self, s: BlockColumn) -> bool:
-        """Whether slabs load the block column from A: the first one, if A is not stored by rows.
+        """Whether slabs load the block column from A: the first, if A is copied or it is the last.
 
         If A is stored by rows, slabs would cut its rows, and read the gaps between them too.
         """

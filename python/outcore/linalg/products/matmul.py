@@ -105,8 +105,8 @@ def matmul(
         Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
         I/O: see ``oc.plan("matmul", m=..., n=..., k=...)``. The budget does not include operands
         and results in memory, which belong to the caller. It includes copies of operands that the
-        BLAS cannot use directly: those of another type, those whose rows and columns are not
-        contiguous, and complex rows with ``"C"``.
+        BLAS cannot use directly. These are operands of another type, operands without contiguous
+        rows or columns, and complex rows with ``"C"``.
     threads
         Threads of the BLAS; by default its current setting.
     progress

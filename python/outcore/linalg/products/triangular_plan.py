@@ -67,8 +67,9 @@ class TriangularSystem:
 class TriangularGeometry:
     """Cuts of a triangular system.
 
-    X is solved for in *groups* of columns that fit in memory as a whole. op(T) is cut into *strips*
-    of rows, in the order of substitution, and each strip into *pieces*. B is read in boxes.
+    X is solved for in *groups* of columns that fit in memory as a whole. The matrix op(T) is cut
+    into *strips* of rows, in the order of substitution, and each strip into *pieces*. B is read in
+    boxes.
 
     Attributes
     ----------

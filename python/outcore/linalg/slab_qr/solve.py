@@ -65,8 +65,8 @@ def qr_solve(
     Parameters
     ----------
     qr
-        Factors of an (m, n) matrix of full rank, m >= n, from `qr_factor` or `open_factor`; or
-        factors of the transpose of a matrix with m < n, which `lstsq` keeps.
+        Factors of an (m, n) matrix of full rank, m >= n, from `qr_factor` or `open_factor`. For a
+        matrix with m < n, factors of its transpose, which `lstsq` keeps.
     b
         (m,) or (m, k): a NumPy array, or an array on disk or its path. The call solves in groups of
         as many columns as fit in memory; each group is a pass over the reflections and one over R.
@@ -100,8 +100,8 @@ def qr_solve(
     SingularMatrixError
         If the diagonal of R has an exact zero.
     InvalidError
-        If `qr` is not a factorization by QR, if it is one of an A with more columns than rows
-        rather than of its transpose, or if `b` does not fit.
+        If `qr` is not a factorization by QR, or `b` does not fit it. Also if A has more columns
+        than rows, and `qr` are not the factors of its transpose.
     BudgetError
         Before any work, if memory does not suffice.
     Interrupted

@@ -5,9 +5,9 @@ small, E is large in some directions, which then require many steps. The range o
 vectors contains these directions (N. Halko, P. G. Martinsson, J. A. Tropp, SIAM Review 53 (2011),
 217-288):
 
-    with the first correction     Z = M⁻¹ Ω,  G = Ω - A Z = E Ω,  orthonormalised
-    with the second               Z = M⁻¹ G,  Q = -A Z,  orthonormalised, and Z with it
-    after that and each later     r <- r - Q c,  x <- x - Z c,  with c = Qᴴ r
+- with the first correction: Z = M⁻¹ Ω, G = Ω - A Z = E Ω, orthonormalised;
+- with the second: Z = M⁻¹ G, Q = -A Z, orthonormalised, and Z with it;
+- after that and each later one: r <- r - Q c, x <- x - Z c, with c = Qᴴ r.
 
 Thus r loses its component in the space of A Z, as in methods with augmented subspaces (A. Chapman,
 Y. Saad, Numer. Linear Algebra Appl. 4 (1997), 43-66). The vectors take part in passes over A and

@@ -21,8 +21,8 @@ from outcore.report import Report
 
 MOST_FLOPS = 3e13
 LEAST_COLUMNS = 512
-"""Limits of a group on disk: some minutes of work, the most that a stopped call repeats; but enough
-columns for the arithmetic to take longer than reading the factors.
+"""Limits of a group on disk. A group is some minutes of work, the most that a stopped call repeats.
+It has enough columns for the arithmetic to take longer than reading the factors.
 """
 
 Solve: TypeAlias = Callable[[Matrix, slice], None]
