@@ -167,8 +167,8 @@ def from_array(
           the whole shape;
         - the name of a ``.npy`` file; of an HDF5 file, with ``::`` and the name of a dataset where
           it has several (``"data.h5::run/u"``), unless a file has that very name; of a Zarr array
-          of any version and codec, or of outcore's own layout; of any other file of plain
-          elements, with ``shape=`` and ``dtype=``.
+          of any version and codec, or of outcore's own layout; of a TIFF, NIfTI or Parquet file; of
+          any other file of plain elements, with ``shape=`` and ``dtype=``.
     path, chunks, chunk_order
         As for `create_array`.
     dtype
@@ -189,7 +189,7 @@ def from_array(
     order
         Order of elements in a chunk; by default as `source` has it.
     dims, attributes
-        As for `create_array`; by default those of an outcore or Zarr source.
+        As for `create_array`; by default those of an outcore, Zarr, HDF5 or other named source.
     if_exists
         As for `create_array`. ``"open"`` opens a whole copy of the same source: a file or directory
         by its name, or an array, unless it was written to since. Elements of any other source are
@@ -219,7 +219,7 @@ def from_array(
     NotFoundError, TruncatedError
         If a file is missing or too short, also one that a dataset of HDF5 links to or lies in.
     MissingPackageError
-        If h5py or zarr is needed and not installed.
+        If a package that reads the source is not installed.
     ExistsError, DiskFullError, BusyError
         As from `create_array`.
     JournalError
@@ -231,6 +231,7 @@ def from_array(
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
+        opened.warn(2)
         return copy_to_array(
             opened, path, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
             dims=dims, attributes=attributes, if_exists=if_exists, resume=resume,

@@ -216,6 +216,10 @@ class LargeLoadWarning(UserWarning):
     """NumPy loads a whole array that is larger than the default memory budget."""
 
 
+class LeftOutWarning(UserWarning):
+    """A copy leaves out parts of its source: attributes, or columns of a table."""
+
+
 class DamagedCheckpointWarning(UserWarning):
     """A checkpoint that is damaged; the one before it is used."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from outcore.casting import Wanted
 from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedError
+from outcore.hdf5_attributes import attributes_of, dims_of
 from outcore.hdf5_names import SEPARATOR
 from outcore.packages import load
 from outcore.slicing import check_extents
@@ -78,6 +79,10 @@ def dataset_source(dataset: Any, wanted: Wanted) -> Sliced:
     kind = _complex_of(dataset.dtype)
     found = Sliced(dataset if kind is None else _Complex(dataset, kind), wanted)
     found.path = Path(dataset.file.filename)
+    found.dims = dims_of(dataset)
+    found.attributes, others = attributes_of(dataset)
+    if others:
+        found.left_out = f"attributes that JSON cannot hold: {listed(others)}"
     return found
 
 

@@ -10,6 +10,7 @@ import json
 import mmap
 import operator
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from outcore.array import Array
 from outcore.array_version import settle, version_of
 from outcore.casting import AS_GIVEN, FIX, Wanted, convert, is_allowed
 from outcore.copy_plan import Cuts, Side
-from outcore.errors import InvalidError
+from outcore.errors import InvalidError, LeftOutWarning
 from outcore.flat_file import FlatFile
 from outcore.row_blocks import RowBlocks
 from outcore.slicing import order_of, part_of, reading
@@ -67,6 +68,8 @@ class Source(ABC):
         What it wants of the blocks.
     dims, attributes
         Names of its dimensions and the user's attributes, where it has them.
+    left_out
+        Parts of the user's source that a copy cannot hold, for a warning.
     path
         File or directory that it lies in, if that is known.
     reads_ahead
@@ -91,6 +94,7 @@ class Source(ABC):
         self.side = Side(tuple(Cuts(n) for n in self.shape))
         self.dims: tuple[str, ...] | None = None
         self.attributes: dict[str, Any] = {}
+        self.left_out = ""
         self.path: AnyPath | None = None
         self._opened: list[Closes] = []
 
@@ -123,6 +127,12 @@ class Source(ABC):
     def _convert(self, given: npt.NDArray[Any], out: npt.NDArray[Any], box: Box) -> None:
         """Copy elements of a box to where they are wanted, in the type in which they are."""
         convert(given, out, fix=FIX, casting=self.casting, at=[s.start for s in box])
+
+    def warn(self, stacklevel: int) -> None:
+        """Warn of `left_out`; `stacklevel` counts from the caller of this."""
+        if self.left_out:
+            text = f"the copy leaves out {self.left_out}"
+            warnings.warn(text, LeftOutWarning, stacklevel=stacklevel + 1)
 
     def check_end(self) -> None:
         """Raise `InvalidError` if there is more than was announced."""

@@ -1,0 +1,86 @@
+"""Attributes and names of dimensions of an HDF5 dataset, for the array that is copied from it.
+
+Names of dimensions are in scales and labels (HDF5's Dimension Scale Specification, and the netCDF-4
+format, which is built on it).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from outcore.attributes import carried_attributes
+from outcore.errors import InvalidError
+from outcore.packages import load
+
+_STRUCTURE = {
+    "CLASS", "NAME", "DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST",
+    "_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "outcore",
+}  # fmt: skip
+"""Attributes that describe scales, or belong to a library; they are no user's."""
+
+_BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError)
+"""What h5py raises for an attribute or a scale that it cannot read."""
+
+
+def attributes_of(dataset: Any) -> tuple[dict[str, Any], list[str]]:
+    """Read the attributes of a dataset.
+
+    Arrays become lists, and bytes become text. In a netCDF file a list of one number is a number.
+
+    Returns
+    -------
+    tuple
+        The attributes that JSON can hold, and the names of the others.
+    """
+    is_netcdf = "_NCProperties" in dataset.file.attrs
+    found: dict[str, Any] = {}
+    others = []
+    for name in dataset.attrs:
+        if name in _STRUCTURE:
+            continue
+        try:
+            value = _plain(dataset.attrs[name])
+            if is_netcdf and isinstance(value, list) and len(value) == 1:
+                [value] = value
+            found |= carried_attributes({name: value})
+        except (*_BROKEN, InvalidError):
+            others.append(name)
+    return found, others
+
+
+def _plain(value: Any) -> Any:
+    """Turn NumPy's arrays and bytes into lists and text; other values stay as they are."""
+    if isinstance(value, bytes):  # also NumPy's
+        return value.decode()
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, load("h5py", "reading HDF5").Empty):
+        return None
+    return value
+
+
+def dims_of(dataset: Any) -> tuple[str, ...] | None:
+    """Read the names of all dimensions; `None` if one of them has none."""
+    try:
+        names = tuple(_name(dataset, axis) for axis in range(len(dataset.shape)))
+    except _BROKEN:
+        return None
+    return names if all(names) else None
+
+
+def _name(dataset: Any, axis: int) -> str:
+    """Return the label of a dimension, or else the name of its scale."""
+    dim = dataset.dims[axis]
+    if dim.label:
+        return str(dim.label)
+    if len(dim):
+        return _last(dim[0].name)
+    # The dataset of a coordinate is the scale of its own dimension.
+    is_scale = load("h5py", "reading HDF5").h5ds.is_scale(dataset.id)
+    return _last(dataset.name) if is_scale and len(dataset.shape) == 1 else ""
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]

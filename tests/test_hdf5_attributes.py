@@ -1,0 +1,119 @@
+"""Attributes and names of dimensions that copies take over from HDF5, against their writers."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import outcore as oc
+from outcore.errors import LeftOutWarning
+
+MODEL = np.arange(12.0).reshape(3, 4)
+GIVEN: dict[str, Any] = {
+    "units": "m/s", "title": np.bytes_("näme".encode()), "scale": 0.5, "level": np.int16(-3),
+    "valid": True, "range": np.array([[1, 2], [3, 4]], "u1"), "missing": np.float32("nan"),
+    "words": ["a", "ü"], "nothing": h5py.Empty("f8"), "one": [7],
+}  # fmt: skip
+CARRIED = {
+    "units": "m/s", "title": "näme", "scale": 0.5, "level": -3, "valid": True,
+    "range": [[1, 2], [3, 4]], "missing": math.nan, "words": ["a", "ü"], "nothing": None,
+    "one": [7],
+}  # fmt: skip
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Compare as JSON, in which NaN equals itself."""
+    return json.dumps(found, sort_keys=True) == json.dumps(expected, sort_keys=True)
+
+
+def test_attributes_come_from_a_name_and_from_a_dataset(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("run/u", data=MODEL)
+        dataset.attrs.update(GIVEN)
+    with h5py.File(tmp_path / "a.h5") as file:
+        for source in (f"{tmp_path}/a.h5::run/u", file["run/u"]):
+            with oc.from_array(source, tmp_path / "A", if_exists="overwrite", progress=False) as A:
+                assert same(A.attrs, CARRIED)
+                assert A.dims is None
+    with oc.from_array(
+        tmp_path / "a.h5", tmp_path / "B", attributes={"a": 1}, progress=False
+    ) as given:
+        assert given.attrs == {"a": 1}
+
+
+def test_what_json_cannot_hold_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("u", data=MODEL)
+        dataset.attrs.update(
+            {"kept": 1, "z": 1j, "link": dataset.ref, "raw": np.bytes_(b"\xff"),
+             "pair": np.zeros(2, "i4,f8")}
+        )  # fmt: skip
+    message = "leaves out attributes that JSON cannot hold: .*link, .*pair"
+    with pytest.warns(LeftOutWarning, match=message) as warned:
+        oc.from_array(tmp_path / "a.h5", tmp_path / "A", progress=False).close()
+    assert warned[0].filename == __file__
+    assert oc.open_array(tmp_path / "A").attrs == {"kept": 1}
+    with pytest.warns(LeftOutWarning, match="raw, z") as warned:
+        oc.export_array(tmp_path / "a.h5", tmp_path / "a.npy", progress=False)
+    assert warned[0].filename == __file__
+
+
+def test_dimensions_are_named_by_labels_and_scales(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("both", "half", "scales"):
+            file[name] = MODEL
+        file["axes/time"], file["axes/place"] = np.arange(3.0), np.arange(4.0)
+        for axis, name in enumerate(("time", "place")):
+            file[f"axes/{name}"].make_scale()
+            file["both"].dims[axis].label = f"label{axis}"
+            for each in ("both", "scales"):
+                file[each].dims[axis].attach_scale(file[f"axes/{name}"])
+        file["half"].dims[0].label = "y"
+    for name, expected in [
+        ("both", ("label0", "label1")),
+        ("scales", ("time", "place")),
+        ("half", None),
+        ("axes/time", ("time",)),
+    ]:
+        with oc.from_array(
+            f"{tmp_path}/a.h5::{name}", tmp_path / "A", if_exists="overwrite", progress=False
+        ) as A:
+            assert A.dims == expected
+            assert A.attrs == {}
+
+
+def test_a_netcdf_file(tmp_path: Path) -> None:
+    """As the netCDF library writes it: numbers are arrays of one, dimensions are scales."""
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file.attrs["_NCProperties"] = "version=2,netcdf=4.9.2,hdf5=1.14.3"
+        file["t"] = MODEL
+        file["t"].attrs.update({"_FillValue": [math.nan], "levels": [1, 2], "_Netcdf4Dimid": 0})
+        for axis, name in enumerate(("y", "x")):
+            file[name] = np.zeros(MODEL.shape[axis], ">f4")
+            file[name].make_scale("This is a netCDF dimension but not a netCDF variable.")
+            file["t"].dims[axis].attach_scale(file[name])
+    with oc.from_array(f"{tmp_path}/a.nc::t", tmp_path / "A", progress=False) as A:
+        assert A.dims == ("y", "x")
+        assert same(A.attrs, {"_FillValue": math.nan, "levels": [1, 2]})
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_complex_matrix_of_matlab(tmp_path: Path, dtype: str) -> None:
+    """A 3 x 2 matrix of MATLAB, in column-major order, is a dataset of shape (2, 3)."""
+    matrix = np.array([[1 + 2j, 3], [4, 5 - 1j], [6j, 7]])
+    with h5py.File(tmp_path / "m.mat", "w", userblock_size=512) as file:
+        pairs = np.empty((2, 3), [("real", dtype), ("imag", dtype)])
+        pairs["real"], pairs["imag"] = matrix.T.real, matrix.T.imag
+        file["z"] = pairs
+        file["z"].attrs["MATLAB_class"] = np.bytes_("double")
+        file["x"] = np.arange(3.0)
+    with oc.from_array(f"{tmp_path}/m.mat::z", tmp_path / "Z", progress=False) as Z:
+        assert (Z.shape, Z.dtype) == ((2, 3), np.result_type(dtype, "c8"))
+        np.testing.assert_array_equal(Z.T[...], matrix)
+        assert Z.attrs == {"MATLAB_class": "double"}
+        oc.from_array(Z.T, tmp_path / "M", progress=False).close()
+    np.testing.assert_array_equal(oc.open_array(tmp_path / "M")[...], matrix)
