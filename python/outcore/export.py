@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,7 @@ def export_array(
     shape: Sequence[int] | int | None = None,
     source_order: str = "C",
     offset: int = 0,
+    zarr_format: Literal[2, 3] = 3,
     memory: int | str | None = None,
     if_exists: Replace = "error",
     progress: ProgressLike = True,
@@ -89,7 +90,7 @@ def export_array(
         are the dataset's (``"out.h5::run/u"``); by default it is ``data``. Elsewhere, and in the
         name of what is there already, ``::`` is a part of the name.
     format
-        ``"npy"``, ``"hdf5"``, ``"zarr"`` (version 3, by zarr-python) or ``"raw"``: the elements,
+        ``"npy"``, ``"hdf5"``, ``"zarr"`` (by zarr-python) or ``"raw"``: the elements,
         little-endian, and nothing else. By default as the suffix of `path` says: ``.npy``, ``.h5``
         or ``.hdf5``, ``.zarr``.
     codec
@@ -100,6 +101,9 @@ def export_array(
     order
         Order of the elements, in the file or in each chunk of Zarr: ``"C"`` or ``"F"``; by default
         as the source has it. HDF5 has ``"C"`` only.
+    zarr_format
+        Version of Zarr, 2 or 3. Version 2 stores names of dimensions as xarray does, in the
+        attribute ``_ARRAY_DIMENSIONS``.
     memory
         Bytes for the blocks that are copied at once and for what the libraries of both sides take
         beside them. Where chunks of the source would be decoded more than twice, the copy goes
@@ -145,11 +149,17 @@ def export_array(
         raise InvalidError(
             f"need a format, one of {', '.join(CODECS)}, have {format!r} for {name}; give format="
         )
+    if zarr_format not in (2, 3) or (zarr_format == 2 and kind != "zarr"):
+        raise InvalidError(
+            f"need zarr_format=2 or 3, and a Zarr array for 2, have {zarr_format!r} for {kind}; "
+            "leave out zarr_format="
+        )
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
         where = Path(os.path.abspath(name))
-        made = _Export(opened, where, kind, dataset or DATASET, codec, chunks, order)
+        opened.warn(2)
+        made = _Export(opened, where, kind, dataset or DATASET, codec, chunks, order, zarr_format)
         return made.run(memory, if_exists, progress)
 
 
@@ -173,8 +183,10 @@ class _Export:
         codec: str | None,
         chunks: Sequence[int] | int | None,
         order: str | None,
+        zarr_format: Literal[2, 3],
     ) -> None:
         self._source, self._path, self._kind, self._dataset = source, path, kind, dataset
+        self._zarr_format = zarr_format
         self._codec = CODECS[kind][0] if codec is None else codec
         self._shape, self._dtype = source.shape, source.dtype
         default_order = "C" if kind == "hdf5" else source.order
@@ -306,7 +318,7 @@ class _Export:
         if self._kind == "zarr":
             return ZarrTarget(
                 path, self._shape, self._dtype, self._chunks, self._order, self._codec,
-                self._source.dims, self._source.attributes,
+                self._source.dims, self._source.attributes, self._zarr_format,
             )  # fmt: skip
         header = b"" if self._kind == "raw" else _npy_header(self._shape, self._dtype, self._order)
         return FlatTarget(path, self._shape, self._dtype, self._order, header)

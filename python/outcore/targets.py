@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +155,7 @@ class Hdf5Target(Target):
 
 
 class ZarrTarget(Target):
-    """A Zarr v3 array, a file for each chunk, written by zarr-python."""
+    """A Zarr array of version 2 or 3, a file for each chunk, written by zarr-python."""
 
     def __init__(
         self,
@@ -167,29 +167,25 @@ class ZarrTarget(Target):
         codec: str,
         dims: tuple[str, ...] | None,
         attributes: dict[str, Any],
+        version: Literal[2, 3] = 3,
     ) -> None:
         self.side = chunked_side(shape, chunks)
         self.column_major = order == "F"
         zarr = load("zarr", "writing Zarr")
-        codecs = load("zarr.codecs", "writing Zarr")
-        compressors = {
-            "zstd": codecs.ZstdCodec,
-            "gzip": codecs.GzipCodec,
-            "blosc": codecs.BloscCodec,
-            "none": lambda: None,
-        }
-        transpose = codecs.TransposeCodec(order=tuple(range(len(shape)))[::-1])
         self._path = path
+        options = (_zarr_3 if version == 3 else _zarr_2)(codec, order, len(shape))
+        if version == 3:
+            options["dimension_names"] = dims
+        elif dims is not None:
+            # xarray's convention: https://docs.xarray.dev/en/stable/internals/zarr-encoding-spec.html
+            attributes = {**attributes, "_ARRAY_DIMENSIONS": list(dims)}
         self._array = zarr.create_array(
             path,  # as text, a name with "::" in it would be a URL
             shape=shape,
             dtype=dtype,
             chunks=chunks,
-            filters=transpose if order == "F" and len(shape) > 1 else None,
-            compressors=compressors[codec](),
-            fill_value=0,
-            dimension_names=dims,
             attributes=attributes,
+            **options,
         )
 
     def write(self, box: Box, data: npt.NDArray[Any]) -> None:
@@ -206,6 +202,42 @@ class ZarrTarget(Target):
     def abandon(self) -> None:
         """See `Target`. Beside a write that failed others go on, which would make files anew."""
         load("zarr.core.sync", "writing Zarr").sync(_others_done())
+
+
+def _zarr_3(codec: str, order: str, ndim: int) -> dict[str, Any]:
+    """Choose the codecs of version 3; there, the order of elements is one."""
+    codecs = load("zarr.codecs", "writing Zarr")
+    compressors = {
+        "zstd": codecs.ZstdCodec,
+        "gzip": codecs.GzipCodec,
+        "blosc": codecs.BloscCodec,
+        "none": lambda: None,
+    }
+    transpose = codecs.TransposeCodec(order=tuple(range(ndim))[::-1])
+    return {
+        "filters": transpose if order == "F" and ndim > 1 else None,
+        "compressors": compressors[codec](),
+        "fill_value": 0,
+    }
+
+
+def _zarr_2(codec: str, order: str, ndim: int) -> dict[str, Any]:
+    """Choose the codec of version 2, one of numcodecs, which zarr-python brings along.
+
+    There is no fill value, since xarray takes elements that equal it for missing ones. So each
+    chunk is written, also one of zeros.
+    """
+    numcodecs = load("numcodecs", "writing Zarr")
+    compressors = {
+        "zstd": numcodecs.Zstd,
+        "gzip": numcodecs.GZip,
+        "blosc": numcodecs.Blosc,
+        "none": lambda: None,
+    }
+    return {
+        "zarr_format": 2, "order": order, "filters": None, "compressors": compressors[codec](),
+        "fill_value": None, "config": {"write_empty_chunks": True},
+    }  # fmt: skip
 
 
 async def _others_done() -> None:
