@@ -30,11 +30,18 @@ from outcore.hdf5_source import (
     listed,
     open_hdf5,
 )
+from outcore.nifti_source import is_named_nifti, open_nifti
 from outcore.packages import is_a, load, require_that_of
+from outcore.parquet_source import MAGIC as PARQUET_MAGIC
+from outcore.parquet_source import SUFFIXES as PARQUET_SUFFIXES
+from outcore.parquet_source import open_parquet
 from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
 from outcore.slicing import check_extents, is_sliced
 from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored, file_version
+from outcore.tiff_source import MAGICS as TIFF_MAGICS
+from outcore.tiff_source import SUFFIXES as TIFF_SUFFIXES
+from outcore.tiff_source import open_tiff
 from outcore.volumes import AnyPath, PathLike, as_path, place
 from outcore.zarr_format import check_dtype, check_shape, parse
 
@@ -204,6 +211,13 @@ def _opener(source: PathLike, shape: tuple[int, ...] | None) -> Callable[[Wanted
         raise NotFoundError(f"there is no file {path}; check the path")
     refuse_special(path)
     magic = b"" if shape is not None else beginning_of(path)
+    for is_one, open_one in (
+        (is_named_nifti(name), open_nifti),
+        (path.suffix.lower() in TIFF_SUFFIXES or magic.startswith(TIFF_MAGICS), open_tiff),
+        (path.suffix.lower() in PARQUET_SUFFIXES or magic.startswith(PARQUET_MAGIC), open_parquet),
+    ):
+        if is_one:
+            return partial(open_one, path)
     if path.suffix.lower() == ".npy" or magic.startswith(_NPY_MAGIC):
         return partial(_open_npy, path)
     if is_named_hdf5(name) or (shape is None and is_hdf5(path)):

@@ -12,6 +12,9 @@ OLDEST = {
     "fsspec": "2024.12",
     "h5py": "3.11",
     "mpi4py": "4.1",
+    "nibabel": "5.3",
+    "pyarrow": "17.0",
+    "tifffile": "2025.5.21",
     "xarray": "2024.10",
     "zarr": "3.1",
 }

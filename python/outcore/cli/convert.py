@@ -45,6 +45,9 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
 )  # fmt: skip
 @click.option("--chunks", metavar="N,...", callback=_extents, help="Shape of a chunk of DST.")
 @click.option("--order", type=click.Choice(["C", "F"]), help="Order of elements in DST.")
+@click.option(
+    "--zarr-format", type=click.Choice(["2", "3"]), help="Version of Zarr of DST.  [default: 3]"
+)
 @click.option("--dtype", help="Type of the elements of DST; of a raw SRC, the type in the file.")
 @click.option(
     "--casting", default="same_kind", type=click.Choice(["same_kind", "unsafe"]),
@@ -73,6 +76,7 @@ def command(
     codec: str | None,
     chunks: tuple[int, ...] | None,
     order: str | None,
+    zarr_format: str | None,
     dtype: str | None,
     casting: Casting,
     shape: tuple[int, ...] | None,
@@ -85,12 +89,18 @@ def command(
     """Copy an array from SRC to DST in bounded memory.
 
     SRC is an array of outcore's or another Zarr array, a .npy file, an HDF5 file (FILE::DATASET
-    where it has several), or a raw file with --shape and --dtype. DST is a new array of outcore's,
-    or what its suffix says: .npy, .h5 (or FILE.h5::DATASET), .zarr. Arrays of outcore's may be in
-    pools, by their URLs. If the copy is stopped, run the command again to resume.
+    where it has several), a TIFF, NIfTI or Parquet file, or a raw file with --shape and --dtype.
+    DST is a new array of outcore's, or what its suffix says: .npy, .h5 (or FILE.h5::DATASET),
+    .zarr. Arrays of outcore's may be in pools, by their URLs. If the copy is stopped, run the
+    command again to resume.
     """
     kind = file_format or format_of(target) or "outcore"
     if kind == "outcore":
+        if zarr_format is not None:
+            raise InvalidError(
+                f"need --format zarr for --zarr-format, have {target}, an array of outcore's own "
+                "layout; name DST with the suffix .zarr"
+            )
         report = _to_array(
             source, target, codec, chunks, order, dtype, casting, shape, source_order, offset,
             memory, if_exists, not as_json,
@@ -99,7 +109,8 @@ def command(
         report = export_array(
             source, target, format=kind, codec=codec, chunks=chunks, order=order, dtype=dtype,
             casting=casting, shape=shape, source_order=source_order, offset=offset, memory=memory,
-            if_exists=if_exists, progress=not as_json,
+            zarr_format=2 if zarr_format == "2" else 3, if_exists=if_exists,
+            progress=not as_json,
         )  # fmt: skip
     if as_json:
         print_json(asdict(report))
@@ -129,6 +140,7 @@ def _to_array(
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
+        opened.warn(1)
         array, report = copy_to_array(
             opened, target, memory=memory, chunks=chunks, order=order, if_exists=if_exists,
             progress=progress,

@@ -1,0 +1,134 @@
+"""Tables in Parquet files as sources, by pyarrow: rows are decoded in order, batch by batch."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outcore.casting import Wanted
+from outcore.copy_plan import Cuts
+from outcore.errors import CorruptError, InvalidError
+from outcore.packages import load
+from outcore.sources import Sliced, file_version
+
+SUFFIXES = (".parquet", ".pq")
+MAGIC = b"PAR1"
+
+_BUFFER_BYTES = 64 << 10
+_BATCH_BYTES = 1 << 20
+_LIBRARY_BLOCKS = 2
+
+
+def open_parquet(path: Path, wanted: Wanted) -> Sliced:
+    """Open a table: its columns of numbers and truth values are those of a matrix.
+
+    Its attribute ``columns`` has their names. Other columns are left out, with a warning.
+
+    Raises
+    ------
+    InvalidError
+        If the file is damaged, or no column holds numbers.
+    MissingPackageError
+        If pyarrow is not installed.
+    """
+    parquet = load("pyarrow.parquet", f"reading {path}")
+    arrow = load("pyarrow", f"reading {path}")
+    version = file_version(path)
+    try:
+        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+    except (arrow.ArrowException, OSError) as error:
+        raise InvalidError(f"{path} cannot be read as Parquet: {error}") from None
+    try:
+        table = _Table(arrow, file, path)
+        found = Sliced(table, wanted)
+    except BaseException:
+        file.close()
+        raise
+    # Rows are decoded in order, with all columns.
+    cuts = (Cuts(found.shape[0]), Cuts(found.shape[1], found.shape[1]))
+    found.side = dataclasses.replace(
+        found.side, cuts=cuts, loose=(), library_blocks=_LIBRARY_BLOCKS
+    )
+    found.keep(file)
+    found.path = path
+    found.find_version = lambda: version
+    found.attributes = {"columns": table.columns}
+    if table.others:
+        found.left_out = f"columns that hold no numbers: {', '.join(table.others)}"
+    return found
+
+
+class _Table:
+    """The columns of numbers of a table, sliced as a matrix.
+
+    Slices that follow each other continue to decode where the last one ended. Any other starts at
+    the beginning of a row group.
+    """
+
+    def __init__(self, arrow: Any, file: Any, path: Path) -> None:
+        self._arrow, self._file, self._path = arrow, file, path
+        fields = list(file.schema_arrow)
+        numeric = [each for each in fields if _is_number(arrow.types, each.type)]
+        self.columns = [each.name for each in numeric]
+        self.others = [each.name for each in fields if each not in numeric]
+        if not numeric or len(set(file.schema_arrow.names)) < len(fields):
+            raise InvalidError(
+                f"need columns of numbers with names of their own in {path}, have "
+                f"{', '.join(f'{each.name} ({each.type})' for each in fields)}; write such a table"
+            )
+        self.dtype = np.result_type(*(each.type.to_pandas_dtype() for each in numeric))
+        rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        self._starts = np.cumsum([0, *rows])
+        self.shape = (int(self._starts[-1]), len(numeric))
+        self._group = -1
+        self._batches: Iterator[Any] = iter(())
+        self._batch: Any = ()
+        self._first = 0
+
+    def __getitem__(self, box: tuple[slice, slice]) -> Any:
+        rows, columns = box
+        names = self.columns[columns]
+        out = np.empty((rows.stop - rows.start, len(names)), self.dtype)
+        at = rows.start
+        try:
+            while at < rows.stop:
+                self._seek(at)
+                part = self._batch.slice(at - self._first, rows.stop - at)
+                for number, name in enumerate(names):
+                    into = out[at - rows.start : at - rows.start + len(part), number]
+                    into[...] = self._numbers(part, name)
+                at += len(part)
+        except (self._arrow.ArrowException, OSError, StopIteration) as error:
+            raise CorruptError(
+                f"cannot decode {self._path}: {error or 'it has too few rows'}; restore it from a "
+                "copy"
+            ) from error
+        return out
+
+    def _seek(self, row: int) -> None:
+        """Decode batches until one has this row."""
+        group = int(np.searchsorted(self._starts, row, "right")) - 1
+        if group != self._group or row < self._first:
+            rows = max(_BATCH_BYTES // (self.shape[1] * self.dtype.itemsize), 1)
+            self._group, self._first, self._batch = group, int(self._starts[group]), ()
+            self._batches = self._file.iter_batches(
+                rows, row_groups=[group], columns=self.columns, use_threads=False
+            )
+        while row >= self._first + len(self._batch):
+            self._first += len(self._batch)
+            self._batch = next(self._batches)
+
+    def _numbers(self, part: Any, name: str) -> Any:
+        column = part.column(name)
+        if column.null_count:
+            raise InvalidError(
+                f"need numbers in column {name} of {self._path}, have {column.null_count} nulls in "
+                f"{len(column)} rows; fill them before, as pandas does by fillna()"
+            )
+        return column.to_numpy(zero_copy_only=False)
+
+
+def _is_number(types: Any, kind: Any) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
