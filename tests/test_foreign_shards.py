@@ -22,6 +22,7 @@ from outcore.errors import (
     OutcoreError,
     TruncatedError,
 )
+from outcore.pool_file import PoolFile
 from outcore.zarr_store import PoolStore
 
 SHAPE = (20, 30)
@@ -188,17 +189,71 @@ def test_stopped_it_leaves_valid_zarr_and_goes_on(
     assert (tmp_path / "A" / "outcore.generation").read_bytes() != generation
 
 
-def test_in_a_pool_they_are_told_and_copied(tmp_path: Path) -> None:
-    with oc.Pool.embedded([tmp_path / "p"]) as pool:
-        with oc.create_array(pool / "A", SHAPE, chunks=(8, 16)) as array:
-            array[...] = 1
-        zarr.open_array(PoolStore(pool / "A"))[3, 4] = 77
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"order": "F"}, {"growing": True}, {"disk_schema": "block,block", "mesh": (2, 1)}],
+)
+def test_in_a_pool_they_are_told_copied_and_rewritten(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    steps = 3 if options.get("growing") else 0
+    model = values((steps, *SHAPE) if steps else SHAPE, "f8")
+    with oc.Pool.embedded([tmp_path / name for name in "pqr"]) as pool:
+        A = pool / "A"
+        shape = (0, *SHAPE) if steps else SHAPE
+        chunks = {} if "disk_schema" in options else {"chunks": (8, 16)}
+        with oc.create_array(A, shape, **chunks, **options) as array:
+            if steps:
+                array.append(model)
+            else:
+                array[...] = model
+            file = A / array.metadata.grid().shard_key(max(steps - 1, 0))
+        pool.chmod(file, 0o640)
+        before, names = pool.stat(file), pool.ls("A")
+        store = PoolStore(A, hints={"stripe_unit_bytes": 128 << 10, "stripe_count": 1})
+        zarr.open_array(store)[..., 3, 4] = model[..., 3, 4] = 77
+        assert pool.stat(file).stripe_unit_bytes != before.stripe_unit_bytes
         with pytest.raises(InvalidError, match=WRITTEN):
-            oc.open_array(pool / "A")
-        with pytest.raises(InvalidError, match="plain directories only"):
-            oc.repack(pool / "A")
-        with oc.from_array(pool / "A", pool / "B", progress=False) as copy:
-            assert (copy[3, 4], copy[3, 5]) == (77, 1)
+            oc.open_array(A)
+        with oc.from_array(A, pool / "B", progress=False) as copy:
+            np.testing.assert_array_equal(copy[...], model)
+        found = oc.repack(A, progress=False)
+        assert (found.shards, found.rewritten) == (max(steps, 1), max(steps, 1))
+        with oc.open_array(A, "r+") as array:
+            np.testing.assert_array_equal(array[...], model)
+            array[..., 5, 6] = model[..., 5, 6] = 78
+        np.testing.assert_array_equal(zarr.open_array(PoolStore(A), mode="r")[...], model)
+        after = pool.stat(file)
+        for name in ("mode", "stripe_unit_bytes", "round_units", "nbytes"):
+            assert getattr(after, name) == getattr(before, name), name
+        assert len(after.servers) == len(before.servers)
+        assert oc.repack(A, progress=False).rewritten == 0
+        assert pool.ls("A") == names
+
+
+def test_stopped_in_a_pool_it_leaves_valid_zarr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = values(SHAPE, "f8")
+    with oc.Pool.embedded([tmp_path / "p"]) as pool:
+        oc.from_array(model, pool / "A", chunks=(8, 16), progress=False).close()
+        zarr.open_array(PoolStore(pool / "A"))[3, 4] = model[3, 4] = 77
+        write_at, written = PoolFile.write_at, []
+
+        def failing(file: PoolFile, offset: int, data: Any) -> None:
+            if len(written) == 3:
+                raise KeyboardInterrupt
+            written.append(offset)
+            write_at(file, offset, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PoolFile, "write_at", failing)
+            with pytest.raises(KeyboardInterrupt):
+                oc.repack(pool / "A", progress=False)
+        np.testing.assert_array_equal(zarr.open_array(PoolStore(pool / "A"), mode="r")[...], model)
+        assert pool.ls("A/c/0") == ["0"]
+        assert oc.repack(pool / "A", progress=False).rewritten == 1
+        np.testing.assert_array_equal(oc.open_array(pool / "A")[...], model)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +15,23 @@ from outcore.array import open_array
 from outcore.array_metadata import bump_generation, read_metadata
 from outcore.errors import TruncatedError
 from outcore.foreign_shards import EMPTY, foreign_shards
+from outcore.pool_path import PoolPath
 from outcore.progress import Meter, ProgressLike
 from outcore.signals import stop_on_signals
 from outcore.targets import writing
-from outcore.volumes import PathLike, being_made, local_path, place, sync_names
+from outcore.volumes import AnyPath, PathLike, being_made, place, sync_names
+from outcore.whole_file import WholeFile
+from outcore.zarr_format import Metadata
 
 _PIECE_BYTES = 4 << 20
+
+Moves: TypeAlias = list[tuple[int, int, int]]
+"""Where each chunk begins in the old file and in the new one, and how many bytes it has."""
 
 
 @dataclass(frozen=True)
 class Repacked:
-    """What `repack` did: how many of an array's shard files it rewrote."""
+    """Report of `repack`: how many of an array's shard files it rewrote."""
 
     path: str
     shards: int
@@ -40,13 +47,14 @@ def repack(path: PathLike, *, progress: ProgressLike = True) -> Repacked:
     """Rewrite an array of outcore's, to which other software wrote, into outcore's own layout.
 
     zarr-python and others replace whole shard files, and put chunks elsewhere in them. Each such
-    file is written anew beside the old one, made durable, and renamed. Stopped at any moment, the
-    array is valid Zarr with the same elements; the same call does the rest.
+    file is rewritten beside the old one, made durable, and renamed. In a pool it gets the stripes
+    that `create_array` would choose. Stopped at any moment, the array is valid Zarr with
+    the same elements; the same call does the rest.
 
     Parameters
     ----------
     path
-        Directory of the array, not in a pool. No process may write to it meanwhile.
+        Directory of the array, also in a pool. No process may write to it meanwhile.
     progress
         See `outcore.progress.ProgressLike`.
 
@@ -57,7 +65,7 @@ def repack(path: PathLike, *, progress: ProgressLike = True) -> Repacked:
     Raises
     ------
     InvalidError
-        If it is not an array of outcore's, or in a pool: `from_array` copies such an array.
+        If it is not an array of outcore's: `from_array` copies such an array.
     NotFoundError, TruncatedError, CorruptError, IncompleteError, ConsumedError
         As from `open_array`: such an array is left as it is.
     DiskFullError
@@ -65,7 +73,6 @@ def repack(path: PathLike, *, progress: ProgressLike = True) -> Repacked:
     BusyError
         If another call makes or repacks the array.
     """
-    local_path(path, "arrays are repacked")
     where = place(path)
     with being_made(where, "repacking"):
         metadata = read_metadata(where)
@@ -73,34 +80,61 @@ def repack(path: PathLike, *, progress: ProgressLike = True) -> Repacked:
         if not found or metadata.state is not None:
             open_array(path).close()  # says what else is wrong, if anything is
             return Repacked(str(where.path), metadata.grid().shards, 0)
-        grid, directory = metadata.grid(), Path(where.path)
-        chunk_bytes = math.prod(metadata.chunks) * metadata.dtype.itemsize
+        grid = metadata.grid()
         bump_generation(where)
-        title = f"repacking {directory.name}"
+        title = f"repacking {where.path.name}"
         with stop_on_signals(), Meter(title, len(found), progress) as meter:
             for shard, entries in found.items():
-                with writing(directory):
-                    _rewrite(
-                        directory, directory / grid.shard_key(shard), grid, entries, chunk_bytes
-                    )
+                with writing(where.path):
+                    _rewrite(where.path, grid.shard_key(shard), metadata, entries)
                 meter.advance(1)
     return Repacked(str(where.path), grid.shards, len(found))
 
 
 def _rewrite(
-    directory: Path, old: Path, grid: Grid, entries: npt.NDArray[np.uint64], chunk_bytes: int
+    directory: AnyPath, key: str, metadata: Metadata, entries: npt.NDArray[np.uint64]
 ) -> None:
-    """Write a shard file anew, and put it in the place of the old one."""
+    """Rewrite a shard file beside the old one, and replace that."""
+    grid = metadata.grid()
+    chunk_bytes = math.prod(metadata.chunks) * metadata.dtype.itemsize
+    slots = np.frombuffer(grid.index()[:-4], "<u8").reshape(-1, 2)
+    moves = [
+        (int(begin), int(to), chunk_bytes)
+        for (begin, _), (to, _) in zip(entries, slots, strict=True)
+        if int(begin) != EMPTY
+    ]
+    if isinstance(directory, PoolPath):
+        _rewrite_in_pool(directory / key, grid, metadata.stripe_count, moves)
+    else:
+        _rewrite_plain(directory, directory / key, grid, moves)
+
+
+def _rewrite_in_pool(old: PoolPath, grid: Grid, stripe_count: int | None, moves: Moves) -> None:
+    hints = {
+        "stripe_unit_bytes": grid.stripe_unit_bytes,
+        "round_units": grid.round_units,
+        "stripe_count": stripe_count,
+    }
+    given = {name: value for name, value in hints.items() if value is not None}
+    index = grid.index()
+    with old.open("r") as source, WholeFile(old, given) as whole:
+        whole.file.truncate(grid.shard_bytes)
+        for begin, to, nbytes in moves:
+            for at in range(0, nbytes, _PIECE_BYTES):
+                data = source.read_at(begin + at, min(_PIECE_BYTES, nbytes - at))
+                whole.file.write_at(to + at, data)
+        whole.file.write_at(grid.shard_bytes - len(index), index)
+
+
+def _rewrite_plain(directory: Path, old: Path, grid: Grid, moves: Moves) -> None:
     new = directory / f"outcore.shard.{os.getpid()}.new"
     index = grid.index()
-    places = np.frombuffer(index[:-4], "<u8").reshape(-1, 2)
     try:
         with old.open("rb", buffering=0) as source, new.open("wb", buffering=0) as target:
             os.fchmod(target.fileno(), stat.S_IMODE(os.fstat(source.fileno()).st_mode))
             os.ftruncate(target.fileno(), grid.shard_bytes)
-            for (begin, _), (to, _) in zip(entries, places, strict=True):
-                if int(begin) != EMPTY:
-                    _copy(source.fileno(), target.fileno(), int(begin), int(to), chunk_bytes, old)
+            for begin, to, nbytes in moves:
+                _copy(source.fileno(), target.fileno(), begin, to, nbytes, old)
             _write(target.fileno(), index, grid.shard_bytes - len(index))
             os.fsync(target.fileno())
         os.rename(new, old)
