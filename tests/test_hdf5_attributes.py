@@ -101,6 +101,34 @@ def test_a_netcdf_file(tmp_path: Path) -> None:
         assert same(A.attrs, {"_FillValue": math.nan, "levels": [1, 2]})
 
 
+def test_they_go_out_and_come_back(tmp_path: Path) -> None:
+    attributes = CARRIED | {"empty": [], "big": 2**63, "mixed": [1, 2.5], "no": [[True, False]]}
+    del attributes["missing"]  # NaN is refused where a call gives it
+    oc.from_array(
+        MODEL, tmp_path / "A", dims=("y", "x"), attributes=attributes, progress=False
+    ).close()  # fmt: skip
+    oc.export_array(tmp_path / "A", tmp_path / "a.h5", progress=False)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert [each.label for each in file["data"].dims] == ["y", "x"]
+        assert file["data"].attrs["units"] == "m/s"
+        np.testing.assert_array_equal(file["data"].attrs["range"], [[1, 2], [3, 4]])
+    with oc.from_array(tmp_path / "a.h5", tmp_path / "B", progress=False) as again:
+        assert (again.dims, again.attrs) == (("y", "x"), attributes)
+
+
+def test_what_hdf5_cannot_hold_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    others = {"deep": {"a": 1}, "several": ["a", 1], "ragged": [[1], [2, 3]], "huge": 2**70}
+    with oc.from_array(
+        MODEL, tmp_path / "A", attributes={"kept": 1, **others}, progress=False
+    ) as A:
+        message = "attributes that HDF5 cannot hold: deep, several, ragged, huge"
+        with pytest.warns(LeftOutWarning, match=message) as warned:
+            oc.export_array(A, tmp_path / "a.h5", progress=False)
+    assert warned[0].filename == __file__
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert dict(file["data"].attrs) == {"kept": 1}
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_complex_matrix_of_matlab(tmp_path: Path, dtype: str) -> None:
     """A 3 x 2 matrix of MATLAB, in column-major order, is a dataset of shape (2, 3)."""

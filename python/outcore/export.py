@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import uuid
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +29,11 @@ from outcore.errors import (
     ExistsError,
     Interrupted,
     InvalidError,
+    LeftOutWarning,
     NotFoundError,
 )
 from outcore.hdf5_names import dataset_to_write, is_named_hdf5
+from outcore.hdf5_source import listed
 from outcore.if_exists import Replace, overwrites
 from outcore.longcall import LongCall, long_call
 from outcore.open_source import open_source
@@ -160,7 +163,12 @@ def export_array(
         where = Path(os.path.abspath(name))
         opened.warn(2)
         made = _Export(opened, where, kind, dataset or DATASET, codec, chunks, order, zarr_format)
-        return made.run(memory, if_exists, progress)
+        report = made.run(memory, if_exists, progress)
+        if made.left_out:
+            names = listed(list(made.left_out))
+            text = f"the copy leaves out attributes that HDF5 cannot hold: {names}"
+            warnings.warn(text, LeftOutWarning, stacklevel=2)
+        return report
 
 
 def format_of(path: PathLike) -> str | None:
@@ -187,6 +195,7 @@ class _Export:
     ) -> None:
         self._source, self._path, self._kind, self._dataset = source, path, kind, dataset
         self._zarr_format = zarr_format
+        self.left_out: Sequence[str] = ()
         self._codec = CODECS[kind][0] if codec is None else codec
         self._shape, self._dtype = source.shape, source.dtype
         default_order = "C" if kind == "hdf5" else source.order
@@ -292,6 +301,7 @@ class _Export:
             kept = rights.rights_of(self._path)
             with writing(self._path):
                 target = self._target(fresh)
+                self.left_out = target.left_out
                 # Before there is anything in it to read; a directory is still written to.
                 rights.give(fresh, kept and kept._replace(mode=kept.mode | 0o300))
             try:
@@ -313,8 +323,9 @@ class _Export:
     def _target(self, path: Path) -> Target:
         if self._kind == "hdf5":
             return Hdf5Target(
-                path, self._dataset, self._shape, self._dtype, self._chunks, self._codec
-            )
+                path, self._dataset, self._shape, self._dtype, self._chunks, self._codec,
+                self._source.dims, self._source.attributes,
+            )  # fmt: skip
         if self._kind == "zarr":
             return ZarrTarget(
                 path, self._shape, self._dtype, self._chunks, self._order, self._codec,

@@ -1,4 +1,4 @@
-"""Attributes and names of dimensions of an HDF5 dataset, for the array that is copied from it.
+"""Attributes and names of dimensions of an HDF5 dataset, for copies from it and to it.
 
 Names of dimensions are in scales and labels (HDF5's Dimension Scale Specification, and the netCDF-4
 format, which is built on it).
@@ -84,3 +84,50 @@ def _name(dataset: Any, axis: int) -> str:
 
 def _last(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+def describe(dataset: Any, dims: tuple[str, ...] | None, attributes: dict[str, Any]) -> list[str]:
+    """Give a new dataset labels of its dimensions, and attributes.
+
+    Returns
+    -------
+    list
+        The names of attributes that HDF5 cannot hold: dictionaries, and lists of several types.
+    """
+    for axis, name in enumerate(dims or ()):
+        dataset.dims[axis].label = name
+    others = []
+    for name, value in attributes.items():
+        try:
+            dataset.attrs[name] = _for_hdf5(value)
+        except _BROKEN:
+            others.append(name)
+    return others
+
+
+def _for_hdf5(value: Any) -> Any:
+    """Turn `None` into an empty value, and lists into arrays.
+
+    Raises
+    ------
+    TypeError or ValueError
+        If an array would change the elements of a list, or for a dictionary.
+    """
+    h5py = load("h5py", "writing HDF5")
+    if value is None:
+        return h5py.Empty("f8")
+    if isinstance(value, dict):
+        raise TypeError
+    if not isinstance(value, list):
+        return value
+    found = np.array(value)
+    if found.dtype.kind not in "biufU" or not _is_same(found.tolist(), value):
+        raise TypeError
+    return found.astype(h5py.string_dtype()) if found.dtype.kind == "U" else found
+
+
+def _is_same(found: Any, value: Any) -> bool:
+    """Compare nested lists of numbers and text; NaN equals itself."""
+    if isinstance(found, list):
+        return len(found) == len(value) and all(map(_is_same, found, value))
+    return bool(found == value or (found != found and value != value))

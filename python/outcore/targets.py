@@ -17,6 +17,7 @@ from outcore.array import Array
 from outcore.copy_plan import Cuts, Side
 from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.flat_file import FlatFile
+from outcore.hdf5_attributes import describe
 from outcore.packages import load
 from outcore.sources import LIBRARY_BLOCKS
 from outcore.streams import Box
@@ -37,10 +38,13 @@ class Target(ABC):
         What it wants of the blocks.
     column_major
         Whether blocks come best with the first dimension fastest.
+    left_out
+        Names of attributes of the source that it cannot hold.
     """
 
     side: Side
     column_major = False
+    left_out: Sequence[str] = ()
 
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """Get ready for `write`, with buffers from the call's budget."""
@@ -121,6 +125,8 @@ class Hdf5Target(Target):
         dtype: np.dtype[Any],
         chunks: tuple[int, ...],
         codec: str,
+        dims: tuple[str, ...] | None,
+        attributes: dict[str, Any],
     ) -> None:
         self.side = chunked_side(shape, chunks)
         h5py = load("h5py", "writing HDF5")
@@ -130,6 +136,7 @@ class Hdf5Target(Target):
             self._dataset = self._file.create_dataset(
                 dataset, shape, dtype, chunks=chunks, compression=None if codec == "none" else codec
             )
+            self.left_out = describe(self._dataset, dims, attributes)
         except (ValueError, TypeError) as error:
             self.abandon()
             raise InvalidError(
