@@ -1,4 +1,4 @@
-"""Checks of Cholesky: NaN and infinities, the norm of A, and whether A is Hermitian at all."""
+"""Checks of Cholesky: NaN and infinities, the norm of A, and whether A is Hermitian."""
 
 import base64
 from typing import Any
@@ -26,8 +26,8 @@ class Sums:
     imaginary
         Largest |imaginary| over |real| part of a diagonal element.
     difference
-        Two elements of blocks on the diagonal that differ, for people; empty if none do. These
-        blocks are read whole, so that comparing them costs no I/O.
+        Description of two elements of diagonal blocks that differ, for users; empty if there are
+        none. These blocks are read whole, so the comparison needs no additional I/O.
     """
 
     def __init__(self, n: int, dtype: np.dtype[Any], *, lower: bool) -> None:
@@ -97,7 +97,7 @@ class Sums:
 def _difference(square: Matrix, first: int) -> str:
     """Compare a block on the diagonal with its mirror image.
 
-    Where all above the diagonal is zero, the caller has left that triangle out.
+    If all elements above the diagonal are zero, the caller has left that triangle out.
     """
     if not any(square[:j, j].any() for j in range(1, square.shape[1])):
         return ""

@@ -104,8 +104,8 @@ def cho_factor(
     Warns
     -----
     SymmetryWarning
-        If blocks on the diagonal of `A`, which are read whole, are not Hermitian. Differences
-        elsewhere are not noticed, nor those of a triangle that is zero there.
+        If diagonal blocks of `A` are not Hermitian. They are read whole. The call notices no
+        differences elsewhere, and none if the other triangle is zero.
 
     Raises
     ------

@@ -205,12 +205,12 @@ def _shape(metadata: Metadata, path: AnyPath, kind: Kind) -> tuple[int, int]:
 
 
 def tile_to_reuse(source: Place, metadata: Metadata, dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Find the tiles of a matrix whose space factors of a type can take.
+    """Return the tile shape of factors that take the space of a matrix.
 
     Raises
     ------
     InvalidError
-        If they cannot, for its type or layout, or since it is a transpose.
+        If its type or layout does not allow that, or it is a transpose.
     """
     refuse_transpose(source)
     if metadata.dtype != dtype:

@@ -32,7 +32,7 @@ Pair = tuple[Box, Box]
 
 
 class LookGeometry(NamedTuple):
-    """How a look cuts a matrix: rows and columns of a box, and bytes of buffers for its reads."""
+    """Cuts of a matrix for the test: side and bytes of a box, and bytes of bounce buffers."""
 
     side: int
     bounce_bytes: int
@@ -40,11 +40,11 @@ class LookGeometry(NamedTuple):
 
     @classmethod
     def of(cls, n: int, itemsize: int, chunks: Sequence[int], memory_bytes: int) -> "LookGeometry":
-        """Cut a matrix of order `n` in such chunks for a budget."""
+        """Cut a matrix of order `n` in these chunks for a budget."""
         bounce = memory_bytes // 8
-        # Two pairs in memory.
+        # Memory holds two pairs.
         side = math.isqrt((memory_bytes - bounce) // 4 // itemsize)
-        # Whole chunks are read best, then whole pages. Boxes in memory are whole pages too.
+        # Whole chunks are fastest to read, then whole pages. Boxes in memory are whole pages too.
         for unit in (max(chunks), SLOT_ALIGN_BYTES // itemsize, 1):
             if side > unit:
                 break
@@ -76,22 +76,22 @@ def why_not_positive(
 def why_not_hermitian(
     source: Place, memory_bytes: int, threads: int | None, progress: ProgressLike, least: float
 ) -> tuple[str, Report]:
-    """Look for two elements that are not each other's conjugates.
+    """Search for two elements that are not each other's conjugates.
 
     Parameters
     ----------
     source, memory_bytes, threads, progress
         As for `why_not_positive`.
     least
-        The least difference that counts, as a part of the largest diagonal element, which is the
-        largest of all if the matrix is Hermitian positive definite.
+        The smallest difference that counts, as a fraction of the largest diagonal element. If the
+        matrix is Hermitian positive definite, that element is the largest of all.
 
     Returns
     -------
     why : str
         The elements; empty if there are none.
     report : Report
-        Of the look.
+        Report of the test.
     """
     return _looked(source, memory_bytes, threads, progress, least)
 
@@ -127,7 +127,7 @@ def _looked(
 
 
 class _Look:
-    """The comparison of pairs of boxes, with one read ahead. Without `least`, it is to the bit."""
+    """The comparison of pairs of boxes; one is read ahead. Without `least`, it is bit for bit."""
 
     def __init__(self, A: Array, call: LongCall, memory_bytes: int, least: float | None) -> None:
         g = LookGeometry.of(A.shape[0], A.dtype.itemsize, A.chunks, memory_bytes)
@@ -192,9 +192,9 @@ class _Look:
         self.call.meter.advance(left.nbytes if below == above else 2 * left.nbytes)
 
     def differ(self, left: Matrix, right: Matrix) -> Matrix:
-        """Tell where left is not the conjugate transpose of right.
+        """Return the places where `left` is not the conjugate transpose of `right`.
 
-        To the bit, NaN differs from NaN; else it does not.
+        NaN differs from NaN only in a comparison bit for bit.
         """
         mirrored: Matrix = right.conj().T
         different: Matrix = left != mirrored

@@ -261,8 +261,8 @@ def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
 
 
 def _look_before(job: Solving) -> tuple[str, Report]:
-    """Compare the triangles of A before the call gives A up, and warn if they differ."""
-    # Cholesky refuses these too, but only after the pass over A.
+    """Compare the triangles of A before Cholesky overwrites it, and warn if they differ."""
+    # Cholesky would raise these errors too, but only after the pass over A.
     tile = tile_to_reuse(job.source, read_metadata(job.source), job.dtype)
     cholesky_geometry(job.n, job.dtype, job.memory_bytes, tile)
     (looking,) = job.parts([looking_phase(job.problem())])
