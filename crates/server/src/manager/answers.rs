@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use outcore_core::wire::{Record, Source};
 use outcore_core::{Handle, ManagerReply, ManagerRequest, Origin, Result};
 
+use sha2::{Digest, Sha256};
+
 use super::keys::{self, Client};
 use super::walk::not_found;
 use super::{MAX_PAGE, Manager, Now, User, record};
@@ -20,6 +22,9 @@ const MOST_PASSED_S: u64 = 1;
 /// Notes are looked through for old ones once for so many requests; of these some go with each.
 const LOOK_EVERY: u64 = 256;
 const FORGOTTEN_AT_ONCE: usize = 4;
+
+/// What is hashed begins with what it is for.
+const OF_CLIENTS: &[u8] = b"outcore client of user 1\0";
 
 /// What is noted of a request that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +60,14 @@ impl Record for Note {
 /// Whose request is in which of the client's places.
 type Place = (Client, u8);
 
-fn place(origin: Origin) -> Place {
-    (Client(origin.client), (origin.number % MOST_OF_A_CLIENT) as u8)
+/// A client is a user and the number that the client gave itself: whoever learns the number of another user's client
+/// gets neither its answers nor its places.
+fn place(origin: Origin, uid: u32) -> Place {
+    let digest = Sha256::new().chain_update(OF_CLIENTS).chain_update(uid.to_le_bytes());
+    let digest = digest.chain_update(origin.client.to_le_bytes()).finalize();
+    let mut first = [0; 16];
+    first.copy_from_slice(&digest[..16]);
+    (Client(u128::from_be_bytes(first)), (origin.number % MOST_OF_A_CLIENT) as u8)
 }
 
 /// All notes, as the store has them.
@@ -89,7 +100,7 @@ impl Answers {
     }
 
     fn find(&self, origin: Origin, who: &User) -> Option<Note> {
-        let (note, _) = self.notes.get(&place(origin))?;
+        let (note, _) = self.notes.get(&place(origin, who.uid))?;
         (note.number == origin.number && note.uid == who.uid).then_some(*note)
     }
 
@@ -103,7 +114,7 @@ impl Answers {
             let is_old = |(_, (_, since_s)): &(&Place, &(Note, u64))| since_s + KEPT_S < running_s;
             self.old = self.notes.iter().filter(is_old).map(|(place, _)| *place).collect();
         }
-        let here = place(origin);
+        let here = place(origin, note.uid);
         self.old.retain(|place| *place != here);
         let forgotten = self.old.iter().rev().take(FORGOTTEN_AT_ONCE);
         let forgotten = forgotten.map(|&place| Write { key: keys::answer(place), value: None });
@@ -113,7 +124,7 @@ impl Answers {
 
     /// That was committed, with so many notes that went.
     pub(super) fn written(&mut self, origin: Origin, note: Note, forgotten: usize) {
-        self.notes.insert(place(origin), (note, self.running_s));
+        self.notes.insert(place(origin, note.uid), (note, self.running_s));
         let left = self.old.len().saturating_sub(forgotten);
         for place in self.old.drain(left..) {
             self.notes.remove(&place);

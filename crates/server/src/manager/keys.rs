@@ -107,7 +107,7 @@ pub(super) fn handle_in(key: &[u8]) -> Option<Handle> {
     Some(Handle(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?)))
 }
 
-/// A client, by the number that it gave itself.
+/// A client, by a number made of its user and the number that it gave itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client(pub u128);
 

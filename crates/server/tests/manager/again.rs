@@ -116,6 +116,24 @@ fn only_what_was_done_is_noted_and_only_for_who_did_it() {
 }
 
 #[test]
+fn the_number_of_a_client_is_of_no_use_to_another_user() {
+    let store = MemoryStore::new();
+    let mut one = open(store.clone());
+    add_servers(&mut one, 1);
+    let (ann, bob) = (user(1, &[1]), user(2, &[2]));
+    let made = opened(ask_from(&mut one, 1, &ann, (7, 1), create("a")).unwrap()).inode.handle;
+    // Bob takes the number of Ann's client, and all places that it has.
+    for number in 1..=32 {
+        ask_from(&mut one, 2, &bob, (7, number), create(&format!("b{number}"))).unwrap();
+    }
+    for mut manager in [one, open(store)] {
+        let again = ask_from(&mut manager, 3, &ann, (7, 1), create("a")).unwrap();
+        assert_eq!(opened(again).inode.handle, made, "what Ann's client did is still known");
+        assert_eq!(kind(ask_from(&mut manager, 3, &bob, (7, 33), create("a"))), ErrorKind::Exists);
+    }
+}
+
+#[test]
 fn notes_are_few_and_go_in_time() {
     let store = MemoryStore::new();
     let mut manager = open(store.clone());
