@@ -11,10 +11,10 @@ pub const MOST_GRANT_S: u64 = 3600;
 
 /// What is signed begins with what it is for, so that no signature serves as another.
 const OF_GRANTS: &[u8] = b"outcore grant 1\0";
+const OF_REMOVALS: &[u8] = b"outcore removal 1\0";
 const OF_LENGTHS: &[u8] = b"outcore lengths 1\0";
-const OF_USERS: &[u8] = b"outcore user 1\0";
 
-/// A secret of 32 bytes: a pool's, or a user's. It is not printed.
+/// The secret of a pool, 32 bytes. It is not printed.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
@@ -29,48 +29,35 @@ impl Key {
         &self.0
     }
 
-    /// The key of a user, who cannot find out the pool's from it.
-    pub fn derive(&self, user: &str) -> Self {
-        Self(authenticate(&self.0, &[OF_USERS, user.as_bytes()]).finalize().into_bytes().into())
-    }
-
     /// The right to read a file, or to read and write it, until `expires_s`.
     pub fn sign(&self, handle: Handle, write: bool, expires_s: u64) -> Grant {
         let mac = self.mac_of(handle, write, expires_s).finalize().into_bytes().into();
         Grant { handle, write, expires_s, mac }
     }
 
+    /// The right to remove the data files of a file that has no name any more, until `expires_s`. It allows nothing else.
+    pub fn sign_removal(&self, handle: Handle, expires_s: u64) -> Grant {
+        let mac = self.mac_of_removal(handle, expires_s).finalize().into_bytes().into();
+        Grant { handle, write: true, expires_s, mac }
+    }
+
     /// Refuses a grant that is not of this key, of another file, only to read where `write` is wanted, or over.
     pub fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()> {
-        let denied = |message| Err(Error::new(ErrorKind::Denied, message));
-        // Compared in constant time, and first: nothing else of a grant means anything before.
         let mac = self.mac_of(grant.handle, grant.write, grant.expires_s);
-        if mac.verify_slice(&grant.mac).is_err() {
-            return denied(format!(
-                "need a grant of this pool for file {}, have one that its key did not sign; open the file again",
-                handle.0
-            ));
-        }
-        if grant.handle != handle {
-            return denied(format!(
-                "need a grant for file {}, have one for file {}; use the grant of that opening",
-                handle.0, grant.handle.0
-            ));
-        }
+        check(mac, grant, handle, "open the file again", now_s)?;
         if write && !grant.write {
             return denied(format!(
                 "need a grant to write file {}, have one to read it; open it for writing",
                 handle.0
             ));
         }
-        if grant.expires_s <= now_s {
-            return denied(format!(
-                "need a grant for file {} that is not over, have one that ended {} s ago; renew it",
-                handle.0,
-                now_s - grant.expires_s
-            ));
-        }
         Ok(())
+    }
+
+    /// Refuses a grant that [`Key::sign_removal`] did not make with this key, of another file, or over.
+    pub fn verify_removal(&self, grant: &Grant, handle: Handle, now_s: u64) -> Result<()> {
+        let mac = self.mac_of_removal(grant.handle, grant.expires_s);
+        check(mac, grant, handle, "remove the file by its name", now_s)
     }
 
     /// The right to ask how long files are, until `expires_s`.
@@ -80,7 +67,6 @@ impl Key {
 
     /// Refuses a right that is not of this key for these files, or over.
     pub fn verify_lengths(&self, grant: &LengthGrant, handles: &[Handle], now_s: u64) -> Result<()> {
-        let denied = |message| Err(Error::new(ErrorKind::Denied, message));
         // Compared in constant time, and first: nothing else of a grant means anything before.
         if self.mac_of_lengths(handles, grant.expires_s).verify_slice(&grant.mac).is_err() {
             return denied(
@@ -104,6 +90,10 @@ impl Key {
         mac
     }
 
+    fn mac_of_removal(&self, handle: Handle, expires_s: u64) -> Hmac<Sha256> {
+        authenticate(&self.0, &[OF_REMOVALS, &handle.0.to_le_bytes(), &expires_s.to_le_bytes()])
+    }
+
     fn mac_of(&self, handle: Handle, write: bool, expires_s: u64) -> Hmac<Sha256> {
         let (handle, expires) = (handle.0.to_le_bytes(), expires_s.to_le_bytes());
         authenticate(&self.0, &[OF_GRANTS, &handle, &[u8::from(write)], &expires])
@@ -114,6 +104,35 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(secret)")
     }
+}
+
+fn denied(message: String) -> Result<()> {
+    Err(Error::new(ErrorKind::Denied, message))
+}
+
+/// Refuses a grant that `mac` is not of, of another file, or over. `fix` is how the caller gets another one.
+fn check(mac: Hmac<Sha256>, grant: &Grant, handle: Handle, fix: &str, now_s: u64) -> Result<()> {
+    // Compared in constant time, and first: nothing else of a grant means anything before.
+    if mac.verify_slice(&grant.mac).is_err() {
+        return denied(format!(
+            "need a grant of this pool for this request to file {}, have one that its key did not sign; {fix}",
+            handle.0
+        ));
+    }
+    if grant.handle != handle {
+        return denied(format!(
+            "need a grant for file {}, have one for file {}; use the grant of that opening",
+            handle.0, grant.handle.0
+        ));
+    }
+    if grant.expires_s <= now_s {
+        return denied(format!(
+            "need a grant for file {} that is not over, have one that ended {} s ago; renew it",
+            handle.0,
+            now_s - grant.expires_s
+        ));
+    }
+    Ok(())
 }
 
 /// HMAC-SHA256 (RFC 2104, FIPS 198-1) of the parts, one after the other.
@@ -207,11 +226,27 @@ mod tests {
             Grant { handle: Handle(6), ..writes },
             Grant { expires_s: 1000, ..writes },
             Key::new([8; 32]).sign(Handle(5), true, 100),
-            key.derive("me").sign(Handle(5), true, 100),
             flipped,
         ];
         for grant in forged {
             refused(&grant, grant.handle.0, grant.write, 0, "did not sign");
+        }
+    }
+
+    #[test]
+    fn a_grant_to_write_is_none_to_remove_and_the_reverse() {
+        let key = Key::new([7; 32]);
+        let (writes, removes) = (key.sign(Handle(5), true, 100), key.sign_removal(Handle(5), 100));
+        key.verify_removal(&removes, Handle(5), 99).unwrap();
+        let over = Grant { expires_s: 1000, ..removes };
+        for grant in [writes, over, Key::new([8; 32]).sign_removal(Handle(5), 100)] {
+            let error = key.verify_removal(&grant, Handle(5), 0).unwrap_err();
+            assert!(error.kind == ErrorKind::Denied && error.message.contains("did not sign"), "{error}");
+        }
+        assert!(key.verify_removal(&removes, Handle(6), 0).is_err());
+        assert!(key.verify_removal(&removes, Handle(5), 100).is_err());
+        for write in [false, true] {
+            assert_eq!(key.verify(&removes, Handle(5), write, 0).unwrap_err().kind, ErrorKind::Denied);
         }
     }
 
@@ -237,13 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_users_are_their_own() {
-        let (one, two) = (Key::new([1; 32]), Key::new([2; 32]));
-        assert_eq!(one.derive("ada").bytes(), one.derive("ada").bytes());
-        let all = [one.clone(), one.derive("ada"), one.derive("ad"), one.derive(""), two.derive("ada")];
-        for (i, a) in all.iter().enumerate() {
-            assert!(all.iter().skip(i + 1).all(|b| a.bytes() != b.bytes()));
-        }
-        assert_eq!(format!("{one:?}"), "Key(secret)");
+    fn a_key_is_not_printed() {
+        assert_eq!(format!("{:?}", Key::new([1; 32])), "Key(secret)");
     }
 }

@@ -12,6 +12,9 @@ pub trait Verify: Send {
     /// not ended at `now_s`, in seconds since 1970.
     fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()>;
 
+    /// The same, of the right to remove the data files of a file.
+    fn verify_removal(&self, grant: &Grant, handle: Handle, now_s: u64) -> Result<()>;
+
     /// The same, of the right to ask how long these files are.
     fn verify_lengths(&self, grant: &LengthGrant, handles: &[Handle], now_s: u64) -> Result<()>;
 }
@@ -19,6 +22,10 @@ pub trait Verify: Send {
 impl Verify for Key {
     fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()> {
         self.verify(grant, handle, write, now_s)
+    }
+
+    fn verify_removal(&self, grant: &Grant, handle: Handle, now_s: u64) -> Result<()> {
+        self.verify_removal(grant, handle, now_s)
     }
 
     fn verify_lengths(&self, grant: &LengthGrant, handles: &[Handle], now_s: u64) -> Result<()> {

@@ -93,9 +93,10 @@ impl<B: Buffer> Shared<B> {
             IoRequest::Read { target, grant, .. }
             | IoRequest::Sync { target, grant }
             | IoRequest::Length { target, grant } => self.verify.verify(grant, target.handle, false, now_s),
-            IoRequest::Write { target, grant, .. }
-            | IoRequest::SetLength { target, grant, .. }
-            | IoRequest::Remove { target, grant } => self.verify.verify(grant, target.handle, true, now_s),
+            IoRequest::Write { target, grant, .. } | IoRequest::SetLength { target, grant, .. } => {
+                self.verify.verify(grant, target.handle, true, now_s)
+            }
+            IoRequest::Remove { target, grant } => self.verify.verify_removal(grant, target.handle, now_s),
             IoRequest::Join { target, grant, spec, .. } => {
                 self.verify.verify(grant, target.handle, spec.write, now_s)
             }

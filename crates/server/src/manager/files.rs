@@ -213,6 +213,11 @@ impl<S: Store> Manager<S> {
         self.key.sign(handle, write, self.grants_end_s(now))
     }
 
+    /// The right to remove the data files of a file without a name, from now on.
+    pub(super) fn removal_grant(&self, now: Now, handle: Handle) -> Grant {
+        self.key.sign_removal(handle, self.grants_end_s(now))
+    }
+
     fn grants_end_s(&self, now: Now) -> u64 {
         (now.unix_ns / 1_000_000_000).saturating_add(self.config.grant_s.min(MOST_GRANT_S))
     }

@@ -141,7 +141,7 @@ impl<S: Store> Manager<S> {
             Found::Inode(node) => Known::Inode(Box::new(node.inode)),
             Found::Removed(node) => Known::Removed(Box::new(self.removable(now, node.inode))),
             // Handles are never used again: nobody will own what there is of it.
-            Found::Gone(handle) => Known::Gone(self.grant(now, handle, true)),
+            Found::Gone(handle) => Known::Gone(self.removal_grant(now, handle)),
             Found::Unused => Known::Unused,
         };
         found.into_iter().map(signed).collect()

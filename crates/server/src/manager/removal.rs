@@ -261,7 +261,7 @@ impl<S: Store> Manager<S> {
 
     /// A file without a name, with the right to remove its data files.
     pub(super) fn removable(&self, now: Now, inode: Inode) -> Opened {
-        let grant = self.grant(now, inode.handle, true);
+        let grant = self.removal_grant(now, inode.handle);
         Opened { inode, grant }
     }
 }

@@ -4,7 +4,9 @@ use outcore_core::crash_disk::Random;
 use outcore_core::{ErrorKind, Grant, Handle, IoReply, IoRequest, Level, Nested, Regions, Stripes, Target};
 use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path, sums_path};
 
-use crate::world::{NOW_S, World, grant, key, noise, read_request, small_limits, target, write_request};
+use crate::world::{
+    NOW_S, World, grant, key, noise, read_request, removal_grant, small_limits, target, write_request,
+};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -122,8 +124,12 @@ fn grants_are_needed() {
     let reader = key().sign(handle, false, until);
     let write = IoRequest::Write { target: target(1), grant: reader, regions: regions.clone() };
     assert_eq!(world.done(write, vec![0; 3]).unwrap_err().kind, ErrorKind::Denied);
-    let remove = IoRequest::Remove { target: target(1), grant: reader };
-    assert_eq!(world.done(remove, vec![]).unwrap_err().kind, ErrorKind::Denied);
+    for grant in [reader, grant(1), removal_grant(2), key().sign_removal(handle, NOW_S - 1)] {
+        let remove = IoRequest::Remove { target: target(1), grant };
+        assert_eq!(world.done(remove, vec![]).unwrap_err().kind, ErrorKind::Denied);
+    }
+    let write = IoRequest::Write { target: target(1), grant: removal_grant(1), regions: regions.clone() };
+    assert_eq!(world.done(write, vec![0; 3]).unwrap_err().kind, ErrorKind::Denied);
     let shorten = IoRequest::SetLength { target: target(1), grant: reader, local_length: 0, reserve: false };
     assert_eq!(world.done(shorten, vec![]).unwrap_err().kind, ErrorKind::Denied);
     let read = IoRequest::Read { target: target(1), grant: reader, regions };
@@ -272,7 +278,7 @@ fn of_what_is_absent_the_server_says_so() {
         for _ in 0..turns {
             world.turn();
         }
-        let remove = IoRequest::Remove { target: target(4), grant: grant(4) };
+        let remove = IoRequest::Remove { target: target(4), grant: removal_grant(4) };
         let removing = world.call(remove, vec![]);
         // A server that has forgotten the removal makes it anew meanwhile.
         world.call(write_request(4, Regions::contiguous(0, 1).unwrap()), vec![7]);
@@ -289,7 +295,7 @@ fn of_what_is_absent_the_server_says_so() {
 #[test]
 fn a_write_that_comes_after_the_removal_makes_no_data_file() {
     let mut world = World::new(7, small_limits());
-    let last = key().sign(Handle(1), true, NOW_S + 50);
+    let last = key().sign_removal(Handle(1), NOW_S + 50);
     let remove = || IoRequest::Remove { target: target(1), grant: last };
     let late = |world: &mut World| {
         let write = world.write(1, 0, &[2; 10]).unwrap_err();
@@ -306,9 +312,7 @@ fn a_write_that_comes_after_the_removal_makes_no_data_file() {
     world.done(remove(), vec![]).unwrap();
     late(&mut world);
     // One that it never had a part of is remembered too, and all of it across crashes.
-    world
-        .done(IoRequest::Remove { target: target(2), grant: key().sign(Handle(2), true, NOW_S + 50) }, vec![])
-        .unwrap();
+    world.remove(2).unwrap();
     for _ in 0..3 {
         world.crash();
         late(&mut world);
@@ -322,7 +326,7 @@ fn a_removal_is_remembered_whatever_the_clocks_say() {
     let mut world = World::new(7, small_limits());
     world.write(1, 0, &[1; 1000]).unwrap();
     // The grant of the removal ends before that of an opening, if the manager's clock was set back in between.
-    let last = key().sign(Handle(1), true, NOW_S + 10);
+    let last = key().sign_removal(Handle(1), NOW_S + 10);
     world.done(IoRequest::Remove { target: target(1), grant: last }, vec![]).unwrap();
     for manager_s in [NOW_S + 20, NOW_S + 3600 * 24 * 365, NOW_S] {
         world.set_manager(manager_s);
@@ -430,7 +434,7 @@ fn removals_at_once_share_syncs_of_the_log() {
         world.sync(handle).unwrap();
     }
     let before = world.syncs;
-    let remove = |handle| IoRequest::Remove { target: target(handle), grant: grant(handle) };
+    let remove = |handle| IoRequest::Remove { target: target(handle), grant: removal_grant(handle) };
     let calls: Vec<u64> = (1..=40).map(|handle| world.call(remove(handle), vec![])).collect();
     world.run();
     for call in calls {

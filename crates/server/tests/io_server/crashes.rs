@@ -4,7 +4,9 @@ use outcore_core::crash_disk::Random;
 use outcore_core::{ErrorKind, IoReply, IoRequest, Level, Nested, Regions};
 use outcore_server::io_server::{BLOCK_BYTES, Limits};
 
-use crate::world::{Faults, MAX, World, grant, noise, read_request, small_limits, target, write_request};
+use crate::world::{
+    Faults, MAX, World, grant, noise, read_request, removal_grant, small_limits, target, write_request,
+};
 
 const HANDLES: u64 = 3;
 
@@ -320,7 +322,7 @@ fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
                 let (target, grant) = (target(handle), grant(handle));
                 let local_length = world.random.below(MAX);
                 let (request, bytes) = match world.random.below(8) {
-                    0 => (IoRequest::Remove { target, grant }, vec![]),
+                    0 => (IoRequest::Remove { target, grant: removal_grant(handle) }, vec![]),
                     1 => (IoRequest::SetLength { target, grant, local_length, reserve: true }, vec![]),
                     2 => (IoRequest::Sync { target, grant }, vec![]),
                     3 => (IoRequest::Length { target, grant }, vec![]),

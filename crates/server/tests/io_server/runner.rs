@@ -24,6 +24,10 @@ impl Verify for Anybody {
         Ok(())
     }
 
+    fn verify_removal(&self, _: &Grant, _: Handle, _: u64) -> Result<()> {
+        Ok(())
+    }
+
     fn verify_lengths(&self, _: &LengthGrant, _: &[Handle], _: u64) -> Result<()> {
         Ok(())
     }

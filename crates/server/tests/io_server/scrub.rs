@@ -6,7 +6,7 @@ use outcore_core::{
 };
 use outcore_server::io_server::{BLOCK_BYTES, data_path, sums_path};
 
-use crate::world::{Faults, World, noise, read_request, small_limits, write_request};
+use crate::world::{Faults, World, noise, read_request, removal_grant, small_limits, write_request};
 
 const BEGIN: ScrubPlace = ScrubPlace { handle: Handle(0), offset: 0 };
 const LENGTHS: [(u64, u64); 5] = [
@@ -161,7 +161,7 @@ fn nothing_is_found_under_writes_lengths_removals_and_crashes() {
                 }
                 3 => (read_request(handle, regions), vec![0; bytes as usize]),
                 4 => (IoRequest::SetLength { target, grant, local_length: offset, reserve: false }, vec![]),
-                5 => (IoRequest::Remove { target, grant }, vec![]),
+                5 => (IoRequest::Remove { target, grant: removal_grant(handle) }, vec![]),
                 _ => (IoRequest::Scrub { from: place, most_bytes: 5 * BLOCK_BYTES }, vec![]),
             };
             calls.push(world.call(request, buffer));

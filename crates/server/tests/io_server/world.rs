@@ -113,6 +113,11 @@ impl World {
     pub fn new(seed: u64, limits: Limits) -> Self {
         Self::with(seed, limits, true)
     }
+/// To remove its data files.
+pub fn removal_grant(handle: u64) -> Grant {
+    key().sign_removal(Handle(handle), NOW_S + 100)
+}
+
 
     /// A server that reads no memory of others.
     pub fn without_memory(seed: u64) -> Self {
@@ -358,7 +363,7 @@ impl World {
 
     /// Removes a file.
     pub fn remove(&mut self, handle: u64) -> Result<()> {
-        let (target, grant) = (target(handle), grant(handle));
+        let (target, grant) = (target(handle), removal_grant(handle));
         self.done(IoRequest::Remove { target, grant }, vec![]).map(|_| ())
     }
 

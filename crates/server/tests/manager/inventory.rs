@@ -44,9 +44,9 @@ fn each_handle_is_what_it_is() {
     let found = know(&mut pool, &[file, removed, gone, 1 << 40, directory.handle.0, gone + 1]);
     assert!(matches!(&found[0], Known::Inode(inode) if inode.handle == Handle(file)));
     let Known::Removed(orphan) = &found[1] else { panic!("{found:?}") };
-    key().verify(&orphan.grant, Handle(removed), true, 2).unwrap();
+    key().verify_removal(&orphan.grant, Handle(removed), 2).unwrap();
     let Known::Gone(grant) = &found[2] else { panic!("{found:?}") };
-    key().verify(grant, Handle(gone), true, 2).unwrap();
+    key().verify_removal(grant, Handle(gone), 2).unwrap();
     assert_eq!(found[3], Known::Unused, "no right to remove what a lost record may own");
     assert_eq!(found[4], Known::Inode(Box::new(directory)));
     assert_eq!(found[5], Known::Unused, "the next file gets it");

@@ -202,7 +202,7 @@ fn orphans_come_with_the_right_to_remove_their_data() {
         let ManagerReply::Orphans(files) = reply else { panic!("{reply:?}") };
         assert_eq!(files.len(), 1);
         assert_eq!(files[0].inode, b, "its layout says where its data files are");
-        key().verify(&files[0].grant, b.handle, true, 2).unwrap();
+        key().verify_removal(&files[0].grant, b.handle, 2).unwrap();
     }
     assert_eq!(handles(ask(&mut pool, &two, orphans(&[], 0, 9)).unwrap()), [], "not another user's");
     assert_eq!(kind(ask(&mut pool, &two, orphans(&[b.handle], 0, 9))), ErrorKind::Denied);

@@ -29,7 +29,8 @@ impl World {
     pub(super) fn begin(&mut self, client: usize, file: usize, kind: Kind, regions: Regions) {
         let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
         let opened = (files[file].handle, files[file].grant);
-        let grant = self.grant(client, opened);
+        // A grant to remove allows nothing else, and the grant that a client has of the open file does not allow that.
+        let grant = if kind == Kind::Remove { opened.1 } else { self.grant(client, opened) };
         let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
         let op = self.clients[client].begin((&files[file], grant), file, kind, regions, self.now_ns);
         let numbers: Vec<u64> = op.calls.keys().copied().collect();
