@@ -20,12 +20,19 @@ fn merge(durable: &mut Durable, node_entries: usize, lengths: &[u64], choose: fn
     }
 }
 
-/// Refuses lengths that are not those of a file's data files.
+/// Refuses lengths that the data files of a file cannot have. The manager asks no I/O server, so it believes any other
+/// length from a client that may write the file. A false one does the harm that such a client can do anyway: the file
+/// counts as damaged until its length is set.
 fn check_lengths(node: &Node, lengths: &[u64]) -> Result<usize> {
-    let entries = node.inode.layout.as_ref().map_or(0, |layout| layout.servers.len());
-    if lengths.len() > entries || lengths.iter().any(|length| *length > i64::MAX as u64) {
+    let Some(layout) = node.inode.layout.as_ref() else { return Ok(0) };
+    let entries = layout.servers.len();
+    let fits = |(entry, length): (usize, &u64)| {
+        let least = layout.stripes.length_from(entry as u64, *length);
+        least.is_some_and(|least| i64::try_from(least).is_ok())
+    };
+    if lengths.len() > entries || !lengths.iter().enumerate().all(fits) {
         return Err(Error::invalid(format!(
-            "need the lengths of {entries} data files, each below 2^63 bytes, have {lengths:?}; ask with those of the file"
+            "need the lengths of {entries} data files of a file below 2^63 bytes, have {lengths:?}; ask with those of the file"
         )));
     }
     Ok(entries)

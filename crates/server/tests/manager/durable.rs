@@ -107,6 +107,21 @@ fn who_may_not_write_tells_nothing() {
         assert_eq!(told.ask_as(&other, request).unwrap_err().kind, ErrorKind::Denied);
     }
     assert_eq!(told.ask_as(&other, ManagerRequest::Describe { handle }), Ok(Durable::default()));
-    let many = ManagerRequest::Wrote { handle, modified_ns: None, cuts: 0, durable: vec![1; 3] };
-    assert_eq!(told.ask_as(&user(1, &[1]), many).unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn lengths_that_no_data_file_has_are_refused() {
+    let mut told = Told::new();
+    let (handle, who) = (told.handle, user(1, &[1]));
+    // In two data files, in units of which the first file begins: the last byte would be the one of that number.
+    for durable in [vec![1; 3], vec![1 << 63, 0], vec![0, (1 << 62) + (1 << 40)], vec![u64::MAX]] {
+        for request in [
+            ManagerRequest::Wrote { handle, modified_ns: None, cuts: 0, durable: durable.clone() },
+            ManagerRequest::BeginCut { handle, lengths: durable.clone() },
+            ManagerRequest::Rename { from: "f".into(), to: "g".into(), durable: durable.clone() },
+        ] {
+            assert_eq!(told.ask_as(&who, request).unwrap_err().kind, ErrorKind::Invalid, "{durable:?}");
+        }
+    }
+    assert_eq!(told.tell(0, &[1 << 61, 1 << 61]), [1 << 61, 1 << 61], "which is 2^62 bytes");
 }
