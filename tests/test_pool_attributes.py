@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 from served import Served
 
@@ -152,9 +154,16 @@ def test_times_are_set_as_of_plain_files(pool: oc.Pool, tmp_path: Path) -> None:
     for times in (5, (1,), (1, "x"), (0, 1e300)):
         with pytest.raises(InvalidError):
             pool.utime("f", times)
-    for ns in ((1, 1.5), (1, -1), 5):
+    for ns in ((1, 1.5), (1, -1), 5, (1, 1 << 64)):
         with pytest.raises(InvalidError):
             pool.utime("f", ns=ns)
+    late = datetime(2262, 4, 11, 23, 47, 17, tzinfo=UTC)
+    with pytest.raises(InvalidError, match="2262"):
+        pool.utime("f", (0, int(late.timestamp())))
+    with pytest.raises(InvalidError, match="2262-04-11T23:47:16Z"):
+        pool.utime("f", ns=(0, (1 << 63) - 1))
+    pool.utime("f", (0, int(late.timestamp()) - 1))
+    assert np.datetime64(pool.stat("f").modified_ns, "ns") == np.datetime64("2262-04-11T23:47:16")
     with pytest.raises(InvalidError, match="have both"):
         pool.utime("f", (1, 2), ns=(1, 2))
 

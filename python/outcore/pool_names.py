@@ -218,6 +218,8 @@ class PoolNames:
 
         Raises
         ------
+        InvalidError
+            If the time is before 1970, or after 2262-04-11T23:47:16Z.
         DeniedError
             If the user is neither the owner nor has the pool's key; now may be set by who may
             write, too.

@@ -19,6 +19,9 @@ POOL_MODE = 0o1777
 
 _USER = "user."
 
+_LATEST_NS = 9_223_372_036 * 10**9
+"""The latest time in a pool, 2262-04-11T23:47:16Z, in nanoseconds since 1970."""
+
 
 def set_mode(path: AnyPath, mode: int) -> None:
     """Set the permission bits."""
@@ -40,9 +43,10 @@ def set_owner(path: AnyPath, owner: int | None, group: int | None) -> None:
 
 
 def set_modified(path: AnyPath, modified_ns: int) -> None:
-    """Set the time of the last change of content. In a pool none is before 1970."""
+    """Set the time of the last change of content. A pool keeps the nearest from 1970 to 2262."""
     if isinstance(path, PoolPath):
-        path.root.core.set_attributes(path.inside, modified_ns=max(modified_ns, 0))
+        kept_ns = min(max(modified_ns, 0), _LATEST_NS)
+        path.root.core.set_attributes(path.inside, modified_ns=kept_ns)
         return
     with _plain(path, "set the time of"):
         os.utime(path, ns=(os.stat(path).st_atime_ns, modified_ns))

@@ -15,6 +15,10 @@ pub const MAX_EXTENDED_BYTES: usize = 64 << 10;
 /// Most extended attributes of a file or directory.
 pub const MAX_EXTENDED: usize = 256;
 
+/// Most nanoseconds since 1970 of a time that a user sets: 2262-04-11T23:47:16Z. Each write sets the time a nanosecond
+/// later at least, and programs have times in 63 bits.
+const MOST_MODIFIED_NS: u64 = (i64::MAX as u64) / 1_000_000_000 * 1_000_000_000;
+
 /// What is to be changed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
@@ -32,6 +36,12 @@ impl<S: Store> Step<'_, S> {
         require_owner(&node.inode, who, "change the attributes of", path)?;
         if let Some(mode) = wanted.mode {
             check_mode(mode)?;
+        }
+        if let Some(modified_ns) = wanted.modified_ns.filter(|modified_ns| *modified_ns > MOST_MODIFIED_NS) {
+            return Err(Error::invalid(format!(
+                "need a time of the last write of at most {MOST_MODIFIED_NS} ns since 1970 (2262-04-11T23:47:16Z) for {path:?}, \
+                 have {modified_ns}; choose an earlier one"
+            )));
         }
         // chown(): as with _POSIX_CHOWN_RESTRICTED, files are not given away.
         if wanted.owner.is_some_and(|owner| owner != node.inode.owner) && !who.is_root {

@@ -137,6 +137,20 @@ fn root_needs_nothing() {
     }
 }
 
+#[test]
+fn times_after_2262_are_refused() {
+    let mut manager = pool();
+    ask(&mut manager, &root(), create("f")).unwrap();
+    // 2262-04-11T23:47:16Z, the last whole second that programs have in 63 bits of nanoseconds.
+    let last_ns = 9_223_372_036 * SECOND_NS;
+    for late_ns in [last_ns + 1, i64::MAX as u64, u64::MAX] {
+        let error = ask(&mut manager, &root(), set_time("f", late_ns)).unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains("2262-04-11"), "{error}");
+    }
+    ask(&mut manager, &root(), set_time("f", last_ns)).unwrap();
+    assert_eq!(inode(ask(&mut manager, &root(), stat("f")).unwrap()).modified_ns, last_ns);
+}
+
 /// chmod(), chown(), utimensat(): who is the owner, a member of the group, another, and root.
 #[test]
 fn attributes_are_changed_by_those_who_may() {
