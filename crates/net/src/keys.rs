@@ -282,6 +282,15 @@ mod tests {
     }
 
     #[test]
+    fn the_key_of_a_user_is_that_of_the_page() {
+        // openssl dgst -sha256 -mac HMAC -macopt hexkey:0707...
+        let user = User { name: "ada".into(), uid: 1815, gids: vec![10, 20] };
+        let found = hex(&Key::new([7; 32]).of_user(&user).0);
+        assert!(include_str!("../../../docs/protocol.md").contains(&found), "{found}");
+        assert_eq!(found, "1c30be54c11553221d32a8254b5dfc6877b0b558d9ae667926f606349bd5ff09");
+    }
+
+    #[test]
     fn a_derived_key_is_of_one_user_in_its_groups() {
         let key = Key::new([7; 32]);
         let user = |name: &str, uid, gids: &[u32]| User { name: name.into(), uid, gids: gids.to_vec() };

@@ -148,27 +148,37 @@ impl Raw {
     /// A user of that number, who has a key of its own.
     pub fn user(address: &Address, uid: u32) -> Self {
         let mut raw = Self::new(address);
-        let text = format!("raw:{uid}:{uid}");
-        let key = proof(&KEY, &[b"outcore user 1\0", text.as_bytes()]);
-        raw.introduce_by(KeyKind::User, rand(), uid, &key, &key);
+        raw.introduce_user(&format!("raw:{uid}:{uid}"), &KEY);
         assert_eq!(raw.receive().0.kind, Kind::Welcome);
         raw
     }
 
     /// Says hello and proves it by `key`; the server's proof is checked against the right one.
     pub fn introduce(&mut self, client: u128, key: &[u8]) {
-        self.introduce_by(KeyKind::Pool, client, 1, key, &KEY);
+        let (name, nonce) = ("raw".into(), [5; 32]);
+        let hello = Hello { client, nonce, key: KeyKind::Pool, name, uid: 1, gids: vec![1] };
+        self.prove(&hello, &KEY, key);
     }
 
-    fn introduce_by(&mut self, kind: KeyKind, client: u128, uid: u32, key: &[u8], right_key: &[u8]) {
-        let (name, gids) = ("raw".into(), vec![uid]);
-        let hello = encode(&Hello { client, nonce: [5; 32], key: kind, name, uid, gids });
+    /// Says that it is user `NAME:UID:GID,GID...` and proves it by the key of this user, derived from the pool's `key`.
+    pub fn introduce_user(&mut self, text: &str, key: &[u8]) {
+        let parts: Vec<&str> = text.split(':').collect();
+        let gids = parts[2].split(',').map(|gid| gid.parse().unwrap()).collect();
+        let (name, uid) = (parts[0].into(), parts[1].parse().unwrap());
+        let hello = Hello { client: rand(), nonce: [5; 32], key: KeyKind::User, name, uid, gids };
+        let of_user = |key: &[u8]| proof(key, &[b"outcore user 1\0", text.as_bytes()]);
+        self.prove(&hello, &of_user(&KEY), &of_user(key));
+    }
+
+    /// Says hello and proves it by `key`; the server's proof is to be by `expected`.
+    fn prove(&mut self, hello: &Hello, expected: &[u8], key: &[u8]) {
+        let hello = encode(hello);
         self.send(&frame(Kind::Hello, &hello));
         let (header, challenge) = self.receive();
         assert_eq!(header.kind, Kind::Challenge);
         let asked = decode::<Challenge>(&challenge).unwrap();
         let open = encode(&Challenge { proof: [0; 32], ..asked.clone() });
-        assert_eq!(asked.proof, proof(right_key, &[b"outcore server 1\0", &hello, &open, &self.binding]));
+        assert_eq!(asked.proof, proof(expected, &[b"outcore server 1\0", &hello, &open, &self.binding]));
         let proof = proof(key, &[b"outcore client 1\0", &hello, &challenge, &self.own_binding]);
         self.send(&frame(Kind::Proof, &encode(&Proof { proof })));
     }

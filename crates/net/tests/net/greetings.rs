@@ -77,6 +77,18 @@ fn a_users_key_makes_nobody_else() {
 }
 
 #[test]
+fn a_users_key_is_derived_and_used_as_the_page_says() {
+    let pool = Pool::new(&tcp());
+    let mut raw = Raw::new(&pool.manager.addresses()[0]);
+    raw.introduce_user("ada:1815:10,20", &KEY);
+    assert_eq!(raw.receive().0.kind, Kind::Welcome);
+    assert_eq!(pool.files.callers.lock().unwrap()[0].gids, [10, 20]);
+    let mut raw = Raw::new(&pool.manager.addresses()[0]);
+    raw.introduce_user("ada:1815:10,20", &[1; 32]);
+    assert_eq!(raw.refusal().kind, ErrorKind::Denied);
+}
+
+#[test]
 fn who_has_the_pools_key_is_whom_it_says_with_all_rights() {
     let pool = Pool::new(&tcp());
     drop(pool.link());
