@@ -113,11 +113,10 @@ impl World {
     pub fn new(seed: u64, limits: Limits) -> Self {
         Self::with(seed, limits, true)
     }
-/// To remove its data files.
-pub fn removal_grant(handle: u64) -> Grant {
-    key().sign_removal(Handle(handle), NOW_S + 100)
-}
-
+    /// To remove its data files.
+    pub fn removal_grant(handle: u64) -> Grant {
+        key().sign_removal(Handle(handle), NOW_S + 100)
+    }
 
     /// A server that reads no memory of others.
     pub fn without_memory(seed: u64) -> Self {

@@ -1,5 +1,7 @@
 //! A store's database opened: made where there is none, checked, and brought to the present format; what its errors mean.
 
+use std::fs::File;
+use std::io;
 use std::time::Duration;
 
 use outcore_core::{Error, ErrorKind, Result};
@@ -129,6 +131,13 @@ pub(super) fn check_is_ours(
 
 /// Translates an error of SQLite, with a fix.
 pub(super) fn describe(what: &str, path: &str, error: &rusqlite::Error) -> Error {
+    let may_be_disk = matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    );
+    if may_be_disk && let Some(error) = unreadable(what, path) {
+        return error;
+    }
     let (kind, fix) = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => (ErrorKind::DiskFull, "make room on its disk"),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -149,6 +158,20 @@ pub(super) fn describe(what: &str, path: &str, error: &rusqlite::Error) -> Error
     Error::new(kind, format!("need to {what} the metadata store {path}, have: {error}; {fix}"))
 }
 
+/// The error for a store of which the disk does not read a file. SQLite says of such a file that it is malformed
+/// (`SQLITE_IOERR_CORRUPTFS` in its os_unix.c).
+fn unreadable(what: &str, path: &str) -> Option<Error> {
+    [path.to_owned(), format!("{path}-wal")].into_iter().find_map(|file| {
+        let read = File::open(&file).and_then(|mut open| io::copy(&mut open, &mut io::sink()));
+        let failure = read.err().filter(|failure| failure.kind() != io::ErrorKind::NotFound)?;
+        let text = format!(
+            "need to {what} the metadata store {path}, have a disk that does not read {file}: {failure}; check the disk and the \
+             system log"
+        );
+        Some(Error::new(ErrorKind::Io, text))
+    })
+}
+
 /// Whether a column of a record has a value that is never written there.
 fn is_of_another_type(error: &rusqlite::Error) -> bool {
     use rusqlite::Error as Of;
@@ -160,6 +183,9 @@ fn is_of_another_type(error: &rusqlite::Error) -> bool {
 
 /// The error for a database whose pages do not fit together.
 pub(super) fn damaged(path: &str, found: &str) -> Error {
+    if let Some(error) = unreadable("check", path) {
+        return error;
+    }
     let text = format!("need the metadata store {path} whole, have: {found}; restore it from a backup");
     Error::new(ErrorKind::Corrupt, text)
 }

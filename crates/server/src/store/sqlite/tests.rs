@@ -226,6 +226,22 @@ fn what_is_not_a_store_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
+fn a_file_that_the_disk_does_not_read_is_named_and_not_called_malformed() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("metadata");
+    std::fs::write(&path, "what a failed read leaves of a page".repeat(200)).unwrap();
+    // Reading byte 0 of the memory of a process is EIO.
+    let log = root.path().join("metadata-wal");
+    std::os::unix::fs::symlink("/proc/self/mem", &log).unwrap();
+    let error = SqliteStore::open(&path).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Io, "{error}");
+    let is_named = error.message.contains(&format!("does not read {}: Input/output error", log.display()));
+    assert!(is_named && !error.message.contains("backup"), "{error}");
+    std::fs::remove_file(&log).unwrap();
+    assert_eq!(SqliteStore::open(&path).unwrap_err().kind, ErrorKind::Corrupt, "a disk that reads");
+}
+
+#[test]
 fn a_full_disk_loses_the_commit_and_nothing_else() {
     let root = tempfile::tempdir().unwrap();
     let mut store = SqliteStore::open(root.path().join("metadata")).unwrap();
