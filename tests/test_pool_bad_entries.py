@@ -11,7 +11,14 @@ from served_pools import in_memory
 import outcore as oc
 from outcore import pool_fsck, pool_scrub
 from outcore._core import PoolCheck
-from outcore.errors import CorruptError, DeniedError, DiskError, OutcoreError, ReadOnlyError
+from outcore.errors import (
+    CorruptError,
+    DeniedError,
+    DiskError,
+    NotFoundError,
+    OutcoreError,
+    ReadOnlyError,
+)
 from outcore.pool_fsck import fsck
 from outcore.pool_scrub import scrub
 
@@ -173,3 +180,24 @@ def test_a_server_of_which_every_file_fails_is_given_up(
         report = scrub(pool, progress=False)
         assert [each.server for each in report.unchecked] == [1]
         assert len(report.damage) == 2
+
+
+def test_a_server_whose_directory_is_gone_is_named_and_the_others_checked(
+    places: list[Path],
+) -> None:
+    short = data_files(places[0])[2]
+    short.write_bytes(short.read_bytes()[:1000])
+    with oc.Pool.embedded(places) as pool:
+        places[1].rename(places[1].with_name("unplugged"))
+        with pytest.raises(NotFoundError):
+            pool.servers()
+        here, there = pool.servers(partial=True)
+        assert (here.error, there.id) == (None, 1)
+        assert str(places[1]) in (there.error or "")
+        report = fsck(pool, patience_s=0)
+        assert [each.server for each in report.unchecked] == [1]
+        assert [(each.kind, each.server) for each in report.findings] == [("short data", 0)]
+        assert not report.is_well
+        compared = scrub(pool, progress=False)
+        assert [each.server for each in compared.unchecked] == [1]
+        assert {each.handle for each in compared.damage} == {short.name}

@@ -183,6 +183,8 @@ class Pool(PoolNames):
         ------
         DiskError
             If one cannot be reached, unless `partial`.
+        OutcoreError
+            If one fails in another way, unless `partial`.
         """
         return [ServerStatus(*each) for each in self._root.core.servers(partial)]
 

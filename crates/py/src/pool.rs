@@ -293,13 +293,14 @@ impl Pool {
         py.detach(|| self.client.replace(old, new)).or_raise(py)
     }
 
-    /// With `partial`, of a server that cannot be reached, why; else that is an error.
+    /// With `partial`, the error of each server that does not say its status; else that is raised. A caller who may not
+    /// ask is told so in any case.
     #[pyo3(signature = (partial = false))]
     fn servers(&self, py: Python<'_>, partial: bool) -> PyResult<Vec<Server>> {
         let each = py.detach(|| self.client.status()).into_iter();
         let server = |(id, status): (ServerId, outcore_core::Result<IoStatus>)| {
             let (s, error) = match status {
-                Err(error) if partial && error.kind == ErrorKind::Io => {
+                Err(error) if partial && error.kind != ErrorKind::Denied => {
                     (IoStatus::default(), Some(error.message))
                 }
                 status => (status?, None),
