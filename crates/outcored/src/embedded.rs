@@ -278,13 +278,20 @@ fn assign(
     let has = |id: &ServerId| servers.iter().any(|(there, _)| there == id);
     let missing: Vec<String> = known.iter().filter(|id| !has(id)).map(|id| id.0.to_string()).collect();
     if !missing.is_empty() {
+        // An empty directory beside others may be the new disk that takes the place of a dead one.
+        let retire = fresh.first().map_or(String::new(), |path| {
+            format!(
+                ", or if the disk of {0} is dead, and {1} is a new one, use: outcore pool retire {2} {0}",
+                missing[0],
+                path.display(),
+                directories[0].display()
+            )
+        });
         return Err(Error::invalid(format!(
             "need the directories of all {} servers of the pool, those of {} are missing; give all of them, the first one \
-             first; if a disk is dead, use: outcore pool retire {} {}",
+             first{retire}",
             known.len(),
             missing.join(", "),
-            directories[0].display(),
-            missing[0]
         )));
     }
     for path in fresh {
