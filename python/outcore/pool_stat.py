@@ -70,8 +70,9 @@ class PoolStat:
 class ServerStatus:
     """What an I/O server says of itself: its number, free bytes, and what it did so far.
 
-    It takes no writes, `is_writable` is false, while its disk is too full to note them. If it
-    cannot be reached, `error` says why, and the rest means nothing.
+    It takes no writes, `is_writable` is false, while its disk is too full to note them, or was
+    read-only when it started. If it cannot be reached, `error` says why, and the rest means
+    nothing.
     """
 
     id: int

@@ -1,7 +1,8 @@
 //! A directory tree as [`Names`].
 
 use std::any::Any;
-use std::fs::TryLockError;
+use std::fs::{File, TryLockError};
+use std::io;
 
 use outcore_core::{Entry, Error, ErrorKind, Names, Result};
 
@@ -36,6 +37,12 @@ impl Names for Directory {
     fn lock(&self, path: &str) -> Result<Box<dyn Any + Send>> {
         let full = self.resolve_new(path)?;
         let opened = self.making().read(true).write(true).create(true).truncate(false).open(&full);
+        // The lock of a directory on a read-only disk is taken as well, if its file is there.
+        let opened = opened.or_else(|e| {
+            let is_read_only =
+                matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied);
+            if is_read_only { File::open(&full).map_err(|_| e) } else { Err(e) }
+        });
         let file = opened.map_err(|e| describe("open", &full, &e))?;
         match file.try_lock() {
             Ok(()) => Ok(Box::new(file)),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outcore_core::wire::Role;
 use outcore_core::{
-    Answer, Buffer, Error, ErrorKind, Gather, Incarnation, IoReply, IoRequest, Link, ManagerReply,
+    Answer, Buffer, Error, ErrorKind, Gather, Incarnation, IoReply, IoRequest, IoStatus, Link, ManagerReply,
     ManagerRequest, OnAnswer, Result, ServerAddress, ServerId,
 };
 use outcore_disk::{DEFAULT_THREADS, Directory, LocalDisk};
@@ -140,6 +140,11 @@ impl IoDaemon {
         self.server
     }
 
+    /// Whether its disk takes writes. On one that was mounted read-only, the server only reads; `true` if it does not say.
+    pub fn is_writable(&self) -> bool {
+        status_of(&self.runner).is_none_or(|status| status.is_writable)
+    }
+
     /// Answers what was asked, makes everything durable, and stops.
     pub fn stop(self) {
         drop(self.metrics);
@@ -238,11 +243,19 @@ impl Handler for Serving {
     }
 }
 
-/// What a server says of its disk; nothing if it does not say so in time.
-fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
+/// The status of a server; `None` if it does not say so in time.
+fn status_of(runner: &Runner<LocalDisk>) -> Option<IoStatus> {
     let (sender, receiver) = channel();
     runner.call(IoRequest::Status, Region::empty(), Box::new(move |answer| drop(sender.send(answer.reply))));
-    let Ok(IoReply::Status(status)) = receiver.recv_timeout(STATUS_PATIENCE) else { return };
+    match receiver.recv_timeout(STATUS_PATIENCE) {
+        Ok(IoReply::Status(status)) => Some(status),
+        _ => None,
+    }
+}
+
+/// What a server says of its disk; nothing if it does not say so in time.
+fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
+    let Some(status) = status_of(runner) else { return };
     page.single("outcore_disk_free_bytes", "gauge", "Bytes that can still be written.", status.free_bytes);
     let help = "Bytes that the server read from the memory of processes on its machine, without a socket.";
     page.single("outcore_direct_bytes_total", "counter", help, status.direct_bytes);
@@ -251,7 +264,7 @@ fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
     let help =
         "Files whose checksums were looked at again since they were being written when the server ended.";
     page.single("outcore_log_replayed_files", "gauge", help, status.noted_files);
-    let help = "1 if the disk takes writes; 0 if it is too full for the log.";
+    let help = "1 if the disk takes writes; 0 if it is too full for the log, or read-only.";
     page.single("outcore_writable", "gauge", help, u8::from(status.is_writable));
 }
 

@@ -12,6 +12,9 @@ use outcored::{IoSettings, ManagerSettings, Settings, notify_ready, serve_io, se
 const USAGE: &str = "outcored manager --config FILE [--check]\noutcored io --config FILE [--check]\n\
                      --check only reads the settings";
 
+/// Behind the addresses of a server that does not write.
+const ONLY_READS: &str = "; its disk takes no writes, and what lies there can be read: make room, or make it writable and start again";
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -63,7 +66,8 @@ fn run_io(file: &str) -> Result<()> {
         let daemon = serve_io(&settings)?;
         let (server, pool) = (daemon.server().0, daemon.pool());
         let (addresses, metrics) = (list(daemon.addresses()), at(daemon.metrics()));
-        say(&format!("I/O server {server} of pool {pool:032x} listens on {addresses}{metrics}"))?;
+        let only_reads = if daemon.is_writable() { "" } else { ONLY_READS };
+        say(&format!("I/O server {server} of pool {pool:032x} listens on {addresses}{metrics}{only_reads}"))?;
         notify_ready();
         Ok(daemon)
     })?;

@@ -27,6 +27,7 @@ pub struct Daemon {
     server: Option<u32>,
     addresses: Vec<String>,
     metrics: Option<String>,
+    is_writable: bool,
 }
 
 #[pymethods]
@@ -103,6 +104,12 @@ impl Daemon {
         format!("{:032x}", self.pool)
     }
 
+    /// Whether its disk took writes when it started; a manager always needs that.
+    #[getter]
+    fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
     /// Which I/O server it is; `None`: the manager.
     #[getter]
     fn server(&self) -> Option<u32> {
@@ -137,6 +144,7 @@ impl Daemon {
         Self {
             pool: daemon.pool(),
             server: None,
+            is_writable: true,
             addresses: texts(daemon.addresses()),
             metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
             running: Mutex::new(Some(Running::Manager(daemon))),
@@ -147,6 +155,7 @@ impl Daemon {
         Self {
             pool: daemon.pool(),
             server: Some(daemon.server().0),
+            is_writable: daemon.is_writable(),
             addresses: texts(daemon.addresses()),
             metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
             running: Mutex::new(Some(Running::Io(daemon))),

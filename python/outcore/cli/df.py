@@ -68,7 +68,10 @@ def _pool(path: PoolPath) -> dict[str, Any]:
 def _server(one: ServerStatus) -> dict[str, Any]:
     if one.error is not None:
         return {"server": one.id, "free_bytes": None, "bytes_written": None, "error": one.error}
-    return {"server": one.id, "free_bytes": one.free_bytes, "bytes_written": one.bytes_written}
+    return {
+        "server": one.id, "free_bytes": one.free_bytes, "bytes_written": one.bytes_written,
+        "is_writable": one.is_writable,
+    }  # fmt: skip
 
 
 def _disk(path: AnyPath) -> dict[str, Any]:
@@ -102,6 +105,9 @@ def _as_text(found: dict[str, Any], exact: bool) -> str:
     )
     lines = in_columns(rows, right=(1, 2))
     tail = f"files that go round all servers: {size(found['striped_bytes'])}"
+    reading = [str(one["server"]) for one in found["servers"] if not one.get("is_writable", True)]
+    if reading:
+        tail += f"\nservers that take no writes: {', '.join(reading)}"
     if found["retired"]:
         tail += f"\nretired servers: {', '.join(map(str, found['retired']))}"
     return "\n".join([f"{as_line(found['path'])}, pool {found['pool']}", *lines, tail])

@@ -10,6 +10,11 @@ from outcore.cli.invocation import json_option, print_json
 from outcore.pool_path import check_text
 from outcore.signals import wait_for_signals
 
+_ONLY_READS = (
+    "; its disk takes no writes, and what lies there can be read: make room, or make it writable "
+    "and start again"
+)
+
 
 @click.command("serve", short_help="Run the manager or an I/O server of a pool, until stopped.")
 @click.argument("role", type=click.Choice(["manager", "io"]))
@@ -31,7 +36,7 @@ def command(role: str, config: Path, as_json: bool) -> None:
     daemon = _core.Daemon(role, check_text(str(config)))
     said = {
         "role": role, "pool": daemon.pool, "server": daemon.server, "listen": daemon.addresses,
-        "metrics": daemon.metrics,
+        "metrics": daemon.metrics, "is_writable": daemon.is_writable,
     }  # fmt: skip
     # Ctrl-C and SIGTERM are how it ends.
     with contextlib.suppress(KeyboardInterrupt):
@@ -41,6 +46,7 @@ def command(role: str, config: Path, as_json: bool) -> None:
             who = "manager" if daemon.server is None else f"I/O server {daemon.server}"
             metrics = f"; metrics at {daemon.metrics}" if daemon.metrics else ""
             where = " ".join(daemon.addresses)
-            click.echo(f"{who} of pool {daemon.pool} listens on {where}{metrics}")
+            reads = "" if daemon.is_writable else _ONLY_READS
+            click.echo(f"{who} of pool {daemon.pool} listens on {where}{metrics}{reads}")
         wait_for_signals()
     daemon.stop()

@@ -117,7 +117,7 @@ pub enum Effect<B> {
 /// An operation on the names of a disk: rare, small, and blocking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameOperation {
-    /// Opens a file that exists.
+    /// Opens a file that exists, to write it where the disk allows that, else to read it.
     Open {
         /// Its path.
         path: String,
@@ -180,6 +180,8 @@ pub enum NameAnswer {
         file: FileId,
         /// Its length in bytes.
         length: u64,
+        /// Whether it can be written.
+        is_writable: bool,
     },
     /// Bytes: of `Length`, `Free` and `Allocated`.
     Bytes(u64),
@@ -193,9 +195,14 @@ where
     D::Buffer: Buffer,
 {
     match operation {
-        NameOperation::Open { path } => opened(disk, disk.open(&path, OpenMode::ReadWrite)?),
+        NameOperation::Open { path } => match disk.open(&path, OpenMode::ReadWrite) {
+            Err(error) if error.kind == ErrorKind::ReadOnly => {
+                opened(disk, disk.open(&path, OpenMode::Read)?, false)
+            }
+            file => opened(disk, file?, true),
+        },
         NameOperation::Make { path } => {
-            opened(disk, disk.open(&path, OpenMode::Create { length: 0, reserve: false })?)
+            opened(disk, disk.open(&path, OpenMode::Create { length: 0, reserve: false })?, true)
         }
         NameOperation::Resize { path, length, reserve } => {
             disk.close(disk.open(&path, OpenMode::Resize { length, reserve })?);
@@ -233,6 +240,6 @@ fn list(names: &dyn Names, directory: u8, after: Handle, most: usize) -> Result<
     Ok(found.take(most).collect())
 }
 
-fn opened<D: Disk>(disk: &D, file: FileId) -> Result<NameAnswer> {
-    Ok(NameAnswer::Opened { file, length: disk.length(file)? })
+fn opened<D: Disk>(disk: &D, file: FileId, is_writable: bool) -> Result<NameAnswer> {
+    Ok(NameAnswer::Opened { file, length: disk.length(file)?, is_writable })
 }

@@ -25,6 +25,8 @@ pub(super) struct File {
     pub handle: Handle,
     /// `None`: it was not opened yet, or there is none.
     pub ids: Cell<Option<Ids>>,
+    /// Whether the disk lets it be written.
+    pub is_writable: Cell<bool>,
     /// It was removed since it is in use here.
     pub was_removed: Cell<bool>,
     /// Bytes of the data file.
@@ -60,6 +62,7 @@ impl Files {
             Rc::new(File {
                 handle,
                 ids: Cell::new(None),
+                is_writable: Cell::new(true),
                 was_removed: Cell::new(false),
                 length: Cell::new(0),
                 sums_length: Cell::new(0),
@@ -102,15 +105,22 @@ impl Files {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Opens a file, or makes it if `make`; whether there is one. After a crash its noted regions are examined first.
+    /// Opens a file, or makes it if `make`; whether there is one. After a crash its noted regions are examined first. With
+    /// `make`, a file that cannot be written is an error.
     pub async fn open(self: &Rc<Self>, file: &Rc<File>, make: bool) -> Result<bool> {
         let _gate = file.gate.take().await;
-        if file.ids.get().is_some() {
-            return Ok(true);
+        let is_there = file.ids.get().is_some() || self.open_closed(file, make).await?;
+        if make && !file.is_writable.get() {
+            let cause = format!("file {:016x} is open for reading only", file.handle.0);
+            return Err(self.of_read_only(Error::new(ErrorKind::ReadOnly, cause)));
         }
+        Ok(is_there)
+    }
+
+    async fn open_closed(self: &Rc<Self>, file: &Rc<File>, make: bool) -> Result<bool> {
         self.close_surplus().await;
         let handle = file.handle;
-        let (data, length) = match self.opened(NameOperation::Open { path: data_path(handle) }).await {
+        let data = match self.opened(NameOperation::Open { path: data_path(handle) }).await {
             Ok(found) => found,
             Err(error) if error.kind == ErrorKind::NotFound => {
                 // What was noted of a file that is not there any more is of no interest.
@@ -121,7 +131,8 @@ impl<B: Buffer> Shared<B> {
                 if self.notes.borrow().removed.holds(handle) {
                     return Err(self.gone(file));
                 }
-                let ids = self.make(handle).await?;
+                let ids = self.make(handle).await.map_err(|error| self.of_read_only(error))?;
+                file.is_writable.set(true);
                 file.length.set(0);
                 file.sums_length.set(0);
                 file.summed.set(0);
@@ -130,10 +141,10 @@ impl<B: Buffer> Shared<B> {
             }
             Err(error) => return Err(error),
         };
-        let (sums, sums_length) = match self.opened(NameOperation::Open { path: sums_path(handle) }).await {
+        let sums = match self.opened(NameOperation::Open { path: sums_path(handle) }).await {
             Ok(found) => found,
             Err(error) => {
-                let _ = self.name(NameOperation::Close { file: data }).await;
+                let _ = self.name(NameOperation::Close { file: data.file }).await;
                 let missing = error.kind == ErrorKind::NotFound;
                 let kind = if missing { ErrorKind::Corrupt } else { error.kind };
                 let message = format!(
@@ -143,9 +154,10 @@ impl<B: Buffer> Shared<B> {
                 return Err(Error::new(kind, message));
             }
         };
-        file.length.set(length);
-        file.sums_length.set(sums_length);
-        let ids = Ids { data, sums };
+        file.length.set(data.length);
+        file.sums_length.set(sums.length);
+        file.is_writable.set(data.is_writable && sums.is_writable);
+        let ids = Ids { data: data.file, sums: sums.file };
         let is_unexamined = self.notes.borrow().unexamined.contains(&handle);
         match self.look_at_sums(file, ids, is_unexamined).await {
             Ok(summed) => file.summed.set(summed),
@@ -201,9 +213,9 @@ impl<B: Buffer> Shared<B> {
             }
             other => other,
         };
-        let sums = made?.0;
+        let sums = made?.file;
         match self.opened(NameOperation::Make { path: data_path(handle) }).await {
-            Ok((data, _)) => Ok(Ids { data, sums }),
+            Ok(data) => Ok(Ids { data: data.file, sums }),
             Err(error) => {
                 let _ = self.name(NameOperation::Close { file: sums }).await;
                 Err(error)
@@ -224,7 +236,12 @@ impl<B: Buffer> Shared<B> {
     pub async fn close(&self, file: &Rc<File>) {
         let _gate = file.gate.take().await;
         if self.flush_sums(file.handle).await.is_err() {
-            return;
+            if file.is_writable.get() || Rc::strong_count(file) > 2 {
+                return;
+            }
+            // It was only examined, and will be again when it is opened next.
+            self.notes.borrow_mut().unexamined.insert(file.handle);
+            self.forget_sums(file.handle, 0).await;
         }
         if Rc::strong_count(file) > 2 || self.has_changed_sums(file.handle) {
             return;
@@ -269,7 +286,7 @@ impl<B: Buffer> Shared<B> {
 
     async fn remove_if_there(&self, path: String) -> Result<()> {
         match self.name(NameOperation::Remove { path }).await {
-            Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+            Err(error) if error.kind != ErrorKind::NotFound => Err(self.of_read_only(error)),
             _ => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use outcore_core::{Buffer, DataFile, Error, ErrorKind, Handle, Inspection, IoRep
 use super::event::NameOperation;
 use super::files::{File, Ids};
 use super::format::{BLOCK_BYTES, SUMS_PER_PAGE, data_path, sums_path};
-use super::shared::Shared;
+use super::shared::{Opened, Shared};
 
 /// Most data files in an answer.
 const MAX_PAGE: usize = 1000;
@@ -86,7 +86,7 @@ impl<B: Buffer> Shared<B> {
 
     async fn length_of(&self, path: String) -> Result<Option<u64>> {
         match self.opened(NameOperation::Open { path }).await {
-            Ok((file, length)) => {
+            Ok(Opened { file, length, .. }) => {
                 self.name(NameOperation::Close { file }).await?;
                 Ok(Some(length))
             }

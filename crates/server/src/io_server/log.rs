@@ -34,8 +34,8 @@ struct State<B> {
     writing: bool,
     /// The active file must not be appended to: an append to it failed, or it is of an earlier run.
     anew: bool,
-    /// The last attempt to write failed.
-    is_stuck: bool,
+    /// Why the last attempt to write failed, if it did.
+    stuck: Option<ErrorKind>,
     waiting: Vec<(u64, Slot<Result<()>>)>,
     buffer: Option<B>,
 }
@@ -59,7 +59,7 @@ impl<B: Buffer> Log<B> {
             durable: 0,
             writing: false,
             anew: true,
-            is_stuck: false,
+            stuck: None,
             waiting: Vec::new(),
             buffer: None,
         };
@@ -74,7 +74,8 @@ impl<B: Buffer> Log<B> {
 
 impl<B: Buffer> Shared<B> {
     /// Reads the log and takes what it notes; then begins it anew, so that nothing left over is ever read again. On a
-    /// disk that is too full for that, the log stays as it is and counts, and the next who writes tries again.
+    /// disk that is too full for that, the log stays as it is and counts, and the next who writes tries again. On a
+    /// read-only disk it stays so until the server starts again.
     pub async fn open_log(self: &Rc<Self>) -> Result<()> {
         let buffer = (self.log.make)(WRITE_PAGES * PAGE_BYTES)?;
         let mut files = [FileId(0); 2];
@@ -82,15 +83,15 @@ impl<B: Buffer> Shared<B> {
         let mut highest = 0;
         for (which, path) in LOGS.into_iter().enumerate() {
             let path = path.to_owned();
-            let (file, has_bytes) = match self.opened(NameOperation::Open { path: path.clone() }).await {
+            let found = match self.opened(NameOperation::Open { path: path.clone() }).await {
                 Err(error) if error.kind == ErrorKind::NotFound => {
                     self.opened(NameOperation::Make { path: path.clone() }).await?
                 }
                 found => found?,
             };
-            files[which] = file;
+            files[which] = found.file;
             let length = LEAST_PAGES * PAGE_BYTES as u64;
-            if has_bytes < length {
+            if found.length < length && found.is_writable {
                 // Without room the log grows as it can, and tries again at the next start.
                 let _ = self.name(NameOperation::Resize { path, length, reserve: true }).await;
             }
@@ -116,14 +117,19 @@ impl<B: Buffer> Shared<B> {
         }
         let number = self.log.state.borrow().taken;
         match self.log_durable(number).await {
-            Err(error) if error.kind == ErrorKind::DiskFull => Ok(()),
+            Err(error) if matches!(error.kind, ErrorKind::DiskFull | ErrorKind::ReadOnly) => Ok(()),
             begun => begun,
         }
     }
 
     /// Whether the log cannot be written: then nothing else is written either.
     pub fn log_is_stuck(&self) -> bool {
-        self.log.state.borrow().is_stuck
+        self.log.state.borrow().stuck.is_some()
+    }
+
+    /// Whether that is since the disk is read-only.
+    pub fn log_is_read_only(&self) -> bool {
+        self.log.state.borrow().stuck == Some(ErrorKind::ReadOnly)
     }
 
     /// Every whole page, with its number.
@@ -196,6 +202,9 @@ impl<B: Buffer> Shared<B> {
         };
         let written = if anew { self.begin_log_anew().await } else { self.append(&batch).await };
         let written = written.map_err(|error| {
+            if error.kind == ErrorKind::ReadOnly {
+                return self.of_read_only(error);
+            }
             let message = format!(
                 "server {}: what is going to be written cannot be noted, and so is not written: {}",
                 self.server.0, error.message
@@ -204,7 +213,7 @@ impl<B: Buffer> Shared<B> {
         });
         let mut state = self.log.state.borrow_mut();
         let state = &mut *state;
-        state.is_stuck = written.is_err();
+        state.stuck = written.as_ref().err().map(|error| error.kind);
         match &written {
             Ok(()) => {
                 state.anew = false;

@@ -76,7 +76,8 @@ impl<B: Buffer> IoServer<B> {
             for slot in started.waiting.take() {
                 slot.give(());
             }
-            if is_good {
+            // On a read-only disk what is found could not be noted: each file is examined when it is opened.
+            if is_good && !shared.log_is_read_only() {
                 shared.examine_all().await;
             }
         });
@@ -382,6 +383,9 @@ impl<B: Buffer> Shared<B> {
 
     /// Makes files that have not been written for a while durable, one after the other.
     async fn settle_idle(self: &Rc<Self>) {
+        if self.log_is_read_only() {
+            return;
+        }
         let idle = self.notes.borrow().idle(self.running_ns.get());
         for handle in idle {
             self.make_durable_unasked(handle).await;
@@ -399,7 +403,8 @@ impl<B: Buffer> Shared<B> {
 
     /// Makes everything durable and closes all files.
     async fn settle(self: &Rc<Self>) {
-        let noted = self.notes.borrow().handles();
+        let is_read_only = self.log_is_read_only();
+        let noted = if is_read_only { vec![] } else { self.notes.borrow().handles() };
         for handle in noted {
             let file = self.files.get(handle);
             if let Ok(true) = self.open(&file, false).await {

@@ -172,10 +172,10 @@ impl<B: Buffer> Shared<B> {
         slot.await
     }
 
-    /// An operation that opens or makes a file: which, and its length.
-    pub async fn opened(&self, operation: NameOperation) -> Result<(FileId, u64)> {
+    /// An operation that opens or makes a file.
+    pub async fn opened(&self, operation: NameOperation) -> Result<Opened> {
         match self.name(operation).await? {
-            NameAnswer::Opened { file, length } => Ok((file, length)),
+            NameAnswer::Opened { file, length, is_writable } => Ok(Opened { file, length, is_writable }),
             other => Err(Error::new(ErrorKind::Io, format!("an opened file was answered by {other:?}"))),
         }
     }
@@ -225,6 +225,22 @@ impl<B: Buffer> Shared<B> {
         self.request(Request { file, operation, offset: 0, buffer }).await.map(|_| ())
     }
 
+    /// Adds to the error of a change that a read-only disk refuses what can be done; other errors stay as they are.
+    pub fn of_read_only(&self, error: Error) -> Error {
+        if error.kind != ErrorKind::ReadOnly {
+            return error;
+        }
+        let cause = error.message.split_once("; ").map_or(error.message.as_str(), |(cause, _)| cause);
+        Error::new(
+            ErrorKind::ReadOnly,
+            format!(
+                "server {}: need a disk that takes writes, have one that is only read ({cause}); copy what lies there \
+                 elsewhere, or make the disk writable and start the server again",
+                self.server.0
+            ),
+        )
+    }
+
     /// Counts a damaged block.
     pub fn count_damage(&self, handle: Handle, block: u64) {
         let mut damaged = self.damaged.borrow_mut();
@@ -232,6 +248,14 @@ impl<B: Buffer> Shared<B> {
             self.status.borrow_mut().damaged_blocks += 1;
         }
     }
+}
+
+/// An open file of the disk.
+pub(super) struct Opened {
+    pub file: FileId,
+    /// In bytes.
+    pub length: u64,
+    pub is_writable: bool,
 }
 
 /// Shared by tasks.

@@ -5,8 +5,9 @@ use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path};
 
 use crate::world::{Faults, World, small_limits};
 
-const FULL: Faults =
-    Faults { short_of: 0, full_of: 0, is_full: true, sync_fails: false, unreadable: 0, room: None };
+fn full() -> Faults {
+    Faults { is_full: true, ..Faults::default() }
+}
 
 /// Some files, one of which was being written, on a server that starts on a full disk.
 fn started_full(seed: u64) -> World {
@@ -14,7 +15,7 @@ fn started_full(seed: u64) -> World {
     world.write(1, 0, &[1; 100_000]).unwrap();
     world.sync(1).unwrap();
     world.write(2, 0, &[2; 100_000]).unwrap();
-    world.faults = FULL;
+    world.faults = full();
     world.restart_with_faults();
     world
 }

@@ -11,6 +11,7 @@ mod format;
 mod full_log;
 mod inventory;
 mod ranks;
+mod read_only;
 mod room;
 mod runner;
 mod scrub;

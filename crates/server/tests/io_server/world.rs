@@ -13,6 +13,8 @@ use outcore_server::io_server::{
     Caller, Config, Effect, Event, IoServer, Limits, NameAnswer, NameOperation, fetch, perform,
 };
 
+use crate::read_only::{ReadOnlyDisk, read_only};
+
 pub const MAX: u64 = 1536 << 10;
 pub const NOW_S: u64 = 1_800_000_000;
 
@@ -33,6 +35,8 @@ pub struct Faults {
     pub full_of: u64,
     /// Nothing is written, since the disk is full.
     pub is_full: bool,
+    /// The disk was mounted read-only.
+    pub is_read_only: bool,
     /// Nothing is made durable, and the disk says so.
     pub sync_fails: bool,
     /// Reads of this byte of any file fail; 0 for none.
@@ -109,13 +113,14 @@ pub fn grant(handle: u64) -> Grant {
     key().sign(Handle(handle), true, NOW_S + 100)
 }
 
+/// To remove its data files.
+pub fn removal_grant(handle: u64) -> Grant {
+    key().sign_removal(Handle(handle), NOW_S + 100)
+}
+
 impl World {
     pub fn new(seed: u64, limits: Limits) -> Self {
         Self::with(seed, limits, true)
-    }
-    /// To remove its data files.
-    pub fn removal_grant(handle: u64) -> Grant {
-        key().sign_removal(Handle(handle), NOW_S + 100)
     }
 
     /// A server that reads no memory of others.
@@ -198,6 +203,9 @@ impl World {
         if operation == Operation::Write && faults.is_full {
             return Err((0, Error::new(ErrorKind::DiskFull, "injected: the disk is full")));
         }
+        if operation == Operation::Write && faults.is_read_only {
+            return Err((0, read_only()));
+        }
         if operation == Operation::Write && faults.full_of > 0 && self.random.below(faults.full_of) == 0 {
             return Err((length / 2, Error::new(ErrorKind::DiskFull, "injected: the disk is full")));
         }
@@ -243,6 +251,10 @@ impl World {
                     (NameOperation::Free, Some((free, _))) => Ok(NameAnswer::Bytes(free)),
                     (NameOperation::Allocated { .. }, Some((_, allocated))) => {
                         Ok(NameAnswer::Bytes(allocated))
+                    }
+                    _ if self.faults.is_read_only => {
+                        let disk = ReadOnlyDisk(self.disk.clone());
+                        perform(&disk, &disk, operation)
                     }
                     _ => perform(self.disk.as_ref(), self.disk.as_ref(), operation),
                 };
