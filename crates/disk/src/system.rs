@@ -75,6 +75,9 @@ pub(crate) fn describe(doing: &str, path: &Path, error: &io::Error) -> Error {
         }
         Some(libc::ENOENT | libc::ENOTDIR) => (ErrorKind::NotFound, "check the path"),
         Some(libc::EEXIST | libc::ENOTEMPTY) => (ErrorKind::Exists, "remove it or choose another name"),
+        Some(libc::EMFILE | libc::ENFILE) => {
+            (ErrorKind::Io, "close files and connections of this process, or raise its limit by ulimit -n")
+        }
         Some(libc::EFBIG) => return too_large(doing, path, error, most_file_bytes()),
         _ => (ErrorKind::Io, "check the disk and the system log"),
     };
@@ -83,9 +86,19 @@ pub(crate) fn describe(doing: &str, path: &Path, error: &io::Error) -> Error {
 
 /// Most bytes of a file that this process may write to; `None`: as many as the file system takes.
 fn most_file_bytes() -> Option<u64> {
+    limit_of(libc::RLIMIT_FSIZE)
+}
+
+/// Most files, sockets among them, that this process may have open at once.
+pub fn most_open_files() -> usize {
+    limit_of(libc::RLIMIT_NOFILE).map_or(usize::MAX, |most| most as usize)
+}
+
+/// A limit of this process; `None` if there is none.
+fn limit_of(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the call writes to `limit` alone, which is as the system has it.
-    let failed = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    let failed = unsafe { libc::getrlimit(resource, &raw mut limit) };
     (failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 

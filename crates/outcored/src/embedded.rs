@@ -19,7 +19,7 @@ use outcore_server::io_server::{self, Runner};
 use outcore_server::manager::{Manager, Now, User};
 use outcore_server::store::SqliteStore;
 
-use crate::metadata::{LOCK, MANAGER, METADATA, manager_config, open_store, spare_bytes};
+use crate::metadata::{LOCK, MANAGER, METADATA, file_descriptors, manager_config, open_store, spare_bytes};
 
 /// The manager and the servers of a pool, in this process.
 pub struct EmbeddedLink {
@@ -61,6 +61,7 @@ impl EmbeddedLink {
                 ),
             ));
         }
+        let descriptors = file_descriptors(assigned.len());
         for (id, path) in assigned {
             let directory = Directory::private(&path, &io_server::NAMES)?;
             let disk = Arc::new(LocalDisk::new(directory.clone(), threads)?);
@@ -72,7 +73,7 @@ impl EmbeddedLink {
                 scratch: Arc::new(Region::allocate),
                 // What is given in this process is in its memory already.
                 reads_memory: false,
-                limits: io_server::Limits { spare_bytes, ..io_server::Limits::default() },
+                limits: io_server::Limits { spare_bytes, ..io_server::Limits::default() }.within(descriptors),
                 clock: Arc::new(MonotonicClock),
                 // The manager's is that of this machine, too.
                 manager_time: None,

@@ -24,7 +24,7 @@ use crate::exposition::Page;
 use crate::http::PageServer;
 use crate::joining::{Joined, Joining};
 use crate::manager::{OF_METRICS, addresses, common, signing_key};
-use crate::metadata::spare_bytes;
+use crate::metadata::{file_descriptors, most_connections, spare_bytes};
 use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_io};
 
@@ -170,7 +170,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
         verify: Box::new(signing_key(&settings.key)),
         scratch: Arc::new(Region::allocate),
         reads_memory: settings.reads_memory,
-        limits: Limits { spare_bytes, ..Limits::default() },
+        limits: Limits { spare_bytes, ..Limits::default() }.within(file_descriptors(1)),
         clock: Arc::new(MonotonicClock),
         manager_time: Some(time_of(manager.clone())),
     };
@@ -178,6 +178,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let role = Role::IoServer(server);
     let mut config = Config::new(role, Some(settings.key.clone()));
     config.incarnation = runner.incarnation();
+    config.connections = most_connections();
     config.memory_bytes = settings.memory_bytes.unwrap_or(config.memory_bytes);
     let requests = Arc::new(Requests::default());
     let serving = Serving { runner: runner.clone(), requests: requests.clone() };

@@ -16,7 +16,7 @@ use outcore_server::store::SqliteStore;
 use crate::Settings;
 use crate::http::PageServer;
 use crate::line::{Line, Standby};
-use crate::metadata::{LOCK, MANAGER, manager_config, open_store};
+use crate::metadata::{LOCK, MANAGER, manager_config, most_connections, open_store};
 use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_manager};
 
@@ -121,8 +121,9 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     let line = Arc::new(Line::new(manager));
     let standby = Standby::start(line.clone())?;
     let handler = Arc::new(Managing { line: line.clone(), requests: requests.clone() });
-    let listening =
-        listen(&settings.listen, handler, Config::new(Role::Manager, Some(settings.key.clone())))?;
+    let mut config = Config::new(Role::Manager, Some(settings.key.clone()));
+    config.connections = most_connections();
+    let listening = listen(&settings.listen, handler, config)?;
     let metrics = settings.metrics.as_ref().map(|address| {
         let identity = Identity { role: "manager", pool, server: None };
         let line = line.clone();

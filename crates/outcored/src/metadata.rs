@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use outcore_core::Result;
-use outcore_disk::{Directory, Reserve};
+use outcore_disk::{Directory, Reserve, most_open_files};
 use outcore_net::{Key, User};
 use outcore_server::manager;
 use outcore_server::store::SqliteStore;
@@ -24,6 +24,22 @@ const MOST_JUMP: u64 = 1 << 44;
 
 /// Data leave so many bytes of a disk free, or an eighth of a small one: more than metadata keep and need.
 const MOST_SPARE: u64 = 16 << 20;
+
+/// Descriptors of a daemon for anything but data files and connections: its log, its store, its listeners.
+const OWN_DESCRIPTORS: usize = 20;
+/// No more than so many connections are needed, nor fewer than so many.
+const CONNECTIONS: std::ops::RangeInclusive<usize> = 4..=1024;
+
+/// Descriptors of data files of an I/O server, as many of which are in this process: half of those that it may have.
+pub(crate) fn file_descriptors(servers: usize) -> usize {
+    most_open_files() / 2 / servers.max(1)
+}
+
+/// Connections that a daemon may have at once.
+pub(crate) fn most_connections() -> usize {
+    let left = most_open_files() - most_open_files() / 2;
+    left.saturating_sub(OWN_DESCRIPTORS).clamp(*CONNECTIONS.start(), *CONNECTIONS.end())
+}
 
 /// Opens the store in a manager's directory, or makes it.
 pub(crate) fn open_store(directory: &Path) -> Result<SqliteStore> {

@@ -77,7 +77,6 @@ pub(crate) struct Connection {
     working: Duration,
 }
 
-#[derive(Default)]
 struct State {
     queue: VecDeque<Outgoing>,
     /// A frame of which a part is sent. Nothing else is sent before the rest.
@@ -87,6 +86,22 @@ struct State {
     /// Who waits until less is owed.
     waiting: usize,
     is_over: bool,
+    /// When it owed anything last.
+    idle_since: Instant,
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            begun: None,
+            is_sending: false,
+            owed: 0,
+            waiting: 0,
+            is_over: false,
+            idle_since: Instant::now(),
+        }
+    }
 }
 
 /// A client that sends or takes nothing is cut off; so is one that is slow with memory for which others wait.
@@ -139,7 +154,7 @@ impl Watch for Stall<'_> {
 impl Connection {
     pub(crate) fn new(socket: Socket, channel: Arc<Channel>, patience: Duration, working: Duration) -> Self {
         channel.began();
-        let (state, wake, settled) = (Mutex::default(), Condvar::new(), Condvar::new());
+        let (state, wake, settled) = (Mutex::new(State::new()), Condvar::new(), Condvar::new());
         Self { socket, channel, state, wake, settled, patience, working }
     }
 
@@ -218,6 +233,7 @@ impl Connection {
             return drop(begun);
         }
         state.owed -= usize::from(is_all && is_answer);
+        state.idle_since = Instant::now();
         let is_more = begun.is_some() || !state.queue.is_empty();
         state.begun = begun;
         if is_more {
@@ -226,6 +242,12 @@ impl Connection {
         if state.waiting > 0 {
             self.settled.notify_all();
         }
+    }
+
+    /// Since when it owes nothing; `None` if it does, or is over.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        (state.owed == 0 && !state.is_over).then_some(state.idle_since)
     }
 
     /// Answers are not sent any more, and nothing is read.

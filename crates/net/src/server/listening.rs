@@ -21,8 +21,11 @@ use crate::socket::{Listener, Socket};
 use crate::system::MonotonicClock;
 use crate::{Address, Key};
 
-/// Connections at once.
+/// Connections at once, by default.
 const MOST_CONNECTIONS: usize = 1024;
+
+/// For so long a server that ended an idle connection waits for its file descriptor.
+const TIME_TO_END: Duration = Duration::from_millis(10);
 
 /// One client holds at most this part of the memory, with more than one request.
 const SHARE: usize = 4;
@@ -50,6 +53,8 @@ pub struct Config {
     pub patience: Duration,
     /// A client with unanswered requests hears from the server that often.
     pub working: Duration,
+    /// Connections at once. If one more comes, the one that was idle for the longest is ended: its client connects again.
+    pub connections: usize,
 }
 
 impl Config {
@@ -64,6 +69,7 @@ impl Config {
             control_bytes: (64 << 20) + (64 << 10),
             patience: Duration::from_secs(30),
             working: Duration::from_secs(1),
+            connections: MOST_CONNECTIONS,
         }
     }
 }
@@ -159,8 +165,10 @@ fn accept(shared: &Arc<Shared>, listener: &Listener, channel: &Arc<Channel>) {
             }
             // Also where nobody comes any more.
             Ok(None) => shared.sessions.forget(MonotonicClock.now_ns()),
-            // Out of descriptors, say: some will come back.
-            Err(_) => thread::sleep(TICK),
+            Err(error) => {
+                let is_out = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+                thread::sleep(if is_out && shared.end_longest_idle() { TIME_TO_END } else { TICK });
+            }
         }
     }
 }
@@ -174,6 +182,10 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn end_longest_idle(&self) -> bool {
+        end_longest_idle(&self.lock())
+    }
+
     /// One connection, from its beginning to its end.
     fn host(self: &Arc<Self>, socket: Socket, channel: Arc<Channel>) {
         if socket.prepare(TICK).is_err() {
@@ -184,10 +196,11 @@ impl Shared {
         {
             let mut all = self.lock();
             all.retain(|other| other.strong_count() > 0);
-            if all.len() >= MOST_CONNECTIONS || self.is_stopping() {
+            let most = self.config.connections;
+            let is_full = all.len() >= most && !end_longest_idle(&all);
+            if is_full || self.is_stopping() {
                 drop(all);
-                let message =
-                    format!("the server has {MOST_CONNECTIONS} connections, or is stopping; try later");
+                let message = format!("the server has {most} connections at work, or is stopping; try later");
                 return refuse(&connection.socket, &Error::new(ErrorKind::Busy, message));
             }
             all.push(Arc::downgrade(&connection));
@@ -225,6 +238,13 @@ impl Shared {
         }
         self.sessions.leave(&session, MonotonicClock.now_ns());
     }
+}
+
+/// Ends the connection that was idle for the longest; whether there was one.
+fn end_longest_idle(all: &[Weak<Connection>]) -> bool {
+    let idle = all.iter().filter_map(Weak::upgrade).filter_map(|each| Some((each.idle_since()?, each)));
+    let longest = idle.min_by_key(|(since, _)| *since);
+    longest.inspect(|(_, connection)| connection.end()).is_some()
 }
 
 impl Listening {

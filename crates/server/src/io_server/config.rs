@@ -57,6 +57,20 @@ pub struct Limits {
     pub spare_bytes: u64,
 }
 
+/// File descriptors of an open data file, at most: it and its checksums, each by two ways.
+const DESCRIPTORS_OF_A_FILE: usize = 4;
+/// Fewer calls at once would hardly use a disk.
+const LEAST_CALLS: usize = 4;
+
+impl Limits {
+    /// The same, with so few data files open at once that they take about `descriptors` file descriptors: half of the files
+    /// are in use by calls, and half are idle or being closed.
+    pub fn within(self, descriptors: usize) -> Self {
+        let files = (descriptors / DESCRIPTORS_OF_A_FILE / 2).max(LEAST_CALLS);
+        Self { open_files: self.open_files.min(files), calls: self.calls.min(files), ..self }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

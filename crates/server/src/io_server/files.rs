@@ -99,6 +99,13 @@ impl Files {
         open().filter(|file| Rc::strong_count(file) == 1).min_by_key(|file| file.used.get()).cloned()
     }
 
+    /// The open files that nobody uses.
+    fn unused(&self) -> Vec<Rc<File>> {
+        let table = self.table.borrow();
+        let is_unused = |file: &&Rc<File>| file.ids.get().is_some() && Rc::strong_count(file) == 1;
+        table.values().filter(is_unused).cloned().collect()
+    }
+
     pub fn handles(&self) -> Vec<Handle> {
         self.table.borrow().keys().copied().collect()
     }
@@ -109,12 +116,23 @@ impl<B: Buffer> Shared<B> {
     /// `make`, a file that cannot be written is an error.
     pub async fn open(self: &Rc<Self>, file: &Rc<File>, make: bool) -> Result<bool> {
         let _gate = file.gate.take().await;
-        let is_there = file.ids.get().is_some() || self.open_closed(file, make).await?;
+        let is_there = file.ids.get().is_some() || self.open_or_make_way(file, make).await?;
         if make && !file.is_writable.get() {
             let cause = format!("file {:016x} is open for reading only", file.handle.0);
             return Err(self.of_read_only(Error::new(ErrorKind::ReadOnly, cause)));
         }
         Ok(is_there)
+    }
+
+    /// Opens a file that is closed; if the system refuses that, once more after closing all files that nobody uses: perhaps
+    /// the process had as many open as it may.
+    async fn open_or_make_way(self: &Rc<Self>, file: &Rc<File>, make: bool) -> Result<bool> {
+        match self.open_closed(file, make).await {
+            Err(error) if error.kind == ErrorKind::Io && self.close_unused().await => {
+                self.open_closed(file, make).await
+            }
+            opened => opened,
+        }
     }
 
     async fn open_closed(self: &Rc<Self>, file: &Rc<File>, make: bool) -> Result<bool> {
@@ -230,6 +248,15 @@ impl<B: Buffer> Shared<B> {
             let Some(file) = self.files.surplus(self.limits.open_files) else { return };
             self.close(&file).await;
         }
+    }
+
+    /// Closes all files that nobody uses; whether there were any.
+    async fn close_unused(&self) -> bool {
+        let unused = self.files.unused();
+        for file in &unused {
+            self.close(file).await;
+        }
+        !unused.is_empty()
     }
 
     /// Closes a file if nobody else uses it, and its checksums can be written.
