@@ -1,15 +1,16 @@
-//! How the part of a box in one chunk is cut into pieces.
+//! Cuts the part of a box in one chunk into pieces.
 
 use crate::{Limits, MAX_LEVELS, Operation, Piece, Slot, Stride};
 
-/// A gap of padding of at most this many bytes is written with what lies around it.
+/// A write bridges a gap of padding of at most this many bytes by writing zeros.
 const MAX_PADDING_GAP_BYTES: u64 = 128 << 10;
 
-/// How the part of a box in one chunk is cut.
+/// Parameters for cutting the part of a box in one chunk.
 pub(crate) struct Cut<'a> {
     pub(crate) slot: Slot,
     pub(crate) chunk_end: u64,
-    /// The box holds every array element of the chunk, so gaps in it are padding beyond the array's edge.
+    /// Whether the box contains every array element of the chunk. If so, gaps are padding beyond the array's
+    /// edge.
     pub(crate) whole: bool,
     pub(crate) operation: Operation,
     pub(crate) limits: &'a Limits,
@@ -20,7 +21,7 @@ impl Cut<'_> {
         self.limits.piece_bytes.max(1)
     }
 
-    /// Whether one extent may cover repetitions `stride.file` apart of something `extent` bytes long.
+    /// Whether one extent may cover repetitions of `extent` bytes at distance `stride.file`.
     fn may_bridge(&self, extent: u64, stride: &Stride) -> bool {
         let gap = stride.file.saturating_sub(extent);
         match self.operation {
@@ -37,7 +38,7 @@ impl Cut<'_> {
         strides: &[Stride],
         pieces: &mut Vec<Piece>,
     ) {
-        // How many levels, from the fastest, one extent can cover.
+        // `inner`: the number of levels, from the fastest, that one extent can cover.
         let (mut extent, mut inner) = (run, 0);
         while inner < strides.len() && self.may_bridge(extent, &strides[inner]) {
             let wider = (strides[inner].count - 1) * strides[inner].file + extent;
@@ -57,7 +58,7 @@ impl Cut<'_> {
         if most >= outer.count && !self.may_bridge(extent, &strides[inner]) {
             return pieces.push(self.piece(file, memory, extent, run, strides, inner));
         }
-        // Go through the slowest level, as many of it at a time as fit one piece.
+        // Split the slowest level into groups that fit one piece.
         let (group, faster) = (most.clamp(1, outer.count), &strides[..strides.len() - 1]);
         let mut index = 0;
         while index < outer.count {
@@ -71,13 +72,14 @@ impl Cut<'_> {
         }
     }
 
-    /// How many of the slowest level one piece can take, of whose levels beyond the extent the others are `rest`.
+    /// Number of repetitions of the slowest level `outer` that fit one piece. `rest` are the other levels
+    /// beyond the extent.
     fn most_repetitions(&self, extent: u64, outer: &Stride, rest: &[Stride]) -> u64 {
         if extent > self.most_bytes() || rest.len() >= MAX_LEVELS {
             return 1;
         }
         if self.may_bridge(extent, rest.first().unwrap_or(outer)) {
-            // One extent after all, but of a part of that level.
+            // One extent can cover a part of that level after all.
             return if rest.is_empty() { 1 + (self.most_bytes() - extent) / outer.file } else { 1 };
         }
         if extent > self.limits.gather_bytes {

@@ -1,4 +1,4 @@
-//! The disk seam: submit a request with an owned buffer, get the buffer back with the completion.
+//! The disk trait: a request owns its buffer, and the completion returns the buffer.
 
 use crate::{Error, Packing, Piece, Result, Run, crc32c};
 
@@ -8,37 +8,38 @@ pub trait Buffer: Clone + Send + 'static {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are no bytes.
+    /// Whether the buffer has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops the first `bytes` bytes, so that the rest of a short transfer can be submitted again.
+    /// Drops the first `bytes` bytes, so that the caller can submit the rest of a short transfer again.
     fn advance(&mut self, bytes: usize);
 
-    /// Keeps the first `bytes` bytes.
+    /// Keeps only the first `bytes` bytes.
     fn truncate(&mut self, bytes: usize);
 
-    /// Copies `from` into the buffer, starting `at` bytes from its start.
+    /// Copies `from` into the buffer, at byte `at`.
     fn copy_in(&mut self, at: usize, from: &[u8]);
 
-    /// Copies bytes of the buffer, starting `at` bytes from its start, into `to`.
+    /// Copies bytes of the buffer, from byte `at`, into `to`.
     fn copy_out(&self, at: usize, to: &mut [u8]);
 
-    /// CRC-32C of `bytes` bytes of the buffer, starting `at` bytes from its start.
+    /// CRC-32C of `bytes` bytes of the buffer, from byte `at`.
     fn crc32c(&self, at: usize, bytes: usize) -> u32 {
         let mut copy = vec![0; bytes];
         self.copy_out(at, &mut copy);
         crc32c(&copy)
     }
 
-    /// Copies runs of `packed` into this buffer, from byte `at` of it on, or with `out` runs of this buffer into `packed`.
-    /// There they follow each other from byte `from` on.
+    /// Copies the runs of `packing` between this buffer, from byte `at`, and `packed`, where the runs are
+    /// contiguous from byte `from`. With `out`, copies from this buffer into `packed`; otherwise from
+    /// `packed` into this buffer.
     fn copy_packed(&mut self, at: usize, packing: &Packing, packed: &mut Self, from: usize, out: bool) {
         packing.copy_by_runs(self, at, packed, from, out);
     }
 
-    /// Makes the bytes from `from` on, up to `to`, zeros.
+    /// Fills the bytes `from..to` with zeros.
     fn zero(&mut self, from: usize, to: usize) {
         const ZEROS: [u8; 4096] = [0; 4096];
         for at in (from..to).step_by(ZEROS.len()) {
@@ -47,13 +48,13 @@ pub trait Buffer: Clone + Send + 'static {
     }
 }
 
-/// A buffer that the client of a pool can make, and cut into what goes to each server.
+/// A buffer that the client of a pool can allocate and divide among servers.
 pub trait Gather: Buffer {
-    /// A buffer of `bytes` bytes of arbitrary content, outside of any budget: for what is small.
+    /// Allocates a small buffer of `bytes` bytes, outside of any budget. Its content is arbitrary.
     fn allocate(bytes: usize) -> Result<Self>;
 
-    /// A view of some runs of the bytes, each a start and a length, one after the other. No byte is copied. Starts
-    /// must not descend, runs not overlap, and each must lie inside.
+    /// A view of some runs of the bytes, each a start and a length, in order. It copies nothing. The starts
+    /// must not descend, and the runs must lie inside the buffer and not overlap.
     fn gather(&self, runs: impl IntoIterator<Item = (usize, usize)>) -> Self;
 }
 
@@ -64,34 +65,34 @@ pub struct FileId(pub u64);
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// Must exist; reads only.
+    /// The file must exist. Reads only.
     Read,
-    /// Must exist; reads and writes.
+    /// The file must exist. Reads and writes.
     ReadWrite,
-    /// Must not exist; made with room for `length` bytes that read as zeros.
+    /// The file must not exist. It is created with `length` bytes that read as zeros.
     Create {
         /// Length in bytes.
         length: u64,
-        /// Whether the room is taken from the disk now, so that later writes cannot find it full.
+        /// Whether to allocate the disk space now, so that later writes cannot fail on a full disk.
         reserve: bool,
     },
-    /// Must exist; made longer or shorter. New bytes read as zeros.
+    /// The file must exist. It becomes longer or shorter; new bytes read as zeros.
     Resize {
         /// Length in bytes.
         length: u64,
-        /// Whether their room is taken from the disk now, so that later writes cannot find it full.
+        /// Whether to allocate the space of new bytes now, so that later writes cannot fail on a full disk.
         reserve: bool,
     },
 }
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Fill the buffer from the file.
     Read,
-    /// Put the buffer into the file.
+    /// Write the buffer to the file.
     Write,
-    /// Return once every completed write of the file survives power loss.
+    /// Return once every completed write to the file survives power loss.
     Sync,
 }
 
@@ -108,47 +109,47 @@ pub struct Request<B> {
     pub buffer: B,
 }
 
-/// A finished request: its buffer, how many bytes were moved, and when the disk worked on it.
+/// A finished request: its buffer, the number of bytes moved, and the times of the transfer.
 #[derive(Debug)]
 pub struct Completion<B> {
     /// The buffer of the request.
     pub buffer: B,
-    /// Bytes moved; fewer than asked for is allowed (the caller goes on with the rest), zero on a read means
-    /// the file ended.
+    /// Bytes moved. After a short transfer the caller submits the rest. A read of zero bytes means the end of
+    /// the file.
     pub result: Result<usize>,
-    /// When the disk began, by its clock.
+    /// When the disk started, by its clock.
     pub started_ns: u64,
-    /// When it was done.
+    /// When the disk finished.
     pub finished_ns: u64,
 }
 
 impl<B> Completion<B> {
-    /// A completion that failed at once with `error`.
+    /// Completion of a request that failed immediately with `error`.
     pub fn failed(buffer: B, error: Error, now_ns: u64) -> Self {
         Self { buffer, result: Err(error), started_ns: now_ns, finished_ns: now_ns }
     }
 }
 
-/// Called once, on a thread of the disk's choosing, when a request is finished. It must not block.
+/// Completion callback: called once, on a thread that the disk chooses. It must not block.
 pub type OnDone<B> = Box<dyn FnOnce(Completion<B>) + Send>;
 
-/// Runs of a file shorter than this, on average, are written through the page cache rather than by direct I/O.
+/// If a file's runs are shorter than this on average, writes go through the page cache instead of direct I/O.
 pub const SHORT_RUN_BYTES: u64 = 16 << 10;
 
-/// Of what transfers must be multiples to skip the page cache.
+/// The alignment that a transfer needs to bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
-    /// Bytes, for offset and length. No less than those for memory.
+    /// Alignment of offset and length in bytes; at least `memory_bytes`.
     pub offset_bytes: u64,
-    /// Bytes, for addresses in memory.
+    /// Alignment of memory addresses in bytes.
     pub memory_bytes: u64,
 }
 
 impl Alignment {
-    /// Any will do.
+    /// Any alignment will do.
     pub const NONE: Self = Self { offset_bytes: 1, memory_bytes: 1 };
 
-    /// What will do for both.
+    /// The alignment that satisfies both.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -158,40 +159,41 @@ impl Alignment {
     }
 }
 
-/// A request, and who is told when it is done.
+/// A request and its completion callback.
 pub type Due<B> = (Request<B>, OnDone<B>);
 
 /// Files in one directory tree on one disk.
 ///
-/// Naming files is blocking (it is rare and small); moving bytes is not. Requests may finish in any order;
-/// requests on overlapping bytes of one file are ordered only if the second is submitted after the first's
-/// completion.
+/// Naming files blocks (it is rare and small); moving bytes does not. Requests may finish in any order. Two
+/// requests on overlapping bytes of one file are ordered only if the second is submitted after the first
+/// completed.
 pub trait Disk: Send + Sync {
-    /// The memory this disk moves.
+    /// The memory that this disk moves.
     type Buffer: Buffer;
 
-    /// Opens or makes the file `path`, relative to the disk's root.
+    /// Opens or creates the file `path`, relative to the disk's root.
     fn open(&self, path: &str, mode: OpenMode) -> Result<FileId>;
 
-    /// Forgets an open file. Requests in flight still finish.
+    /// Closes an open file. Requests in flight still finish.
     fn close(&self, file: FileId);
 
     /// Length of an open file in bytes.
     fn length(&self, file: FileId) -> Result<u64>;
 
-    /// Starts a request. `done` is always called, exactly once.
+    /// Starts a request. `done` is called exactly once.
     fn submit(&self, request: Request<Self::Buffer>, done: OnDone<Self::Buffer>);
 
-    /// Starts several requests, as [`Self::submit`] does each: where there are many, at less cost.
+    /// Starts several requests, each as [`Self::submit`] does. For many requests this costs less.
     fn submit_all(&self, requests: Vec<Due<Self::Buffer>>) {
         for (request, done) in requests {
             self.submit(request, done);
         }
     }
 
-    /// Reads pieces of an open file while the caller waits, out of the page cache, if this disk has one: short runs
-    /// cost least so. `memory` is one run of bytes; the pieces' places in memory count from byte `origin` of it.
-    /// Returns the pieces that it did not read, for requests, which also return the errors there are.
+    /// Reads pieces of an open file from the page cache while the caller waits, if this disk has one. Short
+    /// runs cost least this way. `memory` is one run of bytes; the pieces' memory offsets count from its byte
+    /// `origin`. Returns the pieces that it did not read. The caller reads those by requests, which also
+    /// report errors.
     fn read_mapped(
         &self,
         file: FileId,
@@ -203,9 +205,9 @@ pub trait Disk: Send + Sync {
         pieces
     }
 
-    /// Writes pieces of an open file while the caller waits, run by run through the page cache, if this disk has one.
-    /// Memory is as in [`Self::read_mapped`]. Returns the pieces that it did not write, or not wholly, for requests,
-    /// which also return the errors there are.
+    /// Writes pieces of an open file through the page cache, run by run, while the caller waits, if this disk
+    /// has one. `memory` is as in [`Self::read_mapped`]. Returns the pieces that it did not write, or wrote
+    /// only in part. The caller writes those by requests, which also report errors.
     fn write_short(
         &self,
         file: FileId,
@@ -217,9 +219,9 @@ pub trait Disk: Send + Sync {
         pieces
     }
 
-    /// Starts writing runs of an open file as one request, where this disk has a better way than a request for each.
-    /// `buffer` has their bytes one after another, and `done` is told of all of them. Where it has none, it returns
-    /// `done`, and has done nothing.
+    /// Starts one request that writes several runs of an open file, if this disk can do that at less cost
+    /// than a request for each. `buffer` contains the bytes of the runs in order, and `done` gets one
+    /// completion for all of them. A disk that cannot do that returns `done` and does nothing.
     fn write_runs(
         &self,
         file: FileId,
@@ -231,13 +233,13 @@ pub trait Disk: Send + Sync {
         Some(done)
     }
 
-    /// What a transfer must be aligned to, to skip the page cache. Others are done too, more slowly.
+    /// The alignment that a transfer needs to bypass the page cache. Other transfers work too, more slowly.
     fn alignment(&self, file: FileId) -> Alignment;
 
     /// Bytes that can still be written.
     fn free_bytes(&self) -> Result<u64>;
 
-    /// Bytes of the disk that an open file has already; 0 where the disk does not say.
+    /// Bytes of disk space that an open file occupies; 0 if the disk does not report it.
     fn allocated_bytes(&self, file: FileId) -> Result<u64> {
         let _ = file;
         Ok(0)

@@ -1,12 +1,12 @@
-//! Where each element of an array lies on disk: chunks of one shape, in slots of one size, in shard files.
+//! The place of each array element on disk: chunks of one shape, in slots of one size, in shard files.
 
 use crate::{ChunkOrder, Error, Result, crc32c};
 
-/// Readers decode whole chunks, so no chunk may be larger (design: arrays are Zarr v3, always).
+/// Readers decode whole chunks, so chunks have a limit (design: arrays are Zarr v3, always).
 pub const MAX_CHUNK_BYTES: u64 = 64 << 20;
-/// Readers read a shard's index whole, so no shard file may hold more chunks.
+/// Readers read a shard's whole index, so shard files have a limit.
 pub const MAX_CHUNKS_PER_SHARD: u64 = 65_536;
-/// Less than this on one disk before the next makes more requests than bytes.
+/// With stripe units below this size, the number of requests would cost more than the bytes.
 const LEAST_UNIT_BYTES: u64 = 1 << 20;
 
 /// Order of the elements inside a chunk.
@@ -28,30 +28,30 @@ impl StorageOrder {
     }
 }
 
-/// What an array's creator chooses.
+/// The choices of an array's creator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GridSpec {
     /// Array shape, in elements.
     pub shape: Vec<u64>,
     /// Chunk shape, in elements.
     pub chunk: Vec<u64>,
-    /// Bytes of an element.
+    /// Bytes per element.
     pub item_bytes: u64,
     /// Order of elements inside a chunk.
     pub storage: StorageOrder,
     /// Order of chunks in a shard.
     pub chunk_order: ChunkOrder,
-    /// Each chunk's slot is padded to a multiple of this, so that every chunk is aligned.
+    /// Each slot is padded to a multiple of this, so that every chunk is aligned.
     pub slot_align_bytes: u64,
-    /// For a matrix in column-major chunk order: the place on disk of each column of chunks, where that is not
-    /// its number. Places that no column has are gaps.
+    /// For a matrix in column-major chunk order: the place on disk of each column of chunks, if it differs
+    /// from the column's number. Places without a column are gaps.
     pub column_places: Option<Vec<u64>>,
-    /// Whether the array grows along its first dimension, of which it may have nothing yet. Each row of chunks has
-    /// shard files of its own, which are those of an array without the first dimension.
+    /// Whether the array grows along its first dimension, whose length may be 0. Each row of chunks has its
+    /// own shard files, equal to those of an array without the first dimension.
     pub growing: bool,
 }
 
-/// A chunk's place: which shard file, and where in it.
+/// The place of a chunk: its shard file, and its offset there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     /// Row-major number of the shard in the grid of shards.
@@ -67,7 +67,7 @@ pub struct ChunkGrid {
     counts: Vec<u64>,
     shard_chunks: Vec<u64>,
     shard_counts: Vec<u64>,
-    /// Place of each chunk of a shard, by its row-major number.
+    /// The place of each chunk in a shard, indexed by the chunk's row-major number.
     ranks: Vec<u32>,
     slots: u64,
     slot_bytes: u64,
@@ -76,8 +76,9 @@ pub struct ChunkGrid {
 }
 
 impl ChunkGrid {
-    /// Checks `spec` and computes the layout. One shard file where the chunks fit into one, else as many as are
-    /// needed, split along the slowest dimension of the chunk order.
+    /// Checks `spec` and computes the layout. The array gets one shard file if all chunks fit into it.
+    /// Otherwise it is split along the slowest dimension of the chunk order, into as many shard files as
+    /// needed.
     pub fn new(spec: GridSpec) -> Result<Self> {
         let dims = spec.shape.len();
         if dims == 0 || spec.chunk.len() != dims {
@@ -144,7 +145,7 @@ impl ChunkGrid {
         Ok(Self { spec, counts, shard_chunks, shard_counts, ranks, slots, slot_bytes, is_transposed: false })
     }
 
-    /// The transpose of the array, in the same files: dimensions in reverse order, each byte where it is.
+    /// The transpose of the array, in the same files: reversed dimensions, each byte in the same place.
     pub fn transposed(&self) -> Self {
         let reversed = |extents: &[u64]| extents.iter().rev().copied().collect::<Vec<u64>>();
         let shard_chunks = reversed(&self.shard_chunks);
@@ -167,7 +168,7 @@ impl ChunkGrid {
         }
     }
 
-    /// What the creator chose.
+    /// The choices of the array's creator.
     pub fn spec(&self) -> &GridSpec {
         &self.spec
     }
@@ -192,29 +193,31 @@ impl ChunkGrid {
         &self.shard_counts
     }
 
-    /// Bytes from one chunk of a shard to the next.
+    /// Distance in bytes between neighbouring slots of a shard.
     pub fn slot_bytes(&self) -> u64 {
         self.slot_bytes
     }
 
-    /// Bytes from one block of chunks to the next, for an array whose chunks are in blocks.
+    /// Distance in bytes between neighbouring blocks of chunks, if the chunks are in blocks.
     pub fn block_bytes(&self) -> Option<u64> {
         let chunks = self.spec.chunk_order.block_chunks()?;
         Some(chunks.iter().product::<u64>() * self.slot_bytes)
     }
 
-    /// Bytes of a shard file that lie on one disk, where it lies on several: a block of chunks, a chunk, or a run of small ones.
+    /// Bytes of a stripe unit, if the shard file is striped over disks: a block of chunks, a chunk, or a run
+    /// of small chunks.
     pub fn stripe_unit_bytes(&self) -> u64 {
         let run = || LEAST_UNIT_BYTES.div_ceil(self.slot_bytes.max(1)) * self.slot_bytes;
         self.block_bytes().unwrap_or_else(run)
     }
 
-    /// How many stripe units go round the disks, if what follows them lies on the last one: the blocks of chunks.
+    /// Number of stripe units that are striped over the disks, if the tail of the file lies on the last one:
+    /// the blocks of chunks.
     pub fn round_units(&self) -> Option<u64> {
         self.block_bytes().map(|bytes| self.index_offset().div_ceil(bytes))
     }
 
-    /// Bytes of the elements of one chunk, padding between slots not counted.
+    /// Bytes of the elements of one chunk, without the padding between slots.
     pub fn chunk_bytes(&self) -> u64 {
         self.spec.chunk.iter().product::<u64>() * self.spec.item_bytes
     }
@@ -229,7 +232,7 @@ impl ChunkGrid {
         self.slots * self.slot_bytes
     }
 
-    /// Where the chunk with these coordinates lies.
+    /// The place of the chunk with these coordinates.
     pub fn locate(&self, chunk: &[u64]) -> Slot {
         let (mut shard, mut inner) = (0, 0);
         for ((at, shards), chunks) in chunk.iter().zip(&self.shard_counts).zip(&self.shard_chunks) {
@@ -239,7 +242,7 @@ impl ChunkGrid {
         Slot { shard, offset: u64::from(self.ranks[inner as usize]) * self.slot_bytes }
     }
 
-    /// Of each slot of a shard file, the row-major number of its chunk in the shard; `None` for a gap.
+    /// For each slot of a shard file, the row-major number of its chunk in the shard; `None` for a gap.
     pub(crate) fn slots_of_shard(&self) -> Vec<Option<u32>> {
         let mut chunks = vec![None; self.slots as usize];
         for (number, &rank) in self.ranks.iter().enumerate() {
@@ -248,7 +251,8 @@ impl ChunkGrid {
         chunks
     }
 
-    /// Index of the first element of the chunk with a row-major number in a shard; `None` if it is beyond the array.
+    /// Index of the first element of a chunk, given by its row-major number in a shard; `None` beyond the
+    /// array.
     pub(crate) fn chunk_origin(&self, mut shard: u64, number: u32) -> Option<Vec<u64>> {
         let mut number = u64::from(number);
         let mut origin = vec![0; self.dims()];
@@ -265,7 +269,7 @@ impl ChunkGrid {
         Some(origin)
     }
 
-    /// File name of a shard below the array's directory, as Zarr's default chunk key encoding has it.
+    /// File name of a shard below the array's directory, as in Zarr's default chunk key encoding.
     pub fn shard_key(&self, mut shard: u64) -> String {
         let mut at = vec![0; self.dims()];
         for dim in (0..self.dims()).rev() {
@@ -278,13 +282,13 @@ impl ChunkGrid {
         at.iter().fold(String::from("c"), |key, c| format!("{key}/{c}"))
     }
 
-    /// How many shard files there are.
+    /// Number of shard files.
     pub fn shards(&self) -> u64 {
         self.shard_counts.iter().product()
     }
 
-    /// The index of a shard file: (offset, length) of each chunk as little-endian u64, chunks in row-major order,
-    /// then CRC-32C of that (Zarr v3, sharding codec, section "Binary shard format").
+    /// The index of a shard file: (offset, length) of each chunk as little-endian u64, in row-major order of
+    /// chunks, followed by their CRC-32C (Zarr v3, sharding codec, section "Binary shard format").
     pub fn index(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.ranks.len() * 16 + 4);
         let extents: Vec<u64> = self.shard_chunks.iter().rev().copied().collect();
@@ -298,7 +302,7 @@ impl ChunkGrid {
         bytes
     }
 
-    /// Refuses an index that is not the one [`ChunkGrid::index`] writes.
+    /// Refuses an index that differs from [`ChunkGrid::index`].
     pub fn check_index(&self, bytes: &[u8]) -> Result<()> {
         let fix = "restore the shard file from a copy, or make the array anew";
         let (entries, sum) = bytes.split_at(bytes.len().saturating_sub(4));
@@ -318,7 +322,7 @@ impl ChunkGrid {
     }
 }
 
-/// Puts each column of chunks at its place; returns how many slots the file has, gaps included.
+/// Puts each column of chunks at its place. Returns the number of slots of the file, gaps included.
 fn place_columns(
     spec: &GridSpec,
     counts: &[u64],
@@ -351,7 +355,7 @@ fn place_columns(
     Ok(sorted.last().map_or(0, |last| (last + 1) * counts[0]))
 }
 
-/// From the row-major number of an element to that of the same element in the transpose.
+/// Converts the row-major number of an element to the number of the same element in the transpose.
 fn turned(mut number: u64, extents: &[u64]) -> u64 {
     let mut found = 0;
     for extent in extents.iter().rev() {

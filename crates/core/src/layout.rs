@@ -1,23 +1,24 @@
-//! Where the bytes of a striped file lie: on which of its servers, and where in that server's data file.
+//! The place of each byte of a striped file: its server, and its offset in that server's data file.
 
 use crate::{Error, Result};
 
-/// An I/O server of a pool. Never used again for another one.
+/// An I/O server of a pool. The number never identifies another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(pub u32);
 
-/// A file of a pool. Never used again for another one.
+/// A file of a pool. The number never identifies another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
-/// Most servers of one file.
+/// Maximum number of servers of one file.
 pub const MAX_STRIPE_COUNT: usize = 4096;
 
-/// How a file is cut into stripe units, which go round its servers.
+/// The division of a file into stripe units, which its servers hold in round-robin order.
 ///
-/// Byte `o` is in unit `u = o / unit_bytes`, on entry `u % count` of the file's servers, at byte
-/// `u / count * unit_bytes + o % unit_bytes` of its data file there. If only the first `round_units` go round, what follows
-/// them is the *tail*: it lies on the last entry, behind the units there, as it is.
+/// Byte `o` is in unit `u = o / unit_bytes`, on entry `u % count` of the file's servers, at byte `u / count *
+/// unit_bytes + o % unit_bytes` of the data file there. If only the first `round_units` units are
+/// distributed, the bytes after them are the *tail*. The tail lies contiguously on the last entry, after its
+/// units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stripes {
     unit_bytes: u64,
@@ -37,7 +38,7 @@ impl Stripes {
         Ok(Self { unit_bytes, count, round_units: None })
     }
 
-    /// The same, of which only the first `units` go round; `None`: all of them.
+    /// The same stripes, with only the first `units` units distributed; `None` distributes all.
     pub fn with_round_units(self, units: Option<u64>) -> Result<Self> {
         if units == Some(0) {
             return Err(Error::invalid(
@@ -52,12 +53,12 @@ impl Stripes {
         self.unit_bytes
     }
 
-    /// How many servers.
+    /// Number of servers.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many units go round, if not all do.
+    /// Number of distributed units, if the file has a tail.
     pub fn round_units(&self) -> Option<u64> {
         self.round_units
     }
@@ -65,7 +66,7 @@ impl Stripes {
     /// First byte of the tail, in the file and in the data file of the last entry.
     fn tail(&self) -> Option<(u64, u64)> {
         let units = self.round_units?;
-        // No file reaches a tail that is further off than a number can say.
+        // No file reaches a tail whose offset exceeds 64 bits.
         Some((units.checked_mul(self.unit_bytes)?, units / self.count * self.unit_bytes))
     }
 
@@ -73,7 +74,7 @@ impl Stripes {
         entry + 1 == self.count
     }
 
-    /// The entry that holds a byte of the file, and where in its data file.
+    /// The entry that holds a byte of the file, and the byte's offset in its data file.
     pub fn locate(&self, offset: u64) -> (u64, u64) {
         match self.tail() {
             Some((tail, local)) if offset >= tail => (self.count - 1, local + (offset - tail)),
@@ -84,7 +85,7 @@ impl Stripes {
         }
     }
 
-    /// The byte of the file that is at `local` in the data file of an entry; `None` past the last possible one.
+    /// The offset in the file of byte `local` of an entry's data file; `None` past the last possible byte.
     pub fn offset_of(&self, entry: u64, local: u64) -> Option<u64> {
         if let (Some((tail, at)), true) = (self.tail(), self.is_last(entry))
             && local >= at
@@ -98,7 +99,8 @@ impl Stripes {
         unit.checked_mul(self.unit_bytes)?.checked_add(local % self.unit_bytes)
     }
 
-    /// How many bytes from `offset` on lie together on one entry: to the end of the stripe unit, or of all that can be.
+    /// Number of contiguous bytes from `offset` on the same entry: up to the end of the stripe unit, or of
+    /// the tail.
     pub fn left_in_unit(&self, offset: u64) -> u64 {
         match self.tail() {
             Some((tail, _)) if offset >= tail => u64::MAX - offset,
@@ -106,7 +108,8 @@ impl Stripes {
         }
     }
 
-    /// How many bytes after `offset` the next one of an entry comes: none if it holds that itself; `None` if it holds none.
+    /// Distance from `offset` to the next byte on an entry: 0 if the entry holds `offset`; `None` if it holds
+    /// no later byte.
     pub fn until_entry(&self, entry: u64, offset: u64) -> Option<u64> {
         let away = (entry + self.count - self.locate(offset).0) % self.count;
         let Some((tail, _)) = self.tail().filter(|_| away > 0) else {
@@ -119,7 +122,8 @@ impl Stripes {
         if next < tail - offset { Some(next) } else { self.is_last(entry).then_some(tail - offset) }
     }
 
-    /// How many bytes after `offset` the unit of the entry `away` from its own begins, among those that go round.
+    /// Distance from `offset` to the next unit on the entry `away` places further, if that unit is
+    /// distributed.
     fn round(&self, away: u64, offset: u64) -> u64 {
         match away {
             0 => 0,
@@ -127,7 +131,7 @@ impl Stripes {
         }
     }
 
-    /// Length of the data file of an entry, for a file of so many bytes.
+    /// Length of an entry's data file, for a file of `length` bytes.
     pub fn local_length(&self, entry: u64, length: u64) -> u64 {
         let round = self.tail().map_or(length, |(tail, _)| tail.min(length));
         let (units, rest) = (round / self.unit_bytes, round % self.unit_bytes);
@@ -136,7 +140,8 @@ impl Stripes {
         whole * self.unit_bytes + if units % self.count == entry { rest } else { 0 } + last
     }
 
-    /// The least length of a file whose entry has a data file of so many bytes; `None` if there can be none.
+    /// The smallest length of a file whose entry has a data file of `local_length` bytes; `None` if no file
+    /// has one.
     pub fn length_from(&self, entry: u64, local_length: u64) -> Option<u64> {
         match local_length {
             0 => Some(0),
@@ -145,12 +150,12 @@ impl Stripes {
     }
 }
 
-/// The layout of one file: its stripes, and the servers they lie on, in order from its base.
+/// The layout of one file: its stripes and its servers, in order from the file's base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// How it is cut.
+    /// The division into stripe units.
     pub stripes: Stripes,
-    /// As many as the stripes' count.
+    /// The servers; their number is the stripes' count.
     pub servers: Vec<ServerId>,
 }
 
@@ -172,7 +177,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Of each entry the bytes of the file that lie there, in their order, by a walk along the file.
+    /// For each entry, the bytes of the file that it holds, in order, found by a walk along the file.
     fn walk(unit: u64, count: u64, round_units: Option<u64>, length: u64) -> Vec<Vec<u64>> {
         let mut entries = vec![vec![]; count as usize];
         let (mut entry, mut units_before) = (0, 0);
@@ -199,13 +204,13 @@ mod tests {
                 for (&offset, local) in bytes.iter().zip(0..) {
                     prop_assert_eq!(stripes.locate(offset), (entry, local));
                     prop_assert_eq!(stripes.offset_of(entry, local), Some(offset));
-                    // As far as it says, the bytes lie there one after another.
+                    // `left_in_unit` says how many bytes are contiguous in the data file.
                     let together = stripes.left_in_unit(offset).min(length - offset);
                     prop_assert!(together > 0);
                     prop_assert_eq!(bytes[(local + together - 1) as usize], offset + together - 1);
                 }
                 for offset in 0..length {
-                    // Beyond what the walk has seen, an entry has another byte or none.
+                    // Beyond the bytes of the walk, an entry has another byte or none.
                     match bytes.iter().find(|&&byte| byte >= offset) {
                         Some(next) => prop_assert_eq!(stripes.until_entry(entry, offset), Some(next - offset)),
                         None => prop_assert!(stripes.until_entry(entry, offset).is_none_or(|n| offset + n >= length)),

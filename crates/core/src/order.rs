@@ -2,19 +2,20 @@
 
 use crate::{Error, Result};
 
-/// Chunk order: which chunk comes first on disk. Free in Zarr, because a shard's index names each chunk's place.
+/// The order of chunks on disk. Zarr allows any, because a shard's index contains each chunk's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkOrder {
     /// Last coordinate fastest.
     RowMajor,
     /// First coordinate fastest.
     ColumnMajor,
-    /// Along the Hilbert curve (Skilling 2004), on the next power of two, skipping what is outside.
+    /// Along the Hilbert curve (Skilling 2004) on the next power of two, skipping places outside.
     Hilbert,
     /// Morton order: coordinate bits interleaved.
     ZOrder,
-    /// Blocks of so many chunks along each dimension, fewer at the array's edges, in row-major order; each has a run of
-    /// as many places as a whole block has chunks, of which its chunks take the first, in row-major order too.
+    /// Blocks of chunks in row-major order. The field is the shape of a block in chunks; blocks at the
+    /// array's edges have fewer. Each block has a run of places, as many as a whole block has chunks. Its
+    /// chunks take the first ones, in row-major order.
     Blocks(Vec<u64>),
 }
 
@@ -30,8 +31,8 @@ impl ChunkOrder {
         }
     }
 
-    /// The order of the same chunks in the transpose. Curves and blocks keep their name: a transposed grid has the
-    /// place of each chunk.
+    /// The order of the same chunks in the transpose. Curves and blocks keep their name: a transposed grid
+    /// contains the place of each chunk.
     pub(crate) fn transposed(&self) -> Self {
         match self {
             Self::RowMajor => Self::ColumnMajor,
@@ -41,7 +42,7 @@ impl ChunkOrder {
         }
     }
 
-    /// Chunks of a block along each dimension, for `Blocks`.
+    /// Chunks per block along each dimension, for `Blocks`.
     pub fn block_chunks(&self) -> Option<&[u64]> {
         match self {
             Self::Blocks(chunks) => Some(chunks),
@@ -49,7 +50,7 @@ impl ChunkOrder {
         }
     }
 
-    /// From the name in array metadata, and the chunks of a block that it has for `blocks` only.
+    /// Parses the name in array metadata, and the shape of a block, which only `blocks` has.
     pub fn from_name(name: &str, block_chunks: Option<Vec<u64>>) -> Result<Self> {
         match (name, block_chunks) {
             ("row-major", None) => Ok(Self::RowMajor),
@@ -85,8 +86,8 @@ impl ChunkOrder {
         }
     }
 
-    /// `ranks[c]` is the place on disk of the chunk whose row-major number is `c`, for a grid of `counts` chunks. Only
-    /// blocks leave places out.
+    /// `ranks[c]` is the place on disk of the chunk whose row-major number is `c`, for a grid of `counts`
+    /// chunks. Only blocks leave places empty.
     pub(crate) fn ranks(&self, counts: &[u64]) -> Vec<u32> {
         let total: u64 = counts.iter().product();
         let coordinates = |mut number: u64| {
@@ -118,8 +119,8 @@ impl ChunkOrder {
     }
 }
 
-/// Places of chunks in blocks. The grid's at most 65,536 chunks have fewer than 2^32: blocks are no larger than the grid, so
-/// that each dimension of more than one chunk has fewer than twice as many places as chunks.
+/// Places of chunks in blocks. They fit 32 bits: a grid has at most 65,536 chunks, and blocks are no larger
+/// than the grid. So each dimension with several chunks has fewer than twice as many places as chunks.
 fn block_ranks(counts: &[u64], block: &[u64]) -> Vec<u32> {
     let block_chunks: u64 = block.iter().product();
     let total: u64 = counts.iter().product();
@@ -149,7 +150,8 @@ fn interleave(at: &[u64], bits: u32) -> u128 {
     key
 }
 
-/// Coordinates to the "transpose" form of the Hilbert index (J. Skilling, AIP Conf. Proc. 707, 2004).
+/// Converts coordinates to the "transpose" form of the Hilbert index (J. Skilling, AIP Conf. Proc. 707,
+/// 2004).
 fn hilbert_transpose(mut x: Vec<u64>, bits: u32) -> Vec<u64> {
     let n = x.len();
     let mut q = 1_u64 << (bits - 1);
@@ -194,7 +196,7 @@ mod tests {
         prop::collection::vec(extent, 1..5).prop_map(|dims| dims.into_iter().unzip())
     }
 
-    /// Coordinates, in row-major order.
+    /// All coordinates, in row-major order.
     fn walk(counts: &[u64]) -> Vec<Vec<u64>> {
         counts.iter().fold(vec![vec![]], |all, &count| {
             all.iter().flat_map(|at| (0..count).map(move |i| [&at[..], &[i]].concat())).collect()

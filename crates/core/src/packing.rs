@@ -1,13 +1,13 @@
-//! Elements that are packed in one place, and lie in nested strides in another one.
+//! Elements that are packed on one side and in nested strides on the other.
 
 use crate::Buffer;
 
-/// Runs of bytes that are packed one after the other on one side, and in nested strides on the other side.
+/// Runs of bytes that are contiguous on one side (packed), and in nested strides on the other (strided).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packing {
     /// Bytes of each run.
     pub run_bytes: u64,
-    /// The fastest first.
+    /// The levels, fastest first.
     pub levels: Vec<PackedLevel>,
 }
 
@@ -16,15 +16,15 @@ pub struct Packing {
 pub struct PackedLevel {
     /// Repetitions.
     pub count: u64,
-    /// Bytes from one to the next on the strided side.
+    /// Distance between repetitions on the strided side, in bytes.
     pub step: i64,
-    /// Bytes from one to the next on the packed side.
+    /// Distance between repetitions on the packed side, in bytes.
     pub packed: u64,
 }
 
 impl Packing {
-    /// Elements of `item_bytes` bytes, in strides each of a count and bytes from one to the next, the slowest first. What
-    /// follows each other is put together.
+    /// Packing of elements of `item_bytes` bytes. Each stride is a count and a distance in bytes, slowest
+    /// first. Contiguous levels are merged.
     pub fn new(item_bytes: u64, strides: impl DoubleEndedIterator<Item = (u64, i64)>) -> Self {
         let (mut run_bytes, mut levels) = (item_bytes, Vec::<PackedLevel>::new());
         let mut packed = item_bytes;
@@ -39,12 +39,12 @@ impl Packing {
         Self { run_bytes, levels }
     }
 
-    /// All bytes.
+    /// Number of bytes.
     pub fn bytes(&self) -> u64 {
         self.levels.iter().fold(self.run_bytes, |bytes, level| bytes * level.count)
     }
 
-    /// Copies between two buffers, run by run: [`Buffer::copy_packed`] of those who know nothing faster.
+    /// Copies between two buffers, run by run: the default of [`Buffer::copy_packed`].
     pub fn copy_by_runs<B: Buffer>(
         &self,
         strided: &mut B,
@@ -66,8 +66,8 @@ impl Packing {
         });
     }
 
-    /// Visits each run: how far it is from the first one on the strided side, and on the packed side, in whose order they
-    /// come.
+    /// Visits each run, in the order of the packed side, with its distance from the first run on the strided
+    /// and on the packed side.
     pub fn for_each_run(&self, visit: &mut impl FnMut(i64, u64)) {
         walk(&self.levels, 0, 0, visit);
     }
@@ -78,7 +78,8 @@ fn walk(levels: &[PackedLevel], strided: i64, packed: u64, visit: &mut impl FnMu
         [] => visit(strided, packed),
         [faster @ .., slowest] => {
             for i in 0..slowest.count {
-                // Steps may come from elsewhere: places that are nowhere are found by who goes there.
+                // Steps may come from other processes. They wrap here, and the caller's bounds check refuses
+                // wrong places.
                 let step = (i as i64).wrapping_mul(slowest.step);
                 walk(faster, strided.wrapping_add(step), packed + i * slowest.packed, visit);
             }

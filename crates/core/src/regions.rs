@@ -1,18 +1,19 @@
-//! Which bytes of a file a request is for: contiguous, strided, nested-strided or a list, all one record.
+//! The bytes of a file that a request covers: contiguous, strided, nested-strided or a list, all in one
+//! record.
 
 use std::sync::Arc;
 
 use crate::{Error, Result, Stripes};
 
-/// Most strides inside each other.
+/// Maximum number of nested strides.
 pub const MAX_LEVELS: usize = 16;
 
-/// `count` starts, each `step_bytes` after the one before.
+/// `count` starts at distances of `step_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// How many.
+    /// Number of starts.
     pub count: u64,
-    /// From one to the next, in bytes.
+    /// Distance between starts in bytes.
     pub step_bytes: u64,
 }
 
@@ -23,25 +24,25 @@ pub struct Nested {
     pub offset: u64,
     /// Bytes of each run.
     pub run_bytes: u64,
-    /// From the outermost to the innermost.
+    /// The strides, outermost first.
     pub levels: Vec<Level>,
 }
 
-/// A run of bytes of a file, and where its bytes are among those of the request.
+/// A run of bytes of a file, and its position among the bytes of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First byte in the file, or in a data file.
     pub offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Where they are in the request's own order.
+    /// Position of its first byte in the request's order.
     pub at: u64,
 }
 
 /// The bytes of one request, in the request's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Regions {
-    /// Shared, since each of a file's servers is sent all of them.
+    /// Shared, since the client sends all of them to each of the file's servers.
     parts: Arc<Vec<Nested>>,
     total_bytes: u64,
     end: u64,
@@ -49,7 +50,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// One nested stride after the other. Refuses what no file can hold.
+    /// Combines nested strides in order. Refuses regions that no file can hold.
     pub fn new(mut parts: Vec<Nested>) -> Result<Self> {
         let (mut total_bytes, mut end, mut run_count) = (0_u64, 0_u64, 0_u64);
         let mut is_any_empty = false;
@@ -92,10 +93,10 @@ impl Regions {
 
     /// The strided request of PVFS (Cettei, Ligon & Ross 1997, section 3.2 and figure 2).
     ///
-    /// A first, partial group of `first_bytes` at `location`; then `group_count` groups of `group_bytes`, `stride_bytes`
-    /// from start to start; then a last, partial group of `last_bytes`. The first of the whole groups begins where
-    /// the group after the partial one does: at `location + first_bytes + (stride_bytes - group_bytes)`, or at
-    /// `location` if there is no partial one.
+    /// It starts with a partial group of `first_bytes` at `location`. Then come `group_count` groups of
+    /// `group_bytes`, `stride_bytes` from start to start, and a last, partial group of `last_bytes`. The
+    /// first whole group begins at `location + first_bytes + (stride_bytes - group_bytes)`, or at `location`
+    /// without a partial group before it.
     pub fn strided(
         location: u64,
         first_bytes: u64,
@@ -139,17 +140,17 @@ impl Regions {
         Self::new(parts)
     }
 
-    /// The nested strides, without those that have no bytes.
+    /// The nested strides, without empty ones.
     pub fn parts(&self) -> &[Nested] {
         &self.parts
     }
 
-    /// How many bytes in all.
+    /// Number of bytes.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// How many runs are described: at least as many as [`Regions::runs`] gives.
+    /// Number of runs as described: at least as many as [`Regions::runs`] yields.
     pub fn run_count(&self) -> u64 {
         self.run_count
     }
@@ -159,18 +160,18 @@ impl Regions {
         self.end
     }
 
-    /// The runs, in the request's order. Runs that follow each other without a gap are one.
+    /// The runs, in the request's order. Adjacent runs are merged.
     pub fn runs(&self) -> Runs {
         Runs { parts: self.parts.clone(), part: 0, index: [0; MAX_LEVELS], at: 0, next: None }
     }
 
-    /// What of the request lies on one entry of a striped file: runs of its data file. Their bytes, in this order,
-    /// are what travels between client and that server; `at` is where they are in the whole request.
+    /// The part of the request on one entry of a striped file: runs of its data file. Client and server
+    /// exchange their bytes in this order; `at` is their position in the whole request.
     pub fn local_runs(&self, stripes: Stripes, entry: u64) -> LocalRuns {
         LocalRuns { runs: self.runs(), stripes, entry, rest: None, next: None }
     }
 
-    /// How many bytes of the request lie on one entry.
+    /// Number of bytes of the request on one entry.
     pub fn local_bytes(&self, stripes: Stripes, entry: u64) -> u64 {
         if stripes.count() == 1 {
             return self.total_bytes;
@@ -191,7 +192,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// The next run as it is described, without looking at what follows.
+    /// The next run as described, without merging.
     fn single(&mut self) -> Option<Run> {
         loop {
             let part = self.parts.get(self.part)?;
@@ -242,14 +243,14 @@ pub struct LocalRuns {
 }
 
 impl LocalRuns {
-    /// The next part of a run that lies on the entry.
+    /// The next part of a run on the entry.
     fn single(&mut self) -> Option<Run> {
         loop {
             let run = match self.rest.take() {
                 Some(run) => run,
                 None => self.runs.next()?,
             };
-            // To what the entry has next at once: a run may be many rounds long.
+            // Skip to the entry's next byte directly: a run may span many rounds.
             let Some(skip) = self.stripes.until_entry(self.entry, run.offset) else { continue };
             if skip > 0 {
                 if skip < run.length {
@@ -278,7 +279,7 @@ impl Iterator for LocalRuns {
     fn next(&mut self) -> Option<Run> {
         let mut run = self.next.take().or_else(|| self.single())?;
         while let Some(following) = self.single() {
-            // In both: what lies together in the data file may be apart in the request.
+            // Merge only runs that are adjacent in the data file and in the request.
             if following.offset != run.offset + run.length || following.at != run.at + run.length {
                 self.next = Some(following);
                 break;
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn figure_3_of_the_paper() {
-        // A block of 1000 bytes of each of three rows, of nine rows of 6000 bytes, from the fourth row on.
+        // A block of 1000 bytes from each of three rows, starting at the fourth of nine rows of 6000 bytes.
         let regions = Regions::strided(3 * 6000 + 2000, 0, 1000, 3, 6000, 0).unwrap();
         assert_eq!(spans(&regions), [(20_000, 21_000), (26_000, 27_000), (32_000, 33_000)]);
     }
@@ -333,7 +334,7 @@ mod tests {
             .prop_map(|(offset, run_bytes, levels)| Nested { offset, run_bytes, levels })
     }
 
-    /// Every byte of the request, one by one, by loops written out.
+    /// Every byte of the request, by explicit loops.
     fn bytes(parts: &[Nested]) -> Vec<u64> {
         let mut all = vec![];
         for part in parts {

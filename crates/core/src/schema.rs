@@ -1,46 +1,47 @@
-//! How the elements of an array lie in the memory of the processes of a parallel program.
+//! The distribution of an array's elements over the memory of the processes of a parallel program.
 
 use crate::{Error, Result};
 
-/// Most processes of a collective.
+/// Maximum number of processes of a collective.
 pub const MAX_RANKS: u64 = 1 << 16;
 
-/// How one dimension is distributed, in the words of High Performance Fortran.
+/// The distribution of one dimension, in the terms of High Performance Fortran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// `*`: not at all.
+    /// `*`: not distributed.
     Whole,
-    /// `BLOCK`: one run of ⌈n/p⌉ for each process; the last ones may have fewer, or none.
+    /// `BLOCK`: one run of ⌈n/p⌉ for each process; the last processes may have fewer indices, or none.
     Block,
-    /// `CYCLIC(k)`: runs of k go round.
+    /// `CYCLIC(k)`: runs of k in round-robin order.
     Cyclic(u64),
 }
 
-/// Elements of an array: from `start` on, `shape` of them.
+/// A box of array elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElementBox {
-    /// The first.
+    /// Index of the first element.
     pub start: Vec<u64>,
-    /// How many along each dimension; with a 0, none.
+    /// Number of elements along each dimension; 0 makes the box empty.
     pub shape: Vec<u64>,
 }
 
-/// Which elements each process has in its memory.
+/// The elements that each process has in its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemorySchema {
-    /// Over a mesh of processes, numbered with the last dimension fastest. Processes beyond it have nothing.
+    /// A distribution over a mesh of processes, numbered with the last dimension fastest. Processes beyond
+    /// the mesh have no elements.
     Mesh {
-        /// Processes along each dimension that is distributed, in order.
+        /// Number of processes along each distributed dimension, in order.
         mesh: Vec<u64>,
-        /// How each dimension is.
+        /// The distribution of each dimension.
         dims: Vec<Distribution>,
     },
-    /// The boxes of each process. They may overlap where a process reads, as ghost cells do, but not where it writes.
+    /// The boxes of each process. They may overlap for reads, as ghost cells do, but not for writes.
     Boxes(Vec<Vec<ElementBox>>),
 }
 
-/// What one process has along one dimension: runs of `run` indices, `step` apart, from `start` on, up to `end`. In its
-/// memory they follow each other.
+/// One process's indices along one dimension: runs of `run` indices at distances of `step`, from `start` to
+/// `end`. In its memory the runs are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
     start: u64,
@@ -49,19 +50,19 @@ pub struct Axis {
     end: u64,
 }
 
-/// Runs of one length that an [`Axis`] has in common with an interval.
+/// Runs of one length in the intersection of an [`Axis`] and an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overlap {
-    /// The first index of the array.
+    /// The first index in the array.
     pub start: u64,
-    /// Where that is in the memory of the process.
+    /// Its index in the memory of the process.
     pub local: u64,
-    /// How many runs, and how many indices from one to the next.
+    /// Number of runs, and the distance between them in indices.
     pub count: u64,
     pub step: u64,
-    /// Indices of each.
+    /// Indices per run.
     pub run: u64,
-    /// From one run to the next in memory.
+    /// Distance between runs in memory, in indices.
     pub local_step: u64,
 }
 
@@ -70,13 +71,13 @@ impl Axis {
         Self { start, run: length, step: length.max(1), end: start + length }
     }
 
-    /// How many indices.
+    /// Number of indices.
     pub fn count(&self) -> u64 {
         let span = self.end.saturating_sub(self.start);
         span / self.step * self.run + (span % self.step).min(self.run)
     }
 
-    /// What is in `low..high`: at most a part of a run, whole runs, and a part of a run.
+    /// The intersection with `low..high`: at most a partial run, whole runs, and a partial run.
     pub(crate) fn overlaps(&self, low: u64, high: u64) -> Vec<Overlap> {
         let (low, high) = (low.max(self.start), high.min(self.end));
         let mut found = Vec::new();
@@ -98,7 +99,7 @@ impl Axis {
                 run: left,
                 local_step: self.run,
             });
-            // The next run, or what is left of it.
+            // Continue at the next run, or at the rest of this one.
             at += (whole - 1) * self.step + left;
         }
         found
@@ -106,7 +107,7 @@ impl Axis {
 }
 
 impl MemorySchema {
-    /// Refuses what does not fit an array of this shape and so many processes.
+    /// Refuses a schema that does not fit an array of this shape and this number of processes.
     pub fn check(&self, shape: &[u64], ranks: u64) -> Result<()> {
         if ranks == 0 || ranks > MAX_RANKS {
             return Err(Error::invalid(format!("need 1 to {MAX_RANKS} processes, have {ranks}")));
@@ -117,8 +118,8 @@ impl MemorySchema {
         }
     }
 
-    /// Refuses a schema by which two processes, or one process twice, would write an element. The schema must have
-    /// passed [`MemorySchema::check`].
+    /// Refuses a schema in which two boxes write the same element. The schema must have passed
+    /// [`MemorySchema::check`].
     pub fn check_disjoint(&self, shape: &[u64]) -> Result<()> {
         match self {
             Self::Mesh { .. } => Ok(()),
@@ -126,8 +127,8 @@ impl MemorySchema {
         }
     }
 
-    /// What a process has: each part is one array in its memory, with an [`Axis`] for each dimension. Parts without
-    /// elements are there too. The schema must have passed [`MemorySchema::check`].
+    /// The parts of a process: each is one array in its memory, with an [`Axis`] for each dimension. The
+    /// result includes empty parts. The schema must have passed [`MemorySchema::check`].
     pub fn parts(&self, shape: &[u64], rank: u64) -> Vec<Vec<Axis>> {
         match self {
             Self::Mesh { mesh, dims } => {
@@ -163,7 +164,7 @@ fn mesh_part(mesh: &[u64], dims: &[Distribution], shape: &[u64], rank: u64) -> V
                     Distribution::Cyclic(run) => *run,
                     _ => n.div_ceil(processes).max(1),
                 };
-                // As large as they may be, these cannot overflow past the check.
+                // Large values saturate; the check keeps the rest from overflowing.
                 Axis { start: at.saturating_mul(run), run, step: run.saturating_mul(processes), end: n }
             }
         });
@@ -227,7 +228,7 @@ fn ranked(boxes: &[Vec<ElementBox>]) -> impl Iterator<Item = (usize, &ElementBox
 }
 
 fn check_disjoint(boxes: &[Vec<ElementBox>], dims: usize) -> Result<()> {
-    // Along the first dimension: only boxes that begin before another one ends there can overlap it.
+    // Sort along the first dimension: only boxes that begin before a box ends there can overlap it.
     let mut sorted: Vec<(usize, &ElementBox)> =
         ranked(boxes).filter(|(_, part)| !part.shape.contains(&0)).collect();
     sorted.sort_by_key(|(_, part)| part.start[0]);
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The indices of a process, one by one, in the order in which they lie in its memory.
+    /// The indices of a process, in the order of its memory.
     fn indices(distribution: Distribution, n: u64, processes: u64, at: u64) -> Vec<u64> {
         let owner = |index: u64| match distribution {
             Distribution::Whole => at,

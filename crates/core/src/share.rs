@@ -1,57 +1,57 @@
-//! What of a piece is one process's: where its bytes lie in the piece, and in the memory of the process.
+//! Each process's share of a piece: its place in the piece, and in the memory of the process.
 
 use crate::Packing;
 
-/// More runs than would be long enough, which may turn out to follow each other.
+/// Limit on runs beyond the allowed number, because adjacent runs may merge.
 const MOST_PARTS: u64 = 64;
 
-/// What of a piece is one process's. Its bytes travel in the order of the tiles.
+/// One process's share of a piece. Its bytes travel in the order of the tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Where they lie.
+    /// The elements of the share.
     pub tiles: Vec<Tile>,
 }
 
 /// Elements in nested strides, both in a piece and in the memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Which of the arrays of the process.
+    /// Number of the array among the process's arrays.
     pub part: usize,
     /// Index of the first element in that array.
     pub local: Vec<u64>,
     /// The first byte in the piece.
     pub at: u64,
-    /// The slowest first. The elements travel in this order.
+    /// The levels, slowest first. The elements travel in this order.
     pub levels: Vec<TileLevel>,
 }
 
 /// One level of a [`Tile`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileLevel {
-    /// How many.
+    /// Number of repetitions.
     pub count: u64,
-    /// Bytes from one to the next in the piece.
+    /// Distance between repetitions in the piece, in bytes.
     pub piece_step: u64,
-    /// The dimension of the process's array along which they go.
+    /// The dimension of the process's array along which the level steps.
     pub dim: usize,
-    /// From one to the next along it.
+    /// Distance between repetitions along that dimension, in elements.
     pub local_step: u64,
 }
 
 impl Tile {
-    /// How many elements.
+    /// Number of elements.
     pub fn items(&self) -> u64 {
         self.levels.iter().map(|level| level.count).product()
     }
 
-    /// How its elements lie in the piece.
+    /// Packing of the elements in the piece.
     pub fn in_piece(&self, item_bytes: u64) -> Packing {
         Packing::new(item_bytes, self.levels.iter().map(|level| (level.count, level.piece_step as i64)))
     }
 
-    /// How they lie in an array of the process whose dimensions have these strides, in bytes.
+    /// Packing of the elements in the process's array, whose dimensions have the given strides in bytes.
     pub fn in_memory(&self, item_bytes: u64, strides: &[i64]) -> Packing {
         let step =
             |level: &TileLevel| (level.count, (level.local_step as i64).wrapping_mul(strides[level.dim]));
@@ -59,22 +59,24 @@ impl Tile {
     }
 }
 
-/// Bytes that follow each other, in a piece or in the memory of a process.
+/// Contiguous bytes, in a piece or in the memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRun {
-    /// The first one.
+    /// The first byte.
     pub start: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 impl Share {
-    /// Where it lies in the piece, in the order in which it travels. `None`: in shorter runs than these, on average.
+    /// The share's runs in the piece, in the order in which they travel; `None` if they are shorter than
+    /// `least_bytes` on average.
     pub fn runs_in_piece(&self, item_bytes: u64, least_bytes: u64) -> Option<Vec<ByteRun>> {
         self.runs(least_bytes, |tile| (tile.at as i64, tile.in_piece(item_bytes)))
     }
 
-    /// The same in memory, where the arrays of the process begin at these places and have these strides, in bytes.
+    /// The share's runs in memory. `array` returns the start of each array of the process, and its strides in
+    /// bytes.
     pub fn runs_in_memory<'a>(
         &self,
         item_bytes: u64,
@@ -92,7 +94,7 @@ impl Share {
 
     fn runs(&self, least_bytes: u64, place: impl Fn(&Tile) -> (i64, Packing)) -> Option<Vec<ByteRun>> {
         let placed: Vec<(i64, Packing)> = self.tiles.iter().map(place).collect();
-        // A piece that begins and ends inside of rows has tiles that follow each other: as many runs at most.
+        // A piece that begins and ends inside rows has adjacent tiles. They form at most as many runs.
         let most = 1.max(self.bytes / least_bytes);
         let counts = placed.iter().map(|(_, packing)| packing.bytes() / packing.run_bytes);
         if counts.fold(0, u64::saturating_add) > most + MOST_PARTS {

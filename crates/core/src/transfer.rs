@@ -1,36 +1,38 @@
-//! From a box of an array to file requests: pure, so that client and server compute the same plan.
+//! Plans the file requests for a box of an array. It is pure, so that client and server compute the same
+//! plan.
 
 use crate::cut::Cut;
 use crate::{ChunkGrid, Error, Level, Nested, Operation, Result, StorageOrder};
 
-/// How a transfer is cut into pieces.
+/// Limits for cutting a transfer into pieces.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of the file that a piece moves (a single element may be larger).
+    /// Maximum number of file bytes of a piece (a single element may be larger).
     pub piece_bytes: u64,
-    /// A gap of at most this many bytes is read and dropped rather than left out.
+    /// A read includes gaps of at most this many bytes and drops them.
     pub read_gap_bytes: u64,
-    /// Runs of the file up to this length are put together in one piece, however far they are apart. Longer ones are
-    /// pieces of their own.
+    /// One piece may gather runs of the file up to this length at any distance. Each longer run is a piece of
+    /// its own.
     pub gather_bytes: u64,
-    /// Most runs of the file in one piece.
+    /// Maximum number of runs of the file in one piece.
     pub piece_extents: u64,
 }
 
-/// A regular box of an array, and where its elements lie in memory.
+/// A regular box of an array, and the place of its elements in memory.
 #[derive(Clone, Debug)]
 pub struct BoxRequest {
     /// First index along each dimension.
     pub start: Vec<u64>,
-    /// How many along each dimension; 0 makes the whole box empty.
+    /// Number of elements along each dimension; 0 makes the box empty.
     pub count: Vec<u64>,
-    /// Array elements from one to the next along each dimension, at least 1.
+    /// Step along each dimension in array elements, at least 1.
     pub step: Vec<u64>,
-    /// Bytes of memory from one to the next along each dimension; may be negative.
+    /// Step along each dimension in bytes of memory; may be negative.
     pub memory_strides: Vec<i64>,
 }
 
-/// One level of a nested stride: `count` repetitions, `file` bytes apart on disk and `memory` bytes in memory.
+/// One level of a nested stride: `count` repetitions, `file` bytes apart on disk and `memory` bytes apart in
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stride {
     /// Repetitions.
@@ -41,59 +43,59 @@ pub struct Stride {
     pub memory: i64,
 }
 
-/// A part of one chunk as one request: extents of a shard file at regular distances, and how they map to memory.
+/// A part of one chunk as one request: extents of a shard file at regular distances, and their map to memory.
 ///
 /// Element runs of `run_bytes` lie at `memory_offset + sum(i_k * strides[k].memory)` in memory and at
 /// `file_offset + sum(i_k * strides[k].file)` in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which shard file.
+    /// Number of the shard file.
     pub shard: u64,
     /// First byte of the slot that holds the chunk.
     pub slot_offset: u64,
-    /// First byte.
+    /// First byte of the first extent.
     pub file_offset: u64,
-    /// Bytes of an extent, from its first to its last, gaps included.
+    /// Bytes of an extent, gaps included.
     pub extent_bytes: u64,
     /// First byte in memory, relative to the box's first element.
     pub memory_offset: i64,
-    /// Bytes contiguous in both.
+    /// Bytes that are contiguous in the file and in memory.
     pub run_bytes: u64,
     /// Nested strides, fastest in the file first.
     pub strides: Vec<Stride>,
-    /// So many of the strides, from the fastest, lie inside an extent; the others go from one to the next.
+    /// Number of strides, from the fastest, inside an extent. The others lead from extent to extent.
     pub inner: usize,
-    /// Whether the runs leave gaps inside an extent. In a write they are padding beyond the array's edge, which
-    /// is written as zeros; in a read they are read and dropped.
+    /// Whether an extent has gaps between its runs. A write fills them with zeros: they are padding beyond
+    /// the array's edge. A read drops them.
     pub has_gaps: bool,
-    /// Whether the bytes from here to the end of the slot are padding that may be written as zeros.
+    /// Whether only padding follows up to the end of the slot, which a write may fill with zeros.
     pub reaches_slot_end: bool,
 }
 
 impl Piece {
-    /// Extents of the file.
+    /// Number of extents of the file.
     pub fn extents(&self) -> u64 {
         self.strides[self.inner..].iter().map(|s| s.count).product()
     }
 
-    /// Bytes of the file that are moved: all extents.
+    /// File bytes that the piece moves: all extents.
     pub fn file_bytes(&self) -> u64 {
         self.extents() * self.extent_bytes
     }
 
-    /// The extents.
+    /// The extents as a nested stride.
     pub fn nested(&self) -> Nested {
         let outer = self.strides[self.inner..].iter().rev();
         let levels = outer.map(|s| Level { count: s.count, step_bytes: s.file }).collect();
         Nested { offset: self.file_offset, run_bytes: self.extent_bytes, levels }
     }
 
-    /// Runs of memory.
+    /// Number of runs of memory.
     pub fn runs(&self) -> u64 {
         self.strides.iter().map(|s| s.count).product()
     }
 
-    /// Bytes that memory gets or gives.
+    /// Bytes that enter or leave memory.
     pub fn useful_bytes(&self) -> u64 {
         self.runs() * self.run_bytes
     }
@@ -160,13 +162,13 @@ pub fn plan_box(
     if request.count.contains(&0) {
         return Ok(pieces);
     }
-    // Per dimension, the chunks it meets, with the box's part in each.
+    // For each dimension: the chunks that the box meets, and its part in each.
     let spans: Vec<Vec<Span>> = (0..dims).map(|dim| spans(grid, request, dim)).collect();
     let mut at = vec![0; dims];
     loop {
         let part: Vec<&Span> = at.iter().zip(&spans).map(|(&i, s)| &s[i]).collect();
         plan_chunk(grid, request, operation, limits, &part, &mut pieces);
-        // The fastest dimension of the chunk order first keeps the pieces in file order.
+        // Counting the fastest dimension of the chunk order first keeps the pieces in file order.
         let mut order: Vec<usize> = (0..dims).collect();
         if grid.spec().chunk_order != crate::ChunkOrder::ColumnMajor {
             order.reverse();
@@ -181,7 +183,7 @@ pub fn plan_box(
     }
 }
 
-/// The part of a box that lies in one chunk, along one dimension.
+/// The part of a box in one chunk, along one dimension.
 struct Span {
     chunk: u64,
     /// First index inside the chunk.
@@ -189,7 +191,7 @@ struct Span {
     count: u64,
     /// Index in the box of the first element.
     box_index: u64,
-    /// Whether every array element of the chunk, along this dimension, is in the box.
+    /// Whether the box contains every array element of the chunk along this dimension.
     whole: bool,
 }
 
@@ -245,7 +247,7 @@ fn plan_chunk(
     cut.split(file_offset, memory_offset, run, &strides, pieces);
 }
 
-/// Adds a level, merging it into the run or the level below where both sides are contiguous.
+/// Adds a level. Merges it into the run or the level below if both file and memory are contiguous.
 fn merge(run: &mut u64, strides: &mut Vec<Stride>, next: Stride) {
     if next.count == 1 {
         return;
@@ -267,7 +269,7 @@ mod tests {
     use crate::{ChunkOrder, GridSpec, Regions};
     use proptest::prelude::*;
 
-    /// One piece for a chunk, if that can be.
+    /// One piece per chunk, if possible.
     const WIDE: Limits =
         Limits { piece_bytes: 1 << 20, read_gap_bytes: 128 << 10, gather_bytes: 0, piece_extents: 1 };
 
@@ -417,7 +419,7 @@ mod tests {
             let grid = grid(&shape, &chunk, storage, chunk_order, 4);
             let request = BoxRequest { step: step.clone(), ..request(&start, &count, 4) };
             let operation = if write { Operation::Write } else { Operation::Read };
-            // Planned at once, or planned in large pieces that are then cut: the same must hold.
+            // The same must hold for a direct plan and for large pieces that are cut later.
             let wide = Limits { piece_bytes: 1 << 20, piece_extents: 1 << 20, ..limits };
             let large = plan_box(&grid, &request, operation, &wide).unwrap();
             let cut: Vec<Piece> = large.iter().flat_map(|piece| piece.split(operation, &limits)).collect();

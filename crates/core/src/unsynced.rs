@@ -1,37 +1,38 @@
-//! What a client changed and has not made durable yet, by the runs of the servers that answered it. A server that was
-//! started again may have lost what an earlier run of it answered. It does not know; the client can tell.
+//! A client's changes that are not durable yet, by the runs of the servers that acknowledged them. A
+//! restarted server may have lost changes that an earlier run acknowledged. The server cannot know that, but
+//! the client can.
 
 use std::collections::BTreeMap;
 
 use crate::{Handle, IoReply, IoRequest, ServerId};
 
-/// One run of a server, from its start to its end: a number made at random.
+/// One run of a server, from start to stop: a random number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Incarnation(pub u64);
 
 impl Incarnation {
-    /// Of what was not answered, or not by one run alone. No run has it.
+    /// Marks changes that no run acknowledged, or not one run alone. No run has this number.
     pub const NONE: Self = Self(0);
 }
 
-/// Of one client: which changes of which files were answered, and not synced.
+/// One client's changes that servers acknowledged and that are not synced yet, by file.
 #[derive(Debug, Default)]
 pub struct Unsynced {
-    /// There are as many as files were changed and neither synced nor removed.
+    /// One entry for each file and server with changes that are neither synced nor removed.
     notes: BTreeMap<(Handle, ServerId), Vec<Note>>,
     losses: BTreeMap<Handle, u64>,
     /// The number of the last change.
     last: u64,
 }
 
-/// Changes that one run answered, and the number of the last of them.
+/// Changes that one run acknowledged, and the number of the last of them.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     run: Incarnation,
     last: u64,
 }
 
-/// A request that was sent: comes back with the answer, to [`Unsynced::answered`].
+/// A sent request. The caller returns it with the answer, to [`Unsynced::answered`].
 #[derive(Clone, Debug)]
 pub struct Sent(Effect);
 
@@ -39,7 +40,8 @@ pub struct Sent(Effect);
 enum Effect {
     Nothing,
     Changes(Handle, ServerId),
-    /// `last` is the number of the last change that was answered before, and `runs` are those that answered them.
+    /// `last` is the number of the last change that was acknowledged before; `runs` acknowledged those
+    /// changes.
     Syncs {
         handle: Handle,
         server: ServerId,
@@ -50,7 +52,7 @@ enum Effect {
 }
 
 impl Unsynced {
-    /// A request is about to be sent to a server.
+    /// Records that a request is about to be sent to a server.
     pub fn sent(&self, server: ServerId, request: &IoRequest) -> Sent {
         Sent(match request {
             IoRequest::Write { target, .. } | IoRequest::SetLength { target, .. } => {
@@ -66,8 +68,9 @@ impl Unsynced {
         })
     }
 
-    /// A request was answered, by this run of the server. Returns whether it was a sync, and changes that were answered
-    /// before it was sent may be lost. That is told once: then they count as never made.
+    /// Records the answer of a run of the server to a request. Returns true if the request was a sync, and
+    /// changes acknowledged before it was sent may be lost. Each loss is reported once; afterwards those
+    /// changes count as never made.
     #[must_use]
     pub fn answered(&mut self, sent: Sent, run: Incarnation, reply: &IoReply) -> bool {
         let is_good = match sent.0 {
@@ -99,7 +102,7 @@ impl Unsynced {
         }
     }
 
-    /// How often it was told that changes of a file may be lost.
+    /// Number of reported losses of a file's changes.
     pub fn losses(&self, handle: Handle) -> u64 {
         self.losses.get(&handle).copied().unwrap_or(0)
     }
@@ -113,7 +116,7 @@ impl Unsynced {
         }
     }
 
-    /// Changes up to `last` are durable, or told to be lost. Later ones stay, whatever they raced with.
+    /// Removes changes up to `last`: they are durable, or reported as lost. Later changes stay.
     fn synced(&mut self, of: (Handle, ServerId), last: u64) {
         let Some(notes) = self.notes.get_mut(&of) else { return };
         notes.retain(|note| note.last > last);
@@ -204,7 +207,7 @@ mod tests {
         done(&mut notes, &write(), ONE);
         assert!(!notes.answered(racing, ONE, &SYNCED));
         assert!(done(&mut notes, &sync(), TWO), "the second write");
-        // A sync of an earlier run that is answered late takes nothing from a later one.
+        // A late answer to a sync of an earlier run removes no change of a later run.
         let late = notes.sent(SERVER, &sync());
         done(&mut notes, &write(), TWO);
         assert!(!notes.answered(late, ONE, &SYNCED));

@@ -1,30 +1,30 @@
-//! The volume seam: a namespace of files, on one disk or on many.
+//! The volume trait: a namespace of files on one disk or on many.
 
 use crate::{Alignment, FileId, Hints, OnDone, OpenMode, Operation, Piece, Regions, Result};
 
-/// One request to a volume: the regions of a file, in order, against the bytes of one buffer, in order.
+/// One request to a volume. The bytes of the regions, in order, map to the bytes of the buffer, in order.
 #[derive(Debug)]
 pub struct VolumeRequest<B> {
     /// The file.
     pub file: FileId,
-    /// What to do; `Sync` has no regions and an empty buffer.
+    /// What to do. A `Sync` has no regions and an empty buffer.
     pub operation: Operation,
-    /// Which bytes of the file: as many as the buffer has.
+    /// The bytes of the file; their number is the length of the buffer.
     pub regions: Regions,
     /// The memory.
     pub buffer: B,
 }
 
-/// Which requests a volume does least work for.
+/// The requests that cost a volume least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preference {
-    /// A gap of at most so many bytes between two regions costs less to read than to leave out.
+    /// Reading a gap of at most this many bytes between two regions costs less than skipping it.
     pub read_gap_bytes: u64,
-    /// Whether one request for many regions costs less than one for each of them.
+    /// Whether one request for many regions costs less than one request for each region.
     pub gathers: bool,
 }
 
-/// A system call, or a head that moves, costs what reading this much does.
+/// Reading this many bytes costs about as much as a system call, or a move of a disk's head.
 const READ_GAP_BYTES: u64 = 128 << 10;
 
 /// One name in a directory.
@@ -32,7 +32,7 @@ const READ_GAP_BYTES: u64 = 128 << 10;
 pub struct Entry {
     /// The name, without its directory.
     pub name: String,
-    /// Whether it is a directory.
+    /// Whether the entry is a directory.
     pub is_directory: bool,
     /// Length in bytes (0 for a directory).
     pub length: u64,
@@ -40,27 +40,28 @@ pub struct Entry {
 
 /// A namespace of files. Paths are relative, with `/` between names; `..` and absolute paths are refused.
 ///
-/// What every implementation must do is written as code in [`crate::conformance`].
+/// [`crate::conformance`] tests what every implementation must do.
 pub trait Volume: Send + Sync {
-    /// The memory this volume moves.
+    /// The memory that this volume moves.
     type Buffer;
 
-    /// Opens or makes a file. Directories above a new file are made.
+    /// Opens or creates a file. Directories above a new file are created.
     fn open(&self, path: &str, mode: OpenMode) -> Result<FileId>;
 
-    /// Makes a file as [`OpenMode::Create`] does, laid out as `hints` say where files lie on several disks.
+    /// Creates a file as [`OpenMode::Create`] does. On a volume of several disks, `hints` choose where the
+    /// file lies.
     fn create(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<FileId> {
         let _ = hints;
         self.open(path, OpenMode::Create { length, reserve })
     }
 
-    /// Bytes to which a large thing in a file, such as a chunk, should be aligned, so that writing one next to it
-    /// does no work twice.
+    /// Alignment in bytes for large objects in a file, such as chunks. With it, a write to one object does
+    /// not repeat work for its neighbour.
     fn slot_align_bytes(&self) -> u64 {
         4096
     }
 
-    /// Of which requests arrays are best moved by.
+    /// The requests that move arrays at the least cost.
     fn preference(&self) -> Preference {
         Preference { read_gap_bytes: READ_GAP_BYTES, gathers: false }
     }
@@ -71,8 +72,8 @@ pub trait Volume: Send + Sync {
     /// Length in bytes of an open file.
     fn length(&self, file: FileId) -> Result<u64>;
 
-    /// Starts a request; `done` is called exactly once. A transfer that completes is complete: the volume goes
-    /// on after short reads and writes, and reading past the end is an error of kind `truncated`.
+    /// Starts a request; `done` is called exactly once. A successful transfer is complete: the volume
+    /// continues after short reads and writes. Reading past the end is an error of kind `truncated`.
     fn submit(&self, request: VolumeRequest<Self::Buffer>, done: OnDone<Self::Buffer>);
 
     /// See [`crate::Disk::read_mapped`].
@@ -102,10 +103,11 @@ pub trait Volume: Send + Sync {
     /// See [`crate::Disk::alignment`].
     fn alignment(&self, file: FileId) -> Alignment;
 
-    /// The whole of a small file.
+    /// The contents of a small file.
     fn read_small(&self, path: &str) -> Result<Vec<u8>>;
 
-    /// Replaces a small file atomically and durably: after a crash the old or the new content is there, whole.
+    /// Replaces a small file atomically and durably: after a crash the file has the old or the new content,
+    /// whole.
     fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()>;
 
     /// Appends to a small file and returns once the bytes survive power loss.
@@ -117,11 +119,11 @@ pub trait Volume: Send + Sync {
     /// Whether a file or directory of this name exists.
     fn exists(&self, path: &str) -> Result<bool>;
 
-    /// Removes a file, or a directory with all it holds.
+    /// Removes a file, or a directory with its contents.
     fn remove(&self, path: &str) -> Result<()>;
 
-    /// Removes as [`Volume::remove`], which may return before the room is there again: requests to the volume wait for
-    /// it where they find none.
+    /// Removes like [`Volume::remove`], but may return before the disk space is free. Requests that find the
+    /// volume full wait for that space.
     fn remove_soon(&self, path: &str) -> Result<()> {
         self.remove(path)
     }
@@ -129,10 +131,10 @@ pub trait Volume: Send + Sync {
     /// Renames a file or directory; a file of the new name is replaced atomically.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
-    /// Nanoseconds since 1970 at which a file was last written to, as far as is known: it differs after a write.
+    /// The time of the last known write to a file, in nanoseconds since 1970. Each write changes it.
     fn modified_ns(&self, path: &str) -> Result<u64>;
 
-    /// Returns once all completed writes to a file, and its time of the last one, survive power loss.
+    /// Returns once all completed writes to a file, and the time of the last write, survive power loss.
     fn settle(&self, path: &str) -> Result<()>;
 
     /// Bytes that can still be written.
