@@ -1,11 +1,11 @@
-//! CRC-32C (Castagnoli, RFC 3720 section B.4), the checksum of Zarr's shard index and of the wire.
+//! CRC-32C (Castagnoli, RFC 3720 section B.4), the checksum of Zarr's shard index and of outcore's messages.
 
 /// CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRC-32C of bytes that come in runs.
+/// CRC-32C of bytes that arrive in runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Crc32c(crc_fast::Digest);
 
@@ -16,7 +16,7 @@ impl Default for Crc32c {
 }
 
 impl Crc32c {
-    /// Takes the next run.
+    /// Adds the next run.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

@@ -1,8 +1,10 @@
-//! The plan of a collective: which bytes of an array each I/O server moves when, and which of them are whose.
+//! The plan of a collective: the order in which each I/O server moves an array's bytes, and each process's
+//! share of them.
 //!
-//! Servers and processes compute it from the same description, and so need not tell each other (Seamons et al. 1995,
-//! server-directed I/O). A server walks its data file in order, a *piece* after the other, some of them at once, which are
-//! a *round*. What of a piece is one process's is its *share*, and one message.
+//! Servers and processes compute the plan from the same description, so they need not exchange it (Seamons et
+//! al. 1995, server-directed I/O). A server moves its data file in order, in *pieces*. The pieces that it
+//! moves concurrently are a *round*. Each process's part of a piece is its *share*, which travels in one
+//! message.
 
 use crate::schema::{Axis, Overlap};
 use crate::{
@@ -10,63 +12,67 @@ use crate::{
     TileLevel,
 };
 
-/// Most bytes of a piece, and of most of them: servers have memory for so many.
+/// Maximum bytes of a piece, and the usual size: servers have memory for this.
 pub const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces are of so many bytes or a multiple of that, but for the last of a data file: no block with a checksum is in two.
+/// A piece is a multiple of this many bytes, except the last of a data file. So no block with a checksum
+/// spans two pieces.
 pub const PIECE_UNIT_BYTES: u64 = 64 << 10;
-/// Most pieces of a round, and of most of them.
+/// Maximum number of pieces of a round, and the usual number.
 pub const ROUND_PIECES: u64 = 8;
-/// Rounds whose pieces a server has in memory at once.
+/// Number of rounds whose pieces a server holds in memory concurrently.
 pub const ROUNDS_AT_ONCE: u64 = 4;
 
-/// A read or write of an array by all processes of a parallel program, as each of them describes it to each server.
+/// A read or write of an array by all processes of a parallel program. Each process sends this description to
+/// each server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectiveSpec {
-    /// Made at random by one process, and known to all.
+    /// A random number, created by one process and known to all.
     pub id: u128,
-    /// Whether the array is written, not read.
+    /// Whether the collective writes the array.
     pub write: bool,
-    /// How many processes there are.
+    /// Number of processes.
     pub ranks: u64,
-    /// How the array lies on disk.
+    /// The layout of the array on disk.
     pub grid: GridSpec,
-    /// Which of its shard files is meant.
+    /// The number of the shard file to move.
     pub shard: u64,
-    /// How it lies in the memory of the processes.
+    /// The distribution over the memory of the processes.
     pub schema: MemorySchema,
-    /// How long others wait for a process that is not there yet, or that does not go on.
+    /// Seconds for which the others wait for a process that is missing or stopped.
     pub patience_s: u64,
-    /// Whether nothing is read from disks and nothing written to them: a measurement of everything else.
+    /// Whether to skip all reads and writes of disks, to measure everything else.
     pub skips_disk: bool,
-    /// Bytes of a piece, but for the last of a data file: a multiple of [`PIECE_UNIT_BYTES`], at most [`PIECE_BYTES`].
+    /// Bytes of a piece, except the last of a data file: a multiple of [`PIECE_UNIT_BYTES`], at most
+    /// [`PIECE_BYTES`].
     pub piece_bytes: u64,
-    /// Pieces of a round: 1 to [`ROUND_PIECES`].
+    /// Number of pieces of a round: 1 to [`ROUND_PIECES`].
     pub round_pieces: u64,
 }
 
-/// What of an array file a server moves at once: bytes of its data file.
+/// A part of an array file that a server moves in one step: bytes of its data file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedPiece {
     /// Its number on this server.
     pub number: u64,
     /// The first byte in the data file.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
     boxes: Vec<PieceBox>,
 }
 
-/// Elements of the array that are in a piece, not counting what chunks at its edges have beyond it.
+/// Array elements in a piece. Elements of edge chunks beyond the array are not included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PieceBox {
     start: Vec<u64>,
     shape: Vec<u64>,
-    /// Where the first one is in the piece, and the bytes from one to the next along each dimension.
+    /// Offset of the first element in the piece, and the distance in bytes between elements along each
+    /// dimension.
     at: u64,
     strides: Vec<u64>,
 }
 
-/// The plan of one [`CollectiveSpec`], for a file that is striped in one way.
+/// The plan of one [`CollectiveSpec`], for given stripes.
 #[derive(Clone, Debug)]
 pub struct CollectivePlan {
     grid: ChunkGrid,
@@ -74,16 +80,16 @@ pub struct CollectivePlan {
     stripes: Stripes,
     piece_bytes: u64,
     round_pieces: u64,
-    /// Of each slot of the shard, the row-major number of its chunk there.
+    /// For each slot of the shard, the row-major number of its chunk.
     chunks: Vec<Option<u32>>,
     /// Whether every element is in the memory of some process.
     covers_all: bool,
-    /// Of each process.
+    /// The parts of each process.
     parts: Vec<Vec<Vec<Axis>>>,
 }
 
 impl CollectivePlan {
-    /// Checks the description, and prepares what is asked of it.
+    /// Checks the description, and prepares the plan.
     pub fn new(spec: &CollectiveSpec, stripes: Stripes) -> Result<Self> {
         let grid = ChunkGrid::new(spec.grid.clone())?;
         let shape = &spec.grid.shape;
@@ -131,42 +137,42 @@ impl CollectivePlan {
         Ok(Self { covers_all, grid, shard, stripes, piece_bytes, round_pieces, chunks, parts })
     }
 
-    /// Bytes of a piece, but for the last of a data file.
+    /// Bytes of a piece, except the last of a data file.
     pub fn piece_bytes(&self) -> u64 {
         self.piece_bytes
     }
 
-    /// The round that a piece is in.
+    /// The round of a piece.
     pub fn round_of(&self, piece: u64) -> u64 {
         piece / self.round_pieces
     }
 
-    /// How many processes.
+    /// Number of processes.
     pub fn ranks(&self) -> u64 {
         self.parts.len() as u64
     }
 
-    /// Whether every element is in the memory of some process, so that a write leaves nothing of what was there.
+    /// Whether every element is in the memory of some process, so that a write replaces everything.
     pub fn covers_all(&self) -> bool {
         self.covers_all
     }
 
-    /// How the file is striped.
+    /// The file's division into stripe units.
     pub fn stripes(&self) -> Stripes {
         self.stripes
     }
 
-    /// Bytes of the data file of an entry that hold chunks.
+    /// Bytes of chunks in the data file of an entry.
     pub fn data_bytes(&self, entry: u64) -> u64 {
         self.stripes.local_length(entry, self.grid.index_offset())
     }
 
-    /// How many pieces the data file of an entry has.
+    /// Number of pieces of an entry's data file.
     pub fn pieces(&self, entry: u64) -> u64 {
         self.data_bytes(entry).div_ceil(self.piece_bytes)
     }
 
-    /// How many rounds the server of an entry goes through.
+    /// Number of rounds of an entry's server.
     pub fn rounds(&self, entry: u64) -> u64 {
         self.pieces(entry).div_ceil(self.round_pieces)
     }
@@ -182,7 +188,8 @@ impl CollectivePlan {
         let end = (offset + self.piece_bytes).min(self.data_bytes(entry));
         let (mut boxes, mut local) = (Vec::new(), offset);
         while local < end {
-            // Where it is in the file, and how far file and data file go on together within one slot.
+            // The offset in the file, and the bytes that are contiguous in file and data file within one
+            // slot.
             let Some(at) = self.stripes.offset_of(entry, local) else { break };
             let (slot, within) = (at / self.grid.slot_bytes(), at % self.grid.slot_bytes());
             let bytes = (end - local).min(self.stripes.left_in_unit(at)).min(self.grid.slot_bytes() - within);
@@ -194,7 +201,7 @@ impl CollectivePlan {
         PlannedPiece { number, offset, bytes: end - offset, boxes }
     }
 
-    /// Adds the elements between two bytes of a chunk, of which the first is at byte `at` of a piece.
+    /// Adds the elements between bytes `from` and `to` of a chunk. Byte `from` is byte `at` of the piece.
     fn add_boxes(&self, chunk: u32, from: u64, to: u64, at: u64, boxes: &mut Vec<PieceBox>) {
         let (spec, item) = (self.grid.spec(), self.grid.spec().item_bytes);
         let Some(origin) = self.grid.chunk_origin(self.shard, chunk) else { return };
@@ -220,7 +227,7 @@ impl CollectivePlan {
         });
     }
 
-    /// What of a piece is in the memory of a process.
+    /// A process's share of a piece.
     pub fn share(&self, piece: &PlannedPiece, rank: u64) -> Share {
         let mut share = Share { bytes: 0, tiles: Vec::new() };
         let spec = self.grid.spec();
@@ -242,7 +249,7 @@ impl CollectivePlan {
         share
     }
 
-    /// Bytes of a piece that processes give or take. Elements that several of them read count for each.
+    /// Bytes of a piece that processes send or receive. Elements that several processes read count for each.
     pub fn shared_bytes(&self, piece: &PlannedPiece) -> u64 {
         match self.covers_all {
             true => self.element_bytes(piece),
@@ -250,13 +257,13 @@ impl CollectivePlan {
         }
     }
 
-    /// Bytes of a piece that are elements of the array.
+    /// Bytes of array elements in a piece.
     pub fn element_bytes(&self, piece: &PlannedPiece) -> u64 {
         let items: u64 = piece.boxes.iter().map(|area| area.shape.iter().product::<u64>()).sum();
         items * self.grid.spec().item_bytes
     }
 
-    /// Checks that a process offers the arrays that it has by the schema.
+    /// Checks that the arrays offered by a process match the memory schema.
     pub fn check_offer(&self, offer: &MemoryOffer, rank: u64) -> Result<()> {
         let dims = |axes: &Vec<Axis>| axes.len();
         let need: Vec<usize> = self.parts[rank as usize].iter().map(dims).collect();
@@ -269,7 +276,7 @@ impl CollectivePlan {
         )))
     }
 
-    /// The rounds of an entry in which a process has a share, each with the pieces of which it has one.
+    /// The rounds of an entry in which a process has a share, each with the pieces that contain one.
     pub fn rounds_of(&self, entry: u64, rank: u64) -> Vec<(u64, Vec<u64>)> {
         let pieces_of = |round| {
             let has_share = |&number: &u64| self.share(&self.piece(entry, number), rank).bytes > 0;
@@ -305,15 +312,15 @@ fn slow_to_fast(storage: StorageOrder, dims: usize) -> Vec<usize> {
     }
 }
 
-/// Cuts the elements from `first` to `last` of an array with these lengths, numbered with the last dimension fastest, into
-/// boxes, in their order.
+/// Cuts a range of elements into boxes, in order. The elements `first..last` of an array with these lengths
+/// are numbered with the last dimension fastest.
 fn for_each_box(lengths: &[u64], first: u64, last: u64, visit: &mut impl FnMut(&[u64], &[u64])) {
     let mut start = vec![0; lengths.len()];
     let mut shape = vec![1; lengths.len()];
     cut(lengths, 0, first, last, &mut start, &mut shape, visit);
 }
 
-/// The same for the dimensions from `dim` on, below the one element of each dimension before.
+/// Does the same for the dimensions from `dim` on, with one element in each earlier dimension.
 fn cut(
     lengths: &[u64],
     dim: usize,
@@ -351,7 +358,7 @@ fn cut(
     }
 }
 
-/// Visits each way of taking one of each.
+/// Visits every combination of one item from each list.
 fn for_each_choice<T: Copy>(lists: &[Vec<T>], visit: &mut impl FnMut(&[T])) {
     if lists.iter().any(Vec::is_empty) {
         return;

@@ -1,4 +1,4 @@
-//! What every [`Volume`] must do, as code: a new volume is tested by one call of [`volume`].
+//! Conformance tests of [`Volume`]: one call of [`volume`] tests a new volume.
 
 use std::sync::mpsc;
 
@@ -73,12 +73,12 @@ where
         assert_eq!(self.read(file, &[(3, 9000)]).as_deref(), Ok(&bytes[..]));
         assert_eq!(self.read(file, &[(0, 4)]), Ok(vec![0, 0, 0, bytes[0]]), "neighbours keep their bytes");
 
-        // List requests: regions in the order given, not in the order of the file.
+        // List requests keep the given order of regions, whatever their order in the file.
         self.write(file, &[(15_000, 2), (12_000, 3)], &[1, 2, 3, 4, 5]).expect("a list write");
         assert_eq!(self.read(file, &[(12_000, 3), (15_000, 2)]), Ok(vec![3, 4, 5, 1, 2]));
         assert_eq!(self.read(file, &[]), Ok(vec![]), "no regions, no bytes");
 
-        // Nested strides: 2 bytes, 3 times 5 apart, 2 times 100 apart.
+        // Nested strides: runs of 2 bytes, 3 at distances of 5, twice at a distance of 100.
         let levels = vec![Level { count: 2, step_bytes: 100 }, Level { count: 3, step_bytes: 5 }];
         let nested = Regions::new(vec![Nested { offset: 13_000, run_bytes: 2, levels }]).expect("regions");
         let twelve: Vec<u8> = (1..=12).collect();
@@ -227,11 +227,11 @@ where
     }
 }
 
-/// Checks an empty volume; `make` gives a buffer that holds the given bytes, and `tick` waits until
-/// the clock of its files, which may go by steps, has gone on.
+/// Checks an empty volume. `make` returns a buffer with the given bytes. `tick` waits until the clock of the
+/// volume's files, which may be coarse, has advanced.
 ///
 /// # Panics
-/// Where the volume does not do what it must.
+/// If the volume breaks a rule.
 pub fn volume<V: Volume>(volume: &V, make: &dyn Fn(&[u8]) -> V::Buffer, tick: &dyn Fn())
 where
     V::Buffer: Buffer,

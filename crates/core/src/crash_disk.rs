@@ -1,4 +1,4 @@
-//! A disk in memory that can lose power: what was not made durable is then lost, kept, or torn.
+//! A disk in memory that can lose power. It then loses, keeps or tears data that were not durable.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -10,15 +10,16 @@ use crate::{
     Request, Result, crc32c,
 };
 
-/// What a disk writes whole or not at all, even if it loses power.
+/// A disk writes a sector whole or not at all, even at a power loss.
 const SECTOR_BYTES: u64 = 512;
 
 thread_local! {
-    /// Whether every checksum of a [`MemoryBuffer`] is that of zeros: a bug that simulations plant, and must find.
+    /// Whether every checksum of a [`MemoryBuffer`] is that of zeros: a bug that simulations inject and must
+    /// find.
     pub static SKIPS_CHECKSUMS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Memory of a test as a [`Buffer`].
+/// A [`Buffer`] in the memory of a test.
 #[derive(Clone, Debug)]
 pub struct MemoryBuffer {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -27,7 +28,7 @@ pub struct MemoryBuffer {
 }
 
 impl MemoryBuffer {
-    /// These bytes.
+    /// A buffer with these bytes.
     pub fn new(bytes: Vec<u8>) -> Self {
         let end = bytes.len();
         Self { bytes: Arc::new(Mutex::new(bytes)), start: 0, end }
@@ -38,7 +39,7 @@ impl MemoryBuffer {
         lock(&self.bytes)[self.start..self.end].to_vec()
     }
 
-    /// How many views of the memory there are.
+    /// Number of views of the memory.
     pub fn views(&self) -> usize {
         Arc::strong_count(&self.bytes)
     }
@@ -91,7 +92,7 @@ enum Change {
 struct Content {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Changes of `durable` that make it `now`.
+    /// Changes that turn `durable` into `now`.
     changes: Vec<Change>,
 }
 
@@ -125,13 +126,13 @@ impl Content {
         self.now.clone_from(&self.durable);
     }
 
-    /// Of what is not durable, some becomes so, and the rest is not made durable any more.
+    /// Makes some of the pending changes durable, and drops the others.
     fn lose(&mut self, random: &mut Random) {
         for change in std::mem::take(&mut self.changes) {
             match (random.below(3), change) {
                 (0, _) => {}
                 (1, Change::Write { offset, bytes }) => {
-                    // Torn: any of its sectors may be lost.
+                    // A torn write: it may lose any of its sectors.
                     let (mut at, end) = (offset, offset + bytes.len() as u64);
                     while at < end {
                         let next = end.min((at / SECTOR_BYTES + 1) * SECTOR_BYTES);
@@ -153,12 +154,12 @@ impl Content {
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of `seed`.
+    /// The generator for `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next of 64 random bits.
+    /// The next 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -167,22 +168,22 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// The next of the numbers below `bound`, which is not 0.
+    /// The next number below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.bits() % bound
     }
 
-    /// The next of `low..=high`.
+    /// The next number of `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// Whether something happens that does so once in so many times.
+    /// True once in `times` calls on average.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of several.
+    /// A random item of several.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }
@@ -198,15 +199,16 @@ struct State {
     is_locked: bool,
 }
 
-/// Files in memory. Names are durable at once, as with a real directory; lengths and bytes when they are synced.
+/// Files in memory. Names are durable at once, as in a real directory; lengths and bytes are durable after a
+/// sync.
 #[derive(Debug, Default)]
 pub struct CrashDisk {
     state: Arc<Mutex<State>>,
 }
 
 impl CrashDisk {
-    /// Loses power, and comes back: every file is closed, every lock released, and of each write that was not made
-    /// durable, all, nothing, or some sectors are there, as `random` has it.
+    /// Simulates a power loss and a restart. Every file is closed and every lock released. Of each write that
+    /// was not durable, `random` keeps all, nothing, or some sectors.
     pub fn crash(&self, random: &mut Random) {
         let mut state = lock(&self.state);
         state.open.clear();
@@ -216,20 +218,21 @@ impl CrashDisk {
         }
     }
 
-    /// A sync of a file fails, as Linux has it: what was written is read until the power goes, and the next sync says nothing
-    /// of what this one could not make durable (Rebello et al. 2020, *Can Applications Recover from fsync Failures?*).
+    /// Simulates a failed sync of a file, as Linux behaves: reads see the written data until the power loss,
+    /// and the next sync does not report the data that this one lost (Rebello et al. 2020, *Can Applications
+    /// Recover from fsync Failures?*).
     pub fn fail_sync(&self, file: FileId, random: &mut Random) {
         if let Ok((node, _)) = self.node(file) {
             lock(&node).lose(random);
         }
     }
 
-    /// Everything that lies in a file.
+    /// The contents of a file.
     pub fn content(&self, path: &str) -> Option<Vec<u8>> {
         lock(&self.state).files.get(path).map(|file| lock(file).now.clone())
     }
 
-    /// Changes a bit of a file, as a bad disk does. Whether the file has the byte.
+    /// Flips a bit of a file, as a bad disk does. Returns whether the file has the byte.
     pub fn flip(&self, path: &str, offset: usize, bit: u8) -> bool {
         let state = lock(&self.state);
         let Some(file) = state.files.get(path) else { return false };

@@ -7,12 +7,12 @@ use crate::{
     Result,
 };
 
-/// How a [`FaultyDisk`] misbehaves.
+/// The fault of a [`FaultyDisk`].
 #[derive(Debug)]
 pub enum Fault {
     /// Every transfer moves at most this many bytes (at least 1).
     Short(usize),
-    /// After this many requests, every further one fails with an I/O error.
+    /// After this many requests, every request fails with an I/O error.
     FailAfter(AtomicUsize),
     /// After this many written bytes the disk is full; a write that crosses the limit is short.
     FullAfter(AtomicU64),
@@ -20,7 +20,7 @@ pub enum Fault {
     EndsAt(u64),
 }
 
-/// A disk that does what its inner disk does, except for one [`Fault`].
+/// A disk that behaves like its inner disk, except for one [`Fault`].
 #[derive(Debug)]
 pub struct FaultyDisk<D> {
     inner: D,
@@ -33,7 +33,7 @@ impl<D: Disk> FaultyDisk<D> {
         Self { inner, fault }
     }
 
-    /// How many bytes of the request may pass, or the error it gets.
+    /// Number of bytes of the request that may pass, or the error for the request.
     fn allowed(&self, request: &Request<D::Buffer>) -> Result<usize> {
         let length = request.buffer.len();
         match (&self.fault, request.operation) {

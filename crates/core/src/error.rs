@@ -1,37 +1,37 @@
-//! One error type for all layers: a stable `kind` and a message that says need, have, and one fix.
+//! One error type for all layers: a stable `kind`, and a message with the need, the finding and one fix.
 
 use std::fmt;
 
-/// What went wrong, as a stable name. Append only: Python's error tree is keyed by [`ErrorKind::name`].
+/// The kind of an error, as a stable name. Append only: Python's error tree is keyed by [`ErrorKind::name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// More memory was asked for than the budget holds.
+    /// A request for more memory than the budget has.
     Budget,
-    /// The disk has no room for what must be written.
+    /// The disk has no space for a write.
     DiskFull,
     /// The operating system refused or failed a request.
     Io,
-    /// A file or array that must exist does not.
+    /// A required file or array does not exist.
     NotFound,
-    /// A file ends before the data it must hold.
+    /// A file ends before its last required byte.
     Truncated,
-    /// Bytes on disk are not what they must be.
+    /// Bytes on disk are damaged or inconsistent.
     Corrupt,
-    /// A write to something opened or mounted read-only.
+    /// A write to something that is open or mounted read-only.
     ReadOnly,
-    /// A target that must not exist does.
+    /// The target exists already.
     Exists,
     /// An argument is unusable.
     Invalid,
-    /// Another process or call holds it.
+    /// Another process or call holds the lock.
     Busy,
-    /// Used in a process forked from the one that made it.
+    /// Use in a process that was forked from the creator.
     Forked,
-    /// Used after it was closed.
+    /// Use after it was closed.
     Closed,
-    /// The rights of the user, or a grant, do not allow it.
+    /// The user's rights or the grant do not permit the request.
     Denied,
-    /// What was written and answered, but not synced, may be gone: it must be written again.
+    /// Acknowledged writes that were not synced may be lost: the caller must write them again.
     Lost,
 }
 
@@ -78,19 +78,19 @@ impl ErrorKind {
 /// An error of any layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Stable kind.
+    /// The stable kind.
     pub kind: ErrorKind,
-    /// Need, have, and one fix, in a sentence or two.
+    /// Need, finding and one fix, in a sentence or two.
     pub message: String,
 }
 
 impl Error {
-    /// An error of `kind` that says `message`.
+    /// An error of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// An unusable argument.
+    /// An error for an unusable argument.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
     }
@@ -104,5 +104,5 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Result of any layer.
+/// Result type of all layers.
 pub type Result<T> = std::result::Result<T, Error>;

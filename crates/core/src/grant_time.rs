@@ -1,17 +1,17 @@
-//! Until when a client takes a grant to be good, by its own clock: that may differ from the manager's, and jump.
+//! The lifetime of a grant by the client's clock, which may differ from the manager's clock and jump.
 
 use crate::Grant;
 
-/// How long a grant is taken to last where the clocks of manager and client differ by more than any lasts.
+/// Assumed lifetime in seconds if the clocks of manager and client differ by more than the longest lifetime.
 const USUAL_S: u64 = 600;
 const MOST_S: u64 = 3600;
-/// A grant is renewed in the background when so little, or a quarter, of its time is left.
+/// The client renews a grant in the background when this much of its time is left, or a quarter of it.
 const RENEW_BEFORE_S: u64 = 60;
-/// With less left than this it may end on the way.
+/// With less time left, the grant may expire on the way.
 const TOO_LATE_S: u64 = 2;
 
-/// See the module. All times are seconds of the client's clock. Where they are wrong, a grant is renewed too early, or an
-/// I/O server refuses it, and it is renewed then.
+/// The lifetime of one grant, in seconds of the client's clock. If the clock is wrong, the client renews a
+/// grant too early, or an I/O server refuses the grant and the client renews it then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantTime {
     ends_s: u64,
@@ -19,7 +19,7 @@ pub struct GrantTime {
 }
 
 impl GrantTime {
-    /// Of a grant that came now.
+    /// Lifetime of a grant that arrived at `now_s`.
     pub fn new(grant: &Grant, now_s: u64) -> Self {
         let left = grant.expires_s.checked_sub(now_s);
         let left = left.filter(|left| (TOO_LATE_S + 1..=MOST_S).contains(left)).unwrap_or(USUAL_S);
@@ -27,22 +27,22 @@ impl GrantTime {
         Self { ends_s, renew_at_s: ends_s - RENEW_BEFORE_S.min(left / 4) }
     }
 
-    /// Whether it must be renewed before it is used.
+    /// Whether the client must renew the grant before using it.
     pub fn is_over(&self, now_s: u64) -> bool {
         now_s.saturating_add(TOO_LATE_S) >= self.ends_s
     }
 
-    /// Whether it is to be renewed.
+    /// Whether it is time to renew the grant.
     pub fn is_due(&self, now_s: u64) -> bool {
         self.is_over(now_s) || now_s >= self.renew_at_s
     }
 
-    /// It is renewed so much later: that failed just now.
+    /// Delays the renewal by `by_s` seconds, after a failed attempt.
     pub fn put_off(&mut self, now_s: u64, by_s: u64) {
         self.renew_at_s = now_s.saturating_add(by_s);
     }
 
-    /// A server refused it.
+    /// Marks the grant as refused by a server.
     pub fn refused(&mut self) {
         self.ends_s = 0;
     }
@@ -71,7 +71,7 @@ mod tests {
         for (manager_s, now_s) in [(500_000_000, 1_000_000_000), (500_000_000, 0), (0, LAST_S), (LAST_S, 0)] {
             let time = GrantTime::new(&grant(manager_s + USUAL_S), now_s);
             assert!(!time.is_due(now_s + 1) && time.is_over(now_s + USUAL_S), "{manager_s} {now_s}");
-            // Set back it seems to last, until a server says that it does not.
+            // With the clock set back, the grant seems valid until a server refuses it.
             assert!(!time.is_over(0));
             let mut time = time;
             time.refused();

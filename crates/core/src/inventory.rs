@@ -1,81 +1,81 @@
-//! What servers say of what they keep: for those who check a pool.
+//! The servers' reports on their data, for programs that check a pool.
 
 use crate::{Grant, Handle, Inode, Opened};
 
 /// A place in the data files of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubPlace {
-    /// A data file: those before it, in the order of [`DataFile`]s, are done.
+    /// A data file. All data files before it, in the order of [`DataFile`]s, are finished.
     pub handle: Handle,
-    /// What of it is done, in bytes; more than it has is all of it.
+    /// The finished bytes of this data file. A value beyond its length means that all are.
     pub offset: u64,
 }
 
-/// A data file of an I/O server. They are in the order of the last byte of their handles, and then of their handles.
+/// A data file of an I/O server. The order is by the last byte of the handle, then by the handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataFile {
-    /// Which.
+    /// The file's handle.
     pub handle: Handle,
-    /// Bytes of the data file; `None`: there is none, only something that belongs to one.
+    /// Length of the data file in bytes; `None` if only checksums or a log entry of it exist.
     pub length: Option<u64>,
 }
 
-/// What there is of a data file.
+/// The parts of a data file that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The file.
     pub file: DataFile,
-    /// Bytes of its checksums; `None`: there are none.
+    /// Length of its checksums in bytes; `None` if it has none.
     pub sums_length: Option<u64>,
-    /// The end of the last block past the end of the data file that has a checksum, in bytes; 0 if none has one, as it
-    /// must be.
+    /// The end in bytes of the last block past the end of the data file that has a checksum. 0 means none, as
+    /// it must be.
     pub summed_past_end: u64,
 }
 
-/// Bytes that are not what was written, as far as their server can tell.
+/// Bytes that differ from the written ones, as far as their server can detect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Whose data file.
+    /// The handle of the data file.
     pub handle: Handle,
-    /// The first of the bytes, in the data file.
+    /// The first damaged byte in the data file.
     pub offset: u64,
-    /// How many; 0: all of them.
+    /// Number of bytes; 0 means all.
     pub bytes: u64,
-    /// What is wrong.
+    /// A description of the damage.
     pub what: String,
 }
 
-/// What came of a request to scrub.
+/// The result of a scrub request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Where to go on; `None`: all is done.
+    /// The place to continue; `None` if everything is checked.
     pub next: Option<ScrubPlace>,
-    /// Data files that were come to the end of.
+    /// Number of data files whose end was reached.
     pub files: u64,
-    /// Bytes that were compared.
+    /// Number of compared bytes.
     pub bytes: u64,
-    /// What was found.
+    /// The damage found.
     pub damage: Vec<Damage>,
 }
 
-/// What the manager knows of a handle.
+/// The manager's knowledge of a handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     /// A file, or a directory.
     Inode(Box<Inode>),
-    /// A file without a name, with the right to remove its data files.
+    /// A file without a name, with a grant to remove its data files.
     Removed(Box<Opened>),
-    /// No file has it, or will ever have it; with the right to remove data files of it.
+    /// A handle that no file has or will ever have, with a grant to remove data files of it.
     Gone(Grant),
-    /// No file was given it yet.
+    /// A handle that no file has received yet.
     Unused,
 }
 
-/// A record of the manager that does not fit to others.
+/// A record of the manager that contradicts other records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OddRecord {
-    /// Of which file or directory.
+    /// The file or directory of the record.
     pub handle: Handle,
-    /// What is wrong.
+    /// A description of the contradiction.
     pub what: String,
 }

@@ -1,63 +1,63 @@
-//! What clients say to the manager of a pool, and what it answers.
+//! Requests of clients to the manager of a pool, and the replies.
 
 use crate::{Error, Grant, Handle, Known, Layout, LengthGrant, OddRecord, ServerId};
 
-/// Where a server listens: several addresses are parallel channels to one server.
+/// The addresses of a server. Several addresses are parallel channels to one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
-    /// Which server.
+    /// The server.
     pub id: ServerId,
-    /// ``tcp:HOST:PORT`` or ``unix:PATH``, each another way to it.
+    /// ``tcp:HOST:PORT`` or ``unix:PATH``, one for each channel.
     pub addresses: Vec<String>,
 }
 
-/// How a new file is laid out. What is `None` is the directory's default, and then the pool's.
+/// Layout hints for a new file. `None` selects the directory's default, or else the pool's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// Bytes of a stripe unit (MPI's `striping_unit`).
     pub stripe_unit_bytes: Option<u64>,
-    /// How many stripe units go round the servers, if not all do: see [`crate::Stripes`]. Of one file, no directory has it
-    /// for those in it.
+    /// Number of stripe units that are distributed over the servers, if the file has a tail: see
+    /// [`crate::Stripes`]. It applies to one file; directories have no default for it.
     pub round_units: Option<u64>,
-    /// How many servers (MPI's `striping_factor`).
+    /// Number of servers (MPI's `striping_factor`).
     pub stripe_count: Option<u64>,
-    /// The first of the pool's servers in order (MPI's `start_iodevice`).
+    /// The first server, by its place in the pool's order (MPI's `start_iodevice`).
     pub base: Option<u64>,
-    /// Hints that nobody here knows, kept as they are.
+    /// Unknown hints, kept unchanged.
     pub others: Vec<(String, String)>,
 }
 
-/// How long the data files of a file are at least, as far as the manager was told: what is durable there, and not to be
-/// missing. Who shortens them says so before and after, since what others tell meanwhile may not be there any more.
+/// Known minimum lengths of a file's data files: those bytes are durable and must exist. A client that
+/// shortens data files reports this before and after, because lengths reported meanwhile may be obsolete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durable {
-    /// Of each entry, in bytes; empty if nothing was told.
+    /// Length of each entry's data file in bytes; empty if none was reported.
     pub lengths: Vec<u64>,
-    /// How often somebody began to shorten them.
+    /// Number of shortenings that began.
     pub cuts: u64,
-    /// How often that was done. As long as it is less, nothing that is told counts.
+    /// Number of shortenings that ended. While it is below `cuts`, reported lengths do not count.
     pub cuts_done: u64,
 }
 
-/// What the manager keeps of a file or directory, besides its name.
+/// The manager's record of a file or directory, except its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
-    /// Which file; a directory has one too.
+    /// The handle; a directory has one too.
     pub handle: Handle,
-    /// `None`: a directory.
+    /// The layout of a file; `None` for a directory.
     pub layout: Option<Layout>,
     /// User id.
     pub owner: u32,
     /// Group id.
     pub group: u32,
-    /// Permission bits, as in POSIX: 0o1777 at most, of which 0o1000 is for directories in which only the owner of a
-    /// name removes it.
+    /// Permission bits as in POSIX, at most 0o1777. The sticky bit 0o1000 applies to directories: only the
+    /// owner of a name may remove it.
     pub mode: u32,
-    /// Nanoseconds since 1970, of the last change of content that the manager was told of.
+    /// Last change of content that was reported to the manager, in nanoseconds since 1970.
     pub modified_ns: u64,
-    /// Nanoseconds since 1970, of the last change of this record.
+    /// Last change of this record, in nanoseconds since 1970.
     pub changed_ns: u64,
-    /// Of a file: what is durable of it.
+    /// The durable lengths of a file.
     pub durable: Durable,
 }
 
@@ -66,106 +66,109 @@ pub struct Inode {
 pub struct Named {
     /// The name, without its directory.
     pub name: String,
-    /// What it is.
+    /// The record of the name.
     pub inode: Inode,
 }
 
-/// Which request of which client it is. One that is sent again has the same numbers, whatever became of the server.
+/// Identifies a request of a client. A retry has the same numbers, even after a restart of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The client: a random number that it gave itself.
+    /// The client: a random number that it chose.
     pub client: u128,
-    /// The number of the request among the client's.
+    /// The number of the request, counted by the client.
     pub number: u64,
 }
 
 /// A request to the manager. Paths are relative to the pool's root, with `/` between names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManagerRequest {
-    /// The pool's I/O servers, and which pool it is.
+    /// Returns the pool's identity and its I/O servers.
     Servers,
-    /// A file that exists, to read or to write it.
+    /// Opens an existing file for reading or writing.
     Open {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Whether to write it, not only to read it.
+        /// Whether to write, not only read.
         write: bool,
     },
-    /// A new file. Directories above it are made. Its data files are made when the client sets its length or writes.
+    /// Creates a file, and the directories above it. Its data files appear when the client sets its length or
+    /// writes.
     Create {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// How it is laid out.
+        /// Layout hints.
         hints: Hints,
         /// Permission bits.
         mode: u32,
     },
-    /// A grant that goes on where one ends.
+    /// Renews a grant.
     Renew {
         /// The file.
         handle: Handle,
-        /// Whether to write it, not only to read it.
+        /// Whether to write, not only read.
         write: bool,
     },
-    /// What a name is.
+    /// Returns the record of a name.
     Stat {
-        /// Which.
+        /// Path of the file or directory.
         path: String,
     },
-    /// The names in a directory after `after`, sorted, at most `most` of them.
+    /// Lists the names in a directory after `after`, sorted, at most `most` of them.
     List {
         /// The directory.
         path: String,
-        /// The last name of the page before; empty for the first page.
+        /// The last name of the previous page; empty for the first page.
         after: String,
-        /// Of a page.
+        /// Maximum number of entries of a page.
         most: u64,
     },
-    /// A new directory; those above it are made.
+    /// Creates a directory, and the directories above it.
     MakeDirectory {
-        /// Which.
+        /// Path of the directory.
         path: String,
         /// Permission bits.
         mode: u32,
     },
-    /// Removes a file, or a directory and what is below it. The data files are removed by the client: it is told which,
-    /// at first a page of them, and says with `Orphans` that they are gone.
+    /// Removes a file, or a directory with its contents. The client removes the data files. The reply lists
+    /// the first page of them; the client reports with `Orphans` that they are gone.
     Remove {
-        /// Which.
+        /// Path of the file or directory.
         path: String,
-        /// Whether a directory may have something in it.
+        /// Whether a directory may have contents.
         recursive: bool,
     },
-    /// Of files without a name: forgets those whose data files are gone, and gives a page of those that the user
-    /// removed, all of them if it is root. Until then they stay listed, whatever happens to the client.
+    /// Handles files without a name. The manager forgets those whose data files are gone. It returns a page
+    /// of the others that the user removed; for root, of all. The manager keeps them listed even if the
+    /// client dies.
     Orphans {
-        /// Whose data files are gone.
+        /// Files whose data files are gone.
         gone: Vec<Handle>,
-        /// The last handle of the page before; 0 for the first page.
+        /// The last handle of the previous page; 0 for the first page.
         after: Handle,
-        /// Of a page.
+        /// Maximum number of entries of a page.
         most: u64,
     },
-    /// Renames; a file of the new name is replaced at once. Directories above the new name are made.
+    /// Renames. If a file has the new name, it is replaced atomically. Directories above the new name are
+    /// created.
     Rename {
-        /// Which.
+        /// The old path.
         from: String,
-        /// What it is called then.
+        /// The new path.
         to: String,
-        /// Of a file that nobody shortened: how long its data files are at least, durably; may be empty.
+        /// For a file that nobody shortened: the minimum durable lengths of its data files. May be empty.
         durable: Vec<u64>,
     },
-    /// As `Rename`, and a directory takes the place of one at once that has something in it, all of which is removed as by
-    /// `Remove`. It takes over what new files below that began with.
+    /// Like `Rename`, but a directory may atomically replace a directory with contents. Those are removed as
+    /// by `Remove`. The renamed directory takes over the default layout of the replaced one.
     Replace {
-        /// Which.
+        /// The old path.
         from: String,
-        /// What it is called then.
+        /// The new path.
         to: String,
     },
-    /// Changes what is not `None`.
+    /// Changes the attributes that are not `None`.
     SetAttributes {
-        /// Which.
+        /// Path of the file or directory.
         path: String,
         /// Permission bits.
         mode: Option<u32>,
@@ -173,123 +176,128 @@ pub enum ManagerRequest {
         owner: Option<u32>,
         /// Group id.
         group: Option<u32>,
-        /// Nanoseconds since 1970.
+        /// The time of the last write, in nanoseconds since 1970.
         modified_ns: Option<u64>,
     },
-    /// The hints that new files below a directory begin with.
+    /// Sets the default layout hints for new files below a directory.
     SetDefaultLayout {
         /// The directory.
         path: String,
-        /// What they begin with.
+        /// The hints.
         hints: Hints,
     },
-    /// An extended attribute of at most 64 KiB.
+    /// Returns an extended attribute of at most 64 KiB.
     GetExtended {
-        /// Of which file or directory.
+        /// Path of the file or directory.
         path: String,
-        /// Its name; with an empty one, all names are given, each as a value.
+        /// The attribute's name. With an empty name, the reply lists all names, each as a value.
         name: String,
     },
     /// Sets an extended attribute, or removes it.
     SetExtended {
-        /// Of which file or directory.
+        /// Path of the file or directory.
         path: String,
-        /// Its name.
+        /// The attribute's name.
         name: String,
-        /// `None` removes it.
+        /// The value; `None` removes the attribute.
         value: Option<Vec<u8>>,
     },
-    /// Adds an I/O server to the pool, or changes where one listens. Only root may.
+    /// Adds an I/O server to the pool, or changes its addresses. Only for root.
     AddServer {
-        /// Which, and where.
+        /// The server and its addresses.
         server: ServerAddress,
-        /// The highest handle of a data file there: no new file gets it, or one below. 0: there are none.
+        /// The highest handle of a data file on the server. New files get higher handles only. 0 means that
+        /// it has no data files.
         highest: Handle,
     },
-    /// A number for a new I/O server, which nobody else gets. Only root may.
+    /// Returns a unique number for a new I/O server. Only for root.
     NewServer,
-    /// Retires an I/O server: it counts as gone, with all that lay on it, and new files lie on the others. Only root may.
+    /// Retires an I/O server. All its data count as lost, and new files use the other servers. Only for root.
     Retire {
-        /// Which.
+        /// The server.
         server: ServerId,
-        /// Whether it is to count as there again.
+        /// Whether to reverse the retirement.
         undo: bool,
     },
-    /// The files in the order of their handles, also those without a name whose data files may still be there. Only root
-    /// may.
+    /// Lists the files in the order of their handles, including files without a name whose data files may
+    /// still exist. Only for root.
     Files {
-        /// The last handle of the page before; 0 for the first page.
+        /// The last handle of the previous page; 0 for the first page.
         after: Handle,
-        /// Of a page.
+        /// Maximum number of entries of a page.
         most: u64,
     },
-    /// Looks for damage in what the manager keeps: records that are not as they were written, and names and directories
-    /// that do not fit together. Only root may.
+    /// Checks the manager's data: records with wrong checksums, and names and directories that contradict
+    /// each other. Only for root.
     Check {
-        /// The key after which to begin; empty for the first page, which also looks at the store itself.
+        /// The key after which to start. With an empty key, for the first page, the check includes the store
+        /// itself.
         after: Vec<u8>,
-        /// Records of a page.
+        /// Maximum number of records of a page.
         most: u64,
     },
-    /// What is known of some handles. Only root may.
+    /// Returns the manager's knowledge of some handles. Only for root.
     Know {
-        /// Which, at most 1000.
+        /// The handles, at most 1000.
         handles: Vec<Handle>,
     },
-    /// The paths of some files. Only root may.
+    /// Returns the paths of some files. Only for root.
     Paths {
-        /// Whose, at most 100.
+        /// The handles, at most 100.
         handles: Vec<Handle>,
     },
-    /// As `List`, and the right to ask how long the files are; of a file, itself under an empty name.
+    /// Like `List`, plus a grant for the files' lengths. For a file, the reply lists the file itself under an
+    /// empty name.
     Look {
         /// The directory or file.
         path: String,
-        /// The last name of the page before; empty for the first page.
+        /// The last name of the previous page; empty for the first page.
         after: String,
-        /// Of a page.
+        /// Maximum number of entries of a page.
         most: u64,
     },
-    /// What time it is there: by that grants end.
+    /// Returns the manager's time, by which grants expire.
     Time,
-    /// A file was written to by who asks, or some of it made durable. Answered with what is known of the file then.
+    /// Reports that the caller wrote to a file, or made part of it durable. The reply is the file's new
+    /// record.
     Wrote {
         /// The file.
         handle: Handle,
-        /// When, by his clock, in nanoseconds since 1970. Its time of the last write rises: to that, but not past the manager's
-        /// time, and by a nanosecond at least.
+        /// Time of the write by the caller's clock, in nanoseconds since 1970. The file's time of the last
+        /// write rises to it, but not past the manager's time, and at least by a nanosecond.
         modified_ns: Option<u64>,
-        /// How often it was said to have been shortened before. If it is more often now, what follows does not count.
+        /// The caller's last known number of shortenings. If the file was shortened since, `durable` does not
+        /// count.
         cuts: u64,
-        /// How long its data files are at least, durably; may be empty.
+        /// Minimum durable lengths of the file's data files; may be empty.
         durable: Vec<u64>,
     },
-    /// Sets the time of the last write to the manager's. Who may write may do that, too.
+    /// Sets the time of the last write to the manager's time. Allowed for users who may write.
     Touch {
-        /// Which file or directory.
+        /// Path of the file or directory.
         path: String,
     },
-    /// Its data files are about to be shortened; answered by what is known of it then.
+    /// Reports that the caller is about to shorten data files. The reply is the file's record.
     BeginCut {
-        /// Of which file.
+        /// The file.
         handle: Handle,
-        /// How long they will be.
+        /// The new lengths of the data files.
         lengths: Vec<u64>,
     },
-    /// That is done; answered by what is known of it then.
+    /// Reports that the shortening is done. The reply is the file's record.
     EndCut {
-        /// Of which file.
+        /// The file.
         handle: Handle,
     },
-    /// What is known of an open file, whatever its name is.
+    /// Returns the record of an open file, whatever its name is now.
     Describe {
-        /// Which.
+        /// The file.
         handle: Handle,
     },
 }
 
 impl ManagerRequest {
-    /// Whether it may change what the manager keeps: then it must not be done twice.
+    /// Whether the request may change the manager's data. If so, the manager must not execute it twice.
     pub fn is_change(&self) -> bool {
         match self {
             Self::Servers
@@ -324,7 +332,8 @@ impl ManagerRequest {
         }
     }
 
-    /// Whether it makes something that takes room in the metadata store. Others need little, and for a short time.
+    /// Whether the request creates something that takes space in the metadata store. Other requests need
+    /// little space, for a short time.
     pub fn takes_room(&self) -> bool {
         match self {
             Self::Create { .. }
@@ -337,85 +346,86 @@ impl ManagerRequest {
     }
 }
 
-/// A file that was opened or made: what a client needs to go to the I/O servers.
+/// A file that was opened or created, with everything that a client needs to use its I/O servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// The file.
     pub inode: Inode,
-    /// The right to.
+    /// The grant for the file.
     pub grant: Grant,
 }
 
 /// The answer of the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManagerReply {
-    /// Done.
+    /// The request succeeded.
     Done,
-    /// Which pool, and its I/O servers in their order.
+    /// The pool's identity, and its I/O servers in order.
     Servers {
-        /// Made once, at random, when the pool was.
+        /// A random number from the creation of the pool.
         pool: u128,
-        /// Of every I/O server that is not retired.
+        /// All I/O servers that are not retired.
         servers: Vec<ServerAddress>,
-        /// Those that are.
+        /// The retired I/O servers.
         retired: Vec<ServerId>,
     },
-    /// Of `Open`, `Create`.
+    /// For `Open` and `Create`.
     Opened(Box<Opened>),
-    /// Of `Renew`.
+    /// For `Renew`.
     Granted(Grant),
-    /// Of `Stat`, `Wrote`, `BeginCut`, `EndCut` and `Describe`.
+    /// For `Stat`, `Wrote`, `BeginCut`, `EndCut` and `Describe`.
     Inode(Box<Inode>),
-    /// Of `List`.
+    /// For `List`.
     Names {
-        /// Sorted.
+        /// The names, sorted.
         names: Vec<Named>,
-        /// Whether there are more after them.
+        /// Whether more follow.
         more: bool,
     },
-    /// Of `Remove`, `Orphans`, `Rename` and `Replace`: files that have no name any more, with the right to remove their data files.
+    /// For `Remove`, `Orphans`, `Rename` and `Replace`: files that no longer have a name, with grants to
+    /// remove their data files.
     Orphans(Vec<Opened>),
-    /// Of `GetExtended`.
+    /// For `GetExtended`.
     Values(Vec<Vec<u8>>),
-    /// Not done.
+    /// The request failed.
     Failed(Error),
-    /// Of `NewServer`.
+    /// For `NewServer`.
     NewServer(ServerId),
-    /// Of `Files`, and of `Know` in the order of the handles.
+    /// For `Files`, and for `Know` in the order of the handles.
     Known {
-        /// What is known.
+        /// The manager's knowledge of each handle.
         known: Vec<Known>,
-        /// Of `Files`: whether there are more after them.
+        /// For `Files`: whether more follow.
         more: bool,
     },
-    /// Of `Paths`, in the order of the handles; `None`: there is no way to it from the root.
+    /// For `Paths`, in the order of the handles; `None` for a file that is not reachable from the root.
     Paths(Vec<Option<String>>),
-    /// Of `Look`.
+    /// For `Look`.
     Looked {
-        /// Sorted.
+        /// The names, sorted.
         names: Vec<Named>,
-        /// Whether there are more after them.
+        /// Whether more follow.
         more: bool,
-        /// For the handles of those that are files, in the order of the names.
+        /// The grant for the lengths of the listed files, in the order of the names.
         grant: LengthGrant,
     },
-    /// Of `Time`.
+    /// For `Time`.
     Time {
         /// Seconds since 1970.
         now_s: u64,
-        /// A number of this run of the manager: I/O servers tell another run about their files again.
+        /// A number of this run of the manager. I/O servers report their files again to a new run.
         run: u64,
     },
-    /// Of `Check`.
+    /// For `Check`.
     Checked {
-        /// Records that do not fit to others, in the order of their keys.
+        /// Records that contradict others, in the order of their keys.
         odd: Vec<OddRecord>,
-        /// The key after which to go on; `None`: all were looked at.
+        /// The key after which to continue; `None` at the end.
         next: Option<Vec<u8>>,
     },
 }
 
-/// The handles that a [`LengthGrant`] is for: of the files among some names, in their order.
+/// The handles of the files among some names, in their order: the subject of a [`LengthGrant`].
 pub fn files_among(names: &[Named]) -> Vec<Handle> {
     names.iter().filter(|named| named.inode.layout.is_some()).map(|named| named.inode.handle).collect()
 }

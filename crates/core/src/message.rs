@@ -1,246 +1,251 @@
-//! What clients say to the I/O servers of a pool, and what these answer.
+//! Requests of clients to the I/O servers of a pool, and the replies.
 //!
-//! A message is a record here, and a payload of bytes beside it: those of a read or a write, which no record holds.
+//! A message is a record of this module. The bytes of a read or a write travel beside it as the payload.
 
 use crate::{
     CollectiveSpec, DataFile, Error, Handle, Inspection, MemoryOffer, Regions, ScrubPlace, Scrubbed, Stripes,
 };
 
-/// What a request to an I/O server is for: one entry of one file.
+/// The target of a request to an I/O server: one entry of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The file.
     pub handle: Handle,
-    /// How it is cut into stripes.
+    /// The file's division into stripe units.
     pub stripes: Stripes,
-    /// Which entry of its servers the one asked is.
+    /// The server's entry among the file's servers.
     pub entry: u64,
 }
 
-/// What the manager lets a client do with a file until a time. The I/O servers verify it without asking the manager.
+/// The manager's permission for a client to use a file, until a given time. I/O servers verify it without the
+/// manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// The file.
     pub handle: Handle,
-    /// Whether it may write, not only read.
+    /// Whether the client may write, not only read.
     pub write: bool,
-    /// Seconds of the pool's clock since 1970 at which it ends.
+    /// When the grant expires, by the pool's clock: seconds since 1970.
     pub expires_s: u64,
-    /// HMAC-SHA256 of the other fields, by the pool's key.
+    /// HMAC-SHA256 of the other fields, with the pool's key.
     pub mac: [u8; 32],
 }
 
-/// The right to ask how long some files are, until a time. Who may see their names may know that, as in POSIX, whether or
-/// not they may be read.
+/// Permission to read the lengths of some files, until a given time. As in POSIX, a user who may see the
+/// names may know the lengths, even without the right to read the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LengthGrant {
-    /// Seconds of the pool's clock since 1970 at which it ends.
+    /// When it expires, by the pool's clock: seconds since 1970.
     pub expires_s: u64,
-    /// HMAC-SHA256 of that and the handles, by the pool's key.
+    /// HMAC-SHA256 of the expiry and the handles, with the pool's key.
     pub mac: [u8; 32],
 }
 
-/// A request to an I/O server. It is one message, whatever it describes.
+/// A request to an I/O server. Each request is one message, however many regions it describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoRequest {
-    /// The bytes of `regions` that lie on this entry. Bytes past the end of a data file within the file read as zeros.
+    /// Reads the bytes of `regions` on this entry. Bytes past the end of a data file, but within the file,
+    /// read as zeros.
     Read {
         /// The file, on this server.
         target: Target,
-        /// The right to.
+        /// The grant for the file.
         grant: Grant,
-        /// Of the whole file.
+        /// Regions of the whole file.
         regions: Regions,
     },
-    /// The payload to the bytes of `regions` that lie on this entry.
+    /// Writes the payload to the bytes of `regions` on this entry.
     Write {
         /// The file, on this server.
         target: Target,
-        /// The right to.
+        /// The grant for the file.
         grant: Grant,
-        /// Of the whole file.
+        /// Regions of the whole file.
         regions: Regions,
     },
-    /// Answered once completed writes of the file survive power loss.
+    /// Syncs the file. The server answers once all completed writes survive power loss.
     Sync {
         /// The file, on this server.
         target: Target,
-        /// The right to.
+        /// The grant for the file.
         grant: Grant,
     },
-    /// How long the data file is.
+    /// Returns the length of the data file.
     Length {
         /// The file, on this server.
         target: Target,
-        /// The right to.
+        /// The grant for the file.
         grant: Grant,
     },
-    /// Makes the data file longer or shorter; new bytes read as zeros.
+    /// Makes the data file longer or shorter. New bytes read as zeros.
     SetLength {
         /// The file, on this server.
         target: Target,
-        /// The right to.
+        /// The grant for the file.
         grant: Grant,
-        /// Of the data file, in bytes.
+        /// Length of the data file in bytes.
         local_length: u64,
-        /// Whether the room is taken from the disk now, so that later writes cannot find it full.
+        /// Whether to allocate the disk space now, so that later writes cannot fail on a full disk.
         reserve: bool,
     },
-    /// Removes the data file, if there is one.
+    /// Removes the data file, if it exists.
     Remove {
         /// The file, on this server.
         target: Target,
-        /// The right to.
+        /// The grant for the file.
         grant: Grant,
     },
-    /// How much room is left, and what the server did so far.
+    /// Returns the server's free space and counters.
     Status,
-    /// Compares blocks with their checksums, from a place on: a bounded number of them, in the order of [`DataFile`]s.
-    /// Who holds the pool's key, or runs the server, may ask.
+    /// Compares a bounded number of blocks with their checksums, starting at `from`, in the order of
+    /// [`DataFile`]s. Allowed for holders of the pool's key and for the user who runs the server.
     Scrub {
-        /// Where the request before came to; first handle 0, byte 0.
+        /// Where the previous request stopped; initially handle 0, byte 0.
         from: ScrubPlace,
-        /// About how many, rounded up to groups of blocks; the server has a bound of its own.
+        /// Approximate number of bytes, rounded up to groups of blocks. The server has its own limit.
         most_bytes: u64,
     },
-    /// Which data files there are. Who holds the pool's key, or runs the server, may ask.
+    /// Lists the data files. Allowed for holders of the pool's key and for the user who runs the server.
     DataFiles {
-        /// The last one of the page before; handle 0 for the first page.
+        /// The last handle of the previous page; 0 for the first page.
         after: Handle,
-        /// Of a page.
+        /// Maximum number of entries of a page.
         most: u64,
     },
-    /// What there is of some data files. Who holds the pool's key, or runs the server, may ask.
+    /// Describes some data files. Allowed for holders of the pool's key and for the user who runs the server.
     Inspect {
-        /// Which, at most 1000.
+        /// The handles, at most 1000.
         handles: Vec<Handle>,
     },
-    /// How long the data files of several files are, each 0 if there is none.
+    /// Returns the lengths of the data files of several files; 0 for a file without one.
     Lengths {
-        /// All that the right is for.
+        /// All handles of the grant.
         handles: Vec<Handle>,
-        /// The right to.
+        /// The grant for their lengths.
         grant: LengthGrant,
-        /// Those that are asked for, on this server.
+        /// The requested files, on this server.
         targets: Vec<Target>,
     },
-    /// Takes part in a collective; answered once all processes do. The other requests of a collective name it by the number
-    /// in its description, which nobody else knows.
+    /// Joins a collective. The server answers once all processes have joined. The other requests identify the
+    /// collective by the number in its description, which only its processes know.
     Join {
         /// The file, on this server.
         target: Target,
-        /// The right to.
+        /// The grant for the file.
         grant: Grant,
-        /// What each process describes in the same way.
+        /// The description, which is the same from each process.
         spec: Box<CollectiveSpec>,
-        /// Which of the processes it is.
+        /// The number of the process.
         rank: u64,
-        /// Of one that writes, and may be on the server's machine.
+        /// The memory offered by a writing process that may be on the server's machine.
         memory: Option<MemoryOffer>,
     },
-    /// Answered once the server is ready for shares of a round, or, without one, once all is done and durable.
+    /// Waits for the server to be ready for shares of a round. Without a round, waits until all is done and
+    /// durable.
     Await {
-        /// Which.
+        /// The collective.
         collective: u128,
-        /// Which of the processes it is.
+        /// The number of the process.
         rank: u64,
-        /// A round in which it has a share; `None`: the end.
+        /// A round in which the process has a share; `None` for the end.
         round: Option<u64>,
     },
-    /// The payload is the share of a piece that is written.
+    /// Sends a share of a piece to write. The share is the payload.
     Give {
-        /// Which.
+        /// The collective.
         collective: u128,
-        /// Whose.
+        /// The number of the process that owns the share.
         rank: u64,
-        /// Of which piece.
+        /// The number of the piece.
         piece: u64,
-        /// How long it is.
+        /// Length of the share in bytes.
         bytes: u64,
     },
-    /// The share of a piece that is read.
+    /// Reads a share of a piece.
     Take {
-        /// Which.
+        /// The collective.
         collective: u128,
-        /// Whose.
+        /// The number of the process that owns the share.
         rank: u64,
-        /// Of which piece.
+        /// The number of the piece.
         piece: u64,
-        /// How long it is.
+        /// Length of the share in bytes.
         bytes: u64,
     },
-    /// A process cannot go on: all others are told why.
+    /// Aborts a collective after an error of one process. All others get the reason.
     Abandon {
-        /// Which.
+        /// The collective.
         collective: u128,
-        /// Whose fault it is.
+        /// The number of the failed process.
         rank: u64,
-        /// What happened to it.
+        /// The error of that process.
         error: Error,
     },
 }
 
 impl IoRequest {
-    /// Whether the payload goes with the request.
+    /// Whether the request has a payload.
     pub fn is_write(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::Give { .. })
     }
 
-    /// Whether the payload comes with the answer.
+    /// Whether the answer has a payload.
     pub fn is_read(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Take { .. })
     }
 }
 
-/// What an I/O server says of itself.
+/// An I/O server's report on itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStatus {
-    /// Bytes that can still be written.
+    /// Free disk space in bytes.
     pub free_bytes: u64,
-    /// Requests answered, of all kinds.
+    /// Answered requests of all kinds.
     pub requests: u64,
-    /// Bytes sent to readers.
+    /// Bytes sent to clients.
     pub bytes_read: u64,
-    /// Bytes taken from writers.
+    /// Bytes received from clients.
     pub bytes_written: u64,
-    /// Those of them that the server read from the memory of processes itself.
+    /// The part of `bytes_written` that the server read directly from the memory of processes.
     pub direct_bytes: u64,
-    /// Blocks whose checksum was found wrong.
+    /// Blocks with a wrong checksum.
     pub damaged_blocks: u64,
-    /// Files of which regions were noted as being written when the server started.
+    /// Files with logged regions (unfinished writes) when the server started.
     pub noted_files: u64,
-    /// Whether the log can be written; if not, since the disk is full, nothing else is written either.
+    /// Whether the log is writable. If it is not, because the disk is full, the server refuses all writes.
     pub is_writable: bool,
 }
 
 /// The answer of an I/O server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoReply {
-    /// Done; of a read, the bytes are the payload.
+    /// The request succeeded. For a read, the bytes are the payload.
     Done,
-    /// Of a length or a sync: of a data file, in bytes. Of a sync, what it had when that began, and now has durably.
+    /// Length of a data file in bytes, for `Length` and `Sync`. For a sync: the length when the sync began,
+    /// which is now durable.
     Length(u64),
-    /// Of the server.
+    /// For `Status`.
     Status(IoStatus),
-    /// Not done.
+    /// The request failed.
     Failed(Error),
-    /// Of `Scrub`.
+    /// For `Scrub`.
     Scrubbed(Box<Scrubbed>),
-    /// Of `DataFiles`.
+    /// For `DataFiles`.
     DataFiles {
-        /// In their order.
+        /// The data files, in their order.
         files: Vec<DataFile>,
-        /// Whether there are more after them.
+        /// Whether more follow.
         more: bool,
     },
-    /// Of `Inspect`, in the order of the handles.
+    /// For `Inspect`, in the order of the handles.
     Inspected(Vec<Inspection>),
-    /// Of a read, a length or a sync: the server has no data file of it, since nothing was written to it, since the file was
-    /// removed, or since it is lost, which the manager knows. A read gives zeros, which are not sent.
+    /// For a read, a length or a sync: the server has no data file of this file. Either nothing was written
+    /// to it, or the file was removed, or the data file is lost, which the manager knows. The result of a
+    /// read is zeros, which are not sent.
     Absent,
-    /// Of several data files, in bytes, in the order of the request.
+    /// For `Lengths`: lengths of data files in bytes, in the order of the request.
     Lengths(Vec<u64>),
-    /// Of `Join`: done, and the server reads from the memory that was offered what lies there in long runs. No messages are
-    /// exchanged about these shares.
+    /// For `Join`: the request succeeded, and the server reads long runs directly from the offered memory.
+    /// Client and server exchange no messages about these shares.
     ReadsMemory,
 }

@@ -1,18 +1,18 @@
-//! The seam for room that a metadata store keeps on its disk.
+//! The trait for disk space that a metadata store reserves.
 
 use crate::Result;
 
-/// Room on one disk, part of which can be kept in a file until it is needed.
+/// Space on one disk, part of which a file can reserve until it is needed.
 pub trait Room: Send {
-    /// Bytes that can be written now.
+    /// Free space in bytes.
     fn free_bytes(&self) -> Result<u64>;
 
-    /// Bytes of the whole disk.
+    /// Size of the disk in bytes.
     fn total_bytes(&self) -> Result<u64>;
 
-    /// Takes so many bytes from the disk, and keeps them.
+    /// Reserves `bytes` bytes of the disk.
     fn keep(&mut self, bytes: u64) -> Result<()>;
 
-    /// Gives back what is kept, if anything is.
+    /// Releases the reserved space, if any.
     fn release(&mut self) -> Result<()>;
 }

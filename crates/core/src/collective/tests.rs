@@ -1,4 +1,4 @@
-//! The plan against the definition of what it plans.
+//! Tests of the plan against its definition.
 
 use super::*;
 use crate::{ChunkOrder, Distribution, ElementBox};
@@ -38,14 +38,14 @@ fn elements(tile: &Tile) -> Vec<(u64, Vec<u64>)> {
     found
 }
 
-/// The indices of an array, the last dimension fastest.
+/// All indices of an array, with the last dimension fastest.
 fn indices(shape: &[u64]) -> Vec<Vec<u64>> {
     shape.iter().fold(vec![vec![]], |found, &n| {
         found.iter().flat_map(|at| (0..n).map(move |i| [at.as_slice(), &[i]].concat())).collect()
     })
 }
 
-/// Who has an element, and where in his memory, by the definition: (rank, part, index).
+/// The owner of an element and its place in the owner's memory, by the definition: (rank, part, index).
 fn owner(schema: &MemorySchema, shape: &[u64], at: &[u64]) -> Option<(u64, usize, Vec<u64>)> {
     match schema {
         MemorySchema::Mesh { mesh, dims } => {
@@ -92,8 +92,8 @@ fn schema(dims: usize) -> impl Strategy<Value = (u64, MemorySchema)> {
     })
 }
 
-/// Boxes of three processes: the array cut in two along one dimension, and one of the halves along another one; some of
-/// them left out.
+/// Boxes of three processes: the array cut in two along one dimension, and one half along another. Some boxes
+/// have no owner.
 fn boxes(shape: Vec<u64>) -> impl Strategy<Value = (u64, MemorySchema)> {
     let dims = shape.len();
     (0..dims, 0..dims, any::<u64>(), any::<u64>(), vec(0_usize..4, 3)).prop_map(
@@ -110,7 +110,7 @@ fn boxes(shape: Vec<u64>) -> impl Strategy<Value = (u64, MemorySchema)> {
             let (left, right) = split(&high, b, second);
             let mut own = vec![vec![]; 3];
             for (area, owner) in [low, left, right].into_iter().zip(owners) {
-                // The fourth is nobody.
+                // Owner 3 stands for no process.
                 if let Some(own) = own.get_mut(owner) {
                     own.push(area);
                 }
@@ -164,7 +164,7 @@ fn case() -> impl Strategy<Value = (GridSpec, Stripes, u64, MemorySchema)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Every element is in one share of one piece, at the byte where the grid and the stripes have it.
+    /// Every element is in one share of one piece, at the byte that the grid and the stripes give.
     #[test]
     fn shares_are_a_gather_and_scatter((grid, stripes, ranks, schema) in case(), piece_items in 1_u64..20) {
         let mut plan = CollectivePlan::new(&spec(grid.clone(), ranks, schema.clone()), stripes).unwrap();
@@ -234,7 +234,7 @@ proptest! {
 
 #[test]
 fn large_chunks_are_cut_into_pieces_and_rounds() {
-    // 24 MiB in chunks of 12 MiB, one on each of two servers; two processes with half the columns each.
+    // 24 MiB in chunks of 12 MiB, one on each of two servers. Each of two processes has half of the columns.
     let grid = GridSpec {
         shape: vec![4096, 768],
         chunk: vec![2048, 768],
@@ -252,7 +252,7 @@ fn large_chunks_are_cut_into_pieces_and_rounds() {
     assert_eq!(plan.rounds_of(1, 1), [(0, (0..8).collect()), (1, (8..12).collect())]);
     assert!(plan.rounds_of(1, 2).is_empty());
     let share = plan.share(&plan.piece(1, 3), 1);
-    // 170 whole rows of 6 KiB from row 512 on, and 4 KiB of the next.
+    // 170 whole rows of 6 KiB, from row 512, and 4 KiB of the next row.
     assert_eq!(share.bytes, 170 * 3072 + 1024);
     assert_eq!(share.tiles.len(), 2);
 }

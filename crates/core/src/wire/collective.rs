@@ -49,7 +49,7 @@ choice!(StorageOrder {
 });
 
 impl Record for ChunkOrder {
-    /// By its name, and the chunks of a block, as in the metadata of arrays.
+    /// Its name and the shape of a block in chunks, as in the metadata of arrays.
     fn put(&self, to: &mut Vec<u8>) {
         self.name().to_string().put(to);
         self.block_chunks().map(<[u64]>::to_vec).put(to);

@@ -1,38 +1,39 @@
-//! The header of a frame: what it is, how long it is, and checksums of all of it.
+//! The header of a frame: kind, lengths, and checksums of the whole frame.
 
 use crate::{Error, ErrorKind, Result, crc32c};
 
 /// The first bytes of every frame, in every version.
 pub const MAGIC: [u8; 4] = *b"OUTC";
 
-/// The version of the protocol that is spoken here. It follows [`MAGIC`] in every version.
+/// The protocol version of this code. It follows [`MAGIC`] in every version.
 pub const VERSION: u16 = 6;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 48;
 
-/// Most bytes of a control part: four million regions.
+/// Maximum bytes of a control part: four million regions.
 pub const MAX_CONTROL_BYTES: u32 = 64 << 20;
 
-/// Most bytes of a payload. Servers may take less, and say so in their welcome.
+/// Maximum bytes of a payload. A server may accept less, and says so in its welcome.
 pub const MAX_PAYLOAD_BYTES: u64 = 1 << 30;
 
-/// Most runs of bytes that one request describes, wherever they lie: a server looks at all of them to find its own.
+/// Maximum number of runs that one request describes, on any servers. Each server walks all of them to find
+/// its own.
 pub const MAX_RUNS: u64 = 1 << 20;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Kind {
-    /// The first of a client.
+    /// The first frame of a client.
     Hello = 1,
-    /// What a server asks of a client, and its own proof.
+    /// The server's challenge to a client, with its own proof.
     Challenge = 2,
     /// The client's proof.
     Proof = 3,
     /// The connection is open for requests.
     Welcome = 4,
-    /// It is not, or not any more.
+    /// The connection is refused or closed.
     Refused = 5,
     /// A request to an I/O server.
     IoRequest = 6,
@@ -42,7 +43,7 @@ pub enum Kind {
     ManagerRequest = 8,
     /// Its answer.
     ManagerReply = 9,
-    /// A server works on requests of this connection and has no answer yet.
+    /// The server is working on requests of this connection and has no answer yet.
     Working = 10,
 }
 
@@ -65,19 +66,19 @@ impl Kind {
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// Which request; 0 where there is none. A request that is sent again keeps its number.
+    /// The number of the request; 0 in frames without one. A retry keeps its number.
     pub request: u64,
-    /// Of a request: the client will not send those with lower numbers again. 0 in other frames.
+    /// In a request: the client will not retry requests with lower numbers. 0 in other frames.
     pub settled: u64,
     /// Bytes of the control part.
     pub control_bytes: u32,
-    /// Its CRC-32C.
+    /// CRC-32C of the control part.
     pub control_crc: u32,
     /// Bytes of the payload.
     pub payload_bytes: u64,
-    /// Its CRC-32C.
+    /// CRC-32C of the payload.
     pub payload_crc: u32,
 }
 
@@ -100,7 +101,7 @@ impl Header {
         HEADER_BYTES as u64 + u64::from(self.control_bytes) + self.payload_bytes
     }
 
-    /// As bytes. Refuses a frame that is too long.
+    /// Encodes the header. Refuses a frame that is too long.
     pub fn encode(&self) -> Result<[u8; HEADER_BYTES]> {
         self.check_lengths()?;
         let mut bytes = [0; HEADER_BYTES];
@@ -118,7 +119,7 @@ impl Header {
         Ok(bytes)
     }
 
-    /// From bytes. What another version means is not guessed.
+    /// Decodes a header. Refuses other versions.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self> {
         if bytes[..4] != MAGIC {
             return Err(Error::new(

@@ -1,44 +1,44 @@
-//! How a connection begins: who is who, and that both have the key.
+//! The start of a connection: both sides identify themselves and prove that they have the key.
 
 use std::fmt;
 
 use crate::wire::record::{choice, structure};
 use crate::{Error, Incarnation, ServerId};
 
-/// With what a client proves who it is.
+/// The means by which a client proves its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
-    /// The pool's key: the client may be whom it says.
+    /// The pool's key: the client may claim any identity.
     Pool,
-    /// A key derived from it for the user, the group ids and the name that the client says.
+    /// A key derived from it for the user, group ids and name that the client claims.
     User,
-    /// By what the operating system says of the other end of a UNIX socket.
+    /// The operating system's report on the peer of a UNIX socket.
     Peer,
 }
 
 /// The first record of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Made at random by the client when it begins; all its connections have the same.
+    /// A random number that the client creates at its start. All its connections have the same.
     pub client: u128,
-    /// Random.
+    /// A random nonce.
     pub nonce: [u8; 32],
-    /// With what it proves who it is.
+    /// The client's means of proof.
     pub key: KeyKind,
     /// The user's name.
     pub name: String,
     /// The user id.
     pub uid: u32,
-    /// The group ids, the main one first.
+    /// The group ids, with the main one first.
     pub gids: Vec<u32>,
 }
 
-/// What a server is.
+/// The role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The manager of its pool.
     Manager,
-    /// An I/O server of it.
+    /// An I/O server of its pool.
     IoServer(ServerId),
 }
 
@@ -54,9 +54,9 @@ impl fmt::Display for Role {
 /// The answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// Random.
+    /// A random nonce.
     pub nonce: [u8; 32],
-    /// What the server is.
+    /// The role of the server.
     pub role: Role,
     /// HMAC-SHA256 of the records so far, by the key; zeros without one.
     pub proof: [u8; 32],
@@ -72,18 +72,18 @@ pub struct Proof {
 /// The connection is open for requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Most bytes of a request's payload, and of its answer's.
+    /// Maximum bytes of a request's payload, and of its answer's.
     pub payload_bytes: u64,
-    /// Milliseconds after which the server says that it is still at work.
+    /// Milliseconds after which the server reports that it is still working.
     pub working_ms: u32,
-    /// This run of the server. All answers over the connection are its.
+    /// This run of the server. All answers on the connection come from it.
     pub incarnation: Incarnation,
 }
 
 /// The connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Why.
+    /// The reason.
     pub error: Error,
 }
 

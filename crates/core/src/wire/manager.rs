@@ -1,4 +1,4 @@
-//! Messages of clients and the manager as bytes.
+//! Messages between clients and the manager as bytes.
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{

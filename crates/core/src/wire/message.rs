@@ -1,4 +1,4 @@
-//! Messages of clients and I/O servers as bytes, and what all messages are made of.
+//! Messages between clients and I/O servers as bytes, and the building blocks of all messages.
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
@@ -73,7 +73,7 @@ impl Record for Stripes {
 }
 
 impl Record for ErrorKind {
-    /// By name: a kind that is new to who reads it is an error all the same.
+    /// Encodes the name: a reader that does not know a kind still gets an error.
     fn put(&self, to: &mut Vec<u8>) {
         to.push(self.name().len() as u8);
         to.extend_from_slice(self.name().as_bytes());

@@ -1,6 +1,6 @@
-//! What goes over a connection, byte for byte: frames, and the records in them. docs/protocol.md is this in words.
+//! The bytes of a connection: frames and their records. docs/protocol.md describes them in words.
 //!
-//! A frame is a [`Header`], a control part, which is one [`Record`], and a payload, which is bytes of a file.
+//! A frame consists of a [`Header`], a control part, which is one [`Record`], and a payload of file bytes.
 
 mod collective;
 mod header;

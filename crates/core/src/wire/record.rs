@@ -1,29 +1,29 @@
-//! Records as bytes: numbers are little-endian, counts come before what they count.
+//! Records as bytes: numbers are little-endian, and a count precedes its entries.
 
 use crate::{Error, ErrorKind, Result};
 
-/// Most entries of a list that takes more than [`MOST_MEMORY_PER_BYTE`] bytes of memory for each of its bytes. A
-/// message of nothing but one-byte entries would take a hundred times its length.
+/// Maximum number of entries of a list whose memory exceeds [`MOST_MEMORY_PER_BYTE`] times its encoded bytes.
+/// Without this limit, a message of one-byte entries would take a hundred times its length.
 const MOST_SHORT_ENTRIES: usize = 1 << 16;
 const MOST_MEMORY_PER_BYTE: usize = 4;
 
-/// Something that has a form in bytes.
+/// A type with an encoding in bytes.
 pub trait Record: Sized {
-    /// Appends the bytes.
+    /// Appends the encoding.
     fn put(&self, to: &mut Vec<u8>);
 
-    /// Takes the bytes from the front of what is left.
+    /// Decodes a value from the front of the remaining bytes.
     fn take(from: &mut Source<'_>) -> Result<Self>;
 }
 
-/// A record as bytes.
+/// Encodes a record.
 pub fn encode<R: Record>(record: &R) -> Vec<u8> {
     let mut bytes = Vec::new();
     record.put(&mut bytes);
     bytes
 }
 
-/// A record from all of `bytes`.
+/// Decodes a record from all of `bytes`.
 pub fn decode<R: Record>(bytes: &[u8]) -> Result<R> {
     let mut source = Source { left: bytes };
     let record = R::take(&mut source)?;
@@ -33,14 +33,14 @@ pub fn decode<R: Record>(bytes: &[u8]) -> Result<R> {
     }
 }
 
-/// What is left of the bytes of a record.
+/// The remaining bytes of a record.
 #[derive(Debug)]
 pub struct Source<'a> {
     left: &'a [u8],
 }
 
 impl<'a> Source<'a> {
-    /// Whether nothing is left.
+    /// Whether no bytes remain.
     pub fn is_empty(&self) -> bool {
         self.left.is_empty()
     }
@@ -54,7 +54,7 @@ impl<'a> Source<'a> {
         Ok(front)
     }
 
-    /// How many things follow, of at least `least_bytes` each.
+    /// The number of the following entries, of at least `least_bytes` each.
     pub(crate) fn count(&mut self, least_bytes: usize) -> Result<usize> {
         let count = u64::take(self)?;
         match usize::try_from(count) {
@@ -168,7 +168,7 @@ impl<R: Record> Record for Vec<R> {
                 from.left.len()
             )));
         }
-        // A count is a claim: memory beyond the bytes that are there is taken as records turn up.
+        // The count is untrusted: reserve memory only for the bytes that are there, and let the list grow.
         let mut records = Self::with_capacity(count.min(from.left.len() / size_of::<R>().max(1)));
         for _ in 0..count {
             records.push(R::take(from)?);
@@ -188,7 +188,7 @@ impl<A: Record, B: Record> Record for (A, B) {
     }
 }
 
-/// A structure: its fields in this order.
+/// Implements `Record` for a structure: its fields in this order.
 macro_rules! structure {
     ($type:ident { $($field:tt),* $(,)? }) => {
         impl crate::wire::Record for $type {
@@ -203,7 +203,7 @@ macro_rules! structure {
     };
 }
 
-/// One of several: a byte that says which, then its fields in this order.
+/// Implements `Record` for an enum: a tag byte for the variant, then its fields in this order.
 macro_rules! choice {
     ($type:ident { $($tag:literal = $variant:ident $({ $($field:ident),* })? $(($inner:ident))?),* $(,)? }) => {
         impl crate::wire::Record for $type {

@@ -1,9 +1,9 @@
-//! Regions as bytes: 16 for each run, and 16 more for each stride.
+//! Regions as bytes: 16 bytes for each run, and 16 more for each stride.
 
 use crate::wire::record::{Record, Source, damaged};
 use crate::{Level, MAX_LEVELS, Nested, Regions, Result};
 
-/// In the offset of a nested stride: its levels follow. No offset is that large.
+/// A flag in the offset of a nested stride: levels follow. No offset is that large.
 const HAS_LEVELS: u64 = 1 << 63;
 
 impl Record for Regions {
