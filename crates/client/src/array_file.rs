@@ -1,4 +1,4 @@
-//! The elements of one array on a volume: boxes of it read and written in the background.
+//! The elements of one array on a volume: boxes read and written in the background.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,35 +18,35 @@ use crate::shards::Shards;
 use crate::ticket::after;
 use crate::{Span, SpanKind, Ticket, Trace};
 
-/// Most bytes of one request, and of a bounce buffer.
+/// Maximum bytes of one request, and of a bounce buffer.
 pub(crate) const MAX_PIECE_BYTES: u64 = 4 << 20;
-/// Most runs of a file in one request to a plain disk, which takes each by itself.
+/// Maximum number of file runs in one request to a plain disk, which takes each run separately.
 const MAX_EXTENTS: u64 = 4096;
-/// Most of them in one request to a pool, whose servers take no more in a message.
+/// Maximum number of file runs in one request to a pool; its servers accept no more in a message.
 const MAX_GATHERED_EXTENTS: u64 = 1 << 20;
 const MAX_BOUNCE_BUFFERS: usize = 4;
 
-/// Where the elements of a box lie in memory: `origin` is the byte of the first one.
+/// The place of a box's elements in memory.
 #[derive(Clone)]
 pub struct Memory {
     /// The block.
     pub block: Arc<Block>,
     /// Byte of the box's first element in the block.
     pub origin: usize,
-    /// Bytes from one element to the next, along each dimension.
+    /// Distance in bytes between elements along each dimension.
     pub strides: Vec<i64>,
 }
 
-/// What an [`ArrayFile`] may take for itself.
+/// The memory that an [`ArrayFile`] may use.
 #[derive(Clone)]
 pub struct MemoryUse {
-    /// The budget that bounce buffers count against.
+    /// The arena whose budget limits the bounce buffers.
     pub arena: Arena,
-    /// Most bytes of them.
+    /// Maximum bytes of bounce buffers.
     pub bounce_bytes: usize,
 }
 
-/// Exact counts of what was moved.
+/// Exact counts of transfers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes read from files, gaps and padding included.
@@ -74,23 +74,24 @@ pub struct ArrayFile {
     pub(crate) shards: Arc<Shards>,
     pub(crate) align: u64,
     pub(crate) memory_align: u64,
-    /// Most bytes of a piece that goes through a bounce buffer.
+    /// Maximum bytes of a piece in a bounce buffer.
     pub(crate) bounce_piece: u64,
     pub(crate) bounce: BouncePool,
-    /// How boxes are cut.
+    /// Limits for cutting boxes into pieces.
     pub(crate) limits: Limits,
-    /// Whether one request may be for several pieces.
+    /// Whether one request may cover several pieces.
     pub(crate) gathers: bool,
     pub(crate) counters: AtomicCounters,
     trace: Option<(Trace, u32)>,
-    /// The last unfinished write of each slot: what touches the slot later waits for it.
+    /// The last unfinished write of each slot. Later requests for the slot wait for it.
     pub(crate) writers: Mutex<HashMap<Slot, Ticket>>,
 }
 
 impl ArrayFile {
-    /// Makes the shard files of a new array below the directory `path`, each with its index; with `reserve` their
-    /// room is taken from the disk now. Where they go round several disks, these are at most `stripe_count`. A block of
-    /// chunks lies on one of them whole, and what follows the last block on the last of them.
+    /// Creates the shard files of a new array below the directory `path`, each with its index. With
+    /// `reserve`, their disk space is allocated now. On several disks, each file is striped over at most
+    /// `stripe_count` of them. Each block of chunks lies on one disk; the bytes after the last block lie on
+    /// the last disk.
     pub fn create(
         volume: &Arc<dyn Volume<Buffer = Region>>,
         path: &str,
@@ -120,7 +121,7 @@ impl ArrayFile {
         })
     }
 
-    /// Gives existing shard files another layout: their new length and index. Elements stay where they are.
+    /// Gives existing shard files another layout: a new length and index. Elements stay in place.
     pub fn adopt(volume: &Arc<dyn Volume<Buffer = Region>>, path: &str, grid: &ChunkGrid) -> Result<()> {
         let mode = OpenMode::Resize { length: grid.shard_bytes(), reserve: true };
         Self::lay_out(volume, path, grid, &|key| volume.open(key, mode))
@@ -185,12 +186,12 @@ impl ArrayFile {
         };
         let alignment = file.shards.alignment();
         (file.align, file.memory_align) = (alignment.offset_bytes, alignment.memory_bytes);
-        // A bounce buffer holds a piece, or several, and rounding to whole blocks at both ends.
+        // A bounce buffer has space for a piece, or several, and for rounding to whole blocks at both ends.
         let largest = if file.gathers { file.grid.shard_bytes() } else { file.grid.slot_bytes() };
         let wanted = MAX_PIECE_BYTES.min(largest) + 2 * file.align;
         let buffer = wanted.min((memory.bounce_bytes as u64).max(4 * file.align)).next_multiple_of(4096);
         file.bounce_piece = (buffer - 2 * file.align).max(1);
-        // What is read with its gaps comes through a buffer, piece by piece: for a few runs at a time that is not worth it.
+        // Reads with gaps go through a buffer, piece by piece. With few runs in a buffer, that would not pay.
         file.limits.read_gap_bytes = preference.read_gap_bytes.min(file.bounce_piece / 4);
         let most = (memory.bounce_bytes as u64 / buffer).clamp(1, MAX_BOUNCE_BUFFERS as u64) as usize;
         file.bounce = BouncePool::new(memory.arena, buffer as usize, most);
@@ -202,13 +203,13 @@ impl ArrayFile {
         &self.grid
     }
 
-    /// How reads grow: a gap of so many bytes, or of a quarter of a buffer, is read with what lies around it, and what goes
-    /// through a buffer begins and ends on a block of so many.
+    /// The granularity of reads: the largest gap in bytes that a read includes (it is at most a quarter of a
+    /// buffer), and the block size in bytes to which a read through a buffer is rounded.
     pub fn read_granularity(&self) -> (u64, u64) {
         (self.volume.preference().read_gap_bytes, self.align)
     }
 
-    /// What was moved so far.
+    /// The counts so far.
     pub fn counters(&self) -> Counters {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         Counters {
@@ -219,9 +220,9 @@ impl ArrayFile {
         }
     }
 
-    /// Starts moving a box between the array and `memory`. What touches a chunk waits for earlier unfinished writes
-    /// to that chunk, so requests take effect in the order of their submission; only overwriting memory or elements
-    /// that an unfinished read still needs is left to the caller to avoid.
+    /// Starts moving a box between the array and `memory`. A request that touches a chunk waits for earlier
+    /// unfinished writes to that chunk, so requests take effect in the order of their submission. The caller
+    /// must not overwrite memory or elements that an unfinished read still needs.
     pub fn submit(
         self: &Arc<Self>,
         operation: Operation,
@@ -244,7 +245,7 @@ impl ArrayFile {
         Ok(planned.into_iter().zip(shares).collect())
     }
 
-    /// Starts moving pieces, and reading short runs, which one ticket is for.
+    /// Starts moving pieces and reading short runs, with one ticket for all.
     pub(crate) fn submit_pieces(
         self: &Arc<Self>,
         operation: Operation,
@@ -271,7 +272,7 @@ impl ArrayFile {
         Ok(ticket)
     }
 
-    /// Starts reading a whole chunk's slot, as it is on disk, to the start of `block`.
+    /// Starts reading a whole chunk's slot, as it is on disk, into the start of `block`.
     pub(crate) fn submit_slot(self: &Arc<Self>, chunk: &[u64], block: Arc<Block>) -> Result<Ticket> {
         let slot = self.grid.locate(chunk);
         let bytes = self.slot_read_bytes();
@@ -292,12 +293,13 @@ impl ArrayFile {
         Ok(ticket)
     }
 
-    /// Bytes that [`Self::submit_slot`] reads: the chunk, rounded up to the disk's alignment where its slot allows.
+    /// Bytes that [`Self::submit_slot`] reads: the chunk, rounded up to the disk's alignment if its slot
+    /// allows that.
     pub(crate) fn slot_read_bytes(&self) -> usize {
         self.grid.chunk_bytes().next_multiple_of(self.align).min(self.grid.slot_bytes()) as usize
     }
 
-    /// Starts making completed writes durable, after the unfinished ones.
+    /// Starts a sync of completed writes, after the unfinished writes have completed.
     pub fn submit_sync(self: &Arc<Self>) -> Ticket {
         let shards = self.shards.pin_unsynced();
         let ticket = Ticket::new(shards.len());
@@ -351,7 +353,7 @@ impl ArrayFile {
         after(&before, start);
     }
 
-    /// Has requests for `slots` wait for a write until its ticket is done.
+    /// Makes later requests for `slots` wait for a write, until its ticket is done.
     pub(crate) fn write_before_others(
         self: &Arc<Self>,
         mut writers: MutexGuard<'_, HashMap<Slot, Ticket>>,
@@ -375,7 +377,7 @@ impl ArrayFile {
         }));
     }
 
-    /// A request for bytes that follow each other, or for none.
+    /// Requests contiguous bytes, or none.
     pub(crate) fn move_bytes(
         self: &Arc<Self>,
         operation: Operation,
@@ -390,7 +392,7 @@ impl ArrayFile {
         }
     }
 
-    /// One request to the volume, counted and traced.
+    /// Sends one request to the volume, and counts and traces it.
     pub(crate) fn move_regions(
         self: &Arc<Self>,
         operation: Operation,
@@ -401,7 +403,7 @@ impl ArrayFile {
     ) {
         let bytes = region.len() as u64;
         let first = regions.parts().first().map_or(0, |first| first.offset);
-        // Where the volume does not gather, each run is a request to a disk.
+        // If the volume does not gather, each run is a request to a disk.
         let runs = if !self.gathers && regions.run_count() > 1 {
             regions.runs().collect()
         } else {
@@ -440,7 +442,7 @@ impl ArrayFile {
                         bytes,
                     }));
                 }
-                // Who learns that the work is done may count on its memory being free.
+                // The caller may reuse the memory as soon as it learns that the work is done.
                 drop(completion.buffer);
                 done(completion.result.map(|_| ()));
             }),

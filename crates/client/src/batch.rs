@@ -1,4 +1,5 @@
-//! Many extents by one request: run by run where the runs of memory are few, else through a bounce buffer.
+//! Batches of extents in one request: in place if they have few runs of memory, otherwise through a bounce
+//! buffer.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub(crate) type Share = (Piece, Memory);
 struct Runs {
     count: u64,
     block: Option<Arc<Block>>,
-    /// There are gaps between them in the file, or they are of several blocks.
+    /// Whether the runs have gaps in the file, or lie in several blocks.
     are_apart: bool,
 }
 
@@ -33,15 +34,15 @@ impl Runs {
         }
     }
 
-    /// Whether a request can take them as they are.
+    /// Whether a request can take the runs in place.
     fn are_few(&self) -> bool {
         self.count <= MAX_SEGMENTS && !self.are_apart
     }
 }
 
 impl ArrayFile {
-    /// Pieces that one request each is for: of one shard, no more bytes together than a bounce buffer holds, or else
-    /// few runs of memory. Where the volume does not gather, each is by itself.
+    /// Groups pieces into batches of one request each. A batch belongs to one shard, and has at most the
+    /// bytes of a bounce buffer, or few runs of memory. If the volume does not gather, each piece is a batch.
     pub(crate) fn batches(&self, operation: Operation, shares: Vec<Share>) -> Vec<Vec<Share>> {
         let mut cut = Vec::with_capacity(shares.len());
         for (piece, memory) in shares {
@@ -56,7 +57,8 @@ impl ArrayFile {
         if !self.gathers {
             return cut.into_iter().map(|share| vec![share]).collect();
         }
-        // Of two writes to the same bytes at once, one stays if the regions of each ascend.
+        // If the regions of each request ascend, two concurrent writes to the same bytes leave one of them
+        // intact.
         cut.sort_by_key(|(piece, _)| (piece.shard, piece.file_offset));
         let (mut batches, mut batch, mut bytes, mut extents) = (Vec::new(), Vec::<Share>::new(), 0, 0);
         let mut runs = Runs::default();
@@ -111,7 +113,7 @@ impl ArrayFile {
                 let file = self.clone();
                 self.bounce.acquire(Box::new(move |block| match block {
                     Err(error) => {
-                        // Who learns that the work is done may count on its memory being free.
+                        // The caller may reuse the memory as soon as it learns that the work is done.
                         drop(batch);
                         ticket.part_done(Err(error));
                     }
@@ -121,14 +123,15 @@ impl ArrayFile {
         }
     }
 
-    /// Most bytes of a piece that one request can take: what a bounce buffer holds, or as many runs as are few.
+    /// Maximum bytes of a piece in one request: the size of a bounce buffer, or the largest number of runs in
+    /// place.
     fn most_bytes(&self, piece: &Piece) -> u64 {
         let as_they_are = if self.gathers && !piece.has_gaps { MAX_SEGMENTS * piece.run_bytes } else { 0 };
         as_they_are.max(self.bounce_piece)
     }
 
-    /// The memory of a batch as one region, if its runs are few, and aligned, or too small to matter, or too many
-    /// bytes for a bounce buffer.
+    /// The memory of a batch as one region, if it has few runs. The runs must be aligned, or too small to
+    /// matter, or have too many bytes for a bounce buffer.
     fn run_by_run(&self, batch: &[Share]) -> Result<Option<Region>> {
         let [(_, first), ..] = batch else { return Ok(None) };
         let runs = batch.iter().fold(Runs::default(), |runs, (piece, memory)| runs.with(piece, memory));
@@ -143,7 +146,7 @@ impl ArrayFile {
         Region::new(first.block.clone(), segments).map(Some)
     }
 
-    /// Moves a batch through a bounce buffer, in which its extents follow each other.
+    /// Moves a batch through a bounce buffer, where its extents are contiguous.
     fn launch_gathered(
         self: &Arc<Self>,
         operation: Operation,
@@ -180,7 +183,7 @@ impl ArrayFile {
     }
 }
 
-/// Copies the elements of a batch to where its extents are in `block`, with zeros for the padding between them.
+/// Copies the elements of a batch to their extents in `block`. Padding between them becomes zeros.
 fn pack(batch: &[Share], block: &Block, image: &mut Region) -> Result<()> {
     let mut at = 0;
     for (piece, memory) in batch {
@@ -196,7 +199,7 @@ fn pack(batch: &[Share], block: &Block, image: &mut Region) -> Result<()> {
     Ok(())
 }
 
-/// Copies the elements of a batch from where its extents are in `block`.
+/// Copies the elements of a batch from their extents in `block`.
 fn unpack(batch: &[Share], block: &Block) -> Result<()> {
     let mut at = 0;
     for (piece, memory) in batch {
@@ -209,7 +212,7 @@ fn unpack(batch: &[Share], block: &Block) -> Result<()> {
     Ok(())
 }
 
-/// (count, bytes among the extents put together, bytes in memory) of each stride of a piece.
+/// (count, bytes among the packed extents, bytes in memory) of each stride of a piece.
 fn places(piece: &Piece) -> impl Iterator<Item = (u64, i64, i64)> + '_ {
     let mut next = piece.extent_bytes as i64;
     piece.strides.iter().enumerate().map(move |(level, stride)| {

@@ -1,4 +1,4 @@
-//! A few aligned buffers for transfers whose memory is not fit for the disk.
+//! A few aligned buffers for transfers whose memory the disk cannot use directly.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,11 @@ use outcore_memory::{Arena, Block};
 
 type Waiting = Box<dyn FnOnce(Result<Arc<Block>>) + Send>;
 
-/// Buffers of one size from an arena, at most so many; who finds none waits in line, without a thread.
+/// At most `most` buffers of one size from an arena. If none is free, a request waits in a queue, without a
+/// thread.
 ///
-/// The buffers stay with the pool, whose arena is one call's budget, except where the arena is shared by many
-/// pools (see [`Arena::short_lived`]): there they go back as soon as nobody waits for one.
+/// The pool keeps its buffers, since its arena is one call's budget. Only if many pools share the arena (see
+/// [`Arena::short_lived`]), it frees them as soon as no request waits.
 pub(crate) struct BouncePool(Arc<Shared>);
 
 struct Shared {
@@ -27,8 +28,8 @@ struct State {
     free: Vec<Arc<Block>>,
     made: usize,
     waiting: VecDeque<Waiting>,
-    /// Threads inside [`Shared::serve`]. A release from there leaves its buffer to the loop that it came from, so
-    /// that a long line of requests that fail at once does not become a deep stack.
+    /// Threads inside [`Shared::serve`]. If such a thread releases a buffer, the outer loop hands it out. So
+    /// a long queue of requests that fail immediately does not become a deep stack.
     serving: Vec<ThreadId>,
 }
 
@@ -37,7 +38,8 @@ impl BouncePool {
         Self(Arc::new(Shared { arena, buffer_bytes, most: most.max(1), state: Mutex::default() }))
     }
 
-    /// Calls `then` with a buffer, now or when one comes back; with an error if there can be none at all.
+    /// Calls `then` with a buffer, immediately or when one is released. Calls it with an error if no buffer
+    /// can exist.
     pub(crate) fn acquire(&self, then: Waiting) {
         self.0.state().waiting.push_back(then);
         self.0.serve();
@@ -54,7 +56,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands buffers to who waits until there are no more of the one or of the other.
+    /// Hands buffers to waiting requests until either run out.
     fn serve(self: &Arc<Self>) {
         let this_thread = thread::current().id();
         loop {
@@ -79,7 +81,7 @@ impl Shared {
         }
     }
 
-    /// A buffer, or the reason that there can be none; `None`: one will come back.
+    /// A buffer, or the reason why none can exist. `None` means that a buffer will be released later.
     fn buffer(self: &Arc<Self>, state: &mut State) -> Option<Result<Arc<Block>>> {
         if let Some(block) = state.free.pop() {
             return Some(Ok(block));
@@ -111,7 +113,7 @@ mod tests {
 
     const BYTES: usize = 4096;
 
-    /// Asks for a buffer; what comes is in the receiver when it comes.
+    /// Requests a buffer. The receiver gets it when it is available.
     fn ask(pool: &BouncePool) -> mpsc::Receiver<Result<Arc<Block>>> {
         let (sender, receiver) = mpsc::channel();
         pool.acquire(Box::new(move |block| drop(sender.send(block))));

@@ -1,4 +1,4 @@
-//! What a user of a volume needs: arrays as boxes of elements, scheduled streams, and a trace of what was moved.
+//! The API of a volume's user: arrays as boxes of elements, scheduled streams, and a trace of the transfers.
 
 mod array_file;
 mod batch;

@@ -8,14 +8,14 @@ use outcore_core::{
 };
 use outcore_disk::{Directory, LocalDisk};
 
-/// A plain directory; each file a plain file on one disk.
+/// A plain directory. Each file is a plain file on one disk.
 pub struct LocalVolume<D = LocalDisk> {
     directory: Directory,
     disk: Arc<D>,
 }
 
 impl LocalVolume<LocalDisk> {
-    /// The directory `root`, with `threads` requests in work at once.
+    /// Opens the directory `root`, with at most `threads` concurrent requests.
     pub fn open_directory(root: &str, threads: usize) -> Result<Self> {
         let directory = Directory::new(root)?;
         let disk = LocalDisk::new(directory.clone(), threads)?;
@@ -24,13 +24,13 @@ impl LocalVolume<LocalDisk> {
 }
 
 impl<D: Disk> LocalVolume<D> {
-    /// The names of `directory`, the bytes through `disk`, which must serve the same directory.
+    /// A volume with the names of `directory` and the bytes of `disk`, which must serve the same directory.
     pub fn new(directory: Directory, disk: D) -> Self {
         Self { directory, disk: Arc::new(disk) }
     }
 }
 
-/// One volume request, whose parts are done one by one.
+/// One volume request, whose parts are separate disk requests.
 struct Join<D: Disk> {
     disk: Arc<D>,
     file: FileId,
@@ -51,7 +51,8 @@ impl<D: Disk + 'static> Join<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request for a run, of which `moved` bytes are done, for the disk: `buffer` is that of the whole request.
+    /// The disk request for the rest of a run after `moved` bytes. `buffer` is the buffer of the whole
+    /// request.
     fn part(
         self: &Arc<Self>,
         mut buffer: D::Buffer,
@@ -66,7 +67,7 @@ impl<D: Disk + 'static> Join<D> {
         let done: OnDone<D::Buffer> = Box::new(move |completion| {
             let started_ns = first_started_ns.unwrap_or(completion.started_ns);
             let finished_ns = completion.finished_ns.max(started_ns);
-            // The join has the whole buffer; the views of this part are gone before it hands that back.
+            // The join owns the whole buffer. Drop the views of this part before the join returns it.
             drop(completion.buffer);
             let asked = run.length as usize - moved;
             let result = match completion.result {
@@ -80,9 +81,9 @@ impl<D: Disk + 'static> Join<D> {
         (Request { file: self.file, operation: self.operation, offset, buffer }, done)
     }
 
-    /// Asks for the rest of a run after a short transfer.
+    /// Requests the rest of a run after a short transfer.
     fn go_on(self: &Arc<Self>, run: Run, moved: usize, started_ns: u64) {
-        // It is there until the last part is done.
+        // The join owns the buffer until the last part is done.
         let whole = self.lock().end.as_ref().map(|(buffer, _)| buffer.clone());
         if let Some(whole) = whole {
             let (request, done) = self.part(whole, run, moved, Some(started_ns));
@@ -163,7 +164,7 @@ impl<D: Disk + 'static> Volume for LocalVolume<D> {
         };
         let join = Arc::new(Join { disk: self.disk.clone(), file, operation, state: Mutex::new(state) });
         let parts = runs.into_iter().map(|run| join.part(buffer.clone(), run, 0, None)).collect();
-        // Who is handed the whole buffer back has the last view of it.
+        // Drop this view, so that the receiver of the whole buffer has the only one.
         drop(buffer);
         self.disk.submit_all(parts);
     }

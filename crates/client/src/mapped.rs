@@ -1,4 +1,5 @@
-//! Boxes read and written while the caller waits, through the page cache where the volume has one: plain indexing.
+//! Boxes read and written while the caller waits, through the page cache if the volume has one: plain
+//! indexing.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -9,11 +10,11 @@ use outcore_memory::Region;
 
 use crate::{ArrayFile, Memory, Ticket};
 
-/// The part of a box in a chunk is one piece: a copy needs no cuts.
+/// One piece for the part of a box in a chunk: a copy needs no cuts.
 const UNCUT: Limits =
     Limits { piece_bytes: u64::MAX, read_gap_bytes: u64::MAX, gather_bytes: 0, piece_extents: 1 };
 
-/// The short runs of a box in a chunk are one piece, and each longer run is one.
+/// One piece for all short runs of a box in a chunk, and one piece for each longer run.
 const SHORT: Limits = Limits {
     piece_bytes: u64::MAX,
     read_gap_bytes: 0,
@@ -21,15 +22,15 @@ const SHORT: Limits = Limits {
     piece_extents: u64::MAX,
 };
 
-/// After so many runs the caller decides whether to continue writing.
+/// After this many runs the caller decides whether to continue writing.
 const ASK_AFTER_RUNS: u64 = 1 << 16;
 
-/// After so many bytes the caller decides whether to continue.
+/// After this many bytes the caller decides whether to continue.
 const ASK_AFTER_BYTES: u64 = 64 << 20;
 
 impl ArrayFile {
-    /// Reads a box. Requests read what the volume cannot copy out of the page cache; the ticket is for them. Once
-    /// `go_on`, which is called now and then, returns false, nothing more is read.
+    /// Reads a box. Requests read the parts that the volume cannot copy from the page cache; the ticket
+    /// covers those requests. Regularly calls `go_on`, and stops reading once that returns false.
     pub fn read_mapped(
         self: &Arc<Self>,
         request: &BoxRequest,
@@ -69,9 +70,9 @@ impl ArrayFile {
         self.submit_parts(Operation::Read, &left, &memory)
     }
 
-    /// Writes a box. The calling thread writes short runs itself, from where they are in memory: to hand each of them
-    /// to another thread would cost more than to write it. Requests write the rest; the tickets are for them. Once
-    /// `go_on`, which is called now and then, returns false, no more short runs are written.
+    /// Writes a box. The calling thread writes short runs directly from their place in memory: passing each
+    /// run to another thread would cost more. Requests write the rest; the tickets cover those requests.
+    /// Regularly calls `go_on`, and stops writing short runs once that returns false.
     pub fn write_short(
         self: &Arc<Self>,
         request: &BoxRequest,
@@ -102,8 +103,8 @@ impl ArrayFile {
         Ok(tickets)
     }
 
-    /// Writes the pieces of chunks that no unfinished write touches. Returns the other pieces, and those that could
-    /// not be written.
+    /// Writes the pieces of chunks without unfinished writes. Returns the other pieces, and those that it
+    /// could not write.
     fn write_now(
         self: &Arc<Self>,
         pieces: HashMap<Slot, Vec<Piece>>,
@@ -161,7 +162,7 @@ impl ArrayFile {
         self.submit_pieces(operation, parts.map(|piece| (piece, memory.clone())).collect(), Vec::new())
     }
 
-    /// Whether a write to one of these chunks is under way: requests wait for it.
+    /// Whether one of these chunks has an unfinished write, for which requests wait.
     fn are_written(&self, pieces: &[Piece]) -> bool {
         let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         let is_written = |piece| writers.get(&slot_of(piece)).is_some_and(|writer| !writer.is_done());
@@ -177,7 +178,7 @@ fn useful_bytes(pieces: &[Piece]) -> u64 {
     pieces.iter().map(Piece::useful_bytes).sum()
 }
 
-/// Pieces of a shard file, so many at a time that the caller need not wait long.
+/// Groups of pieces of a shard file, small enough that the caller does not wait long.
 fn parts(pieces: &[Piece]) -> impl Iterator<Item = &[Piece]> {
     let most = pieces.iter().map(Piece::useful_bytes).max().unwrap_or(0).max(1);
     pieces.chunks((ASK_AFTER_BYTES / most).max(1) as usize)

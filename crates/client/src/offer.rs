@@ -1,4 +1,4 @@
-//! The memory of this process, offered to servers on this machine for as long as a collective goes on.
+//! An offer of this process's memory to servers on the same machine, for the duration of a collective.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,15 +6,15 @@ use outcore_core::{MemoryOffer, OfferedArray};
 
 use crate::shares::LocalArray;
 
-/// An offer, and the number by which servers find that it is this process whose memory they read.
+/// An offer, and the nonce by which servers verify that they read the memory of this process.
 pub(crate) struct Offered {
     pub(crate) offer: MemoryOffer,
-    /// Where the offer says that it is.
+    /// The nonce, at the address in the offer.
     _nonce: Box<[u8; 16]>,
 }
 
 impl Offered {
-    /// The arrays must stay where they are until the collective is over.
+    /// Offers `arrays`, which must keep their addresses until the collective ends.
     pub(crate) fn new(arrays: &[LocalArray]) -> Self {
         let half = || u128::from(RandomState::new().hash_one(0));
         let nonce = half() << 64 | half();

@@ -1,4 +1,5 @@
-//! The way of one extent of a file: in place where the disk can use the memory as it is, else through a bounce buffer.
+//! Moves one extent of a file: in place if the disk can use the memory directly, otherwise through a bounce
+//! buffer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +9,10 @@ use outcore_memory::{Block, Level, Region, Segment, copy_strided};
 
 use crate::{ArrayFile, Memory, Ticket};
 
-/// Below this an unaligned transfer goes through the page cache; above, through an aligned buffer.
+/// A smaller unaligned transfer goes through the page cache; a larger one goes through an aligned buffer.
 pub(crate) const MIN_BOUNCE_BYTES: u64 = 64 << 10;
-/// Most runs of memory in a request without a bounce buffer: disks take about as many at once. What has more becomes
-/// several requests.
+/// Maximum number of memory runs of a request without a bounce buffer; disks accept about as many. A piece
+/// with more becomes several requests.
 pub(crate) const MAX_SEGMENTS: u64 = 256;
 
 impl ArrayFile {
@@ -50,12 +51,12 @@ impl ArrayFile {
         }
     }
 
-    /// The limits of smaller pieces.
+    /// The limits for smaller pieces.
     pub(crate) fn limited(&self, piece_bytes: u64) -> Limits {
         Limits { piece_bytes, ..self.limits }
     }
 
-    /// Moves a piece through a bounce buffer, which it fits.
+    /// Moves a piece through a bounce buffer that is large enough.
     fn launch_through(self: &Arc<Self>, operation: Operation, piece: Piece, memory: Memory, ticket: Ticket) {
         let file = self.clone();
         let done = move |result| ticket.part_done(result);
@@ -66,15 +67,15 @@ impl ArrayFile {
         }));
     }
 
-    /// Whether more of a piece goes at once from memory as it is than through a bounce buffer, on a volume that takes
-    /// any memory. Its servers check whole blocks, however little of one is asked for: buffers that hold less than a
-    /// block would have each of them read, or merged and written, many times.
+    /// Whether a request can move more of a piece in place than through a bounce buffer, on a volume that
+    /// takes any memory. Its servers check whole blocks, even for a few bytes of a block. With buffers
+    /// smaller than a block, they would read each block, or merge and write it, many times.
     fn is_more_than_buffered(&self, piece: &Piece) -> bool {
         self.gathers && piece.runs().min(MAX_SEGMENTS) * piece.run_bytes > self.bounce_piece
     }
 
-    /// The memory of a piece as one region, if the disk can use it as it is: aligned, or too small to matter, or, in a
-    /// pool, too large for a bounce buffer.
+    /// The memory of a piece as one region, if the disk can use it in place. It can if the memory is aligned,
+    /// or too small to matter, or, in a pool, too large for a bounce buffer.
     fn in_place(&self, operation: Operation, piece: &Piece, memory: &Memory) -> Result<Option<Region>> {
         if piece.has_gaps || piece.runs() > MAX_SEGMENTS {
             return Ok(None);
@@ -91,7 +92,7 @@ impl ArrayFile {
         Region::new(memory.block.clone(), runs).map(Some)
     }
 
-    /// Whether file and memory of a piece are aligned, run by run.
+    /// Whether every run of the piece is aligned in file and memory.
     pub(crate) fn fits(&self, piece: &Piece, memory: &Memory) -> bool {
         let start = memory.block.as_ptr() as u64;
         let in_file = |value: u64| value.is_multiple_of(self.align);
@@ -144,7 +145,8 @@ impl ArrayFile {
         block: Arc<Block>,
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
-        // Bytes keep their place within a disk block, so that the aligned middle of the piece is aligned in memory.
+        // Bytes keep their offset within a disk block, so that the aligned middle of the piece is aligned in
+        // memory.
         let lead = piece.file_offset % self.align;
         let padded = if piece.reaches_slot_end {
             let slot_end = piece.slot_offset + self.grid().slot_bytes();
@@ -175,7 +177,7 @@ impl ArrayFile {
             self.bounce.release(block);
             return done(Err(error));
         }
-        // Exact bytes at ragged ends (through the page cache), whole disk blocks between them.
+        // Ragged ends are written as exact bytes (through the page cache), the middle as whole disk blocks.
         let end = piece.file_offset + padded;
         let middle_low = piece.file_offset.next_multiple_of(self.align).min(end);
         let middle_high = (end / self.align * self.align).max(middle_low);
@@ -208,7 +210,7 @@ impl ArrayFile {
     }
 }
 
-/// The memory of a piece, run by run.
+/// Adds the memory of each run of a piece.
 pub(crate) fn add_segments(piece: &Piece, memory: &Memory, segments: &mut Vec<Segment>) {
     piece.for_each_run(|_, at| {
         let offset = memory.origin.wrapping_add_signed(at as isize);

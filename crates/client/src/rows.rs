@@ -1,5 +1,5 @@
-//! Lists of rows of a matrix. Most rows of such a list follow no other, and are short runs of a file that go to memory
-//! as they are: all those of a shard file are one request to the volume, which costs least.
+//! Lists of rows of a matrix. Most rows of such a list are single, short runs of a file, which need no bounce
+//! buffer. One request to the volume reads all those of a shard file, which costs least.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use outcore_memory::{Block, Region, Segment};
 
 use crate::{ArrayFile, Memory, Ticket};
 
-/// Of a longer run the disk has enough to do by itself.
+/// A longer run is worth a request of its own.
 const MAX_RUN_BYTES: u64 = 64 << 10;
 
-/// Runs of one shard file, and where in a block they go.
+/// Runs of one shard file, and their places in a block.
 pub(crate) struct ShortRuns {
     shard: u64,
     block: Arc<Block>,
@@ -21,7 +21,7 @@ pub(crate) struct ShortRuns {
     memory: Vec<Segment>,
 }
 
-/// A row's part in one chunk.
+/// The part of a row in one chunk.
 struct RowPart {
     slot: Slot,
     offset: u64,
@@ -29,8 +29,8 @@ struct RowPart {
 }
 
 impl ArrayFile {
-    /// Starts reading the rows of these numbers, `width` elements of each from column `first_column` on, to rows of
-    /// memory. If one of them cannot be read, none is.
+    /// Starts reading a list of rows into rows of memory: `width` elements of each, from column
+    /// `first_column`. If one row cannot be read, none is.
     pub fn submit_rows(
         self: &Arc<Self>,
         rows: &[u64],
@@ -66,8 +66,8 @@ impl ArrayFile {
         self.submit_pieces(Operation::Read, pieces, short.into_values().collect())
     }
 
-    /// Whether elements of a row that is inside follow each other on disk and in memory, and the volume wants each
-    /// run of a file by itself.
+    /// Whether the elements of a row inside the array are contiguous on disk and in memory, and the volume
+    /// takes each run of a file separately.
     fn takes_short_rows(&self, row: u64, first_column: u64, width: u64, memory: &Memory) -> bool {
         let spec = self.grid().spec();
         let is_inside = spec.shape.len() == 2
@@ -79,7 +79,7 @@ impl ArrayFile {
             && memory.strides.get(1) == Some(&(spec.item_bytes as i64))
     }
 
-    /// The parts of a row in each chunk, which go to memory from byte `origin` on.
+    /// The parts of a row, one for each chunk. Their memory starts at byte `origin`.
     fn row_parts(
         &self,
         row: u64,
@@ -104,7 +104,7 @@ impl ArrayFile {
         })
     }
 
-    /// Whether a part goes to memory as it is, beside others.
+    /// Whether a part can be read in place, as one of many runs.
     fn is_short(&self, part: &RowPart, block: &Block) -> bool {
         let (bytes, start) = (part.memory.bytes as u64, block.as_ptr() as u64);
         bytes <= MAX_RUN_BYTES

@@ -1,4 +1,4 @@
-//! The memory of one share of a collective: as it lies in the arrays of a process, or by way of a bounce buffer.
+//! The memory of one share of a collective: in place in the process's arrays, or in a bounce buffer.
 
 use std::sync::Arc;
 
@@ -7,28 +7,28 @@ use outcore_memory::{Arena, Region, Segment};
 
 use crate::Memory;
 
-/// Runs that are at least this long, on average, travel from and to where they are. Shorter ones cost more in system calls
-/// than a copy does.
+/// Runs of at least this length, on average, are transferred in place. Shorter runs cost more in system calls
+/// than a copy costs.
 const LEAST_RUN_BYTES: u64 = 4096;
 
 /// An array of a process that takes part in a collective.
 #[derive(Clone)]
 pub struct LocalArray {
-    /// Where its elements are.
+    /// The place of its elements.
     pub memory: Memory,
-    /// How many along each dimension.
+    /// Number of elements along each dimension.
     pub shape: Vec<u64>,
 }
 
 /// The memory of a share while it travels.
 pub(crate) struct Carried {
-    /// What the link is given.
+    /// The buffer for the link.
     pub(crate) buffer: Region,
-    /// Whether it is a copy, which counts against the budget.
+    /// Whether the buffer is a copy, which counts against the budget.
     pub(crate) is_copy: bool,
 }
 
-/// The arrays of a process, and what may be taken for copies of parts of them.
+/// The arrays of a process, and the arena for copies of their parts.
 pub(crate) struct Carrier<'a> {
     pub(crate) arrays: &'a [LocalArray],
     pub(crate) item_bytes: u64,
@@ -36,13 +36,13 @@ pub(crate) struct Carrier<'a> {
 }
 
 impl Carrier<'_> {
-    /// The bytes of a share: where they are, if that is in long runs, else in a bounce buffer, which has them if they are
-    /// to be written.
+    /// The memory of a share. It is in place if the runs are long. Otherwise it is a bounce buffer; for a
+    /// write, the buffer contains a copy of the bytes.
     pub(crate) fn carry(&self, share: &Share, write: bool) -> Result<Carried> {
         if let Some(buffer) = self.in_place(share)? {
             return Ok(Carried { buffer, is_copy: false });
         }
-        // Few sizes, so that buffers are used again.
+        // Powers of two keep the number of sizes small, so that the arena reuses buffers.
         let room = share.bytes.next_power_of_two();
         let block = self.arena.allocate(room as usize)?;
         let mut buffer = Region::whole(Arc::new(block));
@@ -53,7 +53,7 @@ impl Carrier<'_> {
         Ok(Carried { buffer, is_copy: true })
     }
 
-    /// Puts a share that was read into a bounce buffer to where it belongs.
+    /// Copies a share from the bounce buffer of a read to its place in the arrays.
     pub(crate) fn scatter(&self, share: &Share, buffer: &mut Region) -> Result<()> {
         self.copy(share, buffer, false)
     }
@@ -90,7 +90,7 @@ impl Carrier<'_> {
     }
 }
 
-/// The byte of an element in the block of its array.
+/// Byte offset of an element in the block of its array.
 fn start_of(array: &LocalArray, index: &[u64]) -> i64 {
     let steps = index.iter().zip(&array.memory.strides);
     steps.fold(array.memory.origin as i64, |at, (&i, &stride)| at + i as i64 * stride)

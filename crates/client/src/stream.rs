@@ -17,28 +17,28 @@ struct Shared {
     file: Arc<ArrayFile>,
     arena: Arena,
     memory_bytes: usize,
-    /// Least size of a block in memory: blocks of one size are used again without new pages.
+    /// Minimum size of a block in memory: the arena reuses blocks of one size without new pages.
     least_bytes: usize,
     state: Mutex<State>,
 }
 
 struct Scheduled {
     request: BoxRequest,
-    /// A whole chunk that is read as it is on disk, however little of it is in the array.
+    /// Whether to read a whole chunk as it is on disk, even if little of it is inside the array.
     as_on_disk: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// Not yet started.
+    /// Blocks whose reads have not started.
     schedule: VecDeque<Scheduled>,
-    /// Started, in order.
+    /// Blocks whose reads have started, in order.
     ahead: VecDeque<(StreamBlock, Ticket)>,
-    /// Bytes of the blocks that are being read or held by the user.
+    /// Bytes of the blocks that are in flight or held by the user.
     held_bytes: usize,
 }
 
-/// A block of a stream. Its memory goes back to the stream when the last clone is dropped.
+/// A block of a stream. Its memory returns to the stream when the last clone is dropped.
 #[derive(Clone)]
 pub struct StreamBlock {
     /// The memory.
@@ -47,12 +47,12 @@ pub struct StreamBlock {
     pub start: Vec<u64>,
     /// Elements along each dimension.
     pub count: Vec<u64>,
-    /// Bytes from one element to the next along each dimension; the first element is at byte 0.
+    /// Distance in bytes between elements along each dimension. The first element is at byte 0.
     pub strides: Vec<i64>,
     _lease: Arc<Lease>,
 }
 
-/// Bytes of a stream's memory, given back on drop.
+/// Bytes of a stream's memory, returned on drop.
 struct Lease {
     stream: Weak<Shared>,
     bytes: usize,
@@ -68,14 +68,15 @@ impl Drop for Lease {
 }
 
 impl Stream {
-    /// A stream over `file` that holds at most `memory_bytes` of `arena` at once. Every block takes `least_bytes` of
-    /// memory or more: where blocks differ in size, the largest size keeps the arena from mapping new pages for each.
+    /// A stream over `file` that holds at most `memory_bytes` of `arena`. Every block takes at least
+    /// `least_bytes` of memory. If blocks differ in size, the largest size keeps the arena from mapping new
+    /// pages for each block.
     pub fn new(file: Arc<ArrayFile>, arena: Arena, memory_bytes: usize, least_bytes: usize) -> Self {
         Self(Arc::new(Shared { file, arena, memory_bytes, least_bytes, state: Mutex::default() }))
     }
 
-    /// Adds blocks (first index and count along each dimension) at the end of the schedule and starts reading as many
-    /// as fit.
+    /// Appends blocks (first index and count along each dimension) to the schedule. Starts as many reads as
+    /// fit.
     pub fn extend(&self, boxes: impl IntoIterator<Item = (Vec<u64>, Vec<u64>)>) -> Result<()> {
         let dims = self.0.file.grid().dims();
         let mut added = VecDeque::new();
@@ -95,8 +96,8 @@ impl Stream {
         Ok(())
     }
 
-    /// As [`Stream::extend`], for chunks given by their coordinates. Each is read as it is on disk: the first bytes of
-    /// its block are the whole chunk, what lies beyond the array's edge included.
+    /// Like [`Stream::extend`], for chunks given by their coordinates. Each chunk is read as it is on disk:
+    /// its block starts with the whole chunk, including elements beyond the array's edge.
     pub fn extend_chunks(&self, chunks: impl IntoIterator<Item = Vec<u64>>) -> Result<()> {
         let (spec, counts) = (self.0.file.grid().spec(), self.0.file.grid().counts());
         let mut added = VecDeque::new();
@@ -116,17 +117,17 @@ impl Stream {
         Ok(())
     }
 
-    /// Blocks not yet taken.
+    /// Number of blocks that the caller has not taken yet.
     pub fn remaining(&self) -> usize {
         let state = self.0.state();
         state.schedule.len() + state.ahead.len()
     }
 
-    /// Waits at most so long for the next block. `Ok(None)`: not there yet.
+    /// Waits at most `at_most` for the next block. `Ok(None)` means that it has not arrived yet.
     ///
     /// # Errors
-    /// What its read failed with; `budget` if the blocks that the user holds leave no memory for it; `closed` at the
-    /// end of the schedule.
+    /// The error of its read; `budget` if the blocks that the user holds leave no memory for it; `closed` at
+    /// the end of the schedule.
     pub fn next(&self, at_most: Duration) -> Result<Option<StreamBlock>> {
         self.0.read_ahead();
         let state = self.0.state();
@@ -160,8 +161,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The chunk that a box is exactly, if it is one that is worth reading with its padding: at the array's edge most
-    /// of a chunk may be padding.
+    /// The chunk that equals a box, if it is worth reading with its padding: at the array's edge, most of a
+    /// chunk may be padding.
     fn chunk_of(&self, scheduled: &Scheduled) -> Option<Vec<u64>> {
         let Scheduled { request, as_on_disk } = scheduled;
         let spec = self.file.grid().spec();
@@ -179,7 +180,7 @@ impl Shared {
             .collect()
     }
 
-    /// Memory strides and size in bytes of a block: a chunk as it is on disk, any other box packed.
+    /// Memory strides and size in bytes of a block: a chunk as on disk, or any other box packed.
     fn block_layout(&self, scheduled: &Scheduled) -> (Vec<i64>, usize) {
         let spec = self.file.grid().spec();
         let is_chunk = self.chunk_of(scheduled).is_some();
@@ -203,7 +204,7 @@ impl Shared {
             let mut state = self.state();
             let Some(next) = state.schedule.front() else { return };
             let (strides, bytes) = self.block_layout(next);
-            // As the arena counts it: what isn't counted here would be missing for the bounce buffers.
+            // Round as the arena does. Otherwise the bounce buffers would lack the difference.
             let bytes = bytes.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(bytes);
             if bytes > self.memory_bytes.saturating_sub(state.held_bytes) {
                 return;

@@ -1,4 +1,4 @@
-//! A claim on work in the background.
+//! A handle of background work.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use outcore_core::{Error, ErrorKind, Result};
 
-/// Work in the background: done when all its parts are. Cloning shares it.
+/// Background work, which is done when all its parts are. Clones share it.
 #[derive(Clone)]
 pub struct Ticket(Arc<Shared>);
 
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl Ticket {
-    /// A ticket for `parts` parts; with none it is done at once.
+    /// A ticket for `parts` parts. Without parts it is done at once.
     pub(crate) fn new(parts: usize) -> Self {
         let state = State { parts, error: None, then: Vec::new() };
         Self(Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() }))
@@ -32,7 +32,7 @@ impl Ticket {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes one unfinished part into `parts` parts.
+    /// Splits one unfinished part into `parts` parts.
     pub(crate) fn split_part(&self, parts: usize) {
         self.state().parts += parts.max(1) - 1;
     }
@@ -41,7 +41,7 @@ impl Ticket {
         let mut state = self.state();
         state.parts -= 1;
         if let Err(error) = result {
-            // That writes are lost is told once: it comes before errors that may pass.
+            // A loss of writes is reported only once, so it replaces errors that may be temporary.
             if state.error.is_none() || error.kind == ErrorKind::Lost {
                 state.error = Some(error);
             }
@@ -56,7 +56,7 @@ impl Ticket {
         }
     }
 
-    /// Calls `call` once the work is done: at once if it is.
+    /// Calls `call` once the work is done; immediately if it is.
     pub(crate) fn then(&self, call: Box<dyn FnOnce() + Send>) {
         let mut state = self.state();
         if state.parts > 0 {
@@ -72,7 +72,7 @@ impl Ticket {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether the work is done, well or not.
+    /// Whether the work is done, successfully or not.
     pub fn is_done(&self) -> bool {
         self.state().parts == 0
     }

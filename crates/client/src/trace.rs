@@ -1,14 +1,14 @@
-//! What was done when: the spans that reports and timelines are made from.
+//! The trace of a call: the time spans from which reports and timelines are made.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::Clock;
 
-/// When there are more spans than this, neighbours are joined: a trace is bounded however long the call.
+/// At this number of spans, neighbours are merged, so that a trace is bounded however long the call is.
 const MAX_SPANS: usize = 1 << 17;
 
-/// What a span of time was spent on.
+/// The use of a time span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpanKind {
     /// The disk read.
@@ -38,24 +38,24 @@ impl SpanKind {
         }
     }
 
-    /// Whether the disk worked.
+    /// Whether this is work of the disk.
     const fn is_disk(self) -> bool {
         matches!(self, Self::Read | Self::Write | Self::Sync)
     }
 }
 
-/// One span. Times are nanoseconds of the trace's clock; `offset` and `bytes` are those of the transfer.
+/// One span. Times are nanoseconds of the trace's clock; `offset` and `bytes` belong to the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// What.
+    /// The kind.
     pub kind: SpanKind,
-    /// Which array: the number its file was given when it joined the trace.
+    /// The array: the number of its file in this trace.
     pub array: u32,
-    /// From.
+    /// Start.
     pub start_ns: u64,
-    /// To.
+    /// End.
     pub end_ns: u64,
-    /// First byte in its shard file.
+    /// First byte of the transfer in its shard file.
     pub offset: u64,
     /// Bytes moved.
     pub bytes: u64,
@@ -64,9 +64,9 @@ pub struct Span {
 /// Sums over all spans ever recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Time in which the disk worked, overlaps counted once.
+    /// Time in which the disk worked. Overlaps count once.
     pub disk_ns: u64,
-    /// Time the caller waited for the disk.
+    /// Time in which the caller waited for the disk.
     pub wait_ns: u64,
 }
 
@@ -74,12 +74,12 @@ pub struct Totals {
 struct State {
     spans: Vec<Span>,
     totals: Totals,
-    /// Disk time is counted up to here. Transfers are recorded as they end, so that one which began before is
-    /// counted for the rest of its time only.
+    /// Disk time is counted up to here. Transfers are recorded when they end. If one started earlier, only
+    /// the rest of its time counts.
     disk_until_ns: u64,
 }
 
-/// Spans of one long call. Cloning shares it.
+/// The spans of one long call. Clones share them.
 #[derive(Clone)]
 pub struct Trace {
     clock: Arc<dyn Clock>,
@@ -92,7 +92,7 @@ impl Trace {
         Self { clock, state: Arc::default() }
     }
 
-    /// Now, on the trace's clock.
+    /// The current time of the trace's clock.
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
@@ -124,7 +124,7 @@ impl Trace {
         }
     }
 
-    /// The spans, in the order of their ends; of a very long call, joined with their neighbours.
+    /// The spans, in the order of their ends. In a very long call, neighbours are merged.
     pub fn spans(&self) -> Vec<Span> {
         self.lock().spans.clone()
     }
@@ -135,7 +135,7 @@ impl Trace {
     }
 }
 
-/// Joins each span with the next of its kind and array, so that about half are left.
+/// Merges each span with the next of the same kind and array, so that about half of them remain.
 fn join_neighbours(spans: &mut Vec<Span>) {
     let mut open = HashMap::new();
     let mut joined: Vec<Span> = Vec::with_capacity(spans.len() / 2 + SpanKind::ALL.len());
