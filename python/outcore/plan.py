@@ -226,7 +226,8 @@ def plan(
         told otherwise: plan with ``order="C"`` for what it made. Operands of ``"matmul"`` that
         differ have ``order_a=``, ``chunks_a=``, ``order_b=``, ``chunks_b=``. What is done with
         factors takes ``tile=``; without it they are those that the same budget makes.
-        `gram`, `lstsq`, `qr` and `svd` take ``out=True`` for a result on disk. Iterative methods
+        `gram`, `lstsq`, `qr` and `svd` take ``out=True`` for a result on disk. `lstsq` takes
+        ``weights=True``, ``damp=`` and ``keep_r=True``, too. Iterative methods
         take ``out=`` for a solution there, and right-hand sides on disk or of another type as
         ``b=``. ``"gauss_seidel"`` takes ``processes=``: then bytes and
         time are of the process that reads most, and memory is of each.
