@@ -1,6 +1,7 @@
-//! A collective as one process takes part in it: with each server by itself, and with all at the same time.
+//! One process's part in a collective. It exchanges messages with each server independently, and with all
+//! concurrently.
 //!
-//! What a process does is driven by the answers, on the thread of its call (Seamons et al. 1995: the servers direct).
+//! The answers drive the process, on the thread of its call (Seamons et al. 1995: the servers direct).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,51 +21,51 @@ use crate::pool_file::PoolFile;
 use crate::pool_shared::TRIES;
 use crate::shares::{Carrier, LocalArray};
 
-/// How often the caller may say that it does not go on.
+/// Interval at which the caller can abort.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Servers give up by themselves who does not join; one that is started again and again begins to wait anew each time. So
-/// nobody waits for longer than two such waits and this.
+/// Margin of the wait for joins. A server aborts if a process does not join in time, but a restarted server
+/// restarts that wait. So a process waits at most twice the patience, plus this margin.
 const JOIN_MARGIN: Duration = Duration::from_secs(2);
 
-/// How long a process that does not take part waits for servers to hear of it.
+/// Maximum wait for servers to acknowledge that a process does not take part.
 const TELL_WAIT: Duration = Duration::from_secs(2);
 
 /// The part of one process in a collective.
 pub struct CollectivePart {
-    /// What all processes describe in the same way.
+    /// The description, which is the same on all processes.
     pub spec: CollectiveSpec,
-    /// Which of them it is.
+    /// The number of this process.
     pub rank: u64,
-    /// What it has in memory, as the schema says. Nobody else may touch it meanwhile.
+    /// Its arrays in memory, as the schema says. Nothing else may access them during the collective.
     pub arrays: Vec<LocalArray>,
-    /// Most bytes of bounce buffers, for what is not in long runs in memory; at least [`PIECE_BYTES`].
+    /// Maximum bytes of bounce buffers, for shares with short runs in memory; at least [`PIECE_BYTES`].
     pub memory_bytes: usize,
-    /// Whether servers on this machine may read from the memory of the arrays by themselves.
+    /// Whether servers on this machine may read the memory of the arrays directly.
     pub offers_memory: bool,
 }
 
-/// What a process exchanged with one server.
+/// A process's exchange with one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exchanged {
     /// Messages to the server.
     pub messages: u64,
-    /// Shares given or taken by messages.
+    /// Shares sent or received in messages.
     pub shares: u64,
     /// Bytes of all shares.
     pub bytes: u64,
-    /// Bytes of those that were copied in memory on the way.
+    /// Bytes of the shares that were copied in memory on the way.
     pub copied_bytes: u64,
-    /// Bytes that the server read from the memory of the process itself.
+    /// Bytes that the server read directly from the memory of the process.
     pub direct_bytes: u64,
 }
 
 impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
-    /// Takes part in a collective on an open file, and returns once all of it is done and durable: what was exchanged with
-    /// each of the file's servers.
+    /// Takes part in a collective on an open file, and returns once all of it is done and durable. Returns
+    /// the exchange with each of the file's servers.
     ///
-    /// `go_on` is called at first, and now and then. Once it, or anything else here, has failed, the other processes
-    /// are told why, and that is what they fail with.
+    /// Calls `go_on` first and then regularly. If `go_on` or anything else here fails, the other processes
+    /// fail with the same reason.
     pub fn collective(
         &self,
         file: FileId,
@@ -94,7 +95,7 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
         for entry in 0..work.servers.len() {
             work.join(entry, grant);
         }
-        // Only now: the others are told of whatever fails.
+        // The work includes `go_on` and all checks, so that the other processes learn of any failure.
         let outcome = work.run(&receiver, go_on);
         if part.spec.write && work.servers.iter().any(|server| server.exchanged.bytes > 0) {
             self.0.note_written(&file);
@@ -102,17 +103,17 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
         outcome.map(|()| work.servers.into_iter().map(|server| server.exchanged).collect())
     }
 
-    /// Tells the other processes of some collectives that this one cannot take part, by their servers. It needs neither the
-    /// file, nor a grant, nor to have joined; those that are over stay as they are.
+    /// Reports through the servers of some collectives that this process cannot take part. This needs neither
+    /// the file, nor a grant, nor a join. Collectives that have ended are not affected.
     ///
-    /// Returns when the servers have heard of it, or did not answer soon.
+    /// Returns when the servers have answered, or after a short wait.
     pub fn abandon(&self, servers: &[ServerId], collectives: &[u128], rank: u64, error: &Error) {
         let (sender, receiver) = channel();
         for &server in servers {
             for &collective in collectives {
                 let request = IoRequest::Abandon { collective, rank, error: error.clone() };
                 let sender = sender.clone();
-                // Nobody listens any more if it was too late.
+                // After the wait, nothing receives this.
                 let done = Box::new(move |_: Answer<Region>| {
                     let _ = sender.send(());
                 });
@@ -125,24 +126,24 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
     }
 }
 
-/// How far a process is with one server.
+/// The progress of a process with one server.
 #[derive(Default)]
 struct Server {
-    /// How often it was joined: with another grant each time.
+    /// Number of join requests, each with another grant.
     joins: u32,
-    /// Whether it has said that all processes are there.
+    /// Whether the server has reported that all processes joined.
     has_begun: bool,
-    /// Whether it reads from the memory of the process what lies there in long runs.
+    /// Whether the server reads long runs directly from the memory of the process.
     reads_memory: bool,
-    /// The first round that was not looked at yet.
+    /// The first round that was not examined yet.
     next_round: u64,
-    /// Rounds asked for and not answered.
+    /// Number of requested rounds without an answer.
     awaited: u64,
-    /// Shares that are ready to travel, or do.
+    /// Number of shares that are ready or in flight.
     moving: usize,
-    /// Whether the end was asked for.
+    /// Whether the end was requested.
     is_ending: bool,
-    /// Whether nothing more is to be said to it: it has ended, or does not answer.
+    /// Whether the server needs no more messages: it has ended, or does not answer.
     is_over: bool,
     exchanged: Exchanged,
 }
@@ -154,11 +155,11 @@ struct Move {
     share: Share,
 }
 
-/// What was answered.
+/// The request that was answered.
 enum Step {
     Join(Grant),
     Round(Vec<Move>),
-    /// With the bounce buffer, if the share goes by way of one.
+    /// With the bounce buffer, if the share uses one.
     Share(Move, Option<Region>),
     End,
     Abandon,
@@ -174,14 +175,14 @@ struct Work<'a, L: Link + ?Sized> {
     pool: &'a PoolVolume<L>,
     file: &'a Arc<PoolFile>,
     part: &'a CollectivePart,
-    /// For servers on this machine. It is valid until all of them have answered.
+    /// The offer to servers on this machine. It is valid until all of them have answered.
     offered: Option<Offered>,
     sender: Sender<Event>,
     servers: Vec<Server>,
     ready: VecDeque<Move>,
     unanswered: usize,
     began: Instant,
-    /// Bounce buffers that travel.
+    /// Number of bounce buffers in flight.
     copies: usize,
     error: Option<Error>,
 }
@@ -198,7 +199,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         self.send(entry, request, Region::empty(), Step::Join(grant));
     }
 
-    /// Joins with another grant where a server does not take this one.
+    /// Joins with a new grant after a server refused the old one.
     fn join_again(&mut self, entry: usize, grant: &Grant) -> Result<()> {
         self.file.refused(grant);
         let grant = self.pool.0.grant(self.file)?;
@@ -211,14 +212,14 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
             Ok((plan, carrier)) => self.exchange(&plan, &carrier, events, go_on),
             Err(error) => self.fail(error),
         }
-        // The memory of what is under way is not the caller's before it is answered.
+        // The memory of requests in flight returns to the caller only after the answers.
         while self.unanswered > 0 && events.recv().is_ok() {
             self.unanswered -= 1;
         }
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Checks what the process has against the description.
+    /// Checks the arrays of the process against the description.
     fn prepare(&self) -> Result<(CollectivePlan, Carrier<'a>)> {
         let CollectivePart { spec, rank, arrays, memory_bytes, .. } = self.part;
         let plan = CollectivePlan::new(spec, self.file.layout.stripes)?;
@@ -246,7 +247,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         Ok((plan, Carrier { arrays, item_bytes: spec.grid.item_bytes, arena }))
     }
 
-    /// Until all servers have ended, or something has failed.
+    /// Handles answers until all servers have ended, or until an error.
     fn exchange(
         &mut self,
         plan: &CollectivePlan,
@@ -263,7 +264,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
                     Err(Error::new(ErrorKind::Io, "a request of a collective was dropped unanswered"))
                 }
             };
-            // However much comes: the caller may wish to stop.
+            // The caller can abort even if answers keep arriving.
             let is_due = asked.elapsed() >= INTERVAL;
             if is_due {
                 asked = Instant::now();
@@ -294,7 +295,8 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
                 IoReply::Failed(error) => error,
                 reply => unexpected(&reply),
             };
-            // It knows, or cannot be told; but one that was started again may have others that wait.
+            // This server knows the error, or is unreachable. After a restart (`Lost`) it may have other
+            // processes that wait.
             server.is_over = error.kind != ErrorKind::Lost;
             return Err(error);
         }
@@ -317,7 +319,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         Ok(())
     }
 
-    /// Whether servers may go on waiting for processes to join.
+    /// Checks that the wait for all processes to join is not too long.
     fn check_begun(&self) -> Result<()> {
         let most = Duration::from_secs(self.part.spec.patience_s).saturating_mul(2) + JOIN_MARGIN;
         let servers = self.file.layout.servers.iter().zip(&self.servers);
@@ -337,7 +339,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         ))
     }
 
-    /// Asks a server for the rounds to come, and for the end after the last.
+    /// Requests the next rounds from a server, and the end after the last round.
     fn ask_on(&mut self, plan: &CollectivePlan, entry: usize) {
         let (collective, rank) = (self.part.spec.id, self.part.rank);
         while self.servers[entry].awaited < ROUNDS_AT_ONCE {
@@ -356,7 +358,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         }
     }
 
-    /// The next round of a server in which the process has a share that does not go without messages.
+    /// The next round of a server in which the process has a share that needs a message.
     fn next_round(&mut self, plan: &CollectivePlan, entry: usize) -> Option<(u64, Vec<Move>)> {
         let server = &mut self.servers[entry];
         let item_bytes = self.part.spec.grid.item_bytes;
@@ -383,7 +385,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         None
     }
 
-    /// Lets shares travel, as far as there is memory for it.
+    /// Sends or requests ready shares, as far as memory allows.
     fn start_moves(&mut self, carrier: &Carrier<'_>) -> Result<()> {
         let (collective, rank, write) = (self.part.spec.id, self.part.rank, self.part.spec.write);
         while let Some(next) = self.ready.pop_front() {
@@ -411,7 +413,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         Ok(())
     }
 
-    /// Tells the other processes, by all servers that may not know yet.
+    /// Reports the error to the other processes, through all servers that may not know it.
     fn fail(&mut self, error: Error) {
         let (collective, rank) = (self.part.spec.id, self.part.rank);
         self.ready.clear();
@@ -430,9 +432,9 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         let sender = self.sender.clone();
         let done = Box::new(move |answer: Answer<Region>| {
             let Answer { reply, buffer, .. } = answer;
-            // Who learns that it was answered may count on the memory being free.
+            // The receiver may reuse the memory as soon as it learns of the answer.
             drop(buffer);
-            // Nobody listens any more only if its thread has panicked.
+            // The receiver is gone only if its thread has panicked.
             let _ = sender.send(Event { entry, step, reply });
         });
         self.pool.0.servers.send(self.file.layout.servers[entry], &self.file.path, request, buffer, done);

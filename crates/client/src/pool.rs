@@ -15,33 +15,33 @@ use crate::pool_call::unexpected;
 use crate::pool_shared::{Shared, checked};
 use crate::ticket::after;
 
-/// Permission bits of new directories, but for those of the umask.
+/// Permission bits of new directories, before the umask.
 const DIRECTORY_MODE: u32 = 0o777;
-/// Chunks of arrays in a pool are aligned to the blocks that its servers keep checksums of.
+/// Chunks of arrays in a pool are aligned to the checksum blocks of its servers.
 const SLOT_ALIGN_BYTES: u64 = 64 << 10;
-/// What direct I/O of the servers' disks wants.
+/// The alignment for direct I/O on the servers' disks.
 const ALIGNMENT: Alignment = Alignment { offset_bytes: 4096, memory_bytes: 512 };
 
-/// To leave a gap out takes client and server about 100 ns (measured), in which a link of 1 Gbit/s moves 12 bytes and one
-/// of 10 Gbit/s 120. Between them.
+/// Skipping a gap costs client and server about 100 ns (measured). In that time, a link of 1 Gbit/s moves 12
+/// bytes, and a link of 10 Gbit/s moves 120. This value lies between them.
 const READ_GAP_BYTES: u64 = 32;
 
 /// Nanoseconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// A pool, reached by a link.
+/// A pool, accessed through a link.
 pub struct PoolVolume<L: Link + ?Sized>(pub(crate) Arc<Shared<L>>);
 
 impl<L: Link + ?Sized + 'static> PoolVolume<L>
 where
     L::Buffer: Gather + Sync,
 {
-    /// The pool at the other end of `link`.
+    /// Opens the pool of `link`.
     pub fn new(link: Arc<L>, clock: WallClock) -> Result<Self> {
         Shared::new(link, clock).map(|shared| Self(Arc::new(shared)))
     }
 
-    /// Which pool it is: a number made once, at random, when the pool was.
+    /// The pool's identity: a random number from its creation.
     pub fn id(&self) -> u128 {
         self.0.pool
     }
@@ -51,28 +51,28 @@ where
         self.0.servers.messages()
     }
 
-    /// The I/O servers in use that the pool had when it was opened.
+    /// The I/O servers in use when the pool was opened.
     pub fn server_ids(&self) -> Vec<ServerId> {
         self.0.numbers().in_use
     }
 
-    /// Those that were retired.
+    /// The retired I/O servers.
     pub fn retired_ids(&self) -> Vec<ServerId> {
         self.0.numbers().retired
     }
 
-    /// Makes a file laid out as `hints` say.
+    /// Creates a file with the layout that `hints` select.
     pub fn create_with(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<FileId> {
         self.0.create(path, length, reserve, hints).map(|file| self.0.add(file))
     }
 
-    /// As `create_with`, with other permission bits, but for those of the umask.
+    /// Like `create_with`, with other permission bits, before the umask.
     pub fn create_as(&self, path: &str, hints: Hints, mode: u32) -> Result<FileId> {
         self.0.create_as(path, 0, false, hints, mode).map(|file| self.0.add(file))
     }
 
-    /// Starts moving the bytes of any regions of a file from or to a buffer of as many: one message to each of its
-    /// servers that has some of them.
+    /// Starts moving the bytes of any regions of a file from or to a buffer of the same length. Each of the
+    /// file's servers that holds some of them gets one message.
     pub fn submit_regions(
         &self,
         file: FileId,
@@ -90,7 +90,7 @@ where
         ticket
     }
 
-    /// Starts making durable what is written to a file once `writes` are done.
+    /// Starts a sync of a file once `writes` are done.
     pub fn submit_sync_after(&self, file: FileId, writes: &[Ticket]) -> Ticket {
         let (ticket, shared) = (Ticket::new(1), self.0.clone());
         let work = ticket.clone();
@@ -110,22 +110,22 @@ where
         self.0.set_length(&file, length, false)
     }
 
-    /// Which file an open one is. Its name may be another's by now.
+    /// The handle of an open file. Its name may belong to another file by now.
     pub fn handle(&self, file: FileId) -> Result<Handle> {
         self.0.file(file).map(|file| file.handle)
     }
 
-    /// What the manager knows of a name.
+    /// The manager's record of a name.
     pub fn stat(&self, path: &str) -> Result<Inode> {
         self.0.stat(&checked(path)?)
     }
 
-    /// Makes a directory, and those above it.
+    /// Creates a directory, and the directories above it.
     pub fn make_directory(&self, path: &str) -> Result<()> {
         self.make_directory_as(path, DIRECTORY_MODE)
     }
 
-    /// As `make_directory`, with other permission bits, but for those of the umask.
+    /// Like `make_directory`, with other permission bits, before the umask.
     pub fn make_directory_as(&self, path: &str, mode: u32) -> Result<()> {
         let request = ManagerRequest::MakeDirectory { path: checked(path)?, mode: mode & !umask() };
         match self.0.manager(request)? {
@@ -134,7 +134,7 @@ where
         }
     }
 
-    /// Says how new files in a directory are laid out, where they are not told otherwise.
+    /// Sets the default layout of new files in a directory.
     pub fn set_default_layout(&self, path: &str, hints: Hints) -> Result<()> {
         match self.0.manager(ManagerRequest::SetDefaultLayout { path: checked(path)?, hints })? {
             ManagerReply::Done => Ok(()),
@@ -142,23 +142,23 @@ where
         }
     }
 
-    /// Removes a file, or a directory that nothing is in.
+    /// Removes a file, or an empty directory.
     pub fn remove_one(&self, path: &str) -> Result<()> {
         self.0.remove(&checked(path)?, false)
     }
 
-    /// Renames a file over another, or a directory over another with all that is in it: all of the new is there, or all of
-    /// the old.
+    /// Renames a file over another file, or a directory over another directory with its contents. After a
+    /// crash, either all of the new contents exist or all of the old.
     pub fn replace(&self, from: &str, to: &str) -> Result<()> {
         self.0.replace(&checked(from)?, &checked(to)?)
     }
 
-    /// The names in a directory, sorted, and what they are; their lengths are with the servers.
+    /// The names in a directory, sorted, with their records. The servers know the lengths.
     pub fn names(&self, path: &str) -> Result<Vec<Named>> {
         self.0.names(&checked(path)?)
     }
 
-    /// What each I/O server says of itself, or why it does not.
+    /// The report of each I/O server on itself, or the error.
     pub fn status(&self) -> Vec<(ServerId, Result<IoStatus>)> {
         self.status_of(self.server_ids())
     }
@@ -174,7 +174,8 @@ where
         each.collect()
     }
 
-    /// Retires an I/O server that does not answer, or takes that back: it counts as gone, with all that lay on it.
+    /// Retires an I/O server that does not answer, or reverses that. All data of a retired server count as
+    /// lost.
     pub fn retire(&self, server: ServerId, undo: bool) -> Result<()> {
         let may_answer = !undo && self.server_ids().contains(&server);
         if may_answer && self.status_of(vec![server]).iter().any(|(_, status)| status.is_ok()) {
@@ -189,7 +190,7 @@ where
         self.0.retire(server, undo)
     }
 
-    /// A number for a new I/O server, which nobody else gets.
+    /// A unique number for a new I/O server.
     pub fn new_server(&self) -> Result<ServerId> {
         match self.0.manager(ManagerRequest::NewServer)? {
             ManagerReply::NewServer(id) => Ok(id),
@@ -197,7 +198,7 @@ where
         }
     }
 
-    /// Tells the manager when files were last written to from here, as far as it does not know.
+    /// Reports the last writes of this client to the manager, as far as it does not know them.
     pub fn tell_written(&self) {
         self.0.tell_all_written();
     }
@@ -297,7 +298,7 @@ where
     fn free_bytes(&self) -> Result<u64> {
         let each = self.status().into_iter().map(|(_, status)| Ok(status?.free_bytes));
         let each = each.collect::<Result<Vec<u64>>>()?;
-        // Files go round all servers: the fullest is where they end.
+        // Files are striped over all servers, so the fullest server limits them.
         let least = each.iter().min().copied().unwrap_or(0);
         Ok(least.saturating_mul(each.len() as u64))
     }

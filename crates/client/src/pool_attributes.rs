@@ -6,7 +6,7 @@ use crate::PoolVolume;
 use crate::pool_call::unexpected;
 use crate::pool_shared::{MOST_NS, checked};
 
-/// What is to be changed of a file or directory; what is `None` stays.
+/// Changes to a file or directory. `None` keeps an attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Permission bits.
@@ -23,7 +23,7 @@ impl<L: Link + ?Sized + 'static> PoolVolume<L>
 where
     L::Buffer: Gather + Sync,
 {
-    /// Changes what a file or directory is marked with.
+    /// Changes attributes of a file or directory.
     pub fn set_attributes(&self, path: &str, wanted: Attributes) -> Result<()> {
         let path = checked(path)?;
         if let Some(modified_ns) = wanted.modified_ns {
@@ -32,14 +32,15 @@ where
                     "need a time before the year 2262, at most {MOST_NS} ns since 1970, have {modified_ns}; give an earlier one"
                 )));
             }
-            // Else the time of a write from here, which the manager is told of later, would replace it.
+            // Report earlier writes first. Otherwise the manager would learn of them later, and replace the
+            // new time.
             self.0.tell_written(&path)?;
         }
         let Attributes { mode, owner, group, modified_ns } = wanted;
         self.done(ManagerRequest::SetAttributes { path, mode, owner, group, modified_ns })
     }
 
-    /// Sets the time of the last write to the manager's.
+    /// Sets the time of the last write to the manager's time.
     pub fn touch(&self, path: &str) -> Result<()> {
         let path = checked(path)?;
         self.0.tell_written(&path)?;

@@ -1,4 +1,4 @@
-//! Calls to several servers at once, until the last is answered.
+//! Concurrent calls to several servers, which complete with the last answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -11,22 +11,22 @@ use outcore_core::{
 /// A message to one I/O server.
 pub(crate) struct Call<B> {
     pub(crate) server: ServerId,
-    /// The file that it is about, for people.
+    /// The path of the file, for error messages.
     pub(crate) path: Arc<str>,
     pub(crate) request: IoRequest,
     pub(crate) buffer: B,
-    /// Which of the file's servers that is.
+    /// The server's entry among the file's servers.
     pub(crate) entry: u64,
 }
 
 impl<B> Call<B> {
-    /// About no file that a user has open.
+    /// A call that concerns no file that a user has open.
     pub(crate) fn new(server: ServerId, request: IoRequest, buffer: B) -> Self {
         Self { server, path: "".into(), request, buffer, entry: 0 }
     }
 }
 
-/// What became of some calls: the replies in the order of the calls, or the first error.
+/// The outcome of some calls: the replies in the order of the calls, or the first error.
 pub(crate) struct Outcome {
     pub(crate) replies: Result<Vec<IoReply>>,
     pub(crate) started_ns: u64,
@@ -39,8 +39,8 @@ struct Pending {
     replies: Vec<Option<IoReply>>,
     left: usize,
     error: Option<Error>,
-    /// Servers, and the file, of which a sync found that writes may be lost. It is told once, so it comes before errors
-    /// that may pass.
+    /// The file and the servers for which a sync found that writes may be lost. This is reported only once,
+    /// so it replaces errors that may be temporary.
     lost: Option<(Arc<str>, Vec<ServerId>)>,
     started_ns: u64,
     finished_ns: u64,
@@ -81,7 +81,7 @@ impl Pending {
     }
 }
 
-/// The way to the servers: counts what goes it, and notes what is not durable.
+/// Sends requests to the servers. It counts them, and records changes that are not durable yet.
 pub(crate) struct Servers<L: ?Sized> {
     link: Arc<L>,
     messages: AtomicU64,
@@ -105,12 +105,12 @@ where
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// How often it was told that writes to a file may be lost.
+    /// Number of reports that writes to a file may be lost.
     pub(crate) fn losses(&self, handle: Handle) -> u64 {
         lock(&self.unsynced).losses(handle)
     }
 
-    /// Sends one request about a file, which changes nothing that a sync would be needed for.
+    /// Sends one request about a file. It must not make changes that need a sync.
     pub(crate) fn send(
         &self,
         server: ServerId,
@@ -126,7 +126,7 @@ where
         self.link.io(server, request, buffer, done);
     }
 
-    /// Sends all calls; `then` is called once, when the last is answered, and must not block.
+    /// Sends all calls. Calls `then` once, after the last answer; `then` must not block.
     pub(crate) fn call_all(&self, calls: Vec<Call<L::Buffer>>, then: Then) {
         if calls.is_empty() {
             return then(Outcome { replies: Ok(vec![]), started_ns: 0, finished_ns: 0 });
@@ -151,7 +151,7 @@ where
             let sent = lock(&unsynced).sent(server, &request);
             let done = Box::new(move |answer: Answer<L::Buffer>| {
                 let Answer { reply, buffer, incarnation, started_ns, finished_ns } = answer;
-                // Who learns that the work is done may count on its memory being free.
+                // The caller may reuse the memory as soon as it learns that the work is done.
                 drop(buffer);
                 let is_lost = lock(&unsynced).answered(sent, incarnation, &reply);
                 let answer = Answer { reply, buffer: (), incarnation, started_ns, finished_ns };
@@ -168,7 +168,8 @@ where
         receiver.recv().unwrap_or_else(|_| Err(dropped()))
     }
 
-    /// Sends all requests, which change nothing that a sync would be needed for, and waits for the answer of each server.
+    /// Sends all requests, and waits for the answer of each server. They must not make changes that need a
+    /// sync.
     pub(crate) fn wait_each(
         &self,
         requests: Vec<(ServerId, IoRequest)>,
@@ -196,13 +197,13 @@ fn lock(unsynced: &Mutex<Unsynced>) -> MutexGuard<'_, Unsynced> {
     unsynced.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The answer to a call that is not sent.
+/// The answer to a call that was not sent.
 fn unsent<B>(buffer: B, error: Error) -> Answer<B> {
     let (reply, incarnation) = (IoReply::Failed(error), Incarnation::NONE);
     Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 }
 }
 
-/// The error for a file of which a part lay on a server that is retired; with an empty path, for any.
+/// The error for a file with a part on a retired server. With an empty path, it concerns any file.
 pub(crate) fn gone(path: &str, server: ServerId) -> Error {
     let part =
         if path.is_empty() { "what lay there".into() } else { format!("the part of {path} that lay there") };
@@ -215,7 +216,7 @@ pub(crate) fn gone(path: &str, server: ServerId) -> Error {
     )
 }
 
-/// The error for a sync before which servers were started again.
+/// The error for a sync after a restart of servers with unsynced writes.
 pub(crate) fn loss(path: &str, servers: &[ServerId]) -> Error {
     let numbers: Vec<String> = servers.iter().map(|server| server.0.to_string()).collect();
     let which = match servers {
@@ -236,7 +237,7 @@ fn dropped() -> Error {
     Error::new(ErrorKind::Io, "a request to the pool was dropped unanswered; open the pool again")
 }
 
-/// The error for an answer of the wrong kind.
+/// The error for a reply of the wrong kind.
 pub(crate) fn unexpected(reply: &impl std::fmt::Debug) -> Error {
     let mut text = format!("{reply:?}");
     text.truncate(text.char_indices().nth(200).map_or(text.len(), |(at, _)| at));

@@ -1,5 +1,5 @@
-//! Checks of a pool: what its servers and its manager say of what they keep, and the removal of what nobody owns. Who holds
-//! the pool's key, or runs it, may.
+//! Checks of a pool: reports of its servers and its manager on their data, and the removal of data without an
+//! owner. Allowed for holders of the pool's key and for the user who runs the pool.
 
 use outcore_core::{
     DataFile, ErrorKind, Gather, Handle, Inspection, IoReply, IoRequest, Known, Link, ManagerReply,
@@ -20,7 +20,7 @@ where
         Ok(replies.remove(0))
     }
 
-    /// Compares blocks of a server with their checksums, from a place on; first handle 0, byte 0.
+    /// Compares blocks of a server with their checksums, starting at `from`; initially handle 0, byte 0.
     pub fn scrub(&self, server: ServerId, from: ScrubPlace, most_bytes: u64) -> Result<Scrubbed> {
         match self.ask_one(server, IoRequest::Scrub { from, most_bytes })? {
             IoReply::Scrubbed(scrubbed) => Ok(*scrubbed),
@@ -28,7 +28,7 @@ where
         }
     }
 
-    /// A page of the data files of a server, and whether there are more; first after handle 0.
+    /// A page of the data files of a server, and whether more follow. The first page comes after handle 0.
     pub fn data_files(&self, server: ServerId, after: Handle, most: u64) -> Result<(Vec<DataFile>, bool)> {
         match self.ask_one(server, IoRequest::DataFiles { after, most })? {
             IoReply::DataFiles { files, more } => Ok((files, more)),
@@ -36,7 +36,7 @@ where
         }
     }
 
-    /// What a server has of some data files, at most 1000.
+    /// A server's report on some data files, at most 1000.
     pub fn inspect(&self, server: ServerId, handles: Vec<Handle>) -> Result<Vec<Inspection>> {
         let count = handles.len();
         match self.ask_one(server, IoRequest::Inspect { handles })? {
@@ -45,7 +45,7 @@ where
         }
     }
 
-    /// A page of the files that the manager has, with a name or without, and whether there are more.
+    /// A page of the manager's files, with or without a name, and whether more follow.
     pub fn files(&self, after: Handle, most: u64) -> Result<(Vec<Known>, bool)> {
         match self.0.manager(ManagerRequest::Files { after, most })? {
             ManagerReply::Known { known, more } => Ok((known, more)),
@@ -53,7 +53,7 @@ where
         }
     }
 
-    /// What the manager knows of some handles, at most 1000.
+    /// The manager's knowledge of some handles, at most 1000.
     pub fn know(&self, handles: Vec<Handle>) -> Result<Vec<Known>> {
         let count = handles.len();
         match self.0.manager(ManagerRequest::Know { handles })? {
@@ -62,7 +62,8 @@ where
         }
     }
 
-    /// A page of the manager's records that do not fit to others, and the key after which to go on; first after no key.
+    /// A page of the manager's records that contradict others, and the key after which to continue. The first
+    /// page comes after the empty key.
     pub fn odd_records(&self, after: Vec<u8>, most: u64) -> Result<(Vec<OddRecord>, Option<Vec<u8>>)> {
         match self.0.manager(ManagerRequest::Check { after, most })? {
             ManagerReply::Checked { odd, next } => Ok((odd, next)),
@@ -79,7 +80,8 @@ where
         }
     }
 
-    /// Removes data files of a server that no file owns, if the manager still says so; which of them were.
+    /// Removes data files of a server that no file owns, if the manager still confirms that. Returns the
+    /// removed ones.
     pub fn remove_strays(&self, server: ServerId, handles: Vec<Handle>) -> Result<Vec<Handle>> {
         let (mut removed, mut done, mut tries) = (Vec::new(), 0, 1);
         'anew: while done < handles.len() {
@@ -90,7 +92,7 @@ where
                         .ask_one(server, IoRequest::Remove { target, grant })
                         .and_then(|reply| is_done(&reply))
                     {
-                        // From here on with new grants.
+                        // Continue here with new grants.
                         Err(error) if error.kind == ErrorKind::Denied && tries < TRIES => {
                             tries += 1;
                             continue 'anew;
@@ -105,7 +107,7 @@ where
         Ok(removed)
     }
 
-    /// Removes the data files of all files without a name, and what is left of removed directories.
+    /// Removes the data files of all files without a name, and the rest of removed directories.
     pub fn finish_removals(&self) -> Result<()> {
         self.0.finish_removals()
     }

@@ -1,5 +1,5 @@
-//! What a client knows to be durable of the data files of an open file. The manager is told, so that a data file that is lost or
-//! was cut short is not taken for one that nothing was written to.
+//! The durable lengths of an open file's data files, as far as a client knows them. The client reports them
+//! to the manager. So a lost or truncated data file is not mistaken for one that was never written.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use outcore_core::{Durable, Error, ErrorKind, IoReply, IoRequest, Layout};
 
 use crate::pool_call::Call;
 
-/// Of one open file.
+/// The tracked lengths of one open file.
 #[derive(Debug, Default)]
 pub(crate) struct Tracked {
-    /// The data files are at least so long, durably, as long as nobody shortened them since.
+    /// Minimum durable lengths of the data files, unless somebody has shortened the file since.
     known: Arc<Durable>,
-    /// How often the file had been shortened when the manager was asked, if nobody was at it: then what is made durable from
-    /// here may be told.
+    /// Number of shortenings when the manager last answered, if none was running. Only then may this client
+    /// report durable lengths.
     cuts: Option<u64>,
-    /// Another number whenever it is shortened from here.
+    /// Changes whenever this client shortens the file.
     turn: u64,
-    /// Calls from here that shorten the file.
+    /// Number of calls of this client that are shortening the file.
     cutting: u32,
 }
 
-/// A data file that is not as long as it was, durably.
+/// A data file that is shorter than its durable length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Short {
     pub(crate) entry: u64,
@@ -41,13 +41,13 @@ impl Tracked {
         self.known = Arc::new(durable);
     }
 
-    /// The turn that a sync which begins belongs to; none while the file is shortened from here.
+    /// The turn of a sync that starts now; `None` while this client shortens the file.
     pub(crate) fn turn(&self) -> Option<u64> {
         (self.cutting == 0).then_some(self.turn)
     }
 
-    /// A sync that began in that turn made so much of each data file durable. Returns what the manager does not know yet:
-    /// how often the file had been shortened, and how long its data files are.
+    /// Records the durable length of each data file after a sync that started in `turn`. Returns news for the
+    /// manager: the number of shortenings, and the lengths of the data files.
     pub(crate) fn synced(&mut self, turn: Option<u64>, ends: &[u64]) -> Option<(u64, Vec<u64>)> {
         let cuts = self.cuts.filter(|_| turn.is_some() && turn == self.turn())?;
         let lengths = &self.known.lengths;
@@ -62,7 +62,7 @@ impl Tracked {
         Some((cuts, lengths.clone()))
     }
 
-    /// The data files are going to be shortened from here, as the manager was told.
+    /// Starts a shortening by this client. `durable` is the manager's reply to `BeginCut`.
     pub(crate) fn cut_begins(&mut self, durable: Durable) {
         self.turn += 1;
         self.cutting += 1;
@@ -70,27 +70,27 @@ impl Tracked {
         self.cuts = None;
     }
 
-    /// That is done, or failed. With what the manager said of it.
+    /// Ends a shortening, successful or not. `durable` is the manager's reply to `EndCut`.
     pub(crate) fn cut_ends(&mut self, durable: Option<Durable>) {
         self.cutting -= 1;
-        // Else somebody else has shortened it meanwhile.
+        // With another number, another client has shortened the file meanwhile.
         if let Some(durable) = durable.filter(|durable| durable.cuts == self.known.cuts) {
             self.learn(durable);
         }
     }
 
-    /// What was known when a request was sent is what its answer must agree with.
+    /// The known lengths. An answer must agree with the lengths known when its request was sent.
     fn known(&self) -> Arc<Durable> {
         self.known.clone()
     }
 
-    /// With what is known now.
+    /// The data files of some calls, with the lengths known now.
     pub(crate) fn asked_of<B>(&self, calls: &[Call<B>]) -> AskedOf {
         let is_sync = calls.iter().any(|call| matches!(call.request, IoRequest::Sync { .. }));
         AskedOf { entries: calls.iter().map(|call| call.entry).collect(), is_sync, known: self.known() }
     }
 
-    /// Somebody else has shortened the file, as the manager says.
+    /// Records that another client has shortened the file, as the manager reports.
     pub(crate) fn was_cut(&mut self, durable: Arc<Durable>) {
         if durable.cuts > self.known.cuts {
             self.known = durable;
@@ -99,7 +99,7 @@ impl Tracked {
     }
 }
 
-/// Which data files calls are about, and what was known of them then: what answers are to be looked at again.
+/// The data files of some calls, and their lengths known at that time. The answers are checked against them.
 pub(crate) struct AskedOf {
     pub(crate) entries: Vec<u64>,
     pub(crate) is_sync: bool,
@@ -107,7 +107,7 @@ pub(crate) struct AskedOf {
 }
 
 impl AskedOf {
-    /// The first data file that is shorter than it was, as far as the answers say.
+    /// The first data file whose answer is shorter than its durable length.
     pub(crate) fn short(&self, replies: &[IoReply]) -> Option<Short> {
         let length = |reply: &IoReply| match reply {
             IoReply::Absent => 0,
@@ -118,14 +118,15 @@ impl AskedOf {
         short(&self.known, seen)
     }
 
-    /// Whether the manager must be asked: where there is nothing, the file may have been removed. Where there should be more
-    /// than there is, it may have been shortened, or some of it is lost. Of what is absent a sync needs no more than that.
+    /// Whether the caller must query the manager. An absent data file may mean that the file was removed. A
+    /// short one may mean that the file was shortened, or that data are lost. A sync ignores absent data
+    /// files unless they are too short.
     pub(crate) fn is_in_doubt(&self, replies: &[IoReply]) -> bool {
         (!self.is_sync && replies.contains(&IoReply::Absent)) || self.short(replies).is_some()
     }
 }
 
-/// The first of some data files that is shorter than it was.
+/// The first data file that is shorter than its durable length.
 fn short(known: &Durable, seen: impl IntoIterator<Item = (u64, u64)>) -> Option<Short> {
     seen.into_iter().find_map(|(entry, have)| {
         let need = known.lengths.get(entry as usize).copied().unwrap_or(0);
@@ -133,7 +134,7 @@ fn short(known: &Durable, seen: impl IntoIterator<Item = (u64, u64)>) -> Option<
     })
 }
 
-/// The error for a data file that is not as long as it was.
+/// The error for a data file that is shorter than its durable length.
 pub(crate) fn lost(path: &str, layout: &Layout, short: Short) -> Error {
     let Short { entry, need, have } = short;
     let server = layout.servers.get(entry as usize).map_or(0, |server| server.0);
@@ -196,7 +197,7 @@ mod tests {
             tracked.cut_ends(ended);
             assert_eq!(sync(&mut tracked, &[80, 0, 0]), None);
         }
-        // Two at once from here: the first of them ends while the other is at it.
+        // Two concurrent shortenings by this client: the first one ends while the other is running.
         let mut tracked = Tracked::new(durable(&[], 0, 0));
         tracked.cut_begins(durable(&[], 1, 0));
         tracked.cut_begins(durable(&[], 2, 0));

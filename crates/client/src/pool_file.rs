@@ -1,4 +1,4 @@
-//! An open file of a pool: its layout, its grant, and what is known of its length.
+//! An open file of a pool: its layout, its grant, and its known length.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use outcore_core::{
 use crate::pool_call::{Call, loss, unexpected};
 use crate::pool_durable::{Short, Tracked, lost};
 
-/// After a renewal that failed while the old grant is still good.
+/// Seconds until the next attempt, after a renewal failed while the old grant is still valid.
 const AGAIN_AFTER_S: u64 = 5;
 
-/// Gets a grant, or the reason that there is none.
+/// Callback that gets a grant, or the reason why there is none.
 pub(crate) type OnGrant = Box<dyn FnOnce(Result<Grant>) + Send>;
 
 pub(crate) struct PoolFile {
@@ -22,9 +22,9 @@ pub(crate) struct PoolFile {
     pub(crate) handle: Handle,
     pub(crate) layout: Layout,
     pub(crate) writable: bool,
-    /// The file is at least this long.
+    /// The minimum length of the file.
     length: AtomicU64,
-    /// How often who uses it knows that writes to the file may be lost.
+    /// Number of losses of writes that the user of this file knows of.
     losses: AtomicU64,
     tracked: Mutex<Tracked>,
     rights: Mutex<Rights>,
@@ -64,30 +64,30 @@ impl PoolFile {
         self.rights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known to be durable of it.
+    /// The durable lengths.
     pub(crate) fn tracked(&self) -> MutexGuard<'_, Tracked> {
         self.tracked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error for a data file that is not as long as it was.
+    /// The error for a data file that is shorter than its durable length.
     pub(crate) fn lost(&self, short: Short) -> Error {
         lost(&self.path, &self.layout, short)
     }
 
-    /// How long each data file is, of a file of so many bytes.
+    /// The length of each data file, for a file of `length` bytes.
     pub(crate) fn local_lengths(&self, length: u64) -> Vec<u64> {
         let stripes = self.layout.stripes;
         (0..stripes.count()).map(|entry| stripes.local_length(entry, length)).collect()
     }
 
-    /// The grant, if it is good now.
+    /// The grant, if it is valid now.
     pub(crate) fn current_grant(&self, now_s: u64) -> Option<Grant> {
         let rights = self.rights();
         (!rights.time.is_over(now_s)).then_some(rights.grant)
     }
 
-    /// Hands a grant that is good now to `then`, or keeps `then` until there is a new one. If it returns true, the
-    /// caller renews the grant and calls [`PoolFile::renewed`].
+    /// Passes a valid grant to `then`, or keeps `then` until a new grant arrives. If the result is true, the
+    /// caller must renew the grant and call [`PoolFile::renewed`].
     pub(crate) fn with_grant(&self, now_s: u64, then: OnGrant) -> bool {
         let mut rights = self.rights();
         let grant = rights.grant;
@@ -103,7 +103,7 @@ impl PoolFile {
         due
     }
 
-    /// Takes a new grant, or the reason that there is none, and hands it to who waits.
+    /// Stores a new grant, or the reason why there is none, and passes it to the waiting callbacks.
     pub(crate) fn renewed(&self, grant: Result<Grant>, now_s: u64) {
         let mut rights = self.rights();
         rights.renewing = false;
@@ -121,7 +121,7 @@ impl PoolFile {
         }
     }
 
-    /// A server did not take this grant: who wants one next has another.
+    /// Records that a server refused this grant, so that the next request gets a new one.
     pub(crate) fn refused(&self, grant: &Grant) {
         let mut rights = self.rights();
         if rights.grant == *grant {
@@ -151,7 +151,8 @@ impl PoolFile {
         self.length.fetch_max(length, Ordering::AcqRel);
     }
 
-    /// Takes how often it was told, to whomever, that writes to the file may be lost. An error if that was not told here.
+    /// Compares the number of reported losses of writes with the number known here. Returns an error if it is
+    /// higher.
     pub(crate) fn told(&self, losses: u64) -> Result<()> {
         if self.losses.fetch_max(losses, Ordering::AcqRel) < losses {
             Err(loss(&self.path, &[]))
@@ -160,7 +161,7 @@ impl PoolFile {
         }
     }
 
-    /// One call to each of the file's servers: all that `make` has something to say to.
+    /// One call to each of the file's servers for which `make` returns a request.
     pub(crate) fn calls<B>(&self, make: impl Fn(Target) -> Option<(IoRequest, B)>) -> Vec<Call<B>> {
         let servers = self.layout.servers.iter().zip(0..);
         servers
@@ -172,7 +173,7 @@ impl PoolFile {
             .collect()
     }
 
-    /// One call to each server that has a part of the regions, with a view of that part of the buffer.
+    /// One call to each server with a part of the regions, with a view of that part of the buffer.
     pub(crate) fn parts<B: Gather>(
         &self,
         regions: &Regions,
@@ -186,17 +187,17 @@ impl PoolFile {
         })
     }
 
-    /// Of each of the file's servers, itself if it is retired.
+    /// For each of the file's servers: its number if it is retired.
     pub(crate) fn retired<L: Link + ?Sized>(&self, link: &L) -> Vec<Option<ServerId>> {
         self.layout.servers.iter().map(|&server| link.is_retired(server).then_some(server)).collect()
     }
 
-    /// Asks each server how long its data file is.
+    /// Calls that return the length of each data file.
     pub(crate) fn length_calls<B: Gather>(&self, grant: Grant, none: &B) -> Vec<Call<B>> {
         self.calls(|target| Some((IoRequest::Length { target, grant }, none.clone())))
     }
 
-    /// Asks those that are not retired.
+    /// The same calls without retired servers.
     pub(crate) fn length_calls_of_others<B: Gather>(
         &self,
         grant: Grant,
@@ -208,12 +209,12 @@ impl PoolFile {
         calls
     }
 
-    /// Makes each data file durable.
+    /// Calls that sync each data file.
     pub(crate) fn sync_calls<B: Gather>(&self, grant: Grant, none: &B) -> Vec<Call<B>> {
         self.calls(|target| Some((IoRequest::Sync { target, grant }, none.clone())))
     }
 
-    /// Sets the length of each data file, for a file of so many bytes.
+    /// Calls that set the length of each data file, for a file of `length` bytes.
     pub(crate) fn resize_calls<B: Gather>(
         &self,
         grant: Grant,
@@ -227,7 +228,7 @@ impl PoolFile {
         })
     }
 
-    /// The length of the file, from those of its data files.
+    /// The length of the file, from the lengths of its data files.
     pub(crate) fn length_from(&self, replies: &[IoReply]) -> Result<u64> {
         let mut length = 0;
         for (local, entry) in local_lengths_of(replies)?.into_iter().zip(0..) {
@@ -243,7 +244,7 @@ impl PoolFile {
     }
 }
 
-/// How long data files are, as servers say, or were when they were made durable.
+/// The lengths of data files: current ones, or those at a sync.
 pub(crate) fn local_lengths_of(replies: &[IoReply]) -> Result<Vec<u64>> {
     let length = |reply: &IoReply| match reply {
         IoReply::Length(length) => Ok(*length),

@@ -1,4 +1,5 @@
-//! Names in a pool with the lengths of their files, by the page: one question to the manager, and one to each I/O server.
+//! Names in a pool with the lengths of their files, page by page: one request to the manager, and one to each
+//! I/O server.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,21 +13,21 @@ use crate::PoolVolume;
 use crate::pool_call::unexpected;
 use crate::pool_shared::{Shared, TRIES, checked};
 
-/// What a name is, and how long.
+/// A name with its record and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// In its directory; empty where a path was asked for itself.
+    /// The name in its directory; empty for the requested path itself.
     pub name: String,
-    /// What the manager knows.
+    /// The manager's record.
     pub inode: Inode,
-    /// Of a file, in bytes; of a directory 0.
+    /// Length of a file in bytes; 0 for a directory.
     pub length: u64,
-    /// Why it may be longer: a server that has some of it does not say how much.
+    /// The reason why the file may be longer: a server with a part of it did not report its length.
     pub unknown: Option<Error>,
 }
 
 impl Listed {
-    /// Itself, if its length is known.
+    /// Itself, if its length is known; otherwise the error.
     pub fn known(self) -> Result<Self> {
         match self.unknown {
             Some(error) => Err(error),
@@ -35,7 +36,7 @@ impl Listed {
     }
 }
 
-/// Servers that did not answer while something was listed, and why: none of them is waited for a second time.
+/// Servers that did not answer during a listing, and the reasons. The listing does not wait for them again.
 #[derive(Debug, Default)]
 pub struct Silent(Mutex<BTreeMap<ServerId, Error>>);
 
@@ -53,9 +54,10 @@ impl<L: Link + ?Sized + 'static> PoolVolume<L>
 where
     L::Buffer: Gather + Sync,
 {
-    /// At most `most` names of a directory after `after`, sorted, and whether there are more; of a file, itself.
+    /// At most `most` names of a directory after `after`, sorted, and whether more follow. For a file, the
+    /// file itself.
     ///
-    /// The `silent` servers are not asked.
+    /// Sends no requests to the `silent` servers.
     pub fn page(&self, path: &str, after: &str, most: u64, silent: &Silent) -> Result<(Vec<Listed>, bool)> {
         self.0.page(&checked(path)?, after, most, silent)
     }
@@ -88,7 +90,7 @@ where
 
     fn with_lengths(&self, names: Vec<Named>, grant: LengthGrant, silent: &Silent) -> Result<Vec<Listed>> {
         let handles = files_among(&names);
-        // Of each server: which of the names it is asked of, and as what.
+        // For each server, the numbers of the names to query, with their targets.
         let mut asked: BTreeMap<ServerId, Vec<(usize, Target)>> = BTreeMap::new();
         for (number, Named { inode, .. }) in names.iter().enumerate() {
             let Some(layout) = &inode.layout else { continue };
@@ -113,7 +115,7 @@ where
         let replies = self.servers.wait_each(asked.iter().map(request).collect(), &self.none);
         for ((server, targets), reply) in asked.iter().zip(replies) {
             let reply = match reply {
-                // It cannot be reached, or its disk fails: that is no matter of the others.
+                // This server is unreachable, or its disk fails. That does not concern the others.
                 Err(error) if error.kind == ErrorKind::Io => {
                     leave_unknown(&mut listed, targets, &error);
                     silent.add(*server, error);
@@ -143,7 +145,7 @@ fn leave_unknown(listed: &mut [Listed], asked: &[(usize, Target)], why: &Error) 
     asked.iter().for_each(|&(number, _)| listed[number].unknown = Some(why.clone()));
 }
 
-/// How long a file is at least, whatever became of its data files: those who read it are told.
+/// The minimum length of a file, even if data files are lost: readers then get an error.
 fn durable_length(inode: &Inode) -> u64 {
     let Some(layout) = &inode.layout else { return 0 };
     let ends = inode.durable.lengths.iter().zip(0..);

@@ -1,4 +1,4 @@
-//! Names in a pool, and its small files, which lie on one server each.
+//! Names in a pool, and its small files. Each small file lies on one server.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::SystemTime;
@@ -13,9 +13,9 @@ use crate::pool_file::{PoolFile, local_lengths_of};
 use crate::pool_listing::{Listed, Silent};
 use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
-/// Names and orphans are asked for by so many.
+/// Number of names and orphans per request.
 const PAGE: u64 = 1000;
-/// What is larger is not read as a small file.
+/// Maximum length of a file that is read as a small file.
 const MOST_SMALL_BYTES: u64 = 1 << 30;
 
 impl<L: Link + ?Sized + 'static> Shared<L>
@@ -26,7 +26,7 @@ where
         loop {
             let file = self.open(path, false)?;
             match self.read_all(&file) {
-                // It was replaced meanwhile, or removed.
+                // The file was replaced or removed meanwhile.
                 Err(error) if error.kind == ErrorKind::NotFound => {}
                 found => return found,
             }
@@ -57,19 +57,19 @@ where
     }
 
     pub(crate) fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
-        // What is random in one process may be the same in its forks.
+        // A forked process may have the same random state.
         let token = RandomState::new().hash_one((path, std::process::id(), SystemTime::now()));
         let fresh = format!("{path}.{token}.new");
-        // The first write makes its data file, as long as it is.
+        // The first write creates its data file with the right length.
         let file = self.create(&fresh, 0, false, on_one_server())?;
         let path = crate::pool_shared::checked(path)?;
         let replaced = self.write_durably(&file, 0, bytes).and_then(|()| {
-            // Told with the new name, it is no commit of its own.
+            // Reported together with the new name, it needs no separate commit.
             let durable = self.take_durable(file.handle);
             self.rename_durable(&file.path, &path, durable)
         });
         if replaced.is_err() {
-            // The first error is the one to tell.
+            // Report the first error.
             let _ = self.remove(&file.path, false);
         }
         replaced
@@ -105,7 +105,7 @@ where
         self.settled(file)
     }
 
-    /// Makes a file durable.
+    /// Syncs a file.
     pub(crate) fn settled(&self, file: &PoolFile) -> Result<()> {
         let turn = file.tracked().turn();
         let replies =
@@ -133,8 +133,8 @@ where
         }
     }
 
-    /// All names in a directory, and the lengths of its files, which the servers know: a page of them by one question
-    /// to the manager and one to each server.
+    /// All names in a directory, and the lengths of its files, which the servers know. Each page is one
+    /// request to the manager and one to each server.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<Entry>> {
         let mut entries: Vec<Entry> = Vec::new();
         loop {
@@ -163,17 +163,17 @@ where
         self.rename_durable(from, to, vec![])
     }
 
-    /// Renames a file of which that is durable.
+    /// Renames a file whose durable lengths are `durable`.
     fn rename_durable(&self, from: &str, to: &str, durable: Vec<u64>) -> Result<()> {
         let request = ManagerRequest::Rename { from: from.into(), to: to.into(), durable };
         self.remove_data(request, false)
     }
 
-    /// Renames over a file, or a directory with all that is in it.
+    /// Renames over a file, or over a directory with its contents.
     pub(crate) fn replace(&self, from: &str, to: &str) -> Result<()> {
         let reply = self.manager(ManagerRequest::Replace { from: from.into(), to: to.into() })?;
-        // That is done. What cannot be removed now, for a server that does not answer in time, stays listed until who
-        // removes a directory, or checks the pool, finishes it.
+        // The rename is done. Data files that cannot be removed now, because a server does not answer, stay
+        // listed. The next removal of a directory, or check of the pool, removes them.
         let _ = self.remove_orphans(reply, true);
         Ok(())
     }
@@ -184,8 +184,8 @@ where
         self.remove_data(first, true)
     }
 
-    /// Makes a request that leaves files without a name, and removes their data files. What cannot be removed now
-    /// stays listed with the manager.
+    /// Sends a request that leaves files without a name, and removes their data files. Those that cannot be
+    /// removed now stay listed with the manager.
     fn remove_data(&self, request: ManagerRequest, all: bool) -> Result<()> {
         self.remove_orphans(self.manager(request)?, all)
     }
@@ -202,7 +202,7 @@ where
                 return Ok(());
             }
             let gone = match self.remove_data_files(&orphans) {
-                // Of the same, and of what follows, with new grants.
+                // Get this page again, with new grants.
                 Err(error) if error.kind == ErrorKind::Denied && tries < TRIES => {
                     let first = orphans.iter().map(|orphan| orphan.inode.handle.0).min().unwrap_or(0);
                     let after = Handle(first.saturating_sub(1));
@@ -226,7 +226,7 @@ where
         for Opened { inode, grant } in orphans {
             let Some(layout) = &inode.layout else { continue };
             for (&server, entry) in layout.servers.iter().zip(0..) {
-                // What lay there is gone. Should the server come back, it is found there as stray data.
+                // These data are lost. If the server returns, a check finds them there as stray data.
                 if self.servers.link().is_retired(server) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! What the users of a pool share: its files that are open, their grants, and when they were written to.
+//! The shared state of a pool's users: open files, their grants, and the times of writes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,11 @@ use crate::pool_call::{Call, Servers, unexpected};
 use crate::pool_durable::AskedOf;
 use crate::pool_file::PoolFile;
 
-/// How often a request is made with a new grant where servers refuse it: a grant is over sooner than thought if clocks jump.
+/// Maximum attempts with a new grant after servers refused one: if clocks jump, a grant expires earlier than
+/// expected.
 pub(crate) const TRIES: u32 = 4;
 
-/// Permission bits of new files, but for those of the umask.
+/// Permission bits of new files, before the umask.
 const FILE_MODE: u32 = 0o666;
 
 pub(crate) struct Shared<L: Link + ?Sized> {
@@ -30,21 +31,21 @@ pub(crate) struct Shared<L: Link + ?Sized> {
     numbers: RwLock<Numbers>,
     files: RwLock<HashMap<FileId, Arc<PoolFile>>>,
     next: AtomicU64,
-    /// What was written to files from here, and made durable, since the manager was told.
+    /// Writes and syncs of this client that were not reported to the manager yet.
     written: Mutex<HashMap<Handle, Written>>,
-    /// Held while the manager is told: else a time that somebody sets in between would be lost.
+    /// Held during a report to the manager. Otherwise a time that somebody sets in between would be lost.
     telling: Mutex<()>,
 }
 
-/// The latest time that is taken from a clock, or from who sets one, in nanoseconds since 1970: in the year 2262. Times of
+/// The latest time that a clock or a user may give, in nanoseconds since 1970: in the year 2262. Times of
 /// later writes count up from there.
 pub(crate) const MOST_NS: u64 = i64::MAX as u64;
 
 #[derive(Clone, Default, PartialEq)]
 struct Written {
-    /// When last; `None`: only what is durable is news.
+    /// The last write; `None` if only the durable lengths are new.
     last_ns: Option<u64>,
-    /// How long the data files are at least, and how often the file had been shortened before.
+    /// The number of shortenings, and the minimum lengths of the data files since then.
     durable: Option<(u64, Vec<u64>)>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Numbers {
     pub(crate) retired: Vec<ServerId>,
 }
 
-/// Asks which pool it is, and which servers it has.
+/// Requests the pool's identity and its servers.
 fn numbers<L: Link + ?Sized>(link: &L) -> Result<(u128, Numbers)> {
     match link.manager(ManagerRequest::Servers)? {
         ManagerReply::Servers { pool, servers, retired } => {
@@ -86,12 +87,12 @@ where
         })
     }
 
-    /// The servers that the pool had when it was opened, or one was last retired from here.
+    /// The servers at the time when the pool was opened, or when this client last retired one.
     pub(crate) fn numbers(&self) -> Numbers {
         self.numbers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Retires a server, or takes that back.
+    /// Retires a server, or reverses that.
     pub(crate) fn retire(&self, server: ServerId, undo: bool) -> Result<()> {
         match self.manager(ManagerRequest::Retire { server, undo })? {
             ManagerReply::Done => {}
@@ -123,7 +124,7 @@ where
 
     pub(crate) fn add(&self, file: PoolFile) -> FileId {
         let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
-        // What was told of earlier writes is of no concern to who has made none.
+        // Losses reported before do not concern this user, who has written nothing yet.
         let _ = file.told(self.servers.losses(file.handle));
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(file));
         id
@@ -161,11 +162,11 @@ where
         let path = checked(path)?;
         let request = ManagerRequest::Create { path: path.clone(), hints, mode: mode & !umask() };
         let file = PoolFile::new(path, self.opened(request)?, true, self.now_s())?;
-        // An empty file needs no data files: they are made when it is written to.
+        // An empty file needs no data files: the first write creates them.
         if length > 0
             && let Err(error) = self.resize(&file, length, reserve)
         {
-            // The first error is the one to tell.
+            // Report the first error.
             let _ = self.remove(&file.path, false);
             return Err(error);
         }
@@ -179,8 +180,8 @@ where
         }
     }
 
-    /// Hands a grant that is good now to `then`: at once, or from a thread that renews it first, since who asks the
-    /// manager waits.
+    /// Passes a valid grant to `then`: immediately, or from a thread that renews it first, because a request
+    /// to the manager blocks.
     pub(crate) fn with_grant(
         self: &Arc<Self>,
         file: &Arc<PoolFile>,
@@ -204,7 +205,7 @@ where
         }
     }
 
-    /// Does something with a grant, for who may wait: once more with a new one if servers do not take the first.
+    /// Runs `action` with a grant, and retries with a new one if servers refuse it. Blocks during a renewal.
     pub(crate) fn granted<T>(&self, file: &PoolFile, action: impl Fn(Grant) -> Result<T>) -> Result<T> {
         let mut tries = 1;
         loop {
@@ -217,7 +218,7 @@ where
         }
     }
 
-    /// A grant for who may wait.
+    /// A valid grant. Blocks during a renewal.
     pub(crate) fn grant(&self, file: &PoolFile) -> Result<Grant> {
         let now_s = self.now_s();
         if let Some(grant) = file.current_grant(now_s) {
@@ -233,14 +234,14 @@ where
         }
     }
 
-    /// Makes a file longer or shorter. The manager is told before and after, since data files may become shorter than they
-    /// were known to be.
+    /// Makes a file longer or shorter. Reports this to the manager before and after, since data files may
+    /// become shorter than their known durable lengths.
     pub(crate) fn set_length(&self, file: &PoolFile, length: u64, reserve: bool) -> Result<()> {
         let lengths = file.local_lengths(length);
         let begun = self.inode(ManagerRequest::BeginCut { handle: file.handle, lengths })?;
         file.tracked().cut_begins(begun.durable);
         let resized = self.resize(file, length, reserve);
-        // What failed may be done yet: then nothing more is told of the file.
+        // A resize that failed may have taken effect. Then this client reports no more lengths of the file.
         let ended = match resized {
             Ok(()) => self.inode(ManagerRequest::EndCut { handle: file.handle }).map(Some),
             Err(_) => Ok(None),
@@ -268,8 +269,8 @@ where
         Ok(length)
     }
 
-    /// Waits for the answers to calls about a file, of which nothing must be lost, and which must be there if servers have
-    /// nothing of it.
+    /// Waits for the answers to calls about a file. If the answers show missing data, checks with the manager
+    /// whether the file still exists, and whether data are lost.
     pub(crate) fn wait_there(&self, file: &PoolFile, calls: Vec<Call<L::Buffer>>) -> Result<Vec<IoReply>> {
         let asked_of = file.tracked().asked_of(&calls);
         let replies = self.servers.wait_all(calls)?;
@@ -279,13 +280,13 @@ where
         Ok(replies)
     }
 
-    /// Whether a file that a server has nothing of, or less than there was, is there: one that was removed has nothing
-    /// either, and one that somebody shortened has less.
+    /// Checks a file of which a server has nothing, or less than its durable length. The file may have been
+    /// removed or shortened; otherwise data are lost.
     fn check_is_there(&self, file: &PoolFile, mut asked_of: AskedOf, replies: &[IoReply]) -> Result<()> {
         let mut short = asked_of.short(replies);
         for _ in 0..TRIES {
             let inode = match self.inode(ManagerRequest::Describe { handle: file.handle }) {
-                // Nothing of it needs to be durable any more.
+                // A removed file needs no sync.
                 Err(error) if error.kind == ErrorKind::NotFound && asked_of.is_sync => return Ok(()),
                 Err(error) if error.kind == ErrorKind::NotFound => {
                     return Err(Error::new(
@@ -296,7 +297,8 @@ where
                 inode => inode?,
             };
             let Some(found) = short else { return Ok(()) };
-            // What was known when it was asked for counts, unless somebody has begun to shorten the file by now.
+            // The lengths known at the time of the request count, unless somebody has started to shorten the
+            // file since.
             if inode.durable.cuts == asked_of.known.cuts {
                 return Err(file.lost(found));
             }
@@ -312,8 +314,8 @@ where
         Ok(())
     }
 
-    /// Looks whether the file is there, if servers have nothing of it or too little, and goes on with `then`. The manager is asked
-    /// from a thread of its own, since who has the replies must not wait.
+    /// Checks a file if servers have nothing of it or too little, then calls `then`. A separate thread
+    /// queries the manager, because the thread that has the replies must not block.
     pub(crate) fn when_there(
         self: &Arc<Self>,
         file: &Arc<PoolFile>,
@@ -344,12 +346,12 @@ where
         }
     }
 
-    /// Forgets an open file.
+    /// Closes an open file.
     pub(crate) fn close(self: &Arc<Self>, file: FileId) {
         let closed = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
         let Some(file) = closed.filter(|file| self.written().contains_key(&file.handle)) else { return };
-        // Files are closed from completions too, which must not wait for the manager. If no thread can be started, who
-        // asks for the time tells it.
+        // Completions close files too, and must not wait for the manager. If no thread can be started, the
+        // next caller who queries the time makes the report.
         let shared = self.clone();
         let tell = move || drop(shared.tell(file.handle));
         let _ = std::thread::Builder::new().name("outcore-close".into()).spawn(tell);
@@ -366,10 +368,10 @@ where
         news.last_ns = Some(now_ns.max(news.last_ns.map_or(0, |before| before.saturating_add(1))));
     }
 
-    /// A sync that began in that turn made so much of each data file durable.
+    /// Records the durable length of each data file after a sync that started in `turn`.
     pub(crate) fn note_synced(&self, file: &PoolFile, turn: Option<u64>, lengths: &[u64]) {
         let news = file.tracked().synced(turn, lengths);
-        // Who may only read tells nothing.
+        // Readers report nothing.
         let Some((cuts, lengths)) = news.filter(|_| file.writable) else { return };
         let mut written = self.written();
         let news = written.entry(file.handle).or_default();
@@ -384,13 +386,14 @@ where
         }
     }
 
-    /// What is to be told of a file's data files, for who tells it: nobody else does then.
+    /// Takes the unreported durable lengths of a file. The caller must report them.
     pub(crate) fn take_durable(&self, handle: Handle) -> Vec<u64> {
         let durable = self.written().get_mut(&handle).and_then(|news| news.durable.take());
         durable.map_or(vec![], |(_, lengths)| lengths)
     }
 
-    /// Tells the manager when a file was last written to from here, if it does not know; returns what it knows then.
+    /// Reports this client's last write to a file, if the manager does not know it. Returns the time that the
+    /// manager then has.
     pub(crate) fn tell_written(&self, path: &str) -> Result<u64> {
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let inode = self.stat(path)?;
@@ -400,7 +403,7 @@ where
         Ok(self.tell_now(inode.handle)?.map_or(inode.modified_ns, |told| told.modified_ns))
     }
 
-    /// As `tell_written`, of a file whose name may be another's by now.
+    /// Like `tell_written`, for a file whose name may belong to another file by now.
     fn tell(&self, handle: Handle) -> Result<()> {
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         self.tell_now(handle).map(|_| ())
@@ -422,17 +425,17 @@ where
         told.map(Some)
     }
 
-    /// Tells the manager all that it does not know.
+    /// Reports all unreported writes and lengths to the manager.
     pub(crate) fn tell_all_written(&self) {
         let all: Vec<Handle> = self.written().keys().copied().collect();
         for handle in all {
-            // A file may be gone by now, or have another name.
+            // The file may have been removed or renamed.
             let _ = self.tell(handle);
         }
     }
 }
 
-/// A path as the manager has it: names with `/` between them, none of them `.` or empty. The root is empty.
+/// The normalized path: names with `/` between them, none of them `.` or empty. The root is empty.
 pub(crate) fn checked(path: &str) -> Result<String> {
     let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     if path.starts_with('/') || path.contains('\0') || names.contains(&"..") {
@@ -447,7 +450,7 @@ fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
     from.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Whether bytes were moved. Of what a server has nothing, zeros were, and nothing is to be made durable.
+/// Checks that a server moved bytes. `Absent` is fine: a read gets zeros, and a sync has nothing to do.
 pub(crate) fn is_moved(reply: &IoReply) -> Result<()> {
     if *reply == IoReply::Absent { Ok(()) } else { is_done(reply) }
 }

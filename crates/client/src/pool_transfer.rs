@@ -1,4 +1,4 @@
-//! Reads, writes and syncs of a pool's files: one message to each server that has a part of them.
+//! Reads, writes and syncs of a pool's files: one message to each server that holds a part of them.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::pool_call::{Outcome, gone};
 use crate::pool_file::{PoolFile, local_lengths_of};
 use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
-/// What is to be moved, and what follows.
+/// A transfer, and its completion callback.
 struct Transfer<B> {
     operation: Operation,
     regions: Regions,
     buffer: B,
     done: OnDone<B>,
-    /// How many grants it was begun with.
+    /// Number of grants used so far.
     tries: u32,
 }
 
@@ -25,7 +25,7 @@ impl<L: Link + ?Sized + 'static> Shared<L>
 where
     L::Buffer: Gather + Sync,
 {
-    /// Moves bytes, and calls `done` when the last server answered.
+    /// Moves bytes, and calls `done` after the last server answered.
     pub(crate) fn submit(
         self: &Arc<Self>,
         file: FileId,
@@ -67,7 +67,7 @@ where
         }
     }
 
-    /// Goes on with what servers have answered; if they did not take the grant, begins anew with another.
+    /// Continues with the servers' answers. If they refused the grant, restarts with a new one.
     fn when_taken(
         self: &Arc<Self>,
         file: &Arc<PoolFile>,
@@ -89,8 +89,8 @@ where
         });
     }
 
-    /// Asks how long the file has become before a read past the length that is known. Of a file that lay on a retired
-    /// server too, it is as long as the others have it, at least.
+    /// Requests the current length of the file before a read past the known length. If a server of the file
+    /// is retired, the others give a minimum length.
     fn read_if_long_enough(
         self: &Arc<Self>,
         file: Arc<PoolFile>,
@@ -145,7 +145,7 @@ where
         self.servers.call_all(calls, Box::new(then));
     }
 
-    /// One message to each server that has a part of it.
+    /// Sends one message to each server with a part of the transfer.
     fn transfer(self: &Arc<Self>, file: &Arc<PoolFile>, grant: Grant, transfer: Transfer<L::Buffer>) {
         let Transfer { operation, regions, buffer, .. } = &transfer;
         let turn = file.tracked().turn();
@@ -174,11 +174,11 @@ where
             });
             let is_told = !matches!(&moved, Err(error) if error.kind != ErrorKind::Lost);
             if operation == Operation::Sync && is_told {
-                // Who syncs first finds it; all others who have the file open are told as well.
+                // The first sync finds the loss; all other users of the file get the error too.
                 moved = moved.and(file.told(shared.servers.losses(file.handle)));
             }
             if operation == Operation::Write {
-                // Some of it may be written even where not all is.
+                // A failed write may have written some of the bytes.
                 shared.note_written(&file);
                 if moved.is_ok() {
                     file.is_at_least(regions.end());

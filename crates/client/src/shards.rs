@@ -11,11 +11,12 @@ use outcore_memory::{Arena, Region};
 
 use crate::Ticket;
 
-/// Of an array that grows, so many shard files stay open that no request needs. A process may have about a thousand
-/// files open, and each shard file of a plain directory is two of them.
+/// For an array that grows: the number of idle shard files that stay open. A process may have about a
+/// thousand files open, and each shard file of a plain directory takes two of them.
 const KEPT_OPEN: usize = 16;
 
-/// Those of a fixed array are all opened at once; those of one that grows when they are needed, but for the last.
+/// The open shard files. A fixed array has all of them open. An array that grows opens its last one first,
+/// and the others when requests need them.
 pub(crate) struct Shards {
     volume: Arc<dyn Volume<Buffer = Region>>,
     path: String,
@@ -32,10 +33,10 @@ struct State {
 
 struct Shard {
     file: FileId,
-    /// Requests under way.
+    /// Number of requests in flight.
     users: usize,
     last_use: u64,
-    /// Whether it was written to since a sync: it must stay open until the next.
+    /// Whether there was a write since the last sync. If so, the file must stay open until the next sync.
     is_unsynced: bool,
 }
 
@@ -74,7 +75,7 @@ impl Shards {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens and checks a shard file. Not under the lock, which completions take.
+    /// Opens and checks a shard file. Runs without the lock, which completions take.
     fn open_one(&self, shard: u64) -> Result<FileId> {
         let key = format!("{}/{}", self.path, self.grid.shard_key(shard));
         let file = self.volume.open(&key, self.mode).map_err(|e| match e.kind {
@@ -111,13 +112,13 @@ impl Shards {
         self.grid.check_index(&index).map_err(|e| Error::new(e.kind, format!("{key}: {e}")))
     }
 
-    /// What transfers should be aligned to.
+    /// The alignment for transfers.
     pub(crate) fn alignment(&self) -> Alignment {
         let state = self.state();
         state.open.values().map(|s| self.volume.alignment(s.file)).fold(Alignment::NONE, Alignment::max)
     }
 
-    /// Opens what is not open of these, and keeps them open until [`Self::unpin_after`] says so.
+    /// Opens the missing shards among `numbers`, and keeps all of them open until [`Self::unpin_after`].
     pub(crate) fn pin(&self, numbers: impl Iterator<Item = u64>, operation: Operation) -> Result<Vec<u64>> {
         let mut shards: Vec<u64> = numbers.collect();
         shards.sort_unstable();
@@ -149,7 +150,7 @@ impl Shards {
         Ok(shards)
     }
 
-    /// Pins what is open of these; returns the others, and the number of the use.
+    /// Pins the open shards among `shards`. Returns the others, and the number of this use.
     fn use_open(&self, shards: &[u64], operation: Operation) -> (Vec<u64>, u64) {
         let mut state = self.state();
         state.uses += 1;
@@ -164,7 +165,8 @@ impl Shards {
         (missing, now)
     }
 
-    /// Pins what a sync is for: of an array that grows what was written to, else all.
+    /// Pins the shards to sync: for an array that grows, those with writes since the last sync; otherwise
+    /// all.
     pub(crate) fn pin_unsynced(&self) -> Vec<u64> {
         let all = !self.grid.spec().growing;
         let mut shards = Vec::new();
@@ -179,17 +181,17 @@ impl Shards {
         shards
     }
 
-    /// Notes that a sync of a file failed.
+    /// Records that a sync of a shard failed.
     pub(crate) fn not_synced(&self, shard: u64) {
         if let Some(found) = self.state().open.get_mut(&shard) {
             found.is_unsynced = true;
         }
     }
 
-    /// Lets go of pinned files once the work is done.
+    /// Unpins shards once the work is done.
     pub(crate) fn unpin_after(self: &Arc<Self>, ticket: &Ticket, shards: Vec<u64>) {
         let this = self.clone();
-        // Nothing is closed here: completions do not block.
+        // Unpinning closes nothing, because completions must not block.
         ticket.then(Box::new(move || this.unpin(&shards)));
     }
 
@@ -207,7 +209,7 @@ impl Shards {
         self.state().open.get(&shard).map(|found| found.file)
     }
 
-    /// Takes out the least recently used of the files that nothing needs open.
+    /// Removes the least recently used of the idle shards, and returns their files to close.
     fn spare(&self) -> Vec<FileId> {
         if !self.grid.spec().growing {
             return Vec::new();

@@ -16,7 +16,8 @@ pub struct ScrubPlace {
 pub struct DataFile {
     /// The file's handle.
     pub handle: Handle,
-    /// Length of the data file in bytes; `None` if only checksums or a log entry of it exist.
+    /// Length of the data file in bytes; `None` if it does not exist. A listing has such entries for handles of which only
+    /// other files exist, such as checksums.
     pub length: Option<u64>,
 }
 
