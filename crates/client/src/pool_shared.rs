@@ -124,7 +124,7 @@ where
 
     pub(crate) fn add(&self, file: PoolFile) -> FileId {
         let id = FileId(self.next.fetch_add(1, Ordering::Relaxed));
-        // Losses reported before do not concern this user, who has written nothing yet.
+        // Losses reported before do not concern this open file: nothing was written through it yet.
         let _ = file.told(self.servers.losses(file.handle));
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(file));
         id

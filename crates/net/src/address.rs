@@ -1,4 +1,4 @@
-//! Where a server listens, as text: `tcp:HOST:PORT`, `tls:HOST:PORT` or `unix:PATH`.
+//! The address of a server, as text: `tcp:HOST:PORT`, `tls:HOST:PORT` or `unix:PATH`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use outcore_core::{Error, Result};
 
-/// A place at which a server can be reached.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A host, by name or number, and a port.
     Tcp(String),
-    /// The same, encrypted.
+    /// The same, with encryption.
     Tls(String),
     /// A UNIX socket of this host.
     Unix(PathBuf),

@@ -1,4 +1,4 @@
-//! Frames over a socket: sent from memory where it lies, received into memory where it shall lie.
+//! Frames over a socket, sent and received in place, without copies.
 
 use std::sync::Arc;
 
@@ -8,21 +8,22 @@ use outcore_memory::Region;
 
 use crate::socket::{MAX_VECTORS, Socket, Watch, advance};
 
-/// Most bytes of a payload in one call: what is received is summed while it is in the cache.
+/// Maximum bytes of a payload per system call: the checksum of received bytes is computed while they are in
+/// the cache.
 const MOST_BYTES: usize = 512 << 10;
 
-/// A frame of at most so many bytes behind its header is sent by who has it, where the system takes it at once: waking another thread would
-/// take longer.
+/// Maximum size of a small frame, without its header. The calling thread sends a small frame if the system
+/// takes it immediately, because waking another thread would take longer.
 const SMALL_BYTES: usize = 16 << 10;
 
-/// Memory for a control part is taken in steps of so many bytes, as these arrive.
+/// Memory for a control part grows in steps of this many bytes, as they arrive.
 const STEP_BYTES: usize = 1 << 20;
 
 fn vector(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
 }
 
-/// The runs of a region in groups that one call of the system takes.
+/// Groups of a region's runs, each for one system call.
 struct Groups<I> {
     runs: I,
     rest: Option<(*mut u8, usize)>,
@@ -33,7 +34,7 @@ impl<I: Iterator<Item = (*mut u8, usize)>> Groups<I> {
         Self { runs, rest: None }
     }
 
-    /// Adds the next group to `vectors`. False if there is nothing left.
+    /// Adds the next group to `vectors`. Returns false if no group is left.
     fn next(&mut self, vectors: &mut Vec<libc::iovec>) -> bool {
         let before = vectors.len();
         let mut left = MOST_BYTES;
@@ -50,22 +51,22 @@ impl<I: Iterator<Item = (*mut u8, usize)>> Groups<I> {
     }
 }
 
-/// Whether a frame of so many bytes behind its header is sent by who has it.
+/// Whether the calling thread sends a frame with `bytes` bytes after its header.
 pub(crate) fn is_small(bytes: usize) -> bool {
     bytes <= SMALL_BYTES
 }
 
-/// A frame to be sent. The header must be that of the other two.
+/// A frame to send. The header must match the other two parts.
 pub(crate) struct Frame {
     pub(crate) header: Header,
     pub(crate) control: Arc<Vec<u8>>,
     pub(crate) payload: Region,
-    /// Bytes of it that are sent already.
+    /// Number of bytes that are sent already.
     pub(crate) sent: u64,
 }
 
 impl Frame {
-    /// Without a payload.
+    /// A frame without a payload.
     pub(crate) fn short(header: Header, control: Arc<Vec<u8>>) -> Self {
         Self { header, control, payload: Region::empty(), sent: 0 }
     }
@@ -76,7 +77,7 @@ impl Frame {
 }
 
 impl Socket {
-    /// Sends what is left of a frame.
+    /// Sends the rest of a frame.
     pub(crate) fn send_frame(&self, frame: &Frame, watch: &dyn Watch) -> Result<()> {
         let first = frame.header.encode()?;
         let mut vectors = vec![vector(&first), vector(&frame.control)];
@@ -89,8 +90,8 @@ impl Socket {
             let past = sent.min(there);
             advance(&mut rest, past);
             sent -= past;
-            // SAFETY: header and control part are borrowed, and the payload's runs lie in its block, which the
-            // region keeps alive.
+            // SAFETY: header and control part are borrowed, and the payload's runs lie in its block, which
+            // the region keeps alive.
             unsafe { self.send(rest, watch)? };
             if !is_more {
                 return Ok(());
@@ -99,7 +100,8 @@ impl Socket {
         }
     }
 
-    /// Sends as much of a small frame, none of which is sent, as the system takes without waiting. Whether that was all.
+    /// Sends as much of an unsent small frame as the system takes without waiting. Returns whether that was
+    /// all.
     pub(crate) fn send_frame_now(&self, frame: &mut Frame) -> Result<bool> {
         let first = frame.header.encode()?;
         let mut vectors = vec![vector(&first), vector(&frame.control)];
@@ -121,11 +123,11 @@ impl Socket {
         Ok(Arc::unwrap_or_clone(control))
     }
 
-    /// The header of the next frame; `None` if the other side ended the connection after the one before.
+    /// The header of the next frame; `None` if the peer ended the connection after the previous frame.
     pub(crate) fn receive_header(&self, watch: &dyn Watch) -> Result<Option<Header>> {
         let mut bytes = [0_u8; HEADER_BYTES];
         let mut vectors = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: HEADER_BYTES }];
-        // SAFETY: the vector is the array, which is borrowed by nobody else during the call.
+        // SAFETY: the vector is the array, which nothing else borrows during the call.
         if unsafe { self.receive(&mut vectors, false, watch)? } {
             Header::decode(&bytes).map(Some)
         } else {
@@ -133,7 +135,7 @@ impl Socket {
         }
     }
 
-    /// The control part of a frame, checked.
+    /// Receives the control part of a frame, and checks it.
     pub(crate) fn receive_control(&self, header: &Header, watch: &dyn Watch) -> Result<Vec<u8>> {
         let length = header.control_bytes as usize;
         let mut bytes = Vec::new();
@@ -141,7 +143,7 @@ impl Socket {
             let (at, step) = (bytes.len(), STEP_BYTES.max(bytes.len()).min(length - bytes.len()));
             bytes.resize(at + step, 0);
             let mut vectors = [libc::iovec { iov_base: bytes[at..].as_mut_ptr().cast(), iov_len: step }];
-            // SAFETY: the vector is the end of `bytes`, which is borrowed by nobody else during the call.
+            // SAFETY: the vector is the end of `bytes`, which nothing else borrows during the call.
             unsafe { self.receive(&mut vectors, true, watch)? };
         }
         if crc32c(&bytes) != header.control_crc {
@@ -150,7 +152,7 @@ impl Socket {
         Ok(bytes)
     }
 
-    /// The payload of a frame, into a region of as many bytes, checked.
+    /// Receives the payload of a frame into a region of the same length, and checks it.
     pub(crate) fn receive_payload(&self, header: &Header, region: &Region, watch: &dyn Watch) -> Result<()> {
         debug_assert_eq!(header.payload_bytes, region.len() as u64);
         let mut groups = Groups::new(region.pointers());
@@ -158,8 +160,8 @@ impl Socket {
         let mut vectors = Vec::new();
         while groups.next(&mut vectors) {
             let group = vectors.clone();
-            // SAFETY: the runs lie in the region's block, which the region keeps alive; who gave the region away for
-            // a request leaves its bytes alone until that is done (see `Block`).
+            // SAFETY: the runs lie in the region's block, which the region keeps alive. The code that gave
+            // the region away for a request leaves its bytes alone until the request is done (see `Block`).
             unsafe { self.receive(&mut vectors, true, watch)? };
             for run in group {
                 // SAFETY: as above; the bytes were just written.
@@ -173,20 +175,21 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads bytes that nobody wants.
+    /// Receives bytes and drops them.
     pub(crate) fn discard(&self, mut bytes: u64, watch: &dyn Watch) -> Result<()> {
         let mut unwanted = [0_u8; 16 << 10];
         while bytes > 0 {
             let step = bytes.min(unwanted.len() as u64) as usize;
             let mut vectors = [libc::iovec { iov_base: unwanted.as_mut_ptr().cast(), iov_len: step }];
-            // SAFETY: the vector is a part of the array, which is borrowed by nobody else during the call.
+            // SAFETY: the vector is a part of the array, which nothing else borrows during the call.
             unsafe { self.receive(&mut vectors, true, watch)? };
             bytes -= step as u64;
         }
         Ok(())
     }
 
-    /// The next frame, which must be of `kind`, without a payload, and short. A refusal is the error that it has.
+    /// Receives the next frame, which must be of `kind`, without a payload, and short. A refusal returns its
+    /// error.
     pub(crate) fn receive_record<R: Record>(&self, kind: Kind, watch: &dyn Watch) -> Result<(R, Vec<u8>)> {
         let ended = || Error::new(ErrorKind::Io, "the other side ended the connection as it began");
         let header = self.receive_header(watch)?.ok_or_else(ended)?;
@@ -234,7 +237,7 @@ mod tests {
         }
     }
 
-    /// A frame whose payload lies in several runs.
+    /// A frame with a payload in several runs.
     fn frame(control_bytes: usize) -> Frame {
         let block = Arc::new(Arena::new(16 << 10).allocate(12_000).unwrap());
         let mut payload =
@@ -253,7 +256,7 @@ mod tests {
                 let (near, far) = UnixStream::pair().unwrap();
                 set_option(near.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, 4096).unwrap();
                 let (near, far) = (Socket::Unix(near), Socket::Unix(far));
-                // Something is before it.
+                // Send another frame first.
                 let before = Frame::short(Header::of(Kind::Working, &[]), Arc::default());
                 (0..filled).for_each(|_| near.send_frame(&before, &Patient).unwrap());
                 let mut frame = frame(control_bytes);

@@ -1,4 +1,5 @@
-//! How a connection begins: both sides prove that they have the key, and the server learns who the client is.
+//! The start of a connection: both sides prove that they have the key, and the server learns the client's
+//! identity.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +11,21 @@ use crate::server::Who;
 use crate::socket::{Socket, Watch};
 use crate::system::random;
 
-/// What is signed begins with what it is for: a proof of one side is none of the other.
+/// Signed bytes start with their purpose, so that a proof of one side is not valid for the other.
 const OF_SERVERS: &[u8] = b"outcore server 1\0";
 const OF_CLIENTS: &[u8] = b"outcore client 1\0";
 
-/// Nobody takes longer to say who he is.
+/// Maximum duration of the handshake.
 pub(crate) const TIME_TO_BEGIN: Duration = Duration::from_secs(10);
 
-/// More names or groups than anybody has.
+/// Limits that exceed all real names and group lists.
 const MOST_NAME_BYTES: usize = 255;
 const MOST_GROUPS: usize = 1024;
 
-/// Why a connection to a server could not be opened.
+/// The reason why a connection to a server could not be opened.
 pub(crate) struct Unopened {
     pub(crate) error: Error,
-    /// Whether somebody else may answer there: nothing shows that it is the server.
+    /// Whether another program may have answered: nothing proves that it is the server.
     pub(crate) is_other: bool,
 }
 
@@ -50,7 +51,7 @@ impl Deadline {
 }
 
 impl Watch for Deadline {
-    /// Bytes that trickle in do not put it off.
+    /// Slowly arriving bytes do not extend the deadline.
     fn moved(&self, _bytes: usize) -> Result<()> {
         self.check()
     }
@@ -60,7 +61,7 @@ impl Watch for Deadline {
     }
 }
 
-/// The client's side. `expected` is what must be at the other end.
+/// The client's side of the handshake. `expected` is the role that the server must have.
 pub(crate) fn introduce(
     socket: &Socket,
     credentials: &Credentials,
@@ -70,7 +71,7 @@ pub(crate) fn introduce(
 ) -> std::result::Result<Welcome, Unopened> {
     let watch = Deadline::new(timeout);
     if credentials.key().is_none() && !socket.is_local() {
-        // Nor would the client know who answers there.
+        // The client could not identify the server either.
         return Err(Error::new(
             ErrorKind::Denied,
             "need a key over TCP; give the pool's key file, or your own",
@@ -109,17 +110,18 @@ pub(crate) fn introduce(
     Ok(socket.receive_record(Kind::Welcome, &watch)?.0)
 }
 
-/// What a server knows of itself when a client comes.
+/// The server's part of the handshake data.
 pub(crate) struct Host<'a> {
     pub(crate) role: Role,
-    /// `None`: clients come by UNIX sockets only.
+    /// The pool's key; `None` if clients connect by UNIX sockets only.
     pub(crate) key: Option<&'a Key>,
     pub(crate) welcome: Welcome,
-    /// The client must have said who it is within this time.
+    /// Time limit for the handshake.
     pub(crate) time: Duration,
 }
 
-/// The server's side: who the client is, and its number. The client was told if it is refused.
+/// The server's side of the handshake. Returns the client's identity and number. A refused client gets the
+/// reason.
 pub(crate) fn admit(socket: &Socket, host: &Host<'_>) -> Result<(Who, u128)> {
     let watch = Deadline::new(host.time);
     let admitted = socket.begin(&watch).and_then(|()| examine(socket, host, &watch));
@@ -131,10 +133,10 @@ pub(crate) fn admit(socket: &Socket, host: &Host<'_>) -> Result<(Who, u128)> {
     Ok((who, client))
 }
 
-/// Tells the other side why the connection ends.
+/// Sends the reason for ending the connection to the peer.
 pub(crate) fn refuse(socket: &Socket, error: &Error) {
     let watch = Deadline::new(Duration::from_secs(1));
-    // Where the connection is not encrypted as it should be, a frame says so as it is. The other side may be gone.
+    // If the peer does not use TLS, the refusal goes out as a plain frame. The peer may be gone already.
     let _ = socket.begin(&watch);
     let _ = socket.send_record(Kind::Refused, &Refused { error: error.clone() }, &watch);
 }
@@ -162,7 +164,7 @@ fn examine(socket: &Socket, host: &Host<'_>, watch: &Deadline) -> Result<(Who, u
         return match socket.peer_ids() {
             Some(ids) => {
                 let name = format!("uid-{}", ids.uid);
-                // Who runs the server could change its files anyway.
+                // The user who runs the server could change its files anyway.
                 let is_root = ids.uid == 0 || ids.uid == User::own().uid;
                 Ok((Who { name, uid: ids.uid, gids: ids.gids, is_root }, hello.client))
             }

@@ -1,4 +1,4 @@
-//! Keys: the pool's, and those derived from it for users; files that hold them, and proofs by them.
+//! Keys of pools and users: derivation, key files, and proofs.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -13,13 +13,13 @@ use sha2::Sha256;
 
 use crate::system::{own_ids, random};
 
-/// What is signed begins with what it is for, so that no signature serves as another.
+/// Signed bytes start with their purpose, so that no signature is valid for another purpose.
 const OF_USERS: &[u8] = b"outcore user 1\0";
 
 const OF_POOL: &str = "outcore-pool-key-1";
 const OF_USER: &str = "outcore-user-key-1";
 
-/// A secret of 32 bytes: a pool's, or a user's. It is not printed.
+/// A secret of 32 bytes: a pool's or a user's key. Debug output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -29,14 +29,14 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Who somebody is: to the manager, owner and groups of files.
+/// The identity of a user. The manager uses it as owner and groups of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// For people.
+    /// The name, for messages.
     pub name: String,
     /// User id.
     pub uid: u32,
-    /// Group ids, the main one first.
+    /// Group ids, with the main one first.
     pub gids: Vec<u32>,
 }
 
@@ -47,7 +47,7 @@ impl User {
         Self { name: format!("uid-{uid}"), uid, gids }
     }
 
-    /// As in key files; what a derived key is bound to.
+    /// The text in key files, to which a derived key is bound.
     fn text(&self) -> String {
         let gids: Vec<String> = self.gids.iter().map(u32::to_string).collect();
         format!("{}:{}:{}", self.name, self.uid, gids.join(","))
@@ -66,28 +66,29 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Key {
-    /// These bytes, which must come from a source of random numbers fit for secrets.
+    /// A key from these bytes, which must come from a cryptographic random source.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// A new pool's.
+    /// A new key for a pool.
     pub fn random() -> Result<Self> {
         random().map(Self)
     }
 
-    /// From 64 hexadecimal digits, as a key is handed from one process to another.
+    /// Parses 64 hexadecimal digits. Processes pass keys in this form.
     pub fn from_hex(digits: &str) -> Result<Self> {
         let bytes = unhex(digits).map(Self);
         bytes.ok_or_else(|| Error::invalid("need a key of 64 hexadecimal digits, have something else"))
     }
 
-    /// The bytes, to be kept where only who may know them can read them.
+    /// The bytes of the key. The caller must keep them secret.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The key of a user, who cannot find out the pool's from it, nor be somebody else with it.
+    /// Derives the key of a user. The user can neither compute the pool's key from it, nor claim another
+    /// identity.
     pub fn of_user(&self, user: &User) -> Self {
         Self(self.mac(&[OF_USERS, user.text().as_bytes()]).finalize().into_bytes().into())
     }
@@ -102,12 +103,12 @@ impl Key {
         self.mac(parts).finalize().into_bytes().into()
     }
 
-    /// In constant time.
+    /// Checks a proof, in constant time.
     pub(crate) fn is_proof(&self, parts: &[&[u8]], proof: &[u8; 32]) -> bool {
         self.mac(parts).verify_slice(proof).is_ok()
     }
 
-    /// The pool's key from a file. One that others may read is refused.
+    /// Reads the pool's key from a file. Refuses a file that others may read.
     pub fn from_file(path: &Path) -> Result<Self> {
         match Credentials::from_file(path)? {
             Credentials::Pool { key, .. } => Ok(key),
@@ -135,29 +136,30 @@ impl Key {
     }
 }
 
-/// With what a client proves who it is.
+/// The means by which a client proves its identity.
 #[derive(Clone, Debug)]
 pub enum Credentials {
-    /// The pool's key: whoever has it is whom it says.
+    /// The pool's key. Its holder may claim any identity.
     Pool {
         /// The key.
         key: Key,
-        /// Whom it says.
+        /// The claimed identity.
         user: User,
     },
     /// A key that was derived for a user.
     User {
         /// The key.
         key: Key,
-        /// For whom.
+        /// The user of the key.
         user: User,
     },
-    /// What the operating system says of this process: over UNIX sockets only.
+    /// The operating system's report on this process; for UNIX sockets only.
     Peer,
 }
 
 impl Credentials {
-    /// From a key file: the pool's, which makes its holder the user of this process with all rights, or a user's.
+    /// Reads a key file. The pool's key makes its holder the user of this process with all rights; a user's
+    /// key names its user.
     pub fn from_file(path: &Path) -> Result<Self> {
         let cannot = |error: std::io::Error| {
             let kind = match error.kind() {
@@ -283,7 +285,7 @@ mod tests {
 
     #[test]
     fn the_key_of_a_user_is_that_of_the_page() {
-        // openssl dgst -sha256 -mac HMAC -macopt hexkey:0707...
+        // Computed by openssl dgst -sha256 -mac HMAC -macopt hexkey:0707...
         let user = User { name: "ada".into(), uid: 1815, gids: vec![10, 20] };
         let found = hex(&Key::new([7; 32]).of_user(&user).0);
         assert!(include_str!("../../../docs/protocol.md").contains(&found), "{found}");

@@ -1,7 +1,7 @@
-//! The real link: frames over TCP, TLS and UNIX sockets. docs/protocol.md has the bytes.
+//! The network link: frames over TCP, TLS and UNIX sockets. docs/protocol.md describes the bytes.
 //!
-//! [`NetLink`] is the client's side: several connections to each server, used as one. [`listen`] is the server's: it
-//! hands requests to a [`Handler`] and sends its answers in whatever order they come.
+//! [`NetLink`] is the client's side: it uses several connections to each server as one. [`listen`] is the
+//! server's side: it passes requests to a [`Handler`] and sends the answers in any order.
 
 mod address;
 mod client;

@@ -1,4 +1,4 @@
-//! The memory of another process on this machine, read by the system's own call: one copy, and no socket.
+//! Reads the memory of another process on this machine by a system call: one copy, and no socket.
 
 use std::io;
 
@@ -8,18 +8,19 @@ use outcore_memory::Region;
 use crate::socket::{MAX_VECTORS, PeerIds, advance};
 use crate::system::own_uid;
 
-/// A process whose memory this one may try to read. The system has the last word (`process_vm_readv(2)`, and what
-/// `ptrace(2)` says of access).
+/// A process whose memory this process may try to read. The system decides (`process_vm_readv(2)`, and the
+/// section on access in `ptrace(2)`).
 #[derive(Debug)]
 pub(crate) struct ProcessMemory(libc::pid_t);
 
 impl ProcessMemory {
-    /// The process at the other end of a UNIX socket, as the system named it when that was connected.
+    /// The process at the other end of a UNIX socket, as the system identified it at the connection.
     ///
-    /// Only one of the user whom this process runs as. A process that is privileged may read all memory: whoever connects,
-    /// and then becomes another program, such as `su`, would have its secrets written to a file.
+    /// Only a process of the same user is accepted. A privileged server may read all memory. If a process
+    /// connected and then executed another program, such as `su`, the server would write the secrets of that
+    /// program to a file.
     pub(crate) fn of(peer: &PeerIds) -> Option<Self> {
-        // The number is 0 if the process is in a PID namespace that this one does not see.
+        // The number is 0 if the process is in a PID namespace that is invisible here.
         (peer.uid == own_uid() && peer.pid > 0).then_some(Self(peer.pid))
     }
 }
@@ -48,9 +49,10 @@ impl PeerMemory<Region> for ProcessMemory {
             if ours.is_empty() {
                 return Ok(());
             }
-            // SAFETY: the system writes to `ours` only, at most as many vectors as are there. They lie in the buffer, as
-            // was checked, which is borrowed until the end of the call; its bytes belong to who reads into it. Addresses in
-            // `theirs` are the other process's: the system fails where it has no such memory.
+            // SAFETY: the system writes to `ours` only, and to at most as many vectors as exist. They lie in
+            // the buffer, as the assertion checked, which is borrowed until the end of the call; its bytes
+            // belong to this read. Addresses in `theirs` belong to the other process: the system fails if it
+            // has no such memory.
             let moved = unsafe {
                 libc::process_vm_readv(
                     self.0,
@@ -62,7 +64,7 @@ impl PeerMemory<Region> for ProcessMemory {
                 )
             };
             match moved {
-                // It stops where memory is missing, and fails there next time.
+                // The call stops at missing memory, and the next call fails there.
                 1.. => {
                     advance(&mut ours, moved as usize);
                     advance(&mut theirs, moved as usize);
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn runs_of_any_length_come_to_their_places() {
-        // More runs than one call of the system takes, on both sides, and cut differently.
+        // More runs than one system call takes, on both sides, and cut differently.
         let memory: Vec<u8> = (0..60_000_u32).map(|i| (i * 7 % 251) as u8).collect();
         let start = memory.as_ptr().expose_provenance() as u64;
         let runs: Vec<ByteRun> = (0..3000).rev().map(|i| run(start + 20 * i, 1 + i % 10)).collect();
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn memory_of_another_process_is_read_as_it_is() {
-        // The other process says where the system put its arguments (proc(5): field 48 of `stat`).
+        // The other process prints the address of its arguments (proc(5): field 48 of `stat`).
         let script = "cut -d' ' -f48 /proc/$$/stat; read line";
         let mut command = Command::new("sh");
         command.args(["-c", script, "a-name-of-its-own"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -188,7 +190,7 @@ mod tests {
         let bytes = expected.len() as u64;
         let read = of(child.0.id()).read(&[run(address, bytes)], &mut buffer, &[run(0, bytes)]);
         if let Err(error) = &read {
-            // Where the kernel allows only descendants (Yama), a child is one; seccomp may forbid the call.
+            // Yama may allow only descendants, and a child is one; seccomp may forbid the call.
             assert!(error.message.contains("does not let it be read"), "{error}");
             return;
         }

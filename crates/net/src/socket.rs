@@ -1,4 +1,4 @@
-//! Sockets of both kinds as one: connected, listened on, and moving bytes between runs of memory.
+//! One interface for all kinds of sockets: connecting, listening, and moving bytes between runs of memory.
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
@@ -13,18 +13,18 @@ use outcore_core::{Error, ErrorKind, Result};
 use crate::Address;
 use crate::tls::{Tls, TlsServer};
 
-/// Most runs of memory in one vectored call (Linux: `UIO_MAXIOV`).
+/// Maximum number of memory runs in one vectored call (Linux: `UIO_MAXIOV`).
 pub(crate) const MAX_VECTORS: usize = 1024;
 
-/// Seconds after which the system looks whether a silent peer is still there, and again.
+/// Seconds of silence after which the system probes a peer, and between probes.
 const KEEPALIVE_S: i32 = 15;
 
-/// Who waits for bytes, and for how long.
+/// Observer of a transfer, which decides how long to wait.
 pub(crate) trait Watch {
-    /// So many bytes went in or out. An error ends the wait.
+    /// Reports that `bytes` bytes were moved. An error ends the wait.
     fn moved(&self, bytes: usize) -> Result<()>;
 
-    /// None did for a while. An error ends the wait.
+    /// Reports that no bytes were moved for a tick. An error ends the wait.
     fn idle(&self, is_inside_frame: bool) -> Result<()>;
 }
 
@@ -36,22 +36,22 @@ pub(crate) enum Socket {
     Tls(Box<Tls>),
 }
 
-/// Whom the system says the other end of a UNIX socket to be.
+/// The peer of a UNIX socket, as the system identifies it.
 #[derive(Debug)]
 pub(crate) struct PeerIds {
-    /// The process that connected; 0 if this one cannot see it.
+    /// The process that connected; 0 if it is invisible to this process.
     pub(crate) pid: i32,
     pub(crate) uid: u32,
     pub(crate) gids: Vec<u32>,
 }
 
-/// A failed call of the system as one of ours.
+/// Converts the error of a system call.
 pub(crate) fn lost(doing: &str, error: &io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("{doing}: {error}"))
 }
 
 impl Socket {
-    /// Connects, and waits at most so long for that.
+    /// Connects, within `timeout`.
     pub(crate) fn connect(address: &Address, timeout: Duration) -> Result<Self> {
         let failed = |e: &io::Error| lost(&format!("no connection to {address} (is the server running?)"), e);
         match address {
@@ -64,7 +64,7 @@ impl Socket {
         }
     }
 
-    /// Agrees on keys with the other side, where the connection is encrypted. Nothing is sent or received before.
+    /// Negotiates keys with the peer, if the connection is encrypted. Must precede all transfers.
     pub(crate) fn begin(&self, watch: &dyn Watch) -> Result<()> {
         match self {
             Self::Tls(tls) => tls.begin(watch),
@@ -72,7 +72,7 @@ impl Socket {
         }
     }
 
-    /// What both sides, and nobody between them, know of this connection alone; empty where it is not encrypted.
+    /// A value that only the two ends of this connection know; empty without encryption.
     pub(crate) fn binding(&self) -> &[u8] {
         match self {
             Self::Tls(tls) => tls.binding(),
@@ -80,7 +80,7 @@ impl Socket {
         }
     }
 
-    /// Sets what every connection has: no delay of short frames, and waits that look up every `tick`.
+    /// Sets the options of every connection: no delay of short frames, and timeouts after every `tick`.
     pub(crate) fn prepare(&self, tick: Duration) -> Result<()> {
         let prepare_tcp = |stream: &TcpStream| {
             stream
@@ -99,7 +99,7 @@ impl Socket {
         prepared.map_err(|error| lost("cannot prepare a connection", &error))
     }
 
-    /// Ends the connection: all who wait on it wake up.
+    /// Ends the connection and wakes all threads that wait on it.
     pub(crate) fn shut(&self, how: Shutdown) {
         // It may have ended already.
         let _ = match self {
@@ -109,12 +109,12 @@ impl Socket {
         };
     }
 
-    /// Whether the other end is on this machine, as the system knows it.
+    /// Whether the peer is on this machine, according to the system.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Unix(_))
     }
 
-    /// Of a UNIX socket, who is at the other end.
+    /// The peer's identity, for a UNIX socket.
     pub(crate) fn peer_ids(&self) -> Option<PeerIds> {
         let Self::Unix(stream) = self else { return None };
         let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
@@ -165,12 +165,12 @@ impl Socket {
         }
     }
 
-    /// Whether [`Socket::send_now`] ever sends anything. What is encrypted must go out whole.
+    /// Whether [`Socket::send_now`] can send anything. Encrypted bytes must go out as whole records.
     pub(crate) fn sends_now(&self) -> bool {
         !matches!(self, Self::Tls(_))
     }
 
-    /// Sends as much of `vectors` as the system takes without waiting; returns how many bytes.
+    /// Sends as much of `vectors` as the system takes without waiting. Returns the number of bytes.
     ///
     /// # Safety
     /// They must be valid for reads during the call.
@@ -193,7 +193,8 @@ impl Socket {
         }
     }
 
-    /// Fills all of `vectors`. False if the connection ended before the first byte, and that is allowed.
+    /// Fills all of `vectors`. Returns false if the connection ended before the first byte, unless
+    /// `is_inside_frame`.
     ///
     /// # Safety
     /// They must be valid for writes during the call.
@@ -218,7 +219,7 @@ impl Socket {
         }
     }
 
-    /// Waits until there is something to receive, or the end.
+    /// Waits until bytes arrive, or the connection ends.
     pub(crate) fn wait_for_bytes(&self, watch: &dyn Watch) -> Result<()> {
         let fd = match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
@@ -237,8 +238,8 @@ impl Socket {
     }
 }
 
-/// Waits until a frame begins, or the connection ends. In `recvmsg`, a thread is woken also when the other side takes what
-/// was sent to it (in Linux, `unix_write_space`): twice for each request.
+/// Waits until a frame starts, or the connection ends. A thread in `recvmsg` would also wake when the peer
+/// receives bytes (in Linux, `unix_write_space`): twice for each request.
 fn wait_for_input(stream: &UnixStream, watch: &dyn Watch) -> Result<()> {
     let tick = stream.read_timeout().map_err(|error| lost("cannot wait on a connection", &error))?;
     let tick_ms = tick.map_or(-1, |tick| tick.as_millis().clamp(1, 60_000) as i32);
@@ -264,12 +265,12 @@ fn connect_tcp(place: &str, timeout: Duration) -> io::Result<TcpStream> {
     Err(why)
 }
 
-/// Says the end of a connection that came inside a frame.
+/// The error for a connection that ended inside a frame.
 pub(crate) fn ended() -> Error {
     Error::new(ErrorKind::Io, "the other side ended the connection")
 }
 
-/// After a call of the system that moved nothing: returns if it is to be made again.
+/// Handles a system call that moved nothing. Returns if the caller should retry it.
 fn wait_again(is_inside_frame: bool, watch: &dyn Watch) -> Result<()> {
     let error = io::Error::last_os_error();
     match error.kind() {
@@ -279,7 +280,7 @@ fn wait_again(is_inside_frame: bool, watch: &dyn Watch) -> Result<()> {
     }
 }
 
-/// Sends all of `vectors` as they are.
+/// Sends all of `vectors` without encryption.
 ///
 /// # Safety
 /// They must be valid for reads during the call.
@@ -301,7 +302,7 @@ pub(crate) unsafe fn send(fd: RawFd, mut vectors: &mut [libc::iovec], watch: &dy
     }
 }
 
-/// Fills all of `vectors` with bytes as they come; see [`Socket::receive`].
+/// Fills all of `vectors` without decryption; see [`Socket::receive`].
 ///
 /// # Safety
 /// They must be valid for writes during the call.
@@ -326,10 +327,10 @@ unsafe fn receive(
     }
 }
 
-/// Waits for bytes, and takes those that are there; none: the connection ended.
+/// Waits for bytes, and receives the available ones. Returns 0 if the connection ended.
 ///
 /// # Safety
-/// The vectors, which have room for a byte, must be valid for writes during the call.
+/// The vectors must have space for at least one byte, and be valid for writes during the call.
 pub(crate) unsafe fn receive_some(
     fd: RawFd,
     vectors: &mut [libc::iovec],
@@ -350,7 +351,7 @@ pub(crate) unsafe fn receive_some(
     }
 }
 
-/// What the system is given of `vectors` in one call.
+/// The message structure for one system call with `vectors`.
 fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
     // SAFETY: `msghdr` is a plain C struct for which all zeros is a valid value.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -359,7 +360,7 @@ fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// Goes past so many bytes that were moved, and past vectors without any.
+/// Advances past `bytes` moved bytes, and past empty vectors.
 pub(crate) fn advance(vectors: &mut &mut [libc::iovec], mut bytes: usize) {
     while let Some(first) = vectors.first_mut() {
         let taken = bytes.min(first.iov_len);
@@ -380,7 +381,7 @@ pub(crate) fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Re
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A peer that is gone without a word is noticed, also where nobody sends it anything.
+/// Enables keep-alive probes, which detect a lost peer even if this side sends nothing.
 fn keep_alive(fd: RawFd) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_S)?;
@@ -388,7 +389,7 @@ fn keep_alive(fd: RawFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)
 }
 
-/// A place at which connections come in.
+/// A socket that accepts connections.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -416,14 +417,14 @@ impl Listener {
                 Self::Tls(TcpListener::bind(place.as_str()).map_err(failed)?, TlsServer::new()?)
             }
             Address::Unix(path) => {
-                // A socket that nobody listens on is left over from a server that was killed.
+                // A socket file without a listener remains after a server was killed.
                 let is_left_over = UnixStream::connect(path)
                     .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
                 if is_left_over {
                     std::fs::remove_file(path).map_err(failed)?;
                 }
                 let listener = UnixListener::bind(path).map_err(failed)?;
-                // Everybody may knock: who they are decides what they get.
+                // All users may connect; their identity determines their rights.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(failed)?;
                 Self::Unix(listener, path.clone())
             }
@@ -436,7 +437,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Where it listens; the port that was taken, if any was allowed.
+    /// The address, with the actual port if port 0 was requested.
     pub(crate) fn address(&self) -> Result<Address> {
         let place = |listener: &TcpListener| match listener.local_addr() {
             Ok(place) => Ok(place.to_string()),
@@ -449,7 +450,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, if one comes before `tick` is over.
+    /// The next connection, if one arrives within `tick`.
     pub(crate) fn accept(&self, tick: Duration) -> io::Result<Option<Socket>> {
         let fd = match self {
             Self::Tcp(listener) | Self::Tls(listener, _) => listener.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Calls to the operating system that no other file is for.
+//! Calls to the operating system that belong to no other file.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use outcore_core::{Clock, Error, ErrorKind, Result};
 
-/// The machine's monotonic clock; its origin is the first use in this process.
+/// The machine's monotonic clock. Its origin is the first use in this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicClock;
 
@@ -18,7 +18,7 @@ impl Clock for MonotonicClock {
     }
 }
 
-/// Random bytes that nobody can guess.
+/// Cryptographic random bytes.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     // SAFETY: the call writes at most N bytes to an array of N.
@@ -36,7 +36,7 @@ pub(crate) fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The user id of this process, and its group ids, the main one first.
+/// The user id of this process, and its group ids with the main one first.
 pub(crate) fn own_ids() -> (u32, Vec<u32>) {
     // SAFETY: this call has no preconditions.
     let (uid, gid) = (own_uid(), unsafe { libc::getegid() });
@@ -49,8 +49,8 @@ pub(crate) fn own_ids() -> (u32, Vec<u32>) {
     (uid, gids)
 }
 
-/// Blocks SIGTERM and SIGINT, calls `start`, and waits for one of them: the threads that `start` makes leave the
-/// signals to this one. Returns what `start` did, after the signal.
+/// Blocks SIGTERM and SIGINT, calls `start`, and waits for one of the signals. Threads that `start` creates
+/// also block the signals, so that this thread receives them. Returns the result of `start` after the signal.
 pub fn wait_for_termination<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
     let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `sigemptyset` initializes the set that the other calls change and read.

@@ -1,8 +1,8 @@
-//! TLS over a TCP connection: encrypted by keys that both sides agree on, read and written by two threads at once.
+//! TLS over a TCP connection: both sides negotiate keys, and two threads read and write concurrently.
 //!
-//! No certificate says who is at the other end. Both sides prove that they have the pool's key over what only the two
-//! ends of this connection know ([`Tls::binding`]), so whoever sits between them, with keys agreed on with each, has
-//! proofs of neither.
+//! No certificate identifies the peer. Both sides prove that they have the pool's key, over a value that only
+//! the two ends of this connection know ([`Tls::binding`]). An attacker between them negotiates separate keys
+//! with each side, and gets valid proofs from neither.
 
 use std::fmt;
 use std::io::{self, BufRead, IoSlice, Write};
@@ -31,24 +31,25 @@ use rustls::{
 
 use crate::socket::{Watch, advance, ended, receive_some, send};
 
-/// Bytes that are encrypted, or received, at once. A connection has memory for about five times as many.
+/// Bytes that are encrypted or received in one step. A connection has memory for about five times as many.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// RFC 9266, section 2: what is exported of the keys, and what such a binding is called.
+/// RFC 9266, section 2: the label of the exported keying material, and the name of such a binding.
 const LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 const BINDING: &[u8] = b"tls-exporter";
 
 /// An encrypted connection.
 pub(crate) struct Tls {
     stream: TcpStream,
-    /// Locked while bytes are encrypted or decrypted, and never while anybody waits for the other side.
+    /// Held while bytes are encrypted or decrypted, but never during a wait for the peer.
     session: Mutex<Connection>,
-    /// What came and is not decrypted yet. Locked by who reads.
+    /// Received bytes that are not decrypted yet. The reading thread holds the lock.
     incoming: Mutex<Incoming>,
-    /// What is encrypted and not sent yet. Locked by who sends, so that records are sent in the order of their numbers.
+    /// Encrypted bytes that are not sent yet. The sending thread holds the lock, so that records go out in
+    /// order.
     outgoing: Mutex<Vec<u8>>,
     begun: OnceLock<Result<Vec<u8>>>,
-    /// The other side speaks without TLS.
+    /// Whether the peer does not use TLS.
     is_plain: AtomicBool,
 }
 
@@ -56,7 +57,7 @@ struct Incoming {
     bytes: Box<[u8]>,
     from: usize,
     to: usize,
-    /// The first bytes of all.
+    /// The first bytes of the connection.
     first: Vec<u8>,
 }
 
@@ -77,11 +78,11 @@ impl Incoming {
         self.from == self.to
     }
 
-    /// Waits for bytes. False at the end of the connection.
+    /// Waits for bytes. Returns false at the end of the connection.
     fn receive(&mut self, fd: RawFd, is_inside_frame: bool, watch: &dyn Watch) -> Result<bool> {
         let mut vectors =
             [libc::iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: self.bytes.len() }];
-        // SAFETY: the vector is `bytes`, which is borrowed by nobody else during the call.
+        // SAFETY: the vector is `bytes`, which nothing else borrows during the call.
         let count = unsafe { receive_some(fd, &mut vectors, is_inside_frame, watch)? };
         (self.from, self.to) = (0, count);
         let missing = MAGIC.len() - self.first.len();
@@ -89,7 +90,7 @@ impl Incoming {
         Ok(count > 0)
     }
 
-    /// Decrypts some of what came.
+    /// Decrypts some of the received bytes.
     fn feed(&mut self, session: &mut Connection) -> Result<()> {
         let mut rest = &self.bytes[self.from..self.to];
         let count = session.read_tls(&mut rest).map_err(|error| broken(&error))?;
@@ -101,7 +102,7 @@ impl Incoming {
     }
 }
 
-/// Takes out what is encrypted, and is to be sent.
+/// Moves encrypted bytes into `outgoing`.
 fn take_out(session: &mut Connection, outgoing: &mut Vec<u8>) -> Result<()> {
     while session.wants_write() {
         session.write_tls(outgoing).map_err(|error| broken(&error))?;
@@ -123,11 +124,11 @@ impl Tls {
         }
     }
 
-    /// The client's side.
+    /// The client's side of a connection.
     pub(crate) fn client(stream: TcpStream) -> Result<Self> {
         static CONFIG: OnceLock<Result<Arc<ClientConfig>>> = OnceLock::new();
         let config = CONFIG.get_or_init(client_config).clone()?;
-        // It is not sent, and nobody looks at it.
+        // The name is neither sent nor checked.
         let name = ServerName::try_from("outcore").map_err(|error| unusable(&error))?;
         let session = ClientConnection::new(config, name).map_err(|error| unusable(&error))?;
         Ok(Self::new(stream, session.into()))
@@ -146,7 +147,7 @@ impl Tls {
     pub(crate) fn binding(&self) -> &[u8] {
         match self.begun.get() {
             Some(Ok(binding)) => binding,
-            // Nothing is sent or received before.
+            // Nothing is sent or received before that.
             _ => &[],
         }
     }
@@ -169,7 +170,7 @@ impl Tls {
                 session.export_keying_material([0_u8; 32], LABEL, Some(&[]))
             });
             drop(session);
-            // Also where it failed: the other side is told why, if it is still there.
+            // Also after a failure, so that the peer gets the reason.
             let sent = self.flush(&mut outgoing, watch);
             fed.and(sent)?;
             if let Some(binding) = binding {
@@ -188,10 +189,10 @@ impl Tls {
         }
     }
 
-    /// Sends what is encrypted.
+    /// Sends the encrypted bytes.
     fn flush(&self, outgoing: &mut Vec<u8>, watch: &dyn Watch) -> Result<()> {
         let mut vectors = [libc::iovec { iov_base: outgoing.as_mut_ptr().cast(), iov_len: outgoing.len() }];
-        // SAFETY: the vector is `outgoing`, which is borrowed by nobody else during the call.
+        // SAFETY: the vector is `outgoing`, which nothing else borrows during the call.
         unsafe { send(self.stream.as_raw_fd(), &mut vectors, watch)? };
         outgoing.clear();
         Ok(())
@@ -227,7 +228,7 @@ impl Tls {
         }
     }
 
-    /// Waits until something is decrypted, or the end.
+    /// Waits until decrypted bytes are available, or the connection ends.
     fn decrypted(
         &self,
         incoming: &mut Incoming,
@@ -277,7 +278,7 @@ impl Tls {
             }
             let mut session = self.decrypted(&mut incoming, is_inside_frame, watch)?;
             let mut reader = session.reader();
-            // An end without TLS's own sign of it is an end too: frames say themselves how long they are.
+            // A connection may end without a TLS `close_notify`, because frames contain their own length.
             let mut bytes = reader.fill_buf().unwrap_or_default();
             if bytes.is_empty() {
                 return if is_inside_frame { Err(ended()) } else { Ok(false) };
@@ -286,7 +287,8 @@ impl Tls {
             let there = bytes.len();
             while let (Some(first), false) = (vectors.first(), bytes.is_empty()) {
                 let count = first.iov_len.min(bytes.len());
-                // SAFETY: `count` bytes are in `bytes`, and have room where the vector says, as the caller promised.
+                // SAFETY: `bytes` has `count` bytes, and the vector has space for them, as the caller
+                // promised.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), first.iov_base.cast(), count) };
                 bytes = &bytes[count..];
                 advance(&mut vectors, count);
@@ -309,16 +311,16 @@ impl Tls {
         self.stream.shutdown(how)
     }
 
-    /// Sends what TLS has to say last, if nobody is sending and the system takes it at once.
+    /// Sends a last TLS message, if no thread is sending and the system takes it immediately.
     fn say_last(&self, say: impl FnOnce(&mut Connection)) {
         let Ok(mut outgoing) = self.outgoing.try_lock() else { return };
         let mut session = lock(&self.session);
-        // After a part of a record it would be noise.
+        // After a partial record it would be garbage.
         if outgoing.is_empty() {
             say(&mut session);
             if take_out(&mut session, &mut outgoing).is_ok() {
                 let (fd, flags) = (self.stream.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
-                // SAFETY: the call reads `outgoing`, which nobody changes meanwhile.
+                // SAFETY: the call reads `outgoing`, which nothing changes meanwhile.
                 unsafe { libc::send(fd, outgoing.as_ptr().cast(), outgoing.len(), flags) };
                 outgoing.clear();
             }
@@ -339,10 +341,10 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The first bytes of some memory, as many as are encrypted at once.
+/// The first bytes of some memory, as many as are encrypted in one step.
 ///
 /// # Safety
-/// The vectors must be valid for reads as long as what is returned.
+/// The vectors must be valid for reads as long as the result is used.
 unsafe fn piece_of<'a>(vectors: &[libc::iovec]) -> Vec<IoSlice<'a>> {
     let mut left = PIECE_BYTES;
     let mut piece = Vec::new();
@@ -351,7 +353,8 @@ unsafe fn piece_of<'a>(vectors: &[libc::iovec]) -> Vec<IoSlice<'a>> {
             break;
         }
         let count = vector.iov_len.min(left);
-        // SAFETY: the caller's promise; it is not dangling, since vectors are made of slices and blocks.
+        // SAFETY: the caller's promise; the pointer is not dangling, since vectors are made of slices and
+        // blocks.
         let bytes = unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), count) };
         piece.push(IoSlice::new(bytes));
         left -= count;
@@ -359,7 +362,7 @@ unsafe fn piece_of<'a>(vectors: &[libc::iovec]) -> Vec<IoSlice<'a>> {
     piece
 }
 
-/// What is wrong if the other side speaks without TLS.
+/// The error for a peer that does not use TLS.
 fn plain(session: &Connection) -> Error {
     Error::invalid(match session {
         Connection::Client(_) => {
@@ -386,12 +389,12 @@ fn ring_provider() -> Arc<CryptoProvider> {
     Arc::new(provider::default_provider())
 }
 
-/// What a listening server needs.
+/// The TLS state of a listening server.
 #[derive(Debug)]
 pub(crate) struct TlsServer(Arc<ServerConfig>);
 
 impl TlsServer {
-    /// With a key of its own (RFC 7250), which is never stored.
+    /// Generates a key for this server (RFC 7250), which is never stored.
     pub(crate) fn new() -> Result<Self> {
         let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|error| unusable(&error))?;
         let private = PrivatePkcs8KeyDer::from(made.as_ref());
@@ -410,14 +413,14 @@ impl TlsServer {
         Ok(Self(Arc::new(config)))
     }
 
-    /// The server's side of a connection that came in.
+    /// The server's side of an accepted connection.
     pub(crate) fn accept(&self, stream: TcpStream) -> io::Result<Tls> {
         let session = ServerConnection::new(self.0.clone()).map_err(io::Error::other)?;
         Ok(Tls::new(stream, session.into()))
     }
 }
 
-/// Takes the key of any server that has its private part: who it is, it proves afterwards.
+/// Accepts any server that has the private part of its key. The server proves its identity afterwards.
 #[derive(Debug)]
 struct AnyKey(WebPkiSupportedAlgorithms);
 

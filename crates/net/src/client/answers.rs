@@ -1,4 +1,4 @@
-//! Answers taken, by a channel's thread or by callers who wait for them.
+//! Receives answers, in a channel's thread or in the callers that wait for them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,14 +11,14 @@ use crate::client::peer::Peer;
 use crate::client::reader::{Claim, Given, Reader};
 use crate::client::wire::Wire;
 
-/// A call has its answer.
+/// Completes a call with its answer.
 pub(super) fn finish(peer: &Peer, wire: &Wire, call: Call, control: Result<Vec<u8>>) {
     wire.timeout().sample(call.sent.elapsed());
     wire.weight.fetch_sub(call.weight(), Ordering::SeqCst);
     peer.finish(call, control.map(|control| Reply { control, incarnation: wire.incarnation }));
 }
 
-/// Whether there was an answer, and why no more come.
+/// Receives answers until none can follow. Returns whether there was one, and the reason for the end.
 pub(super) fn take_answers(peer: &Peer, wire: &Wire) -> (bool, Error) {
     let mut was_useful = false;
     loop {
@@ -29,7 +29,7 @@ pub(super) fn take_answers(peer: &Peer, wire: &Wire) -> (bool, Error) {
     }
 }
 
-/// As `take_answers`, where callers take most of them.
+/// Does the same on a channel whose callers receive most of the answers.
 pub(super) fn stand_by(peer: &Peer, wire: &Wire, reader: &Reader) -> (bool, Error) {
     while reader.stand_by(|| wire.is_dead(), || !wire.lock().is_empty()) {
         take_until(peer, wire, reader, || wire.lock().is_empty());
@@ -37,13 +37,13 @@ pub(super) fn stand_by(peer: &Peer, wire: &Wire, reader: &Reader) -> (bool, Erro
     reader.ended()
 }
 
-/// Takes answers until something is so or no more come, and leaves the next to others.
+/// Receives answers until `is_so` holds or none can follow. Then another thread takes over.
 fn take_until(peer: &Peer, wire: &Wire, reader: &Reader, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         let taken = take_next(peer, wire);
         reader.note(&taken);
         if taken.is_err() {
-            // The part is still taken: it ends when this one leaves.
+            // This thread is still the reader; the reader role ends when it leaves.
             wire.die();
             break;
         }
@@ -51,7 +51,7 @@ fn take_until(peer: &Peer, wire: &Wire, reader: &Reader, mut is_so: impl FnMut()
     reader.leave(|| wire.needs_reader());
 }
 
-/// Waits for the answer to a call that was sent over this channel. Answers to others that come meanwhile are theirs.
+/// Waits for the answer to a call on this channel. Meanwhile it passes other answers to their callers.
 pub(crate) fn wait_for_answer(peer: &Peer, wire: Option<&Wire>, claim: &Arc<Claim>) -> Result<Reply> {
     let reader = wire.and_then(|wire| wire.reader.as_ref().map(|reader| (wire, reader)));
     let mut has_part = reader.is_some_and(|(_, reader)| reader.enter(claim));
@@ -66,7 +66,7 @@ pub(crate) fn wait_for_answer(peer: &Peer, wire: Option<&Wire>, claim: &Arc<Clai
     }
 }
 
-/// Takes what comes next. Whether it is an answer.
+/// Receives the next frame. Returns whether it is an answer.
 fn take_next(peer: &Peer, wire: &Wire) -> Result<bool> {
     match wire.socket.receive_header(wire)? {
         Some(header) => take_answer(peer, wire, &header),
@@ -96,7 +96,7 @@ fn take_answer(peer: &Peer, wire: &Wire, header: &Header) -> Result<bool> {
         return Err(Error::new(ErrorKind::Corrupt, "a server answered a request with another's answer"));
     }
     if found.is_sending {
-        // Who sends it finishes it.
+        // The sending thread completes the call.
         found.answer = Some(control);
         drop(flight);
         wire.socket.discard(header.payload_bytes, wire)?;
@@ -107,7 +107,7 @@ fn take_answer(peer: &Peer, wire: &Wire, header: &Header) -> Result<bool> {
     let received = receive(wire, header, &control, &found.call);
     match received {
         Err(error) => {
-            // Where it is found when the calls of this connection are sent again.
+            // Put the call back, so that it is retried with the other calls of this connection.
             wire.lock().insert(header.request, found);
             Err(error)
         }
@@ -118,7 +118,8 @@ fn take_answer(peer: &Peer, wire: &Wire, header: &Header) -> Result<bool> {
     }
 }
 
-/// Receives a payload into the memory of its call. The inner error is the call's, the outer one the connection's.
+/// Receives a payload into the memory of its call. The inner error concerns the call, the outer one the
+/// connection.
 fn receive(wire: &Wire, header: &Header, control: &[u8], call: &Call) -> Result<Result<()>> {
     let sent = header.payload_bytes;
     let reply = if call.moves == Moves::In { decode(control).ok() } else { None };
@@ -140,7 +141,7 @@ fn receive(wire: &Wire, header: &Header, control: &[u8], call: &Call) -> Result<
     Ok(Ok(()))
 }
 
-/// The reply of an I/O server, or that of nobody; and the run of it.
+/// The reply of an I/O server, or an error reply, and the server's run.
 pub(crate) fn io_reply(result: Result<Reply>) -> (IoReply, Incarnation) {
     let read = |reply: Reply| Ok((decode::<IoReply>(&reply.control)?, reply.incarnation));
     result.and_then(read).unwrap_or_else(|error| (IoReply::Failed(error), Incarnation::NONE))

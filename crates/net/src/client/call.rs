@@ -1,4 +1,4 @@
-//! A call under way: what is sent, where the answer's payload goes, and who waits for it.
+//! A call in flight: the frame to send, the memory for the answer's payload, and the callback.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,48 +9,48 @@ use outcore_memory::Region;
 
 use crate::frames::is_small;
 
-/// What came back.
+/// A received reply.
 pub(crate) struct Reply {
     pub(crate) control: Vec<u8>,
-    /// The run of the server that sent it.
+    /// The run of the server that replied.
     pub(crate) incarnation: Incarnation,
 }
 
-/// Called with the answer, or the error, and with the memory.
+/// Callback that gets the answer, or the error, and the memory.
 pub(crate) type Done = Box<dyn FnOnce(Result<Reply>, Region) + Send>;
 
-/// What a call takes in the account of a channel, beside its payload.
+/// Bytes of a call in a channel's window, in addition to its payload.
 const WEIGHT_BYTES: u64 = 4096;
 
-/// Which way the bytes of a call's memory go.
+/// The direction of a call's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moves {
     /// To the server.
     Out,
-    /// From it.
+    /// From the server.
     In,
-    /// There are none.
+    /// No payload.
     Nothing,
 }
 
 pub(crate) struct Call {
     pub(crate) header: Header,
     pub(crate) control: Arc<Vec<u8>>,
-    /// What is written, or where what is read goes. A thread that sends it has it meanwhile.
+    /// The memory to write from or read into. The thread that sends the call holds it meanwhile.
     pub(crate) region: Region,
     pub(crate) region_bytes: usize,
     pub(crate) moves: Moves,
-    /// Whether it goes over a UNIX socket if there is one, and not over another channel to the same server.
+    /// Whether a channel over a UNIX socket is preferred, if there is one.
     pub(crate) is_for_local: bool,
     pub(crate) attempts: u32,
-    /// When it was called; and when it was sent last.
+    /// The time of the call, and of its last sending.
     pub(crate) called: Instant,
     pub(crate) sent: Instant,
     pub(crate) done: Done,
 }
 
 impl Call {
-    /// Not sent yet.
+    /// A call that is not sent yet.
     pub(crate) fn new(kind: Kind, control: Vec<u8>, region: Region, moves: Moves, done: Done) -> Self {
         let sent = if moves == Moves::Out { region.len() } else { 0 };
         let header = Header {
@@ -81,12 +81,12 @@ impl Call {
         WEIGHT_BYTES + u64::from(self.header.control_bytes) + self.region_bytes as u64
     }
 
-    /// Whether who makes it sends it.
+    /// Whether the calling thread may send it.
     pub(crate) fn is_small(&self) -> bool {
         is_small(self.control.len() + if self.moves == Moves::Out { self.region_bytes } else { 0 })
     }
 
-    /// What the answer must be.
+    /// The kind of its answer.
     pub(crate) fn answered_by(&self) -> Kind {
         if self.header.kind == Kind::IoRequest { Kind::IoReply } else { Kind::ManagerReply }
     }

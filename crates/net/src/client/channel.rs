@@ -1,5 +1,5 @@
-//! One channel: a connection that is made again whenever it is lost. One thread takes answers, and one sends calls, where
-//! callers do neither.
+//! One channel: a connection that reconnects whenever it is lost. One thread receives answers and one sends
+//! calls, unless callers do so themselves.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,11 +15,11 @@ use crate::client::sending::{send, was_sent};
 use crate::client::timeout::Timeout;
 use crate::client::wire::{Wire, open};
 
-/// Waits between tries to connect: doubled from the first to the last.
+/// Pauses between attempts to connect: the first, doubled up to the last.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Keeps one channel of a server open until the peer is closed, or the server is elsewhere.
+/// Keeps one channel of a server open until the peer is closed, or the server has moved.
 pub(crate) fn keep_channel(peer: &Arc<Peer>, channel: u64, address: &Address) {
     let mut pause = FIRST_PAUSE;
     let mut timeout = Timeout::default();
@@ -43,7 +43,8 @@ pub(crate) fn keep_channel(peer: &Arc<Peer>, channel: u64, address: &Address) {
     }
 }
 
-/// Sends calls and takes answers until the connection or the peer ends. Whether there was an answer.
+/// Sends calls and receives answers until the connection or the peer ends. Returns whether there was an
+/// answer.
 fn use_channel(peer: &Arc<Peer>, wire: &Arc<Wire>) -> bool {
     let reader = {
         let (peer, wire) = (peer.clone(), wire.clone());
@@ -69,19 +70,19 @@ fn use_channel(peer: &Arc<Peer>, wire: &Arc<Wire>) -> bool {
     }
     wire.die();
     if let (Err(_), Some(reader)) = (&reader, &wire.reader) {
-        // Nobody stands by: callers see the end of the connection by themselves.
+        // Without a standby thread, callers detect the end of the connection themselves.
         reader.stand_by(|| true, || false);
     }
     let (was_useful, last) = match reader.map(thread::JoinHandle::join) {
         Ok(Ok(ended)) => ended,
         _ => (false, Error::new(ErrorKind::Io, "a thread of the network could not run")),
     };
-    // Who has the turn has it no longer than the system takes a frame, and nobody gets it any more.
+    // A caller that is sending blocks only while the system takes a frame, and no other caller can start.
     let rest = wire.outgoing().0.take();
     if let Some(rest) = rest {
         was_sent(peer, wire, rest);
     }
-    // Now nobody sends or receives what these calls have.
+    // Now no thread sends or receives in the memory of these calls.
     let unanswered: Vec<Call> = wire.lock().drain().map(|(_, flight)| flight.call).collect();
     peer.went_down(wire);
     if peer.is_closed() {

@@ -1,4 +1,4 @@
-//! Requests that are too large for one message, as several that are answered as one.
+//! Splits requests that are too large for one message, and joins the answers of the parts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,15 +6,15 @@ use outcore_core::wire::MAX_RUNS;
 use outcore_core::{Answer, Error, Incarnation, IoReply, Nested, OnAnswer, Regions, Result, Target};
 use outcore_memory::Region;
 
-/// Bytes that every server moves at once.
+/// Payload bytes that every server accepts in one message.
 pub(crate) const MOST_BYTES: u64 = 8 << 20;
 
-/// What is larger is divided into messages of this many bytes, so that a server works on some while others are on
-/// their way.
+/// Larger requests are split into messages of this many bytes, so that a server can work on some while others
+/// are in flight.
 pub(crate) const PART_BYTES: u64 = 4 << 20;
 
-/// What of `regions` lies on the target's entry, in its order, as regions of at most `most_bytes` bytes each. All of it
-/// must be `total_bytes`.
+/// Splits the part of `regions` on the target's entry, in order, into regions of at most `most_bytes` bytes.
+/// The part must have `total_bytes` bytes.
 pub(crate) fn divide(
     target: &Target,
     regions: &Regions,
@@ -50,7 +50,7 @@ fn mismatch(total_bytes: u64) -> Error {
     Error::invalid(format!("the regions of a request are not the {total_bytes} bytes of its buffer"))
 }
 
-/// The answers of a request's parts, until the last is there.
+/// Joins the answers of a request's parts.
 pub(crate) struct Joined(Arc<Mutex<State>>);
 
 struct State {
@@ -65,7 +65,7 @@ struct State {
 }
 
 impl Joined {
-    /// Of `parts` parts; `buffer` is that of the whole request.
+    /// Joins `parts` parts; `buffer` is the buffer of the whole request.
     pub(crate) fn new(parts: usize, buffer: Region, done: OnAnswer<Region>) -> Self {
         let end = Some((buffer, done));
         Self(Arc::new(Mutex::new(State {
@@ -79,11 +79,11 @@ impl Joined {
         })))
     }
 
-    /// Takes the answer of one part.
+    /// The callback for the answer of one part.
     pub(crate) fn part(&self) -> OnAnswer<Region> {
         let joined = self.0.clone();
         Box::new(move |answer: Answer<Region>| {
-            // Whoever gets the whole buffer gets all of it.
+            // Drop this view, so that the receiver of the whole buffer has the only one.
             drop(answer.buffer);
             let mut state = joined.lock().unwrap_or_else(PoisonError::into_inner);
             state.left -= 1;
@@ -91,7 +91,8 @@ impl Joined {
             state.finished_ns = state.finished_ns.max(answer.finished_ns);
             let before = *state.incarnation.get_or_insert(answer.incarnation);
             if before != answer.incarnation {
-                // Some parts may be lost with the run that did them: no run has all of them.
+                // The parts were executed by several runs, so some may be lost. No single run has all of
+                // them.
                 state.incarnation = Some(Incarnation::NONE);
             }
             match answer.reply {

@@ -1,4 +1,4 @@
-//! The link: the manager and the I/O servers of one pool.
+//! The link to the manager and the I/O servers of one pool.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::client::places::{Places, check_control};
 use crate::system::MonotonicClock;
 use crate::{Address, Credentials};
 
-/// How a pool is reached.
+/// Options for connections to a pool.
 #[derive(Clone)]
 pub struct Options {
-    /// With what the client proves who it is.
+    /// The means by which the client proves its identity.
     pub credentials: Credentials,
     /// Connections to each address of an I/O server.
     pub connections_per_address: usize,
-    /// Calls fail when a server could not be reached for so long.
+    /// Calls fail after a server was unreachable for this long.
     pub patience: Duration,
-    /// A server that works on requests and is silent for less than this is not given up.
+    /// Minimum silence after which the client drops the connection to a server that works on requests.
     pub least_silence: Duration,
-    /// By which the times of answers are taken.
+    /// The clock for the times of answers.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// The servers of one pool, over the network. Dropping it fails calls that are not answered.
+/// The servers of one pool, over the network. Dropping it fails unanswered calls.
 pub struct NetLink {
     clock: Arc<dyn Clock>,
     pool: u128,
@@ -61,7 +61,7 @@ pub struct NetLink {
 }
 
 impl NetLink {
-    /// Connects to the manager at any of `addresses`, and learns from it where the I/O servers are.
+    /// Connects to the manager at any of `addresses`, and gets the addresses of the I/O servers from it.
     pub fn connect(addresses: &[Address], options: Options) -> Result<Self> {
         let clock = options.clock.clone();
         let mut link = Self { clock, pool: 0, places: Places::new(addresses, options)? };
@@ -69,17 +69,17 @@ impl NetLink {
         Ok(link)
     }
 
-    /// Which pool it is.
+    /// The pool's identity.
     pub fn pool(&self) -> u128 {
         self.pool
     }
 
-    /// Most bytes that one request to a server moves; as far as is known, before the first request.
+    /// Maximum payload of one request to a server. Before the first connection, this is an assumption.
     pub fn payload_bytes(&self, server: ServerId) -> Result<u64> {
         self.places.peer(server).map(|peer| peer.payload_bytes.load(Ordering::Relaxed))
     }
 
-    /// One message.
+    /// Sends one message.
     fn send(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
         let clock = self.clock.clone();
         let started_ns = clock.now_ns();
@@ -111,7 +111,7 @@ impl NetLink {
                     (_, true) => Moves::Out,
                     _ => Moves::Nothing,
                 };
-                // By a UNIX socket the server sees whose memory it is.
+                // On a UNIX socket the server can identify the process that offers its memory.
                 let is_for_local = matches!(request, IoRequest::Join { memory: Some(_), .. });
                 drop(request);
                 let call = Call::new(Kind::IoRequest, control, buffer, moves, Box::new(answer));
@@ -124,7 +124,7 @@ impl NetLink {
 impl Link for NetLink {
     type Buffer = Region;
 
-    /// What is too large for one message goes as several, and is answered once.
+    /// Splits a request that is too large for one message. The caller gets one answer.
     fn io(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
         let (target, grant, regions, is_write) = match &request {
             IoRequest::Read { target, grant, regions } => (*target, *grant, regions, false),
@@ -137,7 +137,7 @@ impl Link for NetLink {
             return self.send(server, request, buffer, done);
         }
         let Ok(parts) = divide(&target, regions, bytes, most_bytes.min(PART_BYTES)) else {
-            // What it is refused for is better said where all requests are looked at.
+            // The normal path reports a better error.
             return self.send(server, request, buffer, done);
         };
         let joined = Joined::new(parts.len(), buffer.clone(), done);

@@ -1,4 +1,4 @@
-//! The clients' side of the wire: servers reached over several connections as one.
+//! The client's side of the network: several connections to each server, used as one.
 
 mod answers;
 mod call;

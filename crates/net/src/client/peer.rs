@@ -1,4 +1,4 @@
-//! One server, as its client has it: calls that wait, and the channels that take them.
+//! A server from the client's view: the queue of calls, and the channels that send them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,23 +17,25 @@ use crate::client::sending::send_now;
 use crate::client::wire::Wire;
 use crate::handshake::Unopened;
 
-/// A call is sent at most so often: what breaks connection after connection is not the network.
+/// Maximum number of attempts for a call. If it breaks connection after connection, the network is not the
+/// cause.
 const MOST_ATTEMPTS: u32 = 8;
 
-/// Numbers from the oldest call that is not answered to the newest that was sent: servers remember no more answers.
+/// Maximum distance between the numbers of the oldest unanswered call and the newest sent call. Servers
+/// remember no more answers.
 const MOST_NUMBERS: u64 = 2048;
 
-/// A server that was never reached may have another address.
+/// Patience for a server that was never reached, because its address may be wrong.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the thread of a channel sends next.
+/// The next work for the sending thread of a channel.
 pub(crate) enum Next {
     Call(Call),
-    /// The rest of a frame that is sent in part.
+    /// The rest of a frame that was sent in part.
     Rest,
 }
 
-/// A way to the server, whether or not it is open.
+/// A channel to the server, open or not.
 struct Channel {
     number: u64,
     address: Address,
@@ -47,27 +49,27 @@ impl Channel {
     }
 }
 
-/// The last try to open a channel.
+/// The result of the last attempt to open a channel.
 #[derive(Clone)]
 enum Try {
-    /// There was none yet.
+    /// No attempt yet.
     Untried,
-    /// The channel came up, or the network failed: trying again may help.
+    /// The channel opened, or the network failed: a retry may help.
     Passing,
-    /// A server said no: trying again is of no use.
+    /// A server refused: a retry is useless.
     Refused(Error),
 }
 
-/// Has the manager say where the server is, without waiting for it; it is told by [`Peer::is_at`].
+/// Asks the manager for the server's addresses, without waiting. The answer arrives through [`Peer::is_at`].
 pub(crate) type Look = Box<dyn Fn() + Send + Sync>;
 
 pub(crate) struct Peer {
     pub(crate) role: Role,
     pub(crate) client: u128,
     pub(crate) options: Options,
-    /// Most bytes of a payload, as the server says.
+    /// Maximum bytes of a payload, as the server reported.
     pub(crate) payload_bytes: AtomicU64,
-    /// `None`: it does not move.
+    /// `None` if the server never moves.
     look: Option<Look>,
     state: Mutex<State>,
     wake: Condvar,
@@ -78,24 +80,24 @@ struct State {
     next_number: u64,
     /// Numbers of calls that may still be sent.
     unsettled: BTreeSet<u64>,
-    /// The connections that are open.
+    /// The open connections.
     wires: Vec<Arc<Wire>>,
     channels: Vec<Channel>,
     next_channel: u64,
     down_since: Instant,
     was_up: bool,
-    /// Whether it is where the manager says, as far as it was asked since a channel was open.
+    /// Whether the manager has confirmed the address since the last open channel.
     is_found: bool,
-    /// When the manager may be asked next where it is, and how long after that again.
+    /// Earliest time of the next request for the address, and the pause after it.
     next_look: Instant,
     look_pause: Duration,
-    /// Whether a call was refused since.
+    /// Whether a call was refused since then.
     has_refused: bool,
     is_closed: bool,
 }
 
 impl Peer {
-    /// A server with these addresses; a channel each, and several where the options say so.
+    /// A server with these addresses. Each address gets one channel, or several if the options say so.
     pub(crate) fn new(
         role: Role,
         addresses: &[Address],
@@ -133,13 +135,14 @@ impl Peer {
         Ok(peer)
     }
 
-    /// The manager says where it is. Channels to other places are used until they are lost.
+    /// Updates the addresses from the manager. Channels to other addresses stay in use until they are lost.
     pub(crate) fn is_at(self: &Arc<Self>, addresses: &[Address]) -> Result<()> {
         self.lock().is_found = true;
         self.reach(addresses)
     }
 
-    /// Has channels to these addresses, and no others. Where a thread cannot be started it keeps those that it had.
+    /// Opens channels to these addresses, and drops the others. If a thread cannot be started, keeps the old
+    /// channels.
     fn reach(self: &Arc<Self>, addresses: &[Address]) -> Result<()> {
         let is_manager = self.role == Role::Manager;
         let each = if is_manager { 1 } else { self.options.connections_per_address.max(1) };
@@ -171,14 +174,14 @@ impl Peer {
             Err(_) => state.channels.retain(|channel| begun.iter().all(|(new, _)| *new != channel.number)),
         }
         drop(state);
-        // For those that are no more.
+        // Wake the threads of dropped channels.
         self.wake.notify_all();
         threads.map_err(|error| {
             Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
         })
     }
 
-    /// Which server it is, for people.
+    /// The name of the server, for messages.
     fn name(&self) -> String {
         self.role.to_string()
     }
@@ -187,8 +190,8 @@ impl Peer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a call, or queues it. It is done when it is answered, or when it cannot be. Returns the channel over which it
-    /// was sent.
+    /// Sends or queues a call. The call completes with its answer, or with an error. Returns the channel over
+    /// which it was sent.
     pub(crate) fn call(&self, mut call: Call) -> Option<Arc<Wire>> {
         let mut state = self.lock();
         let error = if state.is_closed { Some(closed()) } else { state.refusal_now() };
@@ -216,8 +219,8 @@ impl Peer {
         None
     }
 
-    /// What the thread of a channel is to send next: waits until there is a call that the channel has room for, or the
-    /// rest of one. `None` if the channel is to end.
+    /// Waits for the next work of a channel's sending thread: a call that fits the channel, or the rest of a
+    /// frame. `None` ends the channel.
     pub(crate) fn next(&self, wire: &Wire) -> Option<Next> {
         let mut state = self.lock();
         loop {
@@ -243,19 +246,19 @@ impl Peer {
         }
     }
 
-    /// Channels look again: one has room, or is dead.
+    /// Wakes the channels, because one has space or is dead.
     pub(crate) fn look_again(&self) {
-        // Under the lock, so that nobody who has just looked misses it.
+        // Take the lock, so that no thread misses this between its check and its wait.
         let state = self.lock();
         drop(state);
         self.wake.notify_all();
     }
 
-    /// A call has its answer, or will never have one.
+    /// Completes a call with its answer or error.
     pub(crate) fn finish(&self, call: Call, result: Result<Reply>) {
         let mut state = self.lock();
         state.unsettled.remove(&call.number());
-        // One of those that wait may be sent now.
+        // A queued call may be sent now.
         let is_more = !state.queue.is_empty();
         drop(state);
         if is_more {
@@ -264,7 +267,7 @@ impl Peer {
         (call.done)(result, call.region);
     }
 
-    /// Calls of a channel that died: others send them again.
+    /// Queues the calls of a dead channel for a retry on others.
     pub(crate) fn send_again(&self, mut calls: Vec<Call>, why: &Error) {
         calls.sort_by_key(Call::number);
         let mut hopeless = Vec::new();
@@ -305,13 +308,14 @@ impl Peer {
         state.down_since = Instant::now();
     }
 
-    /// A channel could not be opened. Where no other is open, calls that waited for too long are given up, and for the
-    /// others the manager is asked where the server is, as seldom as one channel is tried.
+    /// Handles a failed attempt to open a channel. If no channel is open, fails the calls that have waited
+    /// too long. For the others, asks the manager for the server's address, at most as often as one channel
+    /// retries.
     pub(crate) fn did_not_come_up(&self, channel: u64, unopened: Unopened) {
         let Unopened { error, is_other } = unopened;
         let error = Error::new(error.kind, format!("{}: {}", self.name(), error.message));
         let mut state = self.lock();
-        // Who says no in the place of a server that has moved, or will, does not stand for it.
+        // Another server at the address of a server that has moved cannot refuse on its behalf.
         let is_passing = matches!(error.kind, ErrorKind::Io | ErrorKind::Busy)
             || !state.is_found
             || (is_other && state.was_up && self.look.is_some());
@@ -343,7 +347,7 @@ impl Peer {
         }
     }
 
-    /// Waits before the next try to open a channel. False if there is none.
+    /// Waits before the next attempt to open a channel. Returns false if the channel was dropped.
     pub(crate) fn pause(&self, channel: u64, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.lock();
@@ -357,7 +361,7 @@ impl Peer {
         false
     }
 
-    /// Whether a channel is to be kept open.
+    /// Whether a channel should stay open.
     pub(crate) fn has(&self, channel: u64) -> bool {
         self.lock().has(channel)
     }
@@ -366,12 +370,12 @@ impl Peer {
         self.lock().is_closed
     }
 
-    /// Ends all channels. Calls that were not answered fail.
+    /// Closes all channels. Unanswered calls fail.
     pub(crate) fn close(&self) {
         self.end(&closed());
     }
 
-    /// As `close`; what waits to be sent fails with `why`.
+    /// Like `close`; queued calls fail with `why`.
     pub(crate) fn end(&self, why: &Error) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -389,14 +393,14 @@ impl State {
         !self.is_closed && self.channels.iter().any(|other| other.number == channel)
     }
 
-    /// Notes what came of a try, unless the server is not there any more.
+    /// Records the result of an attempt, if the channel still exists.
     fn tried(&mut self, channel: u64, last: Try) {
         if let Some(channel) = self.channels.iter_mut().find(|other| other.number == channel) {
             channel.last = last;
         }
     }
 
-    /// Where it is, for people.
+    /// The addresses of the server, for messages.
     fn place(&self) -> String {
         let mut places: Vec<String> =
             self.channels.iter().map(|channel| channel.address.to_string()).collect();
@@ -404,7 +408,8 @@ impl State {
         places.join(" ")
     }
 
-    /// Whether a call may go over a channel: any, if there is none of the kind that it is for, nor will be soon.
+    /// Whether a channel may send a call. A call that prefers a local channel takes another one only if no
+    /// local channel is open or untried.
     fn may_take(&self, wire: &Wire, call: &Call) -> bool {
         let is_better = || {
             let is_untried = |channel: &Channel| channel.is_local() && matches!(channel.last, Try::Untried);
@@ -413,12 +418,13 @@ impl State {
         !call.is_for_local || wire.is_local() || !is_better()
     }
 
-    /// The oldest call that may still be sent.
+    /// The number of the oldest call that may still be sent.
     fn oldest(&self) -> u64 {
         self.unsettled.first().copied().unwrap_or(self.next_number)
     }
 
-    /// Where a new call may be sent at once by who makes it, if it is small and none waits.
+    /// The channel over which the calling thread may send a new call immediately, if the call is small and
+    /// the queue is empty.
     fn free_wire(&self, call: &Call) -> Option<Arc<Wire>> {
         let is_free =
             self.queue.is_empty() && call.is_small() && call.number() < self.oldest() + MOST_NUMBERS;
@@ -428,7 +434,7 @@ impl State {
         wires.min_by_key(|wire| wire.weight()).filter(|_| is_free).cloned()
     }
 
-    /// Why no call can be sent: no channel is up, all were tried, and a server said no.
+    /// The reason why no call can be sent: no channel is open, all were tried, and a server refused.
     fn refusal_now(&self) -> Option<Error> {
         let is_tried = self.channels.iter().all(|channel| !matches!(channel.last, Try::Untried));
         if !self.wires.is_empty() || !is_tried {

@@ -1,4 +1,5 @@
-//! Where the servers of a pool are, as its manager says: asked when a client connects, and again when one is lost.
+//! The addresses of a pool's servers. The client gets them from the manager when it connects, and again after
+//! it lost a server.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,16 +18,16 @@ use crate::client::peer::Peer;
 use crate::client::reader::{Claim, Settles};
 use crate::system::random;
 
-/// The servers of one pool, and where they are.
+/// The servers of one pool, and their addresses.
 pub(crate) struct Places {
     options: Options,
     client: u128,
     process: u32,
     manager: Arc<Peer>,
-    /// Who reaches the manager encrypted goes to no server that is reached otherwise over a network.
+    /// A client that uses TLS to the manager uses no unencrypted network connection to other servers.
     needs_tls: bool,
     servers: Mutex<Servers>,
-    /// Whether the manager is being asked for a server that is lost.
+    /// Whether a request for the addresses is in flight.
     is_looking: AtomicBool,
     itself: Weak<Self>,
 }
@@ -34,13 +35,13 @@ pub(crate) struct Places {
 #[derive(Default)]
 struct Servers {
     addresses: HashMap<ServerId, Vec<Address>>,
-    /// Made when they are first called.
+    /// Created at the first call to each server.
     peers: HashMap<ServerId, Arc<Peer>>,
     retired: HashSet<ServerId>,
 }
 
 impl Places {
-    /// Of the pool whose manager is at any of `addresses`. Nothing was asked yet.
+    /// The pool whose manager is at one of `addresses`. Sends nothing yet.
     pub(crate) fn new(addresses: &[Address], options: Options) -> Result<Arc<Self>> {
         let client = u128::from_le_bytes(random()?);
         let manager = Peer::new(Role::Manager, addresses, client, &options, None)?;
@@ -61,7 +62,7 @@ impl Places {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the manager where the servers are, and returns which pool it is.
+    /// Gets the addresses of the servers from the manager. Returns the pool's identity.
     pub(crate) fn refresh(&self) -> Result<u128> {
         let (pool, servers, retired) = match self.ask(ManagerRequest::Servers)? {
             ManagerReply::Servers { pool, servers, retired } => (pool, servers, retired),
@@ -89,7 +90,7 @@ impl Places {
                 Some(_) if addresses.is_empty() => {
                     over.extend(known.peers.remove(&id).map(|peer| (peer, self.unreachable(id))));
                 }
-                // If it has moved, what waits for it at the old place goes to the new one.
+                // If it has moved, its queued calls go to the new address.
                 Some(peer) => reached = reached.and(peer.is_at(&addresses)),
                 None => {}
             }
@@ -100,20 +101,21 @@ impl Places {
             over.extend(known.peers.remove(id).map(|peer| (peer, is_retired(*id))));
         }
         known.retired = retired.into_iter().collect();
-        // Who is told that a call fails may call others.
+        // Callbacks of failed calls may call other servers.
         drop(known);
         over.iter().for_each(|(peer, why)| peer.end(why));
         reached.map(|()| pool)
     }
 
-    /// The manager is asked where servers are, since one is lost: by a thread that waits for it, one at a time.
+    /// Starts a thread that gets the addresses of the servers, after one was lost. One such thread runs at a
+    /// time.
     fn look(self: &Arc<Self>) {
         if self.is_looking.swap(true, Ordering::SeqCst) {
             return;
         }
         let places = self.clone();
         let look = move || {
-            // If it does not say, who lost a server asks again.
+            // After a failure, the peer that lost a server asks again.
             let _ = places.refresh();
             places.is_looking.store(false, Ordering::SeqCst);
         };
@@ -152,7 +154,7 @@ impl Places {
         Ok(peer)
     }
 
-    /// Why a server is not called that has no address which this client may use.
+    /// The error for a server without an address that this client may use.
     fn unreachable(&self, server: ServerId) -> Error {
         let id = server.0;
         if self.needs_tls {
@@ -167,7 +169,7 @@ impl Places {
         Error::invalid(format!("I/O server {id} has no address; give one to the manager"))
     }
 
-    /// Threads do not survive a fork.
+    /// Checks the process, because threads do not survive a fork.
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.process == std::process::id() {
             return Ok(());
@@ -178,7 +180,7 @@ impl Places {
         ))
     }
 
-    /// Asks the manager, and waits for its answer.
+    /// Sends a request to the manager, and waits for its answer.
     pub(crate) fn ask(&self, request: ManagerRequest) -> Result<ManagerReply> {
         self.check_process()?;
         let claim = Arc::<Claim>::default();
@@ -192,7 +194,8 @@ impl Places {
         decode(&reply.control)
     }
 
-    /// Whether files of a reply lie on servers that are not known yet, or are retired, which may have been undone.
+    /// Whether a reply has files on servers that are unknown, or known as retired. A retirement may have been
+    /// reversed.
     pub(crate) fn has_news(&self, reply: &ManagerReply) -> bool {
         let known = self.lock();
         let is_new = |layout: &Option<Layout>| {
@@ -205,7 +208,7 @@ impl Places {
         }
     }
 
-    /// Whether a server is reached by a UNIX socket.
+    /// Whether a server has a UNIX socket on this machine.
     pub(crate) fn is_local(&self, server: ServerId) -> bool {
         let known = self.lock();
         let mut addresses = known.addresses.get(&server).into_iter().flatten();
@@ -216,7 +219,7 @@ impl Places {
         self.lock().retired.contains(&server)
     }
 
-    /// Calls that were not answered fail.
+    /// Closes all connections. Unanswered calls fail.
     pub(crate) fn close(&self) {
         if self.check_process().is_err() {
             return;

@@ -1,5 +1,6 @@
-//! Who takes the answers that come over a channel whose callers wait: one of them for all, so that an answer wakes who
-//! waits for it and nobody else. A thread stands by, and takes those that no caller would.
+//! Selects the thread that receives the answers of a channel whose callers wait. One waiting caller receives
+//! for all, so that an answer wakes only its own caller. A standby thread receives answers when no caller
+//! does.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,22 +10,22 @@ use outcore_core::{Error, ErrorKind, Result};
 use crate::client::call::Reply;
 use crate::client::peer::closed;
 
-/// Which of those who could take answers does.
+/// The reader role of a channel: at most one thread has it.
 #[derive(Default)]
 pub(crate) struct Reader {
     state: Mutex<State>,
-    /// For the thread that stands by.
+    /// Wakes the standby thread.
     wake: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     is_taken: bool,
-    /// Callers to whom the part may go; some have their answers by now.
+    /// Callers that may get the reader role. Some may have their answers already.
     waiting: VecDeque<Arc<Claim>>,
     is_over: bool,
     was_useful: bool,
-    /// Why no more answers come.
+    /// The reason why no more answers come.
     error: Option<Error>,
 }
 
@@ -33,7 +34,8 @@ impl Reader {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a caller is to take answers now. If not, the part may come to it later.
+    /// Takes the reader role for a caller. Returns false if another thread has it; the caller may get it
+    /// later.
     pub(crate) fn enter(&self, claim: &Arc<Claim>) -> bool {
         let mut state = self.lock();
         if state.is_over {
@@ -47,7 +49,7 @@ impl Reader {
         false
     }
 
-    /// Who took answers takes no more: a caller who waits does, or the thread that stands by if it `is_needed`.
+    /// Releases the reader role. It goes to a waiting caller, or to the standby thread if that `is_needed`.
     pub(crate) fn leave(&self, is_needed: impl FnOnce() -> bool) {
         let mut state = self.lock();
         while let Some(next) = state.waiting.pop_front() {
@@ -61,15 +63,16 @@ impl Reader {
         }
     }
 
-    /// The thread that stands by looks whether it is needed.
+    /// Makes the standby thread check whether it is needed.
     pub(crate) fn look_again(&self) {
-        // Under the lock, so that it does not miss this if it has just looked.
+        // Take the lock, so that the thread does not miss this between its check and its wait.
         if !self.lock().is_taken {
             self.wake.notify_one();
         }
     }
 
-    /// Waits until the thread that stands by is to take answers. False at the end, when nobody takes any.
+    /// Waits until the standby thread must receive answers. Returns false at the end, when no thread has the
+    /// role.
     pub(crate) fn stand_by(&self, is_dead: impl Fn() -> bool, is_needed: impl Fn() -> bool) -> bool {
         let mut state = self.lock();
         loop {
@@ -87,7 +90,7 @@ impl Reader {
         }
     }
 
-    /// Notes that there was an answer, or why there are no more.
+    /// Records that there was an answer, or the reason for the end.
     pub(crate) fn note(&self, taken: &Result<bool>) {
         let mut state = self.lock();
         match taken {
@@ -96,7 +99,7 @@ impl Reader {
         }
     }
 
-    /// Whether there was an answer, and why there are no more.
+    /// Whether there was an answer, and the reason for the end.
     pub(crate) fn ended(&self) -> (bool, Error) {
         let state = self.lock();
         let lost = || Error::new(ErrorKind::Io, "the connection was lost");
@@ -104,10 +107,10 @@ impl Reader {
     }
 }
 
-/// What a caller who waits is given.
+/// The result of a caller's wait.
 pub(crate) enum Given {
     Answer(Result<Reply>),
-    /// To take answers, for itself and others.
+    /// The reader role: the caller must receive answers, for itself and others.
     Part,
 }
 
@@ -144,7 +147,7 @@ impl Claim {
         }
     }
 
-    /// Has the caller take answers. False if it has its own.
+    /// Gives the reader role to the caller. Returns false if the caller has its answer.
     fn pass(&self) -> bool {
         let mut state = self.lock();
         if !state.is_settled {
@@ -154,7 +157,7 @@ impl Claim {
         !state.is_settled
     }
 
-    /// Waits for the answer, or for the part of who takes answers, which comes first.
+    /// Waits for the answer or the reader role, whichever comes first.
     pub(crate) fn wait(&self) -> Given {
         let mut state = self.lock();
         loop {
@@ -170,14 +173,14 @@ impl Claim {
     }
 
     fn tell(&self, state: &Claimed) {
-        // Who takes its own answer is awake.
+        // A caller that receives its own answer is awake.
         if state.is_waited_for {
             self.wake.notify_one();
         }
     }
 }
 
-/// Settles a claim, however a call ends.
+/// Settles a claim when a call ends, in any way.
 pub(crate) struct Settles(pub(crate) Arc<Claim>);
 
 impl Settles {

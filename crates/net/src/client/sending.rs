@@ -1,4 +1,5 @@
-//! Calls sent: by who makes them, where they are small and the system takes them at once; otherwise by a channel's thread.
+//! Sends calls: in the calling thread, if they are small and the system takes them immediately; otherwise in
+//! a channel's thread.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use crate::client::peer::{Next, Peer};
 use crate::client::wire::{Flight, Outgoing, Wire};
 use crate::frames::Frame;
 
-/// Sends what the thread that sends is told to.
+/// Sends the next work of the sending thread.
 pub(super) fn send(peer: &Peer, wire: &Wire, next: Next) -> Result<()> {
     let mut outgoing = wire.outgoing();
     if let Some(rest) = outgoing.0.take() {
@@ -31,7 +32,8 @@ pub(super) fn send(peer: &Peer, wire: &Wire, next: Next) -> Result<()> {
     sent
 }
 
-/// Sends a small call, as far as the system takes it without waiting. The rest, if any, is left to the thread that sends.
+/// Sends a small call, as far as the system takes it without waiting. The sending thread sends the rest, if
+/// any.
 pub(crate) fn send_now(peer: &Peer, wire: &Wire, mut turn: MutexGuard<'_, Outgoing>, call: Call) {
     let mut frame = depart(wire, call);
     match wire.socket.send_frame_now(&mut frame) {
@@ -46,7 +48,7 @@ pub(crate) fn send_now(peer: &Peer, wire: &Wire, mut turn: MutexGuard<'_, Outgoi
             drop(turn);
             peer.look_again();
         }
-        // The call is sent again with all others of this connection.
+        // The call is retried with the others of this connection.
         Err(_) => {
             wire.die();
             drop(turn);
@@ -56,10 +58,10 @@ pub(crate) fn send_now(peer: &Peer, wire: &Wire, mut turn: MutexGuard<'_, Outgoi
     }
 }
 
-/// Notes that a call is under way, and makes its frame.
+/// Records that a call is in flight, and creates its frame.
 fn depart(wire: &Wire, mut call: Call) -> Frame {
     let (number, is_write) = (call.number(), call.header.payload_bytes > 0);
-    // Of a write, the memory stays here until it is sent: who gets the answer gets all of it.
+    // The frame holds a write's memory until it is sent, so that the callback gets the only view.
     let payload =
         if is_write { std::mem::replace(&mut call.region, Region::empty()) } else { Region::empty() };
     call.sent = Instant::now();
@@ -72,7 +74,7 @@ fn depart(wire: &Wire, mut call: Call) -> Frame {
     frame
 }
 
-/// A frame was sent, or never will be: its memory is its call's again.
+/// Returns the memory of a frame to its call, after the frame was sent or dropped.
 pub(super) fn was_sent(peer: &Peer, wire: &Wire, frame: Frame) {
     if frame.payload.is_empty() {
         return;

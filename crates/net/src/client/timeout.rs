@@ -1,14 +1,14 @@
-//! How long a server may be silent before its connection is given up: by how long it takes to answer.
+//! The silence after which the client drops the connection to a server, estimated from the time of answers.
 
 use std::time::Duration;
 
-/// Nobody waits longer for a sign of life.
+/// Maximum silence.
 const MOST: Duration = Duration::from_secs(120);
 
-/// Signs of life that may fail to come.
+/// Number of signs of life that may be missing.
 const SIGNS: u32 = 3;
 
-/// An estimate of the time that answers take, as RFC 6298 makes it.
+/// An estimate of the time of answers, as in RFC 6298.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timeout {
     mean: Option<Duration>,
@@ -16,7 +16,7 @@ pub(crate) struct Timeout {
 }
 
 impl Timeout {
-    /// An answer took this time.
+    /// Adds the time of an answer.
     pub(crate) fn sample(&mut self, time: Duration) {
         match self.mean {
             // RFC 6298, section 2.2.
@@ -29,7 +29,7 @@ impl Timeout {
         }
     }
 
-    /// How long a server that is at work may be silent, which gives a sign of life every `working`, at least `least`.
+    /// The permitted silence of a server that sends a sign of life every `working`; at least `least`.
     pub(crate) fn silence(&self, least: Duration, working: Duration) -> Duration {
         // Section 2: RTO = SRTT + 4 RTTVAR.
         let answer = self.mean.map_or(Duration::ZERO, |mean| mean + self.deviation * 4);

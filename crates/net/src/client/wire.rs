@@ -1,4 +1,4 @@
-//! An open connection to a server, and the calls that were sent over it.
+//! An open connection to a server, and the calls in flight on it.
 
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -18,31 +18,32 @@ use crate::frames::Frame;
 use crate::handshake::{TIME_TO_BEGIN, Unopened, introduce};
 use crate::socket::{Socket, Watch};
 
-/// Bytes that a channel has under way, both ways together; what is more waits for whichever channel is free first.
+/// Bytes in flight on a channel, in both directions together. Further calls wait for the first channel with
+/// space.
 const WINDOW_BYTES: u64 = 8 << 20;
 
-/// Calls that a channel has under way. Servers read no more than twice as many.
+/// Calls in flight on a channel. Servers read at most twice as many.
 const MOST_CALLS: usize = 128;
 
-/// An open connection, and the calls that were sent over it.
+/// An open connection, and the calls in flight on it.
 pub(crate) struct Wire {
     pub(super) socket: Socket,
     pub(super) began: Instant,
-    /// Nanoseconds after `began` at which bytes moved last, or there was first something to wait for.
+    /// Nanoseconds from `began` to the last moved byte, or to the first call in flight.
     pub(super) moved_ns: AtomicU64,
     pub(super) weight: AtomicU64,
     pub(super) is_dead: AtomicBool,
-    /// Held by who sends.
+    /// Held by the sending thread.
     pub(super) outgoing: Mutex<Outgoing>,
-    /// Whether the rest of a frame waits there for the thread that sends.
+    /// Whether the rest of a frame waits for the sending thread.
     pub(super) has_rest: AtomicBool,
     pub(super) flight: Mutex<HashMap<u64, Flight>>,
-    /// Who takes answers, if callers do.
+    /// The reader role, if callers receive answers.
     pub(super) reader: Option<Reader>,
     pub(super) timeout: Mutex<Timeout>,
     pub(super) least_silence: Duration,
     pub(super) working: Duration,
-    /// The run of the server at the other end.
+    /// The run of the server.
     pub(super) incarnation: Incarnation,
 }
 
@@ -50,12 +51,12 @@ pub(crate) struct Wire {
 #[derive(Default)]
 pub(crate) struct Outgoing(pub(super) Option<Frame>);
 
-/// A call under way.
+/// A call in flight.
 pub(super) struct Flight {
     pub(super) call: Call,
-    /// A thread sends it, and has its memory.
+    /// Whether a thread is sending the call and holds its memory.
     pub(super) is_sending: bool,
-    /// An answer that came meanwhile.
+    /// An answer that arrived meanwhile.
     pub(super) answer: Option<Vec<u8>>,
 }
 
@@ -78,12 +79,12 @@ impl Wire {
         held == 0 || (held + weight <= WINDOW_BYTES && self.lock().len() < MOST_CALLS)
     }
 
-    /// What this channel has under way, both ways together, in bytes.
+    /// Bytes in flight on this channel, in both directions together.
     pub(crate) fn weight(&self) -> u64 {
         self.weight.load(Ordering::SeqCst)
     }
 
-    /// The right to send a frame now, if nobody else is sending.
+    /// The right to send a frame now, unless another thread is sending.
     pub(crate) fn turn(&self) -> Option<MutexGuard<'_, Outgoing>> {
         let turn = match self.outgoing.try_lock() {
             Ok(turn) => turn,
@@ -97,17 +98,17 @@ impl Wire {
         self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the thread that sends is to send the rest of a frame.
+    /// Whether the sending thread must send the rest of a frame.
     pub(crate) fn has_rest(&self) -> bool {
         self.has_rest.load(Ordering::SeqCst)
     }
 
-    /// Whether frames can be sent by who has them.
+    /// Whether calling threads can send frames.
     pub(crate) fn sends_now(&self) -> bool {
         self.socket.sends_now()
     }
 
-    /// Whether the server is on this machine, as both sides see.
+    /// Whether the server is on this machine, as both sides can see.
     pub(crate) fn is_local(&self) -> bool {
         self.socket.is_local()
     }
@@ -116,14 +117,14 @@ impl Wire {
         self.weight.fetch_add(weight, Ordering::SeqCst);
     }
 
-    /// The thread that stands by for answers looks whether it is needed.
+    /// Makes the standby thread check whether it is needed.
     pub(super) fn wake_reader(&self) {
         if let Some(reader) = &self.reader {
             reader.look_again();
         }
     }
 
-    /// Whether somebody must take answers, or hear that there are no more.
+    /// Whether a thread must receive answers, or detect the end.
     pub(super) fn needs_reader(&self) -> bool {
         self.is_dead() || !self.lock().is_empty()
     }
@@ -160,7 +161,7 @@ impl Watch for Wire {
     }
 }
 
-/// Connects, and returns also the most bytes of a payload.
+/// Connects to a server. Returns the connection, and the maximum bytes of a payload.
 pub(super) fn open(
     peer: &Peer,
     address: &Address,
@@ -183,7 +184,8 @@ pub(super) fn open(
         moved_ns: AtomicU64::new(0),
         weight: AtomicU64::new(0),
         is_dead: AtomicBool::new(false),
-        // All who call the manager wait. What is encrypted is sent by a thread, which would have to wake another.
+        // All callers of the manager wait. With TLS a thread sends the calls, and would have to wake another
+        // one.
         reader: (peer.role == Role::Manager && sends_now).then(Reader::default),
         outgoing: Mutex::default(),
         has_rest: AtomicBool::new(false),
