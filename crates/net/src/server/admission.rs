@@ -1,4 +1,5 @@
-//! Bounded memory for requests and answers in flight: a connection that finds none waits for its turn, and reads no further.
+//! Bounded memory for requests and answers in flight. A connection without memory waits in a queue, and reads
+//! no further.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -7,13 +8,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{Error, ErrorKind, Result};
 
-/// An account of bytes, of which each client and each user has a share, so that one who is slow to send or to take does not
+/// An account of bytes. Each client and each user has a share, so that a slow sender or receiver does not
 /// hold everything.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limit: usize,
     share: usize,
-    /// The share of one user, over all of its clients: a user may have any number of these.
+    /// The share of one user, over all of its clients: a user may have any number of clients.
     user_share: usize,
     state: Mutex<State>,
 }
@@ -30,9 +31,9 @@ struct State {
 /// The client and the user that take memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
-    /// The number of a client's session.
+    /// The number of the client's session.
     pub(crate) client: u64,
-    /// The user that it proved to be; `None`: one who may do everything, and may take everything.
+    /// The authenticated user; `None` for a client with all rights, which has no limit per user.
     pub(crate) user: Option<u32>,
 }
 
@@ -49,7 +50,7 @@ struct Turn {
     wake: Condvar,
 }
 
-/// Bytes that are given back when it is dropped.
+/// Bytes that return to the account when the lease is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     admission: Arc<Admission>,
@@ -57,7 +58,7 @@ pub(crate) struct Lease {
     bytes: usize,
 }
 
-/// Gives back bytes that somebody of a table holds.
+/// Returns bytes of one holder in a table.
 fn give_back<K: Eq + Hash>(table: &mut HashMap<K, usize>, key: K, bytes: usize) {
     if let Entry::Occupied(mut held) = table.entry(key) {
         *held.get_mut() -= bytes;
@@ -68,12 +69,12 @@ fn give_back<K: Eq + Hash>(table: &mut HashMap<K, usize>, key: K, bytes: usize) 
 }
 
 impl State {
-    /// Whether one more lease keeps to the shares; the first one always does.
+    /// Whether another lease stays within the shares. The first lease always does.
     fn is_in_share(&self, of: &Admission, owner: Owner, bytes: usize) -> bool {
         self.is_in_share_without(0, of, owner, bytes)
     }
 
-    /// The same, if the user held so many bytes less by other clients.
+    /// The same, as if the user held `less` bytes less through other clients.
     fn is_in_share_without(&self, less: usize, of: &Admission, owner: Owner, bytes: usize) -> bool {
         let fits = |held: usize, share| held == 0 || held + bytes <= share;
         let of_client = self.of_clients.get(&owner.client).copied().unwrap_or(0);
@@ -99,7 +100,8 @@ impl State {
 }
 
 impl Admission {
-    /// `limit` bytes, of which each client holds at most `share` in more than one lease, and each user a half.
+    /// An account of `limit` bytes. Each client holds at most `share` in more than one lease, and each user
+    /// at most half of `limit`.
     pub(crate) fn new(limit: usize, share: usize) -> Arc<Self> {
         Arc::new(Self { limit, share, user_share: limit / 2, state: Mutex::default() })
     }
@@ -108,7 +110,8 @@ impl Admission {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `bytes` bytes for `owner`, in turn: those who came before are served before, unless their share is used up.
+    /// Takes `bytes` bytes for `owner`. Waits in a queue, in which clients and users that have used up their
+    /// share are overtaken.
     pub(crate) fn take(self: &Arc<Self>, owner: Owner, bytes: usize) -> Result<Lease> {
         if bytes > self.limit {
             return Err(Error::new(
@@ -135,7 +138,7 @@ impl Admission {
         Ok(lease)
     }
 
-    /// Gives memory to those whose turn it is.
+    /// Grants memory to the queue, in order.
     fn serve(&self, state: &mut State) {
         let mut i = 0;
         while let Some(next) = state.queue.get(i) {
@@ -157,12 +160,12 @@ impl Admission {
         }
     }
 
-    /// How many wait.
+    /// Number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.lock().queue.len()
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;

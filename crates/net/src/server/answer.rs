@@ -1,4 +1,4 @@
-//! An answer that is due: whatever happens to the request, there is one.
+//! A pending answer: every request gets one, whatever happens.
 
 use std::sync::Arc;
 
@@ -10,17 +10,18 @@ use crate::server::admission::Lease;
 use crate::server::connection::{Connection, Outgoing};
 use crate::server::session::Session;
 
-/// Answers a request once; with an error if it is dropped by who was to do it.
+/// Answers a request exactly once. If it is dropped unanswered, it sends an error.
 pub(crate) struct Due {
     pub(crate) connection: Arc<Connection>,
     pub(crate) session: Arc<Session<Arc<Connection>>>,
-    /// Whether the request is an I/O server's, and not the manager's.
+    /// Whether the request is for an I/O server, not the manager.
     pub(crate) is_io: bool,
     pub(crate) request: u64,
-    /// Whether the session knows that the request is being done.
+    /// Whether the session has recorded the request as running.
     pub(crate) is_remembered: bool,
     pub(crate) leases: Vec<Lease>,
-    /// Whether there must be an answer: not before the request came in whole, since then it is sent again.
+    /// Whether an answer is required. It is not before the whole request has arrived, since the client then
+    /// retries.
     pub(crate) is_owed: bool,
 }
 
@@ -38,7 +39,7 @@ impl Due {
         self.send(control, Region::empty());
     }
 
-    /// With an answer that was given before.
+    /// Sends an earlier answer again.
     pub(crate) fn again(mut self, control: Arc<Vec<u8>>) {
         self.give(control, Region::empty());
     }

@@ -1,10 +1,10 @@
-//! What goes over one of a server's addresses, counted.
+//! Counters of the traffic on each address of a server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Address;
 
-/// Counts of one address.
+/// Counters of one address.
 #[derive(Debug)]
 pub(crate) struct Channel {
     address: Address,
@@ -14,18 +14,18 @@ pub(crate) struct Channel {
     sent_bytes: AtomicU64,
 }
 
-/// What went over one of a server's addresses since it listens.
+/// The traffic on one address since the server started to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelCounts {
-    /// Where it listens.
+    /// The address.
     pub address: Address,
-    /// Connections that were taken in, refused ones too.
+    /// Accepted connections, including refused ones.
     pub accepted: u64,
-    /// Connections that are open.
+    /// Open connections.
     pub open: u64,
-    /// Bytes of requests that came in whole.
+    /// Bytes of requests that were received in whole.
     pub received_bytes: u64,
-    /// Bytes of answers that went out whole.
+    /// Bytes of answers that were sent in whole.
     pub sent_bytes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Channel {
     }
 
     pub(crate) fn counts(&self) -> ChannelCounts {
-        // Ended before accepted, so that no more end than began.
+        // Read `ended` first, so that it never exceeds `accepted`.
         let ended = self.ended.load(Ordering::Acquire);
         let accepted = self.accepted.load(Ordering::Acquire);
         ChannelCounts {

@@ -1,7 +1,8 @@
-//! One connection of a client: what it is still owed, and who sends it.
+//! One connection of a client: its pending answers, and the threads that send them.
 //!
-//! A small answer is sent by who has it, as far as the system takes it without waiting and nothing is before it. All else
-//! is left to a thread, so that nobody waits for a client that takes slowly.
+//! The thread that has a small answer sends it, as far as the system takes it without waiting and no other
+//! answer precedes it. The connection's own thread sends everything else, so that no other thread waits for a
+//! slow client.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,26 +19,26 @@ use crate::server::admission::Lease;
 use crate::server::channel::Channel;
 use crate::socket::{Socket, Watch};
 
-/// Requests of one connection that may be under way at once; no more are read.
+/// Maximum number of requests in flight on one connection; it reads no more.
 const MOST_OWED: usize = 256;
 
-/// A client that sends or takes less than this keeps no memory for which others wait.
+/// A client below this rate is disconnected if it holds memory for which others wait.
 const LEAST_BYTES_PER_S: f64 = 65_536.0;
 
-/// An answer on its way.
+/// An answer to send.
 pub(crate) struct Outgoing {
     pub(crate) kind: Kind,
     pub(crate) request: u64,
     pub(crate) control: Arc<Vec<u8>>,
     pub(crate) payload: Region,
-    /// What it holds of the server's memory.
+    /// The leases of the server's memory that it holds.
     pub(crate) leases: Vec<Lease>,
 }
 
-/// A frame that is due, and what it holds.
+/// A frame to send, with its leases.
 struct Unsent {
     frame: Frame,
-    /// None: it is a sign of life.
+    /// `None` for a sign of life.
     leases: Option<Vec<Lease>>,
 }
 
@@ -68,25 +69,25 @@ pub(crate) struct Connection {
     pub(crate) socket: Socket,
     pub(crate) channel: Arc<Channel>,
     state: Mutex<State>,
-    /// For the thread that sends.
+    /// Wakes the sending thread.
     wake: Condvar,
-    /// For who waits until less is owed.
+    /// Wakes threads that wait until fewer answers are pending.
     settled: Condvar,
-    /// How long the other side may take nothing, or send nothing inside a frame.
+    /// The time for which the peer may receive nothing, or send nothing inside a frame.
     patience: Duration,
     working: Duration,
 }
 
 struct State {
     queue: VecDeque<Outgoing>,
-    /// A frame of which a part is sent. Nothing else is sent before the rest.
+    /// A frame that was sent in part. Its rest must go out before all other frames.
     begun: Option<Unsent>,
     is_sending: bool,
     owed: usize,
-    /// Who waits until less is owed.
+    /// Number of threads that wait until fewer answers are pending.
     waiting: usize,
     is_over: bool,
-    /// When it owed anything last.
+    /// When the last pending answer was sent.
     idle_since: Instant,
 }
 
@@ -104,13 +105,14 @@ impl State {
     }
 }
 
-/// A client that sends or takes nothing is cut off; so is one that is slow with memory for which others wait.
+/// Disconnects a client that sends or receives nothing, or one that is slow with memory for which others
+/// wait.
 struct Stall<'a> {
     connection: &'a Connection,
     since: Cell<Instant>,
     began: Instant,
     bytes: Cell<u64>,
-    /// The memory that is held meanwhile.
+    /// The lease that is held meanwhile.
     held: Option<&'a Lease>,
 }
 
@@ -162,18 +164,19 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The watch for one frame, from now on.
+    /// The watch for one frame, starting now.
     pub(crate) fn watch(&self) -> impl Watch + '_ {
         self.watch_holding(None)
     }
 
-    /// The same, where memory is held meanwhile: the frame must move at the least rate while others wait for that.
+    /// The same for a frame that holds memory. It must move at the minimum rate while others wait for that
+    /// memory.
     pub(crate) fn watch_holding<'a>(&'a self, held: Option<&'a Lease>) -> impl Watch + 'a {
         let now = Instant::now();
         Stall { connection: self, since: Cell::new(now), began: now, bytes: Cell::new(0), held }
     }
 
-    /// A request came in. Waits while too many are under way.
+    /// Records a request. Waits while too many are in flight.
     pub(crate) fn owe(&self) -> Result<()> {
         let mut state = self.lock();
         while state.owed >= MOST_OWED && !state.is_over {
@@ -188,11 +191,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends an answer, without waiting for the client.
+    /// Sends an answer without waiting for the client.
     pub(crate) fn answer(&self, outgoing: Outgoing) {
         let mut state = self.lock();
         if state.is_over {
-            // Its memory is given back without the lock: somebody may be waiting for it.
+            // Return its memory without holding the lock: another thread may be waiting for the lock.
             drop(state);
             return drop(outgoing);
         }
@@ -211,13 +214,13 @@ impl Connection {
         }
     }
 
-    /// Notes what was sent of a frame.
+    /// Records a frame that was sent in whole or in part.
     fn sent(&self, unsent: Unsent, is_all: bool) {
         let Unsent { frame, leases } = unsent;
         let is_answer = leases.is_some();
         let begun = if is_all {
             let bytes = frame.header.frame_bytes();
-            // Memory is given back before others hear of it, and without the lock.
+            // Return the memory first, before others learn of the answer, and without holding the lock.
             drop((frame, leases));
             if is_answer {
                 self.channel.sent(bytes);
@@ -244,16 +247,16 @@ impl Connection {
         }
     }
 
-    /// Since when it owes nothing; `None` if it does, or is over.
+    /// The time since which no answer is pending; `None` if one is, or if the connection has ended.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         (state.owed == 0 && !state.is_over).then_some(state.idle_since)
     }
 
-    /// Answers are not sent any more, and nothing is read.
+    /// Ends the connection: it sends no more answers and reads nothing.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
-        // Who comes second must not cut off the last that the first has to say: TLS has its sign of the end.
+        // A second caller must not cut off the last message of the first, the `close_notify` of TLS.
         if std::mem::replace(&mut state.is_over, true) {
             return;
         }
@@ -265,7 +268,7 @@ impl Connection {
         drop(left);
     }
 
-    /// Waits until all answers were sent, or the time is over.
+    /// Waits until all answers are sent, or until the deadline.
     pub(crate) fn drain(&self, until: Instant) {
         let mut state = self.lock();
         while state.owed > 0 && !state.is_over {
@@ -279,7 +282,7 @@ impl Connection {
         }
     }
 
-    /// Sends what others left, and signs of life while there is nothing to send, until the connection ends.
+    /// Sends the frames that other threads left, and signs of life in between, until the connection ends.
     pub(crate) fn send_answers(&self) {
         while let Some(unsent) = self.next_unsent() {
             let held = unsent.leases.as_ref().and_then(|leases| leases.last());
@@ -308,7 +311,8 @@ impl Connection {
                     return Some(Unsent::answer(outgoing));
                 }
             }
-            // Also with nothing to do: who brings a request need not wake this thread.
+            // The timeout also runs while the connection is idle. So the thread that reads a request need not
+            // wake this one.
             let waited = self.wake.wait_timeout(state, self.working);
             let (mut again, result) = waited.unwrap_or_else(PoisonError::into_inner);
             let is_quiet = again.queue.is_empty() && again.begun.is_none() && !again.is_sending;
@@ -337,7 +341,7 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
-    /// An encrypted connection that has begun, and its other end.
+    /// A TLS connection after the handshake, and its peer.
     fn encrypted(server: &TlsServer) -> (Connection, Tls) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let far = Tls::client(TcpStream::connect(listener.local_addr().unwrap()).unwrap()).unwrap();
@@ -368,7 +372,8 @@ mod tests {
             });
             let mut last = vec![];
             far.stream().read_to_end(&mut last).unwrap();
-            // RFC 8446, section 5.2: five bytes of a header, an alert and its kind, and 16 that authenticate them.
+            // RFC 8446, section 5.2: a header of five bytes, an alert with its type, and 16 bytes of
+            // authentication.
             assert_eq!(last.len(), 5 + 2 + 1 + 16);
         }
     }

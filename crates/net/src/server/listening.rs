@@ -1,4 +1,4 @@
-//! A server that listens: connections taken in, and all of them ended in order.
+//! A listening server: it accepts connections, and ends all of them in order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,39 +21,41 @@ use crate::socket::{Listener, Socket};
 use crate::system::MonotonicClock;
 use crate::{Address, Key};
 
-/// Connections at once, by default.
+/// Default maximum number of connections.
 const MOST_CONNECTIONS: usize = 1024;
 
-/// For so long a server that ended an idle connection waits for its file descriptor.
+/// Wait for the file descriptor of an idle connection that the server has ended.
 const TIME_TO_END: Duration = Duration::from_millis(10);
 
-/// One client holds at most this part of the memory, with more than one request.
+/// One client holds at most this fraction of the memory, if it has more than one request.
 const SHARE: usize = 4;
 
-/// Answers that are not sent when so much time has passed after the server was told to stop are not sent.
+/// Maximum time to send pending answers after the server was stopped.
 const TIME_TO_STOP: Duration = Duration::from_secs(10);
 
-/// How often waits look up.
+/// Interval at which waiting threads check for the end.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What a listening server is told.
+/// The configuration of a listening server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What it is.
+    /// The server's role.
     pub role: Role,
-    /// This run of an I/O server: who is answered by another one knows that what was not synced may be lost.
+    /// This run of an I/O server. If another run answers later, a client knows that unsynced writes may be
+    /// lost.
     pub incarnation: Incarnation,
-    /// The pool's key. Without one, clients come over UNIX sockets only.
+    /// The pool's key. Without one, the server accepts UNIX sockets only.
     pub key: Option<Key>,
-    /// Bytes of payloads that are in memory at once, of all clients. One request moves at most a quarter of them.
+    /// Maximum bytes of payloads in memory, over all clients. One request moves at most a quarter of them.
     pub memory_bytes: usize,
-    /// Bytes for long lists of regions, besides.
+    /// Additional bytes for long lists of regions.
     pub control_bytes: usize,
-    /// A client that neither takes nor sends a byte in the middle of a message for so long is cut off.
+    /// A client that moves no byte for this long in the middle of a message is disconnected.
     pub patience: Duration,
-    /// A client with unanswered requests hears from the server that often.
+    /// Interval of signs of life to a client with unanswered requests.
     pub working: Duration,
-    /// Connections at once. If one more comes, the one that was idle for the longest is ended: its client connects again.
+    /// Maximum number of connections. For one more, the server ends the connection that was idle longest; its
+    /// client reconnects.
     pub connections: usize,
 }
 
@@ -65,7 +67,7 @@ impl Config {
             incarnation: Incarnation::NONE,
             key,
             memory_bytes: 48 << 20,
-            // The longest list of runs that a client sends, and what is beside it in the message.
+            // Enough for the longest list of runs that a client sends, with the rest of the message.
             control_bytes: (64 << 20) + (64 << 10),
             patience: Duration::from_secs(30),
             working: Duration::from_secs(1),
@@ -74,13 +76,13 @@ impl Config {
     }
 }
 
-/// What all connections of a server share.
+/// The shared state of a server's connections.
 pub(crate) struct Shared {
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) arena: Arena,
     pub(crate) payloads: Arc<Admission>,
     pub(crate) controls: Arc<Admission>,
-    /// Most bytes of one payload.
+    /// Maximum bytes of one payload.
     pub(crate) payload_bytes: usize,
     config: Config,
     sessions: Sessions<(Who, u128), Arc<Connection>>,
@@ -89,35 +91,35 @@ pub(crate) struct Shared {
     is_stopping: AtomicBool,
 }
 
-/// Looks at a server that listens.
+/// Observes a listening server.
 #[derive(Clone)]
 pub struct Watcher(Arc<Shared>);
 
 impl Watcher {
-    /// What went over each of its addresses.
+    /// The traffic on each address.
     pub fn channels(&self) -> Vec<ChannelCounts> {
         self.0.channels.iter().map(|channel| channel.counts()).collect()
     }
 
-    /// Bytes of payloads in memory, and how many there may be.
+    /// Bytes of payloads in memory, and the maximum.
     pub fn memory_bytes(&self) -> (usize, usize) {
         (self.0.arena.used_bytes(), self.0.arena.budget_bytes())
     }
 
-    /// Requests that wait for memory.
+    /// Number of requests that wait for memory.
     pub fn waiting(&self) -> usize {
         self.0.payloads.waiting() + self.0.controls.waiting()
     }
 }
 
-/// A server that listens until this is stopped or dropped.
+/// A server that listens until it is stopped or dropped.
 pub struct Listening {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
     acceptors: Vec<thread::JoinHandle<()>>,
 }
 
-/// Listens on all `addresses` and hands what is asked to `handler`. A port of 0 takes a free one.
+/// Listens on all `addresses`, and passes requests to `handler`. Port 0 takes a free port.
 pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) -> Result<Listening> {
     if config.key.is_none() && addresses.iter().any(|address| !matches!(address, Address::Unix(_))) {
         return Err(Error::new(
@@ -160,10 +162,10 @@ fn accept(shared: &Arc<Shared>, listener: &Listener, channel: &Arc<Channel>) {
         match listener.accept(TICK) {
             Ok(Some(socket)) => {
                 let (shared, channel) = (shared.clone(), channel.clone());
-                // Without a thread the socket closes, and the client tries again.
+                // Without a thread the socket closes, and the client retries.
                 drop(start("outcore-connection", move || shared.host(socket, channel)));
             }
-            // Also where nobody comes any more.
+            // This also runs while no client connects.
             Ok(None) => shared.sessions.forget(MonotonicClock.now_ns()),
             Err(error) => {
                 let is_out = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
@@ -186,7 +188,7 @@ impl Shared {
         end_longest_idle(&self.lock())
     }
 
-    /// One connection, from its beginning to its end.
+    /// Serves one connection, from start to end.
     fn host(self: &Arc<Self>, socket: Socket, channel: Arc<Channel>) {
         if socket.prepare(TICK).is_err() {
             return;
@@ -233,14 +235,14 @@ impl Shared {
         }
         connection.end();
         if let Ok(thread) = sending {
-            // It ends since the connection has; that it panicked was said by the panic.
+            // The thread ends with the connection. A panic has reported itself.
             let _ = thread.join();
         }
         self.sessions.leave(&session, MonotonicClock.now_ns());
     }
 }
 
-/// Ends the connection that was idle for the longest; whether there was one.
+/// Ends the connection that was idle longest. Returns whether there was one.
 fn end_longest_idle(all: &[Weak<Connection>]) -> bool {
     let idle = all.iter().filter_map(Weak::upgrade).filter_map(|each| Some((each.idle_since()?, each)));
     let longest = idle.min_by_key(|(since, _)| *since);
@@ -248,22 +250,22 @@ fn end_longest_idle(all: &[Weak<Connection>]) -> bool {
 }
 
 impl Listening {
-    /// Where it listens, with the ports that were taken.
+    /// The addresses, with the actual ports.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// Most bytes of payloads that were in memory at once so far.
+    /// Peak bytes of payloads in memory.
     pub fn peak_bytes(&self) -> usize {
         self.shared.arena.peak_bytes()
     }
 
-    /// Looks at it, also from elsewhere.
+    /// An observer of this server, for any thread.
     pub fn watcher(&self) -> Watcher {
         Watcher(self.shared.clone())
     }
 
-    /// Takes no more requests, answers those it has, and ends all connections.
+    /// Accepts no more requests, answers pending ones, and ends all connections.
     pub fn stop(mut self) {
         self.stop_now();
     }
@@ -290,7 +292,7 @@ impl Listening {
             connection.end();
         }
         drop(all);
-        // The threads of connections hold the handler: who waits for this can count on its being free.
+        // The threads of connections hold the handler. After this wait, the caller has the only reference.
         while self.shared.lock().iter().any(|connection| connection.strong_count() > 0)
             && Instant::now() < until
         {

@@ -1,4 +1,4 @@
-//! The servers' side of the wire: who comes in, what they ask, and memory for what they send.
+//! The server's side of the network: clients, their requests, and memory for payloads.
 
 mod admission;
 mod answer;
@@ -16,46 +16,46 @@ use outcore_memory::Region;
 pub use channel::ChannelCounts;
 pub use listening::{Config, Listening, Watcher, listen};
 
-/// Who asks. It was proved.
+/// The authenticated identity of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Who {
-    /// For people.
+    /// The name, for messages.
     pub name: String,
     /// User id.
     pub uid: u32,
-    /// Group ids, the main one first.
+    /// Group ids, with the main one first.
     pub gids: Vec<u32>,
-    /// Whether permissions do not bind it.
+    /// Whether permissions do not restrict it.
     pub is_root: bool,
 }
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Debug)]
 pub struct Caller {
-    /// Who asks.
+    /// The client's identity.
     pub who: Who,
-    /// The memory of the process that connected: of one on this machine, whose user this process runs as.
+    /// The memory of the client's process, if it runs on this machine, for the same user as the server.
     pub memory: Option<Arc<dyn PeerMemory<Region>>>,
 }
 
 /// Called with the manager's reply.
 pub type OnReply = Box<dyn FnOnce(ManagerReply) + Send>;
 
-/// What is behind a server's addresses: an I/O server, or a manager.
+/// The service at a server's addresses: an I/O server, or a manager.
 pub trait Handler: Send + Sync + 'static {
-    /// Does a request to an I/O server. Of a write, `buffer` is what is written, of a read, where the bytes go.
-    /// `done` must be called, exactly once; a request that is dropped without is answered with an error. It must
-    /// not block for long: while it does, nothing else comes in over this connection.
+    /// Executes a request to an I/O server. For a write, `buffer` contains the bytes; for a read, it receives
+    /// them. `done` must be called exactly once; a dropped request is answered with an error. The method must
+    /// not block for long, because the connection reads nothing meanwhile.
     fn io(&self, caller: &Caller, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
         let _ = (caller, request);
         done(refusal("I/O server", buffer));
     }
 
-    /// The server is about to stop, and takes no more requests: what waits for some is to be answered now.
+    /// Answers all waiting requests. The server is about to stop, and accepts no more requests.
     fn end_waits(&self) {}
 
-    /// Does a request to the manager; it comes once, unless the server was started again since. `done` as above; what
-    /// comes in over one connection is done in this order.
+    /// Executes a request to the manager. Each request arrives once, unless the server has restarted since.
+    /// `done` is as in `io`. Requests of one connection arrive in order.
     fn manager(&self, who: &Who, origin: Origin, request: ManagerRequest, done: OnReply) {
         let _ = (who, origin, request);
         done(ManagerReply::Failed(not_here("manager")));

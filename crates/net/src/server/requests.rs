@@ -1,4 +1,4 @@
-//! What comes in over one connection: requests read, checked, given memory, and handed on.
+//! The requests of one connection: reads them, checks them, reserves memory, and passes them on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,27 +16,27 @@ use crate::server::connection::{Connection, Outgoing};
 use crate::server::listening::Shared;
 use crate::server::session::{Begin, Session};
 
-/// Control parts up to this long are taken without asking for memory: a connection has one at a time.
+/// Control parts up to this length need no lease: a connection has one at a time.
 const SHORT_CONTROL_BYTES: usize = 16 << 10;
 
-/// What a region takes in memory for each byte that it has on the wire, with that byte.
+/// Memory of regions per byte on the wire, including that byte.
 const BYTES_IN_MEMORY: usize = 4;
 
-/// A client that is refused is told so, if it takes that within this time.
+/// Maximum time to send the reason to a refused client.
 const TIME_TO_REFUSE: Duration = Duration::from_secs(1);
 
-/// One connection's requests.
+/// The requests of one connection.
 pub(crate) struct Requests {
     pub(crate) shared: Arc<Shared>,
     pub(crate) connection: Arc<Connection>,
     pub(crate) session: Arc<Session<Arc<Connection>>>,
     pub(crate) caller: Caller,
-    /// The number that the client gave itself.
+    /// The number that the client chose for itself.
     pub(crate) client: u128,
 }
 
 impl Requests {
-    /// Reads requests until the connection ends. A client that breaks the rules is told so.
+    /// Reads requests until the connection ends. A client that violates the protocol gets the reason.
     pub(crate) fn serve(&self) {
         loop {
             let connection = &self.connection;
@@ -52,7 +52,7 @@ impl Requests {
     }
 
     fn give_up(&self, error: &Error) {
-        // Who keeps the rules, on a connection that lost or damaged something, tries again on another.
+        // After loss or damage on a connection, a correct client retries on another.
         if error.kind == ErrorKind::Invalid && self.connection.owe().is_ok() {
             let control = Arc::new(encode(&Refused { error: error.clone() }));
             let (kind, payload) = (Kind::Refused, Region::empty());
@@ -93,7 +93,7 @@ impl Requests {
         if is_io { self.take_io(header, &control, due) } else { self.take_manager(header, &control, due) }
     }
 
-    /// Answers with an error, and reads past what was not read yet.
+    /// Answers with an error, and discards the unread rest of the request.
     fn refuse_unread(&self, header: &Header, unread_control: u64, due: Due, error: Error) -> Result<()> {
         let unread = unread_control + header.payload_bytes;
         self.connection.socket.discard(unread, &self.connection.watch())?;
@@ -111,7 +111,8 @@ impl Requests {
             Err(error) => return self.refuse_unread(header, 0, due, error),
         };
         if header.payload_bytes > 0 {
-            // Who announces bytes and sends none holds no memory.
+            // Reserve memory only after the first byte arrived, so that a client that sends nothing holds
+            // none.
             self.connection.socket.wait_for_bytes(&self.connection.watch())?;
         }
         let mut buffer = Region::empty();
@@ -176,14 +177,15 @@ impl Requests {
         Ok(())
     }
 
-    /// Whether a request that changes something is to be done. If not, it is answered.
+    /// Returns whether to execute a request that makes changes. If not, the request is answered here or by
+    /// another thread.
     fn begin(&self, header: &Header, mut due: Due) -> Option<Due> {
         match self.session.begin(header.request, header.settled, self.connection.clone()) {
             Begin::Run => {
                 due.is_remembered = true;
                 return Some(due);
             }
-            // Answered by who does it.
+            // The thread that executes it also answers this one.
             Begin::Running => {}
             Begin::Done(control) => due.again(control),
             Begin::Late => due.failed(Error::new(
@@ -195,7 +197,7 @@ impl Requests {
         None
     }
 
-    /// Bytes that go with a request: those of its payload, or of its answer's.
+    /// Bytes of the request's payload, or of its answer's.
     fn payload_of(&self, request: &IoRequest, header: &Header) -> Result<usize> {
         let bytes = match request {
             IoRequest::Read { target, regions, .. } | IoRequest::Write { target, regions, .. } => {
@@ -221,13 +223,13 @@ impl Requests {
         Ok(bytes as usize)
     }
 
-    /// Whose memory it is that is taken here.
+    /// The owner of memory reserved here.
     fn owner(&self) -> Owner {
         let who = &self.caller.who;
         Owner { client: self.session.number, user: (!who.is_root).then_some(who.uid) }
     }
 
-    /// Memory for a payload. Waits for its turn, and nothing is read meanwhile.
+    /// Reserves memory for a payload. Waits in the queue, and reads nothing meanwhile.
     fn memory(&self, bytes: usize) -> Result<(Region, Lease)> {
         let lease = self.shared.payloads.take(self.owner(), bytes.next_multiple_of(4096))?;
         loop {
@@ -235,14 +237,14 @@ impl Requests {
             let waiter: Waiter = Box::new(move || sender.send(()).unwrap_or(()));
             match self.shared.arena.allocate_or_wait(bytes, waiter) {
                 Some(block) => return Ok((Region::whole(Arc::new(block?)), lease)),
-                // Somebody was answered who holds on to his buffer a moment longer.
+                // An answered request still holds its buffer for a moment.
                 None => drop(receiver.recv()),
             }
         }
     }
 }
 
-/// Bytes of a request that lie on the server that is asked, found in bounded time.
+/// Bytes of a request on its target server, computed in bounded time.
 fn local_bytes(target: &Target, regions: &Regions) -> Result<u64> {
     if regions.run_count() > MAX_RUNS || target.entry >= target.stripes.count() {
         return Err(Error::invalid(format!(

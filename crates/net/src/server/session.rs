@@ -1,52 +1,52 @@
-//! What a server remembers of a client while its connections come and go: which requests it does and has done, so
-//! that one which is sent again is not done again.
+//! The server's memory of a client across connections: its running and finished requests. So a retry is not
+//! executed again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of answers that are kept for one client, of which each counts a little more than it has.
+/// Bytes of stored answers per client; each answer counts slightly more than its length.
 const MOST_BYTES: usize = 128 << 10;
 const BYTES_OF_AN_ENTRY: usize = 32;
 
-/// Clients without a connection that are remembered: several times as many as have one (`listening.rs`), who may all
-/// lose it at once and come again.
+/// Number of remembered clients without a connection. It is several times the number of connections
+/// (`listening.rs`), which may all break and reconnect at once.
 const MOST_IDLE: usize = 4096;
-/// Bytes of answers that are kept for all of them.
+/// Bytes of stored answers of all these clients.
 const MOST_IDLE_BYTES: usize = 64 << 20;
-/// For how long they are remembered, in nanoseconds.
+/// Time for which they are remembered, in nanoseconds.
 pub const IDLE_NS: u64 = 600 * 1_000_000_000;
 
-/// What to do with a request that came in.
+/// The action for an incoming request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// It is new.
+    /// Execute it: the request is new.
     Run,
-    /// It is being done; who sent it now is answered too.
+    /// Do nothing: the request is running, and its answer goes to this sender too.
     Running,
-    /// It was done.
+    /// Send this answer again: the request is done.
     Done(Arc<Vec<u8>>),
-    /// It may have been done, and its answer is not kept any more.
+    /// Refuse it: the request may have been executed, and its answer is no longer stored.
     Late,
 }
 
-/// One client, whatever connections it has. `W` is who waits for an answer.
+/// One client with all its connections. `W` waits for an answer.
 #[derive(Debug)]
 pub struct Session<W> {
-    /// Differs from that of every other client of a server.
+    /// A number that differs from all other clients of the server.
     pub number: u64,
     state: Mutex<State<W>>,
 }
 
 #[derive(Debug)]
 struct State<W> {
-    /// Requests with lower numbers are not done any more.
+    /// Requests with lower numbers are no longer executed.
     floor: u64,
     running: HashMap<u64, Vec<W>>,
     done: BTreeMap<u64, Arc<Vec<u8>>>,
     done_bytes: usize,
     connections: usize,
-    /// When it lost the last of them.
+    /// When its last connection ended.
     idle_since_ns: u64,
 }
 
@@ -67,7 +67,7 @@ impl<W> Session<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request came in; the client will not send those before `settled` again.
+    /// Registers an incoming request. The client will not retry requests before `settled`.
     pub fn begin(&self, request: u64, settled: u64, waiting: W) -> Begin {
         let mut state = self.lock();
         state.settle(settled);
@@ -78,7 +78,7 @@ impl<W> Session<W> {
             others.push(waiting);
             return Begin::Running;
         }
-        // From a connection that the client gave up long ago: what it holds must not undo what came after.
+        // It comes from a connection that the client dropped long ago, and must not undo later changes.
         if request < state.floor {
             return Begin::Late;
         }
@@ -86,7 +86,7 @@ impl<W> Session<W> {
         Begin::Run
     }
 
-    /// A request was done. Returns who else waits for its answer.
+    /// Records the answer of a request. Returns the others that wait for it.
     pub fn finish(&self, request: u64, answer: Arc<Vec<u8>>) -> Vec<W> {
         let mut state = self.lock();
         let waiting = state.running.remove(&request).unwrap_or_default();
@@ -114,7 +114,7 @@ impl<W> State<W> {
     }
 }
 
-/// All clients, by who they are. Times are nanoseconds of any clock that is not set.
+/// All clients, by identity. Times are nanoseconds of a monotonic clock.
 #[derive(Debug)]
 pub struct Sessions<K, W>(Mutex<All<K, W>>);
 
@@ -135,12 +135,12 @@ impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many clients are remembered.
+    /// Number of remembered clients.
     pub fn count(&self) -> usize {
         self.lock().sessions.len()
     }
 
-    /// A client has one connection more.
+    /// Adds a connection of a client.
     pub fn enter(&self, key: K, now_ns: u64) -> Arc<Session<W>> {
         let mut all = self.lock();
         let number = all.next_number;
@@ -151,14 +151,14 @@ impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
         session
     }
 
-    /// Clients that left long ago are forgotten.
+    /// Forgets clients that left long ago.
     pub fn forget(&self, now_ns: u64) {
         self.lock().forget(now_ns);
     }
 
-    /// A client has one connection less.
+    /// Removes a connection of a client.
     pub fn leave(&self, session: &Session<W>, now_ns: u64) {
-        // Under the lock of all, so that nobody looks at the client halfway.
+        // Hold the lock of all sessions, so that no thread sees a half-updated client.
         let _all = self.lock();
         let mut state = session.lock();
         state.connections -= 1;
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn all_clients_may_lose_their_connections_at_once() {
-        // As many as a server takes; and while they are away, as many others come and go.
+        // As many clients as a server accepts. While they are away, as many others connect and leave.
         let sessions = Sessions::<usize, ()>::default();
         let all: Vec<_> = (0..1024).map(|client| sessions.enter(client, 0)).collect();
         for session in &all {
