@@ -6,7 +6,7 @@ use outcore_core::{Error, ErrorKind, Result};
 
 use crate::block::{ALIGN_BYTES, Block, Mapping};
 
-/// A budget of memory. Cloning shares it.
+/// A memory budget. Clones share it.
 #[derive(Clone)]
 pub struct Arena(Arc<Shared>);
 
@@ -16,46 +16,46 @@ pub(crate) struct Shared {
     state: Mutex<State>,
 }
 
-/// Called when memory has come back.
+/// Callback that runs when memory has been returned.
 pub type Waiter = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct State {
-    /// Bytes handed out.
+    /// Bytes in use.
     used: usize,
-    /// The most ever handed out, kept mappings included.
+    /// Peak of the bytes in use, kept mappings included.
     peak: usize,
-    /// Returned mappings, kept for the next request of the same size; they count against the budget.
+    /// Returned mappings, kept for the next request of the same size. They count against the budget.
     kept: Vec<Mapping>,
     kept_bytes: usize,
     waiters: Vec<Waiter>,
 }
 
 impl Arena {
-    /// An arena that hands out at most `budget_bytes` at any time.
+    /// An arena with at most `budget_bytes` in use at any time.
     pub fn new(budget_bytes: usize) -> Self {
         Self(Arc::new(Shared { budget: budget_bytes, short_lived: false, state: Mutex::default() }))
     }
 
-    /// An arena for many users that each give their memory back without waiting for another's: who finds none may
-    /// wait for it.
+    /// An arena for many users, each of which returns its memory without waiting for the others. So a user
+    /// may wait for memory.
     pub fn short_lived(budget_bytes: usize) -> Self {
         Self(Arc::new(Shared { budget: budget_bytes, short_lived: true, state: Mutex::default() }))
     }
 
-    /// Whether the arena was made by [`Arena::short_lived`].
+    /// Whether the arena was created by [`Arena::short_lived`].
     pub fn is_short_lived(&self) -> bool {
         self.0.short_lived
     }
 
-    /// A block of `bytes` bytes (rounded up to whole pages in the account), aligned to [`ALIGN_BYTES`]. Its
-    /// content is arbitrary.
+    /// A block of `bytes` bytes, aligned to [`ALIGN_BYTES`]. The account counts whole pages. The content is
+    /// arbitrary.
     pub fn allocate(&self, bytes: usize) -> Result<Block> {
         self.take(self.0.state(), bytes)
     }
 
-    /// As [`Arena::allocate`], but in a short-lived arena that holds `bytes`, only not now: `None`, and `waiter` is
-    /// called, once, when some memory has come back.
+    /// Like [`Arena::allocate`]. If a short-lived arena has too little free memory now, it returns `None`,
+    /// and calls `waiter` once when some memory has been returned.
     pub fn allocate_or_wait(&self, bytes: usize, waiter: Waiter) -> Option<Result<Block>> {
         let mut state = self.0.state();
         let size = bytes.max(1).next_multiple_of(ALIGN_BYTES);
@@ -102,12 +102,12 @@ impl Arena {
         self.0.budget
     }
 
-    /// Bytes handed out now.
+    /// Bytes in use now.
     pub fn used_bytes(&self) -> usize {
         self.0.state().used
     }
 
-    /// The most bytes ever held at once.
+    /// Peak of the bytes held.
     pub fn peak_bytes(&self) -> usize {
         self.0.state().peak
     }

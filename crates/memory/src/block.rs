@@ -1,4 +1,4 @@
-//! A block of memory shared by user code and requests in flight.
+//! A block of memory, shared by user code and requests in flight.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use outcore_core::{Error, ErrorKind, Result};
 
 use crate::arena::Shared;
 
-/// Alignment of every block that an arena hands out, in bytes.
+/// Alignment of every block of an arena, in bytes.
 pub const ALIGN_BYTES: usize = 4096;
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -28,7 +28,7 @@ impl Mapping {
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(ALIGN_BYTES);
         let huge = bytes >= HUGE_PAGE_BYTES;
-        // A little more address space, so that huge pages can begin where the memory does.
+        // Some more address space, so that the memory can start at a huge page.
         let mapped = if huge { bytes + HUGE_PAGE_BYTES } else { bytes };
         // SAFETY: an anonymous private mapping of a non-zero length touches no existing memory.
         let start = unsafe {
@@ -53,8 +53,8 @@ impl Mapping {
         let lead = if huge { start.align_offset(HUGE_PAGE_BYTES) } else { 0 };
         let tail = mapped - bytes - lead;
         let begin = start.wrapping_byte_add(lead);
-        // SAFETY: what is given back is the two ends of the range just mapped, whole pages outside
-        // `begin..begin + bytes`; the advice changes no contents, and the failure of either is harmless.
+        // SAFETY: `munmap` releases the two ends of the range just mapped, whole pages outside `begin..begin
+        // + bytes`; the advice changes no contents, and a failure of either call is harmless.
         unsafe {
             if lead > 0 {
                 libc::munmap(start, lead);
@@ -85,21 +85,21 @@ impl Drop for Mapping {
 }
 
 enum Owner {
-    /// From an arena, to which the mapping goes back.
+    /// From an arena, to which the mapping returns.
     Arena { mapping: Option<Mapping>, arena: Weak<Shared> },
-    /// Somebody else's memory, kept alive by this.
+    /// Foreign memory, kept alive by this object.
     Foreign { _keep_alive: Box<dyn Any + Send + Sync> },
 }
 
-/// A block of memory. User code and disk requests may reach the same bytes, as with any zero-copy I/O: who has
-/// submitted a request leaves its bytes alone until the completion.
+/// A block of memory. As with any zero-copy I/O, user code and disk requests can access the same bytes. Code
+/// that has submitted a request must not touch its bytes until the completion.
 pub struct Block {
     start: NonNull<u8>,
     bytes: usize,
     owner: Owner,
 }
 
-// SAFETY: the bytes are reached through raw pointers only, by whoever holds the request or the view; see `Block`.
+// SAFETY: all access is through raw pointers, by the holder of the request or the view; see `Block`.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -109,7 +109,7 @@ impl Block {
         Self { start: mapping.start, bytes, owner: Owner::Arena { mapping: Some(mapping), arena } }
     }
 
-    /// Memory of somebody else.
+    /// Wraps foreign memory.
     ///
     /// # Safety
     /// `start..start + bytes` must stay valid for reads and writes as long as `keep_alive` lives.
@@ -127,7 +127,7 @@ impl Block {
         self.bytes
     }
 
-    /// Whether there are no bytes.
+    /// Whether the block has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }

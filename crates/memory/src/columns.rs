@@ -1,33 +1,33 @@
-//! Sums and largest elements of the columns of a matrix in memory, read once.
+//! Sums and largest elements of the columns of a matrix in memory, in one pass.
 
 use std::ops::Range;
 
 use crate::parts::parts;
 use crate::prefetch::prefetch;
 
-/// Values that are summed and compared at once, in registers.
+/// Number of values that are summed and compared in parallel, in registers.
 const LANES: usize = 16;
 
-/// Values after which partial sums go into a sum of double precision.
+/// Number of values after which partial sums are added to a sum in double precision.
 const RUN: usize = 4096;
 
-/// How far ahead memory is asked for.
+/// Prefetch distance.
 const AHEAD_BYTES: usize = 2048;
 
-/// Of memory for each thread: starting one takes as long as reading some of it.
+/// Minimum memory per thread: starting a thread takes as long as reading some of it.
 pub(crate) const LEAST_BYTES: usize = 1 << 20;
 
-/// What [`column_extremes`] finds.
+/// The result of [`column_extremes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Extremes {
-    /// The largest sum of absolute values of a column: infinite or NaN if one is.
+    /// The largest column sum of absolute values: infinite or NaN if a column's sum is.
     pub sum: f64,
-    /// The largest absolute value. A NaN is passed over.
+    /// The largest absolute value. NaN is ignored.
     pub max: f64,
 }
 
 impl Extremes {
-    /// Those of two parts.
+    /// The combined extremes of two parts.
     fn or(self, other: Self) -> Self {
         // Unlike `f64::max`, this keeps a NaN.
         let sum = if other.sum > self.sum || other.sum.is_nan() { other.sum } else { self.sum };
@@ -58,17 +58,17 @@ impl Real for f64 {
 /// A column-major matrix.
 #[derive(Clone, Copy)]
 pub struct Columns<'a, T> {
-    /// The first value of the first column to the last of the last.
+    /// The values, from the first of the first column to the last of the last column.
     pub values: &'a [T],
-    /// Values from one column to the next.
+    /// Distance between columns, in values.
     pub pitch: usize,
     /// Number of columns.
     pub count: usize,
-    /// Values that are looked at in the first column.
+    /// Number of values to examine in the first column.
     pub first_rows: usize,
-    /// By how many more each later column is looked at.
+    /// Number of additional values in each later column.
     pub growth: usize,
-    /// Whether pairs of values are complex numbers, whose size is |re| + |im|.
+    /// Whether pairs of values are complex numbers, with the size |re| + |im|.
     pub is_complex: bool,
 }
 
@@ -78,7 +78,8 @@ impl<'a, T> Columns<'a, T> {
     }
 }
 
-/// Looks at a matrix once, on all cores if it is large. The BLAS's threads leave them to it soon (`blas_choice.py`).
+/// Reads a matrix once, on all cores if it is large. The BLAS's threads soon leave the cores to it
+/// (`blas_choice.py`).
 pub fn column_extremes<T: Real>(columns: Columns<'_, T>) -> Extremes {
     let look = if columns.is_complex { look::<T, true> } else { look::<T, false> };
     let look_at =
@@ -92,7 +93,7 @@ pub fn column_extremes<T: Real>(columns: Columns<'_, T>) -> Extremes {
     })
 }
 
-/// [`look_here`] with wide registers, where this processor has them.
+/// [`look_here`] with wide registers, if this processor has them.
 fn look<T: Real, const COMPLEX: bool>(column: &[T]) -> Extremes {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -100,7 +101,7 @@ fn look<T: Real, const COMPLEX: bool>(column: &[T]) -> Extremes {
         fn wide<T: Real, const COMPLEX: bool>(column: &[T]) -> Extremes {
             look_here::<T, COMPLEX>(column)
         }
-        // SAFETY: it has them.
+        // SAFETY: the processor has AVX2, as just checked.
         return unsafe { wide::<T, COMPLEX>(column) };
     }
     look_here::<T, COMPLEX>(column)
@@ -137,7 +138,7 @@ fn add_group<T: Real, const COMPLEX: bool>(
         sums[i] += sizes[i];
     }
     if COMPLEX {
-        // Both parts of a number stand for it.
+        // The size of a complex number, at the places of both parts.
         sizes = std::array::from_fn(|i| sizes[i] + sizes[i ^ 1]);
     }
     for i in 0..LANES {

@@ -1,6 +1,6 @@
 //! Aligned memory under a budget.
 //!
-//! Every buffer of a long call comes from one [`Arena`]: asking for more than its budget is an error, before any
+//! Every buffer of a long call comes from one [`Arena`]. A request beyond its budget is an error, before any
 //! work. A [`Region`] is the owned buffer that travels with a disk request: one or more runs of bytes of a
 //! [`Block`], which stays alive until the request is done.
 

@@ -1,4 +1,4 @@
-//! Columns of a matrix in memory, shared among threads.
+//! Divides the columns of a matrix in memory among threads.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -6,8 +6,9 @@ use std::ops::Range;
 /// More threads do not read or write memory faster.
 const MOST_THREADS: usize = 4;
 
-/// Cuts so many columns into parts of about the same size, for at most `most` threads: the caller's own, and those of
-/// the others. At most all cores get one: the BLAS's threads leave them to it soon (`blas_choice.py`).
+/// Divides columns into parts of about the same size, for at most `most` threads: the caller's own part, and
+/// the parts of the others. There are at most as many parts as cores: the BLAS's threads soon leave the cores
+/// (`blas_choice.py`).
 pub(crate) fn parts(columns: usize, most: usize) -> (Range<usize>, impl Iterator<Item = Range<usize>>) {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(MOST_THREADS).min(most).clamp(1, columns.max(1));

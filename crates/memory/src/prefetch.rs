@@ -1,9 +1,9 @@
-//! Memory that is asked for before it is needed.
+//! Prefetches memory.
 
-/// Asks for a line of memory, at any address, in the second cache.
+/// Prefetches a cache line into the second-level cache. The address may be invalid.
 ///
-/// A core that only reads waits for the few requests that its first cache can have in flight; those of the second are
-/// several times as many.
+/// A core that only reads waits for the few requests that its first-level cache can have in flight. The
+/// second-level cache can have several times as many.
 #[inline(always)]
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The owned buffer of a request: runs of bytes of one block, or of several.
+//! The owned buffer of a request: runs of bytes of one or more blocks.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::{Arena, Block, Level, copy_strided};
 pub struct Segment {
     /// First byte in the block.
     pub offset: usize,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
-/// A run of the block of a number, and where it begins among the bytes of all runs.
+/// A run of one of the blocks, and its position among the bytes of all runs.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     at: usize,
@@ -23,7 +23,7 @@ struct Placed {
     segment: Segment,
 }
 
-/// The blocks that runs are of.
+/// The blocks of the runs.
 #[derive(Clone)]
 enum Blocks {
     None,
@@ -49,14 +49,14 @@ impl Blocks {
     }
 }
 
-/// Runs of bytes of blocks, in the order in which a request fills or drains them. Views of it share the list of runs,
-/// which may be long: making one costs nothing, and finding a byte a bisection.
+/// Runs of bytes of blocks, in the order in which a request fills or drains them. Views share the list of
+/// runs, which may be long: creating a view costs nothing, and finding a byte takes a bisection.
 #[derive(Clone)]
 pub struct Region {
     blocks: Blocks,
-    /// No empty ones.
+    /// The runs, without empty ones.
     runs: Arc<[Placed]>,
-    /// This view begins so many bytes after the first run does.
+    /// Distance from the start of the first run to the start of this view.
     from: usize,
     bytes: usize,
 }
@@ -67,7 +67,7 @@ impl Region {
         Self { blocks: Blocks::None, runs: Arc::default(), from: 0, bytes: 0 }
     }
 
-    /// The given runs of `block`; each must lie inside it.
+    /// Runs of `block`; each must lie inside it.
     pub fn new(block: Arc<Block>, segments: Vec<Segment>) -> Result<Self> {
         for segment in &segments {
             if segment.offset.checked_add(segment.bytes).is_none_or(|end| end > block.len()) {
@@ -83,7 +83,7 @@ impl Region {
         Self::of(Blocks::One(block), [(0, segment)])
     }
 
-    /// The bytes of regions, one after the other.
+    /// The bytes of several regions, in order.
     pub fn joined(parts: Vec<Self>) -> Self {
         if parts.len() < 2 {
             return parts.into_iter().next().unwrap_or_else(Self::empty);
@@ -98,7 +98,7 @@ impl Region {
         Self::of(Blocks::Several(blocks.into()), runs)
     }
 
-    /// Runs that lie in the blocks of these numbers.
+    /// Runs with the numbers of their blocks.
     fn of(blocks: Blocks, segments: impl IntoIterator<Item = (usize, Segment)>) -> Self {
         let mut bytes = 0;
         let segments = segments.into_iter().filter(|(_, segment)| segment.bytes > 0);
@@ -111,7 +111,7 @@ impl Region {
         Self { blocks, runs, from: 0, bytes }
     }
 
-    /// The runs of this view from byte `at` of it on, as long as `bytes` last, and the numbers of their blocks.
+    /// The runs of this view's bytes `at..at + bytes`, with the numbers of their blocks.
     fn segments(&self, at: usize, bytes: usize) -> impl Iterator<Item = (usize, Segment)> + '_ {
         let (start, end) = (self.from + at, self.from + at + bytes);
         let first = self.runs.partition_point(|run| run.at + run.segment.bytes <= start);
@@ -122,7 +122,7 @@ impl Region {
         })
     }
 
-    /// `bytes` bytes from byte `from` on; both are cut to what is there.
+    /// The view of `bytes` bytes from byte `from`; both are clipped to the region.
     pub fn part(&self, from: usize, bytes: usize) -> Self {
         let mut part = self.clone();
         part.advance(from.min(self.bytes));
@@ -130,7 +130,7 @@ impl Region {
         part
     }
 
-    /// The block, and where in it this view begins, if it is one run of bytes.
+    /// The block and the start of this view, if it is one run.
     pub fn in_one_run(&self) -> Option<(&Block, i64)> {
         let mut segments = self.segments(0, self.bytes);
         let ((number, first), second) = (segments.next()?, segments.next());
@@ -138,7 +138,7 @@ impl Region {
         self.blocks.get(number).filter(|_| second.is_none()).map(|block| (block, start))
     }
 
-    /// The runs as pointer and length, for system calls. Valid while the region lives.
+    /// The runs as pointers and lengths, for system calls. Valid while the region lives.
     pub fn pointers(&self) -> impl Iterator<Item = (*mut u8, usize)> {
         self.pointers_to(0, self.bytes)
     }
@@ -179,8 +179,8 @@ impl Buffer for Region {
 
     fn copy_in(&mut self, at: usize, from: &[u8]) {
         self.for_overlap(at, from.len(), |pointer, source, bytes| {
-            // SAFETY: `new` checked that the segment lies in its block, which this region keeps alive; `from` is a
-            // borrowed slice, which a block's memory cannot be.
+            // SAFETY: `new` checked that the segment lies in its block, which this region keeps alive; `from`
+            // is a borrowed slice, which a block's memory cannot be.
             unsafe { std::ptr::copy_nonoverlapping(from[source..].as_ptr(), pointer, bytes) };
         });
     }
@@ -226,8 +226,8 @@ impl Buffer for Region {
     fn crc32c(&self, at: usize, bytes: usize) -> u32 {
         let mut sum = Crc32c::default();
         self.for_overlap(at, bytes, |pointer, _, length| {
-            // SAFETY: `new` checked that the segment lies in its block, which this region keeps alive; whoever holds
-            // the region of a request is the one to whom its bytes belong until the completion, so nobody writes
+            // SAFETY: `new` checked that the segment lies in its block, which this region keeps alive; the
+            // bytes of a request belong to the holder of its region until the completion, so nothing writes
             // them meanwhile.
             sum.update(unsafe { std::slice::from_raw_parts(pointer, length) });
         });
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn runs_of_two_blocks_are_not_joined() {
-        // The second begins at the offset at which the first ends.
+        // The second run begins at the offset at which the first one ends.
         let block = || Arc::new(Arena::new(4096).allocate(8).unwrap());
         let half = |offset| Region::new(block(), vec![Segment { offset, bytes: 4 }]).unwrap();
         let mut joined = Region::joined(vec![half(0), half(4)]);
@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn strided_bytes_are_packed_and_unpacked() {
-        // Of rows of ten bytes: three of the even ones, columns 2 to 4 backwards; in one run, and in several.
+        // Three of the even rows, of ten bytes each, with columns 2 to 4 in reverse; in one run, and in
+        // several.
         let packing = Packing::new(1, [(3, 20), (3, -1)].into_iter());
         let block = Arc::new(Arena::new(4096).allocate(100).unwrap());
         let halves = vec![Segment { offset: 0, bytes: 50 }, Segment { offset: 50, bytes: 50 }];

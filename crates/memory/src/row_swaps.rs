@@ -1,7 +1,7 @@
-//! Exchanges of rows of a column-major matrix in memory.
+//! Row exchanges in a column-major matrix in memory.
 //!
-//! Each row has one element in each column, far from those of the other columns: what the exchanges cost is the wait
-//! for memory. So the elements of a column are asked for while columns before it are done.
+//! Each row has one element in each column, far from the row's other elements. So the exchanges spend their
+//! time waiting for memory. The elements of a column are prefetched while earlier columns are processed.
 
 use std::ops::Range;
 
@@ -10,17 +10,17 @@ use outcore_core::{Error, Result};
 use crate::parts::parts;
 use crate::prefetch::prefetch;
 
-/// By how many columns elements are asked for before they are exchanged.
+/// Prefetch distance in columns.
 const AHEAD: usize = 4;
 
-/// Exchanges of elements for each thread: starting one takes as long as some of them.
+/// Minimum number of element exchanges per thread: starting a thread takes as long as some of them.
 const LEAST_SWAPS: usize = 1 << 16;
 
-/// A column-major matrix that is changed.
+/// A column-major matrix to change.
 pub struct Rows<T> {
     /// The first element of the first column.
     pub first: *mut T,
-    /// Elements from one column to the next.
+    /// Distance between columns, in elements.
     pub pitch: usize,
     /// Number of columns.
     pub count: usize,
@@ -28,15 +28,15 @@ pub struct Rows<T> {
     pub rows: usize,
 }
 
-// SAFETY: it is an address; who has its rows exchanged promises that nobody else touches them.
+// SAFETY: it is an address; the caller of `swap` promises that nothing else accesses the rows.
 unsafe impl<T: Send> Send for Rows<T> {}
 
 impl<T: Copy + Send> Rows<T> {
-    /// Exchanges row `i` with row `j` for each pair `(i, j)` in turn.
+    /// Exchanges row `i` with row `j` for each pair `(i, j)`, in order.
     ///
     /// # Safety
-    /// All elements are valid memory, and nobody else reads or writes them meanwhile. What lies between the columns
-    /// is not touched.
+    /// All elements are valid memory, and nothing else reads or writes them meanwhile. The memory between the
+    /// columns is not touched.
     pub unsafe fn swap(self, pairs: &[(usize, usize)]) -> Result<()> {
         if let Some(&(i, j)) = pairs.iter().find(|&&(i, j)| i.max(j) >= self.rows) {
             let rows = self.rows;
@@ -60,7 +60,7 @@ impl<T: Copy + Send> Rows<T> {
     }
 
     /// # Safety
-    /// As for [`Rows::swap`], and the rows of the pairs are there.
+    /// As for [`Rows::swap`], and the rows of the pairs exist.
     unsafe fn swap_here(&self, pairs: &[(usize, usize)]) {
         for column in 0..self.count {
             let own = self.first.wrapping_add(column * self.pitch);

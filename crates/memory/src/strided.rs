@@ -4,18 +4,18 @@ use outcore_core::{Error, Result};
 
 use crate::Block;
 
-/// Side of the squares in which the two innermost levels are walked, so that neither side misses its cache lines
-/// when one is transposed against the other.
+/// Side of the tiles in which the two innermost levels are walked. If one side is the transpose of the other,
+/// tiles keep both sides in cache lines.
 const TILE: u64 = 16;
 
-/// One level of a nested copy: `count` repetitions, so many bytes apart on each side.
+/// One level of a nested copy: `count` repetitions, at a distance in bytes on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     /// Repetitions.
     pub count: u64,
-    /// Bytes between them where the copy reads.
+    /// Distance between repetitions on the source side, in bytes.
     pub from: i64,
-    /// Bytes between them where the copy writes.
+    /// Distance between repetitions on the target side, in bytes.
     pub to: i64,
 }
 
@@ -52,13 +52,13 @@ pub fn copy_strided(from: (&Block, i64), to: (&Block, i64), run: usize, levels: 
     Ok(())
 }
 
-/// Copies along `levels`; `RUN` is the run's length where it is known at compile time, else 0.
+/// Copies along `levels`; `RUN` is the run's length if it is known at compile time, else 0.
 ///
 /// # Safety
 /// Every run that the levels reach must lie in valid memory on both sides.
 unsafe fn walk<const RUN: usize>(source: *const u8, target: *mut u8, run: usize, levels: &[Level]) {
     match levels {
-        // SAFETY: the caller's promise, for the one run there is.
+        // SAFETY: the caller's promise, for the single run.
         [] => unsafe { copy_run::<RUN>(source, target, run) },
         [inner] => {
             for i in 0..inner.count as i64 {
@@ -106,7 +106,7 @@ unsafe fn walk<const RUN: usize>(source: *const u8, target: *mut u8, run: usize,
 #[inline(always)]
 unsafe fn copy_run<const RUN: usize>(source: *const u8, target: *mut u8, run: usize) {
     let bytes = if RUN == 0 { run } else { RUN };
-    // SAFETY: the caller's promise; `copy` allows overlap, should a user give one array for both sides.
+    // SAFETY: the caller's promise; `copy` allows overlap, in case a user passes one array for both sides.
     unsafe { std::ptr::copy(source, target, bytes) };
 }
 

@@ -1,4 +1,4 @@
-//! Sums of rows and of columns, as for a Hermitian matrix of which one triangle is in memory.
+//! Row sums and column sums, for example of a Hermitian matrix with one triangle in memory.
 
 use std::ops::Range;
 
@@ -7,15 +7,15 @@ use crate::parts::parts;
 use crate::prefetch::prefetch;
 use crate::{Columns, Real};
 
-/// Values that are summed at once, in registers.
+/// Number of values that are summed in parallel, in registers.
 const LANES: usize = 8;
 
-/// Rows that are gone through at once, so that their sums stay in the cache nearest to the processor.
+/// Number of rows per pass, so that their sums stay in the first-level cache.
 const RUN: usize = 2048;
 
-/// Adds the absolute values of some columns, looked at as far as `first_rows` says, to the sums of their rows and to
-/// their own. With `trapezoid` they begin with their diagonal block, of which the lower triangle is read, and the
-/// diagonal is added to the sums of the columns only.
+/// Adds the absolute values of some columns to the sums of their rows and of the columns. With `trapezoid`,
+/// the columns start with their diagonal block. Then only its lower triangle is read, and the diagonal is
+/// added to the column sums only.
 pub fn add_sums<T: Real>(
     columns: Columns<'_, T>,
     of_rows: &mut [f64],
@@ -72,7 +72,7 @@ fn add_rows<T: Real>(
     }
 }
 
-/// [`add_here`] with wide registers, where this processor has them.
+/// [`add_here`] with wide registers, if this processor has them.
 fn add<T: Real, const WIDTH: usize>(column: &[T], pitch: usize, sums: &mut [f64]) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -80,14 +80,14 @@ fn add<T: Real, const WIDTH: usize>(column: &[T], pitch: usize, sums: &mut [f64]
         fn wide<T: Real, const WIDTH: usize>(column: &[T], pitch: usize, sums: &mut [f64]) -> f64 {
             add_here::<T, WIDTH>(column, pitch, sums)
         }
-        // SAFETY: it has them.
+        // SAFETY: the processor has AVX2, as just checked.
         return unsafe { wide::<T, WIDTH>(column, pitch, sums) };
     }
     add_here::<T, WIDTH>(column, pitch, sums)
 }
 
-/// Adds the size of each number, of so many values, to its sum; returns the sum of all. The next column is `pitch`
-/// values away.
+/// Adds the size of each number to the sum of its row. Returns the sum of all sizes. The next column is
+/// `pitch` values away.
 #[inline(always)]
 fn add_here<T: Real, const WIDTH: usize>(column: &[T], pitch: usize, sums: &mut [f64]) -> f64 {
     let mut total = [0.0; LANES];
@@ -120,7 +120,7 @@ fn size<T: Real>(parts: &[T]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Sums of the whole matrix of which these are columns from the diagonal down.
+    /// Column sums of the whole matrix, given its columns from the diagonal down.
     fn lower(values: &[f64], rows: usize, count: usize, is_complex: bool) -> Vec<f64> {
         let width = if is_complex { 2 } else { 1 };
         let pitch = rows * width;

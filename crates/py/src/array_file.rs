@@ -14,7 +14,7 @@ use crate::memory::{Arena, memory_of};
 use crate::stream::Trace;
 use crate::volume::Volume;
 
-/// How long a wait lasts before the interpreter looks for signals.
+/// Maximum wait before the interpreter checks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The layout of an array on disk.
@@ -62,7 +62,7 @@ impl Grid {
         Ok(Self(grid.or_raise(py)?))
     }
 
-    /// The layout of the transpose of the array, in the same files.
+    /// The layout of the transpose, in the same files.
     fn transposed(&self) -> Self {
         Self(self.0.transposed())
     }
@@ -82,7 +82,7 @@ impl Grid {
         self.0.slot_bytes()
     }
 
-    /// Bytes from one block of chunks to the next, for an array whose chunks are in blocks.
+    /// Distance in bytes between neighbouring blocks of chunks, if the chunks are in blocks.
     #[getter]
     fn block_bytes(&self) -> Option<u64> {
         self.0.block_bytes()
@@ -93,7 +93,8 @@ impl Grid {
         self.0.stripe_unit_bytes()
     }
 
-    /// How many stripe units go round the servers, if what follows them lies on the last one.
+    /// Number of stripe units that are striped over the servers, if the tail of the file lies on the last
+    /// one.
     #[getter]
     fn round_units(&self) -> Option<u64> {
         self.0.round_units()
@@ -130,25 +131,25 @@ impl Grid {
     }
 }
 
-/// A claim on work in the background.
+/// A handle of background work.
 #[pyclass(frozen, module = "outcore._core")]
 pub struct Ticket(pub outcore_client::Ticket);
 
 #[pymethods]
 impl Ticket {
-    /// Whether the work is done, well or not.
+    /// Whether the work is done, successfully or not.
     fn done(&self) -> bool {
         self.0.is_done()
     }
 
-    /// Waits for the end; raises what the work failed with.
+    /// Waits for the end; raises the error of the work.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         self.wait_until(py, None).map(|_| ())
     }
 
-    /// Waits for the end as [`Ticket::wait`] does, but at most `seconds`. Whether it has ended.
+    /// Waits for the end like [`Ticket::wait`], but at most `seconds`. Returns whether the work has ended.
     fn wait_for(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
-        // Longer than the clock goes is for ever.
+        // A time beyond the range of the clock means no limit.
         let time = Duration::try_from_secs_f64(seconds.max(0.0)).ok();
         self.wait_until(py, time.and_then(|time| Instant::now().checked_add(time)))
     }
@@ -175,7 +176,7 @@ pub struct ArrayFile(pub Arc<outcore_client::ArrayFile>);
 
 #[pymethods]
 impl ArrayFile {
-    /// Makes the shard files of a new array, on at most `stripe_count` servers.
+    /// Creates the shard files of a new array, each striped over at most `stripe_count` servers.
     #[staticmethod]
     #[pyo3(signature = (volume, path, grid, reserve, stripe_count = None))]
     fn create(
@@ -190,7 +191,7 @@ impl ArrayFile {
             .or_raise(py)
     }
 
-    /// Gives existing shard files another layout: their new length and index.
+    /// Gives existing shard files another layout: a new length and index.
     #[staticmethod]
     fn adopt(py: Python<'_>, volume: &Volume, path: &str, grid: &Grid) -> PyResult<()> {
         py.detach(|| outcore_client::ArrayFile::adopt(&volume.0, path, &grid.0)).or_raise(py)
@@ -219,7 +220,7 @@ impl ArrayFile {
         Ok(Self(Arc::new(file)))
     }
 
-    /// Starts reading the box that begins at `start`, with `step` elements between, into all of `target`.
+    /// Starts reading a box into all of `target`. The box begins at `start` and has the given `step`.
     fn submit_read(
         &self,
         py: Python<'_>,
@@ -230,8 +231,8 @@ impl ArrayFile {
         self.submit(py, Operation::Read, start, step, target)
     }
 
-    /// Reads as [`ArrayFile::submit_read`] does, and returns when it is done. What is in the page cache is copied out
-    /// of it.
+    /// Reads a box like [`ArrayFile::submit_read`], and returns when it is done. Cached pages are copied from
+    /// the page cache.
     fn read(
         &self,
         py: Python<'_>,
@@ -243,7 +244,8 @@ impl ArrayFile {
         Self::unless_stopped(py, |go_on| Ok(vec![self.0.read_mapped(&request, memory, go_on)?]))
     }
 
-    /// Writes as [`ArrayFile::submit_write`] does, and returns when it is done. Short runs cost least so.
+    /// Writes a box like [`ArrayFile::submit_write`], and returns when it is done. Short runs cost least this
+    /// way.
     fn write(
         &self,
         py: Python<'_>,
@@ -255,8 +257,8 @@ impl ArrayFile {
         Self::unless_stopped(py, |go_on| self.0.write_short(&request, memory, go_on))
     }
 
-    /// Starts reading some rows of a two-dimensional array, from column `first_column` on, into the rows of `target`.
-    /// Rows that follow each other in the array are read as one box.
+    /// Starts reading some rows of a two-dimensional array, from column `first_column`, into the rows of
+    /// `target`. Adjacent rows are read as one box.
     fn submit_read_rows(
         &self,
         py: Python<'_>,
@@ -283,7 +285,7 @@ impl ArrayFile {
         py.detach(|| self.0.submit_rows(&rows, first_column, width, &memory)).or_raise(py).map(Ticket)
     }
 
-    /// Starts writing all of `source` to the box that begins at `start`, with `step` elements between.
+    /// Starts writing all of `source` to a box. The box begins at `start` and has the given `step`.
     fn submit_write(
         &self,
         py: Python<'_>,
@@ -294,12 +296,12 @@ impl ArrayFile {
         self.submit(py, Operation::Write, start, step, source)
     }
 
-    /// Starts making what was written durable.
+    /// Starts a sync of all writes.
     fn submit_sync(&self, py: Python<'_>) -> Ticket {
         Ticket(py.detach(|| self.0.submit_sync()))
     }
 
-    /// (longest gap in bytes that is read with what lies around it, bytes of a block of the disk).
+    /// (longest gap in bytes that a read includes, block size of the disk in bytes).
     #[getter]
     fn read_granularity(&self) -> (u64, u64) {
         self.0.read_granularity()
@@ -313,7 +315,7 @@ impl ArrayFile {
 }
 
 impl ArrayFile {
-    /// Does some work without the interpreter's lock and waits for its tickets, unless a signal stops it.
+    /// Does some work without the interpreter lock, then waits for its tickets. A signal stops the work.
     fn unless_stopped(
         py: Python<'_>,
         work: impl FnOnce(&mut dyn FnMut() -> bool) -> outcore_core::Result<Vec<outcore_client::Ticket>> + Send,
@@ -341,7 +343,7 @@ impl ArrayFile {
         py.detach(|| self.0.submit(operation, &request, memory)).or_raise(py).map(Ticket)
     }
 
-    /// The box that begins at `start`, with `step` elements between, and `array` as its memory.
+    /// The box at `start` with the given `step`, and `array` as its memory.
     fn request(
         &self,
         start: Vec<u64>,

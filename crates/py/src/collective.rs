@@ -14,25 +14,25 @@ use crate::layout::Stripes;
 use crate::memory::memory_of;
 use crate::pool_file::PoolFile;
 
-/// (messages, shares given or taken by them, bytes of all shares, those of them that were copied in memory, those that the
-/// server read from memory) of a process with one server.
+/// A process's exchange with one server: (messages, shares in them, bytes of all shares, bytes copied in
+/// memory, bytes that the server read from memory).
 type WithServer = (u64, u64, u64, u64, u64);
 
-/// Of a process with a server: rounds in which it has shares, those shares, their bytes; the first two without shares that
-/// the server would read from memory.
+/// A process's plan with one server: (rounds with shares, shares, bytes of the shares, then rounds and shares
+/// without those that the server would read from memory).
 type Planned = (u64, u64, u64, u64, u64);
 
-/// (bytes, pieces) of each server, and of each process with each server.
+/// (bytes, pieces) of each server, and the plan of each process with each server.
 type Counts = (Vec<(u64, u64)>, Vec<Vec<Planned>>);
 
-/// How the elements of an array lie in the memory of processes.
+/// The distribution of an array's elements over the memory of processes.
 #[pyclass(frozen, module = "outcore._core")]
 pub struct MemorySchema(outcore_core::MemorySchema);
 
 #[pymethods]
 impl MemorySchema {
-    /// Over a mesh of processes. For each dimension: `None` if it is not distributed, 0 for one block each, else how many
-    /// indices go round at a time.
+    /// A distribution over a mesh of processes. For each dimension, `runs` has `None` if it is not
+    /// distributed, 0 for one block per process, or the number of indices in each cyclic run.
     #[staticmethod]
     fn mesh(mesh: Vec<u64>, runs: Vec<Option<u64>>) -> Self {
         let dim = |run| match run {
@@ -43,7 +43,7 @@ impl MemorySchema {
         Self(outcore_core::MemorySchema::Mesh { mesh, dims: runs.into_iter().map(dim).collect() })
     }
 
-    /// The boxes of each process, each by its first element and its shape.
+    /// The boxes of each process, each given by its first element and its shape.
     #[staticmethod]
     fn boxes(boxes: Vec<Vec<(Vec<u64>, Vec<u64>)>>) -> Self {
         let own = |own: Vec<(Vec<u64>, Vec<u64>)>| {
@@ -52,12 +52,12 @@ impl MemorySchema {
         Self(outcore_core::MemorySchema::Boxes(boxes.into_iter().map(own).collect()))
     }
 
-    /// Refuses boxes that overlap, which nobody may write.
+    /// Refuses overlapping boxes, which no process may write.
     fn check_disjoint(&self, py: Python<'_>, shape: Vec<u64>) -> PyResult<()> {
         self.0.check_disjoint(&shape).or_raise(py)
     }
 
-    /// Shapes of the arrays that one of `ranks` processes has of an array of this shape.
+    /// Shapes of a process's parts of an array of this shape, among `ranks` processes.
     fn shapes(&self, py: Python<'_>, shape: Vec<u64>, ranks: u64, rank: u64) -> PyResult<Vec<Vec<u64>>> {
         self.0.check(&shape, ranks).or_raise(py)?;
         let parts = if rank < ranks { self.0.parts(&shape, rank) } else { vec![] };
@@ -98,8 +98,9 @@ impl Collective {
         })
     }
 
-    /// Takes part in it on an open file with these arrays, and returns what was exchanged with each server. With the kind and the message of an
-    /// error, tells all others of that instead, and raises it. `tell` is called now and then; what it raises ends it.
+    /// Takes part in the collective on an open file with these arrays. Returns the exchange with each server.
+    /// If `failed` has the kind and message of an error, reports it to all others and raises it. Calls `tell`
+    /// regularly; its exception aborts the collective.
     #[pyo3(signature = (file, rank, arrays, memory_bytes, offers_memory, failed = None, tell = None))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn run(
@@ -143,8 +144,8 @@ impl Collective {
         exchanged.or_raise(py).map(|each| each.into_iter().map(tuple).collect())
     }
 
-    /// What a file that is cut so would take. Arrays in memory are taken to be as NumPy
-    /// makes them.
+    /// The cost of the collective for a file with these stripes. Arrays in memory are assumed to be
+    /// C-contiguous, as NumPy creates them.
     fn plan(&self, py: Python<'_>, stripes: &Stripes) -> PyResult<Counts> {
         py.detach(|| {
             let plan = CollectivePlan::new(&self.0, stripes.0)?;
@@ -179,9 +180,9 @@ impl Collective {
     }
 }
 
-/// Arrays as NumPy makes them, as they would be offered.
+/// An offer of C-contiguous arrays, as NumPy creates them.
 fn row_major(shapes: impl Iterator<Item = Vec<u64>>, item_bytes: u64) -> MemoryOffer {
-    // None follows another one at once.
+    // A gap keeps the arrays from being adjacent.
     let mut address = 0;
     let array = |shape: Vec<u64>| {
         let (mut step, mut strides) = (item_bytes as i64, vec![]);

@@ -1,4 +1,4 @@
-//! What is done with a matrix in memory besides the BLAS.
+//! Operations on a matrix in memory that the BLAS does not have.
 
 use numpy::{
     PyArrayDescrMethods, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArray, PyUntypedArrayMethods,
@@ -11,9 +11,9 @@ use crate::error::raise;
 
 const NEED_TYPE: &str = "need float32, float64, complex64 or complex128";
 
-/// (largest sum of absolute values of a column, largest absolute value) of a column-major view of real or complex
-/// numbers, whose absolute values are |re| + |im|. With `trapezoid`, of the elements on and above the diagonal that
-/// ends in the last row.
+/// (largest column sum of absolute values, largest absolute value) of a column-major view of real or complex
+/// numbers. The absolute value of a complex number is |re| + |im|. With `trapezoid`, the result covers the
+/// elements on and above the diagonal that ends in the last row.
 #[pyfunction]
 pub fn column_extremes(
     py: Python<'_>,
@@ -30,8 +30,9 @@ pub fn column_extremes(
     Ok((found.sum, found.max))
 }
 
-/// Adds the absolute values of a column-major view to sums of its rows and of its columns. With `trapezoid`, those from
-/// the diagonal of its first row down; the diagonal to the columns only.
+/// Adds the absolute values of a column-major view to the sums of its rows and columns. With `trapezoid`, it
+/// adds only the elements on and below the diagonal that starts in the first row, and the diagonal to the
+/// column sums only.
 #[pyfunction]
 pub fn add_sums(
     py: Python<'_>,
@@ -58,8 +59,9 @@ pub fn add_sums(
     done.ok_or_else(|| not_column_major(py, a))
 }
 
-/// Exchanges row i of a column-major view with row `swaps[i - first]`, for i from `first` on, or with `reverse` from the
-/// last down. Any elements of 4, 8 or 16 bytes. That the view may be written is the caller's to check.
+/// Exchanges row i of a column-major view with row `swaps[i - first]`, for ascending i from `first`, or in
+/// reverse order with `reverse`. Elements may have 4, 8 or 16 bytes. The caller must check that the view is
+/// writable.
 #[pyfunction]
 pub fn swap_rows(
     py: Python<'_>,
@@ -68,7 +70,7 @@ pub fn swap_rows(
     first: usize,
     reverse: bool,
 ) -> PyResult<()> {
-    // A negative row becomes one that is not there.
+    // A negative row becomes an invalid row.
     let pairs = swaps.as_array().into_iter().enumerate().map(|(i, &j)| (first + i, j as usize));
     let mut pairs: Vec<_> = pairs.filter(|(i, j)| i != j).collect();
     if reverse {
@@ -91,7 +93,8 @@ fn swap<T: Copy + Send>(
 ) -> Option<outcore_core::Result<()>> {
     let Some(View { data, pitch, count, rows }) = view_of::<T>(a)? else { return Some(Ok(())) };
     let view = Rows { first: data, pitch, count, rows };
-    // SAFETY: shape and strides say that these are elements of the array, whose memory is the caller's meanwhile.
+    // SAFETY: shape and strides say that these are elements of the array, whose memory belongs to the caller
+    // meanwhile.
     Some(a.py().detach(move || unsafe { view.swap(pairs) }))
 }
 
@@ -113,7 +116,7 @@ fn add<T: Real>(
     Some(())
 }
 
-/// `None` if the array is not a column-major view, or not high enough.
+/// `None` if the array is not a column-major view, or has too few rows.
 fn look<T: Real>(a: &Bound<'_, PyUntypedArray>, trapezoid: bool) -> Option<Extremes> {
     let Some(whole) = columns_of::<T>(a)? else { return Some(Extremes::default()) };
     let width = if whole.is_complex { 2 } else { 1 };
@@ -126,7 +129,7 @@ fn look<T: Real>(a: &Bound<'_, PyUntypedArray>, trapezoid: bool) -> Option<Extre
     Some(a.py().detach(|| outcore_memory::column_extremes(columns)))
 }
 
-/// View an array as columns; `Some(None)` if it is empty, `None` if it is not a column-major view.
+/// Views an array as columns; `Some(None)` if it is empty, `None` if it is not a column-major view.
 fn columns_of<'a, T: Real>(a: &'a Bound<'_, PyUntypedArray>) -> Option<Option<Columns<'a, T>>> {
     let width = a.dtype().itemsize() / size_of::<T>();
     Some(match width {
@@ -139,13 +142,14 @@ fn columns_of<'a, T: Real>(a: &'a Bound<'_, PyUntypedArray>) -> Option<Option<Co
 
 fn columns<'a, T: Real>(view: View<T>, width: usize) -> Columns<'a, T> {
     let View { data, pitch, count, rows } = view;
-    // SAFETY: from the first element of the first column to the last of the last, as shape and strides say, is
-    // memory of the array, and numbers of any bits are values. Nobody writes to it meanwhile: it is the caller's.
+    // SAFETY: shape and strides say that the range from the first element of the first column to the last of
+    // the last is memory of the array, and any bits are valid numbers. The memory belongs to the caller, so
+    // nothing writes to it meanwhile.
     let values = unsafe { std::slice::from_raw_parts(data, pitch * (count - 1) + rows) };
     Columns { values, pitch, count, first_rows: rows, growth: 0, is_complex: width == 2 }
 }
 
-/// A column-major view that is not empty: its first element, and counts of elements.
+/// A non-empty column-major view: its first element, and numbers of elements.
 struct View<T> {
     data: *mut T,
     pitch: usize,
@@ -153,7 +157,7 @@ struct View<T> {
     rows: usize,
 }
 
-/// View an array of elements of this size; `Some(None)` if it is empty, `None` if it is not column-major.
+/// Views an array of elements of this size; `Some(None)` if it is empty, `None` if it is not column-major.
 fn view_of<T>(a: &Bound<'_, PyUntypedArray>) -> Option<Option<View<T>>> {
     let item = size_of::<T>();
     let (&[rows, count], &[down, across]) = (a.shape(), a.strides()) else { return None };

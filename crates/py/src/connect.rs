@@ -1,4 +1,4 @@
-//! A pool whose servers are elsewhere, reached over the network.
+//! A pool with remote servers, over the network.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,8 @@ use outcore_net::{Address, Credentials, NetLink, Options};
 pub struct ServedLink(Mutex<Option<Arc<NetLink>>>);
 
 impl ServedLink {
-    /// Connects to the manager at any of `addresses`. Calls fail when a server could not be reached for `patience`.
+    /// Connects to the manager at any of `addresses`. Calls fail after a server was unreachable for
+    /// `patience`.
     pub fn connect(
         addresses: &[String],
         credentials: Credentials,
@@ -27,7 +28,7 @@ impl ServedLink {
         Ok(Self(Mutex::new(Some(Arc::new(link)))))
     }
 
-    /// Ends the connections; what is not answered fails.
+    /// Closes the connections. Unanswered calls fail.
     pub fn close(&self) {
         let link = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(link);

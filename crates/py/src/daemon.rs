@@ -58,7 +58,7 @@ impl Daemon {
         .or_raise(py)
     }
 
-    /// Starts a manager in a directory, with the pool's key as digits.
+    /// Starts a manager in a directory, with the pool's key in hexadecimal digits.
     #[staticmethod]
     fn manager(py: Python<'_>, directory: PathBuf, listen: Vec<String>, key: &str) -> PyResult<Self> {
         py.detach(|| {
@@ -69,7 +69,7 @@ impl Daemon {
         .or_raise(py)
     }
 
-    /// Starts I/O server `server` in a directory, with the pool's key as digits.
+    /// Starts I/O server `server` in a directory, with the pool's key in hexadecimal digits.
     #[staticmethod]
     fn io(
         py: Python<'_>,
@@ -98,37 +98,37 @@ impl Daemon {
         .or_raise(py)
     }
 
-    /// Which pool it is of, in hexadecimal digits.
+    /// The pool's identity, in hexadecimal digits.
     #[getter]
     fn pool(&self) -> String {
         format!("{:032x}", self.pool)
     }
 
-    /// Whether its disk took writes when it started; a manager always needs that.
+    /// Whether the daemon's disk was writable at the start. A manager always requires that.
     #[getter]
     fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// Which I/O server it is; `None`: the manager.
+    /// The number of the I/O server; `None` for the manager.
     #[getter]
     fn server(&self) -> Option<u32> {
         self.server
     }
 
-    /// Where it listens.
+    /// The addresses on which it listens.
     #[getter]
     fn addresses(&self) -> Vec<String> {
         self.addresses.clone()
     }
 
-    /// Where its metrics are; `None`: nowhere.
+    /// The URL of its metrics; `None` if it has none.
     #[getter]
     fn metrics(&self) -> Option<String> {
         self.metrics.clone()
     }
 
-    /// Answers what was asked, makes everything durable, and stops.
+    /// Answers pending requests, makes everything durable, and stops.
     fn stop(&self, py: Python<'_>) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| match running {
@@ -163,7 +163,8 @@ impl Daemon {
     }
 }
 
-/// The pool, in hexadecimal digits, and the number of the I/O server that a directory is of; `None` if it is nobody's.
+/// The pool and the number of the I/O server that uses a directory, the pool in hexadecimal digits; `None` if
+/// none does.
 #[pyfunction]
 pub fn server_mark(py: Python<'_>, directory: PathBuf) -> PyResult<Option<(String, u32)>> {
     let named = |error: Error| Error::new(error.kind, format!("{}: {error}", directory.display()));
@@ -173,7 +174,7 @@ pub fn server_mark(py: Python<'_>, directory: PathBuf) -> PyResult<Option<(Strin
     Ok(found.map(|(pool, server)| (format!("{pool:032x}"), server.0)))
 }
 
-/// Retires an I/O server of the pool whose first directory this is, and which nobody has open, or takes that back.
+/// Retires an I/O server of a closed pool, given the pool's first directory; with `undo`, reverses that.
 #[pyfunction]
 #[pyo3(signature = (directory, server, undo = false))]
 pub fn retire_server(py: Python<'_>, directory: PathBuf, server: u32, undo: bool) -> PyResult<()> {
@@ -188,13 +189,14 @@ fn texts(addresses: &[Address]) -> Vec<String> {
     addresses.iter().map(ToString::to_string).collect()
 }
 
-/// Copies the metadata of the pool whose first directory this is to a new file, while it is in use or not.
+/// Copies the metadata of a pool to a new file, given the pool's first directory. The pool may be in use.
 #[pyfunction]
 pub fn backup_metadata(py: Python<'_>, directory: PathBuf, target: PathBuf) -> PyResult<()> {
     py.detach(|| outcored::backup_metadata(&directory, &target)).or_raise(py)
 }
 
-/// Puts a copy of the metadata in the place of those of a pool that does not run; where those are now, if there were any.
+/// Replaces the metadata of a stopped pool by a copy. Returns the path of the replaced metadata, if there
+/// were any.
 #[pyfunction]
 pub fn restore_metadata(py: Python<'_>, directory: PathBuf, copy: PathBuf) -> PyResult<Option<String>> {
     let replaced = py.detach(|| outcored::restore_metadata(&directory, &copy)).or_raise(py)?;

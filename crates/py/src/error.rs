@@ -1,4 +1,4 @@
-//! Errors of the crates below as exceptions of `outcore.errors`.
+//! Converts errors of the Rust crates to exceptions of `outcore.errors`.
 
 use outcore_core::{Error, ErrorKind};
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ pub fn error_kinds() -> Vec<&'static str> {
     ErrorKind::ALL.iter().map(|kind| kind.name()).collect()
 }
 
-/// The exception for an error; the tree is Python's, keyed by the kind.
+/// The exception for an error. The tree of exceptions is Python's, keyed by the kind.
 pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let made = PyModule::import(py, "outcore.errors")
         .and_then(|module| module.call_method1("from_kind", (error.kind.name(), &error.message)));
@@ -19,13 +19,13 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// An error of a kind, by its name, for those below.
+/// An error for the Rust crates, with the kind of this name.
 pub fn error_of(kind: &str, message: &str) -> Error {
     let known = ErrorKind::ALL.into_iter().find(|known| known.name() == kind);
     Error::new(known.unwrap_or(ErrorKind::Io), message)
 }
 
-/// `?` for results of the crates below.
+/// Converts results of the Rust crates, for `?`.
 pub trait OrRaise<T> {
     fn or_raise(self, py: Python<'_>) -> PyResult<T>;
 }

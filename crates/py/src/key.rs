@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 
 use crate::error::OrRaise;
 
-/// Derives the key of a user from the pool's, and writes it to a new file that only its owner may read. The first of
-/// the groups is that of new files.
+/// Derives the key of a user from the pool's key, and writes it to a new file that only its owner may read.
+/// New files of the user get the first group.
 #[pyfunction]
 pub fn derive_key(
     py: Python<'_>,

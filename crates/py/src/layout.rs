@@ -1,10 +1,11 @@
-//! Where the bytes of a striped file lie, as Python asks it.
+//! The place of each byte of a striped file, for Python.
 
 use pyo3::prelude::*;
 
 use crate::error::OrRaise;
 
-/// How a file is cut into stripe units, which go round its servers; see [`outcore_core::Stripes`].
+/// The division of a file into stripe units, in round-robin order over its servers; see
+/// [`outcore_core::Stripes`].
 #[pyclass(frozen, module = "outcore._core")]
 pub struct Stripes(pub outcore_core::Stripes);
 
@@ -17,22 +18,23 @@ impl Stripes {
         stripes.and_then(|all| all.with_round_units(round_units)).or_raise(py).map(Self)
     }
 
-    /// The entry that holds a byte of the file, and where in its data file.
+    /// The entry that holds a byte of the file, and the byte's offset in its data file.
     fn locate(&self, offset: u64) -> (u64, u64) {
         self.0.locate(offset)
     }
 
-    /// The byte of the file at a byte of an entry's data file; `None`: there can be none.
+    /// The offset in the file of a byte of an entry's data file; `None` if there is none.
     fn offset_of(&self, entry: u64, local: u64) -> Option<u64> {
         self.0.offset_of(entry, local)
     }
 
-    /// Length of the data file of an entry, for a file of so many bytes.
+    /// Length of an entry's data file, for a file of `length` bytes.
     fn local_length(&self, entry: u64, length: u64) -> u64 {
         self.0.local_length(entry, length)
     }
 
-    /// The least length of a file whose entry has a data file of so many bytes; `None`: there can be none.
+    /// The smallest length of a file whose entry has a data file of `local_length` bytes; `None` if no file
+    /// has one.
     fn length_from(&self, entry: u64, local_length: u64) -> Option<u64> {
         self.0.length_from(entry, local_length)
     }

@@ -1,5 +1,5 @@
-//! `outcore._core`: the compiled part, as Python sees it. Everything here converts arguments and lets go of the
-//! interpreter lock; what is done is in the crates below.
+//! `outcore._core`: the compiled extension module. This crate only converts arguments and releases the
+//! interpreter lock; the other crates do the work.
 
 mod array_file;
 mod collective;

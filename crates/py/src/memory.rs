@@ -20,7 +20,7 @@ pub struct Arena(pub outcore_memory::Arena);
 
 #[pymethods]
 impl Arena {
-    /// With `short_lived`, transfers that find no memory wait for it instead of failing.
+    /// With `short_lived`, transfers wait for memory instead of failing.
     #[new]
     #[pyo3(signature = (budget_bytes, short_lived = false))]
     fn new(budget_bytes: usize, short_lived: bool) -> Self {
@@ -49,11 +49,11 @@ impl Arena {
     }
 }
 
-/// A block of an arena. Its memory goes back when the last view of it dies.
+/// A block of an arena. Its memory returns to the arena when the last view of it dies.
 #[pyclass(frozen, module = "outcore._core")]
 pub struct Buffer {
     pub block: Arc<Block>,
-    /// The stream's block whose memory this is, given back with it.
+    /// The block of a stream that owns this memory. Both are released together.
     pub _lease: Option<outcore_client::StreamBlock>,
 }
 
@@ -71,7 +71,8 @@ impl Buffer {
             return Err(raise(py, &Error::invalid(format!("need {nbytes} bytes, the buffer has {have}"))));
         }
         py.detach(|| {
-            // SAFETY: the block is alive and has at least `nbytes` bytes; who holds the buffer has them to himself.
+            // SAFETY: the block is alive and has at least `nbytes` bytes; only the holder of the buffer
+            // accesses them.
             let bytes = unsafe { std::slice::from_raw_parts(self.block.as_ptr(), nbytes) };
             Ok(outcore_core::crc32c(bytes))
         })
@@ -85,8 +86,8 @@ impl Buffer {
         }
         let this = slf.get();
         let length = this.block.len() as ffi::Py_ssize_t;
-        // SAFETY: `view` is the interpreter's to fill; the memory lives as long as `slf`, of which the view keeps a
-        // reference.
+        // SAFETY: the interpreter passes `view` to be filled; the memory lives as long as `slf`, of which the
+        // view keeps a reference.
         let failed = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), this.block.as_ptr().cast(), length, 0, flags)
         };
@@ -104,7 +105,7 @@ pub fn limit_mapped_bytes(nbytes: u64) {
     outcore_disk::set_most_resident_bytes(nbytes);
 }
 
-/// A NumPy array as the memory of a transfer; the array is kept alive until the transfer is done.
+/// A NumPy array as the memory of a transfer. The result keeps the array alive until the transfer is done.
 pub fn memory_of(array: &Bound<'_, PyUntypedArray>, item_bytes: u64) -> PyResult<Memory> {
     let py = array.py();
     if array.dtype().itemsize() as u64 != item_bytes {
@@ -122,7 +123,7 @@ pub fn memory_of(array: &Bound<'_, PyUntypedArray>, item_bytes: u64) -> PyResult
         .ok_or_else(|| raise(py, &Error::invalid("the array has no memory")))?;
     let keep_alive: Py<PyAny> = array.clone().into_any().unbind();
     // SAFETY: NumPy's shape and strides describe memory that the array object owns or keeps alive, and
-    // `low..high` is exactly what they reach.
+    // `low..high` is exactly the range that they reach.
     let block = unsafe { Block::foreign(start, (high - low) as usize, Box::new(keep_alive)) };
     let strides = array.strides().iter().map(|&s| s as i64).collect();
     Ok(Memory { block: Arc::new(block), origin: low.unsigned_abs(), strides })

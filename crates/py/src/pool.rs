@@ -17,16 +17,16 @@ use crate::pool_file::{Client, PoolFile};
 use crate::volume::Volume;
 use outcored::EmbeddedLink;
 
-/// (whether it is a directory, owner, group, permission bits, nanoseconds of the last write and of the last change of
-/// these, bytes of a stripe unit, how many of these go round, if not all do, numbers of the servers): the last three of a directory
-/// are 0, `None` and empty.
+/// (whether it is a directory, owner, group, permission bits, times of the last write and of the last change
+/// of the record in nanoseconds, bytes of a stripe unit, number of distributed stripe units if there is a
+/// tail, numbers of the servers). For a directory the last three are 0, `None` and empty.
 type Status = (bool, u32, u32, u32, u64, u64, u64, Option<u64>, Vec<u32>);
 
-/// (name, what it is, bytes, why it may have more, if that is not known).
+/// (name, status, length in bytes, the reason why the length may be larger).
 type Listed = (String, Status, u64, Option<String>);
 
-/// What a server says: its number, free bytes, requests, bytes read and written, damaged blocks, whether it takes writes;
-/// and why it says nothing.
+/// A server's report: its number, free bytes, requests, bytes read and written, damaged blocks, whether it is
+/// writable; and the error if it does not answer.
 type Server = (u32, u64, u64, u64, u64, u64, bool, Option<String>);
 
 /// A pool of I/O servers.
@@ -37,7 +37,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The pool at the other end of `link`; `close` is called when it is no longer needed.
+    /// The pool of `link`; `close` is called when the pool is closed.
     pub fn over(
         link: Arc<dyn Link<Buffer = Region>>,
         close: Box<dyn Fn() + Send + Sync>,
@@ -50,13 +50,13 @@ impl Pool {
         Ok(Self { client: Arc::new(Client::new(link, clock)?), close })
     }
 
-    /// The way to its servers.
+    /// The client of the pool.
     pub fn client(&self) -> Arc<Client> {
         self.client.clone()
     }
 }
 
-/// Servers that did not answer while names were listed.
+/// Servers that did not answer during a listing.
 #[pyclass(frozen, module = "outcore._core")]
 #[derive(Default)]
 pub struct SilentServers(Silent);
@@ -71,7 +71,7 @@ impl SilentServers {
 
 #[pymethods]
 impl Pool {
-    /// The pool in some directories of this machine, with its servers in this process.
+    /// Opens the pool in some directories of this machine, with its servers in this process.
     #[staticmethod]
     #[pyo3(signature = (directories, threads = outcore_disk::DEFAULT_THREADS, skips_retired = false))]
     fn embedded(
@@ -88,8 +88,9 @@ impl Pool {
         opened.or_raise(py)
     }
 
-    /// The pool whose manager listens at any of `addresses`, with the key in a file, or the pool's as digits, or as who
-    /// the operating system says. Calls fail when a server could not be reached for `patience_s`.
+    /// Connects to the pool whose manager listens at any of `addresses`. The credentials are a key file, the
+    /// pool's key in hexadecimal digits, or the operating system's report on this process. Calls fail after a
+    /// server was unreachable for `patience_s`.
     #[staticmethod]
     #[pyo3(signature = (addresses, key_file = None, key = None, patience_s = None))]
     fn connect(
@@ -113,7 +114,7 @@ impl Pool {
         opened.or_raise(py)
     }
 
-    /// Which pool it is: a number made at random when the pool was, in hexadecimal digits.
+    /// The pool's identity: a random number from its creation, in hexadecimal digits.
     #[getter]
     fn id(&self) -> String {
         format!("{:032x}", self.client.id())
@@ -125,25 +126,25 @@ impl Pool {
         self.client.messages()
     }
 
-    /// Numbers of the I/O servers in use that the pool had when it was opened.
+    /// Numbers of the I/O servers in use when the pool was opened.
     #[getter]
     fn server_ids(&self) -> Vec<u32> {
         self.client.server_ids().iter().map(|id| id.0).collect()
     }
 
-    /// Numbers of those that were retired.
+    /// Numbers of the retired I/O servers.
     #[getter]
     fn retired_ids(&self) -> Vec<u32> {
         self.client.retired_ids().iter().map(|id| id.0).collect()
     }
 
-    /// Retires an I/O server that does not answer, or takes that back.
+    /// Retires an I/O server that does not answer; with `undo`, reverses that.
     #[pyo3(signature = (server, undo = false))]
     fn retire(&self, py: Python<'_>, server: u32, undo: bool) -> PyResult<()> {
         py.detach(|| self.client.retire(ServerId(server), undo)).or_raise(py)
     }
 
-    /// A number for a new I/O server, which nobody else gets.
+    /// A unique number for a new I/O server.
     fn new_server(&self, py: Python<'_>) -> PyResult<u32> {
         py.detach(|| self.client.new_server()).or_raise(py).map(|id| id.0)
     }
@@ -152,15 +153,15 @@ impl Pool {
         Volume(self.client.clone())
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     fn open(&self, py: Python<'_>, path: &str, writable: bool) -> PyResult<PoolFile> {
         let mode = if writable { OpenMode::ReadWrite } else { OpenMode::Read };
         let file = py.detach(|| self.client.open(path, mode));
         file.or_raise(py).map(|file| PoolFile::new(self.client.clone(), file))
     }
 
-    /// Makes an empty file with permission bits, but for those of the umask. `unit_bytes`, `count` and `base` are the
-    /// directory's and then the pool's, where they are not given.
+    /// Creates an empty file with permission bits, before the umask. Without `unit_bytes`, `count` and
+    /// `base`, the defaults of the directory apply, and then those of the pool.
     #[pyo3(signature = (path, mode = 0o666, unit_bytes = None, round_units = None, count = None, base = None, others = vec![]))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the one call from Python")]
     fn create(
@@ -179,8 +180,8 @@ impl Pool {
         file.or_raise(py).map(|file| PoolFile::new(self.client.clone(), file))
     }
 
-    /// Tells the other processes of collectives with these numbers, by these servers, that this one cannot take part, with
-    /// the kind and the message of an error.
+    /// Reports an error of this process to the other processes of some collectives, through their servers.
+    /// The error is given by its kind and message; this process then cannot take part.
     fn abandon(
         &self,
         py: Python<'_>,
@@ -198,14 +199,15 @@ impl Pool {
         py.detach(|| self.client.stat(path)).or_raise(py).map(|inode| status(&inode))
     }
 
-    /// Each name in a directory, and what it is, without asking the I/O servers for lengths.
+    /// The names in a directory with their status. It does not query the I/O servers for lengths.
     fn names(&self, py: Python<'_>, path: &str) -> PyResult<Vec<(String, Status)>> {
         let names = py.detach(|| self.client.names(path)).or_raise(py)?;
         Ok(names.into_iter().map(|named| (named.name, status(&named.inode))).collect())
     }
 
-    /// At most `most` names of a directory after `after`, what they are, and how long; and whether there are more. Of a
-    /// file, itself under an empty name. With `silent`, a server that does not say is no error, and not asked again.
+    /// At most `most` names of a directory after `after`, with status and length, and whether more follow.
+    /// For a file, the file itself under an empty name. With `silent`, a server that does not answer is no
+    /// error, and is not queried again.
     #[pyo3(signature = (path, after = "", most = 1000, silent = None))]
     fn page(
         &self,
@@ -225,7 +227,7 @@ impl Pool {
         Ok((listed.into_iter().map(tuple).collect::<outcore_core::Result<_>>().or_raise(py)?, more))
     }
 
-    /// Changes what is not `None`.
+    /// Changes the attributes that are not `None`.
     #[pyo3(signature = (path, mode = None, owner = None, group = None, modified_ns = None))]
     fn set_attributes(
         &self,
@@ -253,20 +255,20 @@ impl Pool {
         py.detach(|| self.client.extended_names(path)).or_raise(py)
     }
 
-    /// Sets an extended attribute; with no value, removes it.
+    /// Sets an extended attribute; without a value, removes it.
     #[pyo3(signature = (path, name, value = None))]
     fn set_extended(&self, py: Python<'_>, path: &str, name: &str, value: Option<&[u8]>) -> PyResult<()> {
         let value = value.map(<[u8]>::to_vec);
         py.detach(|| self.client.set_extended(path, name, value)).or_raise(py)
     }
 
-    /// Makes a directory with permission bits, but for those of the umask.
+    /// Creates a directory with permission bits, before the umask.
     #[pyo3(signature = (path, mode = 0o777))]
     fn make_directory(&self, py: Python<'_>, path: &str, mode: u32) -> PyResult<()> {
         py.detach(|| self.client.make_directory_as(path, mode)).or_raise(py)
     }
 
-    /// Says how new files in a directory are laid out, where they are not told otherwise.
+    /// Sets the default layout of new files in a directory.
     #[pyo3(signature = (path, unit_bytes = None, round_units = None, count = None, base = None, others = vec![]))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the one call from Python")]
     fn set_default_layout(
@@ -283,18 +285,18 @@ impl Pool {
         py.detach(|| self.client.set_default_layout(path, hints)).or_raise(py)
     }
 
-    /// Removes a file, or a directory that nothing is in.
+    /// Removes a file, or an empty directory.
     fn remove_one(&self, py: Python<'_>, path: &str) -> PyResult<()> {
         py.detach(|| self.client.remove_one(path)).or_raise(py)
     }
 
-    /// Renames a file over another, or a directory over another with all that is in it, at once.
+    /// Renames a file over another file, or atomically a directory over another directory with its contents.
     fn replace(&self, py: Python<'_>, old: &str, new: &str) -> PyResult<()> {
         py.detach(|| self.client.replace(old, new)).or_raise(py)
     }
 
-    /// With `partial`, the error of each server that does not say its status; else that is raised. A caller who may not
-    /// ask is told so in any case.
+    /// The status of each server. With `partial`, a server that does not answer yields its error; otherwise
+    /// the error is raised. A caller without the right to query gets an exception in any case.
     #[pyo3(signature = (partial = false))]
     fn servers(&self, py: Python<'_>, partial: bool) -> PyResult<Vec<Server>> {
         let each = py.detach(|| self.client.status()).into_iter();
@@ -311,17 +313,17 @@ impl Pool {
         each.map(server).collect::<outcore_core::Result<_>>().or_raise(py)
     }
 
-    /// Which file or directory has a name: a number that is never another's.
+    /// The handle of a name: a number that never identifies another file or directory.
     fn handle(&self, py: Python<'_>, path: &str) -> PyResult<u64> {
         py.detach(|| self.client.stat(path)).or_raise(py).map(|inode| inode.handle.0)
     }
 
-    /// Tells the manager when files were last written to from here, as far as it does not know.
+    /// Reports the last writes of this client to the manager, as far as it does not know them.
     fn tell_written(&self, py: Python<'_>) {
         py.detach(|| self.client.tell_written());
     }
 
-    /// Lets go of the pool. What is still open in it is closed.
+    /// Closes the pool and its open files.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
             self.client.tell_written();
@@ -330,7 +332,7 @@ impl Pool {
     }
 }
 
-/// What `path`, or a name in it, is, if its length is known.
+/// Itself, if its length is known; otherwise an error that names `path` and the name in it.
 fn known(path: &str, mut listed: Listing) -> outcore_core::Result<Listing> {
     let names = [path, listed.name.as_str()].map(|part| part.trim_matches('/'));
     let names: Vec<&str> = names.into_iter().filter(|part| !part.is_empty()).collect();

@@ -11,24 +11,25 @@ use crate::layout::Stripes;
 use crate::pool::Pool;
 use crate::pool_file::Client;
 
-/// (where to go on: handle and byte, or `None`; files that were come to the end of; bytes compared; damage: handle, first
-/// byte, bytes, what).
+/// (place to continue as handle and byte, or `None`; files whose end was reached; bytes compared; damage as
+/// handle, first byte, number of bytes, description).
 type Scrubbed = (Option<(u64, u64)>, u64, u64, Vec<(u64, u64, u64, String)>);
 
-/// (handle, bytes of the data file, bytes of its checksums, the end of the last block past its end that has one).
+/// (handle, bytes of the data file, bytes of its checksums, end of the last block with a checksum past the
+/// data file's end).
 type Inspection = (u64, Option<u64>, Option<u64>, u64);
 
-/// (handle, "file", "directory", "removed", "gone" or "unused", how it is cut, numbers of the servers, bytes that are
-/// durable of their data files): the last three of what is no file, removed or not, are none and empty.
+/// (handle, "file", "directory", "removed", "gone" or "unused", stripes, numbers of the servers, durable
+/// bytes of the data files). Only "file" and "removed" have the last three.
 type Record = (u64, &'static str, Option<Stripes>, Vec<u32>, Vec<u64>);
 
-/// (handle and bytes of each data file, whether there are more).
+/// (handle and bytes of each data file, whether more follow).
 type DataFiles = (Vec<(u64, Option<u64>)>, bool);
 
-/// (handle and what is wrong of each record, the key after which to go on).
+/// (handle and description of each record, key after which to continue).
 type OddRecords = (Vec<(u64, String)>, Option<Cow<'static, [u8]>>);
 
-/// What the servers of a pool say of what they keep, to who may check it.
+/// Reports of a pool's servers on their data, for callers with the right to check it.
 #[pyclass(frozen, module = "outcore._core")]
 pub struct PoolCheck(Arc<Client>);
 
@@ -45,13 +46,13 @@ impl PoolCheck {
         self.0.server_ids().iter().map(|id| id.0).collect()
     }
 
-    /// The numbers of those that are.
+    /// The numbers of the retired I/O servers.
     #[getter]
     fn retired(&self) -> Vec<u32> {
         self.0.retired_ids().iter().map(|id| id.0).collect()
     }
 
-    /// Compares blocks of a server with their checksums, from a place on; first handle 0, byte 0.
+    /// Compares blocks of a server with their checksums, starting at a place; initially handle 0, byte 0.
     fn scrub(
         &self,
         py: Python<'_>,
@@ -67,45 +68,46 @@ impl PoolCheck {
         Ok((next, found.files, found.bytes, damage.collect()))
     }
 
-    /// A page of the data files of a server, each with its handle and length, and whether there are more.
+    /// A page of the data files of a server, each with its handle and length, and whether more follow.
     fn data_files(&self, py: Python<'_>, server: u32, after: u64, most: u64) -> PyResult<DataFiles> {
         let page = py.detach(|| self.0.data_files(ServerId(server), Handle(after), most));
         let (files, more) = page.or_raise(py)?;
         Ok((files.into_iter().map(|file| (file.handle.0, file.length)).collect(), more))
     }
 
-    /// What a server has of some data files.
+    /// A server's report on some data files.
     fn inspect(&self, py: Python<'_>, server: u32, handles: Vec<u64>) -> PyResult<Vec<Inspection>> {
         let found = py.detach(|| self.0.inspect(ServerId(server), of(&handles))).or_raise(py)?;
         let each = found.into_iter();
         Ok(each.map(|i| (i.file.handle.0, i.file.length, i.sums_length, i.summed_past_end)).collect())
     }
 
-    /// A page of the files that the manager has, and whether there are more.
+    /// A page of the manager's files, and whether more follow.
     fn files(&self, py: Python<'_>, after: u64, most: u64) -> PyResult<(Vec<Record>, bool)> {
         let (known, more) = py.detach(|| self.0.files(Handle(after), most)).or_raise(py)?;
         Ok((known.into_iter().map(|known| record(0, known)).collect(), more))
     }
 
-    /// What the manager knows of some handles.
+    /// The manager's knowledge of some handles.
     fn know(&self, py: Python<'_>, handles: Vec<u64>) -> PyResult<Vec<Record>> {
         let known = py.detach(|| self.0.know(of(&handles))).or_raise(py)?;
         Ok(handles.iter().zip(known).map(|(handle, known)| record(*handle, known)).collect())
     }
 
-    /// A page of the manager's records that do not fit to others, each with its handle and what is wrong, and the key after
-    /// which to go on, if there is more.
+    /// A page of the manager's records that contradict others, each with its handle and a description, and
+    /// the key after which to continue, if more follow.
     fn odd_records(&self, py: Python<'_>, after: Vec<u8>, most: u64) -> PyResult<OddRecords> {
         let (odd, next) = py.detach(|| self.0.odd_records(after, most)).or_raise(py)?;
         Ok((odd.into_iter().map(|odd| (odd.handle.0, odd.what)).collect(), next.map(Cow::Owned)))
     }
 
-    /// The paths of some files; `None` where no names lead to one.
+    /// The paths of some files; `None` for a file that no name leads to.
     fn paths(&self, py: Python<'_>, handles: Vec<u64>) -> PyResult<Vec<Option<String>>> {
         py.detach(|| self.0.paths(of(&handles))).or_raise(py)
     }
 
-    /// Removes data files of a server that no file owns, if the manager still says so; which of them were.
+    /// Removes data files of a server that no file owns, if the manager still confirms that. Returns the
+    /// removed ones.
     fn remove_strays(&self, py: Python<'_>, server: u32, handles: Vec<u64>) -> PyResult<Vec<u64>> {
         let removed = py.detach(|| self.0.remove_strays(ServerId(server), of(&handles))).or_raise(py)?;
         Ok(removed.into_iter().map(|handle| handle.0).collect())
@@ -121,7 +123,7 @@ fn of(handles: &[u64]) -> Vec<Handle> {
     handles.iter().copied().map(Handle).collect()
 }
 
-/// `handle` is that of what has none in what is known.
+/// Converts a record. `handle` is used for records without a handle.
 fn record(handle: u64, known: Known) -> Record {
     let of_inode = |inode: &Inode, what| match &inode.layout {
         Some(layout) => {

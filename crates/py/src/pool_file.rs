@@ -1,4 +1,4 @@
-//! Files of a pool, and which bytes of them a request is for.
+//! Files of a pool, and the bytes of a request.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::array_file::Ticket;
 use crate::error::{OrRaise, raise};
 use crate::memory::memory_of;
 
-/// A pool, over whichever link.
+/// A client of a pool, over any link.
 pub type Client = PoolVolume<dyn Link<Buffer = Region>>;
 
-/// (first byte, bytes of a run, (count, step in bytes) of each stride from the outermost to the innermost).
+/// (first byte, bytes of a run, (count, step in bytes) of each stride, outermost first).
 type Part = (u64, u64, Vec<(u64, u64)>);
 
 /// Bytes of a file, in the order of a request.
@@ -123,8 +123,8 @@ impl PoolFile {
 
 #[pymethods]
 impl PoolFile {
-    /// Starts reading regions into all of `targets`, one after the other, whose elements they fill in C order, whatever
-    /// their strides are.
+    /// Starts reading regions into all of `targets`, in order. They fill the elements in C order, for any
+    /// strides.
     fn submit_read(
         &self,
         py: Python<'_>,
@@ -134,7 +134,7 @@ impl PoolFile {
         self.submit(py, Operation::Read, regions, &targets)
     }
 
-    /// Starts writing all of `sources`, one after the other, to regions.
+    /// Starts writing all of `sources`, in order, to regions.
     fn submit_write(
         &self,
         py: Python<'_>,
@@ -144,7 +144,7 @@ impl PoolFile {
         self.submit(py, Operation::Write, regions, &sources)
     }
 
-    /// Starts making durable what was written, once `after` are done.
+    /// Starts a sync of all writes, once `after` are done.
     #[pyo3(signature = (after = vec![]))]
     fn submit_sync(&self, py: Python<'_>, after: Vec<Bound<'_, Ticket>>) -> Ticket {
         let after: Vec<_> = after.iter().map(|ticket| ticket.get().0.clone()).collect();
@@ -163,7 +163,7 @@ impl PoolFile {
         py.detach(|| self.pool.close(self.file));
     }
 
-    /// Which file it is, as `Pool.handle` says of a name.
+    /// The handle of the file, as in `Pool.handle`.
     #[getter]
     fn handle(&self, py: Python<'_>) -> PyResult<u64> {
         self.pool.handle(self.file).or_raise(py).map(|handle| handle.0)

@@ -13,7 +13,7 @@ use crate::array_file::ArrayFile;
 use crate::error::{OrRaise, raise};
 use crate::memory::{Arena, Buffer};
 
-/// How long a wait lasts before the interpreter looks for signals.
+/// Maximum wait before the interpreter checks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Spans of one long call.
@@ -27,7 +27,7 @@ impl Trace {
         Self(outcore_client::Trace::new(Arc::new(MonotonicClock)))
     }
 
-    /// Nanoseconds on the trace's clock.
+    /// The current time of the trace's clock, in nanoseconds.
     fn now_ns(&self) -> u64 {
         self.0.now_ns()
     }
@@ -57,7 +57,7 @@ impl Trace {
         PyArray1::from_vec(py, flat).reshape([spans.len(), 6])
     }
 
-    /// Nanoseconds in which the disk worked (overlaps counted once), and in which the caller waited for it.
+    /// Nanoseconds in which the disk worked (overlaps count once), and in which the caller waited for it.
     fn totals(&self) -> (u64, u64) {
         let totals = self.0.totals();
         (totals.disk_ns, totals.wait_ns)
@@ -79,17 +79,17 @@ impl Stream {
         Self(outcore_client::Stream::new(file.0.clone(), arena.0.clone(), memory_bytes, least_bytes))
     }
 
-    /// Adds blocks, each a pair (first index, shape), at the end of the schedule.
+    /// Appends blocks, each a pair (first index, shape), to the schedule.
     fn extend(&self, py: Python<'_>, boxes: Vec<(Vec<u64>, Vec<u64>)>) -> PyResult<()> {
         py.detach(|| self.0.extend(boxes)).or_raise(py)
     }
 
-    /// Adds whole chunks, as they are on disk, given by their coordinates.
+    /// Appends whole chunks, as they are on disk, given by their coordinates.
     fn extend_chunks(&self, py: Python<'_>, chunks: Vec<Vec<u64>>) -> PyResult<()> {
         py.detach(|| self.0.extend_chunks(chunks)).or_raise(py)
     }
 
-    /// Blocks not yet taken.
+    /// Number of blocks that the caller has not taken yet.
     fn remaining(&self) -> usize {
         self.0.remaining()
     }

@@ -57,17 +57,17 @@ impl Volume {
         py.detach(|| self.0.rename(old, new)).or_raise(py)
     }
 
-    /// Nanoseconds since 1970 at which a file was last written to.
+    /// The time of the last write to a file, in nanoseconds since 1970.
     fn modified_ns(&self, py: Python<'_>, path: &str) -> PyResult<u64> {
         py.detach(|| self.0.modified_ns(path)).or_raise(py)
     }
 
-    /// Returns once what was written to a file survives power loss.
+    /// Returns once all writes to a file survive power loss.
     fn settle(&self, py: Python<'_>, path: &str) -> PyResult<()> {
         py.detach(|| self.0.settle(path)).or_raise(py)
     }
 
-    /// What large things in a file, such as chunks, should be aligned to.
+    /// Alignment in bytes for large objects in a file, such as chunks.
     #[getter]
     fn slot_align_bytes(&self) -> u64 {
         self.0.slot_align_bytes()
