@@ -1,4 +1,5 @@
-//! Keys, and the grants that they sign: what the manager allows, and the I/O servers verify without asking it.
+//! Keys, and the grants that they sign: the manager allows access, and the I/O servers verify it without asking
+//! the manager.
 
 use std::fmt;
 
@@ -6,42 +7,44 @@ use hmac::{Hmac, Mac};
 use outcore_core::{Error, ErrorKind, Grant, Handle, LengthGrant, Result};
 use sha2::Sha256;
 
-/// No grant is good for longer than so many seconds.
+/// Maximum lifetime of a grant, in seconds.
 pub const MOST_GRANT_S: u64 = 3600;
 
-/// What is signed begins with what it is for, so that no signature serves as another.
+/// Every signed message begins with its purpose, so a signature for one purpose never serves another.
 const OF_GRANTS: &[u8] = b"outcore grant 1\0";
 const OF_REMOVALS: &[u8] = b"outcore removal 1\0";
 const OF_LENGTHS: &[u8] = b"outcore lengths 1\0";
 
-/// The secret of a pool, 32 bytes. It is not printed.
+/// The secret of a pool, 32 bytes. `Debug` does not print it.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// These bytes, which must come from a source of random numbers fit for secrets.
+    /// Makes a key of these bytes, which must come from a cryptographically secure random generator.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes, to be kept where only who may know them can read them.
+    /// The bytes. Store them only where authorized readers can read them.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The right to read a file, or to read and write it, until `expires_s`.
+    /// Grants the right to read a file, or to read and write it, until `expires_s`.
     pub fn sign(&self, handle: Handle, write: bool, expires_s: u64) -> Grant {
         let mac = self.mac_of(handle, write, expires_s).finalize().into_bytes().into();
         Grant { handle, write, expires_s, mac }
     }
 
-    /// The right to remove the data files of a file that has no name any more, until `expires_s`. It allows nothing else.
+    /// Grants the right to remove the data files of a file that has no name left, until `expires_s`. It allows
+    /// nothing else.
     pub fn sign_removal(&self, handle: Handle, expires_s: u64) -> Grant {
         let mac = self.mac_of_removal(handle, expires_s).finalize().into_bytes().into();
         Grant { handle, write: true, expires_s, mac }
     }
 
-    /// Refuses a grant that is not of this key, of another file, only to read where `write` is wanted, or over.
+    /// Refuses a grant that this key did not sign, that names another file, that only allows reading where `write`
+    /// is set, or that has expired.
     pub fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()> {
         let mac = self.mac_of(grant.handle, grant.write, grant.expires_s);
         check(mac, grant, handle, "open the file again", now_s)?;
@@ -54,20 +57,21 @@ impl Key {
         Ok(())
     }
 
-    /// Refuses a grant that [`Key::sign_removal`] did not make with this key, of another file, or over.
+    /// Refuses a grant that [`Key::sign_removal`] did not make with this key, that names another file, or that has
+    /// expired.
     pub fn verify_removal(&self, grant: &Grant, handle: Handle, now_s: u64) -> Result<()> {
         let mac = self.mac_of_removal(grant.handle, grant.expires_s);
         check(mac, grant, handle, "remove the file by its name", now_s)
     }
 
-    /// The right to ask how long files are, until `expires_s`.
+    /// Grants the right to query the lengths of these files, until `expires_s`.
     pub fn sign_lengths(&self, handles: &[Handle], expires_s: u64) -> LengthGrant {
         LengthGrant { expires_s, mac: self.mac_of_lengths(handles, expires_s).finalize().into_bytes().into() }
     }
 
-    /// Refuses a right that is not of this key for these files, or over.
+    /// Refuses a grant that this key did not sign for these files, or that has expired.
     pub fn verify_lengths(&self, grant: &LengthGrant, handles: &[Handle], now_s: u64) -> Result<()> {
-        // Compared in constant time, and first: nothing else of a grant means anything before.
+        // Constant-time comparison, and before all other checks: an unsigned grant proves nothing.
         if self.mac_of_lengths(handles, grant.expires_s).verify_slice(&grant.mac).is_err() {
             return denied(
                 "need a grant of this pool for the lengths of these files, have one that its key did not sign; list them \
@@ -110,9 +114,10 @@ fn denied(message: String) -> Result<()> {
     Err(Error::new(ErrorKind::Denied, message))
 }
 
-/// Refuses a grant that `mac` is not of, of another file, or over. `fix` is how the caller gets another one.
+/// Refuses a grant whose signature differs from `mac`, that names another file, or that has expired. `fix` tells
+/// the caller how to get a new grant.
 fn check(mac: Hmac<Sha256>, grant: &Grant, handle: Handle, fix: &str, now_s: u64) -> Result<()> {
-    // Compared in constant time, and first: nothing else of a grant means anything before.
+    // Constant-time comparison, and before all other checks: an unsigned grant proves nothing.
     if mac.verify_slice(&grant.mac).is_err() {
         return denied(format!(
             "need a grant of this pool for this request to file {}, have one that its key did not sign; {fix}",
@@ -135,7 +140,7 @@ fn check(mac: Hmac<Sha256>, grant: &Grant, handle: Handle, fix: &str, now_s: u64
     Ok(())
 }
 
-/// HMAC-SHA256 (RFC 2104, FIPS 198-1) of the parts, one after the other.
+/// HMAC-SHA256 (RFC 2104, FIPS 198-1) of the concatenated parts.
 fn authenticate(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of every length");
     for part in parts {
@@ -152,7 +157,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// RFC 4231, section 4: test cases 1 to 4, 6 and 7; case 5 is of a truncated output.
+    /// RFC 4231, section 4: test cases 1 to 4, 6 and 7. Case 5 truncates the output, so it does not apply.
     #[test]
     fn the_vectors_of_rfc_4231_hold() {
         let counted: Vec<u8> = (1..=25).collect();
@@ -264,7 +269,7 @@ mod tests {
             refused(&grant, others, 0);
         }
         refused(&Key::new([8; 32]).sign_lengths(&files, 100), &files, 0);
-        // It is no grant to read, nor is one of these a grant for lengths.
+        // A length grant does not allow reading, and a read grant does not allow length queries.
         let read = Grant { handle: Handle(5), write: false, expires_s: 100, mac: grant.mac };
         assert!(key.verify(&read, Handle(5), false, 0).is_err());
         let length = LengthGrant { expires_s: 100, mac: key.sign(Handle(5), false, 100).mac };

@@ -1,4 +1,4 @@
-//! Collectives under way on a server: who takes part, which pieces are open, and how it ends.
+//! Collectives of a server: their processes, their open pieces, and their results.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,13 +15,14 @@ use super::fetch::ReadArrays;
 use super::scratch::Scratch;
 use super::wait::{Gate, Permits};
 
-/// At work at once; others wait in turn.
+/// Collectives that transfer data at once; others wait in order.
 const MOST_AT_WORK: usize = 2;
-/// Of the pieces in memory, for all that are at work: more than one of them takes by itself, less than two do.
+/// Bytes of piece buffers, shared by all active collectives. One collective can use nearly all of them; two need
+/// more.
 const BUFFER_BYTES: usize = 48 << 20;
-/// Joined at once.
+/// Collectives that processes have joined, at most.
 const MOST_JOINED: usize = 256;
-/// Ended ones of which it is remembered how they ended, for those who ask late or again.
+/// Ended collectives whose result the server remembers, for callers that ask late or twice.
 const MOST_ENDED: usize = 256;
 
 /// All collectives of a server.
@@ -31,29 +32,30 @@ pub(super) struct Collectives<B> {
     ended: RefCell<VecDeque<(u128, Result<()>)>>,
     is_stopping: Cell<bool>,
     pub at_work: Permits,
-    /// Of pieces. Rounds get them in order, and give them back without waiting for later ones, so nobody waits for ever.
+    /// Buffers for pieces. Rounds take them in order and return them without waiting for later rounds, so there is
+    /// no deadlock.
     pub buffers: Scratch<B>,
-    /// For a piece that is read once more.
+    /// Buffer for a piece that a process reads a second time.
     pub again: Scratch<B>,
 }
 
-/// One of them.
+/// One collective.
 pub(super) struct Collective<B> {
     pub spec: CollectiveSpec,
     pub plan: CollectivePlan,
     pub target: Target,
     joined: RefCell<BTreeSet<u64>>,
-    /// Of processes whose memory is read.
+    /// The processes whose memory the server reads directly.
     pub memories: RefCell<BTreeMap<u64, ReadArrays<B>>>,
     pub all_joined: Gate,
     rounds: RefCell<BTreeMap<u64, Gate>>,
-    /// Rounds from this one on have not begun.
+    /// The first round that has not begun.
     pub begun: Cell<u64>,
     pub open: RefCell<BTreeMap<u64, Rc<OpenPiece<B>>>>,
-    /// Pieces are done, and durable.
+    /// All pieces are done and durable.
     pub is_done: Cell<bool>,
     asked_for_end: RefCell<BTreeSet<u64>>,
-    /// Everybody asked for the end, and so needs nothing any more.
+    /// Opens when every process has asked for the result, and so needs nothing more.
     pub all_asked: Gate,
     pub end: Gate,
     failed: RefCell<Option<Error>>,
@@ -64,11 +66,11 @@ pub(super) struct Collective<B> {
 pub(super) struct OpenPiece<B> {
     pub planned: PlannedPiece,
     pub buffer: RefCell<B>,
-    /// Bytes that processes have not given or taken yet.
+    /// Bytes that processes have not yet given or taken.
     pub left: Cell<u64>,
-    /// Who has.
+    /// The processes that have given or taken their share.
     pub seen: RefCell<BTreeSet<u64>>,
-    /// Whether its bytes are there to be taken.
+    /// Whether the buffer contains the piece's bytes, ready to be taken.
     pub is_read: Cell<bool>,
     pub complete: Gate,
 }
@@ -88,7 +90,7 @@ impl<B: Buffer> Collectives<B> {
         }
     }
 
-    /// The collective that a process joins, and whether it is the first to do so.
+    /// Adds a process to a collective. Returns the collective, and whether this process is its first.
     pub fn join(
         &self,
         target: Target,
@@ -145,7 +147,7 @@ impl<B: Buffer> Collectives<B> {
         Ok((collective, true))
     }
 
-    /// The one with this number. It is over for those who get an `Err(Ok(()))`.
+    /// The collective with this number, if it is running. Otherwise its result: `Err(Ok(()))` if it succeeded.
     pub fn get(&self, id: u128) -> std::result::Result<Rc<Collective<B>>, Result<()>> {
         if let Some(collective) = self.joined.borrow().get(&id) {
             return Ok(collective.clone());
@@ -166,14 +168,15 @@ impl<B: Buffer> Collectives<B> {
         self.ended.borrow().iter().find(|(ended, _)| *ended == id).map(|(_, result)| result.clone())
     }
 
-    /// Forgets all of a collective but how it ended.
+    /// Removes a collective, and remembers only its result.
     pub fn end(&self, id: u128, result: Result<()>) {
         if self.joined.borrow_mut().remove(&id).is_some() {
             self.remember(id, result);
         }
     }
 
-    /// Who joins one that a process gave up before anybody joined here must not wait for it.
+    /// Records the failure of a collective that a process abandoned before any process joined it here, so that
+    /// later ones do not wait for it.
     pub fn end_unknown(&self, id: u128, error: Error) {
         if self.ended(id).is_none() {
             self.remember(id, Err(error));
@@ -192,14 +195,14 @@ impl<B: Buffer> Collectives<B> {
         self.joined.borrow().values().cloned().collect()
     }
 
-    /// Ends those in which a process is waited for too long.
+    /// Ends the collectives in which a process has not answered for too long.
     pub fn look_at_clock(&self, now_ns: u64) {
         for collective in self.each() {
             collective.look_at_clock(now_ns);
         }
     }
 
-    /// Ends those of a kind, and takes no new ones.
+    /// Ends the collectives for which `is_over` holds, and refuses new ones.
     pub fn stop(&self, is_over: impl Fn(&Collective<B>) -> bool) {
         self.is_stopping.set(true);
         for collective in self.each().into_iter().filter(|collective| is_over(collective)) {
@@ -240,9 +243,10 @@ impl<B: Buffer> Collective<B> {
         Err(error)
     }
 
-    /// Of a process that joins again, since its answer was lost, what it was told first holds.
+    /// Records that a process has joined. If it joins again because the answer was lost, its first offer of memory
+    /// stays valid.
     fn note_joined(&self, rank: u64, memory: Option<ReadArrays<B>>, now_ns: u64) {
-        // Who has not joined is waited for since the first one did.
+        // The timeout of processes that have not joined runs from the moment the first one joined.
         let mut joined = self.joined.borrow_mut();
         if joined.insert(rank)
             && let Some(memory) = memory
@@ -256,7 +260,7 @@ impl<B: Buffer> Collective<B> {
         }
     }
 
-    /// A process has everything, and wants to know how it ends.
+    /// Records that a process has transferred everything and asks for the result.
     pub fn ask_for_end(&self, rank: u64, now_ns: u64) {
         self.progress_ns.set(now_ns);
         let mut asked = self.asked_for_end.borrow_mut();
@@ -267,17 +271,17 @@ impl<B: Buffer> Collective<B> {
         }
     }
 
-    /// Whether processes have something to say yet: asking for the end is the last.
+    /// Whether processes still have calls to make: the last call of each asks for the result.
     pub fn needs_calls(&self) -> bool {
         (self.asked_for_end.borrow().len() as u64) < self.spec.ranks
     }
 
-    /// A process did what it was waited for, or others are waited for from now on.
+    /// Restarts the timeout: a process did its part, or the server now waits for other processes.
     pub fn note_progress(&self, now_ns: u64) {
         self.progress_ns.set(now_ns);
     }
 
-    /// What opens when the server is ready for a round.
+    /// The gate that opens when the server is ready for a round.
     pub fn round(&self, round: u64) -> Gate {
         let gate = self.rounds.borrow_mut().entry(round).or_default().clone();
         if let Some(error) = &*self.failed.borrow() {
@@ -286,7 +290,7 @@ impl<B: Buffer> Collective<B> {
         gate
     }
 
-    /// Ends it: whoever waits, or comes, is told why.
+    /// Ends the collective with an error, which all current and later waiters receive.
     pub fn fail(&self, error: Error) {
         if self.failed.borrow().is_some() {
             return;
@@ -322,7 +326,7 @@ impl<B: Buffer> Collective<B> {
         }
     }
 
-    /// The processes that are waited for.
+    /// The processes that the server waits for.
     fn missing(&self) -> Vec<u64> {
         let joined = self.joined.borrow();
         if (joined.len() as u64) < self.spec.ranks {
@@ -345,7 +349,7 @@ impl<B: Buffer> Collective<B> {
     }
 }
 
-/// Processes, for people.
+/// A list of processes, for error messages.
 fn named(ranks: &[u64]) -> String {
     const MOST: usize = 8;
     let mut numbers: Vec<String> = ranks.iter().take(MOST).map(u64::to_string).collect();
@@ -359,7 +363,7 @@ fn named(ranks: &[u64]) -> String {
     }
 }
 
-/// In what two descriptions of one collective differ.
+/// The first difference between two descriptions of one collective.
 fn difference(a: (Target, &CollectiveSpec), b: (Target, &CollectiveSpec)) -> Option<&'static str> {
     let ((target, spec), (other_target, other)) = (a, b);
     if target != other_target {

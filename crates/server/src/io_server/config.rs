@@ -1,4 +1,4 @@
-//! What an I/O server is given when it is made.
+//! Configuration of an I/O server.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use outcore_core::{Clock, Grant, Handle, LengthGrant, Result, ServerId};
 
 use crate::grants::Key;
 
-/// Whether grants allow what is asked for.
+/// Verification of grants.
 pub trait Verify: Send {
-    /// An error of kind `denied` unless the manager made this grant, for this file, for writing if `write`, and it has
-    /// not ended at `now_s`, in seconds since 1970.
+    /// An error of kind `denied` unless the manager made this grant for this file, it allows writing if `write` is
+    /// set, and it has not expired at `now_s`, in seconds since 1970.
     fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()>;
 
-    /// The same, of the right to remove the data files of a file.
+    /// Verifies a grant to remove the data files of a file; otherwise like `verify`.
     fn verify_removal(&self, grant: &Grant, handle: Handle, now_s: u64) -> Result<()>;
 
-    /// The same, of the right to ask how long these files are.
+    /// Verifies a grant to query the lengths of these files; otherwise like `verify`.
     fn verify_lengths(&self, grant: &LengthGrant, handles: &[Handle], now_s: u64) -> Result<()>;
 }
 
@@ -33,38 +33,38 @@ impl Verify for Key {
     }
 }
 
-/// Makes a buffer of so many bytes.
+/// Allocates a buffer of the given size in bytes.
 pub type Factory<B> = Arc<dyn Fn(usize) -> Result<B> + Send + Sync>;
 
-/// What an I/O server may take for itself. Calls that find it used up wait in line.
+/// Resources that an I/O server may use. Calls that find one exhausted wait in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of the buffers in which parts of blocks are checked and merged.
+    /// Bytes of the buffers in which the server checks and merges partial blocks.
     pub scratch_bytes: usize,
-    /// Bytes of the checksums kept in memory, for data of 16,384 times as many bytes.
+    /// Bytes of cached checksums. They cover 16,384 times as many bytes of data.
     pub sums_bytes: usize,
-    /// Most data files open at once, beside those in use. Each takes up to four file descriptors.
+    /// Idle data files that stay open, at most. Each takes up to four file descriptors.
     pub open_files: usize,
-    /// Most calls in work at once.
+    /// Calls in progress, at most.
     pub calls: usize,
-    /// Most transfers in work at once, each of at most 4 MiB.
+    /// Transfers in progress, at most, each of at most 4 MiB.
     pub pieces: usize,
-    /// Most transfers of one call in work at once.
+    /// Transfers in progress for one call, at most.
     pub pieces_of_call: usize,
-    /// Most removed files that are remembered, so that no write that comes late makes them anew.
+    /// Removed files that the server remembers, at most, so that a late write does not recreate them.
     pub removals: usize,
-    /// Bytes of the disk that data leave free: for checksums, the log, and metadata that are on the same disk.
+    /// Bytes of the disk that data leave free, for checksums, the log, and metadata on the same disk.
     pub spare_bytes: u64,
 }
 
-/// File descriptors of an open data file, at most: it and its checksums, each by two ways.
+/// File descriptors of an open data file, at most: the file and its checksums, each opened in two ways.
 const DESCRIPTORS_OF_A_FILE: usize = 4;
-/// Fewer calls at once would hardly use a disk.
+/// With fewer concurrent calls, the disk would be idle most of the time.
 const LEAST_CALLS: usize = 4;
 
 impl Limits {
-    /// The same, with so few data files open at once that they take about `descriptors` file descriptors: half of the files
-    /// are in use by calls, and half are idle or being closed.
+    /// The same limits, with so few open data files that they need about `descriptors` file descriptors. Half of
+    /// the files are in use by calls; the other half are idle or closing.
     pub fn within(self, descriptors: usize) -> Self {
         let files = (descriptors / DESCRIPTORS_OF_A_FILE / 2).max(LEAST_CALLS);
         Self { open_files: self.open_files.min(files), calls: self.calls.min(files), ..self }
@@ -86,25 +86,26 @@ impl Default for Limits {
     }
 }
 
-/// Seconds since 1970 as the manager says, `None` if it does not answer. It may wait.
+/// Returns the manager's time in seconds since 1970, or `None` if the manager does not answer. It may block.
 pub type ManagerTime = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
-/// What an I/O server is given.
+/// Configuration of an I/O server.
 pub struct Config<B> {
-    /// Which pool it is of.
+    /// The pool that the server belongs to.
     pub pool: u128,
-    /// Which server of the pool it is.
+    /// The server's number in the pool.
     pub server: ServerId,
-    /// Who verifies grants.
+    /// Verifies grants.
     pub verify: Box<dyn Verify>,
-    /// Makes its scratch buffers, aligned as the disk likes it.
+    /// Allocates the scratch buffers, aligned for the disk.
     pub scratch: Factory<B>,
-    /// Whether it reads what processes on its machine offer of their memory.
+    /// Whether the server reads memory that processes on its machine offer.
     pub reads_memory: bool,
-    /// What it may take.
+    /// The resources that the server may use.
     pub limits: Limits,
-    /// The clock of the times in answers.
+    /// The clock for the times in answers.
     pub clock: Arc<dyn Clock>,
-    /// Asks the manager for its time, by which grants end. Of `None` that is the time of this machine.
+    /// Asks the manager for its time, which decides when grants expire. With `None` the server uses this machine's
+    /// time.
     pub manager_time: Option<ManagerTime>,
 }

@@ -1,4 +1,4 @@
-//! How a server directs a collective: round after round, piece after piece, in the order of its data file.
+//! How a server directs a collective: round by round, piece by piece, in the order of its data file.
 
 use std::rc::Rc;
 
@@ -15,22 +15,22 @@ use super::scratch::Lease;
 use super::shared::Shared;
 use super::wait::{Gate, Group};
 
-/// Pieces that go to the disk, or come from it, by one request.
+/// Pieces in one disk request, at most.
 pub(super) const SPAN_PIECES: u64 = 4;
 
-/// Pieces that follow each other on the disk, and in memory.
+/// Pieces that are contiguous on the disk and in memory.
 struct Span<B: Buffer> {
     offset: u64,
     bytes: u64,
-    /// Whether there are elements in it that no process has.
+    /// Whether it contains elements that no process owns.
     keeps_some: bool,
-    /// Whether there is anything in it that no process has.
+    /// Whether it contains any bytes that no process owns.
     has_padding: bool,
     opens: Vec<Rc<OpenPiece<B>>>,
 }
 
 impl<B: Buffer> Shared<B> {
-    /// A process joins; the first one brings the collective about.
+    /// Adds a process to a collective. The first process starts it.
     pub async fn join(
         self: &Rc<Self>,
         target: Target,
@@ -44,7 +44,7 @@ impl<B: Buffer> Shared<B> {
             let (server, collective) = (self.clone(), collective.clone());
             self.begin(async move {
                 let result = server.direct(&collective).await;
-                // Remembered before anybody is told.
+                // The result is recorded before any process receives it.
                 server.collectives.end(collective.spec.id, result.clone());
                 match result {
                     Ok(()) => collective.end.open(Ok(())),
@@ -57,7 +57,7 @@ impl<B: Buffer> Shared<B> {
         Ok(if is_read { IoReply::ReadsMemory } else { IoReply::Done })
     }
 
-    /// A process waits until it may give or take its shares of a round, or for the end.
+    /// Waits until a process may give or take its shares of a round or, with `None`, until the collective ends.
     pub async fn await_round(&self, id: u128, rank: u64, round: Option<u64>) -> Result<IoReply> {
         match self.collectives.get(id) {
             Ok(collective) if rank >= collective.spec.ranks => {
@@ -78,7 +78,8 @@ impl<B: Buffer> Shared<B> {
         .map(|()| IoReply::Done)
     }
 
-    /// A process gives its share of a piece. One that is given again, since an answer was lost, changes nothing.
+    /// Accepts a process's share of a piece. A repeated share, sent again because its answer was lost, changes
+    /// nothing.
     pub async fn give(&self, id: u128, rank: u64, piece: u64, mut payload: B) -> Result<IoReply> {
         let collective = match self.collectives.get(id) {
             Ok(collective) => collective,
@@ -97,7 +98,8 @@ impl<B: Buffer> Shared<B> {
         Ok(IoReply::Done)
     }
 
-    /// A process takes its share of a piece. For one that takes it again, the piece is read again if it must be.
+    /// Returns a process's share of a piece. If a process asks again after the piece has left memory, the server
+    /// reads it from disk.
     pub async fn take(self: &Rc<Self>, id: u128, rank: u64, piece: u64, mut payload: B) -> Result<IoReply> {
         let collective = match self.collectives.get(id) {
             Ok(collective) => collective,
@@ -122,7 +124,7 @@ impl<B: Buffer> Shared<B> {
                 let lease = self.collectives.again.take().await?;
                 let mut buffer = lease.view(0, planned.bytes as usize);
                 self.with_file(collective.target.handle, async |file| {
-                    // It may have been closed since, as one too many.
+                    // The server may have closed the file meanwhile to stay within its limit of open files.
                     if !self.open(file, false).await? {
                         return Err(self.gone(file));
                     }
@@ -138,7 +140,7 @@ impl<B: Buffer> Shared<B> {
         Ok(IoReply::Done)
     }
 
-    /// A process cannot go on.
+    /// Aborts a collective because a process cannot continue.
     pub fn abandon(&self, id: u128, rank: u64, error: &Error) -> IoReply {
         let error = Error::new(error.kind, format!("process {rank} gave up: {error}"));
         match self.collectives.get(id) {
@@ -148,7 +150,7 @@ impl<B: Buffer> Shared<B> {
         IoReply::Done
     }
 
-    /// A piece that is in memory; `None` if it was, and is done.
+    /// A piece in memory, or `None` if it is already done.
     fn open_piece(&self, collective: &Collective<B>, piece: u64) -> Result<Option<Rc<OpenPiece<B>>>> {
         collective.result()?;
         let open = collective.open.borrow().get(&piece).cloned();
@@ -169,7 +171,7 @@ impl<B: Buffer> Shared<B> {
     async fn direct(self: &Rc<Self>, collective: &Rc<Collective<B>>) -> Result<()> {
         collective.all_joined.wait().await?;
         let turn = self.collectives.at_work.take().await;
-        // Not kept open while the end is waited for: many collectives may do so.
+        // The file is not in use while the server waits for the end: many collectives may wait at once.
         let rounds =
             async |file: &Rc<File>| self.direct_rounds(collective, file).await.map(|()| IoReply::Done);
         let result = self.with_file(collective.target.handle, rounds).await;
@@ -177,7 +179,8 @@ impl<B: Buffer> Shared<B> {
         result?;
         collective.is_done.set(true);
         collective.note_progress(self.running_ns.get());
-        // Until then a share whose answer was lost can be taken again, and who gives up fails it for all.
+        // Until all processes have asked, one can take a share again whose answer was lost, or abort the
+        // collective for all.
         collective.all_asked.wait().await
     }
 
@@ -188,7 +191,7 @@ impl<B: Buffer> Shared<B> {
         }
         let entry = collective.target.entry;
         if collective.spec.write && !collective.spec.skips_disk && collective.plan.covers_all() {
-            // All of it is going to be written: one note, and one wait for the log.
+            // The whole file will be written, so one note and one wait for the log suffice.
             self.note(file, &(0..collective.plan.data_bytes(entry).div_ceil(BLOCK_BYTES))).await?;
         }
         let mut under_way = std::collections::VecDeque::new();
@@ -209,7 +212,7 @@ impl<B: Buffer> Shared<B> {
         collective.result()
     }
 
-    /// Begins with the pieces of a round; the group ends when all of them are done.
+    /// Starts the pieces of a round. The returned group ends when all of them are done.
     async fn begin_round(
         self: &Rc<Self>,
         collective: &Rc<Collective<B>>,
@@ -232,7 +235,7 @@ impl<B: Buffer> Shared<B> {
             }
             let lease = Rc::new(self.collectives.buffers.take().await?);
             collective.result()?;
-            // Pieces of which nobody has anything stay as they are.
+            // Pieces in which no process owns any element stay unchanged.
             for pieces in planned.chunk_by(|(_, one), (_, next)| (*one == 0) == (*next == 0)) {
                 if pieces[0].1 > 0 {
                     let from = (pieces[0].0.number - numbers[0]) * collective.plan.piece_bytes();
@@ -252,8 +255,8 @@ impl<B: Buffer> Shared<B> {
         Ok(done)
     }
 
-    /// Begins with pieces that follow each other, each with how much of it processes have. They lie from a byte of a buffer
-    /// on.
+    /// Starts contiguous pieces, each with the number of its bytes that processes own. They begin at byte `from` of
+    /// the buffer.
     fn begin_span(
         self: &Rc<Self>,
         collective: &Rc<Collective<B>>,
@@ -298,8 +301,8 @@ impl<B: Buffer> Shared<B> {
         });
     }
 
-    /// Some pieces, from their buffer to the disk or from the disk to their buffer. `read` ends when processes may have
-    /// them.
+    /// Transfers some pieces from their buffer to the disk, or from the disk to their buffer. `read` ends when
+    /// processes may take them.
     async fn do_span(
         self: &Rc<Self>,
         collective: &Rc<Collective<B>>,
@@ -347,7 +350,7 @@ impl<B: Buffer> Shared<B> {
         Ok(())
     }
 
-    /// Reads what of a piece lies in the memory of processes on this machine.
+    /// Reads the shares of a piece that lie in the memory of processes on this machine.
     fn begin_fetch(
         self: &Rc<Self>,
         collective: &Rc<Collective<B>>,
@@ -359,7 +362,7 @@ impl<B: Buffer> Shared<B> {
             let share = collective.plan.share(&open.planned, rank);
             let direct = arrays.offer.direct(&share, collective.spec.grid.item_bytes);
             if let Some(direct) = direct.filter(|_| share.bytes > 0)
-                // It is not waited for.
+                // The server waits for no message with this share.
                 && open.seen.borrow_mut().insert(rank)
             {
                 fetches.push(Fetch { memory: arrays.memory.clone(), share: direct });
@@ -387,7 +390,7 @@ impl<B: Buffer> Shared<B> {
                     format!("the memory of process {} cannot be read: {error}", ranks[number]),
                 )),
             }
-            // Not before: nobody else gets a buffer that is still being filled.
+            // The lease ends only now, so that nobody else gets a buffer that the fetch still fills.
             drop(lease);
         });
     }
@@ -415,7 +418,7 @@ async fn finished(group: &Group) -> Result<()> {
     group.result()
 }
 
-/// What a process has of a piece, if it is as long as it says.
+/// A process's share of a piece, if its length is the one that the process named.
 fn share_of<B: Buffer>(
     collective: &Collective<B>,
     planned: &PlannedPiece,
@@ -432,7 +435,7 @@ fn share_of<B: Buffer>(
     Ok(share)
 }
 
-/// Copies a share between a piece and its packed form: into the piece, or `out` of it.
+/// Copies a share between a piece and its packed form: out of the piece if `out` is set, otherwise into it.
 fn copy<B: Buffer>(collective: &Collective<B>, share: &Share, piece: &mut B, packed: &mut B, out: bool) {
     let item_bytes = collective.spec.grid.item_bytes;
     let mut from = 0;
@@ -443,15 +446,16 @@ fn copy<B: Buffer>(collective: &Collective<B>, share: &Share, piece: &mut B, pac
     }
 }
 
-/// What processes have of a piece that lies from byte `at` of a buffer on, as parts of blocks. What nobody has stays, also
-/// if others write there meanwhile: blocks are read, and parts put into them, under their lock.
+/// The shares of all processes in a piece, as parts of blocks; the piece begins at byte `at` of a buffer. Elements
+/// that no process owns keep their values even if others write there concurrently: the server reads each block and
+/// merges the parts under the block's lock.
 fn pieces_of_shares<B: Buffer>(
     collective: &Collective<B>,
     planned: &PlannedPiece,
     at: u64,
 ) -> impl Iterator<Item = Piece> {
     let item_bytes = collective.spec.grid.item_bytes;
-    // A run has a byte at least, so no share has shorter ones, and none is left out.
+    // Every run has at least one byte, so a minimum of one byte leaves no share out.
     let mut runs: Vec<ByteRun> = (0..collective.spec.ranks)
         .filter_map(|rank| collective.plan.share(planned, rank).runs_in_piece(item_bytes, 1))
         .flatten()
@@ -482,7 +486,7 @@ fn pieces_of_shares<B: Buffer>(
     })
 }
 
-/// The whole blocks of some bytes of a data file from the start of a block on, and what is left of the last one.
+/// The whole blocks of a byte range that begins at a block boundary, and the remainder in the last block.
 fn pieces_of(offset: u64, bytes: u64) -> impl Iterator<Item = Piece> {
     let (first, end) = (offset / BLOCK_BYTES, offset + bytes);
     let (whole, rest) = (end / BLOCK_BYTES, end % BLOCK_BYTES);

@@ -1,4 +1,4 @@
-//! Making files durable: data, then checksums, then the notes of what was written may go.
+//! Making files durable: first the data, then the checksums; then the server clears the log's notes.
 
 use std::rc::Rc;
 
@@ -11,8 +11,8 @@ use super::record::{Record, What};
 use super::shared::Shared;
 
 impl<B: Buffer> Shared<B> {
-    /// Returns once every write to the file that was answered before survives power loss. Calls that come while one is
-    /// at it share the next.
+    /// Returns once every write to the file that was answered before this call survives power loss. Calls that
+    /// arrive during a sync share the next one.
     pub async fn make_durable(self: &Rc<Self>, file: &Rc<File>) -> Result<()> {
         file.syncs_wanted.set(file.syncs_wanted.get() + 1);
         let wanted = file.syncs_wanted.get();
@@ -41,7 +41,7 @@ impl<B: Buffer> Shared<B> {
         let result = self.sync_data_and_sums(file, ids).await;
         let touched = file.touched.take().unwrap_or_default();
         result?;
-        // What was written meanwhile stays noted: its checksums may not be durable.
+        // Regions written meanwhile stay noted: their checksums may not be durable.
         let noted = self.notes.borrow().of(file.handle).map(|noted| noted.regions.clone());
         let mut clean = noted.unwrap_or_default();
         for regions in touched.iter() {
@@ -59,7 +59,8 @@ impl<B: Buffer> Shared<B> {
         self.sync_or_lose(file, ids.sums).await
     }
 
-    /// A disk that failed to make writes durable may have dropped them, and will not say so again.
+    /// Syncs a file. If the sync fails, the server records its writes as lost: the disk may have dropped them, and will not
+    /// report that again.
     async fn sync_or_lose(&self, file: &File, id: outcore_core::FileId) -> Result<()> {
         let synced = self.sync_disk(id).await;
         if let Err(error) = &synced {
@@ -79,7 +80,7 @@ impl<B: Buffer> Shared<B> {
         self.log(Record { what: What::Clear, handle, first, count });
     }
 
-    /// Forgets what is noted of a file that is gone.
+    /// Clears the notes on a file that no longer exists.
     pub fn forget_notes(self: &Rc<Self>, handle: Handle) {
         self.notes.borrow_mut().unexamined.remove(&handle);
         if self.notes.borrow().of(handle).is_some() {

@@ -1,4 +1,4 @@
-//! What goes into the state machine of an I/O server, and what comes out.
+//! Inputs and outputs of the I/O server's state machine.
 
 use std::collections::BTreeMap;
 
@@ -10,130 +10,130 @@ use outcore_core::{
 use super::fetch::{Caller, Fetch, Fetched};
 use super::format::{data_directory, handle_in};
 
-/// What happened.
+/// An input of the state machine.
 #[derive(Debug)]
 pub enum Event<B> {
-    /// Somebody calls. The number comes back with the answer.
+    /// A call arrived.
     Call {
-        /// Which call.
+        /// Number of the call, which the answer repeats.
         call: u64,
-        /// What is wanted.
+        /// The request.
         request: IoRequest,
-        /// Its payload: of a write, the bytes, of a read, where they go.
+        /// Its payload: the bytes to write, or the buffer to read into.
         buffer: B,
-        /// Whose memory the server may read, if the caller offers it.
+        /// The caller's memory, if the caller offers it.
         caller: Caller<B>,
     },
-    /// Fetches are finished.
+    /// Fetches finished.
     Fetched {
-        /// Of the effect.
+        /// Token of the effect.
         token: u64,
-        /// What came of them.
+        /// Their result.
         result: Fetched,
     },
-    /// A disk request is finished.
+    /// A disk request finished.
     Disk {
-        /// Of the request.
+        /// Token of the request.
         token: u64,
-        /// As the disk gave it.
+        /// The disk's completion.
         completion: Completion<B>,
     },
-    /// An operation on names is finished.
+    /// An operation on names finished.
     Name {
-        /// Of the operation.
+        /// Token of the operation.
         token: u64,
-        /// What came of it.
+        /// Its result.
         result: Result<NameAnswer>,
     },
-    /// The manager was asked what time it is.
+    /// The answer to [`Effect::AskTime`].
     Time {
-        /// Seconds since 1970, as it says; `None`: it cannot be reached.
+        /// The manager's time in seconds since 1970; `None` if the manager is unreachable.
         manager_s: Option<u64>,
-        /// The same by the clock of this machine.
+        /// This machine's time in seconds since 1970.
         own_s: u64,
     },
-    /// Others had their turn.
+    /// The answer to [`Effect::LetOthers`]: other work had its turn.
     GoOn {
-        /// Of who let them.
+        /// Token of the effect.
         token: u64,
     },
-    /// Some time has passed: a few seconds.
+    /// A few seconds have passed.
     Tick,
-    /// No more calls come, since the server is about to stop: collectives that need any are over.
+    /// No more calls arrive, since the server is about to stop. Collectives that need more calls end.
     EndCollectives,
-    /// The server is to finish what it has, and to stop.
+    /// The server finishes its pending work and stops.
     Stop,
 }
 
-/// What is to be done.
+/// An output of the state machine.
 #[derive(Debug)]
 pub enum Effect<B> {
     /// A request for the disk.
     Disk {
-        /// Comes back with the completion.
+        /// The completion repeats this number.
         token: u64,
         /// The request.
         request: Request<B>,
     },
-    /// Bytes are read from the memory of processes to places in a buffer, which nobody else uses meanwhile: see
+    /// Reads bytes from the memory of processes into a buffer that nobody else uses meanwhile: see
     /// [`super::fetch`].
     Fetch {
-        /// Comes back with the result.
+        /// The result repeats this number.
         token: u64,
-        /// Of which processes, and which bytes.
+        /// The processes and their bytes.
         fetches: Vec<Fetch<B>>,
-        /// Where they go.
+        /// The target buffer.
         buffer: B,
     },
     /// An operation on names, which blocks.
     Name {
-        /// Comes back with the result.
+        /// The result repeats this number.
         token: u64,
         /// The operation.
         operation: NameOperation,
     },
-    /// Long work lets others have their turn: it goes on behind what has come meanwhile.
+    /// Long work yields. It continues after the events that arrived meanwhile.
     LetOthers {
-        /// Comes back when they had it.
+        /// The event [`Event::GoOn`] repeats this number.
         token: u64,
     },
-    /// The manager is asked what time it is.
+    /// Asks the manager for its time.
     AskTime,
-    /// A call is answered.
+    /// Answers a call.
     Answer {
-        /// Which call.
+        /// Number of the call.
         call: u64,
         /// The answer.
         reply: IoReply,
         /// The buffer of the call.
         buffer: B,
     },
-    /// The log was read, and calls are served; or it could not be, and all of them fail.
+    /// The server has read the log and serves calls, or reading failed and every call fails.
     Started(Result<()>),
-    /// The server has stopped: everything it took is durable, if the disk let it.
+    /// The server has stopped. Everything it accepted is durable, unless the disk failed.
     Stopped,
 }
 
-/// An operation on the names of a disk: rare, small, and blocking.
+/// A rare, small and blocking operation on the names of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameOperation {
-    /// Opens a file that exists, to write it where the disk allows that, else to read it.
+    /// Opens an existing file, for writing if the disk allows it, otherwise for reading.
     Open {
         /// Its path.
         path: String,
     },
-    /// Makes an empty file that does not exist.
+    /// Creates an empty file. It must not exist.
     Make {
         /// Its path.
         path: String,
     },
-    /// Makes a file longer or shorter.
+    /// Changes the length of a file.
     Resize {
         /// Its path.
         path: String,
         /// Length in bytes.
         length: u64,
-        /// Whether the room is taken from the disk now.
+        /// Whether to reserve the disk space now.
         reserve: bool,
     },
     /// Removes a file.
@@ -143,53 +143,53 @@ pub enum NameOperation {
     },
     /// Closes an open file.
     Close {
-        /// Which.
+        /// The file.
         file: FileId,
     },
-    /// How long an open file is.
+    /// Gets the length of an open file.
     Length {
-        /// Which.
+        /// The file.
         file: FileId,
     },
-    /// How much can still be written.
+    /// Gets the free space in bytes.
     Free,
-    /// How much of the disk an open file has.
+    /// Gets the disk space that an open file occupies.
     Allocated {
-        /// Which.
+        /// The file.
         file: FileId,
     },
-    /// Which data files there are in one of the directories, after one.
+    /// Lists the data files of one directory after a given handle.
     List {
-        /// The directory: the last byte of their handles.
+        /// The directory: the last byte of the handles.
         directory: u8,
-        /// The last one that is known.
+        /// The last handle that the caller already has.
         after: Handle,
-        /// Most of them.
+        /// Number of entries, at most.
         most: usize,
     },
 }
 
-/// What came of an operation on names.
+/// The result of an operation on names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameAnswer {
     /// Done.
     Done,
     /// An open file.
     Opened {
-        /// Which.
+        /// The file.
         file: FileId,
         /// Its length in bytes.
         length: u64,
-        /// Whether it can be written.
+        /// Whether it is open for writing.
         is_writable: bool,
     },
-    /// Bytes: of `Length`, `Free` and `Allocated`.
+    /// A number of bytes: the answer to `Length`, `Free` and `Allocated`.
     Bytes(u64),
     /// Data files in the order of their handles.
     Files(Vec<DataFile>),
 }
 
-/// Does an operation on the names of `disk`, which `names` names too.
+/// Performs an operation on the names of `disk`. `names` refers to the same directory.
 pub fn perform<D: Disk>(disk: &D, names: &dyn Names, operation: NameOperation) -> Result<NameAnswer>
 where
     D::Buffer: Buffer,

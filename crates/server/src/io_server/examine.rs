@@ -1,4 +1,5 @@
-//! Blocks whose checksums may be behind: after a crash, or after a write that failed. What is on the disk is summed anew.
+//! Blocks whose checksums may be outdated, after a crash or a failed write. The server recomputes them from the
+//! disk.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,11 +14,12 @@ use super::shared::Shared;
 use super::sums::Page;
 use super::wait::Group;
 
-/// Groups of blocks that are examined at once.
+/// Groups of blocks examined concurrently.
 const AT_ONCE: usize = 8;
 
 impl<B: Buffer> Shared<B> {
-    /// After a write of `blocks` failed: they may hold old bytes, new bytes, or some of each.
+    /// After a failed write, recomputes the checksums of `blocks`, which may contain old bytes, new bytes, or some
+    /// of each.
     pub async fn examine_failed(
         &self,
         file: &File,
@@ -33,7 +35,8 @@ impl<B: Buffer> Shared<B> {
         while start < blocks.end {
             let some = start..blocks.end.min(start + SCRATCH_BLOCKS);
             start = some.end;
-            // What cannot be read now keeps its checksum, and is said to be damaged if it differs.
+            // A block that cannot be read now keeps its checksum. A later read reports it as damaged if it
+            // differs.
             let _ = self.examine_group(file, ids, page, some, &scratch).await;
         }
     }
@@ -55,7 +58,7 @@ impl<B: Buffer> Shared<B> {
         Ok(())
     }
 
-    /// After a crash, before anybody else uses the file: examines all that is noted of it.
+    /// After a crash, examines all noted regions of a file before anybody else uses it.
     pub async fn examine_noted(self: &Rc<Self>, file: &Rc<File>, ids: Ids) -> Result<()> {
         let noted: Vec<Range<u64>> = match self.notes.borrow().of(file.handle) {
             Some(noted) => noted.regions.iter().collect(),
@@ -89,13 +92,13 @@ impl<B: Buffer> Shared<B> {
         let page = self.sums_of(file, ids, blocks.start).await?;
         let scratch = self.scratch.take().await?;
         match self.examine_group(file, ids, &page, blocks, &scratch).await {
-            // A block that the disk cannot read is damage, and is said when it is read.
+            // A later read of a block that the disk cannot read reports the damage.
             Err(error) if error.kind == ErrorKind::Io => Ok(()),
             other => other,
         }
     }
 
-    /// Blocks past the end of a data file have no checksums.
+    /// Clears the checksums of blocks past the end of a data file.
     pub async fn forget_past_end(&self, file: &File, ids: Ids, blocks: Range<u64>) -> Result<()> {
         let end = blocks.end.min(file.sums_length.get().div_ceil(SUMS_PAGE_BYTES as u64) * SUMS_PER_PAGE);
         let mut block = blocks.start;

@@ -1,4 +1,4 @@
-//! Shares that the server reads from the memory of processes on its machine, by threads of their own.
+//! Shares that the server reads directly from the memory of processes on its machine, in separate threads.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,32 +10,32 @@ use super::event::{Effect, Event};
 use super::shared::Shared;
 use super::wait::Slot;
 
-/// The memory of who calls, if it is a process on this machine that the server may read.
+/// The caller's memory, if the caller is a process on this machine whose memory the server may read.
 pub type Caller<B> = Option<Arc<dyn PeerMemory<B>>>;
 
-/// Most threads that copy: more than this do not fill memory's bandwidth better.
+/// Copying threads, at most: more do not increase memory bandwidth.
 const MOST_THREADS: usize = 4;
 
-/// A share on its way from the memory of a process to a piece.
+/// A transfer of a share from the memory of a process to a piece.
 #[derive(Debug)]
 pub struct Fetch<B> {
-    /// Whose memory.
+    /// The memory of the process.
     pub memory: Arc<dyn PeerMemory<B>>,
-    /// Which bytes of it, and where they go.
+    /// The bytes to read, and their places in the buffer.
     pub share: DirectShare,
 }
 
-/// What came of some fetches: an error, with the number of the one that failed.
+/// The result of several fetches: an error comes with the index of the fetch that failed.
 pub type Fetched = std::result::Result<(), (usize, Error)>;
 
-/// Does some fetches, all into one buffer.
+/// Performs some fetches into one buffer.
 pub fn fetch<B: Buffer>(fetches: &[Fetch<B>], buffer: &mut B) -> Fetched {
     fetches.iter().enumerate().try_for_each(|(number, Fetch { memory, share })| {
         memory.read(&share.runs, buffer, &share.places).map_err(|error| (number, error))
     })
 }
 
-/// The arrays of a process, as the server reads them.
+/// The arrays of a process, as the server accesses them.
 #[derive(Clone, Debug)]
 pub(super) struct ReadArrays<B> {
     pub memory: Arc<dyn PeerMemory<B>>,
@@ -43,7 +43,7 @@ pub(super) struct ReadArrays<B> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Does some fetches; the buffer is not used otherwise until then.
+    /// Performs some fetches. Nobody else may use the buffer until they are done.
     pub async fn fetch(&self, fetches: Vec<Fetch<B>>, buffer: B) -> Fetched {
         let (token, slot) = (self.token(), Slot::new());
         self.fetches.borrow_mut().insert(token, slot.clone());
@@ -51,8 +51,8 @@ impl<B: Buffer> Shared<B> {
         slot.await
     }
 
-    /// Whether what a process offers is read: if the server finds the number there that it says. Where the system does not
-    /// allow it, or it is not the memory of that process, shares come by messages.
+    /// Accepts an offer of memory if the server finds the offered nonce at its address. Otherwise, because the
+    /// system forbids it or the memory belongs to another process, shares come by messages.
     pub async fn accept(
         &self,
         offer: Option<MemoryOffer>,
@@ -61,7 +61,7 @@ impl<B: Buffer> Shared<B> {
         let (Some(offer), Some(memory)) = (offer, caller) else { return Ok(None) };
         let nonce = offer.nonce.to_le_bytes();
         let mut buffer = (self.make)(nonce.len())?;
-        // What it is read over is another one.
+        // The buffer starts with a different value, so a read that copies nothing does not pass.
         buffer.copy_in(0, &(!offer.nonce).to_le_bytes());
         let bytes = nonce.len() as u64;
         let share = DirectShare {
@@ -76,26 +76,26 @@ impl<B: Buffer> Shared<B> {
     }
 }
 
-/// What the threads are given.
+/// Work for the threads.
 struct Job<B> {
     token: u64,
     fetches: Vec<Fetch<B>>,
     buffer: B,
 }
 
-/// Threads that copy. They are started when there is something to do for the first time, and end when this is dropped.
+/// Copying threads. The first fetch starts them; they end when this value is dropped.
 pub(super) struct Fetchers<B> {
     done: Arc<dyn Fn(Event<B>) + Send + Sync>,
     jobs: Option<Sender<Job<B>>>,
 }
 
 impl<B: Buffer> Fetchers<B> {
-    /// `done` is called on their threads.
+    /// The threads call `done` with each result.
     pub fn new(done: impl Fn(Event<B>) + Send + Sync + 'static) -> Self {
         Self { done: Arc::new(done), jobs: None }
     }
 
-    /// Begins with some fetches; `done` is told.
+    /// Starts some fetches; `done` gets the result.
     pub fn begin(&mut self, token: u64, fetches: Vec<Fetch<B>>, buffer: B) {
         let job = Job { token, fetches, buffer };
         let jobs = match &self.jobs {
@@ -113,7 +113,7 @@ impl<B: Buffer> Fetchers<B> {
         let _ = jobs.send(job);
     }
 
-    /// As many threads as there are processors, or as can be started.
+    /// Starts one thread per processor, up to the limit, or as many as the system allows.
     fn start(&self) -> std::io::Result<Sender<Job<B>>> {
         let (sender, receiver) = channel();
         let receiver = Arc::new(Mutex::new(receiver));
@@ -135,7 +135,7 @@ fn work<B: Buffer>(jobs: &Mutex<Receiver<Job<B>>>, done: &dyn Fn(Event<B>)) {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Job { token, fetches, mut buffer }) = job else { return };
         let result = fetch(&fetches, &mut buffer);
-        // Who hears of it has the buffer to himself.
+        // The receiver of the event must be the only owner of the buffer.
         drop((fetches, buffer));
         done(Event::Fetched { token, result });
     }

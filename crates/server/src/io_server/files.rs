@@ -1,4 +1,4 @@
-//! The data files in use: opened, made, and closed when there are too many.
+//! The data files in use. The server opens and creates them, and closes idle ones when too many are open.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::ranges::RangeSet;
 use super::shared::Shared;
 use super::wait::Permits;
 
-/// A data file and the file of its checksums, open.
+/// An open data file, and the open file of its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ids {
     pub data: FileId,
@@ -23,27 +23,28 @@ pub(super) struct Ids {
 /// A data file in use.
 pub(super) struct File {
     pub handle: Handle,
-    /// `None`: it was not opened yet, or there is none.
+    /// `None` if the file is not yet open, or does not exist.
     pub ids: Cell<Option<Ids>>,
-    /// Whether the disk lets it be written.
+    /// Whether the disk allows writing.
     pub is_writable: Cell<bool>,
-    /// It was removed since it is in use here.
+    /// The file was removed while it was in use here.
     pub was_removed: Cell<bool>,
-    /// Bytes of the data file.
+    /// Length of the data file in bytes.
     pub length: Cell<u64>,
-    /// Bytes of the file of checksums when it was opened.
+    /// Length of the checksum file in bytes, when it was opened.
     pub sums_length: Cell<u64>,
-    /// The end of the last block that had a checksum when it was opened: more than the length, if it was cut short since.
+    /// End of the last block that had a checksum when the file was opened. It exceeds the length if the data file
+    /// was truncated since.
     pub summed: Cell<u64>,
     pub locks: Locks,
-    /// While it is made durable: regions with writes under way or begun since.
+    /// During a sync: regions with pending writes, or with writes that began since.
     pub touched: RefCell<Option<RangeSet>>,
-    /// Made durable by one at a time.
+    /// Serializes syncs.
     pub syncing: Permits,
-    /// How often that was asked for; up to which of these it was done, and with what result.
+    /// Number of sync requests; and the last of them that is done, with its result.
     pub syncs_wanted: Cell<u64>,
     pub synced: RefCell<(u64, Result<()>)>,
-    /// Opened, made and removed by one at a time.
+    /// Serializes opening, creation and removal.
     pub gate: Permits,
     used: Cell<u64>,
 }
@@ -83,13 +84,13 @@ impl Files {
 
     /// Drops a file that nobody else uses and that is not open.
     pub fn let_go(&self, file: &Rc<File>) {
-        // The table has one, the caller another.
+        // One reference is in the table, the other is the caller's.
         if file.ids.get().is_none() && Rc::strong_count(file) == 2 {
             self.table.borrow_mut().remove(&file.handle);
         }
     }
 
-    /// The open file that nobody uses and that was used longest ago, if there are too many.
+    /// The least recently used open file that nobody uses, if too many files are open.
     fn surplus(&self, most: usize) -> Option<Rc<File>> {
         let table = self.table.borrow();
         let open = || table.values().filter(|file| file.ids.get().is_some());
@@ -112,8 +113,8 @@ impl Files {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Opens a file, or makes it if `make`; whether there is one. After a crash its noted regions are examined first. With
-    /// `make`, a file that cannot be written is an error.
+    /// Opens a file, or creates it if `make` is set. Returns whether it exists. After a crash, the server first
+    /// examines the file's noted regions. With `make`, a read-only file is an error.
     pub async fn open(self: &Rc<Self>, file: &Rc<File>, make: bool) -> Result<bool> {
         let _gate = file.gate.take().await;
         let is_there = file.ids.get().is_some() || self.open_or_make_way(file, make).await?;
@@ -124,8 +125,8 @@ impl<B: Buffer> Shared<B> {
         Ok(is_there)
     }
 
-    /// Opens a file that is closed; if the system refuses that, once more after closing all files that nobody uses: perhaps
-    /// the process had as many open as it may.
+    /// Opens a closed file. If the system refuses, closes all unused files and retries: the process may have reached
+    /// its limit of open files.
     async fn open_or_make_way(self: &Rc<Self>, file: &Rc<File>, make: bool) -> Result<bool> {
         match self.open_closed(file, make).await {
             Err(error) if error.kind == ErrorKind::Io && self.close_unused().await => {
@@ -141,7 +142,7 @@ impl<B: Buffer> Shared<B> {
         let data = match self.opened(NameOperation::Open { path: data_path(handle) }).await {
             Ok(found) => found,
             Err(error) if error.kind == ErrorKind::NotFound => {
-                // What was noted of a file that is not there any more is of no interest.
+                // Notes on a file that no longer exists are obsolete.
                 self.forget_notes(handle);
                 if !make {
                     return Ok(false);
@@ -190,7 +191,8 @@ impl<B: Buffer> Shared<B> {
         Ok(true)
     }
 
-    /// After a crash, examines what is noted of a file; the end of the last block past the end that has a checksum.
+    /// After a crash, examines the noted regions of a file. Returns the end of the last block past the end of the
+    /// file that has a checksum.
     async fn look_at_sums(self: &Rc<Self>, file: &Rc<File>, ids: Ids, is_unexamined: bool) -> Result<u64> {
         if is_unexamined {
             self.examine_noted(file, ids).await?;
@@ -198,7 +200,7 @@ impl<B: Buffer> Shared<B> {
         self.summed_past(file, ids, file.length.get().div_ceil(BLOCK_BYTES)).await
     }
 
-    /// An error if the data file was longer than it is: blocks past its end have checksums.
+    /// Returns an error if the data file was truncated: then blocks past its end have checksums.
     pub fn check_whole(&self, file: &File, target: Target) -> Result<()> {
         let (length, summed) = (file.length.get(), file.summed.get());
         if length.next_multiple_of(BLOCK_BYTES) >= summed {
@@ -220,12 +222,12 @@ impl<B: Buffer> Shared<B> {
         ))
     }
 
-    /// The checksums are made first: a data file always has some.
+    /// Creates a data file. Its checksum file comes first, so a data file always has one.
     async fn make(&self, handle: Handle) -> Result<Ids> {
         let path = sums_path(handle);
         let made = match self.opened(NameOperation::Make { path: path.clone() }).await {
             Err(error) if error.kind == ErrorKind::Exists => {
-                // Left over from a file that was not made, or removed, to the end.
+                // A checksum file from a creation or removal that did not finish.
                 self.name(NameOperation::Remove { path: path.clone() }).await?;
                 self.opened(NameOperation::Make { path }).await
             }
@@ -241,16 +243,16 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Closes files that nobody uses, until there are few enough.
+    /// Closes unused files until the number of open files is within the limit.
     async fn close_surplus(&self) {
-        // A few tries: others may begin to use one while its checksums are written.
+        // A few attempts suffice: others may start using a file while its checksums are written.
         for _ in 0..4 {
             let Some(file) = self.files.surplus(self.limits.open_files) else { return };
             self.close(&file).await;
         }
     }
 
-    /// Closes all files that nobody uses; whether there were any.
+    /// Closes all unused files. Returns whether there were any.
     async fn close_unused(&self) -> bool {
         let unused = self.files.unused();
         for file in &unused {
@@ -259,14 +261,14 @@ impl<B: Buffer> Shared<B> {
         !unused.is_empty()
     }
 
-    /// Closes a file if nobody else uses it, and its checksums can be written.
+    /// Closes a file if nobody else uses it and its checksums can be written.
     pub async fn close(&self, file: &Rc<File>) {
         let _gate = file.gate.take().await;
         if self.flush_sums(file.handle).await.is_err() {
             if file.is_writable.get() || Rc::strong_count(file) > 2 {
                 return;
             }
-            // It was only examined, and will be again when it is opened next.
+            // The checksums changed only by an examination, which the next opening repeats.
             self.notes.borrow_mut().unexamined.insert(file.handle);
             self.forget_sums(file.handle, 0).await;
         }
@@ -286,18 +288,20 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Removes a file. Requests in line for it find it gone, and nobody makes it anew.
+    /// Removes a file. Queued requests find it gone, and cannot recreate it.
     pub async fn remove(self: &Rc<Self>, file: &Rc<File>) -> Result<()> {
         let _lock = file.locks.take(0..u64::MAX, true).await;
         let _sync = file.syncing.take().await;
         let _gate = file.gate.take().await;
         let record = self.notes.borrow_mut().removed.insert(file.handle);
-        // Several clients may remove what one of them has left: then it is noted already, or about to be.
+        // Several clients may remove the same left-over file; then the log already has the record, or will have
+        // it.
         if let Some(record) = record {
             self.log(record);
         }
         let number = self.log.next_number() - 1;
-        // Where the disk has no room for the record, removing is what makes room: this run remembers it all the same.
+        // If the disk has no room for the record, the removal itself makes room. The running server remembers it
+        // in any case.
         let _: Result<()> = self.log_durable(number).await;
         self.remove_if_there(data_path(file.handle)).await?;
         file.was_removed.set(true);

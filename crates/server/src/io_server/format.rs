@@ -1,51 +1,53 @@
-//! Names and sizes of an I/O server's files. docs/format.md has the bytes.
+//! Names and sizes of an I/O server's files. `docs/format.md` describes the bytes.
 
 use std::sync::LazyLock;
 
 use outcore_core::{Error, ErrorKind, Handle, Names, Result, ServerId, crc32c};
 
-/// Bytes of a data file that have a checksum in common.
+/// Bytes of a data file that share one checksum.
 pub const BLOCK_BYTES: u64 = 64 << 10;
-/// Bytes of a data file that are noted in the log together.
+/// Bytes of a data file that share one entry of the log.
 pub const REGION_BYTES: u64 = 1 << 20;
 /// Blocks of a region.
 pub(super) const REGION_BLOCKS: u64 = REGION_BYTES / BLOCK_BYTES;
-/// Bytes of a page of the file of checksums.
+/// Bytes of a page of the checksum file.
 pub(super) const SUMS_PAGE_BYTES: usize = 4096;
 /// Blocks whose checksums are on one page.
 pub(super) const SUMS_PER_PAGE: u64 = SUMS_PAGE_BYTES as u64 / 4;
-/// Most blocks that are checked and merged in one scratch buffer; a page of checksums is whole such groups.
+/// Blocks checked and merged in one scratch buffer, at most. A page of checksums covers a whole number of such
+/// groups.
 pub(super) const SCRATCH_BLOCKS: u64 = 4;
-/// Most blocks that go straight between a call's buffer and the disk in one request; likewise.
+/// Blocks in one direct request between a call's buffer and the disk, at most. A page of checksums covers a whole
+/// number of them.
 pub(super) const DIRECT_BLOCKS: u64 = 64;
 
-/// The marker that says whose directory it is.
+/// The marker file, which names the owner of the directory.
 pub(super) const MARKER: &str = "server.json";
-/// Locked while a server uses the directory.
+/// The lock file of the server that uses the directory.
 pub(super) const LOCK: &str = "lock";
-/// Below it are the data files.
+/// The directory of the data files.
 pub(super) const DATA: &str = "data";
-/// The two files of the log, of which one is in use.
+/// The two files of the log, one of which is active.
 pub(super) const LOGS: [&str; 2] = ["log.0", "log.1"];
 
-/// What an I/O server makes in its directory.
+/// The names that an I/O server creates in its directory.
 pub const NAMES: [&str; 5] = [MARKER, LOCK, DATA, LOGS[0], LOGS[1]];
 
-/// Zeros to copy from.
+/// A block of zeros to copy from.
 pub(super) static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 static ZEROS_CRC: LazyLock<u32> = LazyLock::new(|| crc32c(&ZEROS));
 
-/// The checksum of a block as it is kept, from its CRC-32C: 0 for a block of zeros, so that the file of checksums is
-/// sparse where the data file is, and a hole in both is a block with the right checksum.
+/// The stored checksum of a block, from its CRC-32C. It is 0 for a block of zeros, so the checksum file is sparse
+/// where the data file is. A hole in both is a block with a correct checksum.
 pub(super) fn sum(crc: u32) -> u32 {
     crc ^ *ZEROS_CRC
 }
 
-/// What the name of a file of checksums ends with.
+/// The suffix of a checksum file's name.
 const SUMS_SUFFIX: &str = ".sums";
 
-/// The directory of the data files whose handles end with a byte.
+/// The directory of the data files whose handles end with this byte.
 pub(super) fn data_directory(byte: u8) -> String {
     format!("{DATA}/{byte:02x}")
 }
@@ -55,12 +57,13 @@ pub fn data_path(handle: Handle) -> String {
     format!("{}/{:016x}", data_directory(handle.0 as u8), handle.0)
 }
 
-/// Path of the checksums of a data file.
+/// Path of the checksum file of a handle.
 pub fn sums_path(handle: Handle) -> String {
     format!("{}{SUMS_SUFFIX}", data_path(handle))
 }
 
-/// The handle that a name is of, and whether it is that of the data file; otherwise it is that of its checksums.
+/// The handle in a file name, and whether the name is that of the data file; otherwise it is that of the checksum
+/// file.
 pub(super) fn handle_in(name: &str) -> Option<(Handle, bool)> {
     let digits = name.strip_suffix(SUMS_SUFFIX);
     let handle = Handle(u64::from_str_radix(digits.unwrap_or(name), 16).ok()?);
@@ -68,7 +71,7 @@ pub(super) fn handle_in(name: &str) -> Option<(Handle, bool)> {
     is_ours.then_some((handle, digits.is_none()))
 }
 
-/// The highest handle of a data file, or of checksums, in a server's directory; 0 if there are none.
+/// The highest handle of a data file or checksum file in a server's directory; 0 if there are none.
 pub fn highest_handle(directory: &dyn Names) -> Result<Handle> {
     let mut highest = Handle(0);
     for byte in 0..=u8::MAX {
@@ -87,7 +90,8 @@ pub(super) fn marker(pool: u128, server: ServerId) -> String {
     format!("{{\"format\": 1, \"pool\": \"{pool:032x}\", \"server\": {}}}\n", server.0)
 }
 
-/// Whose a directory is, as its marker says: the pool, and which server of it. `None` if it is nobody's yet.
+/// The owner of a directory according to its marker: the pool, and the server's number. `None` if the directory
+/// has no owner yet.
 pub fn marked(directory: &dyn Names) -> Result<Option<(u128, ServerId)>> {
     let found = match directory.read_small(MARKER) {
         Ok(found) => found,

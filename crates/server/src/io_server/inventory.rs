@@ -1,4 +1,4 @@
-//! Which data files there are, and whether all that belongs to one is there.
+//! Inventory of data files, and checks that each is complete.
 
 use std::rc::Rc;
 
@@ -9,18 +9,18 @@ use super::files::{File, Ids};
 use super::format::{BLOCK_BYTES, SUMS_PER_PAGE, data_path, sums_path};
 use super::shared::{Opened, Shared};
 
-/// Most data files in an answer.
+/// Data files in one answer, at most.
 const MAX_PAGE: usize = 1000;
 
 impl<B: Buffer> Shared<B> {
-    /// A page of the data files.
+    /// A page of the list of data files.
     pub async fn data_files(&self, after: Handle, most: u64) -> Result<IoReply> {
         let most = most.clamp(1, MAX_PAGE as u64) as usize;
         let (files, more) = self.list_files(after, most).await?;
         Ok(IoReply::DataFiles { files, more })
     }
 
-    /// What there is of some data files.
+    /// The state of some data files on the disk.
     pub async fn inspect(self: &Rc<Self>, handles: &[Handle]) -> Result<IoReply> {
         if handles.len() > MAX_PAGE {
             return Err(Error::invalid(format!(
@@ -46,13 +46,13 @@ impl<B: Buffer> Shared<B> {
         let handle = file.handle;
         match self.open(file, false).await {
             Ok(true) => {}
-            // Without a data file or without checksums.
+            // The data file or its checksum file is missing.
             Ok(false) => return self.inspect_parts(handle).await,
             Err(error) if error.kind == ErrorKind::Corrupt => return self.inspect_parts(handle).await,
             Err(error) => return Err(error),
         }
         let _lock = file.locks.take(0..u64::MAX, false).await;
-        // On the disk, whatever an open file was: it may have been cut short or removed since.
+        // From the disk, even if the file was open: it may have been truncated or removed since.
         let mut inspection = self.inspect_parts(handle).await?;
         if let (Some(length), Some(sums_length), Some(ids)) =
             (inspection.file.length, inspection.sums_length, file.ids.get())
@@ -63,7 +63,7 @@ impl<B: Buffer> Shared<B> {
         Ok(inspection)
     }
 
-    /// The end of the last block from `end` on that has a checksum, in bytes; 0 if none has one.
+    /// The end in bytes of the last block at or after block `end` that has a checksum; 0 if none has one.
     pub async fn summed_past(&self, file: &File, ids: Ids, end: u64) -> Result<u64> {
         let mut summed = 0;
         let mut block = end;

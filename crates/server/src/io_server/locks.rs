@@ -1,5 +1,5 @@
-//! Locks on blocks of one file: reads share them, a write has them alone. Each task holds one at a time, so none waits
-//! for a lock while another waits for its own.
+//! Locks on blocks of one file: reads share them, a write is exclusive. Each task holds one lock at a time, so
+//! there is no deadlock.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -34,14 +34,14 @@ struct Table {
 #[derive(Clone, Default)]
 pub(super) struct Locks(Rc<RefCell<Table>>);
 
-/// Released when it is dropped.
+/// Releases the blocks when dropped.
 pub(super) struct Lock {
     table: Rc<RefCell<Table>>,
     number: u64,
 }
 
 impl Locks {
-    /// Waits for `blocks`: after every earlier claim that hinders, held or waiting.
+    /// Locks `blocks`, after every conflicting earlier claim, held or waiting.
     pub async fn take(&self, blocks: Range<u64>, alone: bool) -> Lock {
         let (number, turn) = {
             let mut table = self.0.borrow_mut();
@@ -65,7 +65,7 @@ impl Locks {
         Lock { table: self.0.clone(), number }
     }
 
-    /// The blocks that somebody has alone.
+    /// The blocks that are locked exclusively.
     pub fn held_alone(&self) -> Vec<Range<u64>> {
         self.0.borrow().held.iter().filter(|claim| claim.alone).map(|claim| claim.blocks.clone()).collect()
     }

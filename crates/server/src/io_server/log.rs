@@ -1,5 +1,5 @@
-//! The write-intent log on disk: records are appended in pages, one append at a time, and what many calls want noted at
-//! once goes out together.
+//! The write-intent log on disk. The server appends records in pages, one append at a time; records of concurrent
+//! calls share an append.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::record::{PAGE_BYTES, Page, RECORDS_PER_PAGE, Record};
 use super::shared::{Server, Shared};
 use super::wait::Slot;
 
-/// Pages for which room is kept on the disk; a log that is longer is begun anew in the other file.
+/// Pages reserved on the disk. A longer log restarts in the other file.
 const LEAST_PAGES: u64 = 256;
 /// Pages of one disk request.
 const WRITE_PAGES: usize = 16;
@@ -24,17 +24,17 @@ struct State<B> {
     files: Option<[FileId; 2]>,
     active: usize,
     generation: u64,
-    /// Pages of the active file that are in use, and how many may be.
+    /// Pages of the active file that are in use, and their maximum.
     pages: u64,
     most_pages: u64,
     pending: Vec<Record>,
-    /// Numbers of the last record taken, and of the last durable one.
+    /// Numbers of the last record accepted, and of the last durable one.
     taken: u64,
     durable: u64,
     writing: bool,
-    /// The active file must not be appended to: an append to it failed, or it is of an earlier run.
+    /// The active file must not grow, because an append to it failed or an earlier run wrote it.
     anew: bool,
-    /// Why the last attempt to write failed, if it did.
+    /// The error of the last write attempt, if it failed.
     stuck: Option<ErrorKind>,
     waiting: Vec<(u64, Slot<Result<()>>)>,
     buffer: Option<B>,
@@ -66,16 +66,16 @@ impl<B: Buffer> Log<B> {
         Self { state: RefCell::new(state), make }
     }
 
-    /// The number that the next record gets.
+    /// The number of the next record.
     pub fn next_number(&self) -> u64 {
         self.state.borrow().taken + 1
     }
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Reads the log and takes what it notes; then begins it anew, so that nothing left over is ever read again. On a
-    /// disk that is too full for that, the log stays as it is and counts, and the next who writes tries again. On a
-    /// read-only disk it stays so until the server starts again.
+    /// Reads the log and restores its notes. Then restarts it in the other file, so that nobody reads left-over
+    /// records again. If the disk is too full for that, the old log remains valid, and the next write retries. On
+    /// a read-only disk it remains valid until the server restarts.
     pub async fn open_log(self: &Rc<Self>) -> Result<()> {
         let buffer = (self.log.make)(WRITE_PAGES * PAGE_BYTES)?;
         let mut files = [FileId(0); 2];
@@ -92,7 +92,7 @@ impl<B: Buffer> Shared<B> {
             files[which] = found.file;
             let length = LEAST_PAGES * PAGE_BYTES as u64;
             if found.length < length && found.is_writable {
-                // Without room the log grows as it can, and tries again at the next start.
+                // Without reserved space the log grows as far as it can; the next start tries again.
                 let _ = self.name(NameOperation::Resize { path, length, reserve: true }).await;
             }
             let pages = self.read_log(files[which], buffer.clone()).await?;
@@ -122,17 +122,17 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Whether the log cannot be written: then nothing else is written either.
+    /// Whether the log cannot be written. The server then refuses all writes.
     pub fn log_is_stuck(&self) -> bool {
         self.log.state.borrow().stuck.is_some()
     }
 
-    /// Whether that is since the disk is read-only.
+    /// Whether the log cannot be written because the disk is read-only.
     pub fn log_is_read_only(&self) -> bool {
         self.log.state.borrow().stuck == Some(ErrorKind::ReadOnly)
     }
 
-    /// Every whole page, with its number.
+    /// Every valid page, with its number.
     async fn read_log(&self, file: FileId, buffer: B) -> Result<Vec<(u64, Page)>> {
         let (mut pages, mut number) = (Vec::new(), 0);
         let mut bytes = vec![0; PAGE_BYTES];
@@ -149,7 +149,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Takes a record, to be written soon.
+    /// Queues a record, to be written soon.
     pub fn log(self: &Rc<Self>, record: Record) {
         let mut state = self.log.state.borrow_mut();
         state.pending.push(record);
@@ -158,7 +158,7 @@ impl<B: Buffer> Shared<B> {
         self.write_log();
     }
 
-    /// Waits until the record of this number is durable.
+    /// Waits until the record with this number is durable.
     pub async fn log_durable(self: &Rc<Self>, number: u64) -> Result<()> {
         let slot = {
             let mut state = self.log.state.borrow_mut();
@@ -179,20 +179,20 @@ impl<B: Buffer> Shared<B> {
         let _ = self.log_durable(number).await;
     }
 
-    /// Sees to it that somebody writes.
+    /// Starts the writing task unless it is running.
     fn write_log(self: &Rc<Self>) {
         let is_written = std::mem::replace(&mut self.log.state.borrow_mut().writing, true);
         if !is_written {
             let server: Server<B> = self.clone();
             self.begin(async move {
-                // What calls that have come already want noted goes out with it.
+                // Records of calls that have already arrived go out with the same append.
                 server.let_others().await;
                 while server.write_batch().await {}
             });
         }
     }
 
-    /// Writes what is pending; whether more came meanwhile.
+    /// Writes the pending records. Returns whether more arrived meanwhile.
     async fn write_batch(self: &Rc<Self>) -> bool {
         let (batch, number, anew) = {
             let mut state = self.log.state.borrow_mut();
@@ -220,12 +220,13 @@ impl<B: Buffer> Shared<B> {
                 state.durable = number;
             }
             Err(_) => {
-                // What was written of the batch may be read after a crash, and is true; but no more goes after it.
+                // The written records of the batch may be read after a crash. They are true, but no more records
+                // may follow them.
                 state.anew = true;
                 state.pending.splice(0..0, batch);
             }
         }
-        // Who waits for a record of this batch is told; who waits for a later one, after the next.
+        // Answer the callers whose records are in this batch. Callers with later records wait for the next batch.
         state.waiting.retain(|(wanted, slot)| {
             let is_done = *wanted <= number;
             if is_done {
@@ -246,13 +247,14 @@ impl<B: Buffer> Shared<B> {
         Ok(())
     }
 
-    /// Says in the other file what is noted now, and goes on there. Until that is durable, the file before counts.
+    /// Writes the current notes to the other file, and continues there. Until that is durable, the old file remains
+    /// valid.
     async fn begin_log_anew(&self) -> Result<()> {
         let records = self.notes.borrow().records();
         let pages = records.len().div_ceil(RECORDS_PER_PAGE).max(1);
         let (file, ..) = self.log_place(|state| 1 - state.active)?;
         let generation = {
-            // Counted up even if this fails: no two attempts look alike.
+            // The number increases even if this attempt fails, so that no two attempts look alike.
             let mut state = self.log.state.borrow_mut();
             state.generation += 1;
             state.generation
@@ -299,7 +301,7 @@ impl<B: Buffer> Shared<B> {
     }
 }
 
-/// The newest generation among the pages of a file that began, and what it notes.
+/// The newest generation in a file whose first pages are all present, and its notes.
 fn newest(removals: usize, pages: &[(u64, Page)]) -> Option<(u64, Notes)> {
     let began = |generation: u64| {
         let of = || pages.iter().filter(move |(_, page)| page.generation == generation);

@@ -1,5 +1,5 @@
-//! An I/O server: the data files of one directory on one disk, the checksums of their blocks, and a log of what is
-//! being written.
+//! An I/O server: the data files of one directory on one disk, the checksums of their blocks, and a write-intent
+//! log.
 //!
 //! [`IoServer`] is the state machine. [`Runner`] drives it with a real disk on a thread of its own.
 

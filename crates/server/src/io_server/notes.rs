@@ -1,4 +1,4 @@
-//! What the log says: which regions of which files are noted.
+//! The contents of the log: the noted regions of each file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,11 +9,11 @@ use super::ranges::RangeSet;
 use super::record::{Page, Record, What};
 use super::removed::Removed;
 
-/// Ranges of one file that are kept apart; with more, all from the first to the last is noted.
+/// Ranges kept apart per file. Beyond that, one range from the first to the last replaces them.
 const MAX_RANGES: usize = 1024;
-/// A noted file that is not written for so long is made durable unasked, and its notes go.
+/// The server makes a noted file durable, and clears its notes, after it has not been written for this long.
 const IDLE_NS: u64 = 10_000_000_000;
-/// Most regions noted beyond what is written now, where a file is written in order.
+/// Regions noted ahead of a sequential write, at most.
 const MAX_AHEAD: u64 = 256;
 
 /// The notes on one file.
@@ -22,26 +22,26 @@ pub(super) struct Noted {
     pub regions: RangeSet,
     /// The number of the last record about it.
     pub last: u64,
-    /// When it was last going to be written, in nanoseconds for which the server runs.
+    /// Time of the last write, in nanoseconds since the server started.
     written_ns: u64,
 }
 
-/// The regions noted.
+/// All noted regions.
 #[derive(Clone, Debug)]
 pub(super) struct Notes {
     files: BTreeMap<Handle, Noted>,
-    /// Files that were noted when the server started, and have not been examined since.
+    /// Files that were noted when the server started and have not been examined since.
     pub unexamined: BTreeSet<Handle>,
     pub removed: Removed,
 }
 
 impl Notes {
-    /// None, with room for so many removals.
+    /// Empty notes that remember at most `removals` removed files.
     pub fn new(removals: usize) -> Self {
         Self { files: BTreeMap::new(), unexamined: BTreeSet::new(), removed: Removed::new(removals) }
     }
 
-    /// The notes that the pages of a log file leave, in order.
+    /// Replays the pages of a log file in order.
     pub fn replay<'a>(removals: usize, pages: impl Iterator<Item = &'a Page>) -> Self {
         let mut notes = Self::new(removals);
         for record in pages.flat_map(|page| &page.records) {
@@ -56,7 +56,7 @@ impl Notes {
         notes
     }
 
-    /// Records that say the same.
+    /// The records that reproduce these notes.
     pub fn records(&self) -> Vec<Record> {
         let of = |(handle, noted): (&Handle, &Noted)| {
             let handle = *handle;
@@ -79,25 +79,25 @@ impl Notes {
         self.files.keys().copied().collect()
     }
 
-    /// The files that have not been written for a while.
+    /// The noted files that have not been written for a while.
     pub fn idle(&self, now_ns: u64) -> Vec<Handle> {
         let is_idle = |noted: &Noted| now_ns.saturating_sub(noted.written_ns) >= IDLE_NS;
         self.files.iter().filter(|(_, noted)| is_idle(noted)).map(|(handle, _)| *handle).collect()
     }
 
-    /// How many files are noted.
+    /// Number of noted files.
     pub fn count(&self) -> usize {
         self.files.len()
     }
 
-    /// Notes `regions`; the record to be written, if they were not noted yet.
+    /// Notes `regions`. Returns the record to write, unless they were already noted.
     pub fn note(&mut self, handle: Handle, regions: Range<u64>, number: u64, now_ns: u64) -> Option<Record> {
         let noted = self.files.entry(handle).or_default();
         noted.written_ns = now_ns;
         if noted.regions.covers(&regions) {
             return None;
         }
-        // A file that is written in order is noted further and further ahead, so that there are few records.
+        // For a sequential write, each note extends further ahead, so that there are few records.
         let ahead = noted.regions.row_before(regions.start).min(MAX_AHEAD);
         let mut range = regions.start..regions.end.saturating_add(ahead);
         noted.regions.insert(range.clone());
@@ -109,7 +109,7 @@ impl Notes {
         Some(Record { what: What::Note, handle, first: range.start, count: range.end - range.start })
     }
 
-    /// Forgets `regions`.
+    /// Clears the notes on `regions`.
     pub fn clear(&mut self, handle: Handle, regions: Range<u64>) {
         if let Some(noted) = self.files.get_mut(&handle) {
             noted.regions.remove(regions);

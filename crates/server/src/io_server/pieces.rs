@@ -1,5 +1,5 @@
-//! A request cut into pieces: whole blocks that go straight between the call's buffer and the disk, and groups of
-//! blocks of which the request has parts.
+//! Requests cut into pieces: whole blocks that go directly between the call's buffer and the disk, and groups of
+//! partial blocks.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use outcore_core::LocalRuns;
 
 use super::format::{BLOCK_BYTES, DIRECT_BLOCKS, SCRATCH_BLOCKS};
 
-/// A piece with so many parts ends with their block.
+/// A piece with this many parts ends at the end of its current block.
 const MANY_PARTS: usize = 4096;
-/// Most parts of one piece; no more can be in one block, unless some overlap.
+/// Parts of one piece, at most. A block cannot contain more, unless some overlap.
 const MAX_PARTS: usize = BLOCK_BYTES as usize;
-/// No more than this is put together from runs that follow each other.
+/// Adjacent runs are joined up to this size.
 const MAX_RUN_BYTES: u64 = 64 << 20;
 
-/// Bytes of a data file, and where they are in the call's buffer.
+/// Bytes of a data file, and their place in the call's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub offset: u64,
@@ -22,7 +22,7 @@ pub(super) struct Part {
     pub at: u64,
 }
 
-/// What is done under one lock.
+/// The bytes transferred under one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     /// Whole blocks, whose bytes begin at byte `at` of the call's buffer.
@@ -32,7 +32,7 @@ pub(super) enum Piece {
 }
 
 impl Piece {
-    /// The byte after the last one in the call's buffer.
+    /// End of the piece in the call's buffer.
     pub fn buffer_end(&self) -> u64 {
         match self {
             Self::Direct { blocks, at } => at + (blocks.end - blocks.start) * BLOCK_BYTES,
@@ -40,7 +40,7 @@ impl Piece {
         }
     }
 
-    /// The byte after the last one in the data file.
+    /// End of the piece in the data file.
     pub fn end(&self) -> u64 {
         match self {
             Self::Direct { blocks, .. } => blocks.end * BLOCK_BYTES,
@@ -48,7 +48,7 @@ impl Piece {
         }
     }
 
-    /// Of how many runs it is.
+    /// Number of its runs.
     pub fn parts(&self) -> usize {
         match self {
             Self::Direct { .. } => 1,
@@ -64,7 +64,7 @@ impl Piece {
     }
 }
 
-/// The pieces of a request, one after the other.
+/// The pieces of a request, in order.
 pub(super) struct Pieces {
     runs: LocalRuns,
     at: u64,
@@ -78,7 +78,8 @@ impl Pieces {
         Self { runs, at: 0, run: None, following: None, mixed: Vec::new() }
     }
 
-    /// Payload follows payload in the order of the runs, whatever lay between them in the whole request.
+    /// The next part. Parts are contiguous in the payload, in the order of the runs, whatever gaps the whole
+    /// request has.
     fn next_part(&mut self) -> Option<Part> {
         let run = self.runs.next()?;
         let part = Part { offset: run.offset, bytes: run.length, at: self.at };
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn units_of_one_server_follow_each_other() {
-        // 64 units of 64 KiB on 4 servers: of each server, 16 units in a row.
+        // 64 units of 64 KiB on 4 servers: 16 contiguous units on each server.
         let regions = Regions::contiguous(0, 64 * BLOCK_BYTES).unwrap();
         let pieces: Vec<Piece> =
             Pieces::new(regions.local_runs(Stripes::new(BLOCK_BYTES, 4).unwrap(), 2)).collect();
@@ -214,7 +215,7 @@ mod tests {
                         }
                     }
                 }
-                // Both put together where bytes follow each other.
+                // Join adjacent entries of both lists before the comparison.
                 let join = |list: Vec<(u64, u64, u64)>| {
                     let mut joined: Vec<(u64, u64, u64)> = vec![];
                     for (offset, bytes, at) in list {

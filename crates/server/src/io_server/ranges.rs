@@ -1,9 +1,9 @@
-//! A set of numbers, kept as ranges.
+//! A set of numbers, stored as ranges.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of numbers, kept as ranges that do not touch.
+/// A set of numbers, stored as ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RangeSet(BTreeMap<u64, u64>);
 
@@ -47,7 +47,7 @@ impl RangeSet {
             || self.0.range(..=range.start).next_back().is_some_and(|(_, &last)| last >= range.end)
     }
 
-    /// How many numbers in a row end before `end`.
+    /// Length of the contiguous range that ends just before `end`.
     pub fn row_before(&self, end: u64) -> u64 {
         match self.0.range(..end).next_back() {
             Some((&first, &last)) if last >= end => end - first,
