@@ -1,4 +1,4 @@
-//! Array files over disks that work and disks that misbehave, against a naive model in memory.
+//! Array files over correct and misbehaving disks, against a naive model in memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -42,8 +42,8 @@ const BOXES: usize = 6;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Boxes of any shape, steps and memory order, written and read back, with little memory for bounce buffers and
-    /// with a disk that moves a few bytes at a time.
+    /// Boxes of any shape, step and memory order, written and read back, with little memory for bounce
+    /// buffers and with a disk that moves a few bytes at a time.
     #[test]
     fn random_boxes_are_those_of_the_model(
         dims in proptest::collection::vec(dimension(BOXES), 1..4),
@@ -86,7 +86,7 @@ fn a_starved_bounce_pool_is_slow_not_stuck() {
     let file = place.open(well(), &arena, 1).unwrap();
     let mut model = Model::new(&place.grid);
     model.write(&part, &file).unwrap();
-    // Many at once, all in line for the same buffer.
+    // Many concurrent requests wait for the same buffer.
     let targets: Vec<Arc<Block>> = (0..8).map(|_| block(&vec![0; part.bytes(8) + 2 * GUARD])).collect();
     let tickets: Vec<Ticket> =
         targets.iter().map(|t| part.submit(&file, Operation::Read, t).unwrap()).collect();
@@ -136,7 +136,7 @@ fn wherever_a_disk_fails_the_error_comes_and_nothing_hangs() {
                 Err(error) => assert_eq!(error.kind, ErrorKind::Io),
             }
         }
-        // Whatever failed, the memory of the requests is free.
+        // After any failure, the memory of the requests is free.
         drop((file, tickets));
         wait_until_free(&arena);
     }
@@ -183,7 +183,7 @@ fn a_file_that_ends_early_is_truncated_and_the_rest_is_read() {
         ErrorKind::Truncated
     );
 
-    // The double ends behind the index at first: cut the real file instead, while it is open.
+    // The double ends the file after the index. Truncate the real file while it is open instead.
     let file = place.open_well();
     let path = place.root.path().join("a").join(place.grid.shard_key(0));
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(end).unwrap();
@@ -235,7 +235,7 @@ fn requests_take_effect_in_the_order_of_their_submission() {
 fn memory_is_free_once_the_ticket_says_so() {
     let (place, ragged) = ragged();
     let file = place.open(Fault::Short(30_000), &Arena::new(1 << 20), 20_000).unwrap();
-    // Through a bounce buffer; and from where it is, being aligned and as it is on disk.
+    // Through a bounce buffer; then in place, aligned and with the layout of the disk.
     let chunk = Part { start: vec![0, 0], count: vec![300, 128], step: vec![1, 1], fortran: true };
     for (part, guard, turns) in [(&ragged, GUARD, 50), (&chunk, 0, 2000)] {
         for turn in 0..turns {
@@ -247,7 +247,7 @@ fn memory_is_free_once_the_ticket_says_so() {
     }
 }
 
-/// A disk that wants so much more alignment than the one below.
+/// A disk that requires more alignment than the inner disk.
 struct Coarse(LocalDisk, Alignment);
 
 impl Disk for Coarse {
@@ -280,7 +280,7 @@ impl Disk for Coarse {
 
 #[test]
 fn memory_need_not_be_aligned_as_files_are() {
-    // Columns of 32 KiB, which lie 512 bytes further apart in memory.
+    // Columns of 32 KiB, at distances of 32 KiB + 512 bytes in memory.
     let pitch = (4096 + 64) * 8;
     for (memory_bytes, is_in_place) in [(512, true), (4096, false)] {
         let place = Place::new(grid(&[4096, 6], &[4096, 3], 8));
@@ -343,7 +343,7 @@ fn padding_is_zeros_whatever_the_buffers_held() {
     let (place, part) = ragged();
     let mut model = Model::new(&place.grid);
     let file = place.open_well();
-    // Fill the buffers with noise, then write chunks that reach beyond the array's edge.
+    // Fill the buffers with noise, then write chunks that extend beyond the array's edge.
     model.write(&part, &file).unwrap();
     model.write(&Part { fortran: false, ..Part::whole(&[700, 300]) }, &file).unwrap();
     let bytes = std::fs::read(place.root.path().join("a").join(place.grid.shard_key(0))).unwrap();

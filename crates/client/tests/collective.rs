@@ -1,4 +1,4 @@
-//! Collectives of processes, which are threads here, over a link whose servers do as little as they may.
+//! Collectives of processes, which are threads here, over a link with minimal servers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ use pool_link::MemoryLink;
 
 const SERVERS: u32 = 2;
 
-/// An array in a pool of two servers, each of which has a run of slots in turn.
+/// An array in a pool of two servers, with runs of slots in round-robin order.
 struct Place {
     pool: PoolVolume<CollectiveLink>,
     link: Arc<CollectiveLink>,
@@ -65,8 +65,8 @@ fn spec(place: &Place, write: bool, ranks: u64, schema: &MemorySchema) -> Collec
     }
 }
 
-/// An array of zeros whose dimensions lie in this order from the slowest to the fastest, the last one backwards, with a gap
-/// of so many elements after each of the fastest.
+/// An array of zeros. Its dimensions have the given order, slowest to fastest, with the last dimension
+/// reversed. Each of the fastest elements is followed by a gap of `gap` elements.
 fn local(shape: &[u64], slow_to_fast: &[usize], gap: u64) -> LocalArray {
     let (mut strides, mut stride, mut origin) = (vec![0; shape.len()], (1 + gap) * ITEM_BYTES, 0);
     for &dim in slow_to_fast.iter().rev() {
@@ -83,7 +83,7 @@ fn local(shape: &[u64], slow_to_fast: &[usize], gap: u64) -> LocalArray {
     LocalArray { memory: Memory { block, origin, strides }, shape: shape.to_vec() }
 }
 
-/// Visits every element of a part: its byte in the block, and its index in the whole array.
+/// Visits every element of a part, with its byte in the block and its index in the whole array.
 fn each_element(array: &LocalArray, indices: &[Vec<u64>], visit: &mut impl FnMut(usize, &[u64])) {
     let mut at = vec![0; indices.len()];
     if array.shape.contains(&0) {
@@ -106,7 +106,7 @@ fn value(index: &[u64]) -> u64 {
     index.iter().fold(7, |value, i| value * 1_000_003 + i)
 }
 
-/// The indices that each process has along each dimension, for each of its parts.
+/// For each process, part and dimension: the indices that the process owns.
 type Owned = Vec<Vec<Vec<Vec<u64>>>>;
 
 fn arrays(owned: &[Vec<Vec<u64>>], slow_to_fast: &[usize], gap: u64) -> Vec<LocalArray> {
@@ -116,7 +116,7 @@ fn arrays(owned: &[Vec<Vec<u64>>], slow_to_fast: &[usize], gap: u64) -> Vec<Loca
     owned.iter().map(array).collect()
 }
 
-/// All processes take part, each on a thread of its own.
+/// Runs a collective with all processes, each on its own thread.
 fn together(place: &Place, parts: &[CollectivePart]) -> Vec<Result<Vec<Exchanged>>> {
     let one = |part| place.pool.collective(place.file, part, &mut || Ok(()));
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ fn part(spec: &CollectiveSpec, rank: usize, arrays: Vec<LocalArray>) -> Collecti
     CollectivePart { spec: spec.clone(), rank, arrays, memory_bytes, offers_memory: true }
 }
 
-/// Writes an array by one schema and reads it by another; both times messages are those of the plan.
+/// Writes an array by one schema and reads it by another. Both times the messages match the plan.
 fn check(
     place: &Place,
     (schema, owned): (&MemorySchema, &Owned),
@@ -154,7 +154,7 @@ fn check(
         .collect();
     check_counts(place, &written, &together(place, &written));
     check_files(place);
-    // The same to a server that reads memory, after the file was forgotten.
+    // The same with a server that reads memory, after the file was cleared.
     place.link.servers.files.lock().unwrap().clear();
     place.link.servers.is_local.store(true, Ordering::Relaxed);
     check_direct_counts(place, &written, &together(place, &written));
@@ -183,7 +183,7 @@ fn check(
     }
 }
 
-/// What lies in memory in runs of 1 KiB on average, and in pieces in runs of 64 bytes, needs no messages.
+/// A share with runs of 1 KiB in memory and of 64 bytes in the piece, on average, needs no messages.
 fn check_direct_counts(place: &Place, parts: &[CollectivePart], found: &[Result<Vec<Exchanged>>]) {
     let plan = CollectivePlan::new(&parts[0].spec, place.stripes).unwrap();
     for (part, found) in parts.iter().zip(found) {
@@ -218,7 +218,7 @@ fn check_direct_counts(place: &Place, parts: &[CollectivePart], found: &[Result<
     }
 }
 
-/// Visits the bytes of a tile: where they are in memory, and in the piece.
+/// Visits the bytes of a tile, with their places in memory and in the piece.
 fn each_byte(part: &CollectivePart, tile: &Tile, visit: &mut impl FnMut(u64, u64)) {
     let memory = &part.arrays[tile.part].memory;
     let start = memory.block.as_ptr() as u64 + memory.origin as u64;
@@ -250,7 +250,7 @@ fn check_counts(place: &Place, parts: &[CollectivePart], found: &[Result<Vec<Exc
     }
 }
 
-/// Every element is where the grid and the stripes have it.
+/// Checks that every element is at the place that the grid and the stripes give.
 fn check_files(place: &Place) {
     let chunks = ChunkGrid::new(place.grid.clone()).unwrap();
     let files = place.link.servers.files.lock().unwrap();
@@ -269,7 +269,7 @@ fn check_files(place: &Place) {
     }
 }
 
-/// Rows in two blocks, columns in runs of three that go round two processes.
+/// Rows in two blocks, columns in cyclic runs of three over two processes.
 fn mesh(rows: u64, columns: u64) -> (MemorySchema, Owned) {
     let dims = vec![Distribution::Block, Distribution::Cyclic(3)];
     let half = rows.div_ceil(2);
@@ -283,7 +283,7 @@ fn mesh(rows: u64, columns: u64) -> (MemorySchema, Owned) {
     (MemorySchema::Mesh { mesh: vec![2, 2], dims }, owned)
 }
 
-/// The first process has two boxes, the second nothing, the third the rest.
+/// The first process has two boxes, the second has none, the third has the rest.
 fn boxes(rows: u64, columns: u64) -> (MemorySchema, Owned) {
     let (third, half) = (rows / 3, columns / 2);
     let cuts = [
@@ -350,7 +350,7 @@ fn long_runs_are_not_copied() {
 
 #[test]
 fn a_block_that_lies_as_its_chunk_does_is_not_copied_wherever_pieces_are_cut() {
-    // Rows of 5608 bytes: pieces of 1 MiB begin and end inside of rows.
+    // Rows of 5608 bytes: pieces of 1 MiB start and end inside rows.
     let place = place(&[600, 701], &[600, 701], StorageOrder::C);
     let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole; 2] };
     let part = part(&spec(&place, true, 1, &schema), 0, vec![local(&[600, 701], &[0, 1], 0)]);
@@ -434,7 +434,7 @@ fn who_does_not_join_tells_the_others_by_the_servers() {
 fn servers_that_do_not_begin_are_given_up() {
     let place = place(&[64, 64], &[16, 64], StorageOrder::C);
     let (schema, owned) = mesh(64, 64);
-    // One never comes, and the servers never say so: they may begin anew again and again.
+    // One process never joins, and the servers never report it: they may restart their wait repeatedly.
     let spec = CollectiveSpec { patience_s: 1, ..spec(&place, true, 4, &schema) };
     let parts: Vec<_> = (0..3).map(|rank| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0))).collect();
     let found = together(&place, &parts);

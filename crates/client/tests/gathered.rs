@@ -1,4 +1,4 @@
-//! Boxes with gaps of arrays in a pool: as few messages as there are servers, and no byte but those of the box.
+//! Boxes with gaps, of arrays in a pool: as few messages as servers, and no bytes outside the box.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -62,12 +62,12 @@ fn small_pieces_of_many_chunks_go_together() {
     let grid = ChunkGrid::new(spec(&[100, 100], &[5, 5], 8)).unwrap();
     let (file, link) = made(&grid, 1 << 20);
     let mut model = Model::new(&grid);
-    // A row of 20 chunks, of each of which it is a piece without gaps.
+    // A row through 20 chunks, with one contiguous piece in each.
     let row = Part { start: vec![52, 0], count: vec![1, 100], step: vec![1, 1], fortran: false };
     model.write(&row, &file).unwrap();
     assert!(link.take_log().len() <= 3);
     model.check(&row, &file).unwrap();
-    // With little memory for what is gathered there are several requests, and all is as it should be.
+    // With little memory for gathered bytes it takes several requests, with the same result.
     drop(file);
     let (file, link) = made(&grid, 1);
     let mut model = Model::new(&grid);
@@ -101,7 +101,7 @@ fn a_request_describes_a_bounded_number_of_runs() {
     let every = Part { start: vec![1], count: vec![3 << 19], step: vec![2], fortran: false };
     model.write(&every, &file).unwrap();
     let log = link.take_log();
-    // A million at most: two chunks of half a million each, then the third.
+    // At most a million runs: two chunks of half a million each, then the third.
     assert!(log.len() > 1 && log.len() as u32 <= 2 * SERVERS, "{log:?}");
     assert!(log.iter().all(|message| message.2 <= 1 << 20), "{log:?}");
     model.check(&Part::whole(&[3 << 20]), &file).unwrap();
@@ -122,14 +122,15 @@ fn errors_of_gathered_requests_come_and_their_memory_is_free() {
         let small = block(&[0; 1000]);
         let error = finish(&every.submit(&file, operation, &small).unwrap()).unwrap_err();
         assert_eq!((error.kind, Arc::strong_count(&small)), (ErrorKind::Invalid, 1));
-        // What failed is no obstacle to what follows.
+        // Later requests succeed.
         finish(&every.submit(&file, operation, &memory).unwrap()).unwrap();
     }
 }
 
 #[test]
 fn what_no_bounce_buffer_holds_goes_as_it_is() {
-    // Two tiles of 256 x 64 elements, one above the other in memory: runs of 2 KiB, which no direct I/O takes.
+    // Two tiles of 256 x 64 elements, one above the other in memory: runs of 2 KiB, which no direct I/O
+    // accepts.
     let tiles = GridSpec {
         storage: StorageOrder::F,
         chunk_order: ChunkOrder::ColumnMajor,
@@ -144,7 +145,7 @@ fn what_no_bounce_buffer_holds_goes_as_it_is() {
     model.check(&both, &file).unwrap();
     let read = |log: Vec<(u32, &str, usize)>| log.iter().filter(|message| message.1 == "read").count();
     assert_eq!(read(link.take_log()), 1);
-    // A part of each column: as many of them as a request has runs of memory.
+    // A part of each column: as many runs of memory as one request takes.
     let part = Part { start: vec![10, 0], count: vec![100, 64], step: vec![1, 1], fortran: true };
     model.write(&part, &file).unwrap();
     assert_eq!(link.take_log().len(), 1);

@@ -1,4 +1,4 @@
-//! Boxes copied out of the page cache, and short runs written through it, against a naive model in memory.
+//! Boxes copied from the page cache, and short runs written through it, against a naive model in memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -82,7 +82,7 @@ fn direct_and_short_writes_are_seen_by_readers_that_have_the_pages_mapped() {
     let mut model = Model::new(&place.grid);
     let whole = Part::whole(&model.shape);
     for round in 0..4 {
-        // Whole chunks, which go past the page cache; rows of 200 bytes; planes of 3; one element.
+        // Whole chunks, which bypass the page cache; rows of 200 bytes; planes of 3; one element.
         let parts = [
             whole.clone(),
             part([64, 0, 64], [64; 3]),
@@ -125,7 +125,7 @@ fn each_short_run_is_one_write_of_its_own_bytes() {
     let place = cube(128, 64);
     let (file, mut model) = (place.open_real(), Model::new(&place.grid));
     for (part, writes) in [
-        // In a chunk, rows of 200 bytes; in eight chunks; and planes of three elements.
+        // In one chunk, rows of 200 bytes; in eight chunks; and planes of three elements.
         (part([10, 10, 10], [50, 50, 25]), 2500),
         (part([60, 60, 60], [10, 10, 10]), 200),
         (part([0, 0, 100], [128, 128, 3]), 128 * 128),
@@ -169,7 +169,7 @@ fn writers_of_neighbouring_elements_never_disturb_each_other() {
         for first in 0..4 {
             let (file, source) = (place.open_real(), source.clone());
             scope.spawn(move || {
-                // Every fourth column, or rows of it by requests.
+                // Every fourth column, by direct writes or by requests.
                 let mut columns = Part::whole(&[300, 64]);
                 (columns.start[1], columns.count[1], columns.step[1]) = (first, 16, 4);
                 let (mut request, mut memory) = columns.request(&file, &block(&source), GUARD);
@@ -220,7 +220,7 @@ fn a_file_that_others_truncate_is_an_error_not_a_signal() {
     let target = block(&vec![0; whole.bytes(8) + 2 * GUARD]);
     let error = finish(&whole.read_mapped(&file, &target).unwrap()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Truncated);
-    // The rest can still be read, and the error comes again.
+    // The rest is still readable, and the error repeats.
     let first = Part { start: vec![0, 0], count: vec![300, 128], step: vec![1, 1], fortran: false };
     model.check_mapped(&first, &file).unwrap();
     let error = finish(&whole.read_mapped(&file, &target).unwrap()).unwrap_err();

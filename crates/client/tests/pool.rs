@@ -1,4 +1,4 @@
-//! A pool as a volume: what every volume does, one message for each request and server, errors, grants.
+//! A pool as a volume: conformance, one message for each request and server, errors, grants.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -57,7 +57,8 @@ fn a_request_is_one_message_to_each_server_involved() {
     run(&pool, file, Operation::Write, Regions::contiguous(0, 3000).unwrap(), &all).unwrap();
     assert_eq!(link.take_log(), [(0, "write", 1000), (1, "write", 1000), (2, "write", 1000)]);
 
-    // Units of 100 bytes go round three servers: 60 bytes of each of the units 0, 3, 6, ... are on the first alone.
+    // Units of 100 bytes over three servers: 60 bytes of each of the units 0, 3, 6, ... lie on the first
+    // server alone.
     let strided = Regions::strided(20, 0, 60, 10, 300, 0).unwrap();
     let part = region(&[0; 600]);
     run(&pool, file, Operation::Read, strided, &part).unwrap();
@@ -65,7 +66,7 @@ fn a_request_is_one_message_to_each_server_involved() {
     let expected: Vec<u8> = (0..10).flat_map(|i| noise(3000)[20 + 300 * i..][..60].to_vec()).collect();
     assert_eq!(content(&part), expected);
 
-    // A list of a thousand pieces, all over the file.
+    // A list of a thousand pieces, scattered over the file.
     let pieces = (0..1000).map(|i| Nested { offset: (i * 977) % 3000, run_bytes: 1, levels: vec![] });
     let list = region(&[0; 1000]);
     run(&pool, file, Operation::Read, Regions::new(pieces.collect()).unwrap(), &list).unwrap();
@@ -122,7 +123,7 @@ proptest! {
         for (number, extents) in writes.iter().enumerate() {
             let total = extents.iter().map(|e| e.1).sum::<u64>() as usize;
             let bytes: Vec<u8> = noise(total).iter().map(|b| b.wrapping_add(number as u8 * 31)).collect();
-            // Bytes written twice in one request would be either; the model wants one answer.
+            // The result of bytes written twice in one request is undefined, so the model skips them.
             let mut seen = vec![false; 600];
             let overlap = extents.iter().any(|&(offset, length)| {
                 (offset..offset + length).any(|at| std::mem::replace(&mut seen[at as usize], true))
@@ -179,9 +180,9 @@ fn the_first_error_wins_and_every_answer_is_awaited() {
     let ticket =
         pool.submit_regions(file, Operation::Write, Regions::contiguous(0, 300).unwrap(), region(&[1; 300]));
     assert!(!ticket.is_done());
-    link.let_go(); // the last first
+    link.let_go(); // in reverse order
     assert_eq!(ticket.wait(PATIENCE).unwrap().unwrap_err().kind, ErrorKind::Io);
-    // What failed is no obstacle to what follows.
+    // Later requests succeed.
     run(&pool, file, Operation::Write, Regions::contiguous(0, 300).unwrap(), &region(&[2; 300])).unwrap();
 }
 
@@ -191,7 +192,7 @@ fn a_file_that_cannot_be_made_whole_is_not_there() {
     *link.faults.lock().unwrap() = [None, Some(Error::new(ErrorKind::DiskFull, "full"))].into();
     let error = pool.open("f", OpenMode::Create { length: 9000, reserve: true }).unwrap_err();
     assert_eq!((error.kind, pool.exists("f"), link.data_files()), (ErrorKind::DiskFull, Ok(false), 0));
-    // Of replaced files the old content stays.
+    // Files that were not replaced keep their old content.
     pool.replace_small("s", b"old").unwrap();
     *link.faults.lock().unwrap() = [None, Some(Error::new(ErrorKind::DiskFull, "full"))].into();
     assert_eq!(pool.replace_small("s", b"new").unwrap_err().kind, ErrorKind::DiskFull);
@@ -212,13 +213,13 @@ fn grants_are_renewed_before_they_end_and_after() {
         assert_eq!(link.renewals(), 0);
     }
     link.now_s.fetch_add(GRANT_S / 2 - 10, Ordering::SeqCst);
-    read().unwrap(); // with the old grant, which is renewed meanwhile
+    read().unwrap(); // with the old grant, which is renewed in the background
     let end = std::time::Instant::now() + PATIENCE;
     while link.renewals() == 0 {
         assert!(std::time::Instant::now() < end);
         std::thread::yield_now();
     }
-    // A client that slept: the grant ended long ago, and is renewed first.
+    // A client that slept: its grant expired long ago, and is renewed first.
     link.now_s.fetch_add(10 * GRANT_S, Ordering::SeqCst);
     read().unwrap();
     assert_eq!(link.renewals(), 2);
@@ -227,13 +228,13 @@ fn grants_are_renewed_before_they_end_and_after() {
     assert_eq!(link.renewals(), 3);
 }
 
-/// Whatever a client does with a file, with clocks that jump before each step.
+/// All operations of a client on a file, with clocks that jump before each step.
 #[test]
 fn a_grant_that_servers_refuse_is_renewed_and_the_request_made_again() {
     const YEAR_S: u64 = 365 * 24 * 3600;
     let link = Arc::new(MemoryLink::new(3));
     for client_ns in [0, 1_000_000_000_000_000, u64::MAX] {
-        // The client's clock stands still, that of the pool goes on by a year each time.
+        // The client's clock stands still, while the pool's clock jumps by a year each time.
         let pool = PoolVolume::new(link.clone(), Arc::new(move || client_ns)).unwrap();
         let jump = || link.now_s.fetch_add(YEAR_S, Ordering::SeqCst);
         let file = made(&pool, 300);
@@ -254,7 +255,7 @@ fn a_grant_that_servers_refuse_is_renewed_and_the_request_made_again() {
         jump();
         run(&pool, file, Operation::Read, Regions::contiguous(0, 300).unwrap(), &buffer).unwrap();
         assert_eq!(content(&buffer), [7; 300]);
-        // Each is asked for with a grant of its own.
+        // Each of these requests gets its own grant.
         let before = link.renewals();
         pool.replace_small("small", b"one").unwrap();
         pool.append_small("small", b" two").unwrap();
@@ -265,7 +266,7 @@ fn a_grant_that_servers_refuse_is_renewed_and_the_request_made_again() {
         assert_eq!(link.data_files(), 0);
         pool.close(file);
     }
-    // Who is refused again and again is told.
+    // A client that is refused repeatedly gets an error.
     let pool = PoolVolume::new(link.clone(), Arc::new(|| 0)).unwrap();
     let file = made(&pool, 300);
     let denied = || Some(Error::new(ErrorKind::Denied, "injected"));
@@ -275,7 +276,7 @@ fn a_grant_that_servers_refuse_is_renewed_and_the_request_made_again() {
     assert_eq!(pool.length(file).unwrap_err().kind, ErrorKind::Denied);
     assert_eq!(link.take_log().len(), 2 * 4 * 3);
     link.faults.lock().unwrap().clear();
-    // Also where a removal is refused, the lengths of files, or a small file.
+    // Also if servers refuse a removal, a request for lengths, or a small file.
     for _ in 0..3 {
         let one_each = |pool: &PoolVolume<MemoryLink>, action: &dyn Fn(&PoolVolume<MemoryLink>)| {
             link.faults.lock().unwrap().push_back(denied());
@@ -312,7 +313,7 @@ fn times_rise_whatever_the_clock_says() {
             last_ns = modified_ns;
         }
     }
-    // Nobody sets a time from which none could rise.
+    // A time must leave room for later ones.
     for (modified_ns, is_taken) in [(i64::MAX as u64, true), (i64::MAX as u64 + 1, false), (u64::MAX, false)]
     {
         let wanted = Attributes { modified_ns: Some(modified_ns), ..Attributes::default() };
@@ -444,7 +445,7 @@ fn writes_that_a_server_may_have_lost_are_told_by_the_next_sync() {
     assert_eq!(error.kind, ErrorKind::Lost);
     assert!(error.message.contains("I/O servers 1, 2 were started again since f was written to"), "{error}");
     assert!(error.message.contains("write again"), "{error}");
-    // Written again, it is good; and what was synced stays so.
+    // Written again, it is safe, and synced writes stay safe.
     write_all(&pool, file, 1);
     sync(&pool, file).unwrap();
     link.restart(0);
@@ -472,7 +473,7 @@ fn lost_writes_are_told_whoever_made_them_and_whoever_syncs() {
     write_all(&pool, one, 1);
     write_all(&pool, other, 2);
     link.restart(0);
-    // Each that has it open is told, since each may have written.
+    // Each open file gets the error, since each may have written.
     assert_eq!(sync(&pool, other).unwrap_err().kind, ErrorKind::Lost);
     assert_eq!(sync(&pool, one).unwrap_err().kind, ErrorKind::Lost);
     for file in [one, other] {
@@ -535,7 +536,7 @@ fn a_removed_file_is_an_error_and_not_zeros() {
     for error in [
         run(&pool, file, Operation::Read, all.clone(), &buffer).unwrap_err(),
         pool.length(file).map(|_| ()).unwrap_err(),
-        // The length is asked for where it is not known to be so great.
+        // A read beyond the known length requests the length.
         run(&pool, file, Operation::Read, Regions::contiguous(300, 9).unwrap(), &region(&[9; 9]))
             .unwrap_err(),
     ] {
@@ -543,7 +544,7 @@ fn a_removed_file_is_an_error_and_not_zeros() {
         assert!(error.message.contains("f was removed or replaced since it was opened"), "{error}");
     }
 
-    // What nothing was written to is there.
+    // A file that was never written to exists.
     let file = made(&pool, 0);
     assert_eq!(pool.length(file), Ok(0));
     run(&pool, file, Operation::Write, Regions::contiguous(20, 9).unwrap(), &region(&[9; 9])).unwrap();

@@ -24,7 +24,7 @@ fn data_that_nobody_owns_is_removed_with_new_grants_where_servers_refuse_them() 
     assert_eq!(pool.remove_strays(ServerId(0), handles.clone()).unwrap(), strays);
     assert_eq!(link.take_log(), vec![(0, "remove", 0); 8]);
 
-    // A user without the right is told so.
+    // A user without the right gets an error.
     link.faults.lock().unwrap().extend([denied(), denied(), denied(), denied()]);
     let error = pool.remove_strays(ServerId(1), handles).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Denied);

@@ -1,4 +1,4 @@
-//! Names in a pool and how long their files are, by the page; servers that do not say.
+//! Names in a pool with the lengths of their files, page by page, and servers that do not answer.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ fn the_lengths_of_many_files_are_one_question_to_each_server() {
     pool.make_directory("f99").unwrap();
     link.take_log();
     let listed = pool.list("").unwrap();
-    // This manager gives two names at a time; the last page has one, which is no file.
+    // This manager returns two names per page. The last page has one, which is not a file.
     assert_eq!(link.take_log().len(), 20 * 2);
     let found: Vec<_> = listed.iter().map(|e| (e.name.clone(), e.is_directory, e.length)).collect();
     let expected = (0..40).map(|i| (name(i), false, 100 * i)).chain([(String::from("f99"), true, 0)]);
@@ -59,7 +59,7 @@ fn what_a_server_does_not_say_is_said_of_the_names_that_it_is_about() {
     let (page, _) = pool.page("d", "", 9, &Silent::default()).unwrap();
     let each = page.iter().map(|listed| (listed.name.as_str(), listed.length, listed.unknown.clone()));
     assert_eq!(each.collect::<Vec<_>>(), [("e", 0, None), ("f", 100, Some(error.clone()))]);
-    // It is not asked a second time while the same is listed.
+    // The same listing does not query the server again.
     let silent = Silent::default();
     faults();
     pool.page("d", "", 9, &silent).unwrap();

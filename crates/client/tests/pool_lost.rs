@@ -1,4 +1,5 @@
-//! Data files that are lost or cut short are not taken for holes, and files that were shortened not for lost ones.
+//! Lost or truncated data files are not mistaken for holes, and shortened files are not mistaken for lost
+//! ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,13 +31,13 @@ fn run(pool: &Pool, file: FileId, operation: Operation, at: u64, bytes: usize) -
     receiver.recv().unwrap()
 }
 
-/// Closes a file, and waits until the manager was told of it.
+/// Closes a file, and waits until its report has reached the manager.
 fn close(pool: &Pool, file: FileId) {
     pool.close(file);
     pool.tell_written();
 }
 
-/// 1000 bytes in stripe units of 100 on two servers, synced.
+/// Creates a file of 1000 bytes in stripe units of 100 on two servers, and syncs it with `sync`.
 fn written(pool: &Pool, sync: bool) {
     let file = pool.create_with("f", 0, false, Hints::default()).unwrap();
     run(pool, file, Operation::Write, 0, 1000).unwrap();
@@ -122,7 +123,7 @@ fn what_was_lost_before_a_sync_that_said_so_is_not_missed() {
 fn nothing_is_sent_to_the_manager_between_open_and_close() {
     let (writer, link) = pool(2);
     written(&writer, true);
-    // What tells of a closed file may come late, and would tell of what is written here.
+    // The report of a closed file may come late, and would include the writes made here.
     let pool = another(&link);
     let file = pool.open("f", OpenMode::ReadWrite).unwrap();
     let before = link.asked();
@@ -152,7 +153,7 @@ fn a_file_that_was_shortened_is_not_lost() {
     let fresh = another(&link);
     let again = fresh.open("f", OpenMode::Read).unwrap();
     assert_eq!(fresh.length(again), Ok(150), "what is told late does not count");
-    // Who shortened it goes on, and is believed.
+    // The client that shortened it continues, and its reports count.
     run(&pool, file, Operation::Sync, 0, 1).unwrap();
     run(&pool, file, Operation::Write, 0, 300).unwrap();
     run(&pool, file, Operation::Sync, 0, 1).unwrap();
@@ -193,7 +194,7 @@ fn who_dies_while_shortening_leaves_nothing_to_miss() {
     run(&other, file, Operation::Write, 0, 800).unwrap();
     run(&other, file, Operation::Sync, 0, 1).unwrap();
     close(&other, file);
-    // Only now the servers do what was asked for.
+    // The servers execute the request only now.
     let handle = pool.stat("f").unwrap().handle;
     link.lose_data(0, handle, 100);
     link.lose_data(1, handle, 0);
@@ -209,7 +210,7 @@ fn an_answer_that_was_overtaken_is_no_loss() {
     for operation in [Operation::Sync, Operation::Read] {
         link.hold();
         let (sender, receiver) = mpsc::channel();
-        // Past the end: servers are asked where that is.
+        // A read past the end makes the client request the length.
         let (regions, buffer) = match operation {
             Operation::Sync => (Regions::default(), region(&[])),
             _ => (Regions::contiguous(0, 5000).unwrap(), region(&[0; 5000])),

@@ -17,13 +17,13 @@ use proptest::prelude::*;
 
 const PAGE: usize = 4096;
 
-/// Row-major chunks of 8 rows of a page, three beside each other.
+/// Row-major chunks of 8 rows of one page each, in three columns of chunks.
 fn pages() -> ChunkGrid {
     let spec = GridSpec { storage: StorageOrder::C, ..grid(&[60, 1500], &[8, 512], 8).spec().clone() };
     ChunkGrid::new(spec).unwrap()
 }
 
-/// An array of pages full of noise.
+/// An array of pages with random bytes.
 fn full() -> (Place, Model) {
     let place = Place::new(pages());
     let mut model = Model::new(&place.grid);
@@ -31,7 +31,7 @@ fn full() -> (Place, Model) {
     (place, model)
 }
 
-/// What is read of rows to memory from byte `origin` on, where they lie `pitch` bytes apart.
+/// A read of rows into memory, from byte `origin`, at distances of `pitch` bytes.
 struct Rows<'a> {
     rows: &'a [u64],
     first_column: u64,
@@ -51,7 +51,8 @@ impl Rows<'_> {
         finish(&file.submit_rows(self.rows, self.first_column, self.width, &memory)?)
     }
 
-    /// Compares rows in memory with those of an array of so many columns, and what is around them with what was there.
+    /// Compares rows in memory with those of an array of `columns` columns, and checks that the bytes around
+    /// them are unchanged.
     fn check(&self, target: &Arc<Block>, array: &[u8], columns: u64) {
         let mut want = vec![0xEE; target.len()];
         let bytes = self.width as usize * 8;
@@ -67,8 +68,8 @@ impl Rows<'_> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any rows in any order, some of them next to each other, some several times; whole pages and parts of them, to
-    /// memory that is aligned or not, with a disk that moves all or a part.
+    /// Rows in any order, some adjacent, some repeated; whole pages and parts of them; aligned and unaligned
+    /// memory; and a disk that may move only a part of each request.
     #[test]
     fn rows_are_those_of_the_model(
         mut rows in proptest::collection::vec(0_u64..60, 0..40),
@@ -97,7 +98,7 @@ fn single_rows_are_read_in_place_and_counted() {
     let (place, model) = full();
     let arena = Arena::new(1 << 20);
     let file = place.open(well(), &arena, 1 << 20).unwrap();
-    // Six single rows, of two chunks each; and two rows of one chunk that follow each other.
+    // Six single rows, in two chunks each, and two adjacent rows of one chunk.
     let rows = [50, 2, 4, 17, 33, 0, 40, 41];
     let part = Rows { rows: &rows, first_column: 0, width: 1024, origin: 0, pitch: 2 * PAGE };
     let (target, before) = (part.room(), file.counters());

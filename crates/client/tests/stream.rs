@@ -1,4 +1,4 @@
-//! Scheduled streams: in order, in their memory, and over disks that misbehave.
+//! Scheduled streams: in order, within their memory, and over misbehaving disks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

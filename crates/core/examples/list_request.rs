@@ -1,5 +1,5 @@
-//! Seconds that it takes to describe, encode, decode and count a list request of a million regions of 4 KiB:
-//! `cargo run --release -p outcore-core --example list_request`. Prints a line a round.
+//! Measures the seconds to describe, encode, decode and count a list request of a million regions of 4 KiB:
+//! `cargo run --release -p outcore-core --example list_request`. Prints a line per round.
 
 use std::time::Instant;
 

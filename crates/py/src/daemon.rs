@@ -195,8 +195,7 @@ pub fn backup_metadata(py: Python<'_>, directory: PathBuf, target: PathBuf) -> P
     py.detach(|| outcored::backup_metadata(&directory, &target)).or_raise(py)
 }
 
-/// Replaces the metadata of a stopped pool by a copy. Returns the path of the replaced metadata, if there
-/// were any.
+/// Replaces the metadata of a stopped pool by a copy. Returns the directory with the replaced metadata, if there were any.
 #[pyfunction]
 pub fn restore_metadata(py: Python<'_>, directory: PathBuf, copy: PathBuf) -> PyResult<Option<String>> {
     let replaced = py.detach(|| outcored::restore_metadata(&directory, &copy)).or_raise(py)?;

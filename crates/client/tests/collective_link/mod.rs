@@ -1,4 +1,4 @@
-//! A link to servers that take part in collectives, and whose memory is their disk.
+//! A link to servers that take part in collectives, with data files in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::pool_link::{self, MemoryLink};
 
 pub const ITEM_BYTES: u64 = 8;
 
-/// A call that is not answered yet.
+/// An unanswered call.
 type Waiting = (Region, OnAnswer<Region>);
 
 /// A collective on one server.
@@ -33,19 +33,19 @@ pub struct Joined {
     failed: Option<Error>,
 }
 
-/// Servers whose memory is their disk, so that every round is ready at once.
+/// Servers with data files in memory, so that every round is ready immediately.
 #[derive(Default)]
 pub struct Servers {
     pub joined: Mutex<BTreeMap<ServerId, Joined>>,
-    /// Data files that were there, or are at the end.
+    /// The data files before and after the collective.
     pub files: Mutex<BTreeMap<u64, Vec<u8>>>,
-    /// Whether they are on the machine of the processes, and read their memory.
+    /// Whether the servers are on the same machine as the processes, and read their memory.
     pub is_local: AtomicBool,
-    /// What a server answers to the share of a rank.
+    /// The error with which a server answers to the share of a rank.
     pub fault: Mutex<Option<(ServerId, u64, Error)>>,
-    /// Joins that are still refused: their grants are over.
+    /// Number of joins that are still refused, as if their grants had expired.
     pub refused_joins: Mutex<u32>,
-    /// Who told which server that it gives up.
+    /// The server and the rank of each abort.
     pub abandoned: Mutex<Vec<(ServerId, u64)>>,
 }
 
@@ -172,7 +172,7 @@ impl Servers {
 }
 
 impl Joined {
-    /// Reads what lies in long runs, by the system's file of this process's memory (proc(5)).
+    /// Reads long runs from this process's memory, through the file in proc(5).
     fn read_memory(&mut self) {
         let memory = File::open("/proc/self/mem").unwrap();
         for (&rank, offer) in &self.offers {

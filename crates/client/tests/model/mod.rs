@@ -1,4 +1,4 @@
-//! A naive model of an array, and array files over disks that work or misbehave.
+//! A naive model of an array, and array files over correct or misbehaving disks.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -17,7 +17,7 @@ use outcore_memory::{Arena, Block, Region};
 
 /// A wait longer than this is a hang.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes around a box in memory that must stay as they are.
+/// Bytes around a box in memory that must not change.
 pub const GUARD: usize = 37;
 
 pub fn finish(ticket: &Ticket) -> Result<()> {
@@ -38,7 +38,7 @@ pub fn grid(shape: &[u64], chunk: &[u64], item_bytes: u64) -> ChunkGrid {
     ChunkGrid::new(spec).unwrap()
 }
 
-/// An array in a temporary directory; its file may be opened over a misbehaving disk.
+/// An array in a temporary directory. Its file may be opened over a misbehaving disk.
 pub struct Place {
     pub root: tempfile::TempDir,
     pub grid: ChunkGrid,
@@ -69,7 +69,7 @@ impl Place {
         ArrayFile::open(Arc::new(volume), "a", self.grid.clone(), true, memory, None).map(Arc::new)
     }
 
-    /// Cuts its first shard file off.
+    /// Truncates the first shard file.
     pub fn cut_off(&self, bytes: u64) {
         let path = self.root.path().join("a/c/0/0");
         std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
@@ -79,19 +79,19 @@ impl Place {
         self.open(well(), &Arena::new(64 << 20), 16 << 20).unwrap()
     }
 
-    /// Opens it over the real disk, which does more than what requests ask of a disk.
+    /// Opens the array over the real disk, which also copies and writes without requests.
     pub fn open_real(&self) -> Arc<ArrayFile> {
         let volume = LocalVolume::open_directory(self.root.path().to_str().unwrap(), 3).unwrap();
         self.open_volume(volume, &Arena::new(64 << 20), 16 << 20).unwrap()
     }
 }
 
-/// No fault at all.
+/// No fault.
 pub fn well() -> Fault {
     Fault::Short(usize::MAX)
 }
 
-/// A disk whose writes take a while to begin.
+/// A disk whose writes start late.
 pub struct LateWrites(pub Arc<LocalDisk>);
 
 impl Disk for LateWrites {
@@ -176,7 +176,7 @@ impl Part {
         file.submit(operation, &request, memory)
     }
 
-    /// Reads out of the page cache what can be read so.
+    /// Reads from the page cache as far as possible.
     pub fn read_mapped(&self, file: &Arc<ArrayFile>, block: &Arc<Block>) -> Result<Ticket> {
         let (request, memory) = self.request(file, block, GUARD);
         file.read_mapped(&request, memory, &mut || true)
@@ -222,7 +222,7 @@ pub fn content(block: &Arc<Block>) -> Vec<u8> {
     out
 }
 
-/// An array in memory, C order.
+/// An array in memory, in C order.
 pub struct Model {
     pub shape: Vec<u64>,
     item: u64,
@@ -246,7 +246,7 @@ impl Model {
             .collect()
     }
 
-    /// Writes fresh values to a part of both.
+    /// Writes new values to a part of model and file.
     pub fn write(&mut self, part: &Part, file: &Arc<ArrayFile>) -> Result<()> {
         let source = self.noise(part.bytes(self.item) + 2 * GUARD);
         let ticket = part.submit(file, Operation::Write, &block(&source))?;
@@ -254,7 +254,7 @@ impl Model {
         finish(&ticket)
     }
 
-    /// Writes fresh values to a part of both, short runs while the caller waits.
+    /// Writes new values to a part of model and file, with short runs written by the calling thread.
     pub fn write_short(&mut self, part: &Part, file: &Arc<ArrayFile>) -> Result<()> {
         let source = self.noise(part.bytes(self.item) + 2 * GUARD);
         let (request, memory) = part.request(file, &block(&source), GUARD);
@@ -263,7 +263,7 @@ impl Model {
         tickets.iter().try_for_each(finish)
     }
 
-    /// Takes the values of a part from memory.
+    /// Copies the values of a part from memory into the model.
     pub fn take(&mut self, part: &Part, source: &[u8]) {
         let (item, model) = (self.item as usize, &mut self.bytes);
         part.for_each(&self.shape, self.item, |at, memory| {
@@ -276,7 +276,7 @@ impl Model {
         self.check_by(part, |target| part.submit(file, Operation::Read, target))
     }
 
-    /// Reads a part of the file out of the page cache and compares.
+    /// Reads a part of the file from the page cache and compares.
     pub fn check_mapped(&self, part: &Part, file: &Arc<ArrayFile>) -> Result<()> {
         self.check_by(part, |target| part.read_mapped(file, target))
     }
@@ -299,14 +299,14 @@ impl Model {
     }
 }
 
-/// A box whose transfer takes many pieces through bounce buffers: unaligned, and of several chunks.
+/// A box whose transfer takes many pieces through bounce buffers: unaligned, and over several chunks.
 pub fn ragged() -> (Place, Part) {
     let place = Place::new(grid(&[700, 300], &[300, 128], 8));
     let part = Part { start: vec![1, 3], count: vec![690, 290], step: vec![1, 1], fortran: true };
     (place, part)
 }
 
-/// Waits until nothing of the arena is used: threads of the disk may be a moment behind their tickets.
+/// Waits until the arena has no bytes in use: the disk's threads may be slightly behind their tickets.
 pub fn wait_until_free(arena: &Arena) {
     let end = std::time::Instant::now() + PATIENCE;
     while arena.used_bytes() > 0 {

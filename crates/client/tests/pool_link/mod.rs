@@ -1,4 +1,4 @@
-//! A pool in memory behind the link: a manager over a map, servers whose data files are vectors.
+//! A pool in memory behind the link: a manager over a map, and servers whose data files are vectors.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -15,7 +15,7 @@ use outcore_core::{
 };
 use outcore_memory::{Arena, Region};
 
-/// How long a grant of this manager is good.
+/// Lifetime of this manager's grants.
 pub const GRANT_S: u64 = 600;
 const UNIT_BYTES: u64 = 100;
 
@@ -36,16 +36,16 @@ pub struct MemoryLink {
     /// (server, kind of request, bytes of its buffer) of each message.
     pub log: Mutex<Vec<(u32, &'static str, usize)>>,
     pub now_s: Arc<AtomicU64>,
-    /// What the next requests to I/O servers fail with.
+    /// Errors of the next requests to I/O servers.
     pub faults: Mutex<VecDeque<Option<Error>>>,
-    /// `Some`: answers are kept until they are let go.
+    /// `Some`: answers are held until a release.
     held: Mutex<Option<Vec<Job>>>,
-    /// How often each server was started again.
+    /// Number of restarts of each server.
     restarts: Mutex<HashMap<ServerId, u64>>,
-    /// Whether servers are started again just before a sync.
+    /// Whether servers restart just before a sync.
     pub restarts_before_syncs: AtomicBool,
     pub list_page: u64,
-    /// Requests to the manager.
+    /// Number of requests to the manager.
     asked: AtomicU64,
     retired: Mutex<HashSet<ServerId>>,
 }
@@ -72,7 +72,7 @@ impl MemoryLink {
         self.names.lock().unwrap().renewals
     }
 
-    /// Requests to the manager so far.
+    /// Number of requests to the manager so far.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::SeqCst)
     }
@@ -81,12 +81,12 @@ impl MemoryLink {
         self.retired.lock().unwrap().insert(ServerId(server));
     }
 
-    /// What the manager was told to be durable of a file.
+    /// The durable lengths of a file that were reported to the manager.
     pub fn durable(&self, path: &str) -> Vec<u64> {
         self.names.lock().unwrap().inodes[path].durable.lengths.clone()
     }
 
-    /// Data files that are there.
+    /// Number of existing data files.
     pub fn data_files(&self) -> usize {
         self.data.lock().unwrap().len()
     }
@@ -95,7 +95,7 @@ impl MemoryLink {
         *self.restarts.lock().unwrap().entry(ServerId(server)).or_default() += 1;
     }
 
-    /// Answers that are held.
+    /// Number of held answers.
     pub fn held(&self) -> usize {
         self.held.lock().unwrap().as_ref().map_or(0, Vec::len)
     }
@@ -104,25 +104,25 @@ impl MemoryLink {
         *self.held.lock().unwrap() = Some(vec![]);
     }
 
-    /// Answers what was held, the last first.
+    /// Releases the held answers in reverse order.
     pub fn let_go(&self) {
         self.release_later()();
     }
 
-    /// Holds no more; what was held is answered when the result is called.
+    /// Stops holding answers. The result, when called, releases those held so far.
     pub fn release_later(&self) -> impl FnOnce() + use<> {
         let held = self.held.lock().unwrap().take().unwrap_or_default();
         || held.into_iter().rev().for_each(|job| job())
     }
 
-    /// The manager has lost a file, and servers have its data.
+    /// Makes the manager lose a file whose data the servers have.
     pub fn lose(&self, path: &str) {
         let mut names = self.names.lock().unwrap();
         names.forget(path);
         names.orphans.clear();
     }
 
-    /// A server loses what it has of a file from a byte of the data file on; from 0 on, all of it.
+    /// Makes a server lose a file's data from a byte of the data file; all of it from byte 0.
     pub fn lose_data(&self, server: u32, handle: Handle, from: usize) {
         let mut data = self.data.lock().unwrap();
         if from == 0 {
@@ -132,7 +132,7 @@ impl MemoryLink {
         }
     }
 
-    /// What was sent since the last call.
+    /// The messages since the last call.
     pub fn take_log(&self) -> Vec<(u32, &'static str, usize)> {
         std::mem::take(&mut self.log.lock().unwrap())
     }
@@ -368,7 +368,7 @@ impl MemoryLink {
         layout.with_round_units(hints.round_units)
     }
 
-    /// A page of one.
+    /// A page with one entry.
     fn orphans(&self, names: &Names, after: Handle) -> ManagerReply {
         let page = names.orphans.range(after.0 + 1..).take(1);
         let opened =
@@ -470,7 +470,7 @@ impl Link for MemoryLink {
     }
 }
 
-/// A pool of so many servers in memory, and the way to it.
+/// A pool of `servers` servers in memory, and its link.
 pub fn pool(servers: u32) -> (PoolVolume<MemoryLink>, Arc<MemoryLink>) {
     let link = Arc::new(MemoryLink::new(servers));
     let now_s = link.now_s.clone();

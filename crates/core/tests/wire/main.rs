@@ -1,5 +1,5 @@
-//! Frames and records: round trips, and bytes that no honest side sends. (`crates/net/tests/decoders` has changed and random
-//! bytes.)
+//! Frames and records: round trips, and bytes that no correct peer sends. (`crates/net/tests/decoders` tests
+//! changed and random bytes.)
 
 #![allow(clippy::unwrap_used, reason = "a strategy that fails is a test that fails")]
 
@@ -12,7 +12,7 @@ use outcore_core::wire::*;
 use outcore_core::*;
 use proptest::prelude::*;
 
-/// Encodes and decodes; then every shorter form of the bytes, and longer ones, must be refused.
+/// Encodes and decodes a record; all truncations of the bytes, and an extension, must be refused.
 fn returns<R: Record + PartialEq + Debug>(record: &R) -> std::result::Result<(), TestCaseError> {
     let bytes = encode(record);
     let again = decode::<R>(&bytes);

@@ -1,4 +1,4 @@
-//! Messages at random.
+//! Random messages.
 
 use outcore_core::wire::{Challenge, Hello, KeyKind, Proof, Refused, Role, Welcome};
 use outcore_core::*;

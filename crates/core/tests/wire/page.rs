@@ -1,9 +1,9 @@
-//! docs/protocol.md against the code: its vectors are the bytes that are sent.
+//! docs/protocol.md against the code: its vectors are the bytes on the wire.
 
 use outcore_core::wire::*;
 use outcore_core::*;
 
-/// The bytes of a block of the page: in each line hexadecimal, then two spaces and what it is.
+/// The bytes of a block of the page. Each line has hexadecimal digits, two spaces and a description.
 fn marked(name: &str) -> Vec<u8> {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md"));
     let page = page.expect("docs/protocol.md");

@@ -1,4 +1,4 @@
-//! How much memory a piece of code takes.
+//! Measures the memory of a piece of code.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,7 +8,7 @@ thread_local! {
     static MOST: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, with an account for each thread.
+/// The system's allocator, with a count for each thread.
 pub struct Counting;
 
 fn count(bytes: i64) {
@@ -17,7 +17,7 @@ fn count(bytes: i64) {
     MOST.set(MOST.get().max(now));
 }
 
-// SAFETY: all is done by `System`; the counters neither allocate nor have destructors.
+// SAFETY: `System` does all the work; the counters neither allocate nor have destructors.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `work` returns, and the most bytes that this thread had at any time meanwhile beyond those before.
+/// The result of `work`, and the peak of this thread's additional memory during it.
 pub fn most_bytes<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = NOW.get();
     MOST.set(before);

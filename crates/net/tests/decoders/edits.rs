@@ -1,10 +1,10 @@
-//! What can happen to bytes that were right: flipped bits, lost ends, other lengths, parts of other messages.
+//! Damage to correct bytes: flipped bits, missing ends, other lengths, parts of other messages.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Numbers at which lengths and counts go wrong.
+/// Critical values of lengths and counts.
 const NUMBERS: [u64; 8] = [0, 1, u32::MAX as u64, 1 << 32, (1 << 40) + 1, i64::MAX as u64, 1 << 63, u64::MAX];
 
 /// A change of bytes.
@@ -12,9 +12,9 @@ const NUMBERS: [u64; 8] = [0, 1, u32::MAX as u64, 1 << 32, (1 << 40) + 1, i64::M
 pub enum Edit {
     /// A bit changes.
     Flip(Index, u8),
-    /// Eight bytes become one of the numbers at which lengths and counts go wrong.
+    /// Eight bytes become one of the critical values.
     Number(Index, usize),
-    /// A number of 8 bytes becomes larger or smaller by a little.
+    /// A number of 8 bytes changes by a small amount.
     Add(Index, i8),
     /// The end is missing.
     Cut(Index),
@@ -22,7 +22,7 @@ pub enum Edit {
     Lose(Index, u8),
     /// Bytes come twice.
     Repeat(Index, u8),
-    /// From here on it is another message, from somewhere in it on.
+    /// The rest is replaced by another message, from a random byte of it.
     Splice(Index, Index),
 }
 
@@ -41,7 +41,7 @@ pub fn edits() -> impl Strategy<Value = Vec<Edit>> {
     vec(edit, 1..5)
 }
 
-/// The bytes with all of the changes; `other` is what is spliced in.
+/// The bytes after all changes; `other` is the message to splice in.
 pub fn edited(mut bytes: Vec<u8>, other: &[u8], edits: &[Edit]) -> Vec<u8> {
     for edit in edits {
         let places = bytes.len() + 1;

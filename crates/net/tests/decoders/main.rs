@@ -1,5 +1,6 @@
-//! Messages that were right, and were changed: an error, or another message that is encoded and decoded as itself, in
-//! memory that is bounded by their length. `make fuzz` runs this for minutes, with a seed that it prints.
+//! Correct messages with changes: each gives an error, or another message that survives encoding and
+//! decoding. The memory is bounded by the length of the message. `make fuzz` runs this for minutes, with a
+//! seed that it prints.
 
 #![allow(clippy::unwrap_used, reason = "a strategy that fails is a test that fails")]
 
@@ -28,12 +29,13 @@ type Outcome = std::result::Result<(), TestCaseError>;
 /// Entries of a list that may be shorter on the wire than in memory.
 const SMALL_ENTRIES: usize = 1 << 16;
 
-/// Memory for a message of so many bytes: what its lists take in memory, while the longest of them grows; and an error.
+/// Memory bound for a message of `bytes` bytes: its lists in memory, while the longest of them grows, and an
+/// error.
 fn bound(bytes: usize) -> usize {
     128 * bytes + 1024
 }
 
-/// Whatever the bytes are: an error, or a record that comes back from its own bytes.
+/// Any bytes give an error, or a record that survives encoding and decoding.
 fn decides<R: Record + PartialEq + Debug>(bytes: &[u8]) -> Outcome {
     let (decoded, most) = most_bytes(|| decode::<R>(bytes));
     prop_assert!(most <= bound(bytes.len()), "{} bytes of memory for {}", most, bytes.len());
@@ -59,7 +61,7 @@ fn all_decide(bytes: &[u8]) -> Outcome {
     decides::<Error>(bytes)
 }
 
-/// Bytes of any message that clients and servers send each other.
+/// The bytes of any message between clients and servers.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => messages::io_request().prop_map(|record| encode(&record)),
@@ -97,7 +99,7 @@ proptest! {
         bytes.resize(HEADER_BYTES, 0);
         let mut bytes: [u8; HEADER_BYTES] = bytes.try_into().unwrap();
         if is_signed {
-            // Else hardly any change comes past the checksum.
+            // Otherwise the checksum would reject almost every change.
             let sum = outcore_core::crc32c(&bytes[..44]);
             bytes[44..].copy_from_slice(&sum.to_le_bytes());
         }
@@ -110,7 +112,7 @@ proptest! {
 
 #[test]
 fn short_entries_of_a_long_list_are_refused_before_they_take_memory() {
-    // An answer of the manager that says "unused" of each of many handles: one byte for each.
+    // A reply of the manager that says "unused" for many handles: one byte for each.
     for (count, is_right) in [(SMALL_ENTRIES, true), (SMALL_ENTRIES + 1, false), (8 << 20, false)] {
         let mut bytes = vec![11];
         bytes.extend((count as u64).to_le_bytes());

@@ -1,4 +1,4 @@
-//! Small frames, which are sent by who has them: what of them the system does not take at once.
+//! Small frames sent by calling threads, and the parts that the system does not take immediately.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn data(number: u64) -> Vec<u8> {
 fn who_makes_calls_waits_for_no_server_and_all_of_them_arrive_whole() {
     let root = tempfile::tempdir().unwrap();
     for places in [vec![Address::Unix(root.path().join("io.sock"))], tcp(), tls()] {
-        // A server whose memory is used up takes nothing more.
+        // A server without free memory receives nothing more.
         let pool = Pool::with(&places, Config { memory_bytes: 100_000, ..config(Role::IoServer(SERVER)) });
         let one = Options { connections_per_address: 1, ..options() };
         let link = NetLink::connect(pool.manager.addresses(), one).unwrap();
@@ -72,7 +72,7 @@ fn who_takes_no_answers_gets_them_whole_later_and_stalls_nobody() {
             let header = Header { request: i + 1, settled: 1, ..Header::of(Kind::IoRequest, &control) };
             raw.send(&[&header.encode().unwrap()[..], &control].concat());
         }
-        // What the system does not take is left to the connection.
+        // The connection's thread sends the rest.
         std::thread::sleep(Duration::from_millis(100));
         let begun = Instant::now();
         (0..250).for_each(|i| assert_eq!(read(&link, i, 0, BYTES), data(i)));

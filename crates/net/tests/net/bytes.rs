@@ -1,4 +1,4 @@
-//! A client, and a server, made of bytes, which need not keep any rule.
+//! A client and a server made of raw bytes, which may violate the protocol.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use sha2::Sha256;
 use crate::pool::{KEY, SERVER, write_of};
 use crate::tls_peer;
 
-/// Bytes both ways, encrypted or not.
+/// A byte stream in both directions, encrypted or not.
 pub trait Stream: Read + Write {}
 
 impl<S: Read + Write> Stream for S {}
@@ -24,12 +24,13 @@ impl<S: Read + Write> Stream for S {}
 pub struct Raw {
     stream: Box<dyn Stream + Send>,
     tcp: TcpStream,
-    /// What both sides know of an encrypted connection: what the server's proof is bound to, and what the own one is.
+    /// The binding of an encrypted connection, to which the server's proof is bound, and the one for the own
+    /// proof.
     binding: Vec<u8>,
     own_binding: Vec<u8>,
 }
 
-/// As docs/protocol.md has it.
+/// A proof as in docs/protocol.md.
 fn proof(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
     parts.iter().for_each(|part| mac.update(part));
@@ -70,19 +71,19 @@ impl Raw {
         Self { stream: Box::new(stream), tcp, own_binding: binding.clone(), binding }
     }
 
-    /// With a proof that is bound to another connection.
+    /// Binds the own proof to another connection.
     pub fn bound_to(mut self, binding: &[u8]) -> Self {
         self.own_binding = binding.to_vec();
         self
     }
 
-    /// All that still comes.
+    /// Receives all remaining bytes.
     pub fn rest(&mut self) -> std::io::Result<Vec<u8>> {
         let mut rest = vec![];
         self.stream.read_to_end(&mut rest).map(|_| rest)
     }
 
-    /// Sends no more.
+    /// Ends the sending direction.
     pub fn shut(&self) {
         self.tcp.shutdown(Shutdown::Write).unwrap();
     }
@@ -105,7 +106,7 @@ impl Raw {
         (header, control)
     }
 
-    /// The payload of a frame whose header and control part have come, checked.
+    /// Receives and checks the payload of a frame, after its header and control part.
     pub fn receive_payload(&mut self, header: &Header) -> Vec<u8> {
         let mut payload = vec![0; header.payload_bytes as usize];
         self.stream.read_exact(&mut payload).unwrap();
@@ -124,7 +125,7 @@ impl Raw {
         }
     }
 
-    /// The refusal that comes next, and the end after it.
+    /// Receives a refusal, and then the end of the connection.
     pub fn refusal(&mut self) -> Error {
         let (header, control) = self.receive();
         assert_eq!(header.kind, Kind::Refused);
@@ -145,7 +146,7 @@ impl Raw {
         raw
     }
 
-    /// A user of that number, who has a key of its own.
+    /// A connection of a user with this id, who has a key of its own.
     pub fn user(address: &Address, uid: u32) -> Self {
         let mut raw = Self::new(address);
         raw.introduce_user(&format!("raw:{uid}:{uid}"), &KEY);
@@ -153,14 +154,15 @@ impl Raw {
         raw
     }
 
-    /// Says hello and proves it by `key`; the server's proof is checked against the right one.
+    /// Says hello and proves it with `key`; checks the server's proof with the pool's key.
     pub fn introduce(&mut self, client: u128, key: &[u8]) {
         let (name, nonce) = ("raw".into(), [5; 32]);
         let hello = Hello { client, nonce, key: KeyKind::Pool, name, uid: 1, gids: vec![1] };
         self.prove(&hello, &KEY, key);
     }
 
-    /// Says that it is user `NAME:UID:GID,GID...` and proves it by the key of this user, derived from the pool's `key`.
+    /// Claims to be user `NAME:UID:GID,GID...` and proves it with the user's key, derived from the pool's
+    /// `key`.
     pub fn introduce_user(&mut self, text: &str, key: &[u8]) {
         let parts: Vec<&str> = text.split(':').collect();
         let gids = parts[2].split(',').map(|gid| gid.parse().unwrap()).collect();
@@ -170,7 +172,7 @@ impl Raw {
         self.prove(&hello, &of_user(&KEY), &of_user(key));
     }
 
-    /// Says hello and proves it by `key`; the server's proof is to be by `expected`.
+    /// Says hello and proves it with `key`; checks the server's proof with `expected`.
     fn prove(&mut self, hello: &Hello, expected: &[u8], key: &[u8]) {
         let hello = encode(hello);
         self.send(&frame(Kind::Hello, &hello));
@@ -184,7 +186,8 @@ impl Raw {
     }
 }
 
-/// A server that proves itself by some key, and answers every request with an error before it reads the payload.
+/// A server that proves itself with any key, and answers every request with an error before it reads the
+/// payload.
 pub struct RawServer {
     pub address: Address,
     proofs: Arc<AtomicUsize>,
@@ -219,7 +222,7 @@ impl RawServer {
         server
     }
 
-    /// How many clients proved that they have the key.
+    /// Number of clients that proved that they have the key.
     pub fn proofs(&self) -> usize {
         self.proofs.load(Ordering::SeqCst)
     }

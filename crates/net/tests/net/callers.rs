@@ -1,4 +1,4 @@
-//! Callers of the manager who share a connection, and take each other's answers.
+//! Concurrent callers of the manager on one connection, which receive each other's answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -18,7 +18,7 @@ fn make_directory() -> ManagerRequest {
     ManagerRequest::MakeDirectory { path: "a".into(), mode: 0o755 }
 }
 
-/// What a caller asks for, by its number, and whether that is what it got.
+/// Sends a request that depends on `number`, and checks the answer.
 fn ask(link: &NetLink, number: usize) -> bool {
     match number % 3 {
         0 => matches!(link.manager(ManagerRequest::Servers), Ok(ManagerReply::Servers { .. })),
@@ -27,7 +27,7 @@ fn ask(link: &NetLink, number: usize) -> bool {
     }
 }
 
-/// Each of many callers gets its own answers, all of them.
+/// Each of many callers gets its own answers, and all of them.
 fn call_much(link: &Arc<NetLink>) {
     let (sender, receiver) = mpsc::channel();
     for number in 0..CALLERS {
@@ -66,7 +66,7 @@ fn a_connection_that_is_cut_costs_nobody_an_answer() {
             }
         })
     };
-    // On a fast machine all calls may be answered before much is cut.
+    // On a fast machine all calls may complete before the connection is cut.
     while proxy.accepted() <= 2 {
         call_much(&link);
     }

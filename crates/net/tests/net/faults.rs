@@ -1,4 +1,4 @@
-//! Connections that die, hang, or damage what they carry.
+//! Connections that die, hang, or damage bytes.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use crate::bytes::{Raw, frame, frame_of_write, numbered_write};
 use crate::pool::*;
 use crate::proxy::Proxy;
 
-/// A pool whose I/O server is reached through proxies only.
+/// Makes the pool's I/O server reachable through proxies only.
 fn behind(pool: &Pool, count: usize) -> Vec<Proxy> {
     let proxies: Vec<Proxy> = (0..count).map(|_| Proxy::new(&pool.server.addresses()[0])).collect();
     *pool.files.addresses.lock().unwrap() = proxies.iter().map(|p| p.address.to_string()).collect();
@@ -88,7 +88,7 @@ fn a_half_open_connection_is_given_up_and_its_calls_complete_on_another() {
             (0..20).map(|i| start(&link, write_of(1, i * 10, 10), region(&[i as u8; 10]))).collect();
         assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done));
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-        // What was held goes through at last, and must change nothing.
+        // The held bytes arrive at last, and must change nothing.
         assert_eq!(write(&link, 1, 0, &[0xAB; 200]), IoReply::Done);
         proxies[0].hold(false);
         thread::sleep(Duration::from_millis(300));
@@ -105,7 +105,7 @@ fn what_a_given_up_connection_holds_does_not_undo_later_writes() {
     write(&link, 1, 0, &[1; 10]);
     proxies[0].hold(true);
     let old = start(&link, write_of(1, 0, 10), region(&[2; 10]));
-    // The proxy accepts the new connection, but lets nothing through: so give the client another address.
+    // The proxy accepts the new connection but forwards nothing, so give the client another address.
     thread::sleep(Duration::from_millis(100));
     pool.files.addresses.lock().unwrap().push(straight);
     thread::sleep(Duration::from_millis(600));
@@ -170,7 +170,7 @@ fn a_server_that_comes_back_is_found_again() {
     }
 }
 
-/// A server that listens at the place of one before, as another run.
+/// Starts another run of a server, at the same addresses.
 fn again(files: &Arc<Files>, places: &[Address], run: u64) -> outcore_net::Listening {
     let config = Config { incarnation: Incarnation(run), ..config(Role::IoServer(SERVER)) };
     outcore_net::listen(places, Arc::new(Served(files.clone())), config).unwrap()
@@ -188,11 +188,11 @@ fn answers_say_which_run_of_a_server_they_are_of() {
     assert_eq!(wait(&large()).incarnation, Incarnation(7), "of all parts");
     let Pool { files, manager: _manager, server } = pool;
     server.stop();
-    // Sent to nobody yet: the next run does it, and says so.
+    // Not sent yet: the next run executes it, and says so.
     let call = small();
     let server = again(&files, &address, 8);
     assert_eq!(wait(&call).incarnation, Incarnation(8));
-    // Some parts of a large one are done by this run, the others by the next: no run has all of it.
+    // This run executes some parts of a large request, and the next run the others: no run has all of it.
     files.delay_us.store(100_000, Ordering::SeqCst);
     let before = files.writes.load(Ordering::SeqCst);
     let call = large();
@@ -249,7 +249,8 @@ fn a_slow_client_does_not_stall_others() {
         let patience = Duration::from_millis(700);
         let pool = Pool::with(&places, Config { memory_bytes, patience, ..config(Role::IoServer(SERVER)) });
         let frame = frame_of_write(1, 0, &[2; 100_000]);
-        // Three connections of one client that begin and do not go on; and one that announces and sends nothing.
+        // Three connections of one client that stop in the middle of a frame, and six that announce a payload
+        // and send none.
         let client = 99;
         let mut slow: Vec<Raw> =
             (0..3).map(|_| Raw::introduced_as(&pool.server.addresses()[0], client)).collect();
@@ -268,7 +269,7 @@ fn a_slow_client_does_not_stall_others() {
     }
 }
 
-/// Connections of one user, each of a client of its own, that announce large writes and send a byte now and then.
+/// Connections of one user, each of a different client, that announce large writes and send bytes slowly.
 #[test]
 fn who_sends_slowly_keeps_no_memory_for_which_others_wait() {
     for is_user in [true, false] {
@@ -286,7 +287,7 @@ fn who_sends_slowly_keeps_no_memory_for_which_others_wait() {
                 thread::spawn(move || {
                     raw.send(&frame[..announced + 1]);
                     began.send(()).unwrap();
-                    // Far more often than it is cut off for silence, and it never comes to the end.
+                    // Far too often to be disconnected for silence, and it never completes.
                     for byte in announced + 1..frame.len() - 1 {
                         thread::sleep(Duration::from_millis(20));
                         if is_over.load(Ordering::SeqCst) || raw.try_send(&frame[byte..=byte]).is_err() {
@@ -314,7 +315,7 @@ fn who_does_not_say_who_he_is_is_cut_off_however_slowly_he_goes_on() {
         let pool = Pool::with(&places, Config { patience, ..config(Role::IoServer(SERVER)) });
         let place = pool.server.addresses()[0].to_string();
         let (_, place) = place.split_once(':').unwrap();
-        // What begins as it should, and goes on a byte at a time: a frame, or a record of TLS.
+        // A correct start, one byte at a time: a frame, or a record of TLS.
         let mut start = frame(Kind::Hello, &[0; 60_000]);
         if matches!(places[0], Address::Tls(_)) {
             start = [&[22, 3, 1, 0x3F, 0xFF, 1, 0, 0x3F, 0xF0][..], &[0; 50_000]].concat();
@@ -344,7 +345,8 @@ fn mutations_of_the_manager_are_done_once() {
         sender.send(caller.manager(request)).unwrap();
     });
     thread::sleep(Duration::from_millis(150));
-    // The connection dies while the manager is at it; the request comes again over the next one.
+    // The connection dies while the manager works on the request; the client retries it on the next
+    // connection.
     proxy.cut();
     until("the client is back", || proxy.accepted() > 1);
     thread::sleep(Duration::from_millis(150));

@@ -1,4 +1,4 @@
-//! Who is let in, and what the others are told.
+//! Accepted clients, and the errors of refused ones.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -36,7 +36,7 @@ fn a_wrong_key_is_refused_clearly_by_both_sides() {
     let at = pool.manager.addresses()[0].to_string();
     assert!(error.message.contains("whose server answers there") && error.message.contains(&at), "{error}");
 
-    // And by the server, should the client not look.
+    // The server refuses too, if the client does not check.
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
     raw.introduce(1, &[1; 32]);
     let error = raw.refusal();
@@ -109,7 +109,7 @@ fn on_a_unix_socket_the_system_says_who_comes() {
     let caller = files.callers.lock().unwrap()[0].clone();
     assert_eq!((caller.uid, caller.gids), (User::own().uid, User::own().gids));
     assert!(caller.is_root, "who runs the server");
-    // A server without a key has nothing to check one with.
+    // A server without a key cannot check one.
     let error = NetLink::connect(&place, options()).err().unwrap();
     assert!(error.kind == ErrorKind::Denied && error.message.contains("no key"), "{error}");
     drop(server);
@@ -120,7 +120,7 @@ fn over_tcp_nobody_comes_without_a_key() {
     let pool = Pool::new(&tcp());
     let error = refused(&pool, Credentials::Peer);
     assert!(error.kind == ErrorKind::Denied && error.message.contains("need a key over TCP"), "{error}");
-    // And by the server, should the client not look.
+    // The server refuses too, if the client does not check.
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
     let (nonce, key, name) = ([5; 32], KeyKind::Peer, "raw".into());
     raw.send(&frame(Kind::Hello, &encode(&Hello { client: 1, nonce, key, name, uid: 0, gids: vec![0] })));
@@ -143,7 +143,7 @@ fn a_foreign_version_is_refused_clearly_by_both_sides() {
     let error = raw.refusal();
     assert!(error.message.contains("version 6") && error.message.contains("version 9"), "{error}");
 
-    // A server of another version answers in its own way, of which the first six bytes are known.
+    // A server of another version answers in its own format, of which only the first six bytes are known.
     let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let place = [Address::Tcp(foreign.local_addr().unwrap().to_string())];
     std::thread::spawn(move || {
@@ -180,7 +180,7 @@ fn a_2_to_the_63_length_and_noise_end_the_connection_and_nothing_else() {
         raw.send(noise);
         until("noise ends the connection", || raw.is_over());
     }
-    // A record that cannot be read is answered; the connection goes on.
+    // An unreadable record is answered, and the connection stays open.
     let mut raw = Raw::introduced(&pool.server.addresses()[0]);
     for _ in 0..2 {
         raw.send(&frame(Kind::IoRequest, &[1, 2, 3]));
@@ -203,7 +203,7 @@ fn a_stale_socket_is_taken_over_and_a_live_one_is_not() {
     first.stop();
 }
 
-/// Whoever has no key comes by the UNIX socket, though the TCP address of the same server says no first.
+/// A client without a key uses the UNIX socket, although the TCP address of the same server refuses first.
 #[test]
 fn one_address_that_refuses_does_not_stand_for_the_others() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! I/O servers that go on at another address, as the manager is told.
+//! I/O servers that resume at another address, which they report to the manager.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -16,14 +16,14 @@ use crate::proxy::Proxy;
 
 type Calls = Vec<mpsc::Receiver<Answer<outcore_memory::Region>>>;
 
-/// Starts the server of a pool elsewhere, and tells the manager.
+/// Starts the server of a pool at another address, and reports it to the manager.
 fn serve_again(pool: &Arc<Files>, places: &[Address]) -> Listening {
     let server = listen(places, Arc::new(Served(pool.clone())), config(Role::IoServer(SERVER))).unwrap();
     *pool.addresses.lock().unwrap() = server.addresses().iter().map(Address::to_string).collect();
     server
 }
 
-/// Writes under way, each to a file of its own.
+/// Writes in flight, each to its own file.
 fn writes(link: &NetLink) -> Calls {
     let data = |i: u64| region(&pattern(i as usize, 100_000));
     (0..8).map(|i| start(link, write_of(i, 0, 100_000), data(i))).collect()
@@ -36,7 +36,7 @@ fn check(link: &NetLink, calls: &Calls) {
     }
 }
 
-/// How often the manager was asked.
+/// Number of requests to the manager.
 fn asked(files: &Files) -> usize {
     files.callers.lock().unwrap().len()
 }
@@ -52,10 +52,10 @@ fn calls_go_on_where_a_server_has_moved_and_the_manager_is_asked_only_where_it_i
         let lost = Instant::now();
         server.stop();
         let calls = writes(&link);
-        // Nobody is there for some time.
+        // The server is down for some time.
         until("the manager is asked", || asked(&files) > 3);
         let times = asked(&files) as u32 - 1;
-        // 20 ms after the first time, and then twice as long each time.
+        // 20 ms after the first request, and then twice as long each time.
         let least = Duration::from_millis(20) * (2_u32.pow(times - 1) - 1);
         assert!(lost.elapsed() >= least, "{times} times in {:?}", lost.elapsed());
         let server = serve_again(&files, &places);
@@ -63,7 +63,7 @@ fn calls_go_on_where_a_server_has_moved_and_the_manager_is_asked_only_where_it_i
         let asked_then = asked(&files);
         check(&link, &writes(&link));
         assert_eq!(asked(&files), asked_then);
-        // And again.
+        // Move it again.
         server.stop();
         let calls = writes(&link);
         let _server = serve_again(&files, &places);
@@ -94,7 +94,7 @@ fn a_write_that_was_being_done_is_not_done_twice_over_another_address() {
 
 #[test]
 fn who_answers_in_the_place_of_a_server_that_has_moved_does_not_stand_for_it() {
-    // Of one link that has used the server, and one that has not.
+    // One link that has used the server, and one that has not.
     for is_used in [true, false] {
         let pool = Pool::new(&tcp());
         let link = pool.link();
@@ -137,7 +137,7 @@ fn a_program_that_is_no_server_does_not_stand_for_one_that_has_moved() {
         }
     });
     let calls = writes(&link);
-    // After the manager has said that the server is where it was.
+    // After the manager has confirmed the old address.
     until("it has answered", || asked(&files) > 2 && answered.load(Ordering::SeqCst) > 3);
     let _server = serve_again(&files, &tcp());
     check(&link, &calls);

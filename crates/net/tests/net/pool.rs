@@ -1,4 +1,4 @@
-//! A pool for tests: one process that is manager and I/O server, with files in memory.
+//! A pool for tests: one process is manager and I/O server, with files in memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use outcore_net::{
 pub const SERVER: ServerId = ServerId(3);
 pub const KEY: [u8; 32] = [9; 32];
 
-/// Files in memory. Requests are done on threads of their own, in whatever order.
+/// Files in memory. Each request runs on its own thread, in any order.
 #[derive(Default)]
 pub struct Files {
     files: Mutex<HashMap<Handle, Vec<u8>>>,
@@ -150,7 +150,7 @@ pub fn tls() -> Vec<Address> {
     vec!["tls:127.0.0.1:0".parse().unwrap()]
 }
 
-/// What is over a network is to work encrypted and not.
+/// All network tests run with and without encryption.
 pub fn networks() -> [Vec<Address>; 2] {
     [tcp(), tls()]
 }
@@ -164,7 +164,7 @@ impl Pool {
         Self::listening(&tcp(), places, of_server)
     }
 
-    /// Whose manager listens there.
+    /// A pool whose manager listens at `places`.
     pub fn with_manager_at(places: &[Address]) -> Self {
         Self::listening(places, &tcp(), config(Role::IoServer(SERVER)))
     }
@@ -226,14 +226,14 @@ pub fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// Starts a call; its answer comes out of the receiver.
+/// Starts a call; the receiver gets its answer.
 pub fn start(link: &NetLink, request: IoRequest, buffer: Region) -> mpsc::Receiver<Answer<Region>> {
     let (sender, receiver) = mpsc::channel();
     link.io(SERVER, request, buffer, Box::new(move |answer| sender.send(answer).unwrap_or(())));
     receiver
 }
 
-/// The answer, which must come.
+/// Waits for the answer, which must arrive.
 pub fn wait(receiver: &mpsc::Receiver<Answer<Region>>) -> Answer<Region> {
     receiver.recv_timeout(Duration::from_secs(30)).expect("an answer")
 }
@@ -259,7 +259,7 @@ pub fn failure(reply: IoReply) -> Error {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if is_so() {

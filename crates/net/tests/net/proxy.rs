@@ -1,4 +1,4 @@
-//! A wire between client and server that can be cut, held, and damaged.
+//! A proxy between client and server that can cut, hold and damage the connection.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,10 +12,10 @@ use outcore_net::Address;
 #[derive(Default)]
 struct Shared {
     streams: Mutex<Vec<TcpStream>>,
-    /// Nothing goes through, and nobody is told.
+    /// Whether the proxy forwards nothing, without ending connections.
     is_held: AtomicBool,
     is_over: AtomicBool,
-    /// Bytes until one of those that go to the server is changed, once.
+    /// Number of bytes until one byte on the way to the server is changed, once.
     damage_after: AtomicUsize,
     accepted: AtomicUsize,
 }
@@ -57,11 +57,11 @@ impl Proxy {
         proxy
     }
 
-    /// Ends all connections, and takes no more.
+    /// Ends all connections, and accepts no more.
     pub fn end(&self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         let (Address::Tcp(place) | Address::Tls(place)) = &self.address else { unreachable!() };
-        // So that it looks.
+        // Wake the accepting thread.
         drop(TcpStream::connect(place));
         self.cut();
     }
@@ -73,7 +73,7 @@ impl Proxy {
         }
     }
 
-    /// Holds whatever comes from now on.
+    /// Holds all bytes from now on.
     pub fn hold(&self, is_held: bool) {
         self.shared.is_held.store(is_held, Ordering::SeqCst);
     }

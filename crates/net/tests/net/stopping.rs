@@ -11,7 +11,7 @@ use outcore_net::{Caller, Handler, listen};
 use crate::bytes::{Raw, frame};
 use crate::pool::*;
 
-/// Answers nobody before the server stops.
+/// A handler that answers no request before the server stops.
 #[derive(Default)]
 struct Waits {
     waiting: Mutex<Vec<OnAnswer<Region>>>,

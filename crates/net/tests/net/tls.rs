@@ -1,4 +1,4 @@
-//! What is encrypted: the same as elsewhere, and nobody in between.
+//! Encrypted connections: the same behaviour as others, and protection against attackers in between.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use crate::proxy::Proxy;
 use crate::tls_peer;
 use crate::transfers::there_and_back;
 
-/// A manager that is reached encrypted, of the servers of another pool.
+/// A manager reachable through TLS, for the servers of another pool.
 fn encrypted_manager(pool: &Pool) -> Listening {
     listen(&tls(), Arc::new(Served(pool.files.clone())), config(Role::Manager)).unwrap()
 }
@@ -30,7 +30,7 @@ fn refused(places: &[Address], options: Options) -> Error {
     error
 }
 
-/// The same place, by another kind of address.
+/// The same place, with another kind of address.
 fn instead(address: &Address, scheme: &str) -> Vec<Address> {
     let text = address.to_string();
     let (_, place) = text.split_once(':').unwrap();
@@ -96,12 +96,13 @@ fn bytes_on_the_wire_are_not_those_of_the_payload() {
     }
 }
 
-/// Whoever has keys with both sides, and hands on what they say, gets neither a request nor a proof that serves.
+/// An attacker that negotiates keys with both sides and forwards their frames gets neither a request nor a
+/// valid proof.
 #[test]
 fn a_man_in_the_middle_is_refused() {
     let pool = Pool::new(&tls());
     let manager = encrypted_manager(&pool);
-    // One that only carries bytes is not noticed.
+    // A proxy that only forwards bytes works.
     let carrier = Proxy::new(&manager.addresses()[0]);
     assert!(NetLink::connect(std::slice::from_ref(&carrier.address), options()).is_ok());
 
@@ -116,11 +117,11 @@ fn a_man_in_the_middle_is_refused() {
 fn a_proof_is_bound_to_its_connection() {
     let pool = Pool::new(&tls());
     let place = &pool.server.addresses()[0];
-    // As docs/protocol.md has it.
+    // The protocol as in docs/protocol.md.
     let mut raw = Raw::introduced(place);
     raw.send(&frame_of_write(1, 0, b"by hand"));
     assert_eq!(decode::<IoReply>(&raw.receive().1), Ok(IoReply::Done));
-    // The server takes none that is bound to nothing, or to another connection.
+    // The server refuses a proof that is bound to nothing, or to another connection.
     for binding in [&b""[..], b"tls-exporter0123456789abcdef0123456789abcdef"] {
         let mut raw = Raw::new(place).bound_to(binding);
         raw.introduce(1, &KEY);
@@ -157,7 +158,7 @@ fn a_side_without_tls_is_told_so_at_once() {
     assert_eq!(error.kind, ErrorKind::Invalid);
     assert!(error.message.contains("this one is without; write tcp:"), "{error}");
 
-    // Nor is anything else that answers there taken for a server.
+    // Nor does the client accept another program at the address as a server.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = [Address::Tls(other.local_addr().unwrap().to_string())];
     thread::spawn(move || {
@@ -170,7 +171,7 @@ fn a_side_without_tls_is_told_so_at_once() {
     assert!(error.message.contains("encrypted connection was broken"), "{error}");
 }
 
-/// Who asks for an encrypted pool does not get one that is not.
+/// A client that requests an encrypted pool never uses an unencrypted one.
 #[test]
 fn who_came_encrypted_goes_nowhere_without() {
     let pool = Pool::new(&tcp());
@@ -206,14 +207,15 @@ fn a_connection_ends_with_the_sign_of_it() {
     let pool = Pool::new(&tls());
     let mut raw = Raw::introduced(&pool.server.addresses()[0]);
     pool.server.stop();
-    // Without it, what TLS reads at the end is an error.
+    // Without `close_notify`, TLS reports an error at the end.
     assert_eq!(raw.rest().unwrap(), b"");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Noise, and greetings with noise in them, end in an error or nothing, and others notice nothing.
+    /// Random bytes, and handshakes with random bytes in them, end in an error or silence, and do not affect
+    /// others.
     #[test]
     fn noise_at_the_port_harms_nobody(
         start in 0_usize..4,
@@ -260,7 +262,7 @@ proptest! {
     }
 }
 
-/// One for all cases.
+/// One pool for all cases.
 fn shared_pool() -> std::sync::MutexGuard<'static, Pool> {
     static POOL: Mutex<Option<&Mutex<Pool>>> = Mutex::new(None);
     let mut pool = POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -277,7 +279,7 @@ fn an_answer_that_comes_while_a_payload_is_stuck_is_taken() {
     assert_eq!(failure(write(&pool.link(), 1, 0, &data)).message, "not today");
 }
 
-/// Carries bytes, and keeps them.
+/// Forwards bytes, and records them.
 struct Tap {
     address: Address,
     seen: Arc<Mutex<Vec<u8>>>,
@@ -310,10 +312,10 @@ impl Tap {
     }
 }
 
-/// Has an encrypted connection with a client and one with the server, and hands on frames, in turn.
+/// Has one encrypted connection with a client and one with the server, and forwards frames alternately.
 struct Middle {
     address: Address,
-    /// That came from clients.
+    /// Frames received from clients.
     frames: Arc<AtomicUsize>,
 }
 

@@ -1,4 +1,4 @@
-//! Ends of encrypted connections, made here from docs/protocol.md: they bind proofs to whatever they like.
+//! Ends of encrypted connections, written from docs/protocol.md. They can bind proofs to any value.
 
 use std::io::{Error, Result};
 use std::net::TcpStream;
@@ -20,7 +20,8 @@ use rustls::{
 pub type Client = StreamOwned<ClientConnection, TcpStream>;
 pub type Server = StreamOwned<ServerConnection, TcpStream>;
 
-/// Records after which an end changes its keys, and asks the other to; elsewhere it is after 256 GiB.
+/// Number of records after which an end changes its keys and asks the peer to do so; in reality that is after
+/// 256 GiB.
 pub const RECORDS_BY_ONE_KEY: u64 = 20;
 
 fn provider() -> CryptoProvider {
@@ -31,7 +32,7 @@ fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites: vec![SupportedCipherSuite::Tls13(Box::leak(Box::new(suite)))], ..all }
 }
 
-/// A client that looks at nothing, and what its proofs must be bound to.
+/// A client that checks nothing, and the binding of its proofs.
 pub fn client(mut tcp: TcpStream) -> Result<(Client, Vec<u8>)> {
     let mut session = client_session()?;
     while session.is_handshaking() {
@@ -52,7 +53,7 @@ pub fn client_session() -> Result<ClientConnection> {
     ClientConnection::new(Arc::new(config), name).map_err(Error::other)
 }
 
-/// A server with a key that nobody knows, and what its proofs must be bound to.
+/// A server with a fresh key, and the binding of its proofs.
 pub fn server(mut tcp: TcpStream) -> Result<(Server, Vec<u8>)> {
     let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new());
     let made = made.map_err(|_| Error::other("no key could be made"))?;

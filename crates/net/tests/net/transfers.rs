@@ -1,4 +1,4 @@
-//! Bytes there and back, by one client and many.
+//! Bytes in both directions, with one client and many.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ fn memory_in_many_runs_is_sent_and_filled_where_it_is() {
     for places in networks() {
         let pool = Pool::new(&places);
         let link = pool.link();
-        // More runs than one call of the system takes.
+        // More runs than one system call takes.
         let block = Arc::new(Arena::new(64 << 10).allocate(40_000).unwrap());
         let segments: Vec<_> = (0..3000).map(|i| Segment { offset: 13 * i, bytes: 1 + i % 12 }).collect();
         let mut scattered = Region::new(block.clone(), segments.clone()).unwrap();
@@ -102,7 +102,7 @@ fn what_is_too_large_for_one_message_goes_as_several() {
         let data = pattern(2, 30 << 20);
         assert_eq!(write(&link, 1, 7, &data), IoReply::Done);
         assert_eq!(pool.files.writes.load(Ordering::SeqCst), 8, "messages of 4 MiB");
-        // Every second MiB, backwards.
+        // Every second MiB, in reverse.
         let part = |i: u64| Nested { offset: 7 + ((28 - 2 * i) << 20), run_bytes: 1 << 20, levels: vec![] };
         let regions = Regions::new((0..15).map(part).collect()).unwrap();
         let request = IoRequest::Read { target: target(1), grant: grant(), regions };
@@ -141,7 +141,7 @@ fn memory_is_free_when_the_answer_is_there() {
         let link = pool.link();
         let arena = Arena::new(1 << 20);
         for i in 0..200 {
-            // As much as there is: the next round fails if anything still holds it.
+            // The whole budget: the next round fails if anything still holds memory.
             let block = Arc::new(arena.allocate(1 << 20).unwrap());
             let (sender, receiver) = std::sync::mpsc::channel();
             let done = Box::new(move |answer: Answer<Region>| {
@@ -165,7 +165,7 @@ fn an_answer_that_comes_before_all_was_sent_waits_for_the_memory() {
         let bytes = 6 << 20;
         let arena = Arena::new(bytes);
         for _ in 0..5 {
-            // More than what lies in the sockets: the client still sends when it is answered.
+            // More than the sockets buffer: the client is still sending when the answer arrives.
             let block = Arc::new(arena.allocate(bytes).unwrap());
             let answer = call(&link, write_of(1, 0, bytes as u64), Region::whole(block));
             assert_eq!(failure(answer.reply).message, "not today");
@@ -232,7 +232,7 @@ fn long_lists_of_regions_are_bounded_too() {
         assert_eq!(list(10_000), IoReply::Done);
         assert_eq!(failure(list(20_000)).kind, ErrorKind::Budget);
         assert_eq!(list(10_000), IoReply::Done);
-        // Strides that describe more runs than anybody can walk.
+        // Strides that describe too many runs to walk.
         let level = Level { count: 1 << 20, step_bytes: 1 };
         let parts = vec![Nested { offset: 0, run_bytes: 1, levels: vec![level; 2] }];
         let regions = Regions::new(parts).unwrap();
@@ -257,7 +257,8 @@ fn what_describes_too_many_runs_goes_as_several() {
         assert_eq!(pool.files.writes.load(Ordering::SeqCst) - before, messages);
     }
     assert_eq!(read(&link, 1, 4 << 20, 2), [7, 0]);
-    // Who does not divide it is refused before anything is looked at: few bytes lie here, of however many runs.
+    // A client that does not split it is refused before the server walks the runs: few bytes lie here, of
+    // very many runs.
     let mut raw = Raw::introduced(&pool.server.addresses()[0]);
     let stripes = Stripes::new(65_536, 1 << 12).unwrap();
     let target = Target { stripes, ..target(1) };
