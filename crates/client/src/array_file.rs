@@ -203,8 +203,8 @@ impl ArrayFile {
         &self.grid
     }
 
-    /// The granularity of reads: the largest gap in bytes that a read includes (it is at most a quarter of a
-    /// buffer), and the block size in bytes to which a read through a buffer is rounded.
+    /// The granularity of reads in bytes: the largest gap that a read includes, and the block size to which a
+    /// read through a buffer is rounded. A read includes no gap over a quarter of a buffer.
     pub fn read_granularity(&self) -> (u64, u64) {
         (self.volume.preference().read_gap_bytes, self.align)
     }

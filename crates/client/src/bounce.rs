@@ -12,8 +12,8 @@ type Waiting = Box<dyn FnOnce(Result<Arc<Block>>) + Send>;
 /// At most `most` buffers of one size from an arena. If none is free, a request waits in a queue, without a
 /// thread.
 ///
-/// The pool keeps its buffers, since its arena is one call's budget. Only if many pools share the arena (see
-/// [`Arena::short_lived`]), it frees them as soon as no request waits.
+/// The pool keeps its buffers, since its arena is usually one call's budget. If many pools share the arena (see
+/// [`Arena::short_lived`]), the pool frees its buffers as soon as no request waits.
 pub(crate) struct BouncePool(Arc<Shared>);
 
 struct Shared {

@@ -24,7 +24,7 @@ pub(crate) struct PoolFile {
     pub(crate) writable: bool,
     /// The minimum length of the file.
     length: AtomicU64,
-    /// Number of losses of writes that the user of this file knows of.
+    /// Number of losses of writes that this open file has reported to its user.
     losses: AtomicU64,
     tracked: Mutex<Tracked>,
     rights: Mutex<Rights>,

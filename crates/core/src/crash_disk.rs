@@ -218,9 +218,9 @@ impl CrashDisk {
         }
     }
 
-    /// Simulates a failed sync of a file, as Linux behaves: reads see the written data until the power loss,
-    /// and the next sync does not report the data that this one lost (Rebello et al. 2020, *Can Applications
-    /// Recover from fsync Failures?*).
+    /// Simulates a failed sync of a file, as Linux behaves (Rebello et al. 2020, *Can Applications Recover from
+    /// fsync Failures?*). Reads see the written data until the power loss. The next sync does not report the
+    /// data that this one lost.
     pub fn fail_sync(&self, file: FileId, random: &mut Random) {
         if let Ok((node, _)) = self.node(file) {
             lock(&node).lose(random);

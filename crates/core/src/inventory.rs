@@ -16,8 +16,8 @@ pub struct ScrubPlace {
 pub struct DataFile {
     /// The file's handle.
     pub handle: Handle,
-    /// Length of the data file in bytes; `None` if it does not exist. A listing has such entries for handles of which only
-    /// other files exist, such as checksums.
+    /// Length of the data file in bytes; `None` if it does not exist. A listing has such entries for handles that only
+    /// have other files, such as checksums.
     pub length: Option<u64>,
 }
 

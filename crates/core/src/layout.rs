@@ -15,8 +15,8 @@ pub const MAX_STRIPE_COUNT: usize = 4096;
 
 /// The division of a file into stripe units, which its servers hold in round-robin order.
 ///
-/// Byte `o` is in unit `u = o / unit_bytes`, on entry `u % count` of the file's servers, at byte `u / count *
-/// unit_bytes + o % unit_bytes` of the data file there. If only the first `round_units` units are
+/// Byte `o` is in unit `u = o / unit_bytes`, on entry `u % count` of the file's servers, at byte
+/// `u / count * unit_bytes + o % unit_bytes` of the data file there. If only the first `round_units` units are
 /// distributed, the bytes after them are the *tail*. The tail lies contiguously on the last entry, after its
 /// units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

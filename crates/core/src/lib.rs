@@ -1,8 +1,8 @@
 //! The pure part of outcore: no I/O, no clock, no threads, no `unsafe`.
 //!
-//! This crate contains everything on which client, server and simulation must agree: errors, the chunk grid
-//! and the order of chunks in a shard, the plan that turns a box of an array into file requests, and the
-//! traits between the layers ([`Disk`], [`Volume`], [`Clock`], [`Buffer`]).
+//! Client, server and simulation share this crate. It contains the errors, the chunk grid, the order of chunks
+//! in a shard, and the plan that turns a box of an array into file requests. It also contains the traits
+//! between the layers ([`Disk`], [`Volume`], [`Clock`], [`Buffer`]).
 
 #![forbid(unsafe_code)]
 

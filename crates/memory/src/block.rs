@@ -53,8 +53,8 @@ impl Mapping {
         let lead = if huge { start.align_offset(HUGE_PAGE_BYTES) } else { 0 };
         let tail = mapped - bytes - lead;
         let begin = start.wrapping_byte_add(lead);
-        // SAFETY: `munmap` releases the two ends of the range just mapped, whole pages outside `begin..begin
-        // + bytes`; the advice changes no contents, and a failure of either call is harmless.
+        // SAFETY: `munmap` releases the two ends of the range just mapped, whole pages outside
+        // `begin..begin + bytes`; the advice changes no contents, and a failure of either call is harmless.
         unsafe {
             if lead > 0 {
                 libc::munmap(start, lead);

@@ -31,8 +31,8 @@ pub fn column_extremes(
 }
 
 /// Adds the absolute values of a column-major view to the sums of its rows and columns. With `trapezoid`, it
-/// adds only the elements on and below the diagonal that starts in the first row, and the diagonal to the
-/// column sums only.
+/// covers only the elements on and below the diagonal that starts in the first row, and adds the diagonal to
+/// the column sums only.
 #[pyfunction]
 pub fn add_sums(
     py: Python<'_>,

@@ -17,16 +17,16 @@ use crate::pool_file::{Client, PoolFile};
 use crate::volume::Volume;
 use outcored::EmbeddedLink;
 
-/// (whether it is a directory, owner, group, permission bits, times of the last write and of the last change
-/// of the record in nanoseconds, bytes of a stripe unit, number of distributed stripe units if there is a
-/// tail, numbers of the servers). For a directory the last three are 0, `None` and empty.
+/// (whether it is a directory, owner, group, permission bits, last write, last change of the record, bytes of a
+/// stripe unit, distributed stripe units, numbers of the servers). Times are in nanoseconds. The distributed
+/// stripe units are `None` without a tail. For a directory the last three are 0, `None` and empty.
 type Status = (bool, u32, u32, u32, u64, u64, u64, Option<u64>, Vec<u32>);
 
 /// (name, status, length in bytes, the reason why the length may be larger).
 type Listed = (String, Status, u64, Option<String>);
 
-/// A server's report: its number, free bytes, requests, bytes read and written, damaged blocks, whether it is
-/// writable; and the error if it does not answer.
+/// A server's report: number, free bytes, requests, bytes read and written, damaged blocks, whether it is
+/// writable, and the error if it does not answer.
 type Server = (u32, u64, u64, u64, u64, u64, bool, Option<String>);
 
 /// A pool of I/O servers.

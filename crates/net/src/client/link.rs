@@ -74,7 +74,8 @@ impl NetLink {
         self.pool
     }
 
-    /// Maximum payload of one request to a server. Before the first connection, this is an assumption.
+    /// Maximum payload of one request to a server. Before the first connection, the
+    /// protocol's maximum.
     pub fn payload_bytes(&self, server: ServerId) -> Result<u64> {
         self.places.peer(server).map(|peer| peer.payload_bytes.load(Ordering::Relaxed))
     }

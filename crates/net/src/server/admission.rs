@@ -100,7 +100,7 @@ impl State {
 }
 
 impl Admission {
-    /// An account of `limit` bytes. Each client holds at most `share` in more than one lease, and each user
+    /// An account of `limit` bytes. With more than one lease, a client holds at most `share` bytes, and a user
     /// at most half of `limit`.
     pub(crate) fn new(limit: usize, share: usize) -> Arc<Self> {
         Arc::new(Self { limit, share, user_share: limit / 2, state: Mutex::default() })

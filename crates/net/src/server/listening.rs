@@ -27,7 +27,7 @@ const MOST_CONNECTIONS: usize = 1024;
 /// Wait for the file descriptor of an idle connection that the server has ended.
 const TIME_TO_END: Duration = Duration::from_millis(10);
 
-/// One client holds at most this fraction of the memory, if it has more than one request.
+/// A client with more than one request holds at most the memory divided by this.
 const SHARE: usize = 4;
 
 /// Maximum time to send pending answers after the server was stopped.

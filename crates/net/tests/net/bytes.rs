@@ -146,7 +146,7 @@ impl Raw {
         raw
     }
 
-    /// A connection of a user with this id, who has a key of its own.
+    /// A connection of a user with this id and its own key.
     pub fn user(address: &Address, uid: u32) -> Self {
         let mut raw = Self::new(address);
         raw.introduce_user(&format!("raw:{uid}:{uid}"), &KEY);
