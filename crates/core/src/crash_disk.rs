@@ -207,8 +207,8 @@ pub struct CrashDisk {
 }
 
 impl CrashDisk {
-    /// Simulates a power loss and a restart. Every file is closed and every lock released. Of each write that
-    /// was not durable, `random` keeps all, nothing, or some sectors.
+    /// Simulates a power loss and a restart. Every file is closed and every lock released. For each pending
+    /// write, `random` decides whether all of it, nothing, or some sectors survive.
     pub fn crash(&self, random: &mut Random) {
         let mut state = lock(&self.state);
         state.open.clear();

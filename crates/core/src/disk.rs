@@ -101,7 +101,7 @@ pub enum Operation {
 pub struct Request<B> {
     /// The file.
     pub file: FileId,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// First byte in the file.
     pub offset: u64,

@@ -7,7 +7,7 @@ use crate::{Alignment, FileId, Hints, OnDone, OpenMode, Operation, Piece, Region
 pub struct VolumeRequest<B> {
     /// The file.
     pub file: FileId,
-    /// What to do. A `Sync` has no regions and an empty buffer.
+    /// The operation. A `Sync` has no regions and an empty buffer.
     pub operation: Operation,
     /// The bytes of the file; their number is the length of the buffer.
     pub regions: Regions,
