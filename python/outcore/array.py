@@ -42,14 +42,15 @@ from outcore.zarr_format import Metadata
 
 
 class Array(ArrayOperand):
-    """An array on disk, as `create_array` and `open_array` return it.
+    """An array on disk, as returned by `create_array` and `open_array`.
 
-    ``A[i0:i1, j0:j1]`` reads a box into a new NumPy array; assigning to it writes in place.
-    ``A @ x`` and ``x @ A`` multiply by blocks, and ``A.T`` is a transpose that reads nothing.
-    Indexing takes integers, slices with steps both ways, ``...``, and one list of integers or mask:
-    ``A[[1, 4, 7], :]``, ``A[mask]``. Several processes may write disjoint elements of one array;
-    nothing outside the assigned elements is touched. Pickled for another process, it is opened anew
-    there.
+    ``A[i0:i1, j0:j1]`` reads a box into a new NumPy array; an assignment writes in place.
+    ``A @ x`` and ``x @ A`` multiply block by block. ``A.T`` is a transpose that reads nothing.
+    An index may contain integers, slices with positive or negative steps, ``...``, and one list of
+    integers or one mask: ``A[[1, 4, 7], :]``, ``A[mask]``.
+    Several processes may write disjoint elements of one array. A write touches only the assigned
+    elements.
+    A pickled array contains its path and mode; the process that unpickles it opens the array again.
     """
 
     def __init__(
@@ -67,15 +68,15 @@ class Array(ArrayOperand):
         self._counting = threading.Lock()
         self._file: ArrayFile | None = self._open_for_indexing()
         self.collective_report: CollectiveReport | None = None
-        """What this process did in the last collective."""
+        """Report of this process's part in the last collective."""
         self.report: Report | CopyReport | None = None
-        """What the call did that made the array, and returned this object."""
+        """Report of the call that made the array and returned this object."""
 
     def __repr__(self) -> str:
         return f"<outcore.Array {self.path} {self.shape} {self.dtype} mode={self.mode!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path and the mode, so that another process opens the array for itself."""
+        """Pickle the path and the mode; the process that unpickles them opens the array again."""
         return open_array, (str(self.path), self.mode)
 
     @property
@@ -110,12 +111,12 @@ class Array(ArrayOperand):
 
     @property
     def T(self) -> "Array":  # noqa: N802  NumPy's name
-        """The transpose of a matrix, a `TransposedArray`; nothing is read. A vector is its own.
+        """The transpose of a matrix, as a `TransposedArray`; a vector itself. Nothing is read.
 
         Raises
         ------
         InvalidError
-            If it has more than two dimensions.
+            If the array has more than two dimensions.
         """
         if self.ndim > 2:
             raise InvalidError(
@@ -126,7 +127,7 @@ class Array(ArrayOperand):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the array was closed."""
         return self._file is None
 
     @property
@@ -148,7 +149,7 @@ class Array(ArrayOperand):
         trace: Trace | None = None,
         trace_number: int = 0,
     ) -> ArrayFile:
-        """Open the shard files for a call with a memory budget of its own."""
+        """Open the shard files for a call that has its own memory budget."""
         if writable:
             self.count_writing()
         return self._open_shards(arena, bounce_bytes, writable, trace, trace_number)
@@ -177,18 +178,18 @@ class Array(ArrayOperand):
             raise
 
     def _open_for_indexing(self) -> ArrayFile:
-        # It is counted when it is first written to.
+        # `count_writing` raises the generation at the first write.
         return self._open_shards(
             budget.indexing_arena, budget.INDEXING_BYTES // 4, self.mode == "r+"
         )
 
     def count_writing(self, *, elsewhere: bool = False) -> None:
-        """Count, once for each opening, that the array is written to; then it may be.
+        """Raise the array's generation before the first write through this object.
 
         Parameters
         ----------
         elsewhere
-            Another process has counted it since, for this one too.
+            Another process has already raised it, also on behalf of this process.
         """
         with self._counting:
             if not self._is_counted and not elsewhere:
@@ -231,14 +232,14 @@ class Array(ArrayOperand):
         for start, rows in growing.parts(self.metadata, box):
             file.write(start, box.step, source[box.flip][rows])
             if self.metadata.growing:
-                # Files that were written to stay open until they are synced.
+                # Written files stay open until they are synced.
                 file.submit_sync().wait()
 
     def _requests(self, file: ArrayFile) -> BoxRequests:
         return BoxRequests(file, self.metadata, self._place, self.count_writing)
 
     def chunk_boxes(self) -> Iterable[Box]:
-        """Yield the box of each chunk, in the order on disk as far as a loop can follow it."""
+        """Yield the box of each chunk, in the order on disk where nested loops can follow it."""
         m = self.metadata
         for at in in_disk_order(m.counts, m.chunk_order, m.chunks_per_block):
             yield tuple(
@@ -247,7 +248,7 @@ class Array(ArrayOperand):
             )
 
     def small_boxes(self, most_bytes: int) -> Iterable[Box]:
-        """Boxes of the chunks, cut along their slow dimensions where they are larger than this."""
+        """Yield the chunks' boxes; cut large ones along slow dimensions to at most `most_bytes`."""
         return small_boxes(
             self.chunk_boxes(), self.chunks, self.order, self.dtype.itemsize, most_bytes
         )
@@ -255,7 +256,7 @@ class Array(ArrayOperand):
     def stream(
         self, schedule: Iterable[Box] | None = None, *, memory: int | str | None = None
     ) -> BlockStream:
-        """Read blocks in a known order: ``for index, data in A.stream(schedule)``.
+        """Read blocks in a given order: ``for index, data in A.stream(schedule)``.
 
         Parameters
         ----------
@@ -263,17 +264,17 @@ class Array(ArrayOperand):
             Blocks to read, each a tuple of slices without steps; by default every chunk, in the
             order on disk.
         memory
-            Bytes for read-ahead and for the blocks in use; by default eight chunks' worth.
+            Budget in bytes for read-ahead and for the blocks in use; by default eight chunks.
 
         Returns
         -------
         BlockStream
-            An iterator of `Block` (index, data). Blocks are read ahead as far as memory allows; a
-            block's memory is used again once its last view is gone, so copy what you keep.
+            An iterator of `Block` (index, data). It reads ahead as far as memory allows. It reuses
+            a block's memory after the last view of the block is gone, so copy what you keep.
         """
         self._open()
         boxes = list(self.chunk_boxes() if schedule is None else map(self._checked_box, schedule))
-        # Read whole, a chunk takes its padding to a full page with it.
+        # A read of a whole chunk includes its padding to a full page.
         chunk_bytes = self.metadata.grid().slot_bytes
         default = max([chunk_bytes, *map(self._box_bytes, boxes)]) * 8
         memory_bytes = default if memory is None else budget.resolve(memory)
@@ -321,26 +322,26 @@ class Array(ArrayOperand):
         )
 
     def append(self, values: npt.ArrayLike) -> None:
-        """Append a step, or several, to an array made with ``growing=True``.
+        """Append one or more steps to an array made with ``growing=True``.
 
-        When it returns the step is durable, and counted: a crash before that leaves the array as it
-        was. Readers see it when they open the array, or `refresh` it.
+        When the call returns, the steps are durable and counted. A crash leaves only whole steps.
+        Readers see them when they open the array, or call `refresh`.
 
         Parameters
         ----------
         values
-            The elements of one step, of shape ``A.shape[1:]``, or of several, one after another.
+            The elements of one step, of shape ``A.shape[1:]``, or of several steps, stacked.
 
         Raises
         ------
         InvalidError
             If the array does not grow, or the values do not fit.
         ReadOnlyError
-            If it is open for reading.
+            If the array is open for reading.
         BusyError
-            If another call appends to it.
+            If another call is appending to the array.
         DiskFullError
-            If the disk has no room for the step; the array is as it was.
+            If the disk has no room for a step; earlier steps stay.
         """
         if not self.metadata.growing:
             raise InvalidError(
@@ -373,28 +374,28 @@ class Array(ArrayOperand):
         self.count_steps(at + 1)
 
     def count_steps(self, steps: int) -> None:
-        """Say on disk how many steps the array has; their files are there and durable."""
+        """Record the new number of steps on disk, after the files of these steps are durable."""
         write_metadata(self._place, growing.longer(self.metadata, steps))
         self.refresh()
 
     def refresh(self) -> "Array":
-        """Look again at what the array is: of one that grows, how many steps it has by now."""
+        """Reload the metadata, such as the number of steps of a growing array."""
         self._open()
         self.metadata = read_metadata(self._place)
         self._file = self._open_for_indexing()
         return self
 
-    # What has a module of its own is described there.
+    # These methods are documented in their own modules.
     blocks = block_array.blocks
     write_all = collective.write_all
     read_all = collective.read_all
 
     def flush(self) -> None:
-        """Return once everything written would survive power loss."""
+        """Return once all writes to the array would survive a power loss."""
         self._open().submit_sync().wait()
 
     def close(self) -> None:
-        """Let go of the files. Closing twice is harmless."""
+        """Release the files. A second call does nothing."""
         self._file = None
 
     def __enter__(self) -> "Array":
@@ -409,10 +410,10 @@ class Array(ArrayOperand):
         self.close()
 
     def mark(self, state: str | None, why: str = "", *, made: dict[str, Any] | None = None) -> None:
-        """Say on disk that the array is whole (`None`), ``"incomplete"`` or ``"consumed"``.
+        """Record on disk that the array is whole (`None`), ``"incomplete"`` or ``"consumed"``.
 
-        Steps that others have appended since it was opened stay counted. `made` identifies the call
-        that made it, for calls with ``if_exists="open"``.
+        Steps that others appended since this object was opened stay counted. `made` identifies the
+        call that made the array, for calls with ``if_exists="open"``.
         """
         newest = read_metadata(self._place) if self.metadata.growing else self.metadata
         write_metadata(self._place, dataclasses.replace(newest, state=state, why=why, made=made))
@@ -420,16 +421,16 @@ class Array(ArrayOperand):
 
 
 class TransposedArray(Array):
-    """The transpose of a matrix on disk, ``A.T``, to read; nothing is copied.
+    """A read-only transpose of a matrix on disk, ``A.T``; nothing is copied.
 
-    A matrix in order ``"F"`` is one in order ``"C"`` as its transpose, with shape and chunks
-    reversed. So solvers and products take it, and read what they read of a matrix that was stored
-    that way.
+    The transpose of a matrix in order ``"F"`` is a matrix in order ``"C"``, with shape and chunks
+    reversed. So solvers and products accept it, and read the same bytes as from a matrix that was
+    stored that way.
 
     Attributes
     ----------
     array
-        The matrix itself. Closing either closes both.
+        The matrix itself. Closing the transpose or the matrix closes both.
     """
 
     def __init__(self, array: Array) -> None:
@@ -463,12 +464,12 @@ class TransposedArray(Array):
             if not isinstance(only, tuple) and (mask := index_array(only)).ndim > 1:
                 return self._masked(mask)
         else:
-            select(key, self.shape)  # it names the dimensions as the caller counts them
+            select(key, self.shape)  # its errors name the dimensions of the transpose
         rows, columns = one_for_each(key, 2)
         return self.array[columns, rows].T
 
     def _masked(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Take elements in C order of the transpose: columns of the matrix, one after another."""
+        """Return elements in C order of the transpose: the columns of the matrix, in order."""
         found: npt.NDArray[Any] = self.array[mask.T]
         rows, columns = np.nonzero(mask)
         out = np.empty_like(found)
@@ -476,7 +477,7 @@ class TransposedArray(Array):
         return out
 
     def chunk_boxes(self) -> Iterable[Box]:
-        """Yield the box of each chunk, in the order of those of the matrix."""
+        """Yield the box of each chunk, in the order of the matrix's chunks."""
         return (box[::-1] for box in self.array.chunk_boxes())
 
     def info(self) -> Info:
@@ -510,7 +511,7 @@ def open_array(
     mode
         ``"r"`` to read, ``"r+"`` to read and write.
     allow_incomplete
-        Open even an array that a failed or killed call left half-written.
+        Open the array even if a failed or killed call left it half-written.
 
     Returns
     -------
@@ -519,16 +520,16 @@ def open_array(
     Raises
     ------
     InvalidError
-        For another mode, or an array that is not in outcore's own layout, perhaps since other
-        software wrote to it: `repack` rewrites that, `from_array` copies it.
+        For another mode, or an array that is not in outcore's own layout, perhaps because other
+        software wrote to it: `repack` rewrites it, `from_array` copies it.
     NotFoundError
-        If there is no array, or a shard file is missing.
+        If there is no array at `path`, or a shard file is missing.
     TruncatedError, CorruptError
         If a file is too short, or the metadata or a shard's index is damaged.
     IncompleteError
         If a failed or killed call left the array half-written.
     ConsumedError
-        If ``overwrite_a=True`` gave up its content.
+        If a call with ``overwrite_a=True`` consumed its content.
     """
     if mode not in ("r", "r+"):
         raise InvalidError(f"mode must be 'r' or 'r+', have {mode!r}; oc.create_array makes arrays")

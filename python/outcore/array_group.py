@@ -1,4 +1,4 @@
-"""Groups of arrays that a program writes again and again: steps to look at, states to go on."""
+"""Groups of arrays that a program writes repeatedly: time steps to view, checkpoints to resume."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -34,46 +34,46 @@ from outcore.zarr_format import Metadata
 
 
 class ArrayGroup(AbstractContextManager["ArrayGroup"]):
-    """Arrays that belong together, written by one call, at one time.
+    """Arrays that belong together; one call writes all of them at once.
 
-    `timestep` appends the arrays of one time to a Zarr group that xarray opens. `checkpoint` saves
-    what a program goes on from after a crash, and `restart` loads it.
+    `timestep` appends one step of each array to a Zarr group that xarray opens. `checkpoint` saves
+    the state from which a program resumes after a crash, and `restart` loads it.
 
     Parameters
     ----------
     path
-        Directory of the group. It is made, or opened if it is there.
+        Directory of the group. The call opens an existing group, or makes a new one.
     arrays
-        Names and `ArraySpec` of the arrays. Of a group that is there, shapes, types and names of
-        dimensions must be these; `None` takes it as it is.
+        Names and `ArraySpec` of the arrays. An existing group must have the same shapes, types and
+        dimension names; `None` accepts any.
     time
-        Name of the dimension along which the steps lie, and of the coordinate with their times.
+        Name of the dimension of the steps, and of the coordinate with their times.
     time_attributes
         Attributes of that coordinate, such as ``{"units": "s"}``.
     attributes
-        The user's attributes of the group, as of `create_array`.
+        The user's attributes of the group, as for `create_array`.
     keep
-        How many checkpoints are kept, the newest.
+        Number of checkpoints to keep; older ones are removed.
     comm
-        Communicator of the processes that write together, as mpi4py's; `None` for one alone. All
-        of them make the same calls, in the same order. Several processes that make a new group need
-        it here too, not only in the calls: else each of them makes its arrays, and they fail, or
-        one removes what another has made.
+        Communicator of the processes that write together, such as mpi4py's; `None` for a single
+        process. All ranks make the same calls, in the same order. To make a new group, several
+        processes must pass the communicator here too, not only to the calls. Otherwise each of them
+        makes the arrays, and they fail, or one removes the arrays of another.
     timeout
-        Seconds after which a rank that is waited for counts as lost, a second more for each 16 MiB
-        of the arrays while others read or write them by themselves. It needs a communicator that
-        does not block, as MPI's need not; others wait as long as they do.
+        Seconds until a rank that does not answer counts as lost, plus one second for each 16 MiB of
+        the arrays while ranks read or write without the others. It takes effect with a communicator
+        whose calls need not block, such as MPI's. Other communicators use their own timeout.
 
     Raises
     ------
     DiskError
-        Here and in all methods, if a rank is lost. The group cannot be used any more then.
+        Here and in all methods, if a rank is lost. The group is unusable from then on.
     ExistsError
-        If there is something else at `path`.
+        If `path` exists and is not a group.
     InvalidError
-        If the arrays cannot be in one group, or are not those of the group that is there.
+        If the arrays cannot form a group, or differ from those of the existing group.
     NotFoundError
-        If there is no group, and `arrays` are not given.
+        If there is no group, and `arrays` is `None`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
                     self._make(arrays, wanted, time, more)
                 return time_steps.read_group(self._place)
             except (CorruptError, ExistsError, InvalidError, NotFoundError) as error:
-                # Checkpoints need nothing of the time steps.
+                # Checkpoints do not depend on the time steps.
                 if not self.checkpoints():
                     raise
                 return error.kind, str(error)
@@ -121,7 +121,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
 
     @property
     def _disk(self) -> GroupOnDisk:
-        """What the group has on disk; raise what is wrong with its time steps."""
+        """The group on disk; raise the error that reading its time steps gave."""
         if isinstance(self._found, tuple):
             raise from_kind(*self._found)
         return self._found
@@ -178,7 +178,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         return f"<outcore.ArrayGroup {self.path} ({names}), {self._disk.steps} steps>"
 
     def __getitem__(self, name: str) -> Array:
-        """Open the time steps of an array, for reading."""
+        """Open the time steps of an array for reading."""
         if name not in self._disk.members():
             raise InvalidError(f"the group {self.path} has no array {name!r}; have {self.names}")
         return open_array(self._place.below(name).path)
@@ -195,7 +195,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
 
     @property
     def steps(self) -> int:
-        """How many time steps this group had when it was opened or last written to."""
+        """Number of time steps when this object opened the group or last wrote to it."""
         return self._disk.steps
 
     @property
@@ -213,36 +213,36 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     ) -> int:
         """Append a step of all arrays.
 
-        When it returns the step is durable. Stopped at any moment, it leaves the steps that were
-        there, or one more of all arrays.
+        When the call returns, the step is durable. If it is stopped, the group is unchanged or has
+        one more step of all arrays.
 
         Parameters
         ----------
         local
-            Names and elements of all arrays of the group; where the schema names boxes, a list of
-            arrays, one for each box of the rank.
+            Names and elements of all arrays of the group. For an array whose schema names boxes, a
+            list with one array for each box of the rank.
         time
-            The time, for a coordinate along the steps: of all of them, or of none. Of several
-            ranks that of the first counts.
+            Time of the step, for the coordinate along the steps. Either every step has a time, or
+            none has. With several ranks, the first rank's time is used.
         comm
-            Communicator, if it is another than the group's.
+            Communicator, if it differs from the group's.
         schema
-            How the arrays lie over the ranks, as of `Array.write_all`: one for all of them, or a
-            dictionary by their names.
+            Distribution of the arrays over the ranks, as for `Array.write_all`: one for all arrays,
+            or a dictionary by name.
 
         Returns
         -------
         int
-            Number of the step, from 0 on.
+            Number of the step, counted from 0.
 
         Raises
         ------
         InvalidError
-            If the arrays are not those of the group, or times are given for some steps only.
+            If the arrays are not those of the group, or only some steps have times.
         BusyError
-            If another call appends to the group.
+            If another call is appending to the group.
         DiskFullError
-            If the disk has no room for the step; the group is as it was.
+            If the disk has no room for the step; the group is unchanged.
         """
         ranks = self._ranks if comm is None else Ranks(comm, self._timeout_s)
 
@@ -261,13 +261,13 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     def _arrays(
         self, local: Mapping[str, Any], schemas: Mapping[str, Any], ranks: Ranks
     ) -> dict[str, Own]:
-        """Check what is to be written, and convert it to the types of the arrays."""
+        """Check the arrays to be written, and convert them to the group's types."""
         return self._converted(self._given(local, schemas, ranks))
 
     def _given(
         self, local: Mapping[str, Any], schemas: Mapping[str, Any], ranks: Ranks
     ) -> dict[str, Own]:
-        """Check what is to be written, but for its types; nothing is converted."""
+        """Check the names and shapes of the arrays to be written, without converting any."""
         need, is_named = sorted(self._disk.arrays), isinstance(local, Mapping)
         if not is_named or set(local) != set(need):
             have = sorted(map(str, local)) if is_named else type(local).__name__
@@ -342,48 +342,49 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         schema: Any = None,
         progress: ProgressLike = True,
     ) -> int | BackgroundCheckpoint:
-        """Save all arrays, for `restart` to go on from: wholly or, whatever happens, not at all.
+        """Save all arrays for `restart`, completely or not at all.
 
-        It is written beside the ones before, read back for the checksums of its chunks, and gets
-        its name when all of it is durable. Only then are older ones removed, but for the newest
-        that are kept, and what killed calls left. So there must be room on disk for one more.
+        The call writes the checkpoint beside the older ones, and reads it back for the checksums of
+        its chunks. Once all of it is durable, it gets its name. Only then does the call remove
+        older checkpoints beyond `keep`, and the remains of killed calls. So the disk needs room for
+        one more checkpoint.
 
         Parameters
         ----------
         local
-            As of `timestep`.
+            As for `timestep`.
         attributes
-            What else the program needs to resume, such as the number of its step; a copy is taken
-            before the call returns. Values may be text, bytes, numbers, `None`, NumPy scalars and
+            Further state that the program needs to resume, such as its step number; the call copies
+            it before it returns. Values may be text, bytes, numbers, `None`, NumPy scalars and
             arrays of numbers, text, bytes or dates, and tuples, lists and dictionaries of these;
             `restart` returns the same. The attributes of the first rank are kept.
         background
-            Copy the arrays, return, and write the copies while the program goes on. One is written
-            at a time: the next call waits for it.
+            Copy the arrays, return, and write the copies in a thread while the program computes.
+            One checkpoint is written at a time: the next call waits for it.
         memory
-            Budget in bytes of the copies, and of what is moved or read back at a time, on each
-            rank; by default half of what is available. Only in the background.
+            Budget in bytes on each rank for the copies and for transfers, including the read-back;
+            by default half of the available memory. Used only in the background.
         comm, schema
-            As of `timestep`.
+            As for `timestep`.
         progress
-            See `outcore.progress.ProgressLike`; a bar is shown by rank 0. In the background there
-            is no bar, and a function is called by the thread that writes.
+            See `outcore.progress.ProgressLike`; rank 0 shows the bar. In the background there is no
+            bar; the writing thread calls the function, if `progress` is one.
 
         Returns
         -------
         int or BackgroundCheckpoint
-            Number of the checkpoint; in the background, what to wait for it with.
+            Number of the checkpoint; in the background, an object that waits for the checkpoint.
 
         Raises
         ------
         BudgetError
-            If `memory` does not hold the copies. Nothing was written.
+            If `memory` does not hold the copies. Nothing has been written.
         InvalidError
             If the arrays are not those of the group, or attributes cannot be restored.
         BusyError
-            If another process writes a checkpoint of the group.
+            If another process is writing a checkpoint of the group.
         DiskFullError
-            If the disk has no room for it; the checkpoints before are as they were.
+            If the disk has no room for it; older checkpoints are unchanged.
         """
         ranks = self._ranks if comm is None else Ranks(comm, self._timeout_s)
         metadata = {name: growing.step_metadata(one) for name, one in self._disk.arrays.items()}
@@ -397,7 +398,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             if background:
                 is_collective = isinstance(self._place.path, PoolPath)
                 left = check_budget(given, metadata, memory, is_collective=is_collective)
-            # What is converted is a copy, so not before.
+            # Conversion copies; so convert only after the budget check.
             more = checkpoint_attributes(attributes)
             return more, schemas, self._converted(given), left
 
@@ -417,12 +418,12 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         return self._background
 
     def _writing(self, state: State, ranks: Ranks, progress: ProgressLike) -> Callable[[], int]:
-        """Bind all that a thread needs: it does not look at the group."""
+        """Bind all that the writing thread needs, so that it does not access the group."""
         where, keep, damaged = self._checkpoints, self._keep, self._damaged
         return lambda: checkpoints.write(where, state, keep, damaged, ranks, progress)
 
     def _ranks_beside(self, ranks: Ranks) -> Ranks:
-        """Duplicate a communicator, once: MPI has few thousand of them."""
+        """Duplicate a communicator once and keep the duplicate: MPI has only a few thousand."""
         for given, beside in self._beside:
             if given == ranks.given:
                 return beside
@@ -435,23 +436,23 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     ) -> Restart:
         """Load the newest whole checkpoint.
 
-        Every chunk is compared with its checksum. A warning names each damaged checkpoint, and the
-        one before it is used. It needs only the checkpoints: the time steps may be damaged, or
-        rewritten by other software.
+        The call compares every chunk with its checksum. A warning names each damaged checkpoint,
+        and the call then tries the one before. It reads only checkpoints: the time steps may be
+        damaged, or rewritten by other software.
 
         Parameters
         ----------
         comm, schema
-            As of `timestep`; they need not be those that the checkpoint was written with.
+            As for `timestep`; they may differ from those of the call that wrote the checkpoint.
         progress
-            See `outcore.progress.ProgressLike`; a bar is shown by rank 0.
+            See `outcore.progress.ProgressLike`; rank 0 shows the bar.
 
         Raises
         ------
         NotFoundError
-            If there is none: the program begins from the beginning.
+            If there is no checkpoint: the program starts from the beginning.
         CorruptError
-            If all are damaged.
+            If all checkpoints are damaged.
         """
         ranks = self._ranks if comm is None else Ranks(comm, self._timeout_s)
 
@@ -465,33 +466,33 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         return found
 
     def checkpoints(self) -> list[int]:
-        """List the numbers of the checkpoints there are, in increasing order."""
+        """List the numbers of the existing checkpoints, in increasing order."""
         return checkpoints.numbers(self._checkpoints)
 
     def _tell_background(self, ranks: Ranks) -> None:
-        """Raise what a checkpoint in the background failed with, if nobody was told.
+        """Raise the error of a finished background checkpoint, unless a call has raised it already.
 
-        If it is over on one rank, the others wait for theirs, which is over soon.
+        If the checkpoint has ended on one rank, the others wait for theirs, which end soon.
         """
         if ranks.any(self._background is not None and self._background.done()):
             ranks.each(self._end_background)
 
     def _end_background(self) -> None:
-        """Wait for the checkpoint in the background."""
+        """Wait for the background checkpoint, and raise its error unless it was raised already."""
         one = self._background
         if one is not None and not one.is_told:
             one.wait()
         self._background = None
 
     def close(self) -> None:
-        """End the use of the group, when a checkpoint in the background is over.
+        """Close the group, after its background checkpoint has ended.
 
-        Closing twice is harmless.
+        A second call does nothing.
 
         Raises
         ------
         OutcoreError
-            What that checkpoint failed with, if nobody was told.
+            The error of that checkpoint, unless a call has raised it already.
         """
         self._is_closed = True
         try:

@@ -1,4 +1,4 @@
-"""What is known of an array without reading its elements."""
+"""Facts about an array that need no read of its elements."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,23 +10,23 @@ from outcore.sizes import format_bytes
 
 @dataclass(frozen=True)
 class Info:
-    """What is known of an array without reading its elements. Sizes in bytes.
+    """Facts about an array that need no read of its elements. Sizes in bytes.
 
     Attributes
     ----------
     path, shape, dtype, chunks, order, chunk_order, dims, attributes
         As of `outcore.Array`; ``dtype`` is NumPy's name of the type.
     nbytes, file_bytes, shards
-        Of the elements; of the shard files as they are laid out; how many of these there are.
+        Size of the elements; size of the shard files, including padding; number of shard files.
     generation
-        How often the array was opened and written to; its making counts.
+        Number of times that the array was opened and written to, including its creation.
     state
         ``"whole"``, ``"incomplete"`` or ``"consumed"``.
     block, disk_schema
-        Elements of a block along each dimension, and how the blocks are distributed, of an array
+        Elements of a block along each dimension, and the distribution of the blocks, for an array
         with a disk schema; else `None`.
     placement
-        Which server has how much of an array in a pool; else `None`.
+        Share of each server, for an array in a pool; else `None`.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Metadata of arrays, and how often they were opened and written to: read and written."""
+"""Read and write the metadata and the generation of arrays."""
 
 import json
 import re
@@ -11,9 +11,9 @@ _GENERATION = "outcore.generation"
 
 
 def read_metadata(where: Place) -> Metadata:
-    """Read the metadata of an array of outcore's own layout, in whatever state it is.
+    """Read the metadata of an array in outcore's own layout, in any state.
 
-    Of a place that is transposed, this describes the transpose.
+    If `where` is transposed, the result describes the transpose.
     """
     try:
         text = where.volume.read_small(where.inside("zarr.json"))
@@ -30,7 +30,7 @@ def read_metadata(where: Place) -> Metadata:
 
 
 def _refuse_group(text: bytes, where: Place) -> None:
-    """Say of a group that it is one, and of factors what opens them."""
+    """Refuse a group, and name the call that opens factors."""
     document = json.loads(text)
     if document.get("node_type") != "group":
         return
@@ -57,7 +57,7 @@ def _no_array(where: Place) -> OutcoreError:
 
 
 def is_half_made(where: Place) -> bool:
-    """Whether there is what a killed call leaves of an array it made: all but ``zarr.json``."""
+    """Whether the directory is what a killed creation leaves: an array without ``zarr.json``."""
     try:
         names = {name for name, _, _ in where.names()}
     except OutcoreError:
@@ -72,7 +72,7 @@ def write_metadata(where: Place, metadata: Metadata) -> None:
 
 
 def read_generation(where: Place) -> int:
-    """Return how often the array was opened and written to."""
+    """Return the generation: how often the array was opened and written to."""
     try:
         text = where.volume.read_small(where.inside(_GENERATION)).strip()
     except NotFoundError:
@@ -86,6 +86,6 @@ def read_generation(where: Place) -> int:
 
 
 def bump_generation(where: Place) -> None:
-    """Note that the array will be written to, so that resuming on changed input is noticed."""
+    """Raise the generation before a write, so that a resumed call detects changed input."""
     number = str(read_generation(where) + 1).encode()
     where.replace_small(_GENERATION, number)

@@ -17,10 +17,10 @@ _BY_BLOCKS = ("float32", "float64", "complex64", "complex128")
 
 
 class ArrayOperand(ABC):
-    """An array on disk as NumPy uses it.
+    """An array on disk as an operand of NumPy functions.
 
-    ``A @ x`` and ``x @ A`` with an `x` in memory are computed by blocks, in the default budget of
-    `outcore.linalg.matmul`. Other functions of NumPy load the whole array.
+    ``A @ x`` and ``x @ A`` with an `x` in memory are computed block by block, within the default
+    budget of `outcore.linalg.matmul`. Other NumPy functions load the whole array.
     """
 
     @property
@@ -60,7 +60,7 @@ class ArrayOperand(ABC):
         """Read the whole array into memory; warn if it is larger than the default budget."""
         if copy is False:
             raise ValueError("an array on disk cannot become a NumPy array without a copy")
-        # Asking for the default budget takes half a millisecond.
+        # Computing the default budget takes half a millisecond.
         if self.nbytes > budget.LEAST_BYTES and self.nbytes > (have := budget.resolve(None)):
             warnings.warn(
                 f"need {format_bytes(self.nbytes)} to load all of {self!r}, the default budget is "
@@ -72,7 +72,7 @@ class ArrayOperand(ABC):
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """Multiply by blocks in `numpy.matmul`; load the array for anything else."""
+        """Multiply block by block for `numpy.matmul`; load the array for any other function."""
         if ufunc is np.matmul and method == "__call__" and not options:
             return product(*inputs)
         if any(isinstance(each, ArrayOperand) for each in options.get("out", ())):

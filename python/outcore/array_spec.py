@@ -1,4 +1,4 @@
-"""What the arrays of a group are: shape, type, names of dimensions, layout."""
+"""Specification of an array in a group: shape, type, dimension names, layout."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """An array of an `outcore.ArrayGroup`: what of it a time step or a checkpoint holds.
+    """An array of an `outcore.ArrayGroup`, as one time step or checkpoint contains it.
 
     Attributes
     ----------
     shape, dtype
-        Of the whole array, at one time.
+        Shape and type of the whole array in one step.
     dims
-        Names of its dimensions, without that of time; by default made of the array's name.
+        Names of its dimensions, without the time dimension; by default derived from the array's
+        name.
     chunks, order, chunk_order, disk_schema, memory_schema, mesh, attributes
-        As of `outcore.create_array`.
+        As for `outcore.create_array`.
     """
 
     shape: Sequence[int] | int
@@ -45,7 +46,7 @@ class ArraySpec:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def metadata(self, name: str, time: str) -> Metadata:
-        """Describe the array of its time steps, which has none yet."""
+        """Describe the array of time steps, which has no steps yet."""
         shape = _extents(self.shape)
         dims = self.dims or [f"{name}_{number}" for number in range(len(shape))]
         return array_metadata(
@@ -54,7 +55,7 @@ class ArraySpec:
         )  # fmt: skip
 
     def alone(self, where: Place, servers: int) -> Metadata:
-        """Describe the array by itself, as `create_array` would make it over so many servers."""
+        """Describe the array as `create_array` would make it on that many servers."""
         metadata = array_metadata(
             self.shape, self.dtype, self.chunks, self.order, self.chunk_order, self.dims,
             self.attributes,
@@ -62,19 +63,19 @@ class ArraySpec:
         return self.laid_out(where, metadata, servers)
 
     def laid_out(self, where: Place, metadata: Metadata, servers: int | None = None) -> Metadata:
-        """Lay an array of it out where it is to be; over so many servers, or all of a pool."""
+        """Add the disk layout at `where` to the metadata, for `servers` or the whole pool."""
         layout = DiskLayout(self.disk_schema, self.memory_schema, self.mesh)
         is_chosen = bool(self.chunks or self.chunk_order or self.order != "C")
         return layout.of(where, metadata, is_chosen=is_chosen, servers=servers)
 
 
 def group_metadata(specs: Mapping[str, ArraySpec], time: str) -> dict[str, Metadata]:
-    """Describe the arrays of a group, and check that they can be in one.
+    """Describe the arrays of a group, and check that they can form one.
 
     Raises
     ------
     InvalidError
-        If a name cannot be that of an array, or a dimension has two lengths.
+        If a name is not valid for an array, or a dimension has two lengths.
     """
     if not isinstance(specs, Mapping):
         raise InvalidError(
@@ -104,12 +105,12 @@ def group_metadata(specs: Mapping[str, ArraySpec], time: str) -> dict[str, Metad
 
 
 def _extents(shape: Any) -> tuple[Any, ...]:
-    """Take one number for a shape of one dimension."""
+    """Treat a single number as a one-dimensional shape."""
     return tuple(shape) if isinstance(shape, Iterable) else (shape,)
 
 
 def _check_name(name: object, what: str, *others: str) -> None:
-    """Refuse what cannot be the name of an array in a group's directory."""
+    """Refuse a name that an array in a group's directory cannot have."""
     is_name = isinstance(name, str) and name and "/" not in name and is_text(name)
     taken = (*others, CHECKPOINTS, "zarr.json")
     if not is_name or str(name).startswith((".", "__")) or name in taken:

@@ -1,4 +1,4 @@
-"""Whether an array is still what it was when what reads it began."""
+"""Detect whether an array has changed since a call began to read it."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,12 @@ from outcore.volumes import Place
 
 
 class Version(NamedTuple):
-    """What differs when an array has changed.
+    """Two numbers of which at least one changes when an array changes.
 
-    The generation counts openings that wrote. It stays when an array that was written to before,
-    and is still open, is written to again, and begins anew when the array is made anew; so the time
-    of the last write to its files, in nanoseconds, is looked at as well.
+    The generation counts openings that wrote. It does not change when a program writes again
+    through an array that it wrote to before and still has open. It restarts when the array is
+    created again. So the version also contains the time of the last write to the files, in
+    nanoseconds.
     """
 
     generation: int
@@ -20,19 +21,19 @@ class Version(NamedTuple):
 
 
 def version_of(source: Place) -> Version:
-    """Tell the version of an array. One whose files were given up was modified at 0."""
+    """Return the version of an array. If its files were removed, the modification time is 0."""
     volume = source.volume
     times = [volume.modified_ns(file) for file in _files(source) if volume.exists(file)]
     return Version(read_generation(source), max(times, default=0))
 
 
 def settle(source: Place) -> None:
-    """Make an array durable, and its version: both must be the same after a power loss.
+    """Make an array and its version durable: both must be the same after a power loss.
 
     Raises
     ------
     LostError
-        If some of what was written to it may be gone.
+        If some earlier writes to the array may be lost.
     """
     for file in _files(source):
         try:
@@ -40,7 +41,7 @@ def settle(source: Place) -> None:
         except LostError:
             raise
         except OutcoreError:
-            # Where the disk is read-only or a file is missing, there is nothing to make durable.
+            # On a read-only disk, or if a file is missing, there is nothing to make durable.
             continue
 
 

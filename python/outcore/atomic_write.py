@@ -1,7 +1,7 @@
-"""Shard files that are to replace an array's: below the array, until all of them do at once.
+"""Shard files that replace those of an array at once; until then they are stored below the array.
 
-They belong to whom those did, as if these had been written in place: owner, group, mode, extended
-attributes, and on how many servers they lie.
+They keep the rights of the replaced files, as if the write were in place: owner, group, mode,
+extended attributes, and the number of servers.
 """
 
 import contextlib
@@ -26,16 +26,16 @@ from outcore.volumes import Place
 from outcore.zarr_format import Metadata
 
 FRESH = re.compile(r"\.write_all-[0-9a-f]{8}")
-"""Below the array: a directory with the shard files of a collective that is atomic."""
+"""Name of a directory below the array, for the shard files of an atomic collective."""
 
 
 def make(where: Place, metadata: Metadata) -> Place:
-    """Make the files for an array, in a directory of theirs; what killed writes left is removed.
+    """Create the new files in a directory below the array; remove the files of killed writes.
 
     Raises
     ------
     DeniedError
-        If they cannot have the rights of those that they are to replace.
+        If the new files cannot get the rights of the old ones.
     """
     assert isinstance(where.path, PoolPath)
     for each in left(where):
@@ -48,7 +48,7 @@ def make(where: Place, metadata: Metadata) -> Place:
         ArrayFile.create(
             fresh.volume, fresh.name, grid, reserve=True, stripe_count=_stripe_count(where, grid)
         )
-        # Before there is anything in them to read.
+        # Set the rights before the files contain data.
         _keep_rights(fresh.path / key, where.path / key)
     except BaseException:
         with contextlib.suppress(OutcoreError):
@@ -58,12 +58,12 @@ def make(where: Place, metadata: Metadata) -> Place:
 
 
 def take_place(fresh: Place, where: Place, metadata: Metadata) -> None:
-    """Make the files those of the array, in one step.
+    """Replace the array's files by the new ones, in one step.
 
     Raises
     ------
     BusyError
-        If another call appends to the array, or has done so since.
+        If another call is appending to the array, or has appended to it since.
     """
     key = _replaced(metadata.grid())
     with contextlib.ExitStack() as stack:
@@ -72,21 +72,21 @@ def take_place(fresh: Place, where: Place, metadata: Metadata) -> None:
             _check_steps(where, metadata)
         assert isinstance(where.path, PoolPath)
         where.path.root.core.replace(fresh.inside(key), where.inside(key))
-    # It counts: what cannot be removed now is removed by the next.
+    # The write counts now. The next call removes what this one cannot.
     with contextlib.suppress(OutcoreError):
         fresh.volume.remove(fresh.name)
 
 
 def _replaced(grid: Grid) -> str:
-    """Name what is replaced: a file, or the directory of several, which is one name.
+    """Return the name to replace: the only shard file, or the directory of all shard files.
 
-    However many they are, no crash comes between.
+    It is a single name in both cases, so a crash cannot leave a mixture.
     """
     return grid.shard_key(0) if grid.shards == 1 else "c"
 
 
 def _stripe_count(where: Place, grid: Grid) -> int:
-    """Count the servers of the files that there are; the most of any if they differ."""
+    """Return the number of servers of the existing files; the largest if they differ."""
     assert isinstance(where.path, PoolPath)
     names = (where.inside(grid.shard_key(shard)) for shard in range(grid.shards))
     core = where.path.root.core
@@ -94,14 +94,15 @@ def _stripe_count(where: Place, grid: Grid) -> int:
 
 
 def _keep_rights(fresh: PoolPath, old: PoolPath) -> None:
-    """Give what is to replace a file or a directory, and what is in it, the rights of that.
+    """Give the new file or directory, and everything in it, the rights of the old one.
 
-    The owner is kept by who has the pool's key. Else it is who writes, and may read and write.
+    Only a client with the pool's key can keep the owner. Otherwise the writer becomes the owner,
+    and gets permission to read and write.
 
     Raises
     ------
     DeniedError
-        If it cannot have the group, and that matters.
+        If the new file cannot get the group, and the group's permissions differ from others'.
     """
     core = fresh.root.core
     had, have = (PoolStat.of(core.stat(path.inside), 0) for path in (old, fresh))
@@ -142,5 +143,5 @@ def _check_steps(where: Place, metadata: Metadata) -> None:
 
 
 def left(where: Place) -> list[Place]:
-    """Find what writes of an array left that were killed, or are under way."""
+    """List the directories of atomic writes that were killed or are in flight."""
     return [where.below(name) for name, _, _ in where.names() if FRESH.fullmatch(name)]

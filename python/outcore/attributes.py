@@ -1,9 +1,10 @@
 """The user's attributes of arrays, groups and checkpoints, as JSON that changes none of them.
 
-Other software reads the attributes of arrays and groups, so they are strict JSON, and what JSON
-would change is refused. NaN and infinities are kept where a source has them, as zarr-python does:
-xarray marks missing elements so. Those of checkpoints are for `restart`: there it is stored in a
-tagged form, an object whose only key is ``outcore``. ``docs/format.md`` lists the tags.
+Other software reads the attributes of arrays and groups. So they are strict JSON, and a value that
+JSON would change is refused. Copies keep a source's NaN and infinities, as zarr-python does,
+because xarray marks missing elements with NaN. Only `restart` reads the attributes of checkpoints.
+Values that JSON lacks are stored there in a tagged form: an object whose only key is ``outcore``.
+``docs/format.md`` lists the tags.
 """
 
 import base64
@@ -18,29 +19,30 @@ from outcore.errors import InvalidError
 
 _TAG = "outcore"
 _ARRAY_KINDS = "biufcMmSU"
-"""Kinds of NumPy types whose bytes are all that there is to an element."""
+"""Kinds of NumPy types whose elements consist of their bytes only."""
 
 _FIXES = {tuple: "a list", np.ndarray: "its tolist()"}
 
 
 def plain_attributes(given: Any) -> dict[str, Any]:
-    """Check attributes of an array or a group, and copy them.
+    """Check the attributes of an array or a group, and copy them.
 
-    A value is kept if it equals what JSON gives back. Real scalars of NumPy become the same numbers
-    of Python.
+    A value is kept if it equals what JSON returns. NumPy's real scalars become the same numbers in
+    Python.
 
     Raises
     ------
     InvalidError
-        If they are not by name, or JSON would change one of them.
+        If they are not a dictionary, or JSON would change one of them.
     """
     return _checked(given, _plain)
 
 
 def carried_attributes(given: Any) -> dict[str, Any]:
-    """Copy attributes that a source has: as `plain_attributes`, and with NaN and infinities.
+    """Copy a source's attributes as `plain_attributes` does, but keep NaN and infinities.
 
-    In ``zarr.json`` they are `NaN`, `Infinity` and `-Infinity`, which zarr-python writes and reads.
+    ``zarr.json`` then contains `NaN`, `Infinity` and `-Infinity`, which zarr-python writes and
+    reads.
 
     Raises
     ------
@@ -51,14 +53,14 @@ def carried_attributes(given: Any) -> dict[str, Any]:
 
 
 def checkpoint_attributes(given: Any) -> dict[str, Any]:
-    """Encode attributes of a checkpoint as JSON from which `restored` makes the same values again.
+    """Encode the attributes of a checkpoint as JSON that `restored` decodes to the same values.
 
     The result shares no object with the argument.
 
     Raises
     ------
     InvalidError
-        If they are not by name, or a value is of a type that cannot be restored.
+        If they are not a dictionary, or a value has a type that cannot be restored.
     """
     return _checked(given, _encoded)
 
@@ -87,7 +89,7 @@ def _checked(given: Any, encode: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str, *, is_finite: bool = True) -> Any:
-    """Check a value that JSON keeps, and copy it; numbers may have to be finite."""
+    """Check a value that JSON keeps, and copy it; refuse other numbers if `is_finite`."""
     if isinstance(value, np.bool_ | np.integer | np.floating):
         value = value.item()
     if value is None or isinstance(value, bool):
@@ -116,7 +118,7 @@ def _plain(value: Any, where: str, *, is_finite: bool = True) -> Any:
 
 
 def _encoded(value: Any, where: str) -> Any:
-    """Encode by the exact type: a subclass would come back as another type."""
+    """Encode by the exact type, because a subclass would be restored as its base type."""
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -176,7 +178,7 @@ def restored(value: Any) -> Any:
     Raises
     ------
     ValueError, KeyError or TypeError
-        If it is no such result.
+        If the value is not such a result.
     """
     if isinstance(value, list):
         return [restored(each) for each in value]

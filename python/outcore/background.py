@@ -1,4 +1,4 @@
-"""A checkpoint beside the program: copies, and a thread that writes them while it computes."""
+"""A checkpoint in the background: copies, and a thread that writes them while the program runs."""
 
 import contextlib
 import os
@@ -20,9 +20,10 @@ _NICENESS = 19
 
 
 class BackgroundCheckpoint:
-    """A checkpoint that is written while the program goes on.
+    """A checkpoint that a thread writes while the program continues.
 
-    What it fails with is raised by `wait`; if nobody waits, by the group's next call.
+    `wait` raises the error of a failed checkpoint. If the program does not call it, the group's
+    next call raises the error.
     """
 
     def __init__(self, write: Callable[[], int]) -> None:
@@ -35,7 +36,7 @@ class BackgroundCheckpoint:
         self._thread.start()
 
     def _run(self, write: Callable[[], int]) -> None:
-        # On Linux each thread has a priority of its own. The program's come first.
+        # On Linux each thread has its own priority; the program's threads go first.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
@@ -44,25 +45,25 @@ class BackgroundCheckpoint:
             self._error = error
 
     def done(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether the checkpoint has ended, successfully or not."""
         return not self._thread.is_alive()
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the checkpoint is durable; return its number.
 
-        Ctrl-C ends the wait, not the writing.
+        Ctrl-C ends the wait, but not the checkpoint.
 
         Parameters
         ----------
         timeout
-            Seconds to wait; by default as long as it takes.
+            Seconds to wait; by default without a limit.
 
         Raises
         ------
         TimeoutError
-            If it is being written then; it goes on.
+            If the checkpoint is still being written after `timeout`. Writing continues.
         OutcoreError
-            What it failed with: there is no such checkpoint, and the ones before are as they were.
+            If the checkpoint failed: it does not exist, and earlier ones are unchanged.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():
@@ -74,14 +75,14 @@ class BackgroundCheckpoint:
 
 
 def copies(own: Own, given: Any) -> Own:
-    """Copy what the program may change of what a rank has."""
+    """Copy those arrays of a rank that the program could still change."""
     if isinstance(own, list):
         return [_copy(one, its) for one, its in zip(own, given, strict=True)]
     return _copy(own, given)
 
 
 def _copy(array: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Copy what the program may change: not what was converted, which is a copy."""
+    """Copy an array that shares memory with the caller's; a converted one is already a copy."""
     is_shared = isinstance(given, np.ndarray) and np.may_share_memory(array, given)
     return array.copy(order="K") if is_shared or not isinstance(given, np.ndarray) else array
 
@@ -93,13 +94,13 @@ def check_budget(
     *,
     is_collective: bool,
 ) -> int | None:
-    """Refuse copies larger than the budget, by their shapes; return what collectives may take."""
+    """Refuse copies larger than the budget; return the budget left for collectives."""
     read_back = max(map(read_back_bytes, metadata.values()))
     copied = 0
     for name, own in given.items():
         elements_of = sum(each.size for each in (own if isinstance(own, list) else [own]))
         copied += elements_of * metadata[name].dtype.itemsize
-    # What was written is read back when it is no more on its way.
+    # The read-back starts after the collective has ended, so the larger of the two counts.
     beside = max(read_back, LEAST_MEMORY_BYTES) if is_collective else read_back
     need, have = copied + beside, budget.resolve(memory)
     if need > have:

@@ -1,4 +1,4 @@
-"""The BLAS on column-major views; `outcore.blas_calls` says what those are."""
+"""The BLAS on column-major views; `outcore.blas_calls` defines these views."""
 
 import ctypes
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-# Loading this makes OpenBLAS choose its kernels, for good.  The package has
-# called `blas_choice.choose` by then, which has a say in that.
+# This import makes OpenBLAS choose its kernels, permanently.  The package has
+# called `blas_choice.choose` before, which influences the choice.
 from scipy.linalg import cython_blas  # type: ignore[import-untyped, unused-ignore]
 
 from outcore.blas_calls import (
@@ -24,16 +24,16 @@ from outcore.blas_calls import (
 )
 
 MOST_HERK = 8192
-"""Order above which `Blas.herk` is made of smaller ones.
+"""Order above which `Blas.herk` splits the matrix.
 
 The threaded syrk and herk of OpenBLAS (seen in 0.3.30 with its AVX-512 kernels and two threads)
-write past their buffer from an order of about 16,000 on: the process dies. So does potrf, which
-calls them; no panel here is that wide.
+write past their buffer from an order of about 16,000 on, and the process crashes. So does potrf,
+which calls them; no panel here is that wide.
 """
 
 
 class Blas(Calls):
-    """Products of matrices, and triangular systems."""
+    """Matrix products and triangular solves."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         super().__init__(dtype)
@@ -63,12 +63,12 @@ class Blas(Calls):
         a, b : ndarray
             Factors.
         c : ndarray
-            Changed in place.  With ``beta=0`` what it held does not matter, not
-            even if that was not finite.
+            Changed in place.  With ``beta=0`` its former content is ignored, even
+            if it is not finite.
         alpha, beta : complex
             Factors; real for a real element type.
         trans_a, trans_b : {"N", "T", "C"}
-            What op is: nothing, the transpose, or the conjugate transpose.
+            The operation op: none, the transpose, or the conjugate transpose.
         """
         op_a = letter("trans_a", trans_a, "NTC")
         op_b = letter("trans_b", trans_b, "NTC")
@@ -105,23 +105,23 @@ class Blas(Calls):
     ) -> None:
         """Solve with a triangular matrix: ``op(t) @ x = alpha * b``, x over b.
 
-        With side ``"R"`` it is ``x @ op(t) = alpha * b``.  k**2 n flops for a
-        triangle of order k and a b with n other rows or columns.
+        With side ``"R"`` solve ``x @ op(t) = alpha * b``.  k**2 n flops for a
+        triangle of order k and a b whose other dimension is n.
 
         Parameters
         ----------
         t, b : ndarray
-            Square matrix, of which one triangle is read, and the right-hand
-            sides, overwritten with the solution.
+            Square matrix, of which one triangle is read; right-hand sides, which
+            the solution overwrites.
         side : {"L", "R"}
             Side of x on which the triangle stands.
         lower : bool
-            Whether it is the lower triangle, else the upper.
+            Whether to read the lower triangle, else the upper.
         trans, alpha
             As for `gemm`.
         unit : bool
             Take the diagonal as ones, without reading it.  Otherwise a zero on
-            it gives infinities or NaNs, and no error.
+            the diagonal gives infinities or NaNs, and no error.
         """
         self._triangular(self._trsm, t, b, side, lower, trans, unit, alpha)
 
@@ -138,7 +138,7 @@ class Blas(Calls):
     ) -> None:
         """Multiply with a triangular matrix: ``b = alpha * op(t) @ b``.
 
-        Parameters and flops as for `trsm`; with side ``"R"`` it is ``alpha * b @ op(t)``.
+        Parameters and flops as for `trsm`; with side ``"R"``, ``b = alpha * b @ op(t)``.
         """
         self._triangular(self._trmm, t, b, side, lower, trans, unit, alpha)
 
@@ -193,11 +193,11 @@ class Blas(Calls):
             n x k, or with `trans` k x n.
         c : ndarray
             n x n, of which one triangle is read and changed.  The imaginary parts of its diagonal
-            are taken as zero, and set so.
+            are taken as zero, and become zero.
         alpha, beta : float
             Factors.
         lower : bool
-            Whether it is the lower triangle, else the upper.
+            Whether to use the lower triangle, else the upper.
         trans : {"N", "C"}
             Whether op is the conjugate transpose.
         """
@@ -210,7 +210,7 @@ class Blas(Calls):
         if n > MOST_HERK:
             self._herk_in_halves(a, c, alpha, beta, lower=lower, trans=trans)
             return
-        # The factors are real for complex types too.
+        # The factors are real for complex types, too.
         times, plus = self.real(alpha), self.real(beta)
         if n == 0:
             return

@@ -1,10 +1,10 @@
-"""How the BLAS and LAPACK that SciPy has are called: without copies and the interpreter lock.
+"""Calls to SciPy's BLAS and LAPACK that copy nothing and release the interpreter lock.
 
 SciPy exports the BLAS and LAPACK it was built with as C function pointers, in
-``scipy.linalg.cython_blas`` and ``scipy.linalg.cython_lapack``.  They are
-called here through `ctypes`, which does two things the usual wrappers do not:
-an operand may be any column-major view, with the leading dimension its strides
-give it, and the interpreter lock is free while a call runs, so that other
+``scipy.linalg.cython_blas`` and ``scipy.linalg.cython_lapack``.  This module
+calls them through `ctypes`, which differs from the usual wrappers in two ways.
+An operand may be any column-major view, with the leading dimension that its
+strides give.  And the interpreter lock is free during a call, so that other
 threads can read and write files meanwhile.
 
 A *column-major view* is a two-dimensional array whose elements of one column
@@ -12,10 +12,10 @@ lie next to each other in memory, and whose columns lie at a constant distance
 of at least a column's length: any rectangle cut from a Fortran-ordered array.
 For a row-major array, pass its transpose ``x.T``.
 
-Operands are checked and never copied; one that does not fit raises
-`ValueError`.  That an output overlaps no other operand is not checked.
+The functions check their operands and never copy them; one that does not fit
+raises `ValueError`.  They do not check that an output overlaps no other operand.
 
-Flop counts are for real types; a complex operation counts as four.
+Flop counts are for real types; one complex operation counts as four flops.
 """
 
 import ctypes
@@ -35,8 +35,8 @@ LIMIT: Final = 2**31
 
 PREFIXES: Final = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
-# Every argument of a BLAS function is an address.  The characters are the same
-# few each time: they lie in one buffer, and their addresses in a table.
+# Every argument of a BLAS function is an address.  The option characters lie in
+# one buffer, and a table holds their addresses.
 _TEXT: Final = ctypes.create_string_buffer(b"NTCLRUM1IF")
 CHAR: Final = {chr(c): ctypes.addressof(_TEXT) + place for place, c in enumerate(_TEXT.value)}
 
@@ -44,8 +44,8 @@ Ints2: Final = ctypes.c_int * 2
 Ints4: Final = ctypes.c_int * 4
 Ints6: Final = ctypes.c_int * 6
 
-# Prototypes of our own: setting `argtypes` on `ctypes.pythonapi`'s functions
-# would change them for everyone in the process.
+# Own prototypes: setting `argtypes` on the functions of `ctypes.pythonapi` would
+# change them for the whole process.
 _GivesName = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
 _capsule_name = _GivesName(("PyCapsule_GetName", ctypes.pythonapi))
 _TakesName = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
@@ -53,12 +53,12 @@ _capsule_pointer = _TakesName(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
 def function(module: Any, name: str, signature: str, returns: Any = None) -> Callable[..., Any]:
-    """Make a C function that SciPy exports callable.
+    """Return a Python callable for a C function that SciPy exports.
 
     `signature` has a letter for each argument: ``c`` character, ``i`` 32-bit
-    integer, ``x`` floating-point number or numbers.  If SciPy declares the
-    function differently, as a build with 64-bit integers would, calling it
-    would corrupt memory: this raises `ImportError`.
+    integer, ``x`` floating-point number or numbers.  A build with 64-bit integers
+    declares its functions differently, and a call would corrupt memory.  For such
+    a declaration this function raises `ImportError`.
     """
     capsule = module.__pyx_capi__[name]
     declared = _capsule_name(capsule)
@@ -73,13 +73,13 @@ def function(module: Any, name: str, signature: str, returns: Any = None) -> Cal
 
 
 def address(x: Array) -> int:
-    """Address of the first element, in half the time of ``x.ctypes.data``."""
+    """Return the address of the first element, in half the time of ``x.ctypes.data``."""
     address: int = x.__array_interface__["data"][0]
     return address
 
 
 def letter(name: str, value: str, allowed: str) -> int:
-    """Address of the option's character, if it is one of those allowed."""
+    """Return the address of the option's character; refuse a value that is not allowed."""
     # `in` alone would let "" and "NT" pass.
     if len(value) != 1 or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
@@ -87,10 +87,10 @@ def letter(name: str, value: str, allowed: str) -> int:
 
 
 class Calls:
-    """What a class of BLAS or LAPACK functions for one element type has.
+    """Common base of the BLAS and LAPACK functions for one element type.
 
     A call costs two to six microseconds over the function's own time.
-    Instances hold no state of a call: any number of threads may use one.
+    Instances hold no state of a call, so any number of threads may share one.
     All matrices must have the element type `dtype`.
     """
 
@@ -102,7 +102,7 @@ class Calls:
         self.itemsize: Final = dtype.itemsize
         self.is_complex: Final = prefix in "cz"
         self.real: Final = real
-        # The usual factors, made once.
+        # The common factors, made once.
         self._factors: Final[dict[complex, Any]] = {
             value: self._factor(value) for value in (-1.0, 0.0, 1.0)
         }
@@ -116,12 +116,12 @@ class Calls:
         return self.real(value.real)
 
     def scalar(self, value: complex) -> Any:
-        """`_factor`, from the ready ones if `value` is among them."""
+        """Return the C scalar of `value`, from the prepared ones if it is among them."""
         ready = self._factors.get(value)
         return self._factor(value) if ready is None else ready
 
     def matrix(self, name: str, x: Array, output: bool) -> tuple[int, int, int]:
-        """Rows, columns and leading dimension of `x`, if it can be an operand."""
+        """Check that `x` can be an operand; return its rows, columns and leading dimension."""
         if not isinstance(x, np.ndarray):
             raise TypeError(f"{name} must be a NumPy array, not {type(x).__name__}")
         if x.dtype != self.dtype:
@@ -131,8 +131,8 @@ class Calls:
         rows, columns = x.shape
         leading = rows or 1
         if rows and columns:
-            # The distance along a dimension of length 1 means nothing, and
-            # NumPy leaves any value there; so each is looked at only where used.
+            # NumPy leaves any stride along a dimension of length 1; so check
+            # only those that are used.
             down, across = x.strides
             rest = 0
             if columns > 1:

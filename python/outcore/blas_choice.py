@@ -1,15 +1,15 @@
-"""Which BLAS SciPy runs on, and with which kernels.
+"""Choose and describe the BLAS that SciPy runs on, and its kernels.
 
-OpenBLAS picks its kernels once, while its library is being loaded, from the
-CPU it finds and from the environment variable ``OPENBLAS_CORETYPE``.  On AMD
+OpenBLAS picks its kernels once, while its library is loaded, from the
+processor and from the environment variable ``OPENBLAS_CORETYPE``.  On AMD
 processors with AVX-512 the right table is ``SkylakeX``: its double precision
 matrix product runs at about 1.7 times the rate of the ``Haswell`` table's.
-Releases up to 0.3.31 do not know every such processor by name, and decide by
-its features then, which on most computers ends at ``SkylakeX`` but not on all.
-`choose` takes the guess out of it, where that is safe.
+Releases up to 0.3.31 do not know every such processor by name.  They then
+decide by its features, which selects ``SkylakeX`` on most computers, but not
+on all.  `choose` sets the variable where that is safe.
 
-It has to run before SciPy's BLAS is loaded, so this module imports nothing
-that loads one, and the package imports it first.
+It must run before SciPy's BLAS is loaded.  So this module imports nothing
+that loads a BLAS, and the package imports this module first.
 """
 
 import contextlib
@@ -41,41 +41,41 @@ POLICY_VARIABLE = "OUTCORE_BLAS"
 AVX512_CORETYPE = "SkylakeX"
 
 SHORT_TIMEOUT = "18"
-"""OpenBLAS's idle threads spin for two to this power of clock ticks, 0.1 ms, and not 25 ms as they
-would, before they leave their core to others: to what moves blocks, and looks at them."""
+"""OpenBLAS's idle threads spin for 2 to this power clock ticks, 0.1 ms instead of 25 ms. Then they
+leave their core to other threads, which move blocks or look for invalid elements."""
 
-# The SkylakeX table is compiled with these four; a processor (or a hypervisor)
-# that lacks any of them would end in an illegal instruction.
+# The SkylakeX kernels use these four features.  On a processor (or hypervisor)
+# that lacks one of them, they would hit an illegal instruction.
 _NEEDED_FLAGS = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl"})
 
 # Later releases rewrite a forced table's block sizes on AMD hosts (OpenBLAS
-# issue 6021), and detect more processors: their own choice is the safer one.
+# issue 6021), and detect more processors: their own choice is safer.
 _NEWEST_FORCED = (0, 3, 31)
 
 
 @dataclass(frozen=True)
 class BlasChoice:
-    """What `choose` found, what it did, and why.
+    """Result of `choose`: what it found, its action, and the reason.
 
     Attributes
     ----------
     action : str
-        ``"set"`` if this process's ``OPENBLAS_CORETYPE`` was set here,
-        ``"kept"`` if it was left as it was.
+        ``"set"`` if `choose` set this process's ``OPENBLAS_CORETYPE``,
+        ``"kept"`` if it left the variable unchanged.
     coretype : str or None
         The variable's value afterwards; None if it is not set.
     reason : str
-        One sentence, for a person.
+        The reason, as one sentence for the user.
     hint : str
-        What a person could change to run faster; empty if nothing.
+        A change that would make the program faster; empty if there is none.
     vendor, model : str
         The processor, as ``/proc/cpuinfo`` names it; empty where unknown.
     avx512 : bool
-        Whether the processor has all that the AVX-512 kernels use.
+        Whether the processor has all features that the AVX-512 kernels use.
     already_loaded : str or None
         SciPy's BLAS library, if it was loaded before the choice was made.
     version : str or None
-        Version of the OpenBLAS that SciPy was built with, if it says so.
+        Version of the OpenBLAS that SciPy was built with, if SciPy records it.
     """
 
     action: str
@@ -91,22 +91,22 @@ class BlasChoice:
 
 @dataclass(frozen=True)
 class BlasReport:
-    """The BLAS that SciPy has loaded, as it describes itself.
+    """The BLAS that SciPy has loaded, according to its own description.
 
     Attributes
     ----------
     library : str
         Kind of library: ``"openblas"``, ``"mkl"``, ``"blis"``...
     path : str
-        The file it was loaded from.
+        The file of the library.
     version : str or None
         Its version.
     architecture : str or None
         The kernel table in use, such as ``"SkylakeX"``.
     threads : int
-        Threads it would use for its next call.
+        Number of threads of its next call.
     threading : str or None
-        How it makes threads, such as ``"pthreads"`` or ``"openmp"``.
+        Its threading layer, such as ``"pthreads"`` or ``"openmp"``.
     """
 
     library: str
@@ -118,7 +118,7 @@ class BlasReport:
 
 
 def _read_cpu() -> tuple[str, str, frozenset[str]]:
-    """Vendor, model name and feature flags of the first processor listed."""
+    """Return vendor, model name and feature flags of the first processor listed."""
     found: dict[str, str] = {}
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:
@@ -133,11 +133,10 @@ def _read_cpu() -> tuple[str, str, frozenset[str]]:
 def _may_be_scipys(path: str) -> bool:
     """Whether SciPy could be using the library at `path`.
 
-    Wheels carry libraries of their own in ``<package>.libs`` (or ``.dylibs``
-    inside the package), which no other package uses.  NumPy's wheel has such a
-    copy of OpenBLAS with nearly the name of SciPy's, so the folder decides and
-    not the file's name.  A library elsewhere belongs to the system, and may
-    serve SciPy too.
+    Wheels carry their own libraries in ``<package>.libs`` (or ``.dylibs`` inside
+    the package), which no other package uses.  NumPy's wheel has such a copy of
+    OpenBLAS with nearly the same name as SciPy's, so the folder decides, not the
+    file name.  A library elsewhere belongs to the system, and may serve SciPy too.
     """
     folder = Path(path).parent
     if folder.name.endswith(".libs"):
@@ -148,10 +147,10 @@ def _may_be_scipys(path: str) -> bool:
 
 
 def _loaded_openblas() -> str | None:
-    """Path of an OpenBLAS this process has mapped that may be SciPy's."""
+    """Return the path of a mapped OpenBLAS that may be SciPy's."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            # address perms offset device inode path; the path may hold spaces
+            # address perms offset device inode path; the path may contain spaces
             fields = line.rstrip("\n").split(maxsplit=5)
             if len(fields) < 6 or "openblas" not in os.path.basename(fields[5]):
                 continue
@@ -161,7 +160,7 @@ def _loaded_openblas() -> str | None:
 
 
 def _built_with() -> str | None:
-    """OpenBLAS version in SciPy's build record, read without importing SciPy."""
+    """Return the OpenBLAS version in SciPy's build record, without importing SciPy."""
     spec = importlib.util.find_spec("scipy")
     if spec is None or spec.origin is None:
         return None
@@ -177,12 +176,12 @@ def _built_with() -> str | None:
 
 
 def _is_kept() -> bool:
-    """Whether no variable is to be changed."""
+    """Whether the user forbids changes of the environment."""
     return os.environ.get(POLICY_VARIABLE, "").strip().lower() == "keep"
 
 
 def _decide() -> BlasChoice:
-    """`choose`, without its promise not to raise."""
+    """Do what `choose` does, but let exceptions pass."""
     before = os.environ.get(CORETYPE_VARIABLE) or None
     vendor, model, flags = _read_cpu()
     avx512 = flags >= _NEEDED_FLAGS
@@ -226,28 +225,29 @@ def _decide() -> BlasChoice:
 def choose() -> BlasChoice:
     """Set ``OPENBLAS_CORETYPE`` for this process where that is safe and useful.
 
-    And ``OPENBLAS_THREAD_TIMEOUT``, if it has no value yet.
+    Also set ``OPENBLAS_THREAD_TIMEOUT`` if it has no value yet and ``OUTCORE_BLAS`` is not
+    ``keep``.
 
-    It is set only on an AMD processor with AVX-512 (F, DQ, BW and VL), if it
-    has no value yet, SciPy's BLAS is not loaded yet, SciPy was built with an
-    OpenBLAS from before 0.3.32, and ``OUTCORE_BLAS`` is not ``keep``.  Processes
-    started later inherit it, and a NumPy imported later obeys it too.
+    `choose` sets the core type only on an AMD processor with AVX-512 (F, DQ, BW
+    and VL), if the variable has no value yet, SciPy's BLAS is not loaded yet, SciPy
+    was built with an OpenBLAS before 0.3.32, and ``OUTCORE_BLAS`` is not ``keep``.
+    Child processes inherit it, and it also applies to a NumPy imported later.
 
     Returns
     -------
     BlasChoice
-        What was found and done.  The first call decides; later calls return
+        The finding and the action.  The first call decides; later calls return
         the same object.
 
     Notes
     -----
-    Never raises: a computer on which this fails works as it did before.
+    Never raises: where it fails, SciPy works as without it.
     """
     if not _is_kept():
         os.environ.setdefault(TIMEOUT_VARIABLE, SHORT_TIMEOUT)
     try:
         return _decide()
-    except Exception as error:  # whatever it is, it must not stop the import
+    except Exception as error:  # no error may stop the import
         return BlasChoice(
             "kept",
             os.environ.get(CORETYPE_VARIABLE) or None,
@@ -258,26 +258,26 @@ def choose() -> BlasChoice:
 @functools.cache
 def _controller() -> Any | None:
     """Find the threadpoolctl controller of SciPy's BLAS, if there is one."""
-    # Here and not at the top, because this import loads SciPy's BLAS, after
-    # which `choose` has nothing left to choose.
+    # Imported here, not at the top: it loads SciPy's BLAS, and `choose` must run
+    # before that.
     importlib.import_module("scipy.linalg.cython_blas")
     found = [
         library
         for library in threadpoolctl.ThreadpoolController().lib_controllers
         if library.user_api == "blas" and _may_be_scipys(library.filepath)
     ]
-    # SciPy's own copy first, then one of the system's.
+    # SciPy's own copy first, then a system library.
     found.sort(key=lambda library: "scipy" not in Path(library.filepath).parent.name)
     return found[0] if found else None
 
 
 def scipy_blas() -> BlasReport | None:
-    """Describe the BLAS that SciPy uses, loading it if need be.
+    """Describe the BLAS that SciPy uses; load it if necessary.
 
     Returns
     -------
     BlasReport or None
-        None if it is one that cannot be asked, such as the reference BLAS.
+        None if the library cannot be queried, such as the reference BLAS.
     """
     library = _controller()
     if library is None:
@@ -294,9 +294,9 @@ def scipy_blas() -> BlasReport | None:
 
 
 def in_use() -> tuple[str, int]:
-    """Name SciPy's BLAS with its version and kernels, and tell how many threads it has now.
+    """Return the name of SciPy's BLAS, with version and kernels, and its current thread count.
 
-    One that says nothing of itself is ``"unknown"`` and counts as one thread.
+    A library that does not describe itself is ``"unknown"`` and counts as one thread.
     """
     found = scipy_blas()
     if found is None:
@@ -306,9 +306,9 @@ def in_use() -> tuple[str, int]:
 
 
 def set_threads(count: int) -> int | None:
-    """Set how many threads SciPy's BLAS uses, for the whole process.
+    """Set the number of threads of SciPy's BLAS, for the whole process.
 
-    NumPy's copy of the library, if it has its own, is left alone.
+    A separate copy of the library in NumPy keeps its number.
 
     Parameters
     ----------
@@ -318,8 +318,8 @@ def set_threads(count: int) -> int | None:
     Returns
     -------
     int or None
-        The number before; None if SciPy's BLAS cannot be controlled, or not by
-        this thread, and nothing was changed.
+        The number before; None if SciPy's BLAS cannot be controlled, or not from
+        this thread, and the number is unchanged.
     """
     if count < 1:
         raise ValueError(f"the number of BLAS threads must be at least 1, not {count}")
@@ -328,13 +328,13 @@ def set_threads(count: int) -> int | None:
         return None
     before = int(library.num_threads)
     library.set_num_threads(count)
-    # Newer threadpoolctl lets only the first thread that did it do it again.
+    # Newer threadpoolctl lets only the thread that first set the number set it again.
     return before if int(library.num_threads) == count else None
 
 
 @dataclass(eq=False)
 class _Wish:
-    """A number of threads that a block wants, which has not ended yet."""
+    """The number of threads of one `threads` block that has not ended yet."""
 
     count: int
 
@@ -348,9 +348,9 @@ _wishes_lock = threading.Lock()
 def threads(count: int | None) -> Iterator[None]:
     """Run a block with `count` threads in SciPy's BLAS, then restore the number.
 
-    The number belongs to the process and not to the calling thread: two
-    threads that use this at once see each other's number, the later one's.
-    Whichever of them ends last, the number from before both is restored.
+    The number belongs to the process, not to the calling thread: with two
+    concurrent blocks, both run with the number set last.  Whichever ends last,
+    the number from before both is restored.
 
     Parameters
     ----------

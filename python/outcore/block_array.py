@@ -1,4 +1,4 @@
-"""The superblocks of an array on disk, and the method of `outcore.Array` that opens them."""
+"""The superblocks of an array on disk, and the method `Array.blocks` that opens them."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from outcore.array import Array
 
 _PIECE_BYTES = 4 << 20
-"""An array file moves at most so much by one transfer."""
+"""An array file moves at most this many bytes in one transfer."""
 
 _LEAST_BOUNCE_BYTES = 16 << 10
-"""With so little it moves what is not aligned on disk, if slowly."""
+"""Smallest bounce memory for transfers that are not aligned on disk; they are slow with it."""
 
 
 class _Tickets:
-    """The parts of one request."""
+    """The transfers of one request, as one claim."""
 
     def __init__(self, tickets: Iterable[Ticket]) -> None:
         self._tickets = list(tickets)
 
     def done(self) -> bool:
-        """Whether all parts are done."""
+        """Whether all transfers are done."""
         return all(ticket.done() for ticket in self._tickets)
 
     def wait(self) -> None:
-        """Wait for all parts, then raise the first error."""
+        """Wait for all transfers, then raise the first error."""
         errors = []
         for ticket in self._tickets:
             try:
@@ -51,7 +51,7 @@ class ArrayStore:
 
     @property
     def arrangement(self) -> Arrangement:
-        """Where blocks lie in the array and in a buffer."""
+        """Positions of blocks in the array and in a buffer."""
         return self._arrangement
 
     def read(self, superblock: Coordinates, memory: Memory) -> Claim:
@@ -65,11 +65,11 @@ class ArrayStore:
         return _Tickets(self._file.submit_write(at, self._steps, part) for at, part in parts)
 
     def sync(self) -> Claim:
-        """Start making what was written durable."""
+        """Start making all earlier writes durable."""
         return self._file.submit_sync()
 
     def close(self) -> None:
-        """Do nothing: the files are closed when nobody refers to them."""
+        """Do nothing: the files close with their last reference."""
 
 
 def blocks(
@@ -90,30 +90,31 @@ def blocks(
     block
         Elements of a block along each dimension; by default those of a chunk, which is fastest.
     superblock
-        Blocks of a superblock along each dimension, 1 by default: what is read at once.
+        Blocks of a superblock along each dimension, by default 1. One request reads a whole
+        superblock.
     buffers
-        How many superblocks are kept. The least recently used one goes first. With one there
-        is no read-ahead; who writes, or holds views, while reading ahead wants three.
+        Number of superblocks to keep. The least recently used one is evicted first. With one buffer
+        there is no read-ahead. To write or hold views during read-ahead, use three.
     pin
-        Superblocks that are never evicted once they were read: see `Blocks.pin`.
+        Superblocks that are never evicted once they are read: see `Blocks.pin`.
     memory
-        Budget in bytes of all buffers; by default what they need, and up to 16 MiB for
+        Budget in bytes of all buffers; by default the size of the buffers, plus up to 16 MiB for
         transfers that are not aligned on disk.
     mode
         ``"r"`` or ``"r+"``; by default as the array was opened.
     read_ahead
-        Whether the next superblock in the direction of travel is read before it is asked for.
+        Whether to read the next superblock in the direction of travel before it is requested.
 
     Returns
     -------
     Blocks
-        It has a cache of its own: it does not see what is written in other ways to superblocks
-        that it holds, and what it holds unwritten is not seen elsewhere before `Blocks.flush`.
+        An interface with its own cache. It does not see other writes to superblocks in the cache,
+        and others do not see its pending writes before `Blocks.flush`.
 
     Raises
     ------
     InvalidError, ReadOnlyError
-        For sizes that cannot be; for ``mode="r+"`` on an array that is open for reading.
+        For impossible sizes; for ``mode="r+"`` on an array that is open for reading.
     BudgetError
         If `memory` does not hold the buffers, or there are more pins than buffers.
     """
@@ -131,7 +132,7 @@ def blocks(
     order: Literal["C", "F"] = "F" if self.order == "F" else "C"
     arrangement = Arrangement(grid, self.dtype, order, by_block=of_whole_chunks)
     buffers = check_buffers(buffers, grid)
-    # Four transfers at once, each rounded to whole pages at both ends.
+    # Four transfers in flight, each rounded to whole pages at both ends.
     bounce_bytes = 4 * (min(self.metadata.grid().slot_bytes, _PIECE_BYTES) + 8192)
     memory_bytes = check_memory(
         memory,

@@ -1,7 +1,7 @@
-"""Superblocks in memory: buffers, read-ahead in the direction of travel, write-back, pins.
+"""A cache of superblocks: buffers, read-ahead in the direction of travel, write-back, pins.
 
-Source: Cettei, Ligon & Ross 1997, section 3: when a block is accessed, all other blocks of its
-superblock are read with it, by one request, and kept in a transparent buffer.
+Source: Cettei, Ligon & Ross 1997, section 3: an access to a block reads all blocks of its
+superblock by one request, into a transparent buffer.
 """
 
 import contextlib
@@ -23,24 +23,25 @@ from outcore.errors import BudgetError, OutcoreError
 
 
 class Claim(Protocol):
-    """A claim on work in the background, such as `outcore._core.Ticket`."""
+    """A handle of work in the background, such as `outcore._core.Ticket`."""
 
     def done(self) -> bool:
-        """Whether the work is done, well or not."""
+        """Whether the work has ended, successfully or not."""
 
     def wait(self) -> None:
-        """Wait for the end; raise what the work failed with."""
+        """Wait for the end; raise the error of the work."""
 
 
 class Store(Protocol):
-    """What holds the superblocks: an array, or a plain file.
+    """A storage of superblocks: an array or a plain file.
 
-    A request is one, however many parts it has. Memory stays as it is until the claim is done.
+    Each call makes one request, however many parts it has. The caller leaves the memory alone until
+    the claim is done.
     """
 
     @property
     def arrangement(self) -> Arrangement:
-        """Where blocks lie in the array and in a buffer."""
+        """Positions of blocks in the array and in a buffer."""
 
     def read(self, superblock: Coordinates, memory: Memory) -> Claim:
         """Start reading a whole superblock into a buffer."""
@@ -49,25 +50,25 @@ class Store(Protocol):
         """Start writing blocks of a superblock from its buffer."""
 
     def sync(self) -> Claim:
-        """Start making what was written durable."""
+        """Start making all earlier writes durable."""
 
     def close(self) -> None:
-        """Let go of the file, when no request is unfinished."""
+        """Release the file, after the last request has ended."""
 
 
 @dataclass
 class BlockStats:
-    """What an interface did so far, counted exactly.
+    """Exact counts of an interface's work so far.
 
     Attributes
     ----------
     reads, writes
-        Superblocks read, and written back in whole or in part: one request each.
+        Superblocks read; superblocks written back in whole or in part. Each is one request.
     hits, misses
-        Blocks asked for whose superblock was in a buffer or on its way there, and others.
+        Requested blocks whose superblock was in a buffer or being read into one; all others.
     read_ahead, read_ahead_hits
-        Superblocks read before they were asked for (counted in `reads` too), and how many of
-        them were then used.
+        Superblocks read before they were requested (also counted in `reads`); the number of them
+        that were used later.
     bytes_read, bytes_written
         Bytes of the elements in `reads` and `writes`.
     """
@@ -90,14 +91,14 @@ class _Slot:
     memory: Memory
     superblock: Coordinates = ()
     held: set[Coordinates] = field(default_factory=set)
-    """Blocks whose elements are here, or on their way here."""
+    """Blocks whose elements are in the buffer, or are being read into it."""
     dirty: set[Coordinates] = field(default_factory=set)
     leaving: set[Coordinates] = field(default_factory=set)
-    """Blocks that `writing` writes."""
+    """Blocks that the claim `writing` is writing."""
     reading: Claim | None = None
     writing: Claim | None = None
     is_ahead: bool = False
-    """Read ahead and not yet used."""
+    """Whether the superblock was read ahead and is not used yet."""
     lent: "weakref.ref[Memory] | None" = None
 
     def is_lent(self) -> bool:
@@ -108,8 +109,8 @@ class _Slot:
 class SuperblockCache:
     """A fixed number of buffers for superblocks of a store.
 
-    An error of a write-back is raised by the next call, and nothing is lost: what could not be
-    written stays, and is written again by `flush` or when its buffer is needed.
+    If a write-back fails, the next call raises its error. No data are lost: the blocks stay dirty,
+    and are written again by `flush` or when their buffer is needed.
     """
 
     def __init__(self, store: Store, arena: Arena, buffers: int, *, read_ahead: bool) -> None:
@@ -121,22 +122,22 @@ class SuperblockCache:
             buffer = arena.allocate(self._arrangement.buffer_bytes)
             self._free.append(_Slot(buffer, np.frombuffer(memoryview(buffer), np.uint8)))
         self._buffers = buffers
-        self._slots: dict[Coordinates, _Slot] = {}  # the most recently used is the last
+        self._slots: dict[Coordinates, _Slot] = {}  # the most recently used comes last
         self._travel = Travel(self._grid.superblocks) if read_ahead else None
-        self._current: Coordinates | None = None  # was read last
-        self._expected: Coordinates | None = None  # is to be read ahead
+        self._current: Coordinates | None = None  # read last
+        self._expected: Coordinates | None = None  # to be read ahead
         self.pinned: frozenset[Coordinates] = frozenset()
         self.stats = BlockStats()
 
     def block(self, at: Coordinates) -> npt.NDArray[Any]:
-        """Return the elements of a block, in its buffer, after reading them if they are not there.
+        """Return the elements of a block in its buffer; read them first if necessary.
 
-        They stay there until the next call.
+        They stay in the buffer until the next call.
         """
         return self._arrangement.block(at, self._slot_with(at).memory)
 
     def lend(self, at: Coordinates) -> npt.NDArray[Any]:
-        """As `block`, for reading only; the elements stay as long as anybody views them."""
+        """Return a read-only view of a block; its elements stay while a view exists."""
         slot = self._slot_with(at)
         memory = slot.lent() if slot.lent is not None else None
         if memory is None:
@@ -147,7 +148,7 @@ class SuperblockCache:
         return view
 
     def store_block(self, at: Coordinates, data: npt.NDArray[Any]) -> None:
-        """Put elements into a block's buffer, to be written later. Nothing is read for it."""
+        """Copy elements into a block's buffer, to be written later. Nothing is read."""
         self.raise_errors()
         superblock = self._grid.superblock_of(at)
         slot = self._slots.get(superblock)
@@ -155,7 +156,7 @@ class SuperblockCache:
         if slot is None:
             slot = self._taken_for(superblock)
         self._use(slot)
-        with contextlib.suppress(OutcoreError):  # a read-ahead, perhaps of other blocks
+        with contextlib.suppress(OutcoreError):  # the read may be a read-ahead of other blocks
             self._finish_reading(slot)
         self._finish_writing(slot)
         self._arrangement.block(at, slot.memory)[...] = data
@@ -164,7 +165,7 @@ class SuperblockCache:
         self._read_ahead()
 
     def pin(self, superblocks: Iterable[Coordinates]) -> None:
-        """Never evict these, once they are here.
+        """Never evict these superblocks, once they are in a buffer.
 
         Raises
         ------
@@ -180,16 +181,16 @@ class SuperblockCache:
         self.pinned = pinned
 
     def unpin(self, superblocks: Iterable[Coordinates]) -> None:
-        """Let these be evicted again."""
+        """Allow the eviction of these superblocks again."""
         self.pinned = self.pinned.difference(superblocks)
 
     @property
     def is_dirty(self) -> bool:
-        """Whether anything is not on disk yet."""
+        """Whether any block is not yet written to the disk."""
         return any(slot.dirty or slot.writing for slot in self._slots.values())
 
     def flush(self) -> None:
-        """Write what is dirty, and wait for it; raise the first error after trying all of it."""
+        """Write all dirty blocks and wait; try all of them, then raise the first error."""
         errors = []
         for slot in self._slots.values():
             try:
@@ -207,7 +208,7 @@ class SuperblockCache:
             raise errors[0]
 
     def close(self) -> None:
-        """Wait for what is going on, whatever becomes of it, and let go of the buffers."""
+        """Wait for all requests in flight, ignore their errors, and release the buffers."""
         for slot in self._slots.values():
             for claim in (slot.reading, slot.writing):
                 if claim is not None:
@@ -217,7 +218,7 @@ class SuperblockCache:
         self._free.clear()
 
     def raise_errors(self) -> None:
-        """Raise the error of a write that failed meanwhile."""
+        """Raise the error of a write-back that has failed since the last call."""
         for slot in list(self._slots.values()):
             if slot.writing is not None and slot.writing.done():
                 self._finish_writing(slot)
@@ -232,12 +233,12 @@ class SuperblockCache:
             slot = self._taken_for(superblock)
         self._use(slot)
         if not is_held:
-            # What was written into it before goes out, then the whole superblock comes in.
+            # Write the dirty blocks out before the read of the whole superblock replaces them.
             self._clean(slot)
             self._start_reading(slot)
         if self._travel is not None and superblock != self._current:
             self._current, self._expected = superblock, self._travel.visit(superblock)
-        # Before waiting, so that the disk has the next request when it is done with this one.
+        # Before the wait, so that the disk always has a next request.
         self._read_ahead()
         self._finish_reading(slot)
         return slot
@@ -255,7 +256,7 @@ class SuperblockCache:
             self.stats.read_ahead_hits += 1
 
     def _victims(self) -> Iterator[_Slot]:
-        """Slots whose superblock may go: what was read ahead in vain, then the least used."""
+        """Yield the slots to evict: unused read-ahead first, then the least recently used."""
         free = [
             slot for at, slot in self._slots.items() if at not in self.pinned and not slot.is_lent()
         ]
@@ -263,7 +264,7 @@ class SuperblockCache:
         yield from (slot for slot in free if not slot.is_ahead)
 
     def _taken_for(self, superblock: Coordinates) -> _Slot:
-        """Empty a buffer, waiting for it if need be."""
+        """Take a buffer for the superblock; evict another superblock if necessary."""
         if not self._free:
             slot = next(self._victims(), None)
             if slot is None:
@@ -277,7 +278,7 @@ class SuperblockCache:
         return self._fill_next(superblock)
 
     def _read_ahead(self) -> None:
-        """Start reading the superblock that is expected next, if that takes no waiting."""
+        """Start reading the expected superblock, unless that would have to wait."""
         superblock = self._expected
         if superblock is None or superblock in self._slots:
             self._expected = None
@@ -289,7 +290,7 @@ class SuperblockCache:
                 return
             self._start_writing(slot)
             if any(claim and not claim.done() for claim in (slot.reading, slot.writing)):
-                return  # the next call looks again
+                return  # the next call tries again
             self._finish_writing(slot)
             self._empty(slot)
         slot = self._fill_next(superblock)
@@ -305,9 +306,9 @@ class SuperblockCache:
         return slot
 
     def _empty(self, slot: _Slot) -> None:
-        """Give up the superblock of a clean slot."""
+        """Evict the superblock of a clean slot."""
         if slot.reading is not None:
-            with contextlib.suppress(OutcoreError):  # nobody asked for it
+            with contextlib.suppress(OutcoreError):  # nobody needs this read-ahead
                 slot.reading.wait()
         del self._slots[slot.superblock]
         self._free.append(_Slot(slot.buffer, slot.memory))
@@ -331,7 +332,7 @@ class SuperblockCache:
         slot.reading = None
 
     def _clean(self, slot: _Slot) -> None:
-        """Write what is dirty and wait for it."""
+        """Write the dirty blocks and wait."""
         self._finish_writing(slot)
         self._start_writing(slot)
         self._finish_writing(slot)
@@ -353,21 +354,21 @@ class SuperblockCache:
         except OutcoreError:
             slot.dirty |= slot.leaving
             slot.writing = None
-            # Reading ahead must not fail again at every call for want of this buffer.
+            # Otherwise read-ahead would fail at every call for lack of this buffer.
             self._expected = None
             raise
         slot.writing = None
 
 
 def check_buffers(buffers: int, grid: BlockGrid) -> int:
-    """Return how many buffers are of use, of those asked for: one for each superblock at most."""
+    """Return the number of useful buffers: at most one for each superblock."""
     return min(count_of("buffers", buffers), math.prod(grid.superblocks))
 
 
 def check_memory(
     memory: int | str | None, buffers: int, buffer_bytes: int, *, beside: int = 0
 ) -> int:
-    """Return the bytes of the arena; refuse if they do not hold the buffers and `beside`."""
+    """Return the bytes of the arena; refuse a budget too small for the buffers and `beside`."""
     need = buffers * buffer_bytes + beside
     have = budget.available_bytes() if memory is None else budget.resolve(memory)
     if need > have:

@@ -40,47 +40,48 @@ _FLAGS = {
 
 
 _MOST_RECORD_BYTES = (1 << 31) - 1
-"""NumPy has no larger elements."""
+"""Largest element that NumPy supports."""
 
 
 class BlockInterface(Blocks):
-    """A plain file as an array of records in row-major order, by blocks.
+    """A plain file as an array of records in row-major order, accessed by blocks.
 
     The interface of Cettei, Ligon & Ross 1997, section 3: D dimensions, the size of a record, D
-    pairs of block size and block count, and D factors for the size of superblocks. What it does is
-    described at `Blocks`. A superblock is read by one request: its parts in the file, a nested
-    stride, are read one after another in the background. Transfers go through the page cache.
+    pairs of block size and block count, and D factors for the size of superblocks. `Blocks`
+    describes its methods. One request reads a superblock. Its parts in the file form a nested
+    stride, which a background thread reads one after another. Transfers go through the page cache.
 
     Parameters
     ----------
     file
-        Path of the file. Its records begin at its first byte; what it has beyond the last one is
-        left alone.
+        Path of the file. The records begin at the first byte. Bytes after the last record stay
+        unchanged.
     record_bytes
-        Size of a record in bytes: rs in the paper. It may be left out if `dtype` is given.
+        Size of a record in bytes: rs in the paper. Optional if `dtype` is given.
     block, blocks
         Records of a block, and blocks in the file, along each dimension: ne_i and nb_i. The
-        dimensions are in NumPy's order, the one that varies fastest in the file last.
+        dimensions are in NumPy's order: the last one varies fastest in the file.
     superblock
         Blocks of a superblock along each dimension: bf_i. By default 1.
     buffers, pin, memory, read_ahead
         As for `Array.blocks`.
     dtype
-        NumPy type of a record, of `record_bytes`; by default raw bytes, ``V{record_bytes}``.
+        NumPy type of a record of `record_bytes`; by default raw bytes, ``V{record_bytes}``.
     mode
-        ``"r"`` to read, ``"r+"`` to read and write, ``"x"`` to make a file of zeros, which must
-        not exist, for reading and writing.
+        ``"r"`` to read, ``"r+"`` to read and write, ``"x"`` to make a new file of zeros, for
+        reading and writing.
 
     Raises
     ------
     InvalidError
-        For sizes that cannot be, a type that is not of `record_bytes`, or what is no plain file.
+        For impossible sizes, a type of another size than `record_bytes`, or a path that is not a
+        plain file.
     NotFoundError, ExistsError, ReadOnlyError
-        If the file is not there, is there already (``"x"``), or must not be written.
+        If the file does not exist, already exists (``"x"``), or cannot be written.
     TruncatedError
-        If the file is too short for so many blocks.
+        If the file is too short for its blocks.
     DiskFullError
-        If there is no room for a new file.
+        If the disk has no room for a new file.
     BudgetError
         If `memory` does not hold the buffers, or there are more pins than buffers.
 
@@ -152,7 +153,7 @@ def _dimensions(*given: Sequence[int] | int) -> int:
 
 
 def _record(record_bytes: int | None, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Type of a record."""
+    """Return the NumPy type of a record."""
     if record_bytes is not None:
         count_of("record_bytes", record_bytes)
     if dtype is None:
@@ -180,24 +181,24 @@ def _record(record_bytes: int | None, dtype: npt.DTypeLike | None) -> np.dtype[A
 
 
 class _FutureClaim:
-    """A request in the background thread."""
+    """A request to the background thread."""
 
     def __init__(self, future: Future[None]) -> None:
         self._future = future
 
     def done(self) -> bool:
-        """Whether it is done."""
+        """Whether the request has ended."""
         return self._future.done()
 
     def wait(self) -> None:
-        """Wait for it, and raise what it failed with."""
+        """Wait for the request, and raise its error."""
         self._future.result()
 
 
 class FileStore:
     """The superblocks of a plain file.
 
-    One thread does the requests in the order in which they are made.
+    One thread executes the requests in the order of their submission.
     """
 
     def __init__(self, path: Path, arrangement: Arrangement, mode: str) -> None:
@@ -208,13 +209,13 @@ class FileStore:
         self._strides = [math.prod(shape[dim + 1 :]) * record_bytes for dim in range(len(shape))]
         need = math.prod(shape) * record_bytes
         try:
-            # Without waiting, as opening a pipe would.
+            # O_NONBLOCK, because opening a pipe would block.
             handle = os.open(path, _FLAGS[mode] | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         except OSError as error:
             raise _error(error, "open", path) from None
         try:
             self._file = os.fdopen(handle, "rb" if mode == "r" else "r+b", buffering=0)
-        except OSError as error:  # a directory, which may be opened for reading
+        except OSError as error:  # a directory, which the system opens for reading
             os.close(handle)
             raise _error(error, "open", path) from None
         try:
@@ -237,7 +238,7 @@ class FileStore:
 
     @property
     def arrangement(self) -> Arrangement:
-        """Where blocks lie in the file and in a buffer."""
+        """Positions of blocks in the file and in a buffer."""
         return self._arrangement
 
     def read(self, superblock: Coordinates, memory: Memory) -> Claim:
@@ -251,7 +252,7 @@ class FileStore:
         return self._submit("write", lambda: self._move(self._write_run, parts))
 
     def sync(self) -> Claim:
-        """Start making what was written durable; of a new file its name too."""
+        """Start making all earlier writes durable, and the name of a new file."""
         return self._submit("sync", self._sync)
 
     def _sync(self) -> None:
@@ -261,7 +262,7 @@ class FileStore:
             self._is_new = False
 
     def close(self) -> None:
-        """Close the file after the last request."""
+        """Close the file after the last request has ended."""
         self._thread.shutdown()
         self._file.close()
 
@@ -276,7 +277,7 @@ class FileStore:
 
         try:
             return _FutureClaim(self._thread.submit(run))
-        except RuntimeError:  # Python ends, and begins nothing any more
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
             done: Future[None] = Future()
             try:
                 run()
@@ -295,9 +296,9 @@ class FileStore:
                 move(offset, run)
 
     def _runs(self, start: Coordinates, part: npt.NDArray[Any]) -> Iterator[tuple[int, memoryview]]:
-        """Yield the runs of bytes that are contiguous in the file: a nested stride."""
+        """Yield the runs of bytes that are contiguous in the file, a nested stride."""
         whole = self._arrangement.grid.shape
-        dim = part.ndim - 1  # the run goes on over what is whole
+        dim = part.ndim - 1  # a run extends over all whole dimensions
         while dim > 0 and part.shape[dim] == whole[dim]:
             dim -= 1
         offset = sum(a * stride for a, stride in zip(start, self._strides, strict=True))
@@ -321,9 +322,9 @@ class FileStore:
             offset, run = offset + count, run[count:]
 
     def _reserve(self, need: int) -> None:
-        """Take the room of a new file from the disk, so that writing cannot run out of it later."""
+        """Reserve the disk space of a new file, so that later writes cannot fill the disk."""
         try:
-            # Where there is too little, nothing is taken, not even for a moment.
+            # If the space does not suffice, take none of it, not even briefly.
             disk = os.fstatvfs(self._file.fileno())
             have = disk.f_bavail * disk.f_frsize
             if need > have:
@@ -340,7 +341,7 @@ class FileStore:
 
 
 def _error(error: OSError, verb: str, path: Path) -> OutcoreError:
-    """Return the error for what the operating system refused."""
+    """Return outcore's error for an error of the operating system."""
     if error.errno == errno.ENOENT:
         return NotFoundError(f'there is no file {path}; make it with mode="x"')
     if error.errno == errno.EEXIST:

@@ -1,4 +1,4 @@
-"""Blocks and superblocks: where they lie in an array, and in the memory of a buffer."""
+"""Blocks and superblocks: their positions in an array and in the memory of a buffer."""
 
 import itertools
 import math
@@ -16,12 +16,12 @@ Coordinates: TypeAlias = tuple[int, ...]
 Memory: TypeAlias = npt.NDArray[np.uint8]
 
 PAGE_BYTES = 4096
-"""Blocks that lie one by one in a buffer start on pages, so that the disk can use their memory."""
+"""Separate blocks in a buffer start on pages, so that direct I/O can use their memory."""
 
 
 @dataclass(frozen=True)
 class BlockGrid:
-    """An array cut into blocks, and the blocks grouped to superblocks (Cettei et al. 1997, fig. 4).
+    """An array in blocks, and the blocks in superblocks (Cettei et al. 1997, fig. 4).
 
     ``shape`` is in elements, ``block`` in elements, ``superblock`` in blocks. Blocks and
     superblocks at the end of a dimension may be smaller.
@@ -38,7 +38,7 @@ class BlockGrid:
         block: Sequence[int] | int,
         superblock: Sequence[int] | int | None = None,
     ) -> "BlockGrid":
-        """Cut an array, with sizes as a user gives them; what is larger than the array is cut."""
+        """Build the grid from a user's sizes; limit each size to the array's extent."""
         extents = sizes("block", block, len(shape))
         extents = tuple(min(b, n) for b, n in zip(extents, shape, strict=True))
         counts = tuple(math.ceil(n / b) for n, b in zip(shape, extents, strict=True))
@@ -57,7 +57,7 @@ class BlockGrid:
         return tuple(math.ceil(n / f) for n, f in zip(self.counts, self.superblock, strict=True))
 
     def block_shape(self, at: Coordinates) -> Coordinates:
-        """Elements of a block along each dimension: fewer at the end of the array."""
+        """Elements of a block along each dimension; fewer at the end of the array."""
         return tuple(min(b, n - i * b) for i, b, n in zip(at, self.block, self.shape, strict=True))
 
     def block_start(self, at: Coordinates) -> Coordinates:
@@ -90,7 +90,7 @@ class BlockGrid:
 
 
 def sizes(name: str, given: Sequence[int] | int, dims: int) -> Coordinates:
-    """Read a size for each dimension; one number stands for all of them."""
+    """Return one size per dimension; a single number stands for all of them."""
     many: tuple[Any, ...] = (given,) * dims
     if isinstance(given, Sequence | np.ndarray):
         many = tuple(given)
@@ -103,11 +103,11 @@ def sizes(name: str, given: Sequence[int] | int, dims: int) -> Coordinates:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How the blocks of a superblock lie in the memory of its buffer.
+    """Positions of a superblock's blocks in the memory of its buffer.
 
-    With ``by_block`` they lie one after another, each contiguous and starting on a page: blocks
-    made of whole chunks then come from the disk without being copied. Otherwise the superblock lies
-    there as one array, of which the blocks are parts: blocks that cut chunks then share transfers.
+    With ``by_block`` the blocks lie one after another, each contiguous from the start of a page.
+    Then direct I/O reads blocks made of whole chunks without a copy. Otherwise the superblock is
+    one array, and the blocks are parts of it. Then blocks that cut chunks share transfers.
     """
 
     grid: BlockGrid
@@ -117,19 +117,19 @@ class Arrangement:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes from one block to the next, where they lie one after another."""
+        """Bytes from one block to the next, if they lie one after another."""
         return math.ceil(self.nbytes(self.grid.block) / PAGE_BYTES) * PAGE_BYTES
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of a buffer, which holds the largest superblock: whole pages."""
+        """Bytes of a buffer for the largest superblock, in whole pages."""
         if self.by_block:
             return math.prod(self.grid.superblock) * self.block_bytes
         first = self.grid.superblock_shape((0,) * len(self.grid.shape))
         return math.ceil(self.nbytes(first) / PAGE_BYTES) * PAGE_BYTES
 
     def nbytes(self, shape: Coordinates) -> int:
-        """Bytes of so many elements."""
+        """Bytes of an array of this shape."""
         return math.prod(shape) * self.dtype.itemsize
 
     def block(self, at: Coordinates, memory: Memory) -> npt.NDArray[Any]:
@@ -149,7 +149,7 @@ class Arrangement:
         memory: Memory,
         blocks: Collection[Coordinates] | None = None,
     ) -> list[tuple[Coordinates, npt.NDArray[Any]]]:
-        """Arrays that make up a superblock or some blocks of it, each with its first index."""
+        """Return the arrays of a superblock or some of its blocks, each with its first index."""
         every = list(self.grid.blocks_of(superblock))
         if self.by_block or (blocks is not None and len(blocks) < len(every)):
             chosen = every if blocks is None else sorted(blocks)
@@ -165,5 +165,5 @@ class Arrangement:
         return tuple(slice(a - f, a - f + n) for a, f, n in zip(start, first, shape, strict=True))
 
     def _array(self, shape: Coordinates, memory: Memory, offset: int) -> npt.NDArray[Any]:
-        # Of the memory's own buffer, so that the view keeps `memory` alive and nothing else.
+        # A view of the memory's own buffer keeps only `memory` alive.
         return np.ndarray(shape, self.dtype, buffer=memory.data, offset=offset, order=self.order)

@@ -1,4 +1,4 @@
-"""The direction in which superblocks are visited, and which comes next."""
+"""The direction in which superblocks are visited, and the next superblock."""
 
 from collections import deque
 from typing import Literal
@@ -11,9 +11,9 @@ from outcore.block_grid import Coordinates
 class Travel:
     """The direction in which superblocks are visited.
 
-    Two equal steps make a direction, forwards or backwards along any dimension. At the end of a
-    line it goes on with the next one, if superblocks were visited in row-major or column-major
-    order.
+    Two equal steps define a direction, forwards or backwards along any dimension. At the end of a
+    line the direction continues with the next line, if superblocks were visited in row-major or
+    column-major order.
     """
 
     def __init__(self, superblocks: Coordinates) -> None:
@@ -21,7 +21,7 @@ class Travel:
         self._visited: deque[Coordinates] = deque(maxlen=3)
 
     def visit(self, at: Coordinates) -> Coordinates | None:
-        """Note that another superblock is visited; return the one to be expected after it."""
+        """Record a visit; return the superblock to expect next, if there is a direction."""
         self._visited.append(at)
         if len(self._visited) < 3:
             return None

@@ -1,4 +1,4 @@
-"""The block interface: blocks of an array read and written by their coordinates.
+"""The block interface: reads and writes of an array's blocks by their coordinates.
 
 Source: Cettei, Ligon & Ross 1997, section 3 (the multi-dimensional block interface).
 """
@@ -34,11 +34,12 @@ class Blocks:
     """Blocks of an array by their coordinates, as `Array.blocks` returns them.
 
     ``B[i, j]`` reads a block into a new NumPy array, and ``B[i, j] = data`` writes one. The first
-    access to a block reads its whole superblock, by one request, into one of a few buffers; the
-    next superblock in the direction of travel is read ahead; what was written goes to the disk
-    when its buffer is needed, and at `flush` and `close`; also, with a `ResourceWarning`, where the
-    interface is dropped and was not closed. Several threads may use one interface,
-    in turn.
+    access to a block reads its whole superblock by one request, into one of a few buffers. The
+    interface reads the next superblock in the direction of travel ahead.
+
+    It writes changed blocks to the disk when their buffer is needed, and in `flush` and `close`. If
+    a program drops the interface without closing it, the interface writes them with a
+    `ResourceWarning`. Several threads may share one interface; their calls run one at a time.
 
     In the words of Cettei et al. 1997, section 3: the ``block`` sizes are ne_i, the block
     ``counts`` nb_i, the ``superblock`` factors bf_i.
@@ -110,13 +111,13 @@ class Blocks:
 
     @property
     def stats(self) -> BlockStats:
-        """What was read, written and found so far (a copy)."""
+        """Counts of reads, writes and hits so far (a copy)."""
         with self._lock:
             return replace(self._cache.stats)
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that the buffers may take, in bytes."""
+        """Budget of the buffers, in bytes."""
         return self._arena.budget_bytes
 
     def __getitem__(self, at: Any) -> npt.NDArray[Any]:
@@ -126,7 +127,7 @@ class Blocks:
         self.write(at, data)
 
     def read(self, *at: Any, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Read a block into memory of the user: ``B.read(i, j)``, the same as ``B[i, j]``.
+        """Read a block into the caller's memory: ``B.read(i, j)``, the same as ``B[i, j]``.
 
         Parameters
         ----------
@@ -144,14 +145,14 @@ class Blocks:
         Raises
         ------
         IndexError
-            If there is no such block.
+            If the block does not exist.
         InvalidError
             If `at` is not the coordinates of one block, or `out` does not fit.
         BudgetError
             If all buffers are pinned or viewed.
         DiskError, DiskFullError, TruncatedError
-            If reading fails, or a write-back failed since the last call. Nothing is lost by the
-            latter: see `flush`.
+            If the read fails, or a write-back has failed since the last call. A failed write-back
+            loses no data: see `flush`.
         """
         number = self._number(at)
         if out is not None:
@@ -164,11 +165,11 @@ class Blocks:
             return out
 
     def view(self, *at: Any) -> npt.NDArray[Any]:
-        """Return a block where it is, in a buffer, for reading only: ``B.view(i, j)``.
+        """Return a read-only view of a block in its buffer: ``B.view(i, j)``.
 
-        Nothing is copied. The buffer is not used for anything else while the view, or a view of
-        it, is alive: let go of it, or there will be no buffer for other superblocks. It shows what
-        is written to the block through this interface. Arguments and errors are those of `read`.
+        Nothing is copied. The buffer stays occupied while the view, or a view of it, exists. Drop
+        views early, or there will be no buffer for other superblocks. The view shows later writes
+        to the block through this interface. Arguments and errors are those of `read`.
         """
         number = self._number(at)
         with self._using() as cache:
@@ -177,16 +178,16 @@ class Blocks:
     def write(self, at: Any, data: npt.ArrayLike) -> None:
         """Write a block: ``B.write((i, j), data)``, the same as ``B[i, j] = data``.
 
-        The elements are in a buffer when this returns, and on disk after `flush` or `close`, or
-        when the buffer is needed. Only blocks that were written are written back; the other
-        blocks of the superblock are neither read nor touched.
+        The elements are in a buffer when this call returns. They are on disk after `flush` or
+        `close`, or when the buffer is needed. Only written blocks are written back; other blocks of
+        the superblock are neither read nor touched.
 
         Parameters
         ----------
         at
             Coordinates of the block.
         data
-            Its elements: what NumPy can broadcast to the block's shape.
+            Its elements: an array that NumPy can broadcast to the block's shape.
 
         Raises
         ------
@@ -203,38 +204,37 @@ class Blocks:
             cache.store_block(number, block)
 
     def pin(self, superblocks: Any) -> None:
-        """Keep superblocks in memory once they are there, whatever else is read.
+        """Keep superblocks in memory, once they are read, until `unpin`.
 
         Parameters
         ----------
         superblocks
             An index into the array of superblocks, as for NumPy: ``(0, 0)``, ``slice(0, 3)``,
-            ``np.s_[0:2, :]``; or a list or set of such. They are coordinates of superblocks, not
-            of blocks.
+            ``np.s_[0:2, :]``; or a list or set of such indices. The coordinates are those of
+            superblocks, not of blocks.
 
         Raises
         ------
         BudgetError
-            If more superblocks would be pinned than there are buffers. Then nothing is changed.
+            If more superblocks would be pinned than there are buffers. The pins are unchanged then.
         IndexError, InvalidError
-            If there is no such superblock.
+            If a superblock does not exist.
         """
         with self._using() as cache:
             cache.pin(self._chosen(superblocks))
 
     def unpin(self, superblocks: Any = ...) -> None:
-        """Let superblocks be evicted again; by default all. Takes what `pin` does."""
+        """Undo `pin` for these superblocks, in the same form; by default for all."""
         with self._using() as cache:
             cache.unpin(self._chosen(superblocks))
 
     def flush(self) -> None:
-        """Return once everything written would survive power loss.
+        """Return once all written blocks would survive a power loss.
 
         Raises
         ------
         DiskError, DiskFullError
-            If writing fails. What could not be written stays in its buffer: make room, then flush
-            again.
+            If a write fails. Its blocks stay in their buffers: free disk space, then flush again.
         """
         with self._using() as cache:
             cache.flush()
@@ -242,12 +242,12 @@ class Blocks:
                 self._open().sync().wait()
 
     def close(self) -> None:
-        """Write what is not on disk yet and let go of the buffers. Closing twice is harmless.
+        """Write all pending blocks and release the buffers. A second call does nothing.
 
         Raises
         ------
         DiskError, DiskFullError
-            If writing fails. The interface stays open then: make room, then close again.
+            If a write fails. The interface stays open: free disk space, then close again.
         """
         if self._store is None:
             return
@@ -267,13 +267,13 @@ class Blocks:
         try:
             self.close()
         except OutcoreError:
-            # What went wrong first is what the user must see.
+            # The user must see the first error.
             if kind is None:
                 raise
 
     def __del__(self) -> None:
-        """Write back what was not, as Python's files do, and warn."""
-        # A fork's copy has no threads to write with; what could not be opened has nothing to write.
+        """Write pending blocks and warn, as Python's files do."""
+        # A forked copy has no threads to write with; a failed `__init__` leaves nothing to write.
         if vars(self).get("_process") != os.getpid() or self._store is None:
             return
         if not self._cache.is_dirty:
@@ -309,7 +309,7 @@ class Blocks:
             yield self._cache
 
     def _number(self, at: tuple[Any, ...]) -> Coordinates:
-        """Coordinates of one block as a user gives them: one by one, or as a tuple."""
+        """Return the coordinates of one block, given as a tuple or as separate integers."""
         key = at[0] if len(at) == 1 else at
         chosen = select(key, self.counts)
         if chosen.shape:
