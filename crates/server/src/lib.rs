@@ -1,7 +1,8 @@
-//! The servers of a pool, as state machines over Disk, Link and Clock: they read no clock and open no socket.
+//! The servers of a pool, as state machines over `Disk`, `Link` and `Clock`: they read no clock and open no
+//! socket.
 //!
-//! An I/O server keeps the data files of one directory; the manager keeps names, layouts and rights. Both are driven
-//! from outside: by a runner with real disks, or by a simulation.
+//! An I/O server stores the data files of one directory; the manager stores names, layouts and rights. A driver
+//! runs them: a runner with real disks, or a simulation.
 
 #![forbid(unsafe_code)]
 

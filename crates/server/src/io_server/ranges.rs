@@ -59,7 +59,7 @@ impl RangeSet {
         self.0.iter().map(|(&first, &last)| first..last)
     }
 
-    /// How many ranges.
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -68,7 +68,7 @@ impl RangeSet {
         self.0.is_empty()
     }
 
-    /// From the first number to the last.
+    /// The range from the first number to the last.
     pub fn span(&self) -> Range<u64> {
         match (self.0.first_key_value(), self.0.last_key_value()) {
             (Some((&first, _)), Some((_, &last))) => first..last,

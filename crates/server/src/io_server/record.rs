@@ -1,4 +1,4 @@
-//! The bytes of the write-intent log: pages of records, each page with a checksum of its own.
+//! The bytes of the write-intent log: pages of records, each page with its own checksum.
 
 use outcore_core::{Handle, crc32c};
 
@@ -10,18 +10,18 @@ const RECORD_BYTES: usize = 32;
 pub(super) const RECORDS_PER_PAGE: usize = (PAGE_BYTES - HEADER_BYTES) / RECORD_BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"OCLG");
 
-/// What a record says of regions of a data file.
+/// What a record states about regions of a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// They may be written from now on.
+    /// The regions may be written from now on.
     Note,
-    /// What was written to them is durable, and so are its checksums.
+    /// Data and checksums of the regions are durable.
     Clear,
     /// The file was removed.
     Removed,
 }
 
-/// A record: `count` regions of a data file from `first` on.
+/// A record: `count` regions of a data file, beginning at region `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub what: What,
@@ -33,10 +33,10 @@ pub(super) struct Record {
 /// A page of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Page {
-    /// Of the log file; pages of another one are left over.
+    /// Generation of the log file. Pages of another generation are left-overs.
     pub generation: u64,
-    /// How many pages at the start of the file say what was noted when the generation began; without all of them it
-    /// has not begun.
+    /// Number of pages, at the start of the file, that contain the notes from before this generation. Without all
+    /// of them the generation is invalid.
     pub first_pages: u32,
     pub records: Vec<Record>,
 }
@@ -58,7 +58,7 @@ fn u64_at(page: &[u8], at: usize) -> u64 {
 }
 
 impl Page {
-    /// The bytes of page `number` of its file.
+    /// Encodes this page as page `number` of its file.
     pub fn encode(&self, number: u64) -> Vec<u8> {
         let mut page = vec![0; PAGE_BYTES];
         put(&mut page, 0, &MAGIC.to_le_bytes());
@@ -83,7 +83,7 @@ impl Page {
         page
     }
 
-    /// The page, if these bytes are page `number` of a log file, whole.
+    /// Decodes page `number` of a log file, if the bytes are such a page and its checksum is correct.
     pub fn decode(bytes: &[u8], number: u64) -> Option<Self> {
         let mut page = bytes.to_vec();
         if page.len() != PAGE_BYTES || u32_at(&page, 0) != MAGIC || u64_at(&page, 16) != number {

@@ -1,4 +1,4 @@
-//! Files that were removed: none of them is made anew.
+//! Removed files, which no write may recreate.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,16 +6,16 @@ use outcore_core::Handle;
 
 use super::record::{Record, What};
 
-/// The files that were removed last.
+/// The most recently removed files.
 ///
-/// A write that comes late, with a grant that is still good, must not make the data file anew: nobody would ever remove
-/// it. Until when grants are good is not looked at: clocks jump, and what was over may be good again.
+/// A late write with a valid grant must not recreate the data file, since nobody would ever remove it. The expiry
+/// of grants plays no role here: clocks jump, so an expired grant may become valid again.
 #[derive(Clone, Debug)]
 pub(super) struct Removed {
     files: BTreeSet<Handle>,
-    /// The same, in the order of their removal.
+    /// The same files, in the order of their removal.
     order: VecDeque<Handle>,
-    /// So many are remembered.
+    /// Number of files remembered, at most.
     most: usize,
 }
 
@@ -24,7 +24,7 @@ impl Removed {
         Self { files: BTreeSet::new(), order: VecDeque::new(), most }
     }
 
-    /// Remembers a file; the record that says so, if there is none that does.
+    /// Remembers a file. Returns the record to write, unless the file was already remembered.
     pub fn insert(&mut self, handle: Handle) -> Option<Record> {
         if !self.files.insert(handle) {
             return None;
@@ -38,17 +38,17 @@ impl Removed {
         Some(record(handle))
     }
 
-    /// Takes what a record of the log says.
+    /// Applies a record of the log.
     pub fn replay(&mut self, record: &Record) {
         let _ = self.insert(record.handle);
     }
 
-    /// Whether a file was removed, and may not be made anew.
+    /// Whether a file was removed, so no write may recreate it.
     pub fn holds(&self, handle: Handle) -> bool {
         self.files.contains(&handle)
     }
 
-    /// Records that say the same.
+    /// The records that reproduce this set.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.order.iter().map(|handle| record(*handle))
     }
@@ -77,7 +77,7 @@ mod tests {
     fn the_last_ones_are_held_and_never_too_many() {
         const MOST: u64 = 1000;
         let mut removed = Removed::new(MOST as usize);
-        // Not in the order of their handles.
+        // The handles are not in ascending order.
         let handle = |number: u64| Handle(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         for number in 0..3 * MOST {
             removed.insert(handle(number));

@@ -1,4 +1,4 @@
-//! Making data files longer and shorter.
+//! Changes of the length of data files.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use super::format::{BLOCK_BYTES, SUMS_PAGE_BYTES, SUMS_PER_PAGE, data_path, sum,
 use super::shared::Shared;
 
 impl<B: Buffer> Shared<B> {
-    /// Gives a data file another length; new bytes are zeros.
+    /// Sets the length of a data file. New bytes are zeros.
     pub async fn set_length(
         self: &Rc<Self>,
         file: &Rc<File>,
@@ -31,7 +31,7 @@ impl<B: Buffer> Shared<B> {
                 Err(error) => Err(error),
             };
             if let Err(error) = made {
-                // Longer, but without the room: as it was before.
+                // The file became longer, but without the reserved space, so this restores its length.
                 let before = NameOperation::Resize { path, length: file.length.get(), reserve: false };
                 let _ = self.name(before).await;
                 return Err(error);
@@ -54,10 +54,10 @@ impl<B: Buffer> Shared<B> {
         reserve: bool,
     ) -> Result<()> {
         let last = length / BLOCK_BYTES;
-        // Of a data file that was cut short, checksums past its end go too.
+        // If the data file was truncated, the checksums past its end go too.
         let end = file.length.get().max(file.summed.get()).div_ceil(BLOCK_BYTES);
         self.note(file, &(last..end)).await?;
-        // The block that is cut is checked before, and keeps what is left of it.
+        // The server checks the block that it cuts, so that damage in the kept part does not get a valid checksum.
         let kept = (length % BLOCK_BYTES) as usize;
         let mut cut = None;
         if kept > 0 {
@@ -71,7 +71,7 @@ impl<B: Buffer> Shared<B> {
         if let Some((page, sum)) = cut {
             page.set(last, sum);
         }
-        // Whole pages go with the file of checksums; of the page before them, the rest.
+        // Truncating the checksum file removes whole pages. The rest of the page before them is cleared.
         let first_gone = length.div_ceil(BLOCK_BYTES);
         let page_end = first_gone.next_multiple_of(SUMS_PER_PAGE);
         file.sums_length

@@ -1,4 +1,4 @@
-//! Room on the disk that data leave free, so that checksums, the log, and metadata on the same disk can still be written.
+//! Disk space that data leave free for checksums, the log, and metadata on the same disk.
 
 use outcore_core::{Buffer, Error, ErrorKind, Result};
 
@@ -7,7 +7,7 @@ use super::files::{File, Ids};
 use super::pieces::Piece;
 use super::shared::Shared;
 
-/// A server writes this part of the room that it found before it looks at the disk again: other servers write, too.
+/// After writing this part of the free space, a server queries the disk again, because other servers write too.
 const PART: u64 = 8;
 
 impl<B: Buffer> Shared<B> {
@@ -23,7 +23,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Refuses a piece for which the disk has no room. Bytes that have their room already are always taken.
+    /// Refuses a piece for which the disk has no space. Bytes whose space is already allocated always pass.
     pub async fn check_room(&self, file: &File, ids: Ids, piece: &Piece) -> Result<()> {
         if self.limits.spare_bytes == 0 {
             return Ok(());
@@ -47,7 +47,8 @@ impl<B: Buffer> Shared<B> {
         Err(self.full(file, need, have))
     }
 
-    /// Refuses to reserve room that the disk does not have for data; else the bytes that a file of `length` bytes lacks.
+    /// Checks that the disk has space to reserve for a file of `length` bytes. Returns the number of bytes not yet
+    /// allocated.
     pub async fn check_reserved(&self, file: &File, ids: Ids, length: u64) -> Result<u64> {
         if self.limits.spare_bytes == 0 {
             return Ok(0);
@@ -58,7 +59,7 @@ impl<B: Buffer> Shared<B> {
         if need > have { Err(self.full(file, need, have)) } else { Ok(need) }
     }
 
-    /// Refuses `taken` bytes that were reserved while another server of the disk took the same room.
+    /// Refuses a reservation of `taken` bytes if another server on the disk took the same space meanwhile.
     pub async fn check_taken(&self, file: &File, taken: u64) -> Result<()> {
         if taken > 0 && self.bytes_of_name(NameOperation::Free).await? < self.limits.spare_bytes {
             return Err(self.full(file, taken, 0));

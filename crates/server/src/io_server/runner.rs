@@ -1,4 +1,5 @@
-//! Drives an I/O server with a real disk: a thread for the state machine, and one for operations on names, which block.
+//! A driver that runs an I/O server with a real disk: one thread for the state machine, and one for blocking
+//! operations on names.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -17,7 +18,7 @@ use super::fetch::{Caller, Fetchers};
 use super::format::{DATA, LOCK, MARKER, marker};
 use super::server::IoServer;
 
-/// How often the server is told that time passes.
+/// Interval between ticks.
 const TICK: Duration = Duration::from_secs(1);
 
 struct Call<B> {
@@ -33,7 +34,7 @@ enum Message<B> {
     Event(Event<B>),
 }
 
-/// An I/O server at work.
+/// A running I/O server.
 pub struct Runner<D: Disk> {
     messages: Sender<Message<D::Buffer>>,
     clock: Arc<dyn Clock>,
@@ -42,8 +43,8 @@ pub struct Runner<D: Disk> {
 }
 
 impl<D: Disk + 'static> Runner<D> {
-    /// Starts a server on the directory that `disk` and `directory` both serve, and returns when its log is read. The
-    /// directory is empty, or of this very server of this pool; it stays locked until the server is stopped.
+    /// Starts a server on the directory that both `disk` and `directory` serve, and returns once the log is read.
+    /// The directory must be empty or belong to this server of this pool. It stays locked until the server stops.
     pub fn start(disk: Arc<D>, directory: Arc<dyn Names>, config: Config<D::Buffer>) -> Result<Self> {
         let lock = directory.lock(LOCK)?;
         claim(directory.as_ref(), config.pool, config.server)?;
@@ -63,18 +64,18 @@ impl<D: Disk + 'static> Runner<D> {
         Ok(runner)
     }
 
-    /// This run of the server, which comes with its answers.
+    /// The incarnation of this run, which accompanies its answers.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// Calls the server; never blocks. `done` is called once, on the server's thread, and must not block. A buffer of a
-    /// read or a write has as many bytes as the request has on this server; of others it is empty.
+    /// Calls the server without blocking. The server's thread calls `done` once; it must not block. For a read or
+    /// a write, the buffer has as many bytes as the request has on this server. For other requests it is empty.
     pub fn call(&self, request: IoRequest, buffer: D::Buffer, done: OnAnswer<D::Buffer>) {
         self.call_of(None, request, buffer, done);
     }
 
-    /// The same, of a caller whose memory the server may read, if the caller offers it.
+    /// Calls the server like `call`, for a caller whose memory the server may read if the caller offers it.
     pub fn call_of(
         &self,
         caller: Caller<D::Buffer>,
@@ -92,18 +93,18 @@ impl<D: Disk + 'static> Runner<D> {
 }
 
 impl<D: Disk> Runner<D> {
-    /// Ends collectives that need more calls: none come any more, and who waits would wait for those who do not come. What
-    /// is called all the same is served until the server is stopped.
+    /// Ends the collectives that need more calls, because no more calls are expected: their processes would wait
+    /// in vain. Calls that still arrive are served until the server stops.
     pub fn end_collectives(&self) {
         let _ = self.messages.send(Message::Event(Event::EndCollectives));
     }
 
-    /// Finishes the calls in work, makes everything durable, and stops. Calls that come later are refused.
+    /// Finishes the calls in progress, makes everything durable, and stops. Later calls are refused.
     pub fn stop(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return };
         let _ = self.messages.send(Message::Event(Event::Stop));
-        // Who stops the server from within an answer cannot wait for its thread.
+        // A caller inside an answer runs on the server's thread, so it cannot wait for that thread.
         if thread.thread().id() != thread::current().id() {
             let _ = thread.join();
         }
@@ -124,7 +125,7 @@ impl<B> Call<B> {
     }
 }
 
-/// What is kept of a call until it is answered.
+/// A call in progress, without its request.
 struct Answered<B> {
     done: OnAnswer<B>,
     started_ns: u64,
@@ -197,7 +198,7 @@ impl<D: Disk + 'static> Driver<D> {
             let left = TICK.saturating_sub(ticked.elapsed());
             let message = if left.is_zero() { None } else { messages.recv_timeout(left).ok() };
             let event = match message {
-                // The driver has a sender itself, so this is the end of the time.
+                // This is always a timeout: the driver itself owns a sender, so the channel never closes.
                 None => {
                     ticked = Instant::now();
                     Event::Tick
@@ -220,7 +221,7 @@ impl<D: Disk + 'static> Driver<D> {
         }
     }
 
-    /// The thread for operations on names; it ends with its sender.
+    /// Starts the thread for operations on names. It ends when the sender is dropped.
     fn names_thread(&self) -> Result<Sender<(u64, NameOperation)>> {
         let (sender, receiver) = channel::<(u64, NameOperation)>();
         let (disk, directory, messages) = (self.disk.clone(), self.directory.clone(), self.messages.clone());
@@ -236,7 +237,7 @@ impl<D: Disk + 'static> Driver<D> {
         spawned.map(|_| sender).map_err(|e| cannot_start(&e))
     }
 
-    /// The thread that asks the manager for the time; it ends with its sender.
+    /// Starts the thread that asks the manager for its time. It ends when the sender is dropped.
     fn time_thread(&self, manager_time: Option<ManagerTime>) -> Result<Sender<()>> {
         let (sender, receiver) = channel::<()>();
         let messages = self.messages.clone();
@@ -253,7 +254,7 @@ impl<D: Disk + 'static> Driver<D> {
         spawned.map(|_| sender).map_err(|e| cannot_start(&e))
     }
 
-    /// Calls that came after the server was told to stop.
+    /// Refuses calls that arrived after the server began to stop.
     fn refuse(&self, messages: &Receiver<Message<D::Buffer>>) {
         while let Ok(message) = messages.try_recv() {
             if let Message::Call(call) = message {
@@ -263,12 +264,12 @@ impl<D: Disk + 'static> Driver<D> {
     }
 }
 
-/// A number that no other run has.
+/// A random number that identifies this run.
 fn new_incarnation() -> Incarnation {
     Incarnation(RandomState::new().hash_one(now_s()).max(1))
 }
 
-/// Checks that the directory is this server's, or makes it so if it is nobody's.
+/// Checks that the directory belongs to this server, or claims it if it is empty.
 fn claim(directory: &dyn Names, pool: u128, server: ServerId) -> Result<()> {
     let ours = marker(pool, server);
     match directory.read_small(MARKER) {

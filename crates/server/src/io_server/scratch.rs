@@ -1,4 +1,4 @@
-//! Buffers of the server's own, a bounded number of them, used again and again.
+//! A bounded number of buffers that the server owns and reuses.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -27,7 +27,7 @@ impl<B: Buffer> Scratch<B> {
         Self { pool, permits: Permits::new(count.max(1)) }
     }
 
-    /// Waits for a buffer. Its content is arbitrary. Who waits holds no other one.
+    /// Waits for a buffer with arbitrary content. A task that waits must not hold another buffer.
     pub async fn take(&self) -> Result<Lease<B>> {
         let permit = self.permits.take().await;
         let kept = self.pool.free.borrow_mut().pop();
@@ -39,7 +39,7 @@ impl<B: Buffer> Scratch<B> {
     }
 }
 
-/// A buffer that goes back when it is dropped.
+/// A buffer that returns to its pool when dropped.
 pub(super) struct Lease<B: Buffer> {
     buffer: B,
     pool: Rc<Pool<B>>,
@@ -47,7 +47,7 @@ pub(super) struct Lease<B: Buffer> {
 }
 
 impl<B: Buffer> Lease<B> {
-    /// A view of some of its bytes.
+    /// A view of some bytes of the buffer.
     pub fn view(&self, from: usize, bytes: usize) -> B {
         part(&self.buffer, from, bytes)
     }

@@ -1,5 +1,5 @@
-//! Scrubbing: blocks are compared with their checksums while the server serves others, a bounded piece for each call. Who
-//! calls says how fast, and where to go on: the server remembers nothing.
+//! Scrubbing: the server compares blocks with their checksums, a bounded number per call, while it serves other
+//! calls. The caller sets the pace and the position; the server remembers nothing.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,19 +14,19 @@ use super::format::{BLOCK_BYTES, SCRATCH_BLOCKS, SUMS_PER_PAGE, sum};
 use super::shared::Shared;
 use super::transfer::present;
 
-/// Most bytes of one call.
+/// Bytes of one call, at most.
 const MOST_BYTES: u64 = 64 << 20;
-/// Most files of one call.
+/// Files of one call, at most.
 const MOST_FILES: u64 = 256;
 
-/// How far a call may still go.
+/// The remaining budget of a call, and its findings.
 struct Left {
     bytes: u64,
     found: Scrubbed,
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Compares blocks from a place on.
+    /// Compares blocks with their checksums, beginning at a place.
     pub async fn scrub(self: &Rc<Self>, from: ScrubPlace, most_bytes: u64) -> Result<IoReply> {
         let found = Scrubbed { next: None, files: 0, bytes: 0, damage: vec![] };
         let mut left = Left { bytes: most_bytes.clamp(BLOCK_BYTES, MOST_BYTES), found };
@@ -54,7 +54,7 @@ impl<B: Buffer> Shared<B> {
         Ok(IoReply::Scrubbed(Box::new(left.found)))
     }
 
-    /// Data files after one, in their order, and whether there may be more.
+    /// The data files after a given handle, in order, and whether there may be more.
     pub async fn list_files(&self, after: Handle, most: usize) -> Result<(Vec<DataFile>, bool)> {
         let mut found = Vec::new();
         for directory in after.0 as u8..=u8::MAX {
@@ -74,7 +74,7 @@ impl<B: Buffer> Shared<B> {
         Ok((found, more))
     }
 
-    /// Compares the blocks of a data file from `offset` on; where it stopped, if that is not the end.
+    /// Compares the blocks of a data file from `offset` on. Returns where it stopped, unless it reached the end.
     async fn scrub_file(
         self: &Rc<Self>,
         handle: Handle,
@@ -86,7 +86,7 @@ impl<B: Buffer> Shared<B> {
         let next = match self.open(&file, false).await {
             Ok(true) => self.scrub_open(&file, offset, left).await,
             Ok(false) => Ok(None),
-            // A file that cannot be opened is damage, and others are still to be looked at.
+            // A file that cannot be opened counts as damage, and the scrub continues with other files.
             Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io) => {
                 left.found.damage.push(Damage { handle, offset: 0, bytes: 0, what: error.message });
                 Ok(None)
@@ -94,7 +94,7 @@ impl<B: Buffer> Shared<B> {
             Err(error) => Err(error),
         };
         if !was_open && matches!(next, Ok(None)) {
-            // It leaves its place to those that are in use.
+            // The scrub closes the file, to leave the slot to files in use.
             self.close(&file).await;
         }
         self.files.let_go(&file);
@@ -107,7 +107,7 @@ impl<B: Buffer> Shared<B> {
         offset: u64,
         left: &mut Left,
     ) -> Result<Option<u64>> {
-        // Of a data file that was cut short there are checksums past the end.
+        // A truncated data file still has checksums past its end.
         let summed = file.sums_length.get() / 4;
         let end = file.length.get().div_ceil(BLOCK_BYTES).max(summed);
         let first = offset / BLOCK_BYTES;
@@ -124,12 +124,13 @@ impl<B: Buffer> Shared<B> {
             left.bytes = left.bytes.saturating_sub((blocks.end - blocks.start) * BLOCK_BYTES);
             block = blocks.end;
         }
-        // Not again where a call before came to the end.
+        // The file counts only once, not again if an earlier call already reached its end.
         left.found.files += u64::from(first < end || first == 0);
         Ok(None)
     }
 
-    /// Compares some blocks under their lock: what is being written is no damage. False if the file is gone.
+    /// Compares some blocks under their lock, so a pending write does not count as damage. Returns false if the
+    /// file is gone.
     async fn scrub_blocks(
         self: &Rc<Self>,
         file: &Rc<File>,
@@ -137,7 +138,7 @@ impl<B: Buffer> Shared<B> {
         is_new_page: bool,
         left: &mut Left,
     ) -> Result<bool> {
-        // In turn with the transfers of others.
+        // Waits in the same queue as the transfers of callers.
         let _permit = self.pieces.take().await;
         let _lock = file.locks.take(blocks.clone(), false).await;
         let Some(ids) = file.ids.get() else { return Ok(false) };
@@ -173,7 +174,7 @@ impl<B: Buffer> Shared<B> {
         Ok(true)
     }
 
-    /// Reads blocks one by one, since together they cannot be; gives those that can.
+    /// Reads blocks one at a time, after reading them together failed. Returns the readable ones.
     async fn readable(
         &self,
         file: &File,

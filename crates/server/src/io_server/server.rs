@@ -1,4 +1,4 @@
-//! An I/O server as a state machine, and how it serves a call.
+//! An I/O server as a state machine, and its handling of a call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -15,17 +15,17 @@ use super::shared::{Server, Shared};
 use super::task::Tasks;
 use super::wait::{Group, Slot};
 
-/// Files with notes, beyond which one is made durable unasked, so that the notes stay few.
+/// Maximum number of noted files. Beyond it the server makes one durable unprompted, so that there are few notes.
 const MOST_NOTED: usize = 1024;
 
-/// Parts of a long request that are planned before others have their turn.
+/// Parts of a long request planned before the task yields.
 const PARTS_IN_A_TURN: usize = 4096;
 
-/// What an I/O server is: it is told what happened, and says what is to be done. It does no I/O and reads no clock.
+/// The state machine of an I/O server: events come in, effects go out. It does no I/O and reads no clock.
 pub struct IoServer<B> {
     shared: Server<B>,
     tasks: Tasks,
-    /// Whether the log was read; calls wait until it is known.
+    /// The result of reading the log. Calls wait for it.
     started: Rc<Started>,
 }
 
@@ -33,10 +33,10 @@ pub struct IoServer<B> {
 struct Started {
     result: RefCell<Option<Result<()>>>,
     waiting: RefCell<Vec<Slot<()>>>,
-    /// Calls in work.
+    /// Calls in progress.
     calls: Cell<u64>,
     idle: RefCell<Option<Slot<()>>>,
-    /// Whether idle files are being made durable.
+    /// Whether the server is currently making idle files durable.
     is_settling: Cell<bool>,
 }
 
@@ -63,7 +63,7 @@ impl Started {
 }
 
 impl<B: Buffer> IoServer<B> {
-    /// A server that begins to read its log: `effects` are the first steps.
+    /// Starts a server. `effects` receives the first steps, which read the log.
     pub fn start(config: Config<B>, effects: &mut Vec<Effect<B>>) -> Result<Self> {
         let shared = Rc::new(Shared::new(config)?);
         let mut server = Self { shared, tasks: Tasks::default(), started: Rc::default() };
@@ -76,7 +76,7 @@ impl<B: Buffer> IoServer<B> {
             for slot in started.waiting.take() {
                 slot.give(());
             }
-            // On a read-only disk what is found could not be noted: each file is examined when it is opened.
+            // On a read-only disk the results could not be recorded, so each file is examined when it is opened.
             if is_good && !shared.log_is_read_only() {
                 shared.examine_all().await;
             }
@@ -85,8 +85,8 @@ impl<B: Buffer> IoServer<B> {
         Ok(server)
     }
 
-    /// Takes an event in; what is to be done then is added to `effects`. `now_ns` are nanoseconds of a
-    /// monotonic clock, from whenever on.
+    /// Processes an event, and appends the resulting effects to `effects`. `now_ns` is the time of a monotonic
+    /// clock with an arbitrary origin, in nanoseconds.
     pub fn step(&mut self, now_ns: u64, event: Event<B>, effects: &mut Vec<Effect<B>>) {
         self.shared.set_now(now_ns);
         match event {
@@ -109,7 +109,7 @@ impl<B: Buffer> IoServer<B> {
                 });
             }
             Event::Tick => {
-                // Others may have written to the disk.
+                // Other programs may have written to the disk.
                 self.shared.room_left.set(0);
                 self.shared.collectives.look_at_clock(self.shared.running_ns.get());
                 let (shared, started) = (self.shared.clone(), self.started.clone());
@@ -142,7 +142,7 @@ impl<B: Buffer> IoServer<B> {
         self.go_on(effects);
     }
 
-    /// Calls and other work that have begun and not ended.
+    /// Number of running tasks: calls and other work.
     pub fn under_way(&self) -> usize {
         self.tasks.count()
     }
@@ -156,7 +156,7 @@ impl<B: Buffer> IoServer<B> {
 impl<B: Buffer> Shared<B> {
     async fn serve(self: &Rc<Self>, request: IoRequest, buffer: B, caller: Caller<B>) -> Result<IoReply> {
         self.admit(&request).await?;
-        // Those that wait for other calls must not keep them out.
+        // Calls that wait for other calls take no permit, since they would keep those out.
         let _turn = match request {
             IoRequest::Join { .. } | IoRequest::Await { .. } => None,
             _ => Some(self.calls.take().await),
@@ -180,7 +180,7 @@ impl<B: Buffer> Shared<B> {
                         return Ok(IoReply::Absent);
                     }
                     self.check_whole(file, target)?;
-                    // Before: what is written meanwhile may not be durable then.
+                    // The length is read before the sync, because bytes written meanwhile may not be durable.
                     let length = file.length.get();
                     self.make_durable(file).await?;
                     Ok(IoReply::Length(length))
@@ -247,7 +247,7 @@ impl<B: Buffer> Shared<B> {
         reply
     }
 
-    /// How long data files are.
+    /// The lengths of data files.
     async fn lengths(self: &Rc<Self>, handles: &[Handle], targets: &[Target]) -> Result<Vec<u64>> {
         let allowed: BTreeSet<Handle> = handles.iter().copied().collect();
         let mut lengths = Vec::with_capacity(targets.len());
@@ -286,7 +286,7 @@ impl<B: Buffer> Shared<B> {
             buffer.zero(0, bytes);
         }
         self.status.borrow_mut().bytes_read += bytes as u64;
-        // If it was removed meanwhile, some of the bytes may be zeros for that.
+        // If the file was removed meanwhile, some of the bytes may read as zeros.
         let is_there = file.ids.get().is_some() && !file.was_removed.get();
         Ok(if is_there { IoReply::Done } else { IoReply::Absent })
     }
@@ -310,7 +310,8 @@ impl<B: Buffer> Shared<B> {
         Ok(IoReply::Done)
     }
 
-    /// Moves the pieces of a request, several at once, and waits for them. No view of the buffer is left then.
+    /// Transfers the pieces of a request, several at once, and waits for them. No view of the buffer remains
+    /// afterwards.
     async fn move_pieces(
         self: &Rc<Self>,
         file: &Rc<File>,
@@ -324,7 +325,7 @@ impl<B: Buffer> Shared<B> {
         let mut pieces = Pieces::new(regions.local_runs(target.stripes, target.entry));
         while group.result().is_ok() {
             group.at_most(self.limits.pieces_of_call.max(1) - 1).await;
-            // Before the piece is made: so their number is bounded.
+            // The permit comes before the next piece, so the number of pieces is bounded.
             let permit = self.pieces.take().await;
             let Some(piece) = pieces.next() else {
                 if total != buffer.len() as u64 {
@@ -360,16 +361,16 @@ impl<B: Buffer> Shared<B> {
         Ok(IoReply::Status(IoStatus { free_bytes, is_writable, ..*self.status.borrow() }))
     }
 
-    /// Files noted when the server started, one after the other, while it already serves.
+    /// Examines the files that were noted when the server started, in order, while it already serves calls.
     async fn examine_all(self: &Rc<Self>) {
         let noted = self.notes.borrow().handles();
         for handle in noted {
-            // An error is that of the call that needs the file next; its notes stay.
+            // The next call that needs the file gets the error; the notes stay.
             self.make_durable_unasked(handle).await;
         }
     }
 
-    /// Sees to it that not too many files stay noted.
+    /// Makes a file durable if too many are noted.
     pub(super) fn bound_notes(self: &Rc<Self>, written: Handle) {
         let notes = self.notes.borrow();
         if notes.count() <= MOST_NOTED {
@@ -381,7 +382,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Makes files that have not been written for a while durable, one after the other.
+    /// Makes idle files durable, in order.
     async fn settle_idle(self: &Rc<Self>) {
         if self.log_is_read_only() {
             return;
@@ -395,7 +396,7 @@ impl<B: Buffer> Shared<B> {
     async fn make_durable_unasked(self: &Rc<Self>, handle: Handle) {
         let file = self.files.get(handle);
         if let Ok(true) = self.open(&file, false).await {
-            // An error is kept for those who ask.
+            // The error is stored, and the next caller that syncs the file gets it.
             let _ = self.make_durable(&file).await;
         }
         self.files.let_go(&file);

@@ -1,4 +1,4 @@
-//! What the tasks of a server share, and the ways from them to the disk.
+//! The state that the tasks of a server share, and their access to the disk.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -23,24 +23,25 @@ use super::task::Task;
 use super::time::Time;
 use super::wait::{Permits, Slot};
 
-/// Buffers for pages of checksums.
+/// Number of buffers for pages of checksums.
 const SUMS_BUFFERS: usize = 16;
-/// Damaged blocks are counted once each, up to this many.
+/// Maximum number of damaged blocks that are counted. Each block counts once.
 const MAX_DAMAGED: usize = 1 << 16;
 
-/// A server takes a step each second at least. If more time than this has passed, its clock was set.
+/// A server takes a step at least every second. A longer interval than this means that its clock was set or its
+/// process was stopped.
 const MOST_PASSED_NS: u64 = 5_000_000_000;
 
-/// What the tasks of a server share.
+/// The state that the tasks of a server share.
 pub(super) struct Shared<B> {
     pub server: ServerId,
     pub limits: Limits,
     pub verify: Box<dyn Verify>,
-    /// Nanoseconds of the clock that its events come with.
+    /// Time of the last event, in nanoseconds.
     pub now_ns: Cell<u64>,
-    /// Nanoseconds for which the server runs, without those for which it was stopped, or its clock was set.
+    /// Nanoseconds for which the server has run, without clock jumps and times when the process was stopped.
     pub running_ns: Cell<u64>,
-    /// By what grants end.
+    /// The time that decides when grants expire.
     pub time: Time,
     pub files: Files,
     pub sums: Sums<B>,
@@ -53,7 +54,7 @@ pub(super) struct Shared<B> {
     pub status: RefCell<IoStatus>,
     pub begun: RefCell<Vec<Task>>,
     pub effects: RefCell<Vec<Effect<B>>>,
-    /// Files whose disk failed to make them durable: what was written to them may be lost.
+    /// Files that the disk failed to sync: writes to them may be lost.
     pub lost: RefCell<HashMap<Handle, Error>>,
     damaged: RefCell<HashSet<(Handle, u64)>>,
     next: Cell<u64>,
@@ -63,13 +64,13 @@ pub(super) struct Shared<B> {
     pub fetches: RefCell<HashMap<u64, Slot<Fetched>>>,
     pub make: Factory<B>,
     pub reads_memory: bool,
-    /// Bytes of data that are written before the room on the disk is looked at again.
+    /// Bytes of data to write before the server queries the free space again.
     pub room_left: Cell<u64>,
     empty: B,
 }
 
 impl<B: Buffer> Shared<B> {
-    /// It is so late now.
+    /// Advances the clocks to the time of an event.
     pub fn set_now(&self, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.now_ns.replace(now_ns));
         self.running_ns.set(self.running_ns.get() + passed_ns.min(MOST_PASSED_NS));
@@ -142,7 +143,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Lets others have their turn, in the middle of long work.
+    /// Yields in the middle of long work.
     pub async fn let_others(&self) {
         let (token, slot) = (self.token(), Slot::new());
         self.turns.borrow_mut().insert(token, slot.clone());
@@ -164,7 +165,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// An operation on names.
+    /// Performs an operation on names.
     pub async fn name(&self, operation: NameOperation) -> Result<NameAnswer> {
         let (token, slot) = (self.token(), Slot::new());
         self.operations.borrow_mut().insert(token, slot.clone());
@@ -172,7 +173,7 @@ impl<B: Buffer> Shared<B> {
         slot.await
     }
 
-    /// An operation that opens or makes a file.
+    /// Performs an operation that opens or creates a file.
     pub async fn opened(&self, operation: NameOperation) -> Result<Opened> {
         match self.name(operation).await? {
             NameAnswer::Opened { file, length, is_writable } => Ok(Opened { file, length, is_writable }),
@@ -187,7 +188,7 @@ impl<B: Buffer> Shared<B> {
         slot.await.result
     }
 
-    /// Reads until the buffer is full or the file ends; how many bytes were read.
+    /// Reads until the buffer is full or the file ends. Returns the number of bytes read.
     pub async fn read(&self, file: FileId, offset: u64, mut buffer: B) -> Result<usize> {
         let mut done = 0;
         while !buffer.is_empty() {
@@ -225,7 +226,7 @@ impl<B: Buffer> Shared<B> {
         self.request(Request { file, operation, offset: 0, buffer }).await.map(|_| ())
     }
 
-    /// Adds to the error of a change that a read-only disk refuses what can be done; other errors stay as they are.
+    /// Adds a fix to the error of a change that a read-only disk refused. Other errors pass unchanged.
     pub fn of_read_only(&self, error: Error) -> Error {
         if error.kind != ErrorKind::ReadOnly {
             return error;
@@ -253,10 +254,10 @@ impl<B: Buffer> Shared<B> {
 /// An open file of the disk.
 pub(super) struct Opened {
     pub file: FileId,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u64,
     pub is_writable: bool,
 }
 
-/// Shared by tasks.
+/// A reference to the shared state, for tasks.
 pub(super) type Server<B> = Rc<Shared<B>>;

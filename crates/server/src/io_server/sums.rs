@@ -1,4 +1,4 @@
-//! The checksums of blocks, kept on disk beside each data file and in memory by pages, a bounded number of them.
+//! The checksums of blocks: on disk beside each data file, and a bounded number of pages in memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::scratch::Scratch;
 use super::shared::Shared;
 use super::wait::Permits;
 
-/// Pages that are tried, where one must go and cannot be written.
+/// Pages that the server tries to evict when writing them fails, at most.
 const MOST_FAILURES: usize = 8;
 
 /// The checksums of [`SUMS_PER_PAGE`] blocks.
@@ -22,7 +22,7 @@ pub(super) struct Page {
     sums: RefCell<Option<Box<[u32]>>>,
     dirty: Cell<bool>,
     used: Cell<u64>,
-    /// Read or written by one at a time.
+    /// Serializes reads and writes of the page.
     gate: Permits,
 }
 
@@ -72,7 +72,7 @@ impl<B: Buffer> Sums<B> {
         page.clone()
     }
 
-    /// The pages of a file, in their order.
+    /// The pages of a file, in order.
     fn of(&self, handle: Handle) -> Vec<(u64, Rc<Page>)> {
         let pages = self.pages.borrow();
         pages
@@ -81,7 +81,7 @@ impl<B: Buffer> Sums<B> {
             .collect()
     }
 
-    /// The page that nobody uses and that was used longest ago, if there are too many.
+    /// The least recently used page that nobody uses, if there are too many.
     fn surplus(&self) -> Option<((Handle, u64), Rc<Page>)> {
         let pages = self.pages.borrow();
         if pages.len() <= self.most {
@@ -93,7 +93,8 @@ impl<B: Buffer> Sums<B> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// The page with the checksum of `block`, read if it is not in memory. It stays as long as somebody has it.
+    /// The page with the checksum of `block`, read from disk if necessary. It stays in memory while a caller holds
+    /// it.
     pub async fn sums_of(&self, file: &File, ids: Ids, block: u64) -> Result<Rc<Page>> {
         let page = self.sums.page(file.handle, ids.sums, block / SUMS_PER_PAGE);
         if page.sums.borrow().is_some() {
@@ -109,7 +110,7 @@ impl<B: Buffer> Shared<B> {
         let mut failures = 0;
         while let Some((key, surplus)) = self.sums.surplus() {
             if let Err(error) = self.flush_page(&surplus).await {
-                // On a full disk others may still go; too many that stay are an error.
+                // On a full disk the server tries to evict other pages. Too many unwritten pages are an error.
                 surplus.used.set(self.sums.clock.get());
                 failures += 1;
                 if self.sums.pages.borrow().len() > 2 * self.sums.most {
@@ -120,7 +121,7 @@ impl<B: Buffer> Shared<B> {
                 }
                 break;
             }
-            // In use again by somebody who came while it was written?
+            // Another task may have started using the page while it was written.
             if Rc::strong_count(&surplus) == 2 && !surplus.dirty.get() {
                 self.sums.pages.borrow_mut().remove(&key);
             }
@@ -132,7 +133,7 @@ impl<B: Buffer> Shared<B> {
         let buffer = self.sums.buffers.take().await?;
         let offset = page.number * SUMS_PAGE_BYTES as u64;
         let read = self.read(page.file, offset, buffer.view(0, SUMS_PAGE_BYTES)).await?;
-        // Past the end of the file there are no sums yet.
+        // Past the end of the file, checksums read as 0.
         let mut bytes = vec![0; SUMS_PAGE_BYTES];
         buffer.copy_out(0, &mut bytes[..read]);
         let words =
@@ -140,12 +141,12 @@ impl<B: Buffer> Shared<B> {
         Ok(words.collect())
     }
 
-    /// Takes what the disk has of a page for what counts, unless the page was changed and not written yet.
+    /// Reloads a page from the disk, unless it contains changes that are not yet written.
     pub async fn refresh_sums(&self, page: &Page) -> Result<()> {
         let _gate = page.gate.take().await;
         if !page.dirty.get() {
             let read = self.read_sums(page).await?;
-            // Changed meanwhile?
+            // The page may have changed during the read.
             if !page.dirty.get() {
                 *page.sums.borrow_mut() = Some(read);
             }
@@ -153,7 +154,7 @@ impl<B: Buffer> Shared<B> {
         Ok(())
     }
 
-    /// Writes a page, if it was changed; also waits for who is writing it already.
+    /// Writes a page if it has changed. Also waits for a pending write of it.
     async fn flush_page(&self, page: &Page) -> Result<()> {
         let _gate = page.gate.take().await;
         if !page.dirty.get() {
@@ -182,12 +183,12 @@ impl<B: Buffer> Shared<B> {
         Ok(())
     }
 
-    /// Whether there are changed pages of a file.
+    /// Whether a file has changed pages.
     pub fn has_changed_sums(&self, handle: Handle) -> bool {
         self.sums.of(handle).iter().any(|(_, page)| page.dirty.get())
     }
 
-    /// Forgets the pages of a file from page `first` on, changed or not, once nobody is writing them.
+    /// Drops the pages of a file from page `first` on, changed or not, after pending writes of them.
     pub async fn forget_sums(&self, handle: Handle, first: u64) {
         for (number, page) in self.sums.of(handle) {
             if number >= first {

@@ -1,5 +1,5 @@
-//! The steps of a call as `async` functions, run by hand: the compiler makes the state machine. There is no runtime,
-//! no thread and no clock; a task goes on when the event that it waits for is stepped in.
+//! Tasks: the steps of a call as `async` functions, polled without a runtime. The compiler generates the state
+//! machines. There is no thread and no clock; a task resumes when the event that it waits for arrives.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// Steps that end without a result.
+/// Steps without a result.
 pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 type Ready = Arc<Mutex<VecDeque<u64>>>;
@@ -23,7 +23,7 @@ impl Wake for Alarm {
     }
 }
 
-/// The tasks that have begun and not ended.
+/// The running tasks.
 #[derive(Default)]
 pub(super) struct Tasks {
     running: HashMap<u64, (Task, Waker)>,
@@ -32,12 +32,12 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// How many there are.
+    /// Number of running tasks.
     pub fn count(&self) -> usize {
         self.running.len()
     }
 
-    /// Goes on with every task that can, in the order in which they could, and with those that they begin.
+    /// Polls every ready task, in the order in which they became ready, including tasks that these start.
     pub fn run(&mut self, begun: &RefCell<Vec<Task>>) {
         loop {
             for task in begun.take() {

@@ -1,5 +1,5 @@
-//! By what grants end: the time of the manager, who signs them. The clock of this machine counts only as long as the
-//! manager cannot be reached after a start.
+//! The time that decides when grants expire: the time of the manager, which signs them. The clock of this machine
+//! counts only while the manager has been unreachable since the server started.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,14 +12,14 @@ use super::shared::Shared;
 use super::wait::{Permits, Slot};
 use crate::grants::MOST_GRANT_S;
 
-/// What is known of the manager's time.
+/// The last known time of the manager.
 pub(super) struct Time {
-    /// As it was told last, in seconds since 1970, and at which time of the server's events.
+    /// The time in seconds since 1970, and the server's event time when it arrived, in nanoseconds.
     told: Cell<Option<(u64, u64)>>,
-    /// Asked by one at a time.
+    /// Serializes queries.
     gate: Permits,
     waiting: RefCell<Option<Slot<()>>>,
-    /// How often it was wanted; up to which of these it was asked.
+    /// Number of requests for the time, and the last of them that a query covered.
     wanted: Cell<u64>,
     asked: Cell<u64>,
 }
@@ -37,9 +37,9 @@ impl Default for Time {
 }
 
 impl Time {
-    /// The manager was asked.
+    /// Records the answer to a query.
     pub fn told(&self, now_ns: u64, manager_s: Option<u64>, own_s: u64) {
-        // Rather what it said before than a clock that may say anything.
+        // If the manager does not answer, its last known time is more reliable than this machine's clock.
         if let Some(told_s) = manager_s.or(Some(own_s).filter(|_| self.told.get().is_none())) {
             self.told.set(Some((told_s, now_ns)));
         }
@@ -56,8 +56,8 @@ impl Time {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Whether the grant of a request allows it. One that seems to be over, or to last longer than any, is judged by the
-    /// time that the manager says it is: clocks jump.
+    /// Checks the grant of a request. If the grant seems to have expired, or to outlast the maximum lifetime, the
+    /// server first asks the manager for its time, because clocks jump.
     pub async fn admit(self: &Rc<Self>, request: &IoRequest) -> Result<()> {
         let (ends_s, target) = match request {
             IoRequest::Read { target, grant, .. }
@@ -72,7 +72,7 @@ impl<B: Buffer> Shared<B> {
         };
         let now_s = || self.time.now_s(self.now_ns.get()).filter(|now_s| is_plausible(ends_s, *now_s));
         let mut known_s = now_s();
-        // At once, also where the time is not known: nobody asks for who has no grant of this pool.
+        // The first check needs no time: without a valid grant of this pool, the server does not ask the manager.
         self.verify(request, known_s.unwrap_or(0))?;
         if known_s.is_none() {
             self.ask_time().await;
@@ -105,7 +105,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Asks the manager what time it is. Who comes while it is asked shares the next answer.
+    /// Asks the manager for its time. Calls that arrive during a query share the next one.
     async fn ask_time(&self) {
         let time = &self.time;
         time.wanted.set(time.wanted.get() + 1);
@@ -121,7 +121,7 @@ impl<B: Buffer> Shared<B> {
     }
 }
 
-/// Whether a grant that is good may end then.
+/// Whether a valid grant may expire at this time.
 fn is_plausible(ends_s: u64, now_s: u64) -> bool {
     ends_s > now_s && ends_s - now_s <= MOST_GRANT_S
 }

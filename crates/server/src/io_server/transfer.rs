@@ -1,4 +1,4 @@
-//! Reads and writes of pieces: checked, merged and summed, each under its lock.
+//! Reads and writes of pieces: each is checked, merged and checksummed under its lock.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use super::sums::Page;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Bytes of `blocks` that a data file of `length` bytes has.
+/// Number of bytes in `blocks` that a data file of `length` bytes contains.
 pub(super) fn present(blocks: &Range<u64>, length: u64) -> usize {
     (length.min(blocks.end * BLOCK_BYTES)).saturating_sub(blocks.start * BLOCK_BYTES) as usize
 }
@@ -36,7 +36,7 @@ fn set_all(page: &Page, blocks: &Range<u64>, sums: &[u32]) {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Fills the bytes of `piece` in the call's buffer.
+    /// Reads the bytes of `piece` into the call's buffer.
     pub async fn read_piece(&self, file: &File, target: Target, piece: Piece, mut buffer: B) -> Result<()> {
         match piece {
             Piece::Direct { blocks, at } => {
@@ -71,7 +71,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Puts the bytes of `piece` in the call's buffer on the disk.
+    /// Writes the bytes of `piece` from the call's buffer to the disk.
     pub async fn write_piece(
         self: &Rc<Self>,
         file: &File,
@@ -111,7 +111,8 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Reads blocks, puts parts into them, sums them anew, and writes them whole, as far as the file reaches then.
+    /// Reads blocks, merges parts into them, computes their checksums, and writes them up to the new end of the
+    /// file.
     #[expect(clippy::too_many_arguments, reason = "what a write under its lock has")]
     async fn merge(
         self: &Rc<Self>,
@@ -133,7 +134,7 @@ impl<B: Buffer> Shared<B> {
         } else {
             self.read_blocks(file, ids, target, page, &blocks).await?
         };
-        // Noted only now: a block that was damaged before stays so, whatever crashes.
+        // The note comes after the read, so a block that was already damaged stays detectable after any crash.
         self.note(file, &blocks).await?;
         let mut bytes = vec![0; parts.iter().map(|p| p.bytes).max().unwrap_or(0) as usize];
         let mut end = before;
@@ -157,7 +158,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// One block in a scratch buffer, checked.
+    /// Reads one block into a scratch buffer, and checks it.
     pub async fn read_checked(
         &self,
         file: &File,
@@ -169,7 +170,7 @@ impl<B: Buffer> Shared<B> {
         self.read_blocks(file, ids, target, page, &(block..block + 1)).await
     }
 
-    /// Blocks in a scratch buffer, checked.
+    /// Reads blocks into a scratch buffer, and checks them.
     async fn read_blocks(
         &self,
         file: &File,
@@ -185,7 +186,7 @@ impl<B: Buffer> Shared<B> {
         Ok(scratch)
     }
 
-    /// Reads blocks into the start of a buffer; what the file does not have are zeros.
+    /// Reads blocks into the start of a buffer. Bytes past the end of the file are zeros.
     pub async fn fill(&self, file: &File, ids: Ids, blocks: &Range<u64>, buffer: &mut B) -> Result<()> {
         let view = part(buffer, 0, present(blocks, file.length.get()));
         let read = self.read(ids.data, blocks.start * BLOCK_BYTES, view).await;
@@ -193,13 +194,13 @@ impl<B: Buffer> Shared<B> {
         Ok(())
     }
 
-    /// Writes a buffer from the start of a block on.
+    /// Writes a buffer at the start of a block.
     async fn put(&self, file: &File, ids: Ids, block: u64, buffer: B) -> Result<()> {
         let written = self.write(ids.data, block * BLOCK_BYTES, buffer).await;
         written.map_err(|error| self.at(file, "written", block, &error))
     }
 
-    /// An error of the disk, with its place.
+    /// Adds the place to an error of the disk.
     fn at(&self, file: &File, doing: &str, block: u64, error: &Error) -> Error {
         let (server, handle, byte) = (self.server.0, file.handle.0, block * BLOCK_BYTES);
         let message = format!(
@@ -221,7 +222,7 @@ impl<B: Buffer> Shared<B> {
         damage
     }
 
-    /// The error for a block whose bytes are not those that were written.
+    /// The error for a block whose checksum is wrong.
     pub fn damaged(&self, target: Target, block: u64, kept: u32, found: u32) -> Error {
         let local = block * BLOCK_BYTES;
         let in_file = target
@@ -245,7 +246,7 @@ impl<B: Buffer> Shared<B> {
         )
     }
 
-    /// Sees to it that what is going to be written is noted, durably.
+    /// Notes blocks that are about to be written, durably.
     pub async fn note(self: &Rc<Self>, file: &File, blocks: &Range<u64>) -> Result<()> {
         let regions = blocks.start / REGION_BLOCKS..blocks.end.div_ceil(REGION_BLOCKS);
         if let Some(touched) = file.touched.borrow_mut().as_mut() {

@@ -1,4 +1,4 @@
-//! What tasks wait for: a value, a permit, the end of other tasks.
+//! Things that tasks wait for: a value, a permit, the end of other tasks.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use outcore_core::{Error, Result};
 
-/// A value that one task gives and one other waits for.
+/// A value that one task provides and another waits for.
 pub(super) struct Slot<T>(Rc<RefCell<(Option<T>, Option<Waker>)>>);
 
 impl<T> Slot<T> {
@@ -55,11 +55,11 @@ struct Queue {
     waiting: VecDeque<Slot<()>>,
 }
 
-/// A number of permits, given in the order in which they were asked for.
+/// A number of permits, granted in the order of the requests.
 #[derive(Clone)]
 pub(super) struct Permits(Rc<RefCell<Queue>>);
 
-/// Goes back when it is dropped.
+/// A permit, which returns when dropped.
 pub(super) struct Permit(Rc<RefCell<Queue>>);
 
 impl Permits {
@@ -100,7 +100,7 @@ impl Drop for Permit {
     }
 }
 
-/// Opened once, with a result, for all who wait and who come.
+/// A gate that opens once, with a result that all current and later waiters receive.
 #[derive(Clone, Default)]
 pub(super) struct Gate(Rc<RefCell<Opening>>);
 
@@ -111,7 +111,7 @@ struct Opening {
 }
 
 impl Gate {
-    /// The first result counts.
+    /// Opens the gate. Only the first result counts.
     pub fn open(&self, result: Result<()>) {
         let waiting = {
             let mut state = self.0.borrow_mut();
@@ -144,7 +144,7 @@ struct Running {
     waiting: Option<(usize, Slot<()>)>,
 }
 
-/// Tasks that another one waits for, and the first error of them.
+/// A group of tasks that another task waits for, and their first error.
 #[derive(Clone)]
 pub(super) struct Group(Rc<RefCell<Running>>);
 

@@ -1,22 +1,23 @@
-//! Who may do what: owner, group and mode, as in POSIX.1-2017, base definitions, section 4.5 "File Access Permissions".
+//! Access rights by owner, group and mode, as in POSIX.1-2017, base definitions, section 4.5 "File Access
+//! Permissions".
 
 use outcore_core::{Error, ErrorKind, Inode, Result};
 
 use super::User;
 
-/// To read a file, or the names in a directory.
+/// The right to read a file, or to list a directory.
 pub(super) const READ: u32 = 4;
-/// To write a file, or to make and remove names in a directory.
+/// The right to write a file, or to create and remove names in a directory.
 pub(super) const WRITE: u32 = 2;
-/// To get to what is in a directory.
+/// The right to access the entries of a directory.
 pub(super) const SEARCH: u32 = 1;
-/// Of a directory: a name is removed by the owner of what it names, or of the directory, only.
+/// Restricts the removal of a name from a directory to the owner of the entry or of the directory.
 pub(super) const STICKY: u32 = 0o1000;
 /// All bits of a mode.
 pub(super) const MODE_BITS: u32 = 0o1777;
 
-/// Whether the bits of the user's class have all of those wanted. The first class that fits counts, even if a later one
-/// has more.
+/// Whether the bits of the user's class contain all `wanted` bits. The first matching class counts, even if a
+/// later one has more bits.
 pub(super) fn allows(inode: &Inode, who: &User, wanted: u32) -> bool {
     let class = if who.uid == inode.owner {
         6
@@ -28,7 +29,7 @@ pub(super) fn allows(inode: &Inode, who: &User, wanted: u32) -> bool {
     who.is_root || inode.mode >> class & wanted == wanted
 }
 
-/// Refuses who is not allowed to do something with `path`.
+/// Returns an error unless the user has these rights for `path`.
 pub(super) fn require(inode: &Inode, who: &User, wanted: u32, path: &str) -> Result<()> {
     if allows(inode, who, wanted) {
         return Ok(());
@@ -40,7 +41,7 @@ pub(super) fn require(inode: &Inode, who: &User, wanted: u32, path: &str) -> Res
     Err(denied(inode, who, &verbs.join(" and "), path, "ask its owner for that"))
 }
 
-/// Refuses who is neither the owner nor root.
+/// Returns an error unless the user is the owner or root.
 pub(super) fn require_owner(inode: &Inode, who: &User, what: &str, path: &str) -> Result<()> {
     if who.is_root || who.uid == inode.owner {
         return Ok(());
@@ -48,7 +49,7 @@ pub(super) fn require_owner(inode: &Inode, who: &User, what: &str, path: &str) -
     Err(denied(inode, who, what, path, "ask its owner to do it"))
 }
 
-/// Refuses who may not remove a name from a directory that is sticky.
+/// Returns an error if the directory is sticky and the user may not remove a name from it.
 pub(super) fn require_unstuck(directory: &Inode, entry: &Inode, who: &User, path: &str) -> Result<()> {
     let free = directory.mode & STICKY == 0 || who.is_root;
     if free || who.uid == entry.owner || who.uid == directory.owner {
@@ -57,7 +58,7 @@ pub(super) fn require_unstuck(directory: &Inode, entry: &Inode, who: &User, path
     Err(denied(entry, who, "remove from its sticky directory", path, "ask its owner to do it"))
 }
 
-/// Refuses bits that are not of a mode.
+/// Refuses bits that do not belong to a mode.
 pub(super) fn check_mode(mode: u32) -> Result<()> {
     if mode & !MODE_BITS == 0 {
         return Ok(());
@@ -91,7 +92,7 @@ mod tests {
         User { uid, gids: gids.to_vec(), is_root: false }
     }
 
-    /// Each bit of a mode, for each class of user: what POSIX says of it.
+    /// Each bit of a mode, for each class of user, as POSIX specifies.
     #[test]
     fn bits_are_for_the_classes_of_the_standard() {
         let (owner, member, other) = (user(1, &[9]), user(2, &[8, 5]), user(3, &[9]));
@@ -107,7 +108,7 @@ mod tests {
             (0o001, [0, 0, SEARCH]),
             (0o754, [7, 5, 4]),
             (0o1777, [7, 7, 7]),
-            // The owner's class counts for the owner, whatever the others may.
+            // For the owner only the owner's class counts, whatever rights the others have.
             (0o077, [0, 7, 7]),
             (0o707, [7, 0, 7]),
         ];

@@ -1,5 +1,5 @@
-//! Requests that were done, by the numbers that clients gave them: one that is sent again, to a manager that was started
-//! again since, is not done again. The note of it is a part of the commit that did it.
+//! Completed requests, by the numbers that clients gave them. If a client repeats a request, the manager does not
+//! execute it a second time, even after a restart. The note on a request is part of the commit that executed it.
 
 use std::collections::HashMap;
 
@@ -13,29 +13,29 @@ use super::walk::not_found;
 use super::{MAX_PAGE, Manager, Now, User, record};
 use crate::store::{MAX_RANGE, Store, Write};
 
-/// Requests of one client that are noted: a later one takes the place of that which is so many numbers older.
+/// Noted requests per client. Each new note replaces the one whose number is this much lower.
 const MOST_OF_A_CLIENT: u64 = 16;
-/// No client sends a request again after so many seconds.
+/// Seconds after which no client repeats a request.
 const KEPT_S: u64 = 3600;
-/// Between two requests no more time counts than this: the clock jumps.
+/// Seconds that count between two requests, at most, because the clock may jump.
 const MOST_PASSED_S: u64 = 1;
-/// Notes are looked through for old ones once for so many requests; of these some go with each.
+/// The manager looks for old notes once in this many requests. Each later request removes a few of them.
 const LOOK_EVERY: u64 = 256;
 const FORGOTTEN_AT_ONCE: usize = 4;
 
-/// What is hashed begins with what it is for.
+/// Purpose of the hash, at the start of the hashed bytes.
 const OF_CLIENTS: &[u8] = b"outcore client of user 1\0";
 
-/// What is noted of a request that was done.
+/// The note on a completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note {
-    /// Of the request.
+    /// Number of the request.
     pub number: u64,
-    /// The user id of who made it.
+    /// User id of the caller.
     pub uid: u32,
-    /// When it was done, in seconds since 1970, for people.
+    /// Time of execution in seconds since 1970, for administrators.
     pub at_s: u64,
-    /// The file that it made.
+    /// The file that the request created.
     pub made: Option<Handle>,
 }
 
@@ -57,11 +57,11 @@ impl Record for Note {
     }
 }
 
-/// Whose request is in which of the client's places.
+/// A slot for a note: the client, and the index of the slot.
 type Place = (Client, u8);
 
-/// A client is a user and the number that the client gave itself: whoever learns the number of another user's client
-/// gets neither its answers nor its places.
+/// The slot of a request. It depends on the user and on the number that the client chose for itself: a user who
+/// learns the number of another user's client gets neither its answers nor its slots.
 fn place(origin: Origin, uid: u32) -> Place {
     let digest = Sha256::new().chain_update(OF_CLIENTS).chain_update(uid.to_le_bytes());
     let digest = digest.chain_update(origin.client.to_le_bytes()).finalize();
@@ -70,15 +70,15 @@ fn place(origin: Origin, uid: u32) -> Place {
     (Client(u128::from_be_bytes(first)), (origin.number % MOST_OF_A_CLIENT) as u8)
 }
 
-/// All notes, as the store has them.
+/// All notes, as the store contains them.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// With when each of them was taken in, in seconds for which there were requests.
+    /// Each note, and when it was loaded or written, in seconds of `running_s`.
     notes: HashMap<Place, (Note, u64)>,
-    /// Notes that are to be forgotten, with later commits.
+    /// Old notes, which later commits remove.
     old: Vec<Place>,
     requests: u64,
-    /// Seconds for which there were requests, whatever becomes of the clock, which said this last.
+    /// Seconds of activity, independent of clock jumps; and the last time of the clock.
     running_s: u64,
     at_s: u64,
 }
@@ -104,7 +104,8 @@ impl Answers {
         (note.number == origin.number && note.uid == who.uid).then_some(*note)
     }
 
-    /// What the commit that does a request writes besides: the note, and others that go. At most `room`.
+    /// The extra writes of the commit that executes a request: its note, and the removal of old notes. At most
+    /// `room` of them.
     pub(super) fn writes(&mut self, origin: Origin, note: &Note, room: usize) -> Vec<Write> {
         self.requests += 1;
         let passed_s = note.at_s.saturating_sub(std::mem::replace(&mut self.at_s, note.at_s));
@@ -122,7 +123,7 @@ impl Answers {
         std::iter::once(noted).chain(forgotten).take(room).collect()
     }
 
-    /// That was committed, with so many notes that went.
+    /// Records that the commit succeeded, with this many old notes removed.
     pub(super) fn written(&mut self, origin: Origin, note: Note, forgotten: usize) {
         self.notes.insert(place(origin, note.uid), (note, self.running_s));
         let left = self.old.len().saturating_sub(forgotten);
@@ -132,7 +133,7 @@ impl Answers {
     }
 }
 
-/// Whether a request that is done twice is refused, or does harm.
+/// Whether executing the request twice would fail or do harm.
 fn is_noted(request: &ManagerRequest) -> bool {
     matches!(
         request,
@@ -151,7 +152,7 @@ fn is_noted(request: &ManagerRequest) -> bool {
 }
 
 impl<S: Store> Manager<S> {
-    /// Answers a request; `origin` says which it is, if it may be sent again.
+    /// Answers a request. `origin` identifies it if the client may repeat it.
     pub fn handle_from(
         &mut self,
         now: Now,
@@ -169,13 +170,13 @@ impl<S: Store> Manager<S> {
         reply
     }
 
-    /// Answers a request that was done before, by what there is of it now.
+    /// Answers a request that was executed earlier, from the current state.
     fn again(&mut self, now: Now, who: &User, request: &ManagerRequest, note: &Note) -> Result<ManagerReply> {
         match request {
             ManagerRequest::Create { path, .. } => {
                 let made = note.made.ok_or_else(|| not_found(path))?;
                 let node = self.view(now, who, |step| step.get_node(made))?;
-                // It may have been removed since.
+                // The file may have been removed since.
                 Ok(self.opened(now, node.ok_or_else(|| not_found(path))?.inode, true))
             }
             ManagerRequest::Remove { .. }

@@ -1,4 +1,4 @@
-//! Owner, group, mode and times changed; default layouts; extended attributes.
+//! Changes of owner, group, mode and times; default layouts; extended attributes.
 
 use outcore_core::{Error, ErrorKind, Hints, ManagerReply, Result};
 
@@ -10,16 +10,16 @@ use super::step::Step;
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
-/// Most bytes of an extended attribute.
+/// Bytes of an extended attribute, at most.
 pub const MAX_EXTENDED_BYTES: usize = 64 << 10;
-/// Most extended attributes of a file or directory.
+/// Extended attributes of a file or directory, at most.
 pub const MAX_EXTENDED: usize = 256;
 
-/// Most nanoseconds since 1970 of a time that a user sets: 2262-04-11T23:47:16Z. Each write sets the time a nanosecond
-/// later at least, and programs have times in 63 bits.
+/// Latest time that a user may set, in nanoseconds since 1970: 2262-04-11T23:47:16Z. Each write advances the time
+/// by at least a nanosecond, and programs store times in 63 bits.
 const MOST_MODIFIED_NS: u64 = (i64::MAX as u64) / 1_000_000_000 * 1_000_000_000;
 
-/// What is to be changed.
+/// The requested changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub mode: Option<u32>,
@@ -32,7 +32,7 @@ impl<S: Store> Step<'_, S> {
     fn set_attributes(&mut self, path: &str, wanted: &Wanted) -> Result<()> {
         let mut node = self.find_guarded(path)?;
         let who = self.who;
-        // POSIX.1-2017, chmod(), chown() and utimensat(): EPERM, also where nothing would change.
+        // POSIX.1-2017, `chmod()`, `chown()` and `utimensat()`: EPERM, even if nothing would change.
         require_owner(&node.inode, who, "change the attributes of", path)?;
         if let Some(mode) = wanted.mode {
             check_mode(mode)?;
@@ -43,7 +43,7 @@ impl<S: Store> Step<'_, S> {
                  have {modified_ns}; choose an earlier one"
             )));
         }
-        // chown(): as with _POSIX_CHOWN_RESTRICTED, files are not given away.
+        // `chown()`: as with `_POSIX_CHOWN_RESTRICTED`, only root may change the owner.
         if wanted.owner.is_some_and(|owner| owner != node.inode.owner) && !who.is_root {
             return Err(Error::new(
                 ErrorKind::Denied,
@@ -73,7 +73,7 @@ impl<S: Store> Step<'_, S> {
         Ok(())
     }
 
-    /// utimensat() without times, which who may write may do too.
+    /// Sets the times to now, like `utimensat()` without times. The right to write suffices.
     fn touch_path(&mut self, path: &str) -> Result<()> {
         let mut node = self.find_guarded(path)?;
         if !allows(&node.inode, self.who, WRITE) {
@@ -139,7 +139,7 @@ impl<S: Store> Step<'_, S> {
             None if is_known => self.delete(key),
             None => return Err(no_attribute(path, name)),
         }
-        // The record is written with every attribute, so that its guard stands for them.
+        // Every change of an attribute also writes the record, so the record's guard covers the attributes.
         node.inode.changed_ns = self.now.unix_ns;
         self.put_node(&node);
         Ok(())

@@ -1,4 +1,4 @@
-//! What is durable of files, as clients tell: so that data files which are lost are not taken for holes.
+//! The durable lengths of files, as clients report them. They distinguish lost data files from holes.
 
 use outcore_core::{Durable, Error, Handle, Inode, ManagerReply, Result};
 
@@ -9,7 +9,7 @@ use super::walk::not_found;
 use super::{Manager, Now, User};
 use crate::store::Store;
 
-/// Takes lengths in, each by `choose` from the one that is kept and the one that comes.
+/// Merges reported lengths into the stored ones; `choose` gets the stored and the reported length.
 fn merge(durable: &mut Durable, node_entries: usize, lengths: &[u64], choose: fn(u64, u64) -> u64) {
     durable.lengths.resize(node_entries, 0);
     for (kept, &length) in durable.lengths.iter_mut().zip(lengths) {
@@ -20,9 +20,9 @@ fn merge(durable: &mut Durable, node_entries: usize, lengths: &[u64], choose: fn
     }
 }
 
-/// Refuses lengths that the data files of a file cannot have. The manager asks no I/O server, so it believes any other
-/// length from a client that may write the file. A false one does the harm that such a client can do anyway: the file
-/// counts as damaged until its length is set.
+/// Refuses lengths that the data files of a file cannot have. The manager asks no I/O server, so it trusts other
+/// lengths from a client that may write the file. A false length does no more harm than such a client can do
+/// anyway: the file counts as damaged until its length is set.
 fn check_lengths(node: &Node, lengths: &[u64]) -> Result<usize> {
     let Some(layout) = node.inode.layout.as_ref() else { return Ok(0) };
     let entries = layout.servers.len();
@@ -39,13 +39,13 @@ fn check_lengths(node: &Node, lengths: &[u64]) -> Result<usize> {
 }
 
 impl<S: Store> Step<'_, S> {
-    /// The record of an open file that the user may write, or only read.
+    /// The record of an open file that the user may read or, with `write`, write.
     fn open_node(&mut self, handle: Handle, write: bool) -> Result<Node> {
         self.check_renewal(handle, write)?;
         self.get_node(handle)?.ok_or_else(|| not_found(&format!("the open file {}", handle.0)))
     }
 
-    /// What a file begins with that is given its name when it is durable.
+    /// Sets the first durable lengths of a file that gets its name once it is durable.
     pub(super) fn told_durable(&self, node: &mut Node, lengths: &[u64]) -> Result<()> {
         if !lengths.is_empty() {
             check_is_file(node, "what is renamed")?;
@@ -68,11 +68,12 @@ impl<S: Store> Step<'_, S> {
         let entries = check_lengths(&node, lengths)?;
         let inode = &mut node.inode;
         if let Some(modified_ns) = modified_ns {
-            // The time rises, so that no two contents have the same, but it does not run ahead of this machine's.
+            // The time increases with each write, so two contents never have the same time. It does not run ahead
+            // of this machine's clock otherwise.
             let least = inode.modified_ns.saturating_add(1);
             inode.modified_ns = modified_ns.min(self.now.unix_ns).max(least);
         }
-        // Else some of it may have been cut off since, or may be right now.
+        // After or during a truncation, these lengths may be outdated.
         if inode.durable.cuts == cuts && inode.durable.cuts_done == cuts {
             merge(&mut inode.durable, entries, lengths, u64::max);
         }

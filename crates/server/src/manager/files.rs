@@ -1,4 +1,4 @@
-//! Files and directories made, opened, listed.
+//! Creation, opening and listing of files and directories.
 
 use outcore_core::{Error, Grant, Handle, Hints, Inode, ManagerReply, Named, Opened, Result, files_among};
 
@@ -11,15 +11,16 @@ use super::{MAX_PAGE, Manager, Now, ROOT, User, keys};
 use crate::grants::MOST_GRANT_S;
 use crate::store::Store;
 
-/// The extended attributes that keep hints which nobody here knows begin with this.
+/// Prefix of the extended attributes that store unknown hints.
 pub const HINT_PREFIX: &str = "hint.";
 
-/// What directories on the way to a new name get: as what has it, and searched by who may read it, and used by its owner.
+/// The mode of directories created on the way to a new name: the new entry's mode, searchable by those who may
+/// read, and fully usable by the owner.
 pub(super) fn mode_on_the_way(mode: u32) -> u32 {
     (mode | 0o300 | (mode & 0o444) >> 2) & 0o777
 }
 
-/// Refuses a directory where a file is needed.
+/// Returns an error if the node is a directory.
 pub(super) fn check_is_file(node: &Node, path: &str) -> Result<()> {
     if node.is_directory() {
         return Err(Error::invalid(format!(
@@ -29,7 +30,7 @@ pub(super) fn check_is_file(node: &Node, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a file where a directory is needed.
+/// Returns an error if the node is a file.
 pub(super) fn check_is_directory(node: &Node, path: &str) -> Result<()> {
     if node.is_directory() {
         return Ok(());
@@ -37,8 +38,8 @@ pub(super) fn check_is_directory(node: &Node, path: &str) -> Result<()> {
     Err(Error::invalid(format!("need a directory, have a file at {path:?}; give the path of a directory")))
 }
 
-/// Read and write come together: who may write a file through a grant may read it. So who may only write cannot, but for
-/// the owner, who could change the mode.
+/// The rights that opening a file requires. A grant to write also allows reading, so opening for writing requires
+/// both rights. Only the owner needs no right to read, because the owner could change the mode.
 fn wanted(inode: &Inode, who: &User, write: bool) -> u32 {
     match (write, who.uid == inode.owner) {
         (true, true) => WRITE,
@@ -78,12 +79,13 @@ impl<S: Store> Step<'_, S> {
         Ok(node.inode)
     }
 
-    /// Whether an open file may stay open: as when it was opened, by the directories that it is in now.
+    /// Checks that an open file may stay open, by the rules for opening it and by the directories above it now.
     pub(super) fn check_renewal(&mut self, handle: Handle, write: bool) -> Result<()> {
         let path = format!("the open file {}", handle.0);
         let node = self.look::<Node>(&keys::inode(handle))?.ok_or_else(|| not_found(&path))?;
         check_is_file(&node, &path)?;
-        // Owners could change the mode: they made files that they may not write, and write them.
+        // Owners may continue to write a file that they created without the right to write, since they could
+        // change the mode.
         if self.who.uid != node.inode.owner {
             require(&node.inode, self.who, wanted(&node.inode, self.who, write), &path)?;
         }
@@ -109,7 +111,7 @@ impl<S: Store> Step<'_, S> {
     fn list(&mut self, path: &str, after: &str, most: u64) -> Result<(Vec<Named>, bool)> {
         let directory = self.find(path)?;
         check_is_directory(&directory, path)?;
-        // Names are read; what each is, is found by searching.
+        // Listing needs the right to read; the attributes of each entry need the right to search.
         require(&directory.inode, self.who, READ | SEARCH, path)?;
         let most = most.clamp(1, MAX_PAGE) as usize;
         let (from, until) = keys::names(directory.handle(), after);
@@ -208,12 +210,12 @@ impl<S: Store> Manager<S> {
         ManagerReply::Opened(Box::new(Opened { inode, grant }))
     }
 
-    /// The right to a file from now on.
+    /// Grants access to a file from now on.
     pub(super) fn grant(&self, now: Now, handle: Handle, write: bool) -> Grant {
         self.key.sign(handle, write, self.grants_end_s(now))
     }
 
-    /// The right to remove the data files of a file without a name, from now on.
+    /// Grants the right to remove the data files of a file without a name, from now on.
     pub(super) fn removal_grant(&self, now: Now, handle: Handle) -> Grant {
         self.key.sign_removal(handle, self.grants_end_s(now))
     }

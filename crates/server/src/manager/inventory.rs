@@ -1,4 +1,4 @@
-//! What the manager knows of handles, whatever their names are: for those who check a pool.
+//! The manager's knowledge of handles, independent of names, for checks of a pool.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::step::Step;
 use super::{MAX_PAGE, Manager, Now, ROOT, User, keys, record};
 use crate::store::Store;
 
-/// Most files whose paths are looked for at once: each takes a look at all names of a directory.
+/// Files in one search for paths, at most: each needs a scan of all names in a directory.
 const MOST_PATHS: usize = 100;
 
-/// What is known of a handle, before rights are signed.
+/// The state of a handle, before grants are signed.
 enum Found {
     Inode(Node),
     Removed(Node),
@@ -24,7 +24,8 @@ enum Found {
 impl<S: Store> Step<'_, S> {
     /// A page of the files, and whether there are more.
     fn files(&self, after: Handle, most: usize) -> Result<(Vec<Found>, bool)> {
-        // Files before those without a name: one that loses its name meanwhile is in the second look, if not in the first.
+        // Files come before orphans: one that loses its name between the two scans is then in at least one of
+        // them.
         let mut found = BTreeMap::new();
         for (from, until) in [keys::inodes(after), keys::orphans(after)] {
             for (key, versioned) in self.store.range(&from, &until, most + 1)? {
@@ -34,7 +35,7 @@ impl<S: Store> Step<'_, S> {
                 } else {
                     Found::Removed(record::read::<Orphan>(&key, &versioned.value)?.node)
                 };
-                // Else who asks for the next page would go back.
+                // Otherwise the next page could begin at an earlier key.
                 if let Found::Inode(node) | Found::Removed(node) = &node
                     && node.handle() != handle
                 {
@@ -48,7 +49,7 @@ impl<S: Store> Step<'_, S> {
     }
 
     fn find_handle(&self, handle: Handle) -> Result<Found> {
-        // In the order in which a file goes through them.
+        // In the order of a file's life.
         if let Some(node) = self.look(&keys::inode(handle))? {
             return Ok(Found::Inode(node));
         }
@@ -77,7 +78,7 @@ impl<S: Store> Step<'_, S> {
         Ok(Some(names.join("/")))
     }
 
-    /// The name of something in a directory.
+    /// The name of an entry in a directory.
     fn name_of(&self, directory: Handle, wanted: Handle) -> Result<Option<String>> {
         let (mut from, until) = keys::names(directory, "");
         loop {
@@ -93,7 +94,7 @@ impl<S: Store> Step<'_, S> {
     }
 }
 
-/// The error for the record of a file at the key of another one.
+/// The error for a file record at the key of another file.
 fn of_another(key: &[u8], handle: Handle) -> Error {
     Error::new(
         ErrorKind::Corrupt,
@@ -140,7 +141,7 @@ impl<S: Store> Manager<S> {
         let signed = |found| match found {
             Found::Inode(node) => Known::Inode(Box::new(node.inode)),
             Found::Removed(node) => Known::Removed(Box::new(self.removable(now, node.inode))),
-            // Handles are never used again: nobody will own what there is of it.
+            // Handles are never reused, so nobody will own the left-over data files.
             Found::Gone(handle) => Known::Gone(self.removal_grant(now, handle)),
             Found::Unused => Known::Unused,
         };

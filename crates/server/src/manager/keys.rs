@@ -1,25 +1,25 @@
-//! The keys under which the manager keeps what it knows. docs/format.md has the table.
+//! The keys of the manager's records. `docs/format.md` has the table.
 //!
-//! A name is kept under the handle of its directory, not under its path: so a directory is moved by one record, whatever
-//! is below it. Handles are big-endian here, so that they are in their order.
+//! The key of a name contains the handle of its directory, not a path. Moving a directory therefore changes one
+//! record, whatever is below it. Handles are big-endian here, so that keys sort by handle.
 
 use outcore_core::{Handle, ServerId};
 
-/// Which pool it is.
+/// The number of the pool.
 pub(super) const POOL: &[u8] = b"p";
-/// The next handle that nobody was given.
+/// The next free handle.
 pub(super) const NEXT_HANDLE: &[u8] = b"h";
-/// Present until the first handles are taken after the store was restored from a copy.
+/// Present from the restoration of the store from a copy until the next allocation of handles.
 pub(super) const RESTORED: &[u8] = b"j";
 /// Written with every change of a server.
 pub(super) const SERVERS_CHANGED: &[u8] = b"v";
-/// Written when a directory moves to another one: of two that move at once, one tries again.
+/// Written when a directory moves to another directory. If two move concurrently, one retries.
 pub(super) const DIRECTORY_MOVED: &[u8] = b"m";
 
-/// The number that no new I/O server was given yet.
+/// The next free number for an I/O server.
 pub(super) const NEXT_SERVER: &[u8] = b"k";
 
-/// Keys from the first to before the second.
+/// The keys from the first, inclusive, to the second, exclusive.
 pub(super) type KeyRange = (Vec<u8>, Vec<u8>);
 
 fn below(letter: u8, number: u64, rest: &[u8]) -> Vec<u8> {
@@ -35,7 +35,7 @@ fn all_below(letter: u8, number: u64) -> KeyRange {
     (below(letter, number, &[]), until)
 }
 
-/// The records of files and directories after one.
+/// The records of files and directories after a handle.
 pub(super) fn inodes(after: Handle) -> KeyRange {
     all_after(b'i', after)
 }
@@ -56,7 +56,7 @@ pub(super) fn name(directory: Handle, name: &str) -> Vec<u8> {
     below(b'n', directory.0, name.as_bytes())
 }
 
-/// The names in a directory after one; after the empty name, all of them.
+/// The names in a directory after a given one; all of them if it is empty.
 pub(super) fn names(directory: Handle, after: &str) -> KeyRange {
     let (first, until) = all_below(b'n', directory.0);
     if after.is_empty() {
@@ -67,7 +67,7 @@ pub(super) fn names(directory: Handle, after: &str) -> KeyRange {
     (from, until)
 }
 
-/// The name that a key of [`name`] is for.
+/// The name in a key of [`name`] or [`extended`].
 pub(super) fn name_in(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key.get(9..)?).ok()
 }
@@ -77,27 +77,27 @@ pub(super) fn extended(handle: Handle, name: &str) -> Vec<u8> {
     below(b'x', handle.0, name.as_bytes())
 }
 
-/// All extended attributes of a file or directory; [`name_in`] finds their names.
+/// All extended attributes of a file or directory. [`name_in`] returns their names.
 pub(super) fn all_extended(handle: Handle) -> KeyRange {
     all_below(b'x', handle.0)
 }
 
-/// A file that has no name any more.
+/// An orphan: a file without a name.
 pub(super) fn orphan(handle: Handle) -> Vec<u8> {
     below(b'o', handle.0, &[])
 }
 
-/// The files after one that have no name any more.
+/// The orphans after a handle.
 pub(super) fn orphans(after: Handle) -> KeyRange {
     all_after(b'o', after)
 }
 
-/// A directory that has no name any more, and perhaps something in it.
+/// A directory without a name, which may still have entries.
 pub(super) fn detached(handle: Handle) -> Vec<u8> {
     below(b't', handle.0, &[])
 }
 
-/// All directories that have no name any more.
+/// All directories without a name.
 pub(super) fn all_detached() -> KeyRange {
     (b"t".to_vec(), b"u".to_vec())
 }
@@ -107,11 +107,11 @@ pub(super) fn handle_in(key: &[u8]) -> Option<Handle> {
     Some(Handle(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?)))
 }
 
-/// A client, by a number made of its user and the number that it gave itself.
+/// A client, identified by a hash of its user and the number that it chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client(pub u128);
 
-/// A request of a client that was done: which of the client's places it has.
+/// The note on a completed request, in one of the client's slots.
 pub(super) fn answer((client, place): (Client, u8)) -> Vec<u8> {
     let mut key = vec![b'a'];
     key.extend(client.0.to_be_bytes());
@@ -119,37 +119,37 @@ pub(super) fn answer((client, place): (Client, u8)) -> Vec<u8> {
     key
 }
 
-/// All requests that were done and are noted.
+/// All notes on completed requests.
 pub(super) fn all_answers() -> KeyRange {
     (b"a".to_vec(), b"b".to_vec())
 }
 
-/// What a key of [`answer`] is for.
+/// The client and slot in a key of [`answer`].
 pub(super) fn answer_in(key: &[u8]) -> Option<(Client, u8)> {
     let client = u128::from_be_bytes(key.get(1..17)?.try_into().ok()?);
     Some((Client(client), *key.get(17)?))
 }
 
-/// An I/O server.
+/// The record of an I/O server.
 pub(super) fn server(id: ServerId) -> Vec<u8> {
     let mut key = vec![b's'];
     key.extend(id.0.to_be_bytes());
     key
 }
 
-/// All I/O servers.
+/// The records of all I/O servers.
 pub(super) fn all_servers() -> KeyRange {
     (b"s".to_vec(), b"t".to_vec())
 }
 
-/// That an I/O server is retired.
+/// The mark of a retired I/O server.
 pub(super) fn retired(id: ServerId) -> Vec<u8> {
     let mut key = vec![b'r'];
     key.extend(id.0.to_be_bytes());
     key
 }
 
-/// All I/O servers that are retired.
+/// The marks of all retired I/O servers.
 pub(super) fn all_retired() -> KeyRange {
     (b"r".to_vec(), b"s".to_vec())
 }

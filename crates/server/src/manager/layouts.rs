@@ -1,19 +1,20 @@
-//! How a new file is laid out: its hints, those of its directories, and the pool's.
+//! The layout of a new file, from its hints, the hints of its directories, and the pool's.
 
 use outcore_core::{Error, Hints, Layout, Result, ServerId, Stripes};
 
-/// Most hints that nobody here knows, of one file.
+/// Unknown hints of one file, at most.
 pub const MAX_OTHER_HINTS: usize = 32;
-/// Most bytes of the name of a hint.
+/// Bytes of a hint's name, at most.
 const MAX_HINT_NAME_BYTES: usize = 250;
-/// Most bytes of a hint's value, as in most MPI libraries (`MPI_MAX_INFO_VAL`).
+/// Bytes of a hint's value, at most, as in most MPI libraries (`MPI_MAX_INFO_VAL`).
 const MAX_HINT_VALUE_BYTES: usize = 1024;
-/// Bytes of a stripe unit where nobody says anything.
+/// Bytes of a stripe unit without a hint.
 const STRIPE_UNIT_BYTES: u64 = 1 << 20;
 
-/// Checks hints, and finds those among the others that are known by name: ours, and those of MPI-4.0, section 14.2.8.
+/// Checks hints, and finds known ones among `others`: those of outcore, and those of MPI-4.0, section 14.2.8.
 ///
-/// A value of ours that cannot be is refused. One that came as text is kept and ignored, as MPI says of hints.
+/// An invalid value in a field of its own is an error. An invalid value in a text hint is kept and ignored, as MPI
+/// specifies for hints.
 pub(super) fn understood(hints: &Hints, servers: usize) -> Result<Hints> {
     let mut found = hints.clone();
     check_others(&hints.others)?;
@@ -71,7 +72,7 @@ fn check_known(hints: &Hints, servers: usize) -> Result<()> {
     }
 }
 
-/// Hints where `first` says something, else those of `then`.
+/// The hints of `first`, completed by those of `then`.
 pub(super) fn merged(first: &Hints, then: &Hints) -> Hints {
     let mut others = first.others.clone();
     for (name, value) in &then.others {
@@ -88,7 +89,8 @@ pub(super) fn merged(first: &Hints, then: &Hints) -> Hints {
     }
 }
 
-/// The layout of a new file. More servers than there are means all of them. Without a base, `turn` goes round.
+/// The layout of a new file. A stripe count above the number of servers means all of them. Without a base, `turn`
+/// selects the first server.
 pub(super) fn layout(hints: &Hints, servers: &[ServerId], turn: u64) -> Result<Layout> {
     let all = servers.len() as u64;
     if all == 0 {

@@ -1,8 +1,9 @@
-//! The manager: names, rights and layouts of a pool, kept in a metadata store.
+//! The manager: names, rights and layouts of a pool, stored in a metadata store.
 //!
 //! It reads no clock and opens no socket: each request comes with the time and the user. A request that changes
-//! something is one commit, guarded by what it read, and done anew if another manager of the same store was faster. After a
-//! file is opened, no data path comes here: the I/O servers verify the grant by themselves.
+//! anything is one commit, guarded by the records that it read. If another manager of the same store commits
+//! first, the request is repeated. After a file is opened, data do not pass through the manager: the I/O servers
+//! verify grants themselves.
 
 mod access;
 mod answers;
@@ -40,13 +41,13 @@ pub use layouts::MAX_OTHER_HINTS;
 pub use paths::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 pub use walk::MAX_MADE_ON_THE_WAY;
 
-/// The directory that every path begins at.
+/// The root directory, where every path begins.
 pub const ROOT: Handle = Handle(1);
-/// Most names, or files without one, in an answer.
+/// Names or orphans in one answer, at most.
 pub const MAX_PAGE: u64 = 1000;
-/// How often a request is tried when other managers are faster.
+/// Attempts per request when other managers interfere, at most.
 const TRIES: usize = 32;
-/// So many handles are taken from the store at once.
+/// Handles reserved from the store at once.
 const HANDLES_AT_ONCE: u64 = 1024;
 
 /// The time of a request.
@@ -56,21 +57,21 @@ pub struct Now {
     pub unix_ns: u64,
 }
 
-/// Who makes a request, as the connection proved.
+/// The user of a request, as authenticated by the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// User id.
     pub uid: u32,
-    /// Group ids; new files are of the first.
+    /// Group ids. New files belong to the first.
     pub gids: Vec<u32>,
     /// Whether the user may do everything.
     pub is_root: bool,
 }
 
-/// What a manager needs to know besides its store.
+/// Settings of a manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which pool it is, if the store is empty: a random number. Otherwise the store knows.
+    /// The number of the pool if the store is empty: a random number. Otherwise the store contains it.
     pub pool: u128,
     /// Owner of the root directory, if the store is empty.
     pub owner: u32,
@@ -78,23 +79,25 @@ pub struct Config {
     pub group: u32,
     /// Its permission bits.
     pub mode: u32,
-    /// How long a grant is good for, in seconds; at most [`crate::grants::MOST_GRANT_S`].
+    /// Lifetime of a grant, in seconds; at most [`crate::grants::MOST_GRANT_S`].
     pub grant_s: u64,
     /// A random number of this run.
     pub run: u64,
-    /// How many handles are passed over before the first new one, where a server has not told which it has: a random
-    /// number, so large that no earlier run of an older or newer copy of the store gave those after.
+    /// Number of handles to skip before the first new one, if a server has not reported its highest handle. It is
+    /// random, and large enough that no run with an older or newer copy of the store has assigned the handles
+    /// after it.
     pub jump: u64,
 }
 
 impl Config {
-    /// A pool of this number, whose root directory is user 0's, mode 0o755; grants for 10 minutes; no jump.
+    /// The settings of a pool with this number: user 0 owns the root directory, with mode 0o755; grants last 10
+    /// minutes; no handles are skipped.
     pub fn new(pool: u128) -> Self {
         Self { pool, owner: 0, group: 0, mode: 0o755, grant_s: 600, run: 0, jump: 0 }
     }
 }
 
-/// The manager of a pool. There may be several over one store.
+/// The manager of a pool. Several may share one store.
 #[derive(Debug)]
 pub struct Manager<S> {
     store: S,
@@ -103,30 +106,30 @@ pub struct Manager<S> {
     pool: u128,
     memory: Memory,
     answers: Answers,
-    /// Which request is at work, until a commit has done it.
+    /// The request in progress, until a commit has executed it.
     origin: Option<Origin>,
     in_group: bool,
-    /// Whether the disk of the store had room for more than removals, when that was last asked.
+    /// Whether the disk of the store had space for more than removals at the last query.
     has_room: bool,
-    /// The highest handle of which each I/O server told this run.
+    /// The highest handle that each I/O server reported to this run.
     reported: BTreeMap<ServerId, Handle>,
-    /// Whether this run has taken handles from the store.
+    /// Whether this run has reserved handles from the store.
     has_taken: bool,
 }
 
-/// A request, who makes it, and which of that one's requests it is, if it may be sent again.
+/// A request, its user, and its origin if the client may repeat it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Who.
+    /// The user.
     pub who: User,
-    /// Which.
+    /// The origin.
     pub origin: Option<Origin>,
-    /// What for.
+    /// The request.
     pub request: ManagerRequest,
 }
 
 impl<S: Store> Manager<S> {
-    /// The manager of the pool in `store`, which becomes a new pool if it is empty. `key` signs grants.
+    /// Opens the pool in `store`, or creates one if the store is empty. `key` signs grants.
     pub fn open(mut store: S, key: Key, config: Config) -> Result<Self> {
         access::check_mode(config.mode)?;
         if store.get(keys::POOL)?.is_none() {
@@ -156,18 +159,18 @@ impl<S: Store> Manager<S> {
         })
     }
 
-    /// Which pool it is.
+    /// The number of the pool.
     pub fn pool(&self) -> u128 {
         self.pool
     }
 
-    /// Answers a request. When it returns, what was changed has survived power loss, as far as the store promises that.
+    /// Answers a request. On return, its changes survive power loss, as far as the store promises that.
     pub fn handle(&mut self, now: Now, who: &User, request: ManagerRequest) -> ManagerReply {
         self.look_at_room(request.is_change());
         self.answer(now, who, request).unwrap_or_else(ManagerReply::Failed)
     }
 
-    /// Answers requests in turn, waiting for the disk once for all of them. If that fails, all of them have failed.
+    /// Answers requests in order, with one wait for the disk. If that fails, all of them have failed.
     pub fn handle_many(&mut self, now: Now, requests: Vec<Asked>) -> Vec<ManagerReply> {
         let (replies, _) = self.begin_many(now, requests);
         match self.end_group(S::end_group) {
@@ -176,11 +179,12 @@ impl<S: Store> Manager<S> {
         }
     }
 
-    /// Answers requests in turn, in a group that is left open if they may have changed something, which is said too: then
-    /// nobody may have an answer, nor may more be asked, before the group was committed and a sync of the [`Manager::log`]
-    /// has ended that began later.
+    /// Answers requests in order, in a group that stays open if they may have changed anything. The second value
+    /// says whether it is open. Before anybody gets an answer or makes another request, the caller must commit the
+    /// group and then sync the [`Manager::log`].
     pub fn begin_many(&mut self, now: Now, requests: Vec<Asked>) -> (Vec<ManagerReply>, bool) {
-        // Also for one request: what a change reads is then one transaction with what it writes, and locks the store once.
+        // One request also forms a group: its reads and writes are then one transaction, which locks the store
+        // once.
         let gains = requests.iter().any(|asked| asked.request.is_change());
         self.look_at_room(gains);
         if gains
@@ -195,17 +199,18 @@ impl<S: Store> Manager<S> {
         (answers.collect(), gains)
     }
 
-    /// Commits what was begun, without waiting for the disk. If that fails, all of it has failed.
+    /// Commits the open group without waiting for the disk. If that fails, the whole group has failed.
     pub fn commit_many(&mut self) -> Result<()> {
         self.end_group(S::end_group_unsynced)
     }
 
-    /// What makes durable what was committed.
+    /// The log whose sync makes committed groups durable.
     pub fn log(&self) -> Arc<dyn Log> {
         self.store.log()
     }
 
-    /// Asks the store before a change whether its disk has room. Within a group it was asked before.
+    /// Asks the store before a change whether its disk has space. Within a group, the answer from its start is
+    /// used.
     fn look_at_room(&mut self, is_change: bool) {
         if is_change && !self.in_group {
             self.has_room = self.store.has_room();
@@ -291,7 +296,7 @@ impl<S: Store> Manager<S> {
         }
     }
 
-    /// Does something that changes nothing.
+    /// Executes a read-only action.
     fn view<T>(
         &mut self,
         now: Now,
@@ -309,7 +314,7 @@ impl<S: Store> Manager<S> {
         }
     }
 
-    /// Does something in one commit, again and again until no other manager interferes.
+    /// Executes an action in one commit. Retries while other managers interfere.
     fn change<T>(
         &mut self,
         now: Now,
@@ -337,7 +342,7 @@ impl<S: Store> Manager<S> {
                 let note = Note { number: origin.number, uid: who.uid, at_s, made };
                 let room = MAX_OPERATIONS.saturating_sub(guards.len() + writes.len());
                 let besides = self.answers.writes(origin, &note, room);
-                // A commit as large as they come goes without.
+                // A commit of the maximum size has no room for a note.
                 noted = besides.len().checked_sub(1).map(|forgotten| (origin, note, forgotten));
                 writes.extend(besides);
             }
@@ -355,7 +360,7 @@ impl<S: Store> Manager<S> {
         ))
     }
 
-    /// Sees to it that there are handles for whatever one step makes; `false` if another manager was faster.
+    /// Ensures that there are enough handles for one step. Returns `false` if another manager committed first.
     fn refill_handles(&mut self) -> Result<bool> {
         if self.memory.handles.left() > MAX_MADE_ON_THE_WAY as u64 {
             return Ok(true);
@@ -368,7 +373,7 @@ impl<S: Store> Manager<S> {
         Ok(is_taken)
     }
 
-    /// Does something whose commits become durable together.
+    /// Executes an action whose commits become durable together.
     fn together<T>(&mut self, action: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.in_group {
             return action(self);
@@ -384,30 +389,31 @@ impl<S: Store> Manager<S> {
         Ok(())
     }
 
-    /// Ends the group, if there is one, as `end` does.
+    /// Ends the open group, if there is one, with `end`.
     fn end_group(&mut self, end: fn(&mut S) -> Result<()>) -> Result<()> {
         if !std::mem::take(&mut self.in_group) {
             return Ok(());
         }
         let ended = end(&mut self.store);
         if ended.is_err() {
-            // The handles were taken in the group: if that did not happen, another manager takes the same.
+            // The group reserved the handles. If it failed, another manager may get the same ones.
             self.memory = Memory::default();
             self.has_taken = false;
-            // Nor is anything noted that was done in it. What else was is read again by the next manager.
+            // The notes of the group are invalid too. The next manager reads the earlier ones from the store.
             self.answers = Answers::default();
         }
         ended
     }
 }
 
-/// Notes in a copy of a store that it is used again: the next new file gets a handle beyond all that were given since.
+/// Marks a restored copy of a store: the next new file gets a handle above all that were assigned since the copy
+/// was made.
 pub fn mark_restored<S: Store>(store: &mut S) -> Result<()> {
     let write = Write { key: keys::RESTORED.to_vec(), value: Some(record::write(&1_u64)) };
     store.commit(&[], &[write]).map(drop)
 }
 
-/// Reads a whole store through, and checks it; which pool it is of.
+/// Reads and checks a whole store. Returns the number of its pool.
 pub fn check_store<S: Store>(store: &S) -> Result<u128> {
     store.check()?;
     let mut from = vec![0];
@@ -422,7 +428,7 @@ pub fn check_store<S: Store>(store: &S) -> Result<u128> {
     record::read(keys::POOL, &pool.value)
 }
 
-/// Refuses to make a new pool where there is something: a store that lost its first record is no new one.
+/// Refuses to create a pool in a store with records: a store that lost its first record is not new.
 fn check_is_empty<S: Store>(store: &S) -> Result<()> {
     match store.range(&[0], &[0xff], 1)?.first() {
         None => Ok(()),
@@ -437,7 +443,7 @@ fn check_is_empty<S: Store>(store: &S) -> Result<()> {
     }
 }
 
-/// Makes the root directory, and notes which pool it is. If another manager is faster, it is that one's.
+/// Creates the root directory and records the number of the pool, unless another manager did so first.
 fn make_pool<S: Store>(store: &mut S, config: &Config) -> Result<()> {
     let inode = Inode {
         handle: ROOT,

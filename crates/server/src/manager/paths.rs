@@ -1,13 +1,13 @@
-//! What a path may be, and how its names are found.
+//! Rules for paths, and their names.
 
 use outcore_core::{Error, Result};
 
-/// Most bytes of a path.
+/// Bytes of a path, at most.
 pub const MAX_PATH_BYTES: usize = 4096;
-/// Most bytes of one name.
+/// Bytes of one name, at most.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// The names of a path relative to the pool's root, which itself is the empty path.
+/// The names of a path relative to the pool's root. The root is the empty path.
 pub(super) fn names(path: &str) -> Result<Vec<&str>> {
     if path.is_empty() {
         return Ok(Vec::new());

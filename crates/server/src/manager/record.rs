@@ -1,4 +1,4 @@
-//! The values that the manager keeps: a byte that says the format, then fields. docs/format.md has the table.
+//! The values of the manager's records: a format byte, then fields. `docs/format.md` has the table.
 
 use outcore_core::wire::{Record, Source, decode, encode};
 use outcore_core::{
@@ -7,17 +7,17 @@ use outcore_core::{
 
 use super::keys;
 
-/// Of every value.
+/// The format byte of every value.
 pub(super) const FORMAT: u8 = 1;
 
 /// A file or a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// What clients see of it.
+    /// The part that clients see.
     pub inode: Inode,
-    /// The directory that its name is in.
+    /// The directory that contains its name.
     pub parent: Handle,
-    /// Of a directory: what files below it begin with.
+    /// For a directory: the default hints of new files below it.
     pub defaults: Hints,
 }
 
@@ -31,39 +31,39 @@ impl Node {
     }
 }
 
-/// A file that has no name any more.
+/// A file without a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Orphan {
-    /// Who removed it.
+    /// User id of the user who removed it.
     pub remover: u32,
-    /// What it was.
+    /// The record before the removal.
     pub node: Node,
 }
 
-/// A directory that has no name any more.
+/// A directory without a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Detached {
-    /// Who removed it.
+    /// User id of the user who removed it.
     pub remover: u32,
 }
 
-/// The ways to an I/O server; its id is in the key.
+/// The addresses of an I/O server; its id is in the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ways(pub Vec<String>);
 
-/// The next field.
+/// Decodes the next field.
 fn next<R: Record>(from: &mut Source<'_>) -> Result<R> {
     R::take(from)
 }
 
-/// A value as bytes.
+/// Encodes a value.
 pub(super) fn write<R: Record>(record: &R) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     bytes.extend(encode(record));
     bytes
 }
 
-/// The value at a key from its bytes.
+/// Decodes the value at a key.
 pub(super) fn read<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R> {
     let corrupt = |have: &str| {
         Error::new(
@@ -82,7 +82,7 @@ pub(super) fn read<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R> {
     }
 }
 
-// Field by field, and not as the messages of the same names are: these may change with the protocol, records may not.
+// Encoded field by field, not like the messages of the same names: the protocol may change, records may not.
 impl Record for Node {
     fn put(&self, to: &mut Vec<u8>) {
         let Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable } = &self.inode;
@@ -124,7 +124,8 @@ impl Record for Node {
             Some((unit, servers)) => Some(Layout::new(unit, servers.into_iter().map(ServerId).collect())?),
             None => None,
         };
-        // Of files of which nothing was told and whose units all go round, and of earlier versions, nothing follows.
+        // Nothing follows for a file without reported lengths whose units are all distributed, nor in records of
+        // earlier versions.
         let mut durable = Durable::default();
         if let (Some(round), false) = (&mut layout, from.is_empty()) {
             durable = Durable { lengths: next(from)?, cuts: next(from)?, cuts_done: next(from)? };
@@ -183,7 +184,7 @@ impl Record for Ways {
     }
 }
 
-/// An I/O server from its pair in the store.
+/// Decodes an I/O server from its key and value.
 pub(super) fn server(key: &[u8], value: &[u8]) -> Result<ServerAddress> {
     let Ways(addresses) = read(key, value)?;
     Ok(ServerAddress { id: server_in(key)?, addresses })
@@ -247,7 +248,7 @@ mod tests {
         node
     }
 
-    /// A line of docs/format.md. A change of these bytes needs another format number.
+    /// A line of `docs/format.md`. A change of these bytes needs another format number.
     fn line(name: &str) -> &'static str {
         let page = include_str!("../../../../docs/format.md");
         let (_, golden) = page.split_once("<!-- golden: records of the manager -->").unwrap();

@@ -1,5 +1,5 @@
-//! Removal. A file that loses its name stays listed as an orphan until its data files are gone. A directory is taken
-//! away with all that is in it at once, by its name, and what was in it becomes orphans afterwards.
+//! Removal. A file that loses its name stays listed as an orphan until its data files are gone. A directory loses
+//! its name in one commit, together with everything below it; its files become orphans afterwards.
 
 use outcore_core::{Error, ErrorKind, Handle, Inode, ManagerReply, Opened, Result};
 
@@ -10,31 +10,31 @@ use super::walk::above;
 use super::{MAX_PAGE, Manager, Now, User, keys, record};
 use crate::store::Store;
 
-/// Names taken from a directory without a name in one commit: each is up to 4 operations.
+/// Entries removed from a directory without a name in one commit. Each needs up to 4 operations.
 const NAMES_AT_ONCE: usize = 20;
 /// Extended attributes removed in one commit.
 const ATTRIBUTES_AT_ONCE: usize = 60;
 
 impl<S: Store> Step<'_, S> {
-    /// Whether no name is in a directory.
+    /// Whether a directory has no entries.
     pub(super) fn is_empty(&self, directory: Handle) -> Result<bool> {
         let (from, until) = keys::names(directory, "");
         Ok(self.store.range(&from, &until, 1)?.is_empty())
     }
 
-    /// A file loses its record; its extended attributes go when its data files have gone.
+    /// Turns a file into an orphan. Its extended attributes stay until its data files are gone.
     pub(super) fn make_orphan(&mut self, orphan: &Orphan) {
         self.delete(keys::inode(orphan.node.handle()));
         self.put(keys::orphan(orphan.node.handle()), orphan);
     }
 
-    /// A directory loses its record, and so nothing new can come into it.
+    /// Removes the record of a directory, so that nothing new can enter it.
     pub(super) fn detach(&mut self, directory: Handle) {
         self.delete(keys::inode(directory));
         self.put(keys::detached(directory), &Detached { remover: self.who.uid });
     }
 
-    /// Takes a name away. Gives the file that had it.
+    /// Removes a name. Returns its file, if it was a file.
     fn remove(&mut self, path: &str, recursive: bool) -> Result<Option<Node>> {
         let place = self.place(path, None, "remove")?;
         let entry = place.entry(path)?.clone();
@@ -47,7 +47,8 @@ impl<S: Store> Step<'_, S> {
             self.make_orphan(&orphan);
             return Ok(Some(orphan.node));
         }
-        // The record was read before this look, and is guarded: what comes into the directory meanwhile changes it.
+        // The guarded record was read before this check, so a concurrent addition to the directory causes a
+        // conflict.
         if recursive {
             self.check_all_removable(entry.clone(), path)?;
         } else if !self.is_empty(entry.handle())? {
@@ -62,7 +63,7 @@ impl<S: Store> Step<'_, S> {
         Ok(None)
     }
 
-    /// Refuses who could not remove one by one what is below a directory.
+    /// Returns an error unless the user could remove everything below a directory one by one.
     pub(super) fn check_all_removable(&mut self, top: Node, path: &str) -> Result<()> {
         if self.who.is_root {
             return Ok(());
@@ -95,8 +96,8 @@ impl<S: Store> Step<'_, S> {
         Ok(())
     }
 
-    /// Takes some names from a directory that lost its own; when none is left, it is forgotten. Gives how many files
-    /// became orphans, and whether it is forgotten.
+    /// Removes some entries of a directory without a name, or its record if there are none left. Returns how many
+    /// files became orphans, and whether the record is gone.
     fn empty(&mut self, directory: Handle) -> Result<(u64, bool)> {
         let key = keys::detached(directory);
         let Some(detached) = self.get::<Detached>(&key)? else { return Ok((0, true)) };
@@ -128,7 +129,7 @@ impl<S: Store> Step<'_, S> {
         Ok((orphans, false))
     }
 
-    /// Removes so many extended attributes; gives whether these were the last.
+    /// Removes up to `most` extended attributes. Returns whether none are left.
     fn remove_extended(&mut self, handle: Handle, most: usize) -> Result<bool> {
         let (from, until) = keys::all_extended(handle);
         let found = self.store.range(&from, &until, most + 1)?;
@@ -139,7 +140,7 @@ impl<S: Store> Step<'_, S> {
         Ok(is_last)
     }
 
-    /// Forgets a file without a name, whose data files are gone; gives whether that is all of it.
+    /// Removes the record of an orphan whose data files are gone. Returns whether nothing of it is left.
     fn forget(&mut self, handle: Handle) -> Result<bool> {
         let key = keys::orphan(handle);
         let Some(orphan) = self.get::<Orphan>(&key)? else { return Ok(true) };
@@ -159,7 +160,7 @@ impl<S: Store> Step<'_, S> {
         Ok(is_last)
     }
 
-    /// A page of the files without a name that the user may remove.
+    /// A page of the orphans that the user may remove.
     fn own_orphans(&mut self, after: Handle, most: usize) -> Result<Vec<Inode>> {
         let (mut from, until) = keys::orphans(after);
         let mut own = Vec::new();
@@ -222,7 +223,8 @@ impl<S: Store> Manager<S> {
         self.together(done)
     }
 
-    /// Goes on emptying directories without a name, until `most` files became orphans, or nothing is left.
+    /// Continues to empty directories without a name, until at least `most` files have become orphans or nothing
+    /// is left.
     fn sweep(&mut self, now: Now, who: &User, most: u64) -> Result<()> {
         let mut made = 0;
         while made < most {
@@ -242,7 +244,7 @@ impl<S: Store> Manager<S> {
         Ok(())
     }
 
-    /// After a directory was taken away: the first page of what was in it, and of what else the user removed.
+    /// Empties directories after a removal. Returns the first page of the user's orphans.
     pub(super) fn swept(&mut self, now: Now, who: &User) -> Result<ManagerReply> {
         self.sweep(now, who, MAX_PAGE)?;
         self.page_of_orphans(now, who, Handle(0), MAX_PAGE)
@@ -259,7 +261,7 @@ impl<S: Store> Manager<S> {
         Ok(ManagerReply::Orphans(own.into_iter().map(|inode| self.removable(now, inode)).collect()))
     }
 
-    /// A file without a name, with the right to remove its data files.
+    /// An orphan, with a grant to remove its data files.
     pub(super) fn removable(&self, now: Now, inode: Inode) -> Opened {
         let grant = self.removal_grant(now, inode.handle);
         Opened { inode, grant }

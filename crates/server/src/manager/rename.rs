@@ -11,11 +11,11 @@ use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
 impl<S: Store> Step<'_, S> {
-    /// Renames. Gives the file that had the new name, if there was one. With `all`, a directory that had it goes with what is
-    /// in it, but for its default layout, which the new one takes over.
+    /// Renames an entry. Returns the file that it replaced, if any. With `all`, a directory may be replaced
+    /// together with its entries; the new one takes over its default layout.
     fn rename(&mut self, from: &str, to: &str, durable: &[u64], all: bool) -> Result<Option<Node>> {
-        // Before the walks: a directory moved meanwhile by another manager could be above both, and this one end up in
-        // itself. So every step that relies on what is above what is guarded by all such moves.
+        // This read comes before the walks. Otherwise another manager could meanwhile move a directory above both,
+        // and this one could become its own descendant. The guard covers all such moves.
         let moves: u64 = self.get(keys::DIRECTORY_MOVED)?.unwrap_or(0);
         let old = self.place(from, None, "rename")?;
         let mut entry = old.entry(from)?.clone();
@@ -40,7 +40,8 @@ impl<S: Store> Step<'_, S> {
         require_unstuck(&old.parent.inode, &entry.inode, self.who, from)?;
         let is_moved = old.parent.handle() != new.parent.handle();
         if entry.is_directory() && is_moved {
-            // What is above it is a part of a directory: on Linux too that takes the right to write it.
+            // The entry for the parent is part of a directory, so a move requires the right to write it, as on
+            // Linux.
             require(&entry.inode, self.who, WRITE, from)?;
             self.put(keys::DIRECTORY_MOVED.to_vec(), &(moves + 1));
         }
@@ -48,7 +49,8 @@ impl<S: Store> Step<'_, S> {
             Some(target) => {
                 require_unstuck(&new.parent.inode, &target.inode, self.who, to)?;
                 if all {
-                    // What new files begin with there is told of the name, and nobody can read it to set it again.
+                    // The name keeps the defaults for new files, because clients cannot read them in order to set
+                    // them again.
                     entry.defaults = target.defaults.clone();
                 }
                 self.make_room(&entry, target, to, all)?
@@ -65,8 +67,8 @@ impl<S: Store> Step<'_, S> {
         Ok(replaced)
     }
 
-    /// Takes what has the new name away: a file for a file, a directory for a directory, which is empty unless it is to go
-    /// with `all`.
+    /// Removes the entry that has the new name: a file for a file, a directory for a directory. The directory must
+    /// be empty unless `all` is set.
     fn make_room(&mut self, entry: &Node, target: &Node, to: &str, all: bool) -> Result<Option<Node>> {
         let exists = |have: &str| {
             Error::new(
@@ -108,7 +110,7 @@ impl<S: Store> Manager<S> {
         Ok(ManagerReply::Orphans(orphans))
     }
 
-    /// Renames over whatever is there. However much that is, the new name is one commit; it is removed afterwards.
+    /// Renames over any existing entry, in one commit. What was replaced is removed afterwards.
     pub(super) fn replace(&mut self, now: Now, who: &User, from: &str, to: &str) -> Result<ManagerReply> {
         self.together(|manager| match manager.change(now, who, |step| step.rename(from, to, &[], true))? {
             Some(file) => Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)])),

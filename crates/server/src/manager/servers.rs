@@ -1,4 +1,4 @@
-//! The I/O servers of a pool: their numbers, where they listen, and which are retired.
+//! The I/O servers of a pool: their numbers, their addresses, and which are retired.
 
 use outcore_core::{Error, ErrorKind, Handle, MAX_STRIPE_COUNT, Result, ServerAddress, ServerId};
 
@@ -7,18 +7,18 @@ use super::step::{Handles, Step, list_servers, next_handle};
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
-/// Most addresses of a server.
+/// Addresses of a server, at most.
 const MAX_ADDRESSES: usize = 16;
-/// Most bytes of an address.
+/// Bytes of an address, at most.
 const MAX_ADDRESS_BYTES: usize = 255;
-/// So many handles are passed over after the highest one that a server has and the store does not know of.
+/// Handles skipped after the highest one that a server has and the store does not know.
 const BEYOND_REPORTED: u64 = 1 << 32;
 
-/// Who changes the list of servers.
+/// The user who changes the list of servers.
 const ROOT_USER: User = User { uid: 0, gids: vec![], is_root: true };
 
 impl<S: Store> Step<'_, S> {
-    /// Refuses a server that is retired: it must not be retired, or not any more, when the step is committed.
+    /// Returns an error if a server is retired. The guard detects a concurrent change.
     fn check_not_retired(&mut self, id: ServerId) -> Result<()> {
         if self.get::<u64>(&keys::retired(id))?.is_none() {
             return Ok(());
@@ -35,8 +35,8 @@ impl<S: Store> Step<'_, S> {
 }
 
 impl<S: Store> Manager<S> {
-    /// Adds an I/O server, or changes where it listens. New files use it; old files stay where they are. One that is
-    /// retired is refused.
+    /// Adds an I/O server, or changes its addresses. New files use it; existing files stay where they are. A
+    /// retired server is refused.
     pub fn add_server(&mut self, server: ServerAddress) -> Result<()> {
         let ServerAddress { id, addresses } = server;
         let is_long = |address: &String| address.is_empty() || address.len() > MAX_ADDRESS_BYTES;
@@ -54,7 +54,7 @@ impl<S: Store> Manager<S> {
             step.look::<Ways>(&keys::server(id))
         })?;
         if known.as_ref() == Some(&ways) {
-            // Started again where it was: that takes no commit, for which the disk may be too full.
+            // A restart at the same addresses needs no commit. The disk may be too full for one.
             return Ok(());
         }
         self.change(now, &ROOT_USER, |step| {
@@ -72,8 +72,8 @@ impl<S: Store> Manager<S> {
         })
     }
 
-    /// Takes note of the highest handle of a server's data files. New files get handles above it: a server has files with
-    /// handles that were not given yet where the store is older than they are.
+    /// Records the highest handle of a server's data files. New files get handles above it. If the store is an
+    /// older copy, a server may have files whose handles the store considers free.
     pub fn report(&mut self, id: ServerId, highest: Handle) {
         self.reported.insert(id, highest);
         if self.memory.handles.is_below(highest) {
@@ -81,7 +81,7 @@ impl<S: Store> Manager<S> {
         }
     }
 
-    /// The least of the handles that are taken next.
+    /// The lowest handle that the next reservation may contain.
     pub(super) fn floor(&self) -> Result<u64> {
         let next = next_handle(&self.store)?;
         let highest = self.reported.values().map(|handle| handle.0).max().unwrap_or(0);
@@ -94,20 +94,20 @@ impl<S: Store> Manager<S> {
             })
         };
         if highest >= next || self.store.get(keys::RESTORED)?.is_some() {
-            // Files that were removed since the copy of the store was made had handles too.
+            // Files that were removed since the copy was made had handles too.
             return beyond(highest.max(next), BEYOND_REPORTED.max(self.config.jump));
         }
         let (servers, _) = list_servers(&self.store)?;
         let have_reported = servers.iter().all(|server| self.reported.contains_key(&server.id));
-        // Once in a run: the store knows of the handles that this run gave.
+        // Once per run: after its first reservation, the store knows this run's handles.
         beyond(next, if have_reported || self.has_taken { 0 } else { self.config.jump })
     }
 
-    /// A number for a new I/O server, greater than all before. It is taken in one commit, and not given again even if the
-    /// server never comes.
+    /// A new number for an I/O server, greater than all earlier ones. One commit reserves it. It is never reused,
+    /// even if no server joins with it.
     pub fn new_server(&mut self) -> Result<ServerId> {
         self.change(Now { unix_ns: 0 }, &ROOT_USER, |step| {
-            // Guarded: a server with a number of its own choice may be added meanwhile.
+            // The guard detects a server that joins concurrently with a number of its own choice.
             step.get::<u64>(keys::SERVERS_CHANGED)?;
             let given: u64 = step.get(keys::NEXT_SERVER)?.unwrap_or(0);
             let after = step.all_servers()?.iter().map(|id| u64::from(id.0) + 1).max();
@@ -122,7 +122,7 @@ impl<S: Store> Manager<S> {
         })
     }
 
-    /// Retires an I/O server, or takes that back. Its number stays its own.
+    /// Retires an I/O server, or undoes that. Its number stays reserved.
     pub(super) fn retire(&mut self, now: Now, id: ServerId, undo: bool) -> Result<()> {
         self.change(now, &ROOT_USER, |step| {
             let changes: u64 = step.get(keys::SERVERS_CHANGED)?.unwrap_or(0);

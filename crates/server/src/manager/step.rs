@@ -1,4 +1,4 @@
-//! One request at work: what it read, and what it will write, both in one commit.
+//! One request in progress: the records that it read and those that it will write, in one commit.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::record::{self, Node};
 use super::{Now, User, keys};
 use crate::store::{Guard, MAX_RANGE, Outcome, Store, Versioned, Write};
 
-/// Handles that no file was ever given, of which the store knows that they are taken.
+/// Unused handles that the store has marked as reserved.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     next: u64,
@@ -25,37 +25,38 @@ impl Handles {
         self.end - self.next
     }
 
-    /// Whether the next one would not be above `highest`.
+    /// Whether the next handle would not be above `highest`.
     pub(super) fn is_below(&self, highest: Handle) -> bool {
         self.next <= highest.0
     }
 
-    /// Whether a file may still be given this one.
+    /// Whether a future file may get this handle.
     pub(super) fn holds(&self, handle: Handle) -> bool {
         (self.next..self.end).contains(&handle.0)
     }
 }
 
-/// What the manager remembers from one request to the next; the store has what of it must last.
+/// The manager's state between requests. Whatever must survive a restart is in the store.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub handles: Handles,
-    /// The I/O servers that are not retired in their order, as they were at this version of `SERVERS_CHANGED`.
+    /// The ids of the active I/O servers in order, and the version of `SERVERS_CHANGED` when they were read.
     pub servers: (u64, Vec<ServerId>),
-    /// Whose turn it is to be the base of a file.
+    /// Index of the first server of the next file.
     pub turn: u64,
 }
 
-/// One request at work. What is read by `get` is guarded: if another manager changes it, nothing is written, and the
-/// request is done anew. What is read by `look` is not.
+/// One request in progress. Records read by `get` are guarded: if another manager changes one, nothing is written,
+/// and the request is repeated. Records read by `look` are not guarded.
 pub(super) struct Step<'a, S> {
     pub store: &'a S,
     pub now: Now,
     pub who: &'a User,
     pub memory: &'a mut Memory,
-    /// Whether what was read did not fit together, because another manager was at work: then it must be read again.
+    /// Whether the records read were inconsistent because another manager wrote meanwhile. The request must be
+    /// repeated.
     pub is_stale: bool,
-    /// The file that it makes, if it makes one.
+    /// The file that the request creates, if any.
     pub made: Option<Handle>,
     guards: BTreeMap<Vec<u8>, Option<u64>>,
     writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
@@ -67,7 +68,7 @@ impl<'a, S: Store> Step<'a, S> {
         Self { store, now, who, memory, is_stale: false, made: None, guards, writes }
     }
 
-    /// What it read, and what it writes.
+    /// The guards and the writes.
     pub(super) fn into_parts(self) -> (Vec<Guard>, Vec<Write>) {
         let guards = self.guards.into_iter().map(|(key, version)| Guard { key, version }).collect();
         let writes = self.writes.into_iter().map(|(key, value)| Write { key, value }).collect();
@@ -83,14 +84,14 @@ impl<'a, S: Store> Step<'a, S> {
         value.map(|value| record::read(key, &value)).transpose()
     }
 
-    /// As `look`, and it must still be so when the step is committed.
+    /// Reads like `look`, and guards the record: it must be unchanged when the step is committed.
     pub(super) fn get<R: Record>(&mut self, key: &[u8]) -> Result<Option<R>> {
         if self.writes.contains_key(key) {
             return self.look(key);
         }
         let found = self.store.get(key)?;
         let version = found.as_ref().map(|found| found.version);
-        // Of two readings the first counts: if they differ, the commit is refused.
+        // The first of two reads counts: if they differ, the commit is refused.
         self.guards.entry(key.to_vec()).or_insert(version);
         found.map(|found| record::read(key, &found.value)).transpose()
     }
@@ -107,7 +108,7 @@ impl<'a, S: Store> Step<'a, S> {
         self.writes.insert(key, None);
     }
 
-    /// The record of a file or directory that must not change meanwhile.
+    /// The guarded record of a file or directory.
     pub(super) fn get_node(&mut self, handle: Handle) -> Result<Option<Node>> {
         self.get(&keys::inode(handle))
     }
@@ -116,7 +117,7 @@ impl<'a, S: Store> Step<'a, S> {
         self.put(keys::inode(node.handle()), node);
     }
 
-    /// A handle that was never used before. The manager took enough of them beforehand.
+    /// A handle that was never used before. The manager has reserved enough of them.
     pub(super) fn new_handle(&mut self) -> Result<Handle> {
         let handles = &mut self.memory.handles;
         if handles.left() == 0 {
@@ -129,8 +130,8 @@ impl<'a, S: Store> Step<'a, S> {
         Ok(Handle(handles.next - 1))
     }
 
-    /// What two reads say does not fit together: the step is done anew, and if it happens again and again, the store is
-    /// damaged.
+    /// The error for two inconsistent reads. The manager repeats the step; if that happens every time, the store
+    /// is damaged.
     pub(super) fn stale(&mut self, handle: Handle) -> Error {
         self.is_stale = true;
         Error::new(
@@ -143,7 +144,7 @@ impl<'a, S: Store> Step<'a, S> {
         )
     }
 
-    /// The ids of the I/O servers that are not retired, in their order.
+    /// The ids of the active I/O servers, in order.
     pub(super) fn servers(&mut self) -> Result<&[ServerId]> {
         let version = self.store.get(keys::SERVERS_CHANGED)?.map_or(0, |found| found.version);
         if self.memory.servers.0 != version {
@@ -153,7 +154,7 @@ impl<'a, S: Store> Step<'a, S> {
         Ok(&self.memory.servers.1)
     }
 
-    /// The ids of all I/O servers that there ever were.
+    /// The ids of all I/O servers that ever existed.
     pub(super) fn all_servers(&self) -> Result<Vec<ServerId>> {
         let (from, until) = keys::all_servers();
         let found = self.store.range(&from, &until, MAX_RANGE)?;
@@ -161,7 +162,7 @@ impl<'a, S: Store> Step<'a, S> {
     }
 }
 
-/// The I/O servers that are not retired, and those that are, in the order of their ids.
+/// The active and the retired I/O servers, in the order of their ids.
 pub(super) fn list_servers<S: Store>(store: &S) -> Result<(Vec<ServerAddress>, Vec<ServerId>)> {
     let (from, until) = keys::all_retired();
     let retired = store.range(&from, &until, MAX_RANGE)?;
@@ -178,7 +179,7 @@ pub(super) fn list_servers<S: Store>(store: &S) -> Result<(Vec<ServerAddress>, V
     Ok((servers, retired))
 }
 
-/// The first handle that no manager has taken, as the store says.
+/// The first handle that no manager has reserved, according to the store.
 pub(super) fn next_handle<S: Store>(store: &S) -> Result<u64> {
     if let Some(found) = store.get(keys::NEXT_HANDLE)? {
         return record::read(keys::NEXT_HANDLE, &found.value);
@@ -198,8 +199,8 @@ pub(super) fn next_handle<S: Store>(store: &S) -> Result<u64> {
     Ok(super::ROOT.0 + 1)
 }
 
-/// Takes the next handles for one manager, from `floor` on at least: they are never given to another, even if this one
-/// loses them.
+/// Reserves the next handles for this manager, from `floor` on. No other manager gets them, even if this one never
+/// uses them.
 pub(super) fn take_handles<S: Store>(store: &mut S, count: u64, floor: u64) -> Result<Option<Handles>> {
     let guard = |key: &[u8], found: &Option<Versioned>| Guard {
         key: key.to_vec(),

@@ -1,4 +1,4 @@
-//! Whether the records of names, files and directories fit together: for those who check a pool.
+//! Consistency of the records of names, files and directories, for checks of a pool.
 
 use outcore_core::{Handle, ManagerReply, OddRecord, Result};
 
@@ -8,11 +8,11 @@ use super::step::Step;
 use super::{MAX_PAGE, Manager, Now, ROOT, User, keys};
 use crate::store::Store;
 
-/// The records that are looked at are those between.
+/// The range of keys to check.
 const ALL: (&[u8], &[u8]) = (b"\0", b"\xff");
 
 impl<S: Store> Step<'_, S> {
-    /// A page of the records after a key that do not fit to others, and the last key of the page.
+    /// A page of the inconsistent records after a key, and the last key of the page if there may be more.
     fn odd_records(&self, after: &[u8], most: usize) -> Result<(Vec<OddRecord>, Option<Vec<u8>>)> {
         let from = if after.is_empty() { ALL.0.to_vec() } else { [after, &[0]].concat() };
         let found = self.store.range(&from, ALL.1, most)?;
@@ -31,18 +31,18 @@ impl<S: Store> Step<'_, S> {
         Ok((odd, found.into_iter().last().map(|(key, _)| key).filter(|_| is_full)))
     }
 
-    /// Whether a directory was removed, and what was in it is still to be.
+    /// Whether a directory was removed and is still being emptied.
     fn is_detached(&self, directory: Handle) -> Result<bool> {
         Ok(self.store.get(&keys::detached(directory))?.is_some())
     }
 
-    /// Describes what is wrong with the record of a file or directory; `None`: nothing.
+    /// Describes an inconsistency in the record of a file or directory; `None` if there is none.
     fn odd_node(&self, handle: Handle, node: &Node) -> Result<Option<String>> {
         if let Some(what) = is_of(handle, node) {
             return Ok(Some(what));
         }
         let (mut at, mut steps) = (node.parent, 0);
-        // The root is in itself.
+        // The root directory is its own parent.
         while handle != ROOT && at != ROOT {
             let Some(above) = self.look::<Node>(&keys::inode(at))? else {
                 let is_known = self.is_detached(at)?;
@@ -51,7 +51,7 @@ impl<S: Store> Step<'_, S> {
             if above.inode.layout.is_some() {
                 return Ok(Some(format!("it is in {}, which is a file", at.0)));
             }
-            // The directory of a file has a record that is checked by itself.
+            // The record of a file's directory is checked separately.
             if node.inode.layout.is_some() {
                 break;
             }
@@ -64,7 +64,7 @@ impl<S: Store> Step<'_, S> {
         Ok(None)
     }
 
-    /// Describes what is wrong with a name in a directory; `None`: nothing.
+    /// Describes an inconsistency of a name in a directory; `None` if there is none.
     fn odd_name(&self, directory: Handle, key: &[u8], of: Handle) -> Result<Option<String>> {
         if self.is_detached(directory)? {
             return Ok(None);
@@ -83,7 +83,7 @@ impl<S: Store> Step<'_, S> {
     }
 }
 
-/// Describes a record that is at the key of another handle; `None`: it is at its own.
+/// Describes a record at the key of another handle; `None` if the key is right.
 fn is_of(handle: Handle, node: &Node) -> Option<String> {
     (node.handle() != handle).then(|| format!("its record is that of file {}", node.handle().0))
 }

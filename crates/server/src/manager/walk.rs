@@ -1,4 +1,4 @@
-//! From a path to what it names.
+//! Resolution of paths.
 
 use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, Result};
 
@@ -10,30 +10,30 @@ use super::step::Step;
 use super::{ROOT, keys};
 use crate::store::Store;
 
-/// Most directories that one request makes on its way.
+/// Directories that one request creates on its way, at most.
 pub const MAX_MADE_ON_THE_WAY: usize = 16;
 
-/// A directory that a walk came to.
+/// A directory reached by a walk.
 #[derive(Clone, Debug)]
 pub(super) struct Stop {
     pub node: Node,
-    /// What new files in it begin with: the defaults of it and those above it, the nearer first.
+    /// Default hints of new files in it: its own, completed by those of the directories above it.
     pub hints: Hints,
 }
 
-/// A name in a directory, and what it is for, if anything.
+/// A name in a directory, and its entry, if any.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    /// The directory, guarded; the user may search it.
+    /// The directory. It is guarded, and the user may search it.
     pub parent: Node,
     pub hints: Hints,
     pub name: String,
-    /// Guarded.
+    /// The guarded entry.
     pub entry: Option<Node>,
 }
 
 impl Place {
-    /// What the name is for.
+    /// The entry of the name.
     pub(super) fn entry(&self, path: &str) -> Result<&Node> {
         self.entry.as_ref().ok_or_else(|| not_found(path))
     }
@@ -46,7 +46,7 @@ pub(super) fn not_found(path: &str) -> Error {
     )
 }
 
-/// The directory that a path's last name is in.
+/// The path of the directory that contains a path's last name.
 pub(super) fn above(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(above, _)| above)
 }
@@ -60,7 +60,7 @@ impl<S: Store> Step<'_, S> {
         self.look(&keys::inode(ROOT))?.ok_or_else(|| self.stale(ROOT))
     }
 
-    /// What a name in a directory is for.
+    /// The entry of a name in a directory.
     fn look_up(&mut self, directory: Handle, name: &str) -> Result<Option<Node>> {
         let Some(handle) = self.look::<u64>(&keys::name(directory, name))?.map(Handle) else {
             return Ok(None);
@@ -68,7 +68,7 @@ impl<S: Store> Step<'_, S> {
         self.look(&keys::inode(handle))?.ok_or_else(|| self.stale(handle)).map(Some)
     }
 
-    /// As `look_up`, and it must still be so when the step is committed.
+    /// Finds an entry like `look_up`, and guards it: it must be unchanged when the step is committed.
     fn get_named(&mut self, directory: Handle, name: &str) -> Result<Option<Node>> {
         let Some(handle) = self.get::<u64>(&keys::name(directory, name))?.map(Handle) else {
             return Ok(None);
@@ -76,8 +76,8 @@ impl<S: Store> Step<'_, S> {
         self.get_node(handle)?.ok_or_else(|| self.stale(handle)).map(Some)
     }
 
-    /// The directory at the end of `names`, every one on the way searched. With `make`, directories that are not there
-    /// are made with that mode.
+    /// The directory at the end of `names`. The user must have the right to search each one. With `make`, missing
+    /// directories are created with that mode.
     pub(super) fn descend(&mut self, names: &[&str], make: Option<u32>) -> Result<Stop> {
         let node = self.root()?;
         let mut at = Stop { hints: node.defaults.clone(), node };
@@ -113,12 +113,12 @@ impl<S: Store> Step<'_, S> {
         Ok(at)
     }
 
-    /// A directory as it must still be when the step is committed.
+    /// The guarded record of a directory.
     fn guarded(&mut self, directory: Handle, path: &str) -> Result<Node> {
         self.get_node(directory)?.ok_or_else(|| not_found(path))
     }
 
-    /// The last name of a path in its directory, whether there is something or not.
+    /// The last name of a path in its directory, with its entry if there is one.
     pub(super) fn place(&mut self, path: &str, make: Option<u32>, what: &str) -> Result<Place> {
         let names = names(path)?;
         let (&name, above) = names.split_last().ok_or_else(|| is_root(what))?;
@@ -128,7 +128,7 @@ impl<S: Store> Step<'_, S> {
         Ok(Place { parent, hints: stop.hints, name: name.to_owned(), entry })
     }
 
-    /// What a path names; every directory above it is searched.
+    /// The entry of a path. The user must have the right to search every directory above it.
     pub(super) fn find(&mut self, path: &str) -> Result<Node> {
         let names = names(path)?;
         let Some((&name, above)) = names.split_last() else { return self.root() };
@@ -136,13 +136,13 @@ impl<S: Store> Step<'_, S> {
         self.look_up(parent.handle(), name)?.ok_or_else(|| not_found(path))
     }
 
-    /// As `find`, and it must still be as it is when the step is committed.
+    /// Finds an entry like `find`, and guards it: it must be unchanged when the step is committed.
     pub(super) fn find_guarded(&mut self, path: &str) -> Result<Node> {
         let handle = self.find(path)?.handle();
         self.get_node(handle)?.ok_or_else(|| not_found(path))
     }
 
-    /// Puts a new record under a new name, where nothing is, into a directory that the user may write.
+    /// Adds a record under a new name to a directory that the user may write.
     pub(super) fn add(&mut self, parent: &Node, name: &str, inode: Inode, path: &str) -> Result<Node> {
         require(&parent.inode, self.who, WRITE, above(path))?;
         let key = keys::name(parent.handle(), name);
@@ -161,7 +161,7 @@ impl<S: Store> Step<'_, S> {
         Ok(node)
     }
 
-    /// A new empty directory in a directory that the user may write.
+    /// Creates an empty directory in a directory that the user may write.
     pub(super) fn make_directory(
         &mut self,
         parent: &Node,
@@ -173,7 +173,7 @@ impl<S: Store> Step<'_, S> {
         self.add(parent, name, inode, path)
     }
 
-    /// The record of something new in a directory: the user's, of the user's first group, or else of the directory's.
+    /// The record of a new entry. It belongs to the user, and to the user's first group or else the directory's.
     pub(super) fn new_inode(&mut self, parent: &Node, mode: u32) -> Result<Inode> {
         Ok(Inode {
             handle: self.new_handle()?,
@@ -187,8 +187,8 @@ impl<S: Store> Step<'_, S> {
         })
     }
 
-    /// Notes that names in a directory changed. So what is done to a directory because it is empty conflicts with what
-    /// is put into it.
+    /// Records that the names in a directory changed. An operation that needs an empty directory then conflicts
+    /// with a concurrent addition.
     pub(super) fn touch(&mut self, directory: Handle) -> Result<()> {
         let mut node = self.get_node(directory)?.ok_or_else(|| self.stale(directory))?;
         node.inode.modified_ns = self.now.unix_ns;

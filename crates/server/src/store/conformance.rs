@@ -1,4 +1,4 @@
-//! What every [`Store`] must do, as code: a new store is tested by one call of [`store`].
+//! The requirements on every [`Store`], as code: one call of [`store`] tests an implementation.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -10,17 +10,17 @@ use super::{
     Versioned, Write,
 };
 
-/// That a key has this version, or none.
+/// A guard: the key must have this version, or no value.
 pub fn guard(key: &[u8], version: Option<u64>) -> Guard {
     Guard { key: key.to_vec(), version }
 }
 
-/// A value for a key.
+/// A write that sets a key to a value.
 pub fn put(key: &[u8], value: &[u8]) -> Write {
     Write { key: key.to_vec(), value: Some(value.to_vec()) }
 }
 
-/// No value for a key.
+/// A write that deletes a key.
 pub fn delete(key: &[u8]) -> Write {
     Write { key: key.to_vec(), value: None }
 }
@@ -40,10 +40,10 @@ fn keys<S: Store>(store: &S, from: &[u8], until: &[u8], most: usize) -> Vec<Vec<
     store.range(from, until, most).expect("range").into_iter().map(|(key, _)| key).collect()
 }
 
-/// Checks a store; `open` gives a handle of the same one each time, which is empty at first.
+/// Checks a store. Each call of `open` returns another handle of the same store, which is empty at first.
 ///
 /// # Panics
-/// Where the store does not do what it must.
+/// If the store violates a requirement.
 pub fn store<S: Store + Send>(open: &mut dyn FnMut() -> S) {
     let mut one = open();
     assert_eq!(keys(&one, b"", &[0xff; 4], 10), Vec::<Vec<u8>>::new(), "not empty at first");
@@ -169,7 +169,7 @@ fn leases<S: Store>(one: &mut S) {
     done(one, &[next.guard], &[delete(b"lease")]);
 }
 
-/// Many small commits, some of them refused, against a map.
+/// Compares many small commits, some of them refused, with a map.
 fn a_random_walk<S: Store>(one: &mut S) {
     let mut state = 1_u64;
     // Knuth, The Art of Computer Programming, volume 2, section 3.3.4: MMIX.
@@ -217,7 +217,7 @@ fn a_random_walk<S: Store>(one: &mut S) {
     done(one, &[], &rest);
 }
 
-/// Each handle adds to one counter and notes what it did: nothing is lost, nothing is done twice.
+/// Concurrent handles each increment a counter and note it: no increment is lost, and none happens twice.
 fn handles_at_once<S: Store + Send>(handles: &mut [S]) {
     const EACH: u64 = 25;
     let count = handles.len() as u64;

@@ -8,7 +8,7 @@ use outcore_core::Result;
 use super::sum::{check_sum, sum};
 use super::{Guard, MAX_RANGE, Outcome, Store, Versioned, Write, check_commit};
 
-/// A store in memory. Clones are handles of the same store, which lives as long as one of them.
+/// A store in memory. Clones share it; it lives as long as one of them.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     map: Arc<Mutex<Map>>,
@@ -16,7 +16,7 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Map {
-    /// Each with its checksum.
+    /// Each value with its checksum.
     entries: BTreeMap<Vec<u8>, (Versioned, u32)>,
     version: u64,
 }
@@ -27,7 +27,8 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// Flips a bit of the value of one record, as a failing disk does; its key. Numbers are taken modulo what there is.
+    /// Flips a bit in the value of one record, as a failing disk does. Returns the record's key. Both numbers are
+    /// taken modulo the available count.
     pub fn flip(&self, record: u64, bit: u64) -> Option<Vec<u8>> {
         let mut map = self.lock();
         let count = map.entries.len() as u64;
@@ -38,7 +39,7 @@ impl MemoryStore {
         Some(key.clone())
     }
 
-    /// Takes a record for what was written, whatever it is: as a store without checksums does.
+    /// Accepts the current value of a record by updating its checksum, like a store without checksums.
     pub fn forget_sum(&self, key: &[u8]) {
         if let Some((found, kept)) = self.lock().entries.get_mut(key) {
             *kept = sum(key, &found.value, found.version);

@@ -1,9 +1,9 @@
-//! The metadata store: an ordered key-value store with transactions, which one machine or a cluster can provide.
+//! The metadata store: an ordered key-value store with transactions, provided by one machine or a cluster.
 //!
-//! Keys and values are bytes. Every commit has a version, larger than all before it, and each key remembers that of the
-//! commit that wrote it. A commit happens if the versions are still as its guards say, and else not at all: so several
-//! managers over one store do not need to know of each other. What every store must do is written as code in
-//! [`conformance`].
+//! Keys and values are bytes. Every commit has a version, larger than all earlier ones, and each key remembers the
+//! version of the commit that wrote it. A commit succeeds only if the versions still match its guards; otherwise
+//! it changes nothing. Several managers can therefore share a store without knowing of each other. The module
+//! [`conformance`] tests the requirements on every store.
 
 pub mod conformance;
 mod memory;
@@ -20,15 +20,15 @@ use std::sync::Arc;
 
 use outcore_core::{Error, ErrorKind, Result};
 
-/// Most guards and writes of a commit together: what fits every store (etcd takes 128 operations by default).
+/// Guards and writes of a commit, at most. Every store can take this many (etcd allows 128 operations by default).
 pub const MAX_OPERATIONS: usize = 100;
-/// Most bytes of a key.
+/// Bytes of a key, at most.
 pub const MAX_KEY_BYTES: usize = 512;
-/// Most bytes of a value.
+/// Bytes of a value, at most.
 pub const MAX_VALUE_BYTES: usize = 128 << 10;
-/// Most bytes of the keys and values of a commit together (etcd takes 1.5 MiB by default).
+/// Bytes of the keys and values of a commit, at most (etcd allows 1.5 MiB by default).
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
-/// Most pairs that [`Store::range`] gives at once.
+/// Pairs that [`Store::range`] returns at once, at most.
 pub const MAX_RANGE: usize = 4096;
 
 /// A value, and the version of the commit that wrote it.
@@ -36,56 +36,57 @@ pub const MAX_RANGE: usize = 4096;
 pub struct Versioned {
     /// The bytes.
     pub value: Vec<u8>,
-    /// At least 1.
+    /// The version, at least 1.
     pub version: u64,
 }
 
-/// What must be so for a commit to happen.
+/// A condition of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// Of this key,
+    /// The key.
     pub key: Vec<u8>,
-    /// this is the version; `None`: it has no value.
+    /// Its version; `None` if it must have no value.
     pub version: Option<u64>,
 }
 
-/// What a commit does.
+/// A write of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// This key
+    /// The key.
     pub key: Vec<u8>,
-    /// gets this value; `None`: it has none any more.
+    /// Its new value; `None` deletes the key.
     pub value: Option<Vec<u8>>,
 }
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All of it is done, at this version.
+    /// All of it is committed, at this version.
     Done(u64),
-    /// None of it: a guard does not hold. Look again, and try again.
+    /// Nothing is committed, because a guard does not hold. Read again and retry.
     Conflict,
 }
 
-/// A claim on a name, until a time. As a guard of a commit, its version keeps out who lost the claim unawares.
+/// A lease on a name until a time. A commit guarded by its version fails if the holder has lost the lease without
+/// noticing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Holds as long as nobody else took the lease, and it was not prolonged.
+    /// A guard that holds until somebody takes or renews the lease.
     pub guard: Guard,
-    /// Nanoseconds since 1970 at which others may take it.
+    /// Time in nanoseconds since 1970 from which others may take the lease.
     pub until_ns: u64,
 }
 
-/// What makes the commits of a store durable, from whatever thread, while the store goes on.
+/// The log of a store. Any thread may sync it while the store stays in use.
 pub trait Log: Send + Sync {
-    /// When it returns, what was committed before it was called has survived power loss. If it fails, nobody knows what
-    /// has: what the disk refused to keep may be read until then, and a second try could pass without it. So it fails
-    /// from then on, and so does its store.
+    /// Makes all earlier commits durable: on return, they survive power loss. After a failure their state is
+    /// unknown, since the refused writes may be readable for now, and a retry could succeed without them. The log
+    /// and its store therefore fail from then on.
     fn sync(&self) -> Result<()>;
 }
 
-/// Of a store whose commits are durable when they return.
+/// The log of a store whose commits are durable when they return.
 struct NoLog;
 
 impl Log for NoLog {
@@ -96,52 +97,56 @@ impl Log for NoLog {
 
 /// An ordered key-value store with transactions.
 ///
-/// It keeps a checksum of each record, with its key. A record that is not as it was written is an error of kind `corrupt`
-/// that names the key.
+/// The store keeps a checksum of each record, which covers the key. A record that differs from what was written is
+/// an error of kind `corrupt` that names the key.
 pub trait Store {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Versioned>>;
 
-    /// The first `most` pairs, at most [`MAX_RANGE`], whose keys are at least `from` and less than `until`, in the order
-    /// of their bytes.
+    /// The first `most` pairs, at most [`MAX_RANGE`], whose keys are at least `from` and less than `until`, in
+    /// bytewise order.
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>>;
 
-    /// Does all writes at once, durably, if all guards hold, and else none. At most [`MAX_OPERATIONS`].
+    /// Performs all writes atomically and durably if all guards hold, otherwise none. At most [`MAX_OPERATIONS`]
+    /// in total.
     fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome>;
 
-    /// Commits from here to [`Store::end_group`] need not be durable, nor seen by others, before that: one wait for the
-    /// disk for many commits. A store that gains nothing by it does nothing.
+    /// Begins a group. Its commits need be neither durable nor visible to others until [`Store::end_group`], so
+    /// many commits share one wait for the disk. The default does nothing.
     fn begin_group(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Makes the commits of the group durable, all of them, or fails, and then none may have happened.
+    /// Makes all commits of the group durable. On failure, possibly none of them happened.
     fn end_group(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// As [`Store::end_group`], but the group is durable only when a sync of the [`Store::log`] has ended that began later.
-    /// Until then it is seen by all who read, and nobody may be told of it. Groups become durable in their order.
+    /// Ends a group like [`Store::end_group`], but it becomes durable only with a later sync of the
+    /// [`Store::log`]. Until then readers see the group, but no caller may be told of its success. Groups become
+    /// durable in order.
     fn end_group_unsynced(&mut self) -> Result<()> {
         self.end_group()
     }
 
-    /// Looks for damage that no checksum of a record shows: records that are lost, or out of order.
+    /// Looks for damage that checksums of records cannot show: lost records, or wrong order.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether there is room for more than removals, for which a store keeps some. It is asked between groups.
+    /// Whether there is space for more than removals, for which a store keeps a reserve. Callers ask between
+    /// groups.
     fn has_room(&mut self) -> bool {
         true
     }
 
-    /// What makes groups durable that ended so.
+    /// The log whose sync makes the groups durable that [`Store::end_group_unsynced`] ended.
     fn log(&self) -> Arc<dyn Log> {
         Arc::new(NoLog)
     }
 
-    /// Takes the lease on `key` for `holder`, or prolongs it; `None` while another has it. The key is of no other use.
+    /// Takes or renews the lease on `key` for `holder`. Returns `None` while another holder has it. The key must
+    /// have no other use.
     fn lease(&mut self, key: &[u8], holder: u128, now_ns: u64, until_ns: u64) -> Result<Option<Lease>> {
         let found = self.get(key)?;
         if let Some(found) = &found {
@@ -178,7 +183,7 @@ fn read_lease(key: &[u8], value: &[u8]) -> Result<(u128, u64)> {
     Ok((u128::from_le_bytes(*by), u64::from_le_bytes(ends_ns)))
 }
 
-/// Refuses a commit that some store could not take.
+/// Refuses a commit that exceeds the limits of stores.
 fn check_commit(guards: &[Guard], writes: &[Write]) -> Result<()> {
     let operations = guards.len() + writes.len();
     if operations > MAX_OPERATIONS {

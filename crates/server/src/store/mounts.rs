@@ -1,4 +1,4 @@
-//! Which file system a file is on.
+//! The file system that contains a file.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,8 @@ use std::path::Path;
 
 use outcore_core::{Error, Result};
 
-/// File systems whose locks, or whose memory maps shared between machines, SQLite's write-ahead log cannot rely on.
+/// File systems on which SQLite's write-ahead log is unsafe, because their locks are unreliable or machines cannot
+/// share their memory maps.
 /// See <https://sqlite.org/wal.html>, "All processes using a database must be on the same host computer".
 const OF_NETWORKS: [&str; 20] = [
     "9p",
@@ -31,7 +32,7 @@ const OF_NETWORKS: [&str; 20] = [
     "smbfs",
 ];
 
-/// Refuses a directory on a file system of a network. What cannot be found out is not refused.
+/// Returns an error for a directory on a network file system. If the file system is unknown, the directory passes.
 pub(super) fn check_is_local(directory: &Path) -> Result<()> {
     let (Ok(full), Ok(mounts)) = (directory.canonicalize(), fs::read_to_string("/proc/self/mountinfo"))
     else {
@@ -46,7 +47,8 @@ pub(super) fn check_is_local(directory: &Path) -> Result<()> {
     }
 }
 
-/// The kind of file system that a path is on, by the text of `/proc/self/mountinfo`, see proc_pid_mountinfo(5).
+/// The type of the file system that contains a path, from the text of `/proc/self/mountinfo`; see
+/// `proc_pid_mountinfo(5)`.
 fn file_system<'a>(mounts: &'a str, path: &[u8]) -> Option<&'a str> {
     let mut best: Option<(usize, &str)> = None;
     for line in mounts.lines() {
@@ -55,7 +57,7 @@ fn file_system<'a>(mounts: &'a str, path: &[u8]) -> Option<&'a str> {
         let point = unescape(point);
         let is_above = point == b"/"
             || path.strip_prefix(point.as_slice()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
-        // Of mounts over each other the last is the one that is seen.
+        // Of several mounts on one point, the last is visible.
         if is_above && best.is_none_or(|(length, _)| point.len() >= length) {
             best = Some((point.len(), kind));
         }
@@ -63,7 +65,7 @@ fn file_system<'a>(mounts: &'a str, path: &[u8]) -> Option<&'a str> {
     best.map(|(_, kind)| kind)
 }
 
-/// Spaces and the like are there as a backslash and three octal digits.
+/// Decodes spaces and similar characters, which are written as a backslash and three octal digits.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

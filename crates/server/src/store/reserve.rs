@@ -1,15 +1,15 @@
-//! Room that a store keeps on its disk, so that removals can be committed when the disk is full.
+//! Disk space that a store reserves, so that it can commit removals when the disk is full.
 
 use outcore_core::Room;
 
-/// Most bytes that are kept.
+/// Bytes reserved, at most.
 const MOST_KEPT: u64 = 8 << 20;
-/// With less room than this, there are only removals.
+/// With fewer free bytes than this, the store allows only removals.
 const MOST_NEEDED: u64 = 4 << 20;
-/// A small disk keeps, and needs, this part of itself.
+/// On a small disk, both limits are this fraction of its size.
 const PART: u64 = 32;
 
-/// The room, and whether it is kept now.
+/// The reserve, and whether it currently exists.
 pub(super) struct Reserve {
     room: Box<dyn Room>,
     is_kept: bool,
@@ -22,21 +22,21 @@ impl std::fmt::Debug for Reserve {
 }
 
 impl Reserve {
-    /// Nothing is kept before the first look, which takes over the reserve of an earlier run.
+    /// Creates a reserve of nothing. The first look takes over the file of an earlier run.
     pub fn new(room: Box<dyn Room>) -> Self {
         Self { room, is_kept: false }
     }
 
-    /// Whether there is room for more than removals. The reserve is given to the disk where there is not, and taken
-    /// again where there is.
+    /// Whether there is space for more than removals. If not, the reserve returns to the disk; otherwise it is
+    /// allocated again.
     pub fn look(&mut self) -> bool {
         let (Ok(free), Ok(total)) = (self.room.free_bytes(), self.room.total_bytes()) else {
-            // The next commit meets the disk as it is.
+            // Without an answer, the next commit finds out whether there is space.
             return true;
         };
         let (kept, needed) = (MOST_KEPT.min(total / PART), MOST_NEEDED.min(total / PART));
         if free < needed {
-            // A failure leaves less room, and the next look tries again.
+            // If this fails, less space is free, and the next look retries.
             self.is_kept = self.room.release().is_err();
             return false;
         }
@@ -56,7 +56,7 @@ mod tests {
 
     const TOTAL: u64 = 1 << 30;
 
-    /// Free bytes, and those that are kept.
+    /// Free and reserved bytes.
     type Disk = Arc<Mutex<(u64, u64)>>;
 
     struct Modelled(Disk);

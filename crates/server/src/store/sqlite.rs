@@ -22,24 +22,25 @@ use opening::{
     set_up,
 };
 
-/// A store in one file, and SQLite's write-ahead log beside it. Several processes of one machine may have it open.
+/// A store in one file, with SQLite's write-ahead log beside it. Several processes of one machine may open it.
 ///
-/// A commit has survived power loss when it returns, or when its [`Log`] was synced.
+/// A commit survives power loss when it returns, or once its [`Log`] has been synced.
 #[derive(Debug)]
 pub struct SqliteStore {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     log: Arc<WriteAhead>,
     connection: Connection,
     path: String,
-    /// Whether there is a group of commits: one transaction.
+    /// Whether a group of commits is open; it is one transaction.
     in_group: bool,
     known: Known,
     reserve: Option<Reserve>,
-    /// What the reserve said last.
+    /// The last answer of the reserve.
     has_room: bool,
 }
 
-/// What was read and written in groups, in which nobody else writes; between two of them SQLite tells whether somebody did.
+/// A cache of records read and written in groups, during which nobody else writes. Between groups SQLite reports
+/// whether another connection has written.
 #[derive(Debug, Default)]
 struct Known {
     /// Changes when another connection has written (sqlite.org/pragma.html#pragma_data_version).
@@ -58,18 +59,18 @@ impl Known {
     }
 }
 
-/// Most keys that are remembered.
+/// Cached keys, at most.
 const MOST_KNOWN: usize = 4096;
-/// Most bytes of a value that is.
+/// Bytes of a cached value, at most.
 const MOST_KNOWN_BYTES: usize = 1024;
 
-/// Whether the disk is too full for the small file by which several users of a store share its log.
+/// Whether the disk is too full for SQLite's shared-memory file, through which several processes share the log.
 fn has_no_room_to_share(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
 }
 
 impl SqliteStore {
-    /// Opens the store in the file `path`, or makes it. Its directory must exist, on a disk of this machine.
+    /// Opens the store in the file `path`, or creates it. The directory must exist, on a local disk.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         if rusqlite::version_number() < OLDEST_SQLITE {
@@ -82,13 +83,14 @@ impl SqliteStore {
             path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new(".")),
         )?;
         let name = path.display().to_string();
-        // SQLite gives the files beside a database its mode, and reports what keeps it from making one.
+        // SQLite gives the files beside a database the same mode. It also reports why a file cannot be created.
         let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let connect = || Connection::open(path).map_err(|e| describe("open", &name, &e));
         let mut connection = connect()?;
         match set_up(&connection, &name) {
             Err(error) if has_no_room_to_share(&error) => {
-                // What it knows is read and not shared, until it is opened when there is room.
+                // Without the shared-memory file, this process opens the store exclusively, until a later opening
+                // finds space.
                 connection = connect()?;
                 let alone = connection.pragma_update(None, "locking_mode", "EXCLUSIVE");
                 alone.and_then(|()| set_up(&connection, &name))
@@ -107,18 +109,18 @@ impl SqliteStore {
         })
     }
 
-    /// As [`SqliteStore::open`], and it keeps some room for removals on its disk, which is that of `room`.
+    /// Opens a store like [`SqliteStore::open`], with a reserve for removals on its disk, which is that of `room`.
     pub fn open_keeping(path: impl AsRef<Path>, room: Box<dyn Room>) -> Result<Self> {
         let mut reserve = Reserve::new(room);
-        // Before the store is opened, which takes room too.
+        // The reserve comes before the opening, which needs space too.
         reserve.look();
         let mut store = Self::open(path)?;
         store.reserve = Some(reserve);
         Ok(store)
     }
 
-    /// Writes a consistent copy of the store in `source` to the file `target`, which is empty or not there, and makes it
-    /// durable. The store may be in use.
+    /// Writes a consistent copy of the store in `source` to the file `target`, which must be empty or missing, and
+    /// makes it durable. The store may be in use.
     pub fn copy(source: &Path, target: &Path) -> Result<()> {
         let name = source.display().to_string();
         let copied = Connection::open_with_flags(source, OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(|from| {
@@ -136,7 +138,7 @@ impl SqliteStore {
         })
     }
 
-    /// Moves what is in the log into the database, and gives the room of the log back to the disk.
+    /// Moves the contents of the log into the database, and truncates the log.
     fn empty_log(&self) -> rusqlite::Result<()> {
         self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
     }
@@ -168,7 +170,7 @@ impl SqliteStore {
         statement.query_row([key], |row| summed(row, 0)).optional()
     }
 
-    /// Remembers in a group what a key has.
+    /// Caches the value of a key during a group.
     fn note(&self, key: &[u8], has: impl FnOnce() -> Option<Versioned>) {
         if self.in_group {
             let mut known = self.known.entries.borrow_mut();
@@ -206,7 +208,7 @@ impl SqliteStore {
         self.connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
     }
 
-    /// Guards and writes, within a transaction that is already begun.
+    /// Checks guards and performs writes within an open transaction.
     fn apply(&self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
         for guard in guards {
             if !self.holds(guard)? {
@@ -237,7 +239,7 @@ impl SqliteStore {
         Ok(Outcome::Done(version as u64))
     }
 
-    /// The version of a new commit. A group puts it into the table once, at its end.
+    /// The version of a new commit. A group stores the last one at its end.
     fn next_version(&self) -> rusqlite::Result<i64> {
         let known = if self.in_group { self.known.last.get() } else { None };
         let last = match known {
@@ -255,14 +257,15 @@ impl SqliteStore {
         Ok(last + 1)
     }
 
-    /// Not by one statement with the one before and RETURNING, which makes a temporary table each time.
+    /// Stores the version. A single UPDATE with RETURNING would create a temporary table each time.
     fn put_version(&self, version: i64) -> rusqlite::Result<()> {
         self.connection.prepare_cached("UPDATE last SET version = ?1")?.execute([version]).map(|_| ())
     }
 
-    /// Undoes what was done since the transaction began. Of a group that is all of it: it has failed, as its end says.
+    /// Rolls back the transaction. If it is a group, all its commits have failed, as its end reports.
     fn undo(&self) {
-        // SQLite has rolled back itself after some errors, a full disk for one; and a rollback that fails is one.
+        // SQLite itself has already rolled back after some errors, such as a full disk; a second rollback would
+        // fail.
         if !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
@@ -296,7 +299,7 @@ impl Store for SqliteStore {
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
         self.log.check()?;
         let found = self.find_range(from, until, most).map_err(|e| self.failed("read", &e))?;
-        // Pages that are out of order could lead a walk back to where it was.
+        // A damaged page order could send a walk back to an earlier key.
         let is_in_order = found.is_sorted_by(|(one, _), (next, _)| one < next)
             && found.iter().all(|(key, _)| (from..until).contains(&key.as_slice()));
         if !is_in_order {
@@ -337,7 +340,7 @@ impl Store for SqliteStore {
             let bytes = if has_room { LOG_BYTES } else { SHORT_LOG_BYTES };
             let bounded = self.bound_log(bytes);
             let emptied = if has_room { Ok(()) } else { self.empty_log() };
-            // A log that stays long takes room that removals could need: tried again at the next look.
+            // A log that stays long takes space that removals may need, so the next look retries.
             self.has_room = has_room || bounded.and(emptied).is_err();
         }
         has_room
@@ -405,7 +408,7 @@ impl Store for SqliteStore {
     }
 }
 
-/// A value with its version, and the checksum that was kept with it.
+/// A value with its version, and its stored checksum.
 type Summed = (Versioned, u32);
 
 fn summed(row: &Row<'_>, first: usize) -> rusqlite::Result<Summed> {

@@ -4,7 +4,8 @@ use outcore_core::{Crc32c, Error, ErrorKind, Result};
 
 use super::Versioned;
 
-/// The CRC-32C of a key, the version (8 bytes, little-endian), and the value: a record of another key is not taken for it.
+/// The CRC-32C of a key, the version (8 bytes, little-endian) and the value. It includes the key, so a record of
+/// another key does not pass.
 pub(super) fn sum(key: &[u8], value: &[u8], version: u64) -> u32 {
     let mut crc = Crc32c::default();
     crc.update(key);
@@ -13,7 +14,7 @@ pub(super) fn sum(key: &[u8], value: &[u8], version: u64) -> u32 {
     crc.value()
 }
 
-/// Returns the value found at a key, if its checksum is the one that was kept.
+/// Returns the value found at a key, if its checksum equals the stored one.
 pub(super) fn check_sum(key: &[u8], found: Versioned, kept: u32) -> Result<Versioned> {
     let have = sum(key, &found.value, found.version);
     if have == kept {

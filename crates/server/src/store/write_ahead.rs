@@ -1,10 +1,10 @@
-//! SQLite's write-ahead log as a file that is made durable beside SQLite.
+//! Durability of SQLite's write-ahead log, which outcore syncs itself.
 //!
-//! With `synchronous=NORMAL` SQLite writes a commit into the log and does not wait for the disk. It still syncs wherever the
-//! order of writes matters: the log before pages of it go into the database, the database before the log begins anew, and
-//! the log's new header before what follows (sqlite.org/pragma.html#pragma_synchronous, and `walCheckpoint` and `walFrames`
-//! in its source). So a commit is either in the log as it is now, or in a database that was synced: who syncs the log after
-//! a commit has made that durable, and all before it.
+//! With `synchronous=NORMAL` SQLite writes a commit into the log and does not wait for the disk. It still syncs
+//! wherever the order of writes matters: the log before its pages go into the database, the database before the
+//! log restarts, and the log's new header before what follows (sqlite.org/pragma.html#pragma_synchronous, and
+//! `walCheckpoint` and `walFrames` in its source). A commit is therefore either in the current log, or in a
+//! database that was synced. Syncing the log after a commit makes that commit and all earlier ones durable.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,19 +15,19 @@ use outcore_core::{Error, ErrorKind, Result};
 
 use super::Log;
 
-/// See the module.
+/// The write-ahead log of a database.
 #[derive(Debug)]
 pub(super) struct WriteAhead {
     file: File,
     path: String,
-    /// One at a time: the system tells of an error only once.
+    /// Serializes syncs: the system reports an error only once.
     syncing: Mutex<()>,
     has_failed: AtomicBool,
 }
 
 impl WriteAhead {
-    /// That of a database which stays open as long as this: the file is removed with the last who has that open. No lock of
-    /// SQLite's is on it, so that closing it lets go of none.
+    /// Opens the log of a database, which must stay open as long as this value: the last connection to close
+    /// removes the file. SQLite holds no locks on the log, so closing this handle releases none.
     pub(super) fn of(database: &Path) -> Result<Self> {
         let mut name = database.as_os_str().to_owned();
         name.push("-wal");
@@ -43,7 +43,7 @@ impl WriteAhead {
         Self { file, path, syncing: Mutex::default(), has_failed: AtomicBool::new(false) }
     }
 
-    /// Refuses to go on after a sync that failed.
+    /// Returns an error if an earlier sync failed.
     pub(super) fn check(&self) -> Result<()> {
         if self.has_failed.load(Ordering::Acquire) {
             return Err(self.lost("the disk refused that before"));

@@ -1,4 +1,5 @@
-//! A store's database opened: made where there is none, checked, and brought to the present format; what its errors mean.
+//! Opening a store's database: creation, checks, and conversion to the current format; also the translation of
+//! SQLite's errors.
 
 use std::fs::File;
 use std::io;
@@ -9,22 +10,22 @@ use rusqlite::{Connection, ErrorCode, params};
 
 use super::super::sum::sum;
 
-/// SQLite 3.51.3. Before it, a committed write could be lost when two processes checkpoint the log at once.
+/// SQLite 3.51.3. Older versions could lose a committed write when two processes checkpoint the log at once.
 pub(super) const OLDEST_SQLITE: i32 = 3_051_003;
-/// Marks the file as ours: "outc".
+/// Marks the file as a store of outcore: "outc".
 pub(super) const APPLICATION: i32 = 0x6f75_7463;
 /// The format of the tables below.
 pub(super) const FORMAT: i32 = 2;
-/// The format before, whose records have no checksums.
+/// The previous format, whose records have no checksums.
 const UNSUMMED: i32 = 1;
-/// The size of a page. A commit changes a few bytes of some pages, and each of them goes into the log; smaller ones take longer to
-/// change, as they are full sooner.
+/// The size of a page. A commit changes a few bytes of some pages, and each changed page goes into the log.
+/// Smaller pages fill up sooner, so changes take longer.
 pub(super) const PAGE_BYTES: i64 = 2048;
-/// When the log goes into the database.
+/// Size of the log at which it is moved into the database, in bytes.
 pub(super) const LOG_BYTES: i64 = 4 << 20;
 /// The same on a disk that is nearly full.
 pub(super) const SHORT_LOG_BYTES: i64 = 256 << 10;
-/// How long to wait for another process's commit.
+/// Time to wait for another process's commit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) const TABLES: &str = "
@@ -34,20 +35,20 @@ pub(super) const TABLES: &str = "
     INSERT INTO last VALUES (0);
 ";
 
-/// Prepares a connection that only reads; how many tables there are.
+/// Prepares a connection that only reads. Returns the number of tables.
 pub(super) fn prepare_to_read(connection: &Connection) -> rusqlite::Result<i64> {
     connection.busy_timeout(PATIENCE)?;
     connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
 }
 
-/// Makes the tables of a new store, and gives checksums to the records of an earlier one.
+/// Creates the tables of a new store, and adds checksums to a store of the previous format.
 pub(super) fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Result<()>> {
-    // Before anything is written: a file of somebody else's stays as it is.
+    // This check comes before any write, so a foreign file stays unchanged.
     let tables = prepare_to_read(connection)?;
     if let Err(error) = check_is_ours(connection, tables, path)? {
         return Ok(Err(error));
     }
-    // For a new file only.
+    // Affects new files only.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
@@ -61,7 +62,7 @@ pub(super) fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Re
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.set_prepared_statement_cache_capacity(32);
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    // Another process may have made the tables in the meantime.
+    // Another process may have created the tables in the meantime.
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if tables == 0 {
         connection.execute_batch(TABLES)?;
@@ -72,8 +73,8 @@ pub(super) fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Re
         connection.pragma_update(None, "user_version", FORMAT)?;
     }
     connection.execute_batch("COMMIT")?;
-    // Commits that the last process could not sync are in the page cache, and perhaps not on the disk. They go into the
-    // database before anything follows them in the log.
+    // Commits that the last process could not sync are in the page cache, but perhaps not on the disk. A
+    // checkpoint moves them into the database before anything follows them in the log.
     match connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {}
         checkpoint => checkpoint?,
@@ -81,7 +82,7 @@ pub(super) fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Re
     check_is_ours(connection, 1, path)
 }
 
-/// Gives each record of a store of the format before its checksum, within a transaction.
+/// Adds a checksum to each record of a store in the previous format, within a transaction.
 fn add_sums(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("ALTER TABLE entries ADD COLUMN sum INTEGER NOT NULL DEFAULT 0")?;
     let mut page = connection
@@ -107,7 +108,7 @@ fn format_of(connection: &Connection) -> rusqlite::Result<i32> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Refuses a database with tables that are not those of a store of this format.
+/// Refuses a database whose tables are not those of a store in a supported format.
 pub(super) fn check_is_ours(
     connection: &Connection,
     tables: i64,
@@ -158,8 +159,8 @@ pub(super) fn describe(what: &str, path: &str, error: &rusqlite::Error) -> Error
     Error::new(kind, format!("need to {what} the metadata store {path}, have: {error}; {fix}"))
 }
 
-/// The error for a store of which the disk does not read a file. SQLite says of such a file that it is malformed
-/// (`SQLITE_IOERR_CORRUPTFS` in its os_unix.c).
+/// The error for a store with a file that the disk cannot read. SQLite reports such a file as malformed
+/// (`SQLITE_IOERR_CORRUPTFS` in its `os_unix.c`).
 fn unreadable(what: &str, path: &str) -> Option<Error> {
     [path.to_owned(), format!("{path}-wal")].into_iter().find_map(|file| {
         let read = File::open(&file).and_then(|mut open| io::copy(&mut open, &mut io::sink()));
@@ -172,7 +173,7 @@ fn unreadable(what: &str, path: &str) -> Option<Error> {
     })
 }
 
-/// Whether a column of a record has a value that is never written there.
+/// Whether a column of a record contains a value of a type that the store never writes.
 fn is_of_another_type(error: &rusqlite::Error) -> bool {
     use rusqlite::Error as Of;
     matches!(
@@ -181,7 +182,7 @@ fn is_of_another_type(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// The error for a database whose pages do not fit together.
+/// The error for a database with inconsistent pages.
 pub(super) fn damaged(path: &str, found: &str) -> Error {
     if let Some(error) = unreadable("check", path) {
         return error;

@@ -1,4 +1,4 @@
-//! The store in SQLite: it conforms, and does what is its own affair.
+//! The store in SQLite: conformance, and its own behaviour.
 
 use super::opening::APPLICATION;
 use super::*;
@@ -83,7 +83,7 @@ fn a_store_with_larger_pages_keeps_them() {
     assert_eq!(page_bytes(&new), PAGE_BYTES);
 }
 
-/// As the format before had them.
+/// The tables of the previous format.
 const UNSUMMED_TABLES: &str = "
     CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE last (version INTEGER NOT NULL);
@@ -119,7 +119,7 @@ fn records_of_the_format_before_get_checksums() {
         ));
         store.connection.execute("UPDATE entries SET version = 7", []).unwrap();
         store.connection.execute("UPDATE last SET version = 7", []).unwrap();
-        // The version is a part of what is summed; here all but one are as they were.
+        // The version is part of the checksum. Restoring it leaves only the checksum of one record wrong.
         let error = store.get(&records[5].0).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
         let mend = params![records[5].0, sum(&records[5].0, &records[5].1, 7)];
@@ -230,7 +230,7 @@ fn a_file_that_the_disk_does_not_read_is_named_and_not_called_malformed() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("metadata");
     std::fs::write(&path, "what a failed read leaves of a page".repeat(200)).unwrap();
-    // Reading byte 0 of the memory of a process is EIO.
+    // Reading byte 0 of `/proc/self/mem` fails with EIO.
     let log = root.path().join("metadata-wal");
     std::os::unix::fs::symlink("/proc/self/mem", &log).unwrap();
     let error = SqliteStore::open(&path).unwrap_err();
