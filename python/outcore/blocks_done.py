@@ -1,4 +1,4 @@
-"""How many blocks of an array that is being made are durable: where a stopped call goes on."""
+"""Count the durable blocks of an unfinished array, so that a stopped call can resume."""
 
 import contextlib
 import dataclasses
@@ -13,31 +13,31 @@ from outcore.zarr_format import Metadata
 
 SYNC_BYTES = 256 << 20
 NOTE_S = 5.0
-"""After this much is written, or this long, it is made durable and noted, so that a killed process
-or a power cut loses no more."""
+"""Bytes or seconds of writes between two syncs with a note. A killed process or a power cut loses
+no more than this."""
 
 FILL, COPY, STEPS = "outcore.fill", "outcore.copy", "outcore.steps"
 RECORDS = (FILL, COPY, STEPS)
-"""Names of such records in an array: of an assembly, of a copy, and of a result by steps."""
+"""Names of these records in an array: for an assembly, a copy, and a result made in steps."""
 
 STATE, REFLECTIONS = "outcore.state", "outcore.reflections"
 WORKING = (STATE, REFLECTIONS)
-"""Names of arrays in a result that is not whole: what a call works with."""
+"""Names of working arrays of a call, inside its unfinished result."""
 
 _ANEW = 32
-"""Notes after which the record is written anew, so that it stays short."""
+"""Number of notes after which the record is rewritten, to keep it short."""
 
 
 @dataclass
 class BlocksDone:
-    """The record of it, a file in the array: lines of JSON, of which the last whole one counts.
+    """The record of an array's durable blocks: a file of JSON lines; the last whole one counts.
 
     Attributes
     ----------
     where, name
         The array, and the name of the file in it.
     doing
-        What makes the array, for errors.
+        The kind of call that makes the array, for error messages.
     header
         A line before the others, or nothing.
     """
@@ -49,11 +49,11 @@ class BlocksDone:
     _notes: int = field(default=0, init=False)
 
     def begin(self, done: int) -> None:
-        """Write it anew: so many blocks are durable."""
+        """Rewrite the record, with this number of durable blocks."""
         self.where.replace_small(self.name, self.header + _record(done))
 
     def note(self, done: int) -> None:
-        """Add a line: on a full disk, the block that the file has is room enough."""
+        """Append a line. Even on a full disk it fits into the file's last disk block."""
         self._notes += 1
         if self._notes % _ANEW == 0:
             self.begin(done)
@@ -61,20 +61,20 @@ class BlocksDone:
             self.where.volume.append_small(self.where.inside(self.name), _record(done))
 
     def is_there(self) -> bool:
-        """Whether there is such a record."""
+        """Whether the record exists."""
         return self.where.exists(self.name)
 
     def lines(self) -> list[bytes]:
-        """Read its lines; what follows the last end of a line is torn, and last."""
+        """Read the lines of the record; the last one is torn or empty."""
         return self.where.volume.read_small(self.where.inside(self.name)).split(b"\n")
 
     def done_of(self, blocks: int) -> int:
-        """Read how many are durable, of so many.
+        """Return the number of durable blocks, at most `blocks`.
 
         Raises
         ------
         JournalError
-            If no line says it.
+            If no line contains a valid number.
         """
         for line in self.lines()[-2::-1]:
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -84,25 +84,25 @@ class BlocksDone:
         raise self.damaged()
 
     def damaged(self) -> JournalError:
-        """Make the error for a record that cannot be read."""
+        """Return the error for an unreadable record."""
         return JournalError(
             f"the record of the stopped {self.doing} in {self.where.path} is damaged; "
             "pass if_exists='overwrite' to begin anew"
         )
 
     def remove(self) -> None:
-        """Remove it: the array is whole."""
+        """Remove the record, because the array is whole."""
         self.where.volume.remove(self.where.inside(self.name))
 
     def was_stopped(self, begun: Metadata) -> bool:
-        """Whether there is a half-made array that such a call left; refuse one of another shape.
+        """Whether such a call left a half-made array; refuse one of another shape.
 
-        What a killed process left of files that it was about to replace is removed.
+        Also remove temporary files that a killed process left.
 
         Raises
         ------
         JournalError
-            If its shape, type or layout are not those of `begun`.
+            If shape, type or layout differ from those of `begun`.
         """
         if not self.where.exists():
             stopped = is_half_made(self.where)
@@ -110,8 +110,8 @@ class BlocksDone:
             try:
                 found = read_metadata(self.where)
             except (InvalidError, CorruptError):
-                return False  # something else
-            # A record that was left between the last two steps counts no more.
+                return False  # not such an array
+            # A crash between the last two steps leaves a record of a whole array: ignore it.
             stopped = (found.state, found.why) == (begun.state, begun.why)
             if stopped and _layout(found, begun) != _layout(begun, begun):
                 raise JournalError(

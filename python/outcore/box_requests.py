@@ -1,4 +1,4 @@
-"""Boxes of one array that plain indexing reads and writes, some at a time."""
+"""Reads and writes of several boxes of one array for plain indexing, in flight together."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,8 +19,8 @@ _MOST_AT_ONCE = 32
 class BoxRequests:
     """Requests for the boxes of one selection.
 
-    Reads of a plain path come from the page cache, one after another. Other requests are in flight
-    together, `_MOST_AT_ONCE` at most; call `finish` at the end.
+    Reads on a plain path come from the page cache, one after another. Other requests are in flight
+    together, at most `_MOST_AT_ONCE`; the caller ends with `finish`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class BoxRequests:
     def read(
         self, box: Selection, target: npt.NDArray[Any], then: Callable[[], None] | None = None
     ) -> None:
-        """Read a box into memory, and call `then` once it is there."""
+        """Read a box into memory; call `then` after the data have arrived."""
         for start, rows in growing.parts(self._metadata, box):
             if self._is_local:
                 self._file.read(start, box.step, target[rows])
@@ -52,17 +52,17 @@ class BoxRequests:
             then()
 
     def write(self, box: Selection, source: npt.NDArray[Any]) -> None:
-        """Write a box; the elements may not change until `finish` returns."""
+        """Write a box; the caller leaves the elements unchanged until `finish` returns."""
         self._before_writing()
         for start, rows in growing.parts(self._metadata, box):
             self._add(self._file.submit_write(start, box.step, source[rows]))
             if self._metadata.growing:
-                # Files that were written to stay open until they are synced.
+                # Written files stay open until they are synced.
                 self.finish()
                 self._file.submit_sync().wait()
 
     def finish(self) -> None:
-        """Wait for all that is in flight."""
+        """Wait for all requests in flight."""
         while self._pending:
             self._wait()
 

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it a call may take."""
+"""The available memory, and the budget of a call."""
 
 import os
 from pathlib import Path
@@ -8,16 +8,16 @@ from outcore._core import Arena, limit_mapped_bytes
 from outcore.sizes import parse_bytes
 
 DEFAULT_SHARE = 0.5
-"""A call without ``memory=`` takes this share of what is really available."""
+"""A call without ``memory=`` uses this share of the available memory."""
 
 LEAST_BYTES = 1 << 20
-"""The default budget is not smaller."""
+"""Smallest default budget."""
 
 INDEXING_BYTES = 64 << 20
-"""Bounce buffers of plain indexing come from one arena of this size for the whole process."""
+"""Size of the one arena, for the whole process, of plain indexing's bounce buffers."""
 
 MOST_MAPPED_BYTES = 4 << 30
-"""Plain indexing keeps at most this much of a file mapped."""
+"""Upper limit of the bytes of a file that plain indexing keeps mapped."""
 
 _MEMORY_FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -26,9 +26,9 @@ _MEMORY_FILES = {
 
 
 def cgroup_limits() -> list[tuple[str, int, int]]:
-    """Memory limits of this process's control groups: (where, limit in bytes, bytes in use).
+    """Memory limits of this process's control groups: (path, limit in bytes, bytes in use).
 
-    Both versions of the interface are read, from the process's own group up to the root.
+    The result covers both versions of the interface, from the process's own group to the root.
     """
     limits = []
     for version, group in cgroups.groups("memory"):
@@ -41,7 +41,7 @@ def cgroup_limits() -> list[tuple[str, int, int]]:
 
 
 def available_bytes() -> int:
-    """Bytes that a new allocation can really have: the machine's, or a control group's."""
+    """Bytes that a new allocation can get, limited by the machine and by the control groups."""
     available = 1 << 30
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -52,7 +52,7 @@ def available_bytes() -> int:
 
 
 def resolve(memory: int | str | None) -> int:
-    """Bytes of a ``memory=`` argument; `None` is a share of what is available."""
+    """Return the bytes of a ``memory=`` argument; for `None`, a share of the available memory."""
     if memory is None:
         return max(int(available_bytes() * DEFAULT_SHARE), LEAST_BYTES)
     return parse_bytes(memory)
@@ -62,10 +62,10 @@ indexing_arena = Arena(INDEXING_BYTES, short_lived=True)
 
 
 def mapped_bytes() -> int:
-    """Bytes of each file that plain indexing keeps mapped: a 16th of the memory there is.
+    """Bytes of each file that plain indexing keeps mapped: a 16th of the memory.
 
-    They are pages of the page cache, which the system takes back whenever memory is short. Reading
-    is several times slower where they have to be mapped again and again.
+    They are pages of the page cache, which the system reclaims when memory is short. Without them,
+    repeated mapping makes reads several times slower.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [limit for _, limit, _ in cgroup_limits()]

@@ -1,4 +1,4 @@
-"""Conversion of elements from one number type to another, and what it may lose."""
+"""Conversion of elements from one number type to another, with checks for loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ import numpy.typing as npt
 from outcore.errors import InvalidError
 
 Casting: TypeAlias = Literal["same_kind", "unsafe"]
-"""``"same_kind"`` refuses numbers that the new type cannot hold. ``"unsafe"`` converts anything as
-`numpy.ndarray.astype` does."""
+"""``"same_kind"`` refuses numbers that the new type cannot hold. ``"unsafe"`` converts any number
+as `numpy.ndarray.astype` does."""
 
 FIX = 'choose a wider dtype=, or pass casting="unsafe" to convert all the same'
-"""What to do where a call has both arguments."""
+"""Advice for calls that have both arguments."""
 
 _NUMBERS = "biufc"
 _PIECE = 1 << 16
-"""Elements that are looked at together for the first one that does not fit."""
+"""Elements per piece in the search for the first one that does not fit."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The type in which elements are wanted, by default their own, and how they get there."""
+    """The wanted type of elements, by default their own, and the rule of conversion."""
 
     dtype: npt.DTypeLike | None = None
     casting: Casting = "same_kind"
 
     def __post_init__(self) -> None:
-        """Refuse another name of a casting.
+        """Check the name of the casting.
 
         Raises
         ------
         InvalidError
-            If there is none.
+            If there is no such casting.
         """
         if self.casting not in ("same_kind", "unsafe"):
             raise InvalidError(f"casting must be 'same_kind' or 'unsafe', have {self.casting!r}")
@@ -44,9 +44,9 @@ AS_GIVEN = Wanted()
 
 
 def is_allowed(given: np.dtype[Any], dtype: np.dtype[Any], casting: Casting) -> bool:
-    """Whether elements of a type may be converted, as far as their values fit.
+    """Whether elements of one type may be converted to another, if their values fit.
 
-    As NumPy's ``"same_kind"`` allows, and between any types of integers.
+    The rule is NumPy's ``"same_kind"``, plus any conversion between integer types.
     """
     if given.kind in _NUMBERS and casting == "unsafe":
         return dtype.kind in _NUMBERS
@@ -56,12 +56,12 @@ def is_allowed(given: np.dtype[Any], dtype: np.dtype[Any], casting: Casting) -> 
 
 
 def converted(given: npt.NDArray[Any], dtype: np.dtype[Any], fix: str) -> npt.NDArray[Any]:
-    """Return elements in a type that `is_allowed`: the same array, if they have that type already.
+    """Convert elements to an allowed type; return the same array if it has that type.
 
     Raises
     ------
     InvalidError
-        If a number is beyond the range of the type; `fix` says what to do.
+        If a number is beyond the range of the type; `fix` is the advice in the message.
     """
     if given.dtype == dtype:
         return given
@@ -78,26 +78,26 @@ def convert(
     casting: Casting = "same_kind",
     at: Sequence[int] = (),
 ) -> None:
-    """Copy elements and convert them, between types of which `is_allowed` was asked.
+    """Copy elements and convert them, between types that `is_allowed` accepts.
 
-    Values are looked at only where the new type has a smaller range, and without another copy.
+    Values are checked only if the new type has a smaller range, and without a further copy.
 
     Parameters
     ----------
     given, out
-        Elements, and where they go; of one shape.
+        Elements, and their target of the same shape.
     fix
-        For the message, what to do.
+        Advice for the error message.
     casting
-        ``"unsafe"`` looks at no value.
+        ``"unsafe"`` skips the check.
     at
-        Index of the first element, if they are a box of a larger array.
+        Index of the first element, if the elements are a box of a larger array.
 
     Raises
     ------
     InvalidError
-        If a finite number is beyond the range of the type; infinities stay so among floating-point
-        types. Some elements of `out` may be written by then.
+        If a finite number is beyond the range of the type; infinities stay infinities among
+        floating-point types. Some elements of `out` may have changed by then.
     """
     is_checked = casting == "same_kind" and given.size > 0 and _may_overflow(given.dtype, out.dtype)
     is_integer = out.dtype.kind in "iu"
@@ -114,7 +114,7 @@ def convert(
 
 
 def _may_overflow(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether a type has numbers that are beyond the range of another."""
+    """Whether a type has numbers beyond the range of another."""
     if given.kind not in "iufc" or dtype.kind not in "iufc":
         return False
     (low, high), (least, most) = _range(given), _range(dtype)
@@ -138,7 +138,7 @@ def _has_infinity(out: npt.NDArray[Any]) -> bool:
 
 
 def _refuse(given: npt.NDArray[Any], out: npt.NDArray[Any], at: Sequence[int], fix: str) -> None:
-    """Name the first element that does not fit; there is none if all infinities were there."""
+    """Raise an error for the first element that does not fit; return if all infinities are old."""
     low, high = _range(out.dtype)
     before = 0
     pieces = np.nditer(

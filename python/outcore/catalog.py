@@ -1,6 +1,6 @@
-"""What of outcore's lies in a directory: arrays, groups, factors, and what stopped calls left.
+"""Recognise outcore's objects in a directory: arrays, groups, factors, remains of stopped calls.
 
-Only what is recognised here is ever removed by ``outcore rm``.
+``outcore rm`` removes only objects that this module recognises.
 """
 
 import json
@@ -37,7 +37,7 @@ from outcore.zarr_format import parse
 Kind = Literal["array", "factor", "group", "left-over", "pool directory", "part of a pool"]
 
 MOST_DIRECTORIES = 10_000
-"""`find` looks into this many directories at most."""
+"""Largest number of directories that `find` visits."""
 
 _FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+)\.[0-9]+\.new")
 _FILLING = re.compile(r"\.(.+)\.filling")
@@ -56,22 +56,22 @@ _HALF_MADE_FACTORS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing of outcore's.
+    """One object of outcore.
 
     Attributes
     ----------
     path : str
-        Its directory; of a left-over journal, the file.
+        Its directory; for a left-over journal, the file.
     kind : str
-        ``"array"``, ``"factor"``, ``"group"`` or ``"left-over"``; ``"pool directory"`` for one in
-        which a pool keeps its files, ``"part of a pool"`` for what lies in it.
+        ``"array"``, ``"factor"``, ``"group"`` or ``"left-over"``; ``"pool directory"`` for a
+        directory in which a pool stores its files, ``"part of a pool"`` for anything inside it.
     state : str
         ``"whole"``, ``"incomplete"``, ``"consumed"``, ``"damaged"``, ``"foreign"`` if it is valid
-        Zarr that other software wrote to, or ``"in use"`` by a call that makes it now.
+        Zarr that other software wrote to, or ``"in use"`` by a call that is making it.
     text : str
-        What to know of its state: how to go on, or what is wrong.
+        Remark on its state: how to resume, or the defect.
     details : dict
-        Shape, type and the like, as far as they are known.
+        Shape, type and further facts, as far as they are known.
     """
 
     path: str
@@ -82,12 +82,12 @@ class Entry:
 
 
 def recognise(path: AnyPath) -> Entry | None:
-    """Tell what of outcore's `path` is, `None` if it is nothing of ours.
+    """Identify the object of outcore at `path`; `None` if it is not outcore's.
 
     Raises
     ------
     NotFoundError
-        If there is nothing at `path`.
+        If nothing exists at `path`.
     """
     path = as_path(path)
     if not is_there(path):
@@ -124,9 +124,9 @@ def recognise(path: AnyPath) -> Entry | None:
 
 
 def of_a_pool(path: AnyPath) -> Entry | None:
-    """Tell what of a pool's own files a plain path is; `None` if it is none of them.
+    """Identify a plain path that belongs to a pool's own files; otherwise return `None`.
 
-    Nothing of this kind is ever removed by ``outcore rm``.
+    ``outcore rm`` never removes such files.
     """
     whole = None if isinstance(path, PoolPath) else pool_directories.pool_directory_of(path)
     if whole is None:
@@ -141,9 +141,9 @@ def of_a_pool(path: AnyPath) -> Entry | None:
 
 
 def find(directory: AnyPath) -> tuple[list[Entry], bool]:
-    """List what lies in a directory and below, and whether the list is complete.
+    """List the objects in and below a directory; also return whether the list is complete.
 
-    Links are not followed, and of a very large tree the end is left out.
+    The search does not follow links. It ends after `MOST_DIRECTORIES` directories.
     """
     found: list[Entry] = []
     pending = [as_path(directory)]
@@ -153,7 +153,7 @@ def find(directory: AnyPath) -> tuple[list[Entry], bool]:
         looked_at += 1
         for path in _children(above):
             if not is_text(path.name):
-                continue  # nothing of outcore's has such a name
+                continue  # no object of outcore has such a name
             entry = None if path.is_symlink() else recognise(path) or of_a_pool(path)
             if entry is not None and not _belongs_to_another(path):
                 found.append(entry)
@@ -163,14 +163,14 @@ def find(directory: AnyPath) -> tuple[list[Entry], bool]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove what `recognise` found, with all that belongs to it.
+    """Remove an object that `recognise` found, with all of its files.
 
     Raises
     ------
     BusyError
-        If a call makes it now.
+        If a call is making it.
     InvalidError
-        If it is a group that holds something outcore didn't write.
+        If it is a group that contains something that outcore did not write.
     """
     check_removable(entry)
     where = place(entry.path)
@@ -184,7 +184,7 @@ def remove(entry: Entry) -> None:
 
 
 def check_removable(entry: Entry) -> None:
-    """Raise what `remove` would, without removing anything."""
+    """Raise the errors of `remove`, without removing anything."""
     path = as_path(entry.path)
     if entry.state == "in use":
         raise BusyError(f"{path} is being made by another process or call; stop that first")
@@ -226,7 +226,7 @@ def _array(where: Place) -> Entry:
         metadata = parse(where.volume.read_small(where.inside("zarr.json")), path)
     except CorruptError as error:
         return Entry(path, "array", "damaged", str(error))
-    if metadata is None:  # of another version of Zarr
+    if metadata is None:  # another version of Zarr
         return Entry(path, "array", "damaged", "its metadata is not of Zarr version 3")
     state, text = metadata.state or "whole", metadata.why
     details: dict[str, Any] = {"shape": metadata.shape, "dtype": metadata.dtype.name}
@@ -238,7 +238,7 @@ def _array(where: Place) -> Entry:
         if left := atomic_write.left(where):
             details["atomic_write_bytes"] = sum(bytes_on_disk(each.path) for each in left)
     except OutcoreError as error:
-        # An incomplete array's files may not be made yet, and a consumed one's are a factor's now.
+        # An incomplete array may lack files, and a consumed array's files now belong to a factor.
         if state == "whole":
             is_foreign = foreign_shards(where, metadata)
             state, text = "foreign" if is_foreign else "damaged", str(error)
@@ -300,7 +300,7 @@ def _half_made(path: AnyPath) -> Entry | None:
 
 
 def _half_written(path: AnyPath) -> Entry:
-    """Recognise the files of a collective that were to replace an array's."""
+    """Describe the new files of an atomic collective."""
     text = (
         f"what an atomic write_all of {path.parent.name} writes, or had written when it was "
         "killed; the next one removes it, and it can go if none is under way"
@@ -309,7 +309,7 @@ def _half_written(path: AnyPath) -> Entry:
 
 
 def _half_checkpoint(path: AnyPath) -> Entry:
-    """Recognise a checkpoint without its name: on the way to it, or away from it."""
+    """Describe a checkpoint that has no name yet, or has lost it for removal."""
     if is_held(path.parent / LOCK):
         return Entry(str(path), "left-over", "in use", "a checkpoint is written now")
     text = "a checkpoint killed while it was written or removed; it goes after the next, and can go"
@@ -317,7 +317,7 @@ def _half_checkpoint(path: AnyPath) -> Entry:
 
 
 def _are_shards(path: AnyPath) -> bool:
-    """Whether everything below is named by numbers, as the shard files of an array are."""
+    """Whether everything below is named by numbers, as an array's shard files are."""
     if not path.is_dir():
         return path.is_file() or not is_there(path)
     return all(
@@ -327,7 +327,7 @@ def _are_shards(path: AnyPath) -> bool:
 
 
 def _half_exported(path: AnyPath, name: str, process: str, what: str) -> Entry | None:
-    """Recognise what a killed export left: a copy half made, or what that was to replace."""
+    """Recognise remains of a killed export: an unfinished copy, or the version to be replaced."""
     if os.path.exists(f"/proc/{process}"):
         return Entry(str(path), "left-over", "in use", f"{name} is exported now")
     if what == "part":
@@ -335,25 +335,25 @@ def _half_exported(path: AnyPath, name: str, process: str, what: str) -> Entry |
         return Entry(str(path), "left-over", "incomplete", text)
     if (path.parent / name).exists():
         return Entry(str(path), "left-over", "whole", f"{name} before it was replaced; it can go")
-    # Killed between two renames: this is all that there is of it.
+    # Killed between two renames: this is the only copy.
     return None
 
 
 def _half_copied(path: AnyPath, name: str) -> Entry | None:
-    """Recognise what a stopped copy of files left: what it copied, or what that was to replace."""
+    """Recognise remains of a stopped copy of files: copied files, or the version to be replaced."""
     names = {child.name for child in _children(path)}
     if {each for each in names if not (_FRESH.fullmatch(each) or is_lock(each))} - _HALF_COPIED:
         return None
     if is_held(path):
         return Entry(str(path), "left-over", "in use", f"{name} is copied now")
     if "old" in names and not is_there(path.parent / name):
-        return None  # killed between two renames: this is all that there is of it
+        return None  # killed between two renames: this is the only copy
     text = f"a copy to {name} was stopped; outcore cp --resume goes on, or it can go"
     return Entry(str(path), "left-over", "incomplete", text)
 
 
 def _stray_journal(path: AnyPath) -> Entry | None:
-    """Recognise the journal of a factor that needs it no more."""
+    """Recognise the journal of a finished factor, which no longer needs it."""
     if path.name != "journal" or not path.is_file():
         return None
     factor = None if path.parent == path.parent.parent else recognise(path.parent)
@@ -363,6 +363,6 @@ def _stray_journal(path: AnyPath) -> Entry | None:
 
 
 def _belongs_to_another(path: AnyPath) -> bool:
-    """Whether `path` is the lock of an assembly whose array is listed itself."""
+    """Whether `path` is the lock of an assembly whose array is listed separately."""
     found = _FILLING.fullmatch(path.name)
     return found is not None and (path.parent / found[1]).is_dir()

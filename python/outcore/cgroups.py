@@ -8,10 +8,10 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def groups(controller: str) -> Iterator[tuple[int, Path]]:
-    """Yield (version, directory) of the groups that `controller` has, own group first, root last.
+    """Yield (version, directory) of `controller`'s groups, from the process's own to the root.
 
-    In a container the kernel may name groups that the container doesn't see; the directories are
-    not checked to exist.
+    In a container the kernel may name groups that the container cannot see, so the directories may
+    not exist.
     """
     try:
         lines = _MEMBERSHIP.read_text().splitlines()
@@ -34,7 +34,7 @@ def groups(controller: str) -> Iterator[tuple[int, Path]]:
 
 
 def read_text(path: Path) -> str | None:
-    """Return a small file's text without its line end, `None` if it cannot be read."""
+    """Return a small file's text without white space at its ends; `None` if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -42,13 +42,13 @@ def read_text(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the number in a small file, `None` if there is none."""
+    """Return the number in a small file; `None` if it holds none."""
     text = read_text(path)
     return int(text) if text is not None and text.isdigit() else None
 
 
 def cpu_quota() -> float | None:
-    """Processors' worth of time that the control groups allow this process; `None` is no limit.
+    """Return the processors that the control groups allow this process; `None` is no limit.
 
     Source: kernel documentation, ``cpu.max`` (version 2), ``cpu.cfs_quota_us`` (version 1).
     """

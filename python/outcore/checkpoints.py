@@ -1,4 +1,4 @@
-"""Checkpoints of a group on disk: each a directory that gets its name when all of it is durable."""
+"""Checkpoints of a group on disk: directories that get their names once they are durable."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ from outcore.zarr_format import Metadata, consolidated_json, group_json
 _FORMAT = 2
 """In format 1, attributes have no tagged form, and arrays and attributes are not named."""
 LOCK = ".writing"
-"""Below the directory of the checkpoints: held by who writes one."""
+"""Lock below the directory of the checkpoints; the writer of a checkpoint holds it."""
 
 _NAME = re.compile(r"[0-9]{8}")
 LEFT_OVER = re.compile(r"\.[0-9]{8}\.[0-9a-f]{8}\.(part|old)")
@@ -46,19 +46,19 @@ _DAMAGE = (CorruptError, DiskError, IncompleteError, NotFoundError, TruncatedErr
 
 @dataclass(frozen=True)
 class Restart:
-    """What a program goes on from: `restart` of an `outcore.ArrayGroup` returns it.
+    """The state from which a program resumes, as returned by `ArrayGroup.restart`.
 
     Attributes
     ----------
     number
         Number of the checkpoint.
     arrays
-        Names and elements of its arrays, lists of arrays where the schema names boxes;
+        Names and elements of its arrays; lists of arrays where the schema names boxes.
         ``restart["u"]`` is one of them.
     attributes
-        What was given to the checkpoint beside the arrays.
+        The attributes that were passed to the checkpoint.
     damaged
-        Newer checkpoints that could not be used: number, and what is wrong.
+        Newer checkpoints that could not be used: number, and the defect.
     """
 
     number: int
@@ -72,19 +72,19 @@ class Restart:
 
 @dataclass(frozen=True)
 class State:
-    """What a checkpoint is to hold: the layout of its arrays, what this rank has of them, more."""
+    """Content of a checkpoint: the layout of its arrays, this rank's parts, and attributes."""
 
     metadata: Mapping[str, Metadata]
     local: Mapping[str, Own]
     schema: Mapping[str, Any]
     attributes: dict[str, Any]
-    """As `checkpoint_attributes` encodes them."""
+    """Encoded by `checkpoint_attributes`."""
     memory: int | None = None
-    """What may hold its parts on their way, in a pool; see `Array.write_all`."""
+    """Memory for copies in a pool; see `memory` of `Array.write_all`."""
 
 
 def read_back_bytes(metadata: Metadata) -> int:
-    """Bytes in memory while checksums are computed of an array that was written: two chunks."""
+    """Memory in bytes in which a written array's checksums are computed: two chunks."""
     return max(2 * metadata.grid().slot_bytes, LEAST_BYTES)
 
 
@@ -101,21 +101,23 @@ def write(
     ranks: Ranks,
     progress: ProgressLike = False,
 ) -> int:
-    """Write a checkpoint, and then remove older ones; return its number.
+    """Write a checkpoint, then remove older ones; return its number.
 
     Parameters
     ----------
     where
         Directory of the checkpoints.
     keep, unwanted
-        How many are kept, this one among them, and which are not, because they are damaged.
+        Number of checkpoints to keep, including this one; checkpoints not to keep, because they are
+        damaged.
     progress
-        See `outcore.progress.ProgressLike`: of writing, and of reading back what this rank does.
+        See `outcore.progress.ProgressLike`; it covers writing, and this rank's share of reading
+        back.
 
     Raises
     ------
     BusyError
-        If another call writes a checkpoint of the group.
+        If another call is writing a checkpoint of the group.
     """
     with _meter("checkpoint", state.metadata, ranks, progress) as part, ExitStack() as stack:
         number, name = ranks.first(lambda: _begin(stack, where))
@@ -131,7 +133,7 @@ def write(
 
 
 def _own(members: Mapping[str, Metadata], ranks: Ranks) -> dict[str, Metadata]:
-    """Choose the arrays whose checksums a rank computes."""
+    """Return the arrays whose checksums this rank computes."""
     return {name: members[name] for name in list(members)[ranks.rank :: ranks.size]}
 
 
@@ -139,9 +141,9 @@ def _own(members: Mapping[str, Metadata], ranks: Ranks) -> dict[str, Metadata]:
 def _meter(
     title: str, members: Mapping[str, Metadata], ranks: Ranks, progress: ProgressLike
 ) -> Iterator[Callable[[Metadata], ProgressLike]]:
-    """Show progress: each array goes to or from the disk once, and is read once for checksums.
+    """Show progress: each array is transferred once, and read once for checksums.
 
-    Yields what gives each of these its part.
+    Yields a function that returns the share of an array for one of these.
     """
     work = sum(map(_nbytes, members.values())) + sum(map(_nbytes, _own(members, ranks).values()))
     mine = ranks.progress(progress)
@@ -154,7 +156,7 @@ def _nbytes(metadata: Metadata) -> int:
 
 
 def _begin(stack: ExitStack, where: Place) -> tuple[int, str]:
-    """Hold the checkpoints for one writer; choose a number, and a name until it is whole."""
+    """Lock the checkpoints; choose a number, and a temporary name until it is complete."""
     stack.enter_context(exclusive(where.below(LOCK), "a checkpoint"))
     if not where.exists():
         where.replace_small("zarr.json", group_json({}))
@@ -181,7 +183,7 @@ def _write_array(
 def _record_checksums(
     begun: Place, members: dict[str, Metadata], part: Callable[[Metadata], ProgressLike]
 ) -> None:
-    """Read back what was written, and keep the checksums of its chunks."""
+    """Read the written arrays back, and record the checksums of their chunks."""
     for name, metadata in members.items():
         where = begun.below(name)
         memory_bytes = read_back_bytes(read_metadata(where))
@@ -189,7 +191,7 @@ def _record_checksums(
 
 
 def _publish(where: Place, begun: Place, state: State, number: int) -> None:
-    """Give a checkpoint its name: from then on it is the newest."""
+    """Give a checkpoint its name; from then on it is the newest."""
     own = {
         "format": _FORMAT,
         "kind": "checkpoint",
@@ -203,9 +205,9 @@ def _publish(where: Place, begun: Place, state: State, number: int) -> None:
 
 
 def _prune(where: Place, keep: int, unwanted: frozenset[int]) -> None:
-    """Remove checkpoints that are not kept, and what killed calls left.
+    """Remove checkpoints beyond those to keep, and remains of killed calls.
 
-    One that is removed loses its name first: half of it never passes for a checkpoint.
+    A checkpoint loses its name before its files, so a partial one never counts as a checkpoint.
     """
     there = numbers(where)
     kept = [number for number in there if number not in unwanted][-keep:]
@@ -218,21 +220,21 @@ def _prune(where: Place, keep: int, unwanted: frozenset[int]) -> None:
 
 
 def _discard(begun: Place) -> None:
-    # What went wrong before is what is told, and what stays is removed after the next checkpoint.
+    # An earlier error takes precedence. Files that stay are removed after the next checkpoint.
     with contextlib.suppress(OutcoreError):
         if begun.volume.exists(begun.name):
             begun.volume.remove(begun.name)
 
 
 def restart(where: Place, schema: Any, ranks: Ranks, progress: ProgressLike = False) -> Restart:
-    """Load the newest checkpoint that is whole: every chunk is compared with its checksum.
+    """Load the newest whole checkpoint, and compare every chunk with its checksum.
 
     Raises
     ------
     NotFoundError
-        If there is none.
+        If there is no checkpoint.
     CorruptError
-        If all are damaged.
+        If all checkpoints are damaged.
     DiskError
         If servers of the pool cannot be reached.
     """
@@ -262,7 +264,7 @@ def restart(where: Place, schema: Any, ranks: Ranks, progress: ProgressLike = Fa
 
 
 def _check_servers(where: Place) -> None:
-    """Raise what is wrong if servers cannot be reached: then nobody knows what is damaged."""
+    """Raise an error if servers cannot be reached, since damage cannot be judged without them."""
     if isinstance(where.path, PoolPath):
         where.path.root.core.servers()
 
@@ -284,9 +286,9 @@ def _load(
 
 
 def _read_group(where: Place) -> tuple[dict[str, Metadata], dict[str, Any]]:
-    """Read what a checkpoint holds, and compare it with its checksum.
+    """Read the metadata of a checkpoint, and compare it with its checksum.
 
-    Other software may have added arrays and attributes, and consolidated the metadata anew.
+    Other software may have added arrays and attributes, and consolidated the metadata again.
     """
     try:
         document = json.loads(where.volume.read_small(where.inside("zarr.json")))

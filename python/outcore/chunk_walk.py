@@ -1,4 +1,4 @@
-"""The way through the chunks of an array."""
+"""Orders in which to visit the chunks of an array."""
 
 import itertools
 import math
@@ -10,16 +10,16 @@ from outcore.streams import Box
 def in_disk_order(
     counts: Sequence[int], chunk_order: str, block_chunks: Sequence[int] | None = None
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the coordinates of chunks, in the order on disk as far as a loop can follow it.
+    """Yield the coordinates of chunks, in the order on disk where nested loops can follow it.
 
     Parameters
     ----------
     counts
         Chunks along each dimension.
     chunk_order
-        As in `create_array`. Curves are walked in row-major order.
+        As in `create_array`. For curves, the order is row-major.
     block_chunks
-        For blocks of chunks: how many these have along each dimension.
+        Chunks of a block along each dimension, if chunks lie in blocks.
     """
     if block_chunks is not None:
         corners = itertools.product(
@@ -51,16 +51,16 @@ def runs(
     Parameters
     ----------
     counts, chunk_order, block_chunks
-        As of `in_disk_order`.
+        As for `in_disk_order`.
     first
-        Number of the chunk to begin with.
+        Number of the first chunk.
     most
-        Chunks of a box.
+        Largest number of chunks in a box.
 
     Yields
     ------
     range
-        Numbers of the chunks of the next box, of which there are as many as the order allows.
+        Numbers of the chunks of the next box, which is as large as the order allows.
     """
     sizes = [counts]
     if block_chunks is not None:
@@ -82,14 +82,14 @@ def runs(
 
 
 def _run(extents: Sequence[int], first: int, most: int) -> int:
-    """Count the chunks from number `first` on, in row-major order, that make the largest box."""
+    """Count the chunks of the largest box that starts at number `first`, in row-major order."""
     count = 1
     for extent in extents[::-1]:
         at = first // count % extent
         found = min(extent - at, most // count) * count
         if found < extent * count:
             return found
-        # All of this dimension: the box goes on along the next one, from its begin only.
+        # The box covers this dimension. It can extend along the next one from its first chunk only.
         count = found
     return count
 
@@ -97,16 +97,16 @@ def _run(extents: Sequence[int], first: int, most: int) -> int:
 def small_boxes(
     boxes: Iterable[Box], chunk: Sequence[int], order: str, itemsize: int, most_bytes: int
 ) -> Iterator[Box]:
-    """Cut boxes of chunks along their slow dimensions, where they are larger than this.
+    """Cut boxes of chunks along their slow dimensions into boxes of at most `most_bytes`.
 
     Parameters
     ----------
     boxes
-        Those of the chunks, in the order in which they are wanted.
+        The boxes of the chunks, in the order to visit them.
     chunk, order, itemsize
-        Shape of a chunk, order of the elements in it, and the bytes of one.
+        Shape of a chunk, order of the elements in it, and bytes of an element.
     most_bytes
-        Of a box; one row of a chunk may be more.
+        Largest box; one row of a chunk may be larger.
     """
     shape = small_shape(chunk, order, itemsize, most_bytes)
     for box in boxes:
@@ -120,7 +120,7 @@ def small_boxes(
 def small_shape(
     chunk: Sequence[int], order: str, itemsize: int, most_bytes: int
 ) -> tuple[int, ...]:
-    """Shape of the boxes that `small_boxes` cuts a chunk into, but for those at its ends."""
+    """Shape of the boxes that `small_boxes` cuts a chunk into, except at the chunk's ends."""
     shape = list(chunk)
     for dim in range(len(shape))[::-1] if order == "F" else range(len(shape)):
         row_bytes = math.prod(shape) // shape[dim] * itemsize

@@ -1,7 +1,7 @@
 """Arrays written and read by all processes of a parallel program in one call.
 
-The I/O servers direct it: each walks its own file in order, and asks the processes for what of it
-they have. The functions are methods of `outcore.Array`. Source: Seamons et al. 1995.
+The I/O servers direct the transfer: each walks its own file in order, and requests each process's
+share of it. The functions are methods of `outcore.Array`. Source: Seamons et al. 1995.
 """
 
 import contextlib
@@ -34,37 +34,38 @@ def write_all(
     skip_disk: bool = False,
     progress: ProgressLike = True,
 ) -> CollectiveReport:
-    """Write the array from the memory of all processes of a program, which all call this.
+    """Write the array from the memory of all processes of a program; each of them makes this call.
 
-    Each returns when all of it is durable. Until then the array is marked incomplete on disk,
-    and so it stays after a failure, which every process is told of.
+    The call returns on every process when the whole array is durable. Until then the array is
+    marked incomplete on disk. After a failure it stays incomplete, and every process raises an
+    error.
 
     Parameters
     ----------
     local
-        What this process has: an array of any strides, which is not copied where its elements
-        lie in long runs; with `Schema.boxes` a list of one for each box. `None` is nothing.
+        This process's part: an array of any strides, which is not copied where its elements lie in
+        long runs; with `Schema.boxes` a list with one array for each box. `None` means no elements.
     schema
-        Which elements that are: a `Schema`, or its rules alone.
+        Distribution of the array over the processes: a `Schema`, or its rules alone.
     comm
-        Communicator of the processes: mpi4py's, or what has a rank, a size, ``bcast`` and
-        ``barrier``; see `outcore.communicator.Communicator`. `None` is this process alone.
+        Communicator of the processes: mpi4py's, or an object with a rank, a size, ``bcast`` and
+        ``barrier``; see `outcore.communicator.Communicator`. `None` means this process alone.
     memory
-        Bytes for copies of what lies in short runs; 64 MiB by default, at least 1 MiB.
+        Bytes for copies of elements in short runs; 64 MiB by default, at least 1 MiB.
     timeout
-        Seconds after which a process that is waited for counts as lost.
+        Seconds until a process that does not answer counts as lost.
     atomic
-        Write to other files, which take the place of the array's at the end, all at once. After a
-        failure the array is what it was. It takes the room twice. The files keep group, mode and
-        extended attributes, and belong to who is process 0. What is left of a call whose
-        process 0 was killed is removed by the next, so only one such call of an array may be under
-        way. It fails if a step was appended meanwhile.
+        Write to new files, which replace those of the array all at once at the end. After a failure
+        the array is unchanged. The call needs the disk space twice. The new files keep group, mode
+        and extended attributes, and belong to the user of process 0. If process 0 is killed, the
+        next call removes its files; so only one such call of an array may run at a time. The call
+        fails if another process has appended a step meanwhile.
     skip_disk
-        Move everything, and write nothing: a measurement of all but the disks. It leaves
-        the array as it is.
+        Exchange all messages, but write nothing: a measurement of everything except the disks. The
+        array is unchanged.
     progress
-        See `outcore.progress.ProgressLike`; a bar is shown by rank 0. It is by what the pool's
-        servers say they have moved, for whomever: beside other calls it is too fast.
+        See `outcore.progress.ProgressLike`; rank 0 shows the bar. The servers report the bytes that
+        they have moved for all calls, so the bar is too fast beside other calls.
 
     Returns
     -------
@@ -73,13 +74,13 @@ def write_all(
     Raises
     ------
     InvalidError
-        If the processes do not agree, or what one of them has does not fit the schema.
+        If the processes do not agree, or the part of one of them does not fit the schema.
     BudgetError
-        If `memory` is too little.
+        If `memory` is too small.
     BusyError
-        If another call appends to the array, or has done so where that matters.
+        If another call is appending to the array, or has appended to it since, where that matters.
     OutcoreError
-        On every process, if one of them, or a server, fails.
+        On every process, if a process or a server fails.
     """
     started = time.perf_counter()
     call = Call(
@@ -105,27 +106,27 @@ def read_all(
     skip_disk: bool = False,
     progress: ProgressLike = True,
 ) -> Any:
-    """Read the array into the memory of all processes of a program, which all call this.
+    """Read the array into the memory of all processes of a program; each of them makes this call.
 
     Parameters
     ----------
     local
-        Where to: as of `write_all`; `None` for new arrays in C order.
+        Target arrays, in the form of `write_all`; `None` for new arrays in C order.
     schema, comm, memory, timeout, progress
-        As of `write_all`.
+        As for `write_all`.
     skip_disk
-        Read nothing, and move what happens to be in memory: a measurement.
+        Read nothing from disk, and exchange arbitrary bytes: a measurement.
 
     Returns
     -------
     ndarray or list of ndarray or None
-        `local`, or the new arrays: one, or with `Schema.boxes` a list; `None` for a process
-        beyond the mesh. What was exchanged is in ``collective_report``.
+        `local`, or the new arrays: a single one, or with `Schema.boxes` a list; `None` for a
+        process beyond the mesh. ``collective_report`` describes the exchange.
 
     Raises
     ------
     InvalidError, BudgetError, OutcoreError
-        As of `write_all`; if `local` is read-only.
+        As for `write_all`; also if `local` is read-only.
     """
     started = time.perf_counter()
     call = Call("read_all", self, schema, comm, timeout, memory, progress, skip_disk=skip_disk)
@@ -140,7 +141,7 @@ def read_all(
 
 @contextlib.contextmanager
 def _giving_up(call: Call, doing: str) -> Iterator[None]:
-    """Let others know of a failure, and how to go on after Ctrl-C."""
+    """Report a failure to the other processes, and name the remedy after Ctrl-C."""
     try:
         with stop_on_signals():
             yield

@@ -1,4 +1,4 @@
-"""What all processes of a collective must have the same: the first says it, the others compare."""
+"""Facts that all processes of a collective must share: rank 0 states them, the others compare."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What rank 0 tells the others: the same call of all has these.
+    """The facts of one collective that rank 0 sends to the others.
 
     Attributes
     ----------
     pool, url, name, layout, schema
-        Which array it is, and how it lies on disk and in memory. By its URL a process that has an
-        array in another pool finds this one, to tell the others.
+        The array, and its layout on disk and in memory. With the URL, a process whose array is in
+        another pool connects to this pool to report the mismatch.
     files, servers
-        Names of the shard files that are moved, and numbers of the servers that each lies on.
+        Names of the shard files to transfer, and numbers of the servers of each file.
     numbers
-        Of the collective of each file, and of those in which all meet at the beginning and the end.
+        Number of the collective of each file, and of the two meetings at the beginning and the end.
     is_atomic, skips_disk, timeout_s
-        What was asked for.
+        Arguments of the call.
     is_fresh
-        Whether the files are new ones, which take the place of the array's at the end.
+        Whether the files are new ones, which replace those of the array at the end.
     is_marked
-        Whether the array is incomplete while they are written.
+        Whether the array is marked incomplete during the write.
     """
 
     verb: str
@@ -48,12 +48,12 @@ class Agreement:
 
     @property
     def meets(self) -> bool:
-        """Whether all meet before the first file is written, and after the last."""
+        """Whether all processes meet before the first file is written, and after the last."""
         return self.is_fresh or self.is_marked
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The numbers in the order in which each process comes to them."""
+        """The numbers in the order in which each process uses them."""
         files = self.numbers[:-2]
         return (self.numbers[-2], *files, self.numbers[-1]) if self.meets else files
 
@@ -69,12 +69,12 @@ class Agreement:
         layout: bytes,
         schema: bytes,
     ) -> None:
-        """Compare it with what another process has.
+        """Compare the agreement with the arguments of another process.
 
         Raises
         ------
         InvalidError
-            If that is not the same.
+            If they differ.
         """
         for what, have, need in (
             ("the call", verb, self.verb),
@@ -94,7 +94,7 @@ class Agreement:
 
 
 def layout_of(array: "Array") -> bytes:
-    """Describe how an array lies on disk: whoever has another description has another array."""
+    """Describe the array's layout on disk; different layouts have different descriptions."""
     grid = array.metadata.grid()
     return repr((array.shape, array.dtype.str, array.chunks, array.order)).encode() + crc32c(
         grid.index()

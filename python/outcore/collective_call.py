@@ -1,4 +1,4 @@
-"""One collective as one process has it: it agrees with the others, exchanges, makes it count."""
+"""One process's part in one collective: agree with the others, exchange data, publish."""
 
 import contextlib
 import math
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 64 << 20
 LEAST_MEMORY_BYTES = 1 << 20
-"""A share of a piece."""
+"""Bytes of one share of a piece."""
 
 _MOST_SECONDS = 1 << 32
 
@@ -48,7 +48,7 @@ _WHY = "write_all was stopped, or failed; write all of it again with allow_incom
 
 
 class Call:
-    """One collective, as one process has it."""
+    """One process's part in one collective."""
 
     def __init__(
         self,
@@ -67,7 +67,8 @@ class Call:
         self._comm = Communicator(Alone() if comm is None else comm, patience_of(timeout))
         self._schema: SchemaLike = schema
         self._timeout, self._memory = timeout, memory
-        # What one process gets wrong is told when all take part.
+        # A process reports its invalid arguments only once all processes take part; until then,
+        # defaults.
         self._patience_s, self._memory_bytes, self._offers_memory = 1, LEAST_MEMORY_BYTES, False
         self._is_atomic, self._skip_disk = atomic, skip_disk
         is_first = self._comm.rank == 0
@@ -101,18 +102,18 @@ class Call:
         return path
 
     def begin(self) -> None:
-        """Agree with the others on what is done; rank 0 prepares it.
+        """Agree with the others on the collective; rank 0 prepares it.
 
         Raises
         ------
         OutcoreError
-            On every rank, if rank 0 cannot.
+            On every rank, if rank 0 fails.
         """
         said: Any = None
         mine: BaseException | None = None
         if self._comm.rank == 0:
             try:
-                # At once: others may be told of it, and this process be stopped.
+                # Assign at once: a signal may stop this process after the others have the result.
                 said = self._begun = self._prepare()
             except BaseException as error:
                 mine, said = error, _why(error)
@@ -152,7 +153,7 @@ class Call:
         )
 
     def _check_own(self) -> None:
-        """Check what this process gives, but for its part of the array."""
+        """Check the arguments of this process, except its part of the array."""
         self._patience_s = seconds_of(self._timeout)
         self._memory_bytes = MEMORY_BYTES if self._memory is None else budget.resolve(self._memory)
         self._offers_memory = offers_memory()
@@ -162,7 +163,7 @@ class Call:
             raise ReadOnlyError(f'{self._array.path} is open for reading; open it with mode="r+"')
 
     def exchange(self, local: Local) -> list[npt.NDArray[Any]]:
-        """Take part, and return the arrays of this process."""
+        """Take part in the exchange, and return the arrays of this process."""
         begun, comm = self._agreed, self._comm
         core = self._core = self._pool_of_all()
         failed: Exception | None = None
@@ -182,7 +183,7 @@ class Call:
         self._patience_s = begun.timeout_s
         self._open(core, failed)
         if begun.meets:
-            # Until then somebody may not have opened the files, and what is wrong does no harm.
+            # Before all have met, some may not have opened the files; an error does no harm yet.
             self._meet(-2, failed)
             if comm.rank == 0:
                 failed = self._mark()
@@ -195,7 +196,7 @@ class Call:
                 self._run(work, shard, arrays, failed)
         self._tell = None
         if begun.meets:
-            # Process 0 did, before it took part.
+            # Rank 0 has counted the write before it took part.
             self._array.count_writing(elsewhere=True)
         return arrays
 
@@ -205,7 +206,7 @@ class Call:
         return self._begun
 
     def _open(self, core: PoolCore, failed: Exception | None) -> None:
-        """Open the files; what went wrong before is told first."""
+        """Open the files; an earlier error takes precedence."""
         begun, writable = self._agreed, self._verb == "write_all"
         try:
             self._files = [core.open(name, writable) for name in begun.files]
@@ -228,7 +229,7 @@ class Call:
             )
 
     def _pool_of_all(self) -> PoolCore:
-        """Give the pool in which the others meet, also if this process has its array elsewhere."""
+        """Return the pool in which the others meet, even if this process's array is elsewhere."""
         path, begun = self._array.path, self._agreed
         if isinstance(path, PoolPath) and path.root.core.id == begun.pool:
             return path.root.core
@@ -241,21 +242,21 @@ class Call:
             if self._visited.core.id == begun.pool:
                 return self._visited.core
         except OutcoreError:
-            pass  # the others will miss this process
+            pass  # the others will time out on this process
         self._check_pool()
         raise AssertionError("the pool is another one")
 
     def _mark(self) -> Exception | None:
-        """Count the writing for all processes, and mark the array incomplete."""
+        """Count the write for all processes, and mark the array incomplete."""
         array = self._array
         try:
             array.count_writing()
             if self._agreed.is_marked:
                 is_growing = array.metadata.growing
                 if is_growing:
-                    # Who appends replaces zarr.json too.
+                    # An append replaces zarr.json, too.
                     self._held.enter_context(growing.appending(array.place, self._verb))
-                if array.place.exists():  # of a step that is being written there is none yet
+                if array.place.exists():  # a time step in progress has no metadata yet
                     self._before = read_metadata(array.place)
                 if is_growing:
                     growing.check_last_file(array.place, array.metadata, self._before)
@@ -265,7 +266,7 @@ class Call:
         return None
 
     def _check_whole(self) -> None:
-        """Refuse to replace an array by one of which a part was never written."""
+        """Refuse an atomic write that does not cover the whole array."""
         shape, comm, schema = self._array.shape, self._comm, Schema.of(self._schema)
         schema.on(shape, comm.size, is_write=True)
         given = sum(schema.nbytes(shape, comm.size, rank, 1) for rank in range(comm.size))
@@ -293,7 +294,7 @@ class Call:
             )
 
     def _bytes_of_all(self) -> int:
-        """Bytes of the array that all processes have."""
+        """Return the bytes of the array in the memory of all processes."""
         shape, size = self._array.shape, self._comm.size
         parts = (part for rank in range(size) for part in self._found.shapes(shape, size, rank))
         return sum(map(math.prod, parts)) * self._array.dtype.itemsize
@@ -337,7 +338,7 @@ class Call:
         self._exchanged.append((self._agreed.servers[shard], found))
 
     def end(self) -> None:
-        """Make a write count, and return when every process may rely on it."""
+        """Publish a write, and return when every process may rely on it."""
         if self._verb == "read_all" or self._skip_disk:
             return
         failed: Exception | None = None
@@ -353,7 +354,7 @@ class Call:
     def _publish(self) -> None:
         array, before = self._array, self._before
         if self._fresh is None:
-            # What was half-written before is whole only if all of it is new.
+            # A half-written array becomes whole only if this call replaced all of it.
             is_whole = before.state is None or before.nbytes == self._bytes_of_all()
             array.mark(*((None, "") if is_whole else (before.state, before.why)))
             self._held.close()
@@ -362,7 +363,7 @@ class Call:
         self._fresh = None
 
     def _meet(self, number: int, failed: Exception | None) -> None:
-        """Wait for the others at the servers, who notice if one never comes."""
+        """Wait for the others at the servers, which detect a process that never comes."""
         nothing = MemorySchema.boxes([[] for _ in range(self._comm.size)])
         one = Grid([1], [1], 1, "C", "row-major", 1)
         work = Collective(
@@ -378,7 +379,7 @@ class Call:
         self._run(work, 0, [], failed)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell the others why, wherever this process is; remove what was begun."""
+        """Report the error to the others, at any stage of the call; remove the new files."""
         with contextlib.suppress(OutcoreError):
             self._tell_others(error)
         with contextlib.suppress(OutcoreError):
@@ -390,17 +391,18 @@ class Call:
                 self._fresh.volume.remove(self._fresh.name)
 
     def _tell_others(self, error: BaseException) -> None:
-        """Let nobody wait for this process, whether it has come to the servers or not.
+        """Let no process wait for this one, whether it has reached the servers or not.
 
-        Nobody gets further than to the first number that this process has not passed. If it was
-        stopped that may be one more than it knows of, and what is over stays as it is.
+        No process gets beyond the first number that this process has not completed. After a signal,
+        that may be one number more than this process has counted. Completed collectives stay as
+        they are.
         """
         begun = self._begun
         if begun is None or self._comm.size == 1:
             return
         core = self._core
         if core is None and not isinstance(error, OutcoreError):
-            # It was stopped on the way there.
+            # A signal stopped it before it reached the pool.
             core = self._pool_of_all()
         numbers = begun.order[self._passed : self._passed + 2]
         if core is not None and numbers:
@@ -408,12 +410,12 @@ class Call:
             core.abandon(servers, numbers, self._comm.rank, _why(error))
 
     def report(self, seconds: float) -> CollectiveReport:
-        """Say what was done."""
+        """Return the report of this call."""
         return CollectiveReport.of(self._verb, seconds, self._exchanged)
 
 
 def _why(error: BaseException) -> tuple[str, str]:
-    """Give the kind and the message of an error, for the other processes."""
+    """Return the kind and the message of an error, for the other processes."""
     if isinstance(error, OutcoreError):
         return error.kind, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -422,7 +424,7 @@ def _why(error: BaseException) -> tuple[str, str]:
 
 
 def patience_of(timeout: Any) -> int:
-    """Say how long the others are waited for, also if that is told to be wrong later."""
+    """Return a timeout in whole seconds; the default for an invalid one, reported later."""
     try:
         return seconds_of(timeout)
     except InvalidError:
@@ -430,7 +432,7 @@ def patience_of(timeout: Any) -> int:
 
 
 def seconds_of(timeout: Any) -> int:
-    """Return a timeout in whole seconds, 1 at least."""
+    """Return a timeout in whole seconds, at least 1."""
     is_number = isinstance(timeout, int | float | np.number) and not isinstance(timeout, bool)
     if not is_number or not 0 <= timeout <= _MOST_SECONDS:
         raise InvalidError(

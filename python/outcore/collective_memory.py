@@ -1,4 +1,4 @@
-"""What a process has in memory of an array that all processes write or read together."""
+"""One process's share, in memory, of an array that all processes write or read together."""
 
 import math
 import os
@@ -12,19 +12,19 @@ from outcore.elements import refuse_masked
 from outcore.errors import InvalidError
 
 Local: TypeAlias = "npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | None"
-"""What a process has in memory: an array, or one for each of its boxes; `None` is nothing."""
+"""A process's share in memory: an array, or one for each of its boxes; `None` is no elements."""
 
 DIRECT_MEMORY_VARIABLE = "OUTCORE_DIRECT_MEMORY"
-"""Environment variable: with ``off``, no server reads the memory of this process by itself."""
+"""Environment variable: with ``off``, no server reads the memory of this process directly."""
 
 
 def offers_memory() -> bool:
-    """Say whether servers on this machine may read what this process writes.
+    """Whether servers on this machine may read this process's arrays from its memory.
 
     Raises
     ------
     InvalidError
-        If the variable says neither ``on`` nor ``off``.
+        If the variable is neither ``on`` nor ``off``.
     """
     given = os.environ.get(DIRECT_MEMORY_VARIABLE, "").strip().lower()
     if given not in ("", "on", "off"):
@@ -40,23 +40,23 @@ def arrays_of(
     *,
     is_write: bool,
 ) -> list[npt.NDArray[Any]]:
-    """Check what a process has in memory, or make it if it is to be read.
+    """Check a process's arrays, or create them for a read.
 
     Parameters
     ----------
     local
-        What the process gives.
+        The arrays that the caller passed.
     shapes, dtype
-        What it has by the memory schema.
+        The arrays that the memory schema requires.
     rank
-        Which process it is.
+        Rank of the process.
     is_write
-        Whether the elements are given, or taken.
+        Whether the arrays are written to disk, or read into.
 
     Raises
     ------
     InvalidError
-        If that is something else.
+        If `local` does not match.
     """
     if local is None:
         if is_write and any(math.prod(shape) for shape in shapes):

@@ -1,4 +1,4 @@
-"""What a collective will exchange with which server, before it starts."""
+"""Predict the messages and bytes of a collective before it starts."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,36 +17,36 @@ from outcore.volumes import AnyPath, PathLike, as_path, place
 VERBS = ("write_all", "read_all")
 
 MEETING_MESSAGES = 4
-"""Of a process to a server, to meet the others before and after a write: to join, and to end."""
+"""Messages of a process to a server for the meetings before and after a write, two for each."""
 
 
 @dataclass(frozen=True)
 class CollectivePlan:
-    """What a collective exchanges. Messages and bytes are exact; print it to read it.
+    """Messages and bytes of a collective, both exact; print it to read it.
 
     Attributes
     ----------
     verb, path, schema
-        What is planned, of which array, and the memory schema.
+        The planned call, its array, and the memory schema.
     processes
-        How many take part.
+        Number of processes that take part.
     server_bytes
-        Bytes of the array that are exchanged with each server, by its number.
+        Bytes of the array that each server exchanges, by server number.
     process_bytes
-        Bytes that each process has.
+        Bytes of the array in each process.
     messages
-        Messages of each process to each server, by the number of that: one to join, one for each
-        round in which the process has a share, one for each share, and one for the end. To write,
-        the processes meet before and after it at the servers of the first shard file, by two
-        messages to each of them.
+        Messages of each process to each server, by server number: one to join, one for each round
+        in which the process has a share, one for each share, and one to end. For a write, the
+        processes meet before and after it at the servers of the first shard file, with two messages
+        to each server.
     direct_messages
-        The same of a write of which the servers read the memory of the processes, as those on one
-        machine do: of the rounds and shares, those that lie in short runs in arrays as NumPy makes
-        them. ``report.direct_bytes`` says whether it was so.
+        The same for a write in which servers read the processes' memory, as on a single machine. It
+        counts only rounds and shares with short runs in arrays in NumPy's default layout.
+        ``report.direct_bytes`` shows whether servers did so.
     seconds
         Time of the fullest server at the pool's measured rate.
     notes
-        What the reader should know.
+        Remarks for the reader.
     """
 
     verb: str
@@ -62,7 +62,7 @@ class CollectivePlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array that are exchanged."""
+        """Bytes of the array that the call exchanges."""
         return sum(self.server_bytes.values())
 
     @property
@@ -72,7 +72,7 @@ class CollectivePlan:
 
     @property
     def total_direct_messages(self) -> int:
-        """The same where servers read the memory of processes."""
+        """Messages of all processes to all servers, if servers read the processes' memory."""
         return sum(sum(each.values()) for each in self.direct_messages)
 
     @property
@@ -82,7 +82,7 @@ class CollectivePlan:
         return max(self.server_bytes.values(), default=0) / mean if mean else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain values, for JSON."""
+        """Return the figures as plain values, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -103,9 +103,9 @@ class CollectivePlan:
 
 @dataclass(frozen=True)
 class _Target:
-    """An array that is planned for: one that is there, or would be.
+    """An array to plan for, existing or not.
 
-    `files` are its shard files in their order: of each how it is cut, and its servers.
+    `files` are its shard files in order; each is described by its stripes and its servers.
     """
 
     where: PoolPath
@@ -132,25 +132,25 @@ def plan_collective(
     verb
         ``"write_all"`` or ``"read_all"``.
     array
-        The array, or where it is, in a pool; or what it would be, an `outcore.ArraySpec`.
+        The array, or its path in a pool; or an `outcore.ArraySpec` of a future array.
     schema, processes
         The memory schema, and the size of the communicator.
     path
-        For an array that is not there: a directory of the pool in which it would be.
+        For a future array: its directory in the pool.
     servers
-        For such an array: how many I/O servers the pool would have; by default those it has. They
-        are numbered as those of the pool, from the first on; which ones a pool chooses for a new
-        file cannot be known.
+        For a future array: the number of I/O servers; by default those of the pool. They get the
+        numbers of the pool's servers, from the first on. The pool chooses the servers of a new file
+        later, so the plan cannot know them.
     skip_disk
-        As of the call that is planned. The time is that with disks all the same.
+        As for the planned call. The predicted time includes the disks nevertheless.
     rates
-        Of the pool; by default those that are known of it, or are measured now.
+        Rates of the pool; by default the stored ones, else a new measurement.
 
     Raises
     ------
     InvalidError
-        If the array is or would be on a plain path, the schema does not fit it, or there is an
-        argument too many or too few.
+        If the array is on a plain path, the schema does not fit it, or there is an argument too
+        many or too few.
     """
     if isinstance(array, ArraySpec):
         target = _to_be(verb, array, path, servers)
@@ -194,7 +194,7 @@ def _to_be(verb: str, spec: ArraySpec, path: PathLike | None, servers: int | Non
     grid = metadata.grid()
     files = []
     for shard in range(grid.shards):
-        # Each file begins at the server after that of the one before.
+        # Each file begins at the next server.
         turn = shard % len(numbers)
         used = [*numbers[turn:], *numbers[:turn]][: metadata.stripe_count]
         stripes = Stripes(grid.stripe_unit_bytes, len(used), grid.round_units)
@@ -234,7 +234,7 @@ def _plan(
                 process_bytes[rank] += nbytes
     known = rates or stored_or_measured(target.where)
     rate = known.write_bytes_s if verb == "write_all" else known.read_bytes_s
-    # It was measured over all servers that the pool has, each with as much to do.
+    # The rate was measured over all servers of the pool, with equal load.
     of_server = rate / len(target.where.root.core.server_ids)
     return CollectivePlan(
         verb=verb,

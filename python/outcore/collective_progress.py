@@ -1,7 +1,7 @@
-"""Progress of a collective: what the servers have moved, which they are asked now and then.
+"""Progress of a collective: the servers report the bytes that they have moved.
 
-A process cannot tell by itself: what it gives or takes says little of the others, and nothing where
-servers read its memory themselves.
+A process cannot derive it from its own transfers. These say little about the other processes, and
+nothing if servers read its memory directly.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ INTERVAL_S = 0.25
 
 
 class Servers(Protocol):
-    """What tells how its servers are: a pool, as `outcore._core` has it."""
+    """A pool that reports the state of its servers, such as `outcore._core.Pool`."""
 
     def servers(self) -> list[tuple[int, int, int, int, int, int, bool, str | None]]:
-        """Of each its number, free bytes, requests, bytes read, bytes written, and more."""
+        """Return number, free bytes, requests, bytes read and written, and more of each server."""
 
 
 class Watch:
-    """Asks servers what they have moved since it began, by a thread of its own.
+    """Count the bytes that servers have moved since it started, in a separate thread.
 
-    So a server that does not answer holds up nobody else.
+    So a server that does not answer delays no caller.
     """
 
     def __init__(self, pool: Servers, verb: Literal["write_all", "read_all"]) -> None:
@@ -35,9 +35,9 @@ class Watch:
         self._place = 1 if verb == "write_all" else 0
         self._first = 0
         self.is_begun = False
-        """Whether the servers were asked."""
+        """Whether the servers have reported at least once."""
         self.moved_bytes = 0
-        """All bytes that they have read, or written, since: those of other calls too."""
+        """Bytes that the servers have read, or written, since the start, also for other calls."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="outcore-progress", daemon=True)
 
@@ -78,16 +78,16 @@ def shown(
     Parameters
     ----------
     pool, verb
-        Whose servers move what.
+        The pool, and the direction of the transfer.
     title, nbytes
-        For the bar; bytes that all processes have of the array.
+        Title of the bar; bytes of the array in all processes.
     progress
         See `outcore.progress.ProgressLike`.
 
     Yields
     ------
     callable or None
-        What is to be called now and then; `None` if nobody looks.
+        Function to call from time to time; `None` if no progress is shown.
     """
     if not is_shown(progress):
         yield None

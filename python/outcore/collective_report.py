@@ -1,16 +1,16 @@
-"""What a process did in a collective."""
+"""Report on a process's part in a collective."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 WithServer = tuple[int, int, int, int, int]
-"""Messages, shares in them, bytes of all shares; bytes of those that were copied, and of those that
-the server read from memory: of a process and a server."""
+"""Counts for one process and one server: messages; shares in them; bytes of all shares; copied
+bytes; bytes that the server read from the process's memory."""
 
 
 @dataclass(frozen=True)
 class CollectiveReport:
-    """What this process did in a collective.
+    """Report on this process's part in a collective.
 
     Attributes
     ----------
@@ -19,15 +19,15 @@ class CollectiveReport:
     seconds
         Time of the call.
     bytes_moved, copied_bytes
-        Bytes given to servers or taken from them; those of them that were copied in memory on the
-        way, since they lie there in short runs.
+        Bytes exchanged with servers; the number of these that were copied in memory, because they
+        lie there in short runs.
     direct_bytes
-        Those of the bytes moved that servers on this machine read from the memory of this process
-        by themselves, without messages; see `outcore.collective_memory.DIRECT_MEMORY_VARIABLE`.
+        Number of the moved bytes that servers on this machine read directly from this process's
+        memory, without messages; see `outcore.collective_memory.DIRECT_MEMORY_VARIABLE`.
     messages
-        Of the collective, by number of the server: exactly as ``oc.plan`` says.
+        Messages by number of the server, exactly as predicted by ``oc.plan``.
     shares
-        How many of the messages had bytes of the array.
+        Number of the messages that contained bytes of the array.
     """
 
     verb: str
@@ -45,7 +45,7 @@ class CollectiveReport:
         seconds: float,
         exchanged: Iterable[tuple[Sequence[int], Sequence[WithServer]]],
     ) -> "CollectiveReport":
-        """Sum up what was exchanged: of each file its servers, and what went to and from them."""
+        """Sum up the exchange: for each file its servers, and the counts of each server."""
         messages: dict[int, int] = {}
         shares = nbytes = copied = direct = 0
         for servers, found in exchanged:

@@ -1,4 +1,4 @@
-"""Communicators: what outcore needs of mpi4py's, torch.distributed, or whatever is like them."""
+"""One interface for the communicators of mpi4py, torch.distributed, and similar ones."""
 
 import pickle
 import sys
@@ -10,23 +10,24 @@ from outcore.errors import DiskError, InvalidError
 from outcore.packages import require_that_of
 
 TIMEOUT_S = 600
-"""How long others are waited for, if nothing else is said."""
+"""Default time to wait for other ranks."""
 
 _POLL_S = 0.002
 _SOON_S = 2e-5
 
 _HEAD_BYTES = 2048
-"""Of the first message of a value: its length, and as much of it as there is room for."""
+"""Size of the first message of a value: the length, and as many bytes of the value as fit."""
 
 _LENGTH_BYTES = 8
 _ROOM_BYTES = _HEAD_BYTES - _LENGTH_BYTES
 
 _given_up: list[Any] = []
-"""Requests that nobody waits for any more, and their memory: it must stay, since they may end."""
+"""Abandoned requests and their memory, which must stay allocated because they may still
+complete."""
 
 
 class Alone:
-    """The communicator of a program of one process."""
+    """The communicator of a single process."""
 
     rank, size = 0, 1
 
@@ -35,27 +36,27 @@ class Alone:
         return value
 
     def barrier(self) -> None:
-        """Wait for nobody."""
+        """Return at once."""
 
 
 class Communicator:
-    """The same four things of any communicator.
+    """A uniform interface to any communicator: rank, size, broadcast and barrier.
 
     Parameters
     ----------
     comm
-        What has a rank (``Get_rank()``, ``get_rank()`` or ``rank``), a size (``Get_size()``,
+        Any object with a rank (``Get_rank()``, ``get_rank()`` or ``rank``), a size (``Get_size()``,
         ``get_world_size()`` or ``size``), ``bcast(value, root)`` or
         ``broadcast_object_list([value], src)``, and ``barrier()`` or ``Barrier()``; such as a
         communicator of mpi4py, or the module ``torch.distributed``.
     timeout_s
-        How long to wait for the others. It counts where the communicator has ``Ibcast``,
-        ``Iallgather`` and ``Ibarrier``, as MPI's do; others wait as long as they do.
+        Seconds to wait for other ranks. It takes effect if the communicator has ``Ibcast``,
+        ``Iallgather`` and ``Ibarrier``, as MPI's do. Other communicators use their own timeout.
 
     Raises
     ------
     InvalidError
-        If it lacks one of them, or its rank is none of its ranks.
+        If one of these is missing, or the rank is outside the size.
     MissingPackageError
         If its package is too old.
     """
@@ -73,17 +74,17 @@ class Communicator:
         self._in_place = not hasattr(comm, "bcast")
 
     def bcast(self, value: Any, root: int, more_s: float = 0.0) -> Any:
-        """Return the value that the rank `root` gives.
+        """Return the value that rank `root` passes.
 
         Parameters
         ----------
         more_s
-            How much longer to wait, as for a rank that has much to do before it comes.
+            Further seconds to wait, for a rank that may come late.
 
         Raises
         ------
         DiskError
-            If it did not come in time.
+            If a rank does not come in time.
         """
         start = getattr(self._comm, "Ibcast", None)
         if start is not None:
@@ -108,17 +109,17 @@ class Communicator:
         return value if self.rank == root else pickle.loads(_content(head, rest))
 
     def allgather(self, value: Any, more_s: float = 0.0) -> list[Any]:
-        """Return what each rank gives, in the order of the ranks.
+        """Return the value of each rank, in the order of the ranks.
 
         Parameters
         ----------
         more_s
-            As of `bcast`.
+            As for `bcast`.
 
         Raises
         ------
         DiskError
-            If one of them did not come in time.
+            If a rank does not come in time.
         """
         start = getattr(self._comm, "Iallgather", None)
         if start is None:
@@ -132,24 +133,24 @@ class Communicator:
         return [pickle.loads(_content(*each)) for each in zip(heads, rests, strict=True)]
 
     def _gather(self, start: Callable[..., Any], mine: bytearray, more_s: float) -> list[bytearray]:
-        """Collect as many bytes from each rank."""
+        """Collect the same number of bytes from each rank."""
         each = len(mine)
         found = bytearray(each * self.size)
         self._wait(start(mine, found), more_s, (mine, found))
         return [found[at : at + each] for at in range(0, len(found), each)]
 
     def barrier(self, timeout_s: float) -> None:
-        """Return when every rank has come here.
+        """Return when every rank has called this method.
 
         Parameters
         ----------
         timeout_s
-            How long to wait for the others, instead of the communicator's.
+            Seconds to wait, in place of the communicator's timeout.
 
         Raises
         ------
         DiskError
-            If they did not come.
+            If a rank does not come in time.
         """
         start = getattr(self._comm, "Ibarrier", None)
         if start is None:
@@ -158,7 +159,7 @@ class Communicator:
         self._wait(start(), timeout_s - self._timeout_s)
 
     def check_duplicable(self) -> None:
-        """Refuse one that cannot be duplicated, or must not be used by two threads."""
+        """Refuse a communicator that cannot be duplicated, or that two threads must not use."""
         if not hasattr(self._comm, "Dup"):
             raise InvalidError(
                 "a checkpoint in the background by several ranks needs a communicator with Dup, as "
@@ -169,15 +170,14 @@ class Communicator:
             _check_threads(mpi)
 
     def duplicate(self) -> Any:
-        """Return a communicator of the same ranks with messages of its own.
+        """Return a communicator of the same ranks with separate messages.
 
-        The others are waited for as by `bcast` where it has ``Idup``; else as long as its ``Dup``
-        does.
+        With ``Idup`` it waits as long as `bcast` does; otherwise as long as ``Dup`` does.
 
         Raises
         ------
         DiskError
-            If they did not come in time.
+            If a rank does not come in time.
         """
         start = getattr(self._comm, "Idup", None)
         if start is None:
@@ -187,7 +187,7 @@ class Communicator:
         return duplicate
 
     def _wait(self, request: Any, more_s: float, memory: Any = None) -> None:
-        """Wait for a request, of which this is the memory."""
+        """Wait for a request; `memory` is the memory that it uses."""
         most_s, pause_s, began = self._timeout_s + more_s, _SOON_S, time.monotonic()
         is_done = False
         try:
@@ -213,7 +213,7 @@ def _check_threads(mpi: Any) -> None:
 
 
 def _packed(value: Any) -> tuple[bytearray, bytes]:
-    """Give the first message of a value, and all of its bytes."""
+    """Return the first message of a value, and all of its bytes."""
     data = pickle.dumps(value)
     begin = data[:_ROOM_BYTES].ljust(_ROOM_BYTES, b"\0")
     return bytearray(len(data).to_bytes(_LENGTH_BYTES) + begin), data
@@ -224,7 +224,7 @@ def _length(head: bytearray) -> int:
 
 
 def _content(head: bytearray, rest: bytearray) -> bytearray:
-    """Put the bytes of a value together, without those that fill a message up."""
+    """Join the bytes of a value, without padding."""
     return (head[_LENGTH_BYTES:] + rest)[: _length(head)]
 
 

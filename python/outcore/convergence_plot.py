@@ -1,4 +1,4 @@
-"""A picture of how iterations converge: their residuals, step by step."""
+"""Plot the convergence of iterative methods: the residuals of each step."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,20 +23,20 @@ def draw_convergence(
     Parameters
     ----------
     reports
-        A report with a history, or a `DivergenceError`; or several by the names they are to have in
-        the picture.
+        A report with a history, or a `DivergenceError`; or several, keyed by their names in the
+        picture.
     path
         File to write; its name ends in ``.png`` or ``.svg``.
 
     Returns
     -------
     Path
-        That of the file.
+        Path of the picture.
 
     Raises
     ------
     InvalidError
-        If a report has no history, or the name of the file another ending.
+        If a report has no history, or the file name ends in another suffix.
     """
     target = Path(path)
     named: dict[str, Report | DivergenceError]

@@ -1,4 +1,4 @@
-"""Copies that were stopped, and go on: of which source, and how many blocks are durable."""
+"""Resume of stopped copies: the record of the source and of the durable blocks."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ from outcore.volumes import Place
 
 
 class CopyRecord(BlocksDone):
-    """The record of a copy. Its header says what is copied, and in which blocks.
+    """The record of a copy. Its header names the source and the blocks.
 
     Attributes
     ----------
     goes_on
-        Whether a call can go on that finds it.
+        Whether a later call can resume the copy.
     """
 
     def __init__(self, where: Place) -> None:
@@ -30,14 +30,14 @@ class CopyRecord(BlocksDone):
         self.goes_on = False
 
     def steps_of(self, version: dict[str, Any] | None, casting: Casting) -> list[int] | None:
-        """Return the blocks of a stopped copy of this source; `None` if it must begin anew.
+        """Return the blocks of a stopped copy of this source; `None` if the copy must restart.
 
-        Blocks that were copied with ``casting="unsafe"`` are not what another casting makes.
+        Blocks copied with ``casting="unsafe"`` may differ from those of another casting.
 
         Raises
         ------
         JournalError
-            If it was of another source, or of this one as it was before it was written to.
+            If the stopped copy was of another source, or the source has changed since.
         """
         if not self.is_there():
             return None
@@ -62,14 +62,14 @@ class CopyRecord(BlocksDone):
         return None if version is None or (was_unsafe and casting != "unsafe") else steps
 
     def describe(self, version: dict[str, Any] | None, casting: Casting, plan: CopyPlan) -> None:
-        """Say what is copied, and in which blocks: before the first note."""
+        """Write the source and the blocks into the header, before the first note."""
         steps = plan.steps
         self.goes_on = version is not None and steps is not None
         header = {
             "source": version if self.goes_on else None,
             "casting": casting,
             "steps": steps,
-            # As it is when the array is opened to be written.
+            # The generation that the array has once it is open for writing.
             "generation": read_generation(self.where) + 1,
         }
         self.header = json.dumps(header).encode() + b"\n"
@@ -80,16 +80,16 @@ def _name(version: dict[str, Any] | None) -> str:
 
 
 class CopyNotes:
-    """Follows the writes of a copy, and notes now and then how many blocks are durable.
+    """Follow the writes of a copy, and record the number of durable blocks from time to time.
 
     Parameters
     ----------
     record
-        Where it is noted.
+        The record.
     sync
-        Starts making durable what was written, and what is being written.
+        Function that starts to make all submitted writes durable.
     done
-        Blocks that are durable already.
+        Number of blocks that are already durable.
     """
 
     def __init__(self, record: BlocksDone, sync: Callable[[], Ticket], done: int) -> None:
@@ -100,13 +100,13 @@ class CopyNotes:
         self._began = time.monotonic()
         self._sync: Ticket | None = None
         self._synced: list[Ticket] = []
-        self._is_doubtful = False  # whether blocks that were written may be gone
+        self._is_doubtful = False  # whether written blocks may be lost
 
     def add(self, write: Ticket, nbytes: int) -> None:
-        """Take the write of the next block."""
+        """Add the write of the next block."""
         self._writes.append(write)
         self._unsynced += nbytes
-        # Who writes faster than the disk makes durable waits for that: no more is lost.
+        # If writes outpace the sync, wait for it, so that a crash loses no more than SYNC_BYTES.
         is_late = self._unsynced > blocks_done.SYNC_BYTES
         if self._sync is not None and (is_late or self._sync.done()):
             self._note()
@@ -118,15 +118,15 @@ class CopyNotes:
             self._begin_sync()
 
     def finish(self) -> None:
-        """Wait for a sync that was begun: what it failed with is told only once."""
+        """Wait for a started sync, and raise its error, which the system reports only once."""
         if self._sync is not None:
             self._note()
 
     def stop(self) -> None:
-        """Note what came to the disk before something failed. The first error is the one to tell.
+        """After a failure, record the blocks that are durable. Errors here are ignored.
 
-        Where a sync failed once, nothing is noted any more: a system that could not make something
-        durable may drop it, and not say so again.
+        After a failed sync nothing is recorded any more: the system may have dropped the data, and
+        may not report that again.
         """
         with contextlib.suppress(OutcoreError):
             self.finish()

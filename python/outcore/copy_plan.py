@@ -1,7 +1,7 @@
-"""In which blocks an array is copied: cut where its source and its target are cut, within a budget.
+"""Choose the blocks of a copy: cut where both source and target are cut, within a budget.
 
-A compressed chunk is decoded whole, however little of it is wanted, so blocks keep to the chunks of
-both sides where memory allows: multiples of the least common multiple of the two chunk shapes.
+A compressed chunk is always decoded whole. So blocks follow the chunks of both sides where memory
+allows: they are multiples of the least common multiple of the two chunk shapes.
 """
 
 import itertools
@@ -15,14 +15,14 @@ from outcore.streams import Box
 
 PAGE_BYTES = 4096
 MOST_DEPTH = 8
-"""More blocks than this on their way gain nothing."""
+"""Largest useful number of blocks in flight."""
 
 _LEAST_BOUNCE_BYTES, _MOST_BOUNCE_BYTES = 64 << 10, 16 << 20
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where a dimension of `n` elements may be cut: at multiples of `step`, or at `edges`.
+    """Positions at which a dimension of `n` elements may be cut: multiples of `step`, or `edges`.
 
     ``edges`` are increasing, without 0, and end with `n`.
     """
@@ -33,20 +33,20 @@ class Cuts:
 
     @property
     def widest(self) -> int:
-        """Elements between two cuts, at most."""
+        """Largest number of elements between two cuts."""
         if not self.edges:
             return min(self.step, self.n)
         return max(b - a for a, b in zip((0, *self.edges), self.edges, strict=False))
 
     def common(self, other: "Cuts") -> "Cuts":
-        """Cuts that are in both; `other` has no `edges`."""
+        """Return the cuts that both have; `other` has no `edges`."""
         if self.edges:
             kept = tuple(e for e in self.edges if e % other.step == 0 or e == self.n)
             return Cuts(self.n, edges=kept)
         return Cuts(self.n, math.lcm(self.step, other.step))
 
     def pieces(self, most: int) -> list[slice]:
-        """Cut the dimension into as few pieces as `most` elements allow, at least one interval."""
+        """Cut the dimension into few pieces of at most `most` elements, or of one interval."""
         if not self.edges:
             step = max(most // self.step, 1) * self.step
             return [slice(i, min(i + step, self.n)) for i in range(0, self.n, step)]
@@ -58,7 +58,7 @@ class Cuts:
         return found
 
     def inside(self, piece: slice) -> list[slice]:
-        """Cut a piece where the dimension may be cut."""
+        """Cut a piece at every position where the dimension may be cut."""
         start, stop = int(piece.start), int(piece.stop)
         if self.edges:
             within = self.edges[bisect_right(self.edges, start) : bisect_left(self.edges, stop)]
@@ -67,7 +67,7 @@ class Cuts:
         return [slice(a, b) for a, b in itertools.pairwise((start, *within, stop))]
 
     def cover(self, piece: slice) -> int:
-        """Elements of the intervals that a piece touches."""
+        """Count the elements in the intervals that a piece touches."""
         start, stop = int(piece.start), int(piece.stop)
         if not self.edges:
             return min(-(-stop // self.step) * self.step, self.n) - start // self.step * self.step
@@ -78,26 +78,26 @@ class Cuts:
 
 @dataclass(frozen=True)
 class Side:
-    """What a source or a target wants of the blocks.
+    """Requirements of a source or a target on the blocks.
 
     Attributes
     ----------
     cuts
-        Where it is cut itself, along each dimension.
+        The side's own cuts along each dimension.
     loose
-        Dimensions along which these cuts may be given up where memory is short: a chunk is then
-        read more than once, or written in parts.
+        Dimensions along which these cuts may be ignored if memory is short. A chunk is then read
+        more than once, or written in parts.
     library_blocks
-        Memory that its library takes while it moves a block, in blocks, or in chunks of the source
-        where those are larger.
+        Memory of the side's library during the transfer of a block, in blocks, or in chunks of the
+        source where those are larger.
     decoded
-        Whether a chunk of it is read whole, however little of it is wanted.
+        Whether each access reads a whole chunk.
     bounces
-        Whether it needs bounce buffers from the budget.
+        Whether the side needs bounce buffers from the budget.
     most_bytes
-        Larger blocks gain nothing on this side.
+        Largest useful block on this side.
     run
-        The dimension along which its elements lie one after another, if that matters.
+        Dimension along which elements are contiguous, if that matters.
     """
 
     cuts: tuple[Cuts, ...]
@@ -111,20 +111,20 @@ class Side:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """The blocks of a copy and the memory they take; sizes in bytes.
+    """The blocks of a copy and their memory; sizes in bytes.
 
     Attributes
     ----------
     pieces
         Pieces of each dimension; blocks are their products.
     block_bytes
-        Memory of a block, whole pages.
+        Memory of a block, in whole pages.
     depth
-        Blocks in memory at once.
+        Number of blocks in memory at the same time.
     bounce_bytes
-        Of each side that needs bounce buffers.
+        Bounce buffers of each side that needs them.
     times_read
-        How often an element of the source is read or decoded, on average: 1.0 if no chunk is cut.
+        Average number of reads or decodings of a source element: 1.0 if no chunk is cut.
     """
 
     pieces: tuple[list[slice], ...]
@@ -140,7 +140,7 @@ class CopyPlan:
 
     @property
     def steps(self) -> list[int] | None:
-        """Extents of the blocks but for the last ones; `None` if others differ too."""
+        """Extents of the blocks, except the last ones; `None` if other blocks differ too."""
         steps = [each[0].stop if each else 1 for each in self.pieces]
         is_even = all(
             piece.start == i * step
@@ -150,7 +150,7 @@ class CopyPlan:
         return steps if is_even else None
 
     def boxes(self, *, column_major: bool = False) -> Iterator[Box]:
-        """Yield the blocks, the last dimension fastest, or the first."""
+        """Yield the blocks with the last dimension varying fastest, or with the first."""
         if not column_major:
             yield from itertools.product(*self.pieces)
             return
@@ -170,18 +170,18 @@ def plan_copy(
     Parameters
     ----------
     source, target
-        What the two sides want.
+        Requirements of the two sides.
     itemsize
         Bytes of an element, the larger of both sides.
     have_bytes
         The budget.
     steps
-        Extents of the blocks, where they are chosen: of a copy that was stopped.
+        Extents of the blocks of a stopped copy, if one is resumed.
 
     Raises
     ------
     BudgetError
-        If not even the smallest blocks fit, or those of `steps`.
+        If even the smallest blocks, or those of `steps`, do not fit.
     """
     sides = source.bounces + target.bounces
     library = max(source.library_blocks, target.library_blocks)
@@ -189,7 +189,7 @@ def plan_copy(
     room = have_bytes - sides * _LEAST_BOUNCE_BYTES
 
     def block_room(depth: int) -> int:
-        """Bytes of the largest blocks of which `depth` fit beside what the library takes."""
+        """Bytes of the largest block if `depth` of them must fit beside the library's memory."""
         return _pages(min(room // (depth + library), (room - library * chunk_bytes) // depth))
 
     cuts = [a.common(b) for a, b in zip(source.cuts, target.cuts, strict=True)]
@@ -212,9 +212,9 @@ def plan_copy(
     room = have_bytes - sides * bounce_bytes
     most_bytes = min(max(source.most_bytes, target.most_bytes), block_room(4))
     if given_up:
-        # The larger the blocks, the fewer chunks are cut by them.
+        # The larger the blocks, the fewer chunks they cut.
         most_bytes = block_room(1)
-    # First where most is gained: where the source's chunks are cut into the most pieces.
+    # Start with the largest gain: where the source's chunks are cut into the most pieces.
     given_up.sort(key=lambda d: cuts[d].widest / source.cuts[d].widest)
     runs = [d for d in (source.run, target.run) if d is not None]
     extents = _grow(cuts, given_up, list(dict.fromkeys(runs)), most_bytes // itemsize)
@@ -243,9 +243,10 @@ def _pages(nbytes: int) -> int:
 
 
 def _give_up(cuts: list[Cuts], source: Side, target: Side, most: int) -> list[int]:
-    """Where blocks are too large, keep to the cuts of one side only; the dimensions of that.
+    """Ignore one side's cuts where blocks are too large; return the dimensions concerned.
 
-    The target's go first: writing a chunk in parts costs less than decoding one several times.
+    Ignore the target's cuts first: a chunk written in parts costs less than one decoded several
+    times.
     """
     given_up: list[int] = []
     for loose, kept in ((target.loose, source.cuts), (source.loose, target.cuts)):
@@ -260,7 +261,7 @@ def _give_up(cuts: list[Cuts], source: Side, target: Side, most: int) -> list[in
 
 
 def _grow(cuts: Sequence[Cuts], first: list[int], runs: list[int], most: int) -> list[int]:
-    """Extents of blocks of at most `most` elements: long along `first`, then along all `runs`."""
+    """Return extents for at most `most` elements: long along `first`, then along all `runs`."""
     extents = [c.widest for c in cuts]
 
     def room(d: int) -> int:

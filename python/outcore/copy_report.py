@@ -1,4 +1,4 @@
-"""What a copy of an array took."""
+"""Report on a copy of an array."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,19 @@ from outcore.sizes import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What a copy made, and what it took. Sizes in bytes.
+    """Result and cost of a copy. Sizes in bytes.
 
     Attributes
     ----------
     path, format, shape, dtype, order, chunks, codec
         The copy; ``chunks`` is `None` for a plain file.
     nbytes, file_bytes
-        Of its elements, and of what it takes on its disk.
+        Bytes of its elements, and bytes that it occupies on disk.
     blocks, blocks_before, times_read
-        In how many blocks it was copied; how many of them a call had copied that was stopped; and
-        how often an element of the source was read or decoded, on average: 1.0 unless memory was
-        short.
+        Number of blocks; number of them that an earlier, stopped call had copied; average number of
+        reads or decodings of a source element, which is 1.0 unless memory was short.
     seconds, memory_bytes, peak_memory_bytes
-        Time, budget, and the most that blocks and bounce buffers took of it.
+        Time, budget, and the budget's peak use by blocks and bounce buffers.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Arrays copied block by block in bounded memory."""
+"""Copies of arrays, block by block in bounded memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _WHY = "copying into it was stopped; call from_array, or convert, again with the
 
 @dataclass
 class _Slot:
-    """Memory of a block, and the write that still needs it."""
+    """Memory of a block, and the pending write that uses it."""
 
     buffer: memoryview | None
     writing: Ticket | None = None
@@ -69,9 +69,9 @@ def copy_blocks(
     path: AnyPath,
     notes: CopyNotes | None = None,
 ) -> None:
-    """Copy all blocks, reading ahead and writing behind as far as the plan's memory goes.
+    """Copy all blocks; read ahead and write behind as far as the plan's memory allows.
 
-    With `notes`, those that are durable already are left out, and how far it came is noted.
+    With `notes`, skip the blocks that are already durable, and record the progress.
     """
     source.begin(call.arena, plan.bounce_bytes)
     target.begin(call.arena, plan.bounce_bytes)
@@ -111,7 +111,7 @@ def copy_blocks(
             notes.stop()
         raise
     finally:
-        # After a failure, nothing is left moving: the first error is the one to tell.
+        # After a failure, wait for all transfers and ignore their errors: the first error counts.
         for ticket in [*(each[3] for each in reading), *(slot.writing for slot in slots)]:
             with contextlib.suppress(OutcoreError):
                 if ticket is not None:
@@ -153,80 +153,80 @@ def from_array(
     resume: bool = True,
     progress: ProgressLike = True,
 ) -> Array:
-    """Copy an array from anywhere to disk in bounded memory.
+    """Copy an array from any supported source to disk in bounded memory.
 
     Parameters
     ----------
     source
         One of
 
-        - a NumPy array, memmap, or what `numpy.asarray` takes; an outcore `Array`; an h5py dataset;
-          a zarr-python array; a dask array, which is computed some chunks at a time; anything else
-          with ``shape``, ``dtype`` and slicing, and perhaps ``chunks``;
+        - a NumPy array, memmap, or anything that `numpy.asarray` accepts; an outcore `Array`; an
+          h5py dataset; a zarr-python array; a dask array, which is computed some chunks at a time;
+          any other object with ``shape``, ``dtype`` and slicing, and perhaps ``chunks``;
         - an iterator of blocks of rows, of any heights, with ``shape=``; or of single rows, with
           the whole shape;
-        - the name of a ``.npy`` file; of an HDF5 file, with ``::`` and the name of a dataset where
-          it has several (``"data.h5::run/u"``), unless a file has that very name; of a Zarr array
-          of any version and codec, or of outcore's own layout; of a TIFF, NIfTI or Parquet file; of
+        - the name of a ``.npy`` file; of an HDF5 file, with ``::`` and the name of a dataset if it
+          has several (``"data.h5::run/u"``), unless a file has exactly that name; of a Zarr array
+          of any version and codec, or in outcore's own layout; of a TIFF, NIfTI or Parquet file; of
           any other file of plain elements, with ``shape=`` and ``dtype=``.
     path, chunks, chunk_order
         As for `create_array`.
     dtype
-        Type of the elements on disk; by default as `source` has it. Of a raw file, the type in the
+        Type of the elements on disk; by default that of `source`. For a raw file, the type in the
         file.
     casting
-        How elements become `dtype`. ``"same_kind"``: as NumPy does, but a number beyond the range
-        of `dtype` is an error, and integers of all types convert. ``"unsafe"``: whatever is lost,
-        as by `numpy.ndarray.astype`: float64 to int32, and integers wrap.
+        Rule of the conversion to `dtype`. ``"same_kind"``: as NumPy does, but a number beyond the
+        range of `dtype` is an error, and integers of all types convert. ``"unsafe"``: with any
+        loss, as `numpy.ndarray.astype` does: float64 becomes int32, and integers wrap.
     shape
-        Of a raw file; of an iterator, the number of rows or the whole shape.
+        Shape of a raw file; for an iterator, the number of rows or the whole shape.
     source_order, offset
-        Of a raw file: the order of its elements, and bytes before the first one.
+        For a raw file: the order of its elements, and the number of bytes before the first one.
     memory
-        Bytes for the blocks that are copied at once, and for what the source's library takes
-        beside them. A chunk of the source is decoded once, if a block that holds whole chunks of
-        both sides fits. What a dask graph or an iterator takes to make a block is not in it.
+        Budget in bytes for the blocks in flight, and for the memory of the source's library beside
+        them. Each chunk of the source is decoded once, if a block of whole chunks of both sides
+        fits. The budget excludes the memory in which a dask graph or an iterator makes a block.
     order
-        Order of elements in a chunk; by default as `source` has it.
+        Order of elements in a chunk; by default that of `source`.
     dims, attributes
         As for `create_array`; by default those of an outcore, Zarr, HDF5 or other named source.
     if_exists
-        As for `create_array`. ``"open"`` opens a whole copy of the same source: a file or directory
-        by its name, or an array, unless it was written to since. Elements of any other source are
-        not compared, only shape, type and layout.
+        As for `create_array`. ``"open"`` opens a whole copy of the same source, unless the source
+        was written to since. It recognises a file or directory by its name, or an array. For any
+        other source it compares shape, type and layout, but no elements.
     resume
-        Whether a copy that was stopped goes on, if `source` is as it was then: a file or directory
-        by its name, an array of outcore's or a zarr-python array in a directory. A copy of anything
-        else begins anew: of what is in memory, mapped, computed, or from an iterator. Without
-        `resume`, what is there is refused.
+        Whether to resume a stopped copy, if `source` has not changed since: a file or directory
+        given by name, an array of outcore, or a zarr-python array in a directory. A copy from any
+        other source restarts: from memory, a mapping, a computation, or an iterator. Without
+        `resume`, a half-made copy is refused.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
     Returns
     -------
     Array
-        Open for reading and writing; its ``report`` says what the copy took.
+        The copy, open for reading and writing; its ``report`` gives the cost.
 
     Raises
     ------
     InvalidError
-        If the source cannot be copied, its elements not be converted, or an iterator has blocks of
-        another width or another number of rows than announced.
+        If the source cannot be copied, its elements cannot be converted, or an iterator yields
+        blocks of another width or another number of rows than announced.
     BudgetError
-        If not even the smallest blocks fit in `memory`.
+        If even the smallest blocks do not fit in `memory`.
     ClosedError
-        If `source` is of an HDF5 file that was closed.
+        If `source` belongs to a closed HDF5 file.
     NotFoundError, TruncatedError
-        If a file is missing or too short, also one that a dataset of HDF5 links to or lies in.
+        If a file is missing or too short, including files to which an HDF5 dataset links.
     MissingPackageError
-        If a package that reads the source is not installed.
+        If the package that reads the source is not installed.
     ExistsError, DiskFullError, BusyError
-        As from `create_array`.
+        As for `create_array`.
     JournalError
-        If there is a half-made copy of another shape or layout, or of another source, or `source`
-        was written to since.
+        If `path` contains a half-made copy of another shape, layout or source, or `source` has
+        changed since.
     Interrupted
-        On Ctrl-C or SIGTERM. What is there is marked incomplete, as after any failure.
+        On Ctrl-C or SIGTERM. The unfinished copy is marked incomplete, as after any failure.
     """
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
@@ -253,7 +253,7 @@ def copy_to_array(
     resume: bool = True,
     progress: ProgressLike = True,
 ) -> tuple[Array, CopyReport]:
-    """Do what `from_array` does, of a source that is open, and report on it."""
+    """Copy an open source as `from_array` does; return the array and a report."""
     metadata = array_metadata(
         source.shape, source.dtype, chunks, source.order if order is None else order, chunk_order,
         source.dims if dims is None else dims, attributes,
@@ -331,7 +331,7 @@ def _copy_to(
     progress: ProgressLike,
     made: dict[str, Any] | None,
 ) -> tuple[Array, CopyReport]:
-    """Copy into an array that was made, while nobody else does, from block number `done` on."""
+    """Copy into a new array, from block number `done` on; the caller holds the array's lock."""
     array = open_array(where.path, "r+", allow_incomplete=True)
     target = ArrayTarget(array, side)
     boxes = plan.boxes(column_major=target.column_major)
@@ -359,7 +359,7 @@ def _copy_to(
 
 
 def _report_opened(array: Array, blocks: int) -> CopyReport:
-    """Report on a copy that an earlier call made."""
+    """Return the report for a copy that an earlier call made."""
     array.report = CopyReport(
         path=str(array.path), format="outcore", shape=array.shape, dtype=array.dtype.name,
         order=array.order, chunks=array.chunks, codec="none", nbytes=array.nbytes,
@@ -382,7 +382,7 @@ def report_on(
     codec: str = "none",
     done_before: int = 0,
 ) -> CopyReport:
-    """Report on a copy that is done."""
+    """Return the report on a finished copy."""
     return CopyReport(
         path=str(path),
         format=file_format,
@@ -403,7 +403,7 @@ def report_on(
 
 
 def check_apart(source: Source, path: AnyPath) -> None:
-    """Refuse a target that holds the source, which overwriting would remove, or lies in it."""
+    """Refuse a target that contains the source, which overwriting would remove, or lies in it."""
     meet = None if source.path is None else how_they_meet(path, source.path)
     if meet == INSIDE:
         raise InvalidError(f"{path} lies in {source.path}, its source; choose another name")

@@ -1,4 +1,4 @@
-"""Making arrays, and groups of them."""
+"""Create arrays and groups."""
 
 from __future__ import annotations
 
@@ -66,96 +66,96 @@ def create_array(
     resume: bool = True,
     progress: ProgressLike = True,
 ) -> Array:
-    """Make an array on disk, of zeros or assembled by `fill`, and open it for reading and writing.
+    """Create an array of zeros, or assembled by `fill`, on disk; open it for reading and writing.
 
     Parameters
     ----------
     path
-        Directory of the new array; directories above it are made.
+        Directory of the new array; the call also makes the directories above it.
     shape, dtype
-        As for `numpy.zeros`. Any number type. An array that is `growing` begins with nothing:
+        As for `numpy.zeros`, with any number type. An array that is `growing` starts without steps:
         ``(0, 512, 512)``.
     chunks
-        Shape of a chunk, the unit of I/O, at most 64 MiB. By default about 4 MiB: of three and more
-        dimensions near cubes, so that boxes and planes along any of them are fast; of a matrix the
-        tiles that LU works with; of a tall one with ``order="C"`` whole rows. The rule is in
-        ``docs/format.md``.
+        Shape of a chunk, the unit of I/O, at most 64 MiB. By default about 4 MiB. With three or
+        more dimensions, chunks are near-cubes, so that boxes and planes in any direction are fast.
+        A matrix gets the tiles that LU uses, a tall one with ``order="C"`` whole rows.
+        ``docs/format.md`` states the rule.
     order
-        Order of elements in a chunk: ``"C"`` or ``"F"``. Matrices to be factored want ``"F"``.
+        Order of elements in a chunk: ``"C"`` or ``"F"``. Use ``"F"`` for matrices to be factored.
     chunk_order
         Order of chunks on disk: ``"row-major"`` (default for C), ``"column-major"`` (default for
         F), ``"hilbert"``, ``"z-order"``.
     disk_schema
-        Divides the array, of one that grows each step, into blocks, each of which lies whole on one
-        server of a pool, in place of `chunks` and `chunk_order`. ``"natural"``: what each process
-        of an SPMD program has is a block. ``"traditional"``: the parts of the servers, one after
-        another, are the array in row-major order. Or ``"block"``, ``"cyclic(K)"`` or ``"*"`` for
-        each dimension, as in HPF, over a mesh of servers: ``"block,block,*"``. See
+        Division of the array, or of each step if it is growing, into blocks. Each block lies whole
+        on one server of a pool. It replaces `chunks` and `chunk_order`. ``"natural"``: the part of
+        each process of an SPMD program is a block. ``"traditional"``: the parts of the servers, one
+        after another, are the array in row-major order. Or ``"block"``, ``"cyclic(K)"`` or ``"*"``
+        for each dimension, as in HPF, over a mesh of servers: ``"block,block,*"``. See
         ``docs/how-to/disk-schemas.md``.
     memory_schema
-        For ``"natural"``: how the array lies over the processes, where that is not ``"block"``
-        along every dimension.
+        For ``"natural"``: the distribution of the array over the processes, if it is not
+        ``"block"`` along every dimension.
     mesh
-        For ``"natural"``, processes along each dimension; else servers along each dimension that is
-        distributed, by default, if that is one, all of them.
+        For ``"natural"``, processes along each dimension; otherwise servers along each distributed
+        dimension. If there is only one, the default is all servers.
     dims
         Names of the dimensions, for xarray.
     attributes
-        The user's attributes, stored in ``zarr.json`` for other software too: text, finite numbers,
-        booleans, `None`, and lists and dictionaries of these, whose keys are text.
+        The user's attributes, stored in ``zarr.json``, where other software reads them too: text,
+        finite numbers, booleans, `None`, and lists and dictionaries of these with text keys.
     growing
-        Make an array of time steps, to which `Array.append` appends along the first dimension. Each
-        step has a shard file of its own, so a chunk has one step: `chunks` are those of a step, or
-        begin with 1. Only single numbers, ``shape=(0,)``, share a chunk.
+        Make an array of time steps; `Array.append` adds steps along the first dimension. Each step
+        has its own shard file, so a chunk contains one step: `chunks` is the chunk shape of a step,
+        or begins with 1. Only steps of single numbers, ``shape=(0,)``, share a chunk.
     fill
-        Called as ``fill(rows, cols)`` (one slice a dimension) for blocks of whole chunks, as many
-        as make 64 MiB or an eighth of the budget; returns their elements. With ``threads > 1`` it
-        is called from several threads at once. `create_arrays` makes several arrays by one `fill`.
+        Function ``fill(rows, cols)`` (one slice for each dimension) that returns the elements of a
+        block of whole chunks. Blocks have up to 64 MiB, or an eighth of the budget. With ``threads
+        > 1`` several threads call it at once. `create_arrays` makes several arrays with one `fill`.
     fill_id
-        A JSON value that names what `fill` computes, such as ``{"wavenumber": 20.6}``. A call with
-        another one neither resumes nor opens the array.
+        A JSON value that identifies the result of `fill`, such as ``{"wavenumber": 20.6}``. A call
+        with another value neither resumes nor opens the array.
     if_exists
-        ``"error"`` refuses an array that is there, unless a call with `fill` was stopped and this
-        call resumes it. ``"open"`` also opens a whole array, as it is, if shape, type, order,
-        `fill_id`, and those of chunks, dimensions and attributes that are given, are the same; so
-        a script can be run again. ``"overwrite"`` replaces what is there.
+        ``"error"`` refuses an existing array, unless a call with `fill` was stopped and this call
+        resumes it. ``"open"`` also opens a whole array unchanged, so that a script can run again.
+        It compares shape, type, order and `fill_id`, and those of chunks, dimensions and attributes
+        that are given. ``"overwrite"`` replaces an existing array.
     reserve
-        Take the disk space now, so that writing cannot run out of it later.
+        Reserve the disk space now, so that later writes cannot fill the disk.
     memory, threads, progress
-        Budget for the blocks of `fill`, calls of `fill` at once, and whether progress is shown on
-        the terminal.
+        Budget for the blocks of `fill`, number of concurrent calls of `fill`, and whether to show
+        progress on the terminal.
     resume
         Resume a stopped assembly of the same array with the same `attributes` and `fill_id`. Python
-        cannot compare functions: the values that `fill` takes from its closure, from objects and
-        from other functions go unseen. Put those that matter into `fill_id`.
+        cannot compare functions: values that `fill` takes from its closure, from objects and from
+        other functions are not compared. Put those that matter into `fill_id`.
 
     Returns
     -------
     Array
-        Open for reading and writing. With `fill`, its ``report`` says what assembly took.
+        The array, open for reading and writing. With `fill`, its ``report`` describes the assembly.
 
     Raises
     ------
     ExistsError
-        If there is something at `path`; with ``if_exists="open"``, something else.
+        If `path` exists; with ``if_exists="open"``, if it is something else.
     JournalError
         If a stopped assembly at `path` has another shape, layout, `attributes` or `fill_id`.
     DiskFullError
-        If the disk has no room for it.
+        If the disk has no room for the array.
     InvalidError
         For an unusable shape, type, order or chunk shape; for attributes that JSON would change; if
-        `fill` returns what does not fit.
+        the result of `fill` does not fit.
     BudgetError
         If `memory` does not hold the blocks of `fill`.
     BusyError
-        If another call makes an array, or factors, at `path`.
+        If another call is making an array, or factoring, at `path`.
     Interrupted
-        On Ctrl-C or SIGTERM while `fill` is at work. The same call goes on from what is done.
+        On Ctrl-C or SIGTERM during `fill`. The same call resumes after the finished blocks.
 
     Warns
     -----
     FillChangedWarning
-        If the call resumes, or opens, an array whose `fill` had another source text.
+        If the call resumes, or opens, an array whose `fill` had a different source text.
     """
     metadata = array_metadata(
         shape, dtype, chunks, order, chunk_order, dims, attributes, growing=growing
@@ -180,7 +180,7 @@ def create_array(
     if fill is None:
         refuse_being_made(where)
         make_array(where, metadata, if_exists=if_exists, reserve=reserve)
-        # Its making counts as writing.
+        # The creation has raised the generation.
         return Array(where, metadata, "r+")
     filled = Filled(
         where,
@@ -201,7 +201,7 @@ def create_array(
 
 
 class DiskLayout(NamedTuple):
-    """The arguments of `create_array` that say how an array is divided over disks."""
+    """The arguments of `create_array` that divide an array over disks."""
 
     disk_schema: Rules | None = None
     memory_schema: MemorySchema | None = None
@@ -210,21 +210,21 @@ class DiskLayout(NamedTuple):
     def of(
         self, where: Place, metadata: Metadata, *, is_chosen: bool, servers: int | None = None
     ) -> Metadata:
-        """Lay an array out on its volume.
+        """Complete the metadata with the layout on its volume.
 
         Parameters
         ----------
         where, metadata
-            Where it is to be, and what it is.
+            The place of the array, and its metadata.
         is_chosen
-            Whether its chunks or their order are given.
+            Whether the caller chose chunks or their order.
         servers
-            How many I/O servers there are, if not those of the pool.
+            Number of I/O servers, if it is not that of the pool.
 
         Raises
         ------
         InvalidError
-            If the schema does not fit the array, or is one thing too many.
+            If the schema does not fit the array, or conflicts with another argument.
         """
         if self.disk_schema is None:
             if self.memory_schema is not None or self.mesh is not None:
@@ -263,7 +263,7 @@ def array_metadata(
     *,
     growing: bool = False,
 ) -> Metadata:
-    """Check the arguments of `create_array` that say how an array lies on disk."""
+    """Check the layout arguments of `create_array`, and return the metadata."""
     if order not in ("C", "F"):
         raise InvalidError(f"order must be 'C' or 'F', have {order!r}")
     kind = check_dtype(dtype)
@@ -312,9 +312,9 @@ def _default_chunks(
 
 
 def make_array(where: Place, metadata: Metadata, *, if_exists: IfExists, reserve: bool) -> None:
-    """Make the files, ``zarr.json`` last: there is no array until all of it is there.
+    """Create the files, and ``zarr.json`` last, so that the array exists only when it is complete.
 
-    The first one tells whose the directory is: see `is_half_made`.
+    The first file identifies the directory as outcore's: see `is_half_made`.
     """
     grid = metadata.grid()
     _make_room(where, if_exists)
@@ -329,17 +329,17 @@ def make_array(where: Place, metadata: Metadata, *, if_exists: IfExists, reserve
 
 
 def _make_room(where: Place, if_exists: IfExists) -> None:
-    """Remove what may be replaced, refuse what may not."""
+    """Remove an array that may be replaced, and refuse any other."""
     if refuse_there(where, if_exists):
         remove_array(where)
 
 
 def refuse_there(where: Place, if_exists: IfExists) -> bool:
-    """Refuse what is there and may not be replaced; tell whether there is something to remove."""
+    """Refuse an existing object that may not be replaced; return whether there is one to remove."""
     if not where.volume.exists(where.name):
         return False
     is_known = where.exists() or is_half_made(where)
-    # A process that dies while it writes the first file leaves the beginning of that.
+    # A process that dies during its first write leaves a temporary file only.
     blank = (
         not is_known
         and where.path.is_dir()
@@ -349,7 +349,7 @@ def refuse_there(where: Place, if_exists: IfExists) -> bool:
         )
     )
     if if_exists == "open" and is_known:
-        # The caller opens whole arrays.
+        # The caller has already opened a whole array.
         blank = not where.exists()
         if not blank:
             why = read_metadata(where).why
@@ -370,13 +370,13 @@ def refuse_there(where: Place, if_exists: IfExists) -> bool:
 
 
 def remove_array(where: Place) -> None:
-    """Remove a directory, ``zarr.json`` last: a process that dies here leaves something known.
+    """Remove a directory, ``zarr.json`` last, so that a crash leaves something recognisable.
 
-    In a pool a directory is gone at once, with all that is in it.
+    In a pool the whole directory is removed at once.
     """
     if not isinstance(where.path, PoolPath):
         names = [name for name, _, _ in where.volume.list(where.name)]
-        # Who finds the record of a stopped call would go on with shard files that are gone.
+        # Remove the records first: a call that finds one would resume with missing shard files.
         for name in sorted(names, key=lambda name: name not in RECORDS):
             if name != "zarr.json":
                 where.volume.remove(where.inside(name))
@@ -384,7 +384,7 @@ def remove_array(where: Place) -> None:
 
 
 def _is_array(where: Place) -> bool:
-    """Whether there is an array of outcore's own layout, in whatever state it is."""
+    """Whether there is an array of outcore's own layout, in any state."""
     with contextlib.suppress(OutcoreError):
         read_metadata(where)
         return True
@@ -392,7 +392,7 @@ def _is_array(where: Place) -> bool:
 
 
 def _check_group(where: Place, attributes: dict[str, Any] | None) -> None:
-    """Refuse what is no group, or one with other attributes."""
+    """Refuse a path that is not a group, or a group with other attributes."""
     try:
         document = json.loads(where.volume.read_small(where.inside("zarr.json")))
         is_group, have = document["node_type"] == "group", document.get("attributes") or {}
@@ -410,20 +410,20 @@ def _check_group(where: Place, attributes: dict[str, Any] | None) -> None:
 def create_group(
     path: PathLike, *, attributes: dict[str, Any] | None = None, if_exists: IfExists = "error"
 ) -> AnyPath:
-    """Make a Zarr group, a directory for arrays that belong together.
+    """Create a Zarr group, a directory for arrays that belong together.
 
     ``xarray.open_zarr(path, consolidated=False)`` opens a group whose arrays have ``dims=``.
 
     Parameters
     ----------
     path
-        Directory of the group, also in a pool; directories above it are made.
+        Directory of the group, also in a pool; the call also makes the directories above it.
     attributes
-        The user's attributes, stored in ``zarr.json``; as of `create_array`.
+        The user's attributes, stored in ``zarr.json``; as for `create_array`.
     if_exists
-        ``"open"`` accepts a group that is there, with `attributes` if these are given.
-        ``"overwrite"`` writes its ``zarr.json`` anew, and touches nothing else in it; it removes an
-        array that is there.
+        ``"open"`` accepts an existing group, with the same `attributes` if these are given.
+        ``"overwrite"`` rewrites its ``zarr.json``, and changes nothing else in it; it removes an
+        existing array.
 
     Returns
     -------
@@ -433,11 +433,11 @@ def create_group(
     Raises
     ------
     ExistsError
-        If there is something at `path`.
+        If `path` exists.
     InvalidError
         If JSON would change the attributes.
     BusyError
-        If another call makes an array, or factors, at `path`.
+        If another call is making an array, or factoring, at `path`.
     """
     document = group_json(plain_attributes(attributes))
     where = place(path)
