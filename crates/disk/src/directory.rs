@@ -1,4 +1,4 @@
-//! A directory tree as a namespace: names checked, small files read, replaced and appended to durably.
+//! A directory tree as a namespace: it checks names, and reads, replaces and appends small files durably.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::Write;
@@ -11,7 +11,7 @@ use outcore_core::{Entry, Error, Result};
 use crate::freeing::{Freeing, LEAST_BYTES, Then};
 use crate::system::{check_kind, describe, free_bytes, total_bytes};
 
-/// Large files of a directory whose room is given back in the background.
+/// Large files of one removal whose space is freed in the background, at most.
 const MOST_LARGE: usize = 16;
 
 /// Permission bits of other users.
@@ -24,7 +24,7 @@ const PRIVATE_DIRECTORY: u32 = 0o700;
 #[derive(Clone)]
 pub struct Directory {
     root: PathBuf,
-    /// Whether other users are kept out of the files and directories that are made.
+    /// Whether new files and directories are closed to other users.
     is_private: bool,
     freeing: Arc<Freeing>,
 }
@@ -46,9 +46,9 @@ impl Directory {
         Ok(Self { root, is_private: false, freeing: Freeing::shared(status.dev()) })
     }
 
-    /// The tree below `root`, which only its owner may use: files get mode 0600 and directories 0700, whatever the umask
-    /// of the process grants. Files and directories that are there by one of `names`, and all below, get these modes now. A disk
-    /// that refuses to change a mode is used as it is.
+    /// The tree below `root`, which only its owner may use: files get mode 0600 and directories 0700, independent
+    /// of the process's umask. Existing files and directories with one of `names`, and everything below them, get
+    /// these modes now. If the disk refuses to change a mode, it stays as it is.
     pub fn private(root: impl Into<PathBuf>, names: &[&str]) -> Result<Self> {
         let directory = Self::new(root)?;
         for name in names {
@@ -57,7 +57,7 @@ impl Directory {
         Ok(Self { is_private: true, ..directory })
     }
 
-    /// How a file is made here.
+    /// The options to create a file here.
     pub(crate) fn making(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
         if self.is_private {
@@ -83,7 +83,7 @@ impl Directory {
         Ok(self.root.join(path))
     }
 
-    /// The full path of a file to be made: the directories above it are made.
+    /// The full path of a file to create. Creates missing directories above it.
     pub(crate) fn resolve_new(&self, path: &str) -> Result<PathBuf> {
         let full = self.resolve(path)?;
         if let Some(above) = full.parent() {
@@ -93,7 +93,7 @@ impl Directory {
                 builder.mode(PRIVATE_DIRECTORY);
             }
             builder.recursive(true).create(above).map_err(|e| describe("make the directory", above, &e))?;
-            // A file is only as durable as every name on the way to it.
+            // A file is only as durable as every directory entry on its path.
             for directory in fresh {
                 self.sync_above(directory)?;
             }
@@ -101,13 +101,13 @@ impl Directory {
         Ok(full)
     }
 
-    /// The whole of a small file.
+    /// The whole content of a small file.
     pub fn read_small(&self, path: &str) -> Result<Vec<u8>> {
         let full = self.resolve(path)?;
         check_kind(&full).and_then(|()| fs::read(&full)).map_err(|e| describe("read", &full, &e))
     }
 
-    /// Replaces a small file by writing anew, syncing, and renaming.
+    /// Replaces a small file: writes a new one, syncs it, and renames it.
     pub fn replace_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
         self.freeing.with_room(|| self.replace_once(path, bytes))
     }
@@ -130,7 +130,7 @@ impl Directory {
         self.sync_above(&full)
     }
 
-    /// Appends to a small file, made if it is not there, and syncs it.
+    /// Appends to a small file, creating it if necessary, and syncs it.
     pub fn append_small(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let full = self.resolve_new(path)?;
         let is_new = !full.exists();
@@ -152,7 +152,7 @@ impl Directory {
                 let item = item?;
                 let status = match item.metadata() {
                     Ok(status) => status,
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue, // gone meanwhile
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue, // removed meanwhile
                     Err(error) => return Err(error),
                 };
                 entries.push(Entry {
@@ -186,19 +186,19 @@ impl Directory {
         }
     }
 
-    /// Removes a file, or a directory with all it holds.
+    /// Removes a file, or a directory with everything below it.
     pub fn remove(&self, path: &str) -> Result<()> {
         self.remove_all(path, |_, _| {})
     }
 
-    /// Removes a file, or a directory with all it holds; the room of large files is given back in the background, once
-    /// nobody has them open.
+    /// Removes a file, or a directory with everything below it. The space of large files is freed in the
+    /// background, once nobody has them open.
     pub fn remove_soon(&self, path: &str) -> Result<()> {
         self.remove_and(path, Then::Close)
     }
 
-    /// Removes a file that nobody uses, or a directory with all it holds; the room of large files is given back in the
-    /// background, in steps.
+    /// Removes a file that nobody uses, or a directory with everything below it. The space of large files is freed
+    /// in the background, in steps.
     pub(crate) fn remove_unused(&self, path: &str) -> Result<()> {
         self.remove_and(path, Then::Shorten)
     }
@@ -206,7 +206,7 @@ impl Directory {
     fn remove_and(&self, path: &str, then: Then) -> Result<()> {
         let mut large = Vec::new();
         self.remove_all(path, |full, status| find_large(full, status, &mut large))?;
-        // Not before they are gone for good: after a crash there is all of a file, or nothing.
+        // Freeing starts only after the removal is durable, so that after a crash a file is complete or gone.
         large.into_iter().for_each(|file| self.freeing.give_back(file, then));
         Ok(())
     }
@@ -221,7 +221,7 @@ impl Directory {
         self.sync_above(&full)
     }
 
-    /// What is given back in the background.
+    /// The files of this disk whose space is being freed.
     pub(crate) fn freeing(&self) -> &Arc<Freeing> {
         &self.freeing
     }
@@ -234,22 +234,23 @@ impl Directory {
         self.sync_above(&new)
     }
 
-    /// Nanoseconds since 1970 at which a file was last written to; modulo 2^64, by clocks that say other times.
+    /// Time of a file's last write, in nanoseconds since 1970. Times outside the range wrap modulo 2^64.
     pub fn modified_ns(&self, path: &str) -> Result<u64> {
         let full = self.resolve(path)?;
         let status = fs::metadata(&full).map_err(|e| describe("look at", &full, &e))?;
         Ok((status.mtime() as u64).wrapping_mul(1_000_000_000).wrapping_add(status.mtime_nsec() as u64))
     }
 
-    /// Makes the content of a file and its times durable.
+    /// Makes the content and the times of a file durable.
     pub fn settle(&self, path: &str) -> Result<()> {
         let full = self.resolve(path)?;
         File::open(&full).and_then(|file| file.sync_all()).map_err(|e| describe("sync", &full, &e))
     }
 
-    /// Bytes that can still be written: who finds no room waits for what is given back in the background.
+    /// Bytes that can still be written. They include the space being freed in the background: a write that finds
+    /// the disk full waits for that.
     pub fn free_bytes(&self) -> Result<u64> {
-        // Counted first: what is given back meanwhile is not missed.
+        // Read first, so that bytes freed in between are not missed.
         let soon = self.freeing.bytes();
         free_bytes(&self.root).map(|now| now.saturating_add(soon))
     }
@@ -267,8 +268,9 @@ impl Directory {
     }
 }
 
-/// Takes the rights of other users to a file, or to a directory with all below it. A directory is closed after its
-/// entries, so that the next call finds it open if this one was stopped. Links are left alone, but for `path` itself.
+/// Removes the rights of other users to a file, or to a directory and everything below it. The directory comes
+/// after its entries, so an interrupted call leaves it open and the next call repeats the work. Links are left
+/// unchanged, except for `path` itself.
 fn keep_others_out(path: &Path) {
     let Ok(status) = fs::metadata(path) else { return };
     if status.mode() & OTHERS == 0 {
@@ -283,8 +285,8 @@ fn keep_others_out(path: &Path) {
     let _ = fs::set_permissions(path, Permissions::from_mode(mode));
 }
 
-/// Opens large files: this one, or those in this directory. What cannot be opened, or is more than are worth it, gives
-/// back its room as it is removed.
+/// Opens large files for freeing: this one, or those below this directory. A file that cannot be opened, or
+/// exceeds the limit, is freed by its removal.
 fn find_large(path: &Path, status: &Metadata, found: &mut Vec<File>) {
     if status.is_dir() {
         for entry in fs::read_dir(path).into_iter().flatten().flatten() {

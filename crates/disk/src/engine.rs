@@ -1,4 +1,4 @@
-//! A few threads per disk that do blocking transfers for everybody.
+//! A few threads per disk that perform blocking transfers.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -11,21 +11,22 @@ use outcore_memory::Region;
 use crate::short_reads::{MOST_READS, ShortReads};
 use crate::system::MonotonicClock;
 
-/// Requests that one disk works on at once. More do not help a modern disk at transfers of megabytes, and each
-/// costs the solver a little of its cores.
+/// Concurrent requests of one disk. More do not speed up a modern disk at transfers of megabytes, and each takes
+/// some processor time from the solver.
 pub const DEFAULT_THREADS: usize = 4;
 
 /// A blocking transfer.
 pub(crate) trait Job: Send {
-    /// Does it.
+    /// Performs the transfer.
     fn run(self: Box<Self>);
 
-    /// What it reads, if it is a short direct read: file, memory, and offset.
+    /// File, memory and offset, if this is a short direct read.
     fn short_read(&self) -> Option<(&File, &Region, u64)> {
         None
     }
 
-    /// Notes that so many bytes of a short read were moved, begun at this time. No other job is told.
+    /// Completes a short read that moved `bytes` bytes and began at `started_ns`. The engine calls this only for
+    /// short reads.
     fn moved(self: Box<Self>, bytes: usize, started_ns: u64) {
         let _ = (bytes, started_ns);
     }
@@ -50,13 +51,13 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next job, with the short reads that follow it if it is one; nothing at the end.
+    /// The next job, together with the short reads that follow it if it is one. Empty at the end.
     fn next(&self) -> Vec<Box<dyn Job>> {
         let mut state = self.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 let mut jobs = vec![job];
-                // Each thread takes its share of what waits.
+                // One thread does not take more than its share of the queue.
                 let most = (state.jobs.len() / 2).min(MOST_READS - 1);
                 if jobs[0].short_read().is_some() {
                     while jobs.len() <= most && state.jobs.front().is_some_and(|j| j.short_read().is_some()) {
@@ -92,8 +93,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The threads of the disk with this device number: all users of a disk share them, so that its queue depth is
-    /// bounded whatever they do.
+    /// The threads of the disk with this device number. All users of a disk share them, which bounds its queue
+    /// depth.
     pub(crate) fn shared(device: u64, threads: usize) -> std::io::Result<Arc<Self>> {
         type Registry = HashMap<(u32, u64, usize), Weak<Engine>>;
         static ENGINES: Mutex<Option<Registry>> = Mutex::new(None);
@@ -108,7 +109,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Whether this is the process the threads run in; they do not survive a fork.
+    /// Whether this is the process of the threads: they do not survive a fork.
     pub(crate) fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
@@ -149,7 +150,7 @@ fn work(queue: &Queue) {
     }
 }
 
-/// Does short reads by one call, if there is a context for it.
+/// Performs short reads by one system call, if there is a context for it.
 fn read_together(context: Option<&ShortReads>, jobs: Vec<Box<dyn Job>>) {
     let started_ns = MonotonicClock.now_ns();
     let moved = context.map_or_else(Vec::new, |context| {

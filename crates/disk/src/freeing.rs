@@ -1,5 +1,5 @@
-//! The room of large files that were removed, given back in the background. That takes as long as a disk takes to discard
-//! blocks, and what is made durable meanwhile waits for it; so it is done in small steps, with pauses.
+//! Freeing the space of large removed files in the background. Freeing takes as long as the disk needs to discard
+//! blocks, and concurrent syncs wait for it. It therefore happens in small steps, with pauses.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -11,49 +11,49 @@ use std::time::{Duration, Instant};
 
 use outcore_core::{ErrorKind, Result};
 
-/// Less is given back at once.
+/// Smaller files are freed immediately.
 pub(crate) const LEAST_BYTES: u64 = 8 << 20;
-/// Bytes of a step.
+/// Bytes freed in one step.
 const STEP_BYTES: u64 = 4 << 20;
-/// A pause is so many times as long as the step before it, but not longer than this.
+/// A pause lasts this many times as long as the step before it, up to the limit below.
 const PAUSE: u32 = 3;
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Files that wait. Who has another waits until there are fewer.
+/// Queued files, at most. A caller with another one waits.
 const MOST_FILES: usize = 64;
 
-/// How the room of a file is given back.
+/// How to free the space of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// In small steps; nobody uses it.
+    /// Truncate it in small steps. Nobody uses the file.
     Shorten,
-    /// By closing it: who has it open keeps all of it until then.
+    /// Close it. Another process that has it open keeps all of it until then.
     Close,
 }
 
 #[derive(Default)]
 struct State {
-    /// Each with its bytes when it came: others who have it open may change that.
+    /// Each file with its size in bytes when it was queued; other users of the file may change that.
     waiting: VecDeque<(File, Then, u64)>,
-    /// Of these, and the one that the thread is at: how many there are, and bytes still to be given back.
+    /// Number of queued files and their bytes to be freed, including the current file.
     files: usize,
     bytes: u64,
     came: u64,
     has_thread: bool,
-    /// Who waits for the room: there are no pauses.
+    /// Callers that wait for free space. While there are any, the thread makes no pauses.
     in_a_hurry: usize,
 }
 
-/// What is given back on one disk.
+/// The queue of files to be freed on one disk.
 pub(crate) struct Freeing {
     state: Mutex<State>,
     changed: Condvar,
-    /// Of the files that came, so many are done.
+    /// Number of files done.
     done: AtomicU64,
     process: u32,
 }
 
 impl Freeing {
-    /// That of the disk with this device number, which all of its users in this process share.
+    /// The queue of the disk with this device number. All its users in this process share it.
     pub(crate) fn shared(device: u64) -> Arc<Self> {
         type Registry = HashMap<(u32, u64), Weak<Freeing>>;
         static ALL: Mutex<Option<Registry>> = Mutex::new(None);
@@ -81,10 +81,10 @@ impl Freeing {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back the room of a file that is open for writing, and was removed, durably.
+    /// Frees the space of a durably removed file that is open for writing.
     pub(crate) fn give_back(self: &Arc<Self>, file: File, then: Then) {
         let Ok(status) = file.metadata() else { return };
-        // It may have another name, which somebody gave it.
+        // The file may have another hard link.
         if status.nlink() > 0 || !self.is_ours() {
             return;
         }
@@ -99,7 +99,7 @@ impl Freeing {
             let freeing = self.clone();
             let spawned = thread::Builder::new().name("outcore-freeing".into()).spawn(move || freeing.work());
             if spawned.is_err() {
-                // Closing it gives back its room.
+                // Closing the file frees its space.
                 return;
             }
             state.has_thread = true;
@@ -128,8 +128,7 @@ impl Freeing {
         let look = || file.metadata().map_or((0, 0), |status| (status.len(), status.blocks() * 512));
         let (mut length, mut left) = (look().0, bytes);
         if then == Then::Close {
-            // Closing cannot be done in steps. So it is done a little later: what is made durable right after the
-            // removal does not wait for it.
+            // Closing cannot be done in steps. A delay lets syncs finish that directly follow the removal.
             self.pause(self.state(), LONGEST_PAUSE);
         }
         while then == Then::Shorten && length > 0 {
@@ -144,23 +143,23 @@ impl Freeing {
             left = now;
             self.pause(state, (PAUSE * began.elapsed()).min(LONGEST_PAUSE));
         }
-        // What is left goes with the last who has the file open.
+        // The rest is freed when the last user closes the file.
         drop(file);
         self.state().bytes -= left;
     }
 
-    /// Waits, unless somebody is in a hurry.
+    /// Waits, unless callers wait for free space.
     fn pause(&self, state: MutexGuard<'_, State>, pause: Duration) {
         let waited = self.changed.wait_timeout_while(state, pause, |state| state.in_a_hurry == 0);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Bytes that are still to be given back.
+    /// Bytes still to be freed.
     pub(crate) fn bytes(&self) -> u64 {
         if self.is_ours() { self.state().bytes } else { 0 }
     }
 
-    /// Returns once all room that was to be given back before is; whether there was any.
+    /// Returns once all files queued before this call are freed. The result says whether there were any.
     pub(crate) fn wait(&self) -> bool {
         if !self.is_ours() {
             return false;
@@ -176,7 +175,8 @@ impl Freeing {
         had_some
     }
 
-    /// Does what needs room. Where there is none, once more when all that was to be given back before is.
+    /// Performs work that needs disk space. If the disk is full, waits until the files queued earlier are freed,
+    /// and retries once.
     pub(crate) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         let done = self.done();
         match work() {
@@ -189,7 +189,7 @@ impl Freeing {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Whether this is the process that the thread runs in; it does not survive a fork.
+    /// Whether this is the process of the thread: it does not survive a fork.
     fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
@@ -206,7 +206,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A file with this room; removed, unless it keeps its name.
+    /// A file of this size. It is removed unless it keeps its name.
     fn file(bytes: u64, has_name: bool) -> (tempfile::NamedTempFile, File) {
         let named = tempfile::NamedTempFile::new().unwrap();
         reserve(named.as_file(), bytes).unwrap();
@@ -221,7 +221,7 @@ mod tests {
         named.as_file().metadata().unwrap().len()
     }
 
-    /// Keeps the thread from its work, as if it had some.
+    /// A queue whose thread never runs, as if it were busy.
     fn held() -> Arc<Freeing> {
         let freeing = Arc::new(Freeing::new());
         freeing.state().has_thread = true;
@@ -247,7 +247,7 @@ mod tests {
         assert!(freeing.wait() || freeing.done() == 1);
         assert_eq!((length(&removed), freeing.bytes(), freeing.wait()), (0, 0, false));
         working.join().unwrap();
-        // The thread that ended is begun anew.
+        // A new thread replaces the one that ended.
         let (again, given) = file(STEP_BYTES, false);
         freeing.give_back(given, Then::Shorten);
         freeing.wait();

@@ -1,4 +1,4 @@
-//! The real disk: direct I/O over plain files by a few threads, and the directory the files live in.
+//! The real disk: direct I/O on plain files by a few threads, and the directory that contains the files.
 
 mod directory;
 mod engine;

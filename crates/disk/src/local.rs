@@ -1,4 +1,4 @@
-//! [`Disk`] over plain files: direct where offset, length and memory are aligned, through the page cache elsewhere.
+//! [`Disk`] on plain files: direct I/O where offset, length and memory are aligned, otherwise the page cache.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -23,17 +23,17 @@ use crate::system::{
     MonotonicClock, check_kind, describe, direct_alignment, drop_cached, memory_bytes, reserve, transfer,
 };
 
-/// Above this a transfer through the page cache drops its pages afterwards.
+/// A longer transfer through the page cache drops its pages afterwards.
 const KEEP_CACHED_BYTES: usize = 1 << 20;
 
-/// Runs of this length are read past the page cache where the file would not stay there.
+/// Runs of this length bypass the page cache if the file would not fit into it.
 const LONG_RUN_BYTES: u64 = 64 << 10;
 
 struct OpenFile {
     path: PathBuf,
     buffered: File,
     direct: Option<File>,
-    /// Cleared when the kernel refuses a direct transfer that should have worked.
+    /// Cleared when the kernel refuses an aligned direct transfer.
     direct_works: AtomicBool,
     alignment: Alignment,
     writable: bool,
@@ -42,7 +42,7 @@ struct OpenFile {
     short_writes: ShortWrites,
 }
 
-/// A directory of plain files, served by the threads of the disk it is on.
+/// A directory of plain files, served by the threads of its disk.
 pub struct LocalDisk {
     directory: Directory,
     engine: Arc<Engine>,
@@ -51,7 +51,7 @@ pub struct LocalDisk {
 }
 
 impl LocalDisk {
-    /// The files below `directory`, with `threads` requests in work at once on this disk.
+    /// Serves the files below `directory`, with `threads` concurrent requests on this disk.
     pub fn new(directory: Directory, threads: usize) -> Result<Self> {
         let root = directory.root();
         let device = std::fs::metadata(root).map_err(|e| describe("look at", root, &e))?.dev();
@@ -68,7 +68,7 @@ impl LocalDisk {
             .ok_or_else(|| Error::new(ErrorKind::Closed, "the file was closed; open it again"))
     }
 
-    /// An open file, in the process whose threads can move its bytes.
+    /// An open file, if this is the process whose threads can move its bytes.
     fn usable(&self, file: FileId) -> Result<Arc<OpenFile>> {
         let file = self.file(file)?;
         if self.engine.is_ours() {
@@ -99,7 +99,7 @@ impl LocalDisk {
         if let Some((length, take)) = size {
             let free = self.directory.free_bytes()?;
             let taken = || {
-                // Asked for more than there is, a file system may fill the disk before it refuses.
+                // If a program reserves more than is free, a file system may fill the disk before it refuses.
                 let allocated = buffered.metadata()?.blocks() * 512;
                 if take && length > allocated.saturating_add(free) {
                     return Err(std::io::Error::from_raw_os_error(libc::ENOSPC));
@@ -120,7 +120,7 @@ impl LocalDisk {
                 return Err(error);
             }
         }
-        // A name is made durable here, a length by who syncs the file.
+        // This makes the name durable. The length becomes durable when the caller syncs the file.
         if matches!(mode, OpenMode::Create { .. }) {
             self.directory.sync_above(&full)?;
         }
@@ -149,7 +149,7 @@ impl LocalDisk {
 impl OpenFile {
     fn direct_for(&self, offset: u64, region: &Region) -> Option<&File> {
         let direct = self.direct.as_ref().filter(|_| self.direct_works.load(Ordering::Relaxed))?;
-        // Runs of memory are split between requests at their ends, so each must be whole blocks long too.
+        // Requests split runs of memory at their ends, so each run must also be a multiple of whole blocks.
         let aligned = offset.is_multiple_of(self.alignment.offset_bytes)
             && region.pointers().all(|(start, bytes)| {
                 (start as u64).is_multiple_of(self.alignment.memory_bytes)
@@ -158,7 +158,7 @@ impl OpenFile {
         aligned.then_some(direct)
     }
 
-    /// The file mapped for reading, if that can be.
+    /// The file mapped for reading, if that is possible.
     fn mapping(&self) -> Option<Arc<Mapping>> {
         let mut mapping = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
         if mapping.as_ref().is_none_or(|found| found.is_worn()) {
@@ -172,7 +172,8 @@ impl OpenFile {
         let (Some((block, start)), Some(mapping)) = (memory.in_one_run(), self.mapping()) else {
             return pieces;
         };
-        // What is read again before a file of this size has gone by is in memory by then; else the cache is no use.
+        // A file of at most half the memory stays in the page cache until it is read again. For larger files the
+        // cache is useless.
         let stays_cached = mapping.bytes() <= memory_bytes() / 2;
         let is_long = |piece: &Piece| !stays_cached && piece.run_bytes >= LONG_RUN_BYTES;
         let (mut left, short): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(is_long);
@@ -193,7 +194,8 @@ impl OpenFile {
         pieces.into_iter().filter(is_left).collect()
     }
 
-    /// Writes runs through the page cache, the first bytes of `buffer` to the first of them. Returns how many bytes.
+    /// Writes runs through the page cache, beginning with the first bytes of `buffer`. Returns the number of bytes
+    /// written.
     fn write_cached(&self, runs: &[Run], buffer: &Region) -> Result<usize> {
         if let Some(mapping) = self.mapping() {
             mapping.ask_for_runs(&self.buffered, runs);
@@ -263,7 +265,7 @@ impl OpenFile {
     }
 }
 
-/// A request in the queue.
+/// A queued request.
 struct Transfer {
     file: Arc<OpenFile>,
     request: Request<Region>,
@@ -301,7 +303,7 @@ impl Job for Transfer {
     }
 }
 
-/// Writes what waits among the short writes to a file, until there is nothing.
+/// Writes the pending short writes of a file until none are left.
 struct ShortWriter(Arc<OpenFile>);
 
 impl Job for ShortWriter {
@@ -416,7 +418,7 @@ mod tests {
         region
     }
 
-    /// Several requests at once: how many bytes each moved, and what it has then.
+    /// Performs several requests at once. Returns the number of bytes that each moved, and its buffer's content.
     fn run(disk: &LocalDisk, requests: Vec<Request<Region>>) -> Vec<(Result<usize>, Vec<u8>)> {
         let (sender, receiver) = mpsc::channel();
         let count = requests.len();
@@ -440,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_file_system_without_direct_io_is_read_through_the_page_cache() {
-        // It refuses to open files so, and says nothing of their alignment.
+        // This file system refuses direct I/O, and reports no alignment for it.
         let disk = LocalDisk::new(Directory::new("/proc/sys/kernel").unwrap(), 2).unwrap();
         let file = disk.open("ostype", OpenMode::Read).unwrap();
         let open = disk.file(file).unwrap();
@@ -468,7 +470,7 @@ mod tests {
             if first > 0 {
                 std::fs::write(root.path().join(&name), [&[0; 3][..], &bytes].concat()).unwrap();
             }
-            // As if less were needed than is.
+            // Pretend that less alignment is required than actually is.
             open.alignment = Alignment::NONE;
             let (open, file) = (Arc::new(open), FileId(100 + first));
             disk.files.write().unwrap().insert(file, open.clone());

@@ -37,7 +37,7 @@ impl Names for Directory {
     fn lock(&self, path: &str) -> Result<Box<dyn Any + Send>> {
         let full = self.resolve_new(path)?;
         let opened = self.making().read(true).write(true).create(true).truncate(false).open(&full);
-        // The lock of a directory on a read-only disk is taken as well, if its file is there.
+        // On a read-only disk, an existing lock file can be locked too.
         let opened = opened.or_else(|e| {
             let is_read_only =
                 matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied);

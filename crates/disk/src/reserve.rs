@@ -1,4 +1,4 @@
-//! Room of a disk that is kept in a file.
+//! Reserved disk space, in a file.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,7 +8,7 @@ use outcore_core::{Result, Room};
 
 use crate::system::{describe, free_bytes, reserve, total_bytes};
 
-/// A file that holds room of its disk until others need it. Its content means nothing.
+/// A file that occupies disk space until it is needed. Its content has no meaning.
 #[derive(Debug)]
 pub struct Reserve {
     directory: PathBuf,
@@ -16,7 +16,7 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// Room kept in the file `name` in a directory.
+    /// A reserve in the file `name` of a directory.
     pub fn new(directory: impl Into<PathBuf>, name: &str) -> Self {
         let directory = directory.into();
         Self { path: directory.join(name), directory }
@@ -36,7 +36,7 @@ impl Room for Reserve {
         let kept = File::options().write(true).create(true).truncate(false).mode(0o600).open(&self.path);
         let kept = kept.and_then(|file| reserve(&file, bytes));
         kept.map_err(|error| {
-            // What was taken of it helps nobody.
+            // A partial reserve is useless.
             let _ = fs::remove_file(&self.path);
             describe("take room for", &self.path, &error)
         })

@@ -1,5 +1,5 @@
-//! Many short direct reads by one call to the kernel (Linux AIO, `io_submit(2)`), which costs a third of the processor
-//! time of a call for each, and lets the disk have them all at once.
+//! Many short direct reads by one system call (Linux AIO, `io_submit(2)`). That takes a third of the processor
+//! time of separate calls, and gives the disk all reads at once.
 
 use std::fs::File;
 use std::io;
@@ -11,9 +11,9 @@ use outcore_memory::Region;
 
 use crate::system::vectors;
 
-/// Reads of at most this many bytes are worth it: of longer ones each keeps a disk busy for a while.
+/// Reads of at most this many bytes are combined. Longer ones keep a disk busy individually.
 pub(crate) const SHORT_BYTES: usize = 64 << 10;
-/// Most reads of one call.
+/// Reads of one call, at most.
 pub(crate) const MOST_READS: usize = 128;
 
 const IOCB_CMD_PREADV: u16 = 7;
@@ -46,20 +46,20 @@ struct Event {
     result2: i64,
 }
 
-/// What the kernel keeps for the reads of one thread; it goes when the thread ends.
+/// The kernel's AIO context for the reads of one thread. It is destroyed when the thread ends.
 pub(crate) struct ShortReads(libc::c_ulong);
 
 impl ShortReads {
-    /// `None` where the system does not have it, or has given all of it away.
+    /// Creates a context. Returns `None` if the system does not support it, or has no more contexts.
     pub(crate) fn new() -> Option<Self> {
         let mut context: libc::c_ulong = 0;
-        // SAFETY: `context` outlives the call, and is zero as the call wants it.
+        // SAFETY: `context` outlives the call, and is zero as the call requires.
         let failed = unsafe { libc::syscall(libc::SYS_io_setup, MOST_READS, &raw mut context) };
         (cfg!(target_endian = "little") && failed == 0).then_some(Self(context))
     }
 
-    /// Reads at once what is aligned for direct I/O: how many bytes each got, `None` where it must be tried again in
-    /// the ordinary way, which also knows what to say of an error.
+    /// Performs reads that are aligned for direct I/O. Returns the number of bytes of each, or `None` for reads
+    /// that the caller must repeat one by one, which also reports errors.
     pub(crate) fn read(&self, reads: &[(&File, &Region, u64)]) -> Vec<Option<usize>> {
         let reads = &reads[..reads.len().min(MOST_READS)];
         let memory: Vec<Vec<libc::iovec>> = reads.iter().map(|(_, region, _)| vectors(region)).collect();
@@ -76,8 +76,8 @@ impl ShortReads {
             });
         }
         let mut pointers: Vec<*mut Control> = controls.iter_mut().map(ptr::from_mut).collect();
-        // SAFETY: the controls, and the memory that they name, stay where they are until the kernel has said of each
-        // read that it is done: below, or when the context is destroyed.
+        // SAFETY: the controls and their memory stay in place until the kernel has reported each read as done:
+        // below, or when the context is destroyed.
         let begun = unsafe {
             libc::syscall(libc::SYS_io_submit, self.0, pointers.len() as libc::c_long, pointers.as_mut_ptr())
         };
@@ -86,7 +86,7 @@ impl ShortReads {
         let mut events = [Event::default(); MOST_READS];
         while left > 0 {
             let no_limit = ptr::null_mut::<libc::timespec>();
-            // SAFETY: there is room for as many events as are asked for.
+            // SAFETY: `events` has room for the requested number of events.
             let done = unsafe {
                 libc::syscall(libc::SYS_io_getevents, self.0, left, left, events.as_mut_ptr(), no_limit)
             };
@@ -94,13 +94,13 @@ impl ShortReads {
                 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
                     continue;
                 }
-                // It cannot be said what is done: nothing may use this memory again.
+                // The state of the reads is unknown, so their memory can never be reused safely.
                 std::process::abort();
             };
             for event in &events[..done] {
                 let number = event.data as usize;
                 if let (Some(slot), Some((_, region, _))) = (moved.get_mut(number), reads.get(number)) {
-                    // Less than all is the end of the file, or an error that comes after it.
+                    // A short count means the end of the file, or an error after these bytes.
                     *slot = usize::try_from(event.result).ok().filter(|&bytes| bytes == region.len());
                 }
             }
@@ -112,7 +112,7 @@ impl ShortReads {
 
 impl Drop for ShortReads {
     fn drop(&mut self) {
-        // SAFETY: the context is ours, and no read of it is under way.
+        // SAFETY: the context is ours, and no read of it is pending.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }

@@ -1,7 +1,7 @@
-//! Short runs of a file written one after another by one thread, through the page cache.
+//! Short runs of a file, written in order by one thread through the page cache.
 //!
-//! The system writes to a file for one thread at a time, so more threads only wait for each other. Direct I/O takes
-//! some 50 µs for a run, however short, and the page cache 1 µs.
+//! The system lets one thread at a time write to a file, so additional threads would only wait. A direct write of
+//! a short run takes about 50 µs, a write to the page cache 1 µs.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,24 +11,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outcore_core::{OnDone, Piece, Run};
 use outcore_memory::{Block, Region};
 
-/// Runs that are no further apart are read from the disk together.
+/// Runs that are at most this far apart are read from the disk together.
 pub(crate) const GAP_BYTES: u64 = 128 << 10;
 
-/// Runs of a file, and one buffer with their bytes.
+/// Runs of a file, and a buffer with their bytes.
 pub(crate) struct ShortWrite {
     pub(crate) runs: Vec<Run>,
     pub(crate) buffer: Region,
     pub(crate) done: OnDone<Region>,
 }
 
-/// Writes that wait for their turn at one file.
+/// The pending writes of one file.
 #[derive(Default)]
 pub(crate) struct ShortWrites(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<ShortWrite>,
-    /// A thread takes them until none is left.
+    /// Whether a thread currently processes the queue.
     is_served: bool,
 }
 
@@ -37,14 +37,14 @@ impl ShortWrites {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a write. Whether a thread is needed that takes it.
+    /// Adds a write. Returns whether the caller must start a thread for the queue.
     pub(crate) fn add(&self, write: ShortWrite) -> bool {
         let mut queue = self.queue();
         queue.waiting.push_back(write);
         !std::mem::replace(&mut queue.is_served, true)
     }
 
-    /// The next write for the thread that takes them; after `None` that thread is done.
+    /// The next write for the thread that processes the queue. After `None`, that thread is done.
     pub(crate) fn next(&self) -> Option<ShortWrite> {
         let mut queue = self.queue();
         let next = queue.waiting.pop_front();
@@ -53,8 +53,8 @@ impl ShortWrites {
     }
 }
 
-/// The ranges of a file, each a first byte and an end, that the system needs in memory to write runs: of pages that a
-/// run fills in part it reads the rest. Empty if runs are whole pages.
+/// The ranges of a file (start and end) that the system needs in memory to write runs: it reads the rest of pages
+/// that a run fills only partially. Empty if all runs are whole pages.
 pub(crate) fn needed(runs: &[Run], page_bytes: u64) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     let is_whole = |run: &Run| run.offset.is_multiple_of(page_bytes) && run.length.is_multiple_of(page_bytes);
@@ -71,8 +71,8 @@ pub(crate) fn needed(runs: &[Run], page_bytes: u64) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Writes the runs of a piece from where they are in a block of memory, from whose byte `origin` their places count.
-/// Whether all of them were written.
+/// Writes the runs of a piece directly from a block of memory; their memory offsets count from byte `origin`.
+/// Returns whether all of them were written.
 pub(crate) fn write_piece(file: &File, piece: &Piece, memory: &Block, origin: i64) -> bool {
     let (mut low, mut high) = (origin + piece.memory_offset, origin + piece.memory_offset);
     for stride in &piece.strides {

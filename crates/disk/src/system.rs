@@ -1,4 +1,4 @@
-//! Calls to the operating system, and what its errors mean.
+//! System calls, and the translation of their errors.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -12,17 +12,18 @@ use std::time::Instant;
 use outcore_core::{Alignment, Clock, Error, ErrorKind};
 use outcore_memory::Region;
 
-/// Most runs of memory in one transfer.
+/// Runs of memory in one transfer, at most.
 const MOST_RUNS: usize = 1024;
 
-/// Most runs of memory in one vectored call.
+/// Runs of memory in one vectored call, at most.
 ///
-/// A disk takes some 127 (NVMe) or 254 (virtual disks) of them in one request. A call that has a few more becomes a
-/// large request and a tiny one; on a virtual disk either waits until the queue has room for all the runs of it, which
-/// others take before: of 256 runs, some writes took 100 ms, and all together a third longer than by 128.
+/// A disk takes about 127 (NVMe) or 254 (virtual disks) runs in one request. A call with slightly more becomes a
+/// large request and a tiny one. On a virtual disk each of them waits until the queue has room for all its runs,
+/// and others take that room first. With 256 runs per call, some writes took 100 ms, and all writes together took
+/// a third longer than with 128.
 const MOST_RUNS_AT_ONCE: usize = 128;
 
-/// The machine's monotonic clock; its origin is the first use in this process.
+/// The machine's monotonic clock. Its origin is the first use in this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicClock;
 
@@ -33,12 +34,13 @@ impl Clock for MonotonicClock {
     }
 }
 
-/// The bits that new files and directories of this process do not get. It is read, since to ask the system is to set it,
-/// for other threads too.
+/// The umask of this process. It is read from `/proc`, because the system call would also set it, for other
+/// threads too.
 pub fn umask() -> u32 {
     const USUAL: u32 = 0o022;
     thread_local! {
-        // To open it takes as long as to read it. What a fork inherits is its parent's.
+        // Opening the file takes as long as reading it, so it stays open. After a fork it would still describe the
+        // parent process.
         static STATUS: RefCell<Option<(u32, File)>> = const { RefCell::new(None) };
     }
     let process = std::process::id();
@@ -52,19 +54,19 @@ pub fn umask() -> u32 {
     mask_in(&text[..read.unwrap_or(0)]).unwrap_or(USUAL)
 }
 
-/// What the first lines of a process's status say of its mask.
+/// The umask in the first lines of a process's status.
 fn mask_in(status: &[u8]) -> Option<u32> {
     let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Umask:"))?;
     u32::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 8).ok()
 }
 
-/// Refuses what to open would be to wait for others: a pipe.
+/// Refuses a pipe, since opening it would wait for another process.
 pub(crate) fn check_kind(path: &Path) -> io::Result<()> {
     let is_pipe = path.metadata().is_ok_and(|found| found.file_type().is_fifo());
     if is_pipe { Err(io::Error::other("it is a pipe, and no file")) } else { Ok(()) }
 }
 
-/// An operating system error as one of ours.
+/// Translates an error of the operating system.
 pub(crate) fn describe(doing: &str, path: &Path, error: &io::Error) -> Error {
     let (kind, fix) = match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => {
@@ -84,25 +86,25 @@ pub(crate) fn describe(doing: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("cannot {doing} {}: {error}; {fix}", path.display()))
 }
 
-/// Most bytes of a file that this process may write to; `None`: as many as the file system takes.
+/// Maximum length in bytes of a file that this process may write; `None` if only the file system limits it.
 fn most_file_bytes() -> Option<u64> {
     limit_of(libc::RLIMIT_FSIZE)
 }
 
-/// Most files, sockets among them, that this process may have open at once.
+/// Maximum number of open files, including sockets, of this process.
 pub fn most_open_files() -> usize {
     limit_of(libc::RLIMIT_NOFILE).map_or(usize::MAX, |most| most as usize)
 }
 
-/// A limit of this process; `None` if there is none.
+/// A resource limit of this process; `None` if it is unlimited.
 fn limit_of(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the call writes to `limit` alone, which is as the system has it.
+    // SAFETY: the call writes only to `limit`, which has the layout that it expects.
     let failed = unsafe { libc::getrlimit(resource, &raw mut limit) };
     (failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// The error for a file that would be longer than the process, or its file system, may have one.
+/// The error for a file that would exceed the limit of the process or of its file system.
 fn too_large(doing: &str, path: &Path, error: &io::Error, most_bytes: Option<u64>) -> Error {
     let why = most_bytes.map_or_else(
         || "its file system has no files that long; choose another file system".to_owned(),
@@ -111,9 +113,11 @@ fn too_large(doing: &str, path: &Path, error: &io::Error, most_bytes: Option<u64
     Error::new(ErrorKind::Io, format!("cannot {doing} {}: {error}; {why}", path.display()))
 }
 
-/// Alignment for direct I/O, as `statx` reports it; `None` where the file system does not do direct I/O on this file.
+/// Alignment for direct I/O, as `statx` reports it; `None` if the file system does not support direct I/O on this
+/// file.
 ///
-/// Linux before 6.1 does not say: then offsets of 4096 will do, and memory as the blocks of the disk.
+/// Linux before 6.1 does not report it. Then offsets that are multiples of 4096, and memory aligned to the disk's
+/// logical blocks, suffice.
 pub(crate) fn direct_alignment(file: &File) -> Option<Alignment> {
     // SAFETY: `statx` is a plain C struct for which all zeros is a valid value.
     let mut status: libc::statx = unsafe { std::mem::zeroed() };
@@ -134,23 +138,24 @@ pub(crate) fn direct_alignment(file: &File) -> Option<Alignment> {
     }
 }
 
-/// Bytes of the least block of the disk with that number; `None` if it is not one disk, or a large block.
+/// Size of the logical blocks of a disk, in bytes; `None` if the device is not a single disk, or the blocks are
+/// larger than 4096 bytes.
 fn logical_block_bytes(device: u64) -> Option<u64> {
     let of = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
-    // A partition has its disk above it.
+    // For a partition, the directory above describes its disk.
     let found = ["queue", "../queue"].iter().find_map(|queue| {
         std::fs::read_to_string(format!("{of}/{queue}/logical_block_size")).ok()?.trim().parse().ok()
     });
     found.filter(|bytes: &u64| bytes.is_power_of_two() && (512..=4096).contains(bytes))
 }
 
-/// The runs of memory of a region as system calls take them: the first of many.
+/// The first runs of memory of a region, in the form that system calls take.
 pub(crate) fn vectors(region: &Region) -> Vec<libc::iovec> {
     let runs = region.pointers().take(MOST_RUNS);
     runs.map(|(start, bytes)| libc::iovec { iov_base: start.cast(), iov_len: bytes }).collect()
 }
 
-/// Reads or writes a region, by as many calls as its runs of memory take; may move fewer bytes than it has.
+/// Reads or writes a region, with several calls if it has many runs. May transfer fewer bytes than requested.
 pub(crate) fn transfer(file: &File, region: &Region, offset: u64, write: bool) -> io::Result<usize> {
     transfer_runs(file, &vectors(region), offset, write)
 }
@@ -158,13 +163,13 @@ pub(crate) fn transfer(file: &File, region: &Region, offset: u64, write: bool) -
 fn transfer_runs(file: &File, runs: &[libc::iovec], offset: u64, write: bool) -> io::Result<usize> {
     let calls = runs.len().div_ceil(MOST_RUNS_AT_ONCE).max(1);
     let mut moved = 0;
-    // As many in each: a few that are left over would cost as much as many.
+    // Calls of equal size: a call with a few remaining runs would cost as much as a full one.
     for part in runs.chunks(runs.len().div_ceil(calls).max(1)) {
         let bytes: usize = part.iter().map(|run| run.iov_len).sum();
         match transfer_once(file, part, offset + moved as u64, write) {
             Ok(some) if some == bytes => moved += bytes,
             Ok(some) => return Ok(moved + some),
-            // Whoever asks for the rest is told.
+            // A later call for the rest reports the error.
             Err(_) if moved > 0 => break,
             Err(error) => return Err(error),
         }
@@ -172,13 +177,13 @@ fn transfer_runs(file: &File, runs: &[libc::iovec], offset: u64, write: bool) ->
     Ok(moved)
 }
 
-/// One `preadv` or `pwritev`.
+/// Performs one `preadv` or `pwritev`.
 fn transfer_once(file: &File, runs: &[libc::iovec], offset: u64, write: bool) -> io::Result<usize> {
     let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     loop {
         let call = if write { libc::pwritev } else { libc::preadv };
-        // SAFETY: each run lies in the block of a region (checked when the region was made), which the caller keeps
-        // alive during the call.
+        // SAFETY: each run lies in the block of a region (checked when the region was created), which the caller
+        // keeps alive during the call.
         let moved = unsafe { call(file.as_raw_fd(), runs.as_ptr(), runs.len() as i32, offset) };
         if moved >= 0 {
             return Ok(moved as usize);
@@ -190,10 +195,10 @@ fn transfer_once(file: &File, runs: &[libc::iovec], offset: u64, write: bool) ->
     }
 }
 
-/// Takes room for `bytes` bytes of `file` from the disk. File systems that cannot are left as they are.
+/// Reserves disk space for `bytes` bytes of `file`. File systems without support for that reserve nothing.
 pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     if bytes == 0 {
-        return Ok(()); // which the system call refuses
+        return Ok(()); // the system call refuses 0 bytes
     }
     // SAFETY: a plain system call on an open descriptor.
     let failed = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as i64) };
@@ -204,15 +209,15 @@ pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     Err(error)
 }
 
-/// Tells the kernel that the pages of a range will not be read again, so that they do not push out others.
+/// Drops the pages of a range from the page cache, since they will not be read again and would displace others.
 pub(crate) fn drop_cached(file: &File, offset: u64, bytes: u64) {
     // SAFETY: advice on an open descriptor; its failure is harmless.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), offset as i64, bytes as i64, libc::POSIX_FADV_DONTNEED) };
 }
 
-/// Bytes of the machine's memory.
+/// Size of the machine's memory in bytes.
 pub(crate) fn memory_bytes() -> u64 {
-    // SAFETY: plain questions to the system.
+    // SAFETY: `sysconf` only returns numbers.
     let [pages, page] = unsafe { [libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)] };
     u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0)
 }
@@ -222,7 +227,7 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64, Error> {
     file_system(path).map(|status| status.f_bavail * status.f_frsize)
 }
 
-/// Bytes of the whole file system of `path`.
+/// Size in bytes of the file system that contains `path`.
 pub(crate) fn total_bytes(path: &Path) -> Result<u64, Error> {
     file_system(path).map(|status| status.f_blocks * status.f_frsize)
 }
@@ -250,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// So many runs of 3 bytes with gaps between them.
+    /// A region of this many runs of 3 bytes, with gaps between them.
     fn scattered(runs: usize) -> Region {
         let block = Arc::new(Arena::new(1 << 20).allocate(5 * runs).unwrap());
         Region::new(block, (0..runs).map(|i| Segment { offset: 5 * i, bytes: 3 }).collect()).unwrap()
@@ -260,7 +265,7 @@ mod tests {
     fn memory_for_direct_transfers_is_aligned_as_blocks_of_the_disk() {
         let named = tempfile::NamedTempFile::new().unwrap();
         let Some(block) = logical_block_bytes(named.as_file().metadata().unwrap().dev()) else {
-            return; // not on one disk
+            return; // not a single disk
         };
         named.as_file().write_all_at(&[7; 8192], 0).unwrap();
         let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(named.path()).unwrap();
@@ -286,7 +291,7 @@ mod tests {
             taken.copy_out(0, &mut found);
             assert!(found == bytes, "{runs}");
 
-            // The file ends in the middle of them, and where a call's share does.
+            // The file ends in the middle of the runs, and exactly at the end of one call.
             for left in [bytes.len() / 2 + 1, bytes.len().min(3 * MOST_RUNS_AT_ONCE), 0] {
                 file.set_len(11 + left as u64).unwrap();
                 assert_eq!(transfer(&file, &taken, 11, false).unwrap(), left);
@@ -298,7 +303,7 @@ mod tests {
     fn a_call_that_fails_after_others_leaves_its_bytes_to_the_next_try() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let file = File::options().write(true).open(&path).unwrap();
-        // All runs are in this process's memory but the last.
+        // All runs except the last are valid memory of this process.
         let region = scattered(2 * MOST_RUNS_AT_ONCE);
         let mut given = vectors(&region);
         given.last_mut().unwrap().iov_base = std::ptr::null_mut();

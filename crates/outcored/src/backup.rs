@@ -1,4 +1,4 @@
-//! Copies of a pool's metadata: made while the pool is in use, and put in its place again when it is not.
+//! Backup of a pool's metadata while the pool is in use, and restoration while it is not.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -12,9 +12,9 @@ use outcore_server::store::SqliteStore;
 
 use crate::metadata::{LOCK, MANAGER, METADATA};
 
-/// Suffix of a copy that is not whole yet.
+/// Suffix of an incomplete copy.
 const PART: &str = ".part";
-/// A replaced store is in a directory of this name and a number, below [`MANAGER`].
+/// Name of the directory below [`MANAGER`] that contains a replaced store, before its number.
 const REPLACED: &str = "replaced-";
 
 fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Error {
@@ -28,7 +28,7 @@ fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::new(kind, text)
 }
 
-/// A name with something behind it.
+/// A path with a suffix appended.
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -40,7 +40,7 @@ fn sync_directory(of: &Path) -> Result<()> {
     File::open(above).and_then(|open| open.sync_all()).map_err(|error| failed("sync", above, &error))
 }
 
-/// The store in the directory of a manager.
+/// The store in a manager's directory.
 fn store_in(directory: &Path) -> Result<PathBuf> {
     let store = directory.join(MANAGER).join(METADATA);
     if store.is_file() {
@@ -52,7 +52,7 @@ fn store_in(directory: &Path) -> Result<PathBuf> {
     ))
 }
 
-/// Copies a store to a new file that only its owner reads, and checks the copy; which pool it is of.
+/// Copies a store to a new file that only its owner can read, and checks the copy. Returns the number of its pool.
 fn copy_checked(source: &Path, target: &Path) -> Result<u128> {
     let part = with_suffix(target, PART);
     let copied = (|| {
@@ -78,8 +78,8 @@ fn copy_checked(source: &Path, target: &Path) -> Result<u128> {
     copied
 }
 
-/// Writes a copy of the metadata of the pool whose first directory this is to a new file. The pool may be in use: the copy
-/// has every change that was answered before this is called.
+/// Copies the metadata of a pool, given by its first directory, to a new file. The pool may be in use: the copy
+/// has every change that was answered before this call.
 pub fn backup_metadata(directory: &Path, target: &Path) -> Result<()> {
     let store = store_in(directory)?;
     if target.symlink_metadata().is_ok() {
@@ -91,8 +91,8 @@ pub fn backup_metadata(directory: &Path, target: &Path) -> Result<()> {
     copy_checked(&store, target).map(drop)
 }
 
-/// Replaces the metadata of a pool by a copy, and returns the directory that has the replaced store; `None`: there was no
-/// store. The pool must not run.
+/// Replaces the metadata of a pool by a copy. Returns the directory of the replaced store, or `None` if there was
+/// none. The pool must not be running.
 pub fn restore_metadata(directory: &Path, copy: &Path) -> Result<Option<PathBuf>> {
     let root = Directory::new(directory)?;
     let _lock = root.lock(LOCK)?;
@@ -115,7 +115,8 @@ pub fn restore_metadata(directory: &Path, copy: &Path) -> Result<Option<PathBuf>
     Ok(replaced)
 }
 
-/// Puts a store and its log into a new directory, and returns that. The store keeps its name, too, until a copy takes it.
+/// Moves a store and its log into a new directory, which it returns. The store also keeps its name until the copy
+/// takes it.
 fn set_aside(store: &Path) -> Result<Option<PathBuf>> {
     let above = store.with_file_name("");
     let free = (1..).map(|number| above.join(format!("{REPLACED}{number}"))).find(|path| !path.exists());
@@ -126,7 +127,7 @@ fn set_aside(store: &Path) -> Result<Option<PathBuf>> {
         if log.exists() { fs::rename(&log, with_suffix(&aside.join(METADATA), "-wal")) } else { Ok(()) }
     });
     moved.map_err(|error| failed("move", store, &error))?;
-    // It is of the log that was moved.
+    // This file belongs to the moved log.
     let _ = fs::remove_file(with_suffix(store, "-shm"));
     sync_directory(&aside.join(METADATA))?;
     sync_directory(store)?;

@@ -1,4 +1,4 @@
-//! A pool inside this process: its manager and I/O servers, reached without a wire.
+//! A pool inside this process: its manager and I/O servers, called directly.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -28,7 +28,7 @@ pub struct EmbeddedLink {
 }
 
 struct Parts {
-    // Dropped in this order: the servers stop before the lock of the pool goes.
+    // The fields are dropped in this order: the servers stop before the pool's lock is released.
     servers: HashMap<ServerId, Runner<LocalDisk>>,
     retired: RwLock<HashSet<ServerId>>,
     manager: Mutex<Manager<SqliteStore>>,
@@ -37,9 +37,9 @@ struct Parts {
 }
 
 impl EmbeddedLink {
-    /// Opens the pool in `directories`, or makes a new one, with `threads` requests in work at once on each disk. The
-    /// first directory has the metadata; the order of the others is of no matter. Empty ones become new servers. Those of
-    /// servers that were retired are refused, or with `skips_retired` left alone.
+    /// Opens the pool in `directories`, or creates one, with `threads` concurrent requests on each disk. The first
+    /// directory contains the metadata; the order of the others does not matter. Empty directories become new
+    /// servers. Directories of retired servers are refused or, with `skips_retired`, ignored.
     pub fn open(directories: &[String], threads: usize, skips_retired: bool) -> Result<Self> {
         let directories = distinct(directories)?;
         let (lock, mut manager, key) = open_manager(&directories[0])?;
@@ -47,7 +47,7 @@ impl EmbeddedLink {
         let (known, retired) = servers_of(&mut manager, &user)?;
         let mut servers = HashMap::new();
         let mut assigned = assign(&directories, &known, &mut manager)?;
-        // The first directory is needed all the same.
+        // The first directory is needed even if its server is retired.
         assigned.retain(|(id, path)| !retired.contains(id) || (!skips_retired && *path != directories[0]));
         if let Some((id, path)) = assigned.iter().find(|(id, _)| retired.contains(id)) {
             return Err(Error::new(
@@ -71,18 +71,18 @@ impl EmbeddedLink {
                 server: id,
                 verify: Box::new(key.clone()),
                 scratch: Arc::new(Region::allocate),
-                // What is given in this process is in its memory already.
+                // Callers of this process already share their memory with the server.
                 reads_memory: false,
                 limits: io_server::Limits { spare_bytes, ..io_server::Limits::default() }.within(descriptors),
                 clock: Arc::new(MonotonicClock),
-                // The manager's is that of this machine, too.
+                // The manager uses this machine's time too.
                 manager_time: None,
             };
             let named = |error: Error| Error::new(error.kind, format!("{}: {error}", path.display()));
             let runner = Runner::start(disk, Arc::new(directory.clone()), config).map_err(named)?;
             servers.insert(id, runner);
             manager.report(id, io_server::highest_handle(&directory)?);
-            // Only now: a directory that the pool knows of says whose it is.
+            // Added only now: the directory of a known server has a marker with its number.
             if !known.contains(&id) {
                 manager.add_server(ServerAddress { id, addresses: vec![] })?;
             }
@@ -92,18 +92,18 @@ impl EmbeddedLink {
         Ok(Self { parts: RwLock::new(Some(parts)), process: std::process::id() })
     }
 
-    /// Stops the servers, when what they work on is done, and lets go of the directories.
+    /// Stops the servers once their pending work is done, and releases the directories.
     pub fn close(&self) {
         let parts = self.parts.write().unwrap_or_else(PoisonError::into_inner).take();
         if self.process == std::process::id() {
             drop(parts);
         } else {
-            // Its threads are in another process, which has the locks too.
+            // The threads and the locks belong to another process.
             std::mem::forget(parts);
         }
     }
 
-    /// Calls `with` on what there is while the pool is open.
+    /// Calls `with` on the parts of the pool while it is open.
     fn parts<T>(&self, with: impl FnOnce(&Parts) -> Result<T>) -> Result<T> {
         if self.process != std::process::id() {
             return Err(Error::new(
@@ -146,7 +146,7 @@ impl Link for EmbeddedLink {
     }
 
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
-        // Who runs the servers checks the pool, as with daemons.
+        // Whoever runs the servers may check the pool, as with daemons.
         let is_check = matches!(
             request,
             ManagerRequest::Files { .. }
@@ -190,7 +190,7 @@ impl Link for EmbeddedLink {
     }
 }
 
-/// Retires an I/O server of the pool whose metadata is in a directory, and which nobody has open, or takes that back.
+/// Retires an I/O server, or undoes that. `directory` contains the pool's metadata; the pool must not be open.
 pub fn retire_server(directory: &Path, server: ServerId, undo: bool) -> Result<()> {
     if !directory.join(MANAGER).join(METADATA).is_file() {
         return Err(Error::new(
@@ -207,10 +207,10 @@ pub fn retire_server(directory: &Path, server: ServerId, undo: bool) -> Result<(
     }
 }
 
-/// Held, and touched by nobody.
+/// A lock that is only held.
 type Held = Mutex<Box<dyn Any + Send>>;
 
-/// The manager whose files are in a directory, or a new one.
+/// Opens the manager in a directory, or creates one.
 fn open_manager(directory: &Path) -> Result<(Held, Manager<SqliteStore>, Key)> {
     let root = Directory::private(directory, &[MANAGER])?;
     let lock = Mutex::new(root.lock(LOCK)?);
@@ -219,7 +219,7 @@ fn open_manager(directory: &Path) -> Result<(Held, Manager<SqliteStore>, Key)> {
     Ok((lock, Manager::open(store, key.clone(), manager_config()?)?, key))
 }
 
-/// The directories, made if they are not there, each by one name.
+/// The directories as canonical paths. Missing ones are created; duplicates are refused.
 fn distinct(directories: &[String]) -> Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = Vec::new();
     for given in directories {
@@ -242,7 +242,7 @@ fn distinct(directories: &[String]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The I/O servers in use, and those that were retired.
+/// The active and the retired I/O servers.
 fn servers_of(manager: &mut Manager<SqliteStore>, user: &User) -> Result<(Vec<ServerId>, HashSet<ServerId>)> {
     match manager.handle(now(), user, ManagerRequest::Servers) {
         ManagerReply::Servers { servers, retired, .. } => {
@@ -253,7 +253,7 @@ fn servers_of(manager: &mut Manager<SqliteStore>, user: &User) -> Result<(Vec<Se
     }
 }
 
-/// Which directory is of which server: by what they say themselves, and new servers for those that say nothing.
+/// Assigns a server to each directory: the one in its marker, or a new server if it has none.
 fn assign(
     directories: &[PathBuf],
     known: &[ServerId],
@@ -279,7 +279,7 @@ fn assign(
     let has = |id: &ServerId| servers.iter().any(|(there, _)| there == id);
     let missing: Vec<String> = known.iter().filter(|id| !has(id)).map(|id| id.0.to_string()).collect();
     if !missing.is_empty() {
-        // An empty directory beside others may be the new disk that takes the place of a dead one.
+        // An empty directory beside others may be a new disk that replaces a dead one.
         let retire = fresh.first().map_or(String::new(), |path| {
             format!(
                 ", or if the disk of {0} is dead, and {1} is a new one, use: outcore pool retire {2} {0}",
@@ -301,7 +301,7 @@ fn assign(
     Ok(servers)
 }
 
-/// The server that a directory is of; `None` if it is of none yet.
+/// The server in the marker of a directory; `None` if it has none yet.
 fn marked(path: &Path, pool: u128) -> Result<Option<ServerId>> {
     let named = |error: Error| Error::new(error.kind, format!("{}: {error}", path.display()));
     match Directory::new(path).and_then(|directory| io_server::marked(&directory)).map_err(named)? {

@@ -1,9 +1,9 @@
-//! Metrics as text: version 0.0.4 of Prometheus' exposition format
+//! Metrics in version 0.0.4 of Prometheus' text exposition format
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
 use std::fmt::{Display, Write};
 
-/// What the text is, for HTTP.
+/// The content type for HTTP.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A page of metrics.
@@ -11,13 +11,13 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 pub(crate) struct Page(String);
 
 impl Page {
-    /// Begins a metric of a kind: `counter`, `gauge` or `histogram`.
+    /// Starts a metric of a kind: `counter`, `gauge` or `histogram`.
     pub(crate) fn metric(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// A value of the metric that was begun.
+    /// Adds a value of the current metric.
     pub(crate) fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.0.push_str(name);
         for (i, (label, text)) in labels.iter().enumerate() {
@@ -31,7 +31,7 @@ impl Page {
         let _ = writeln!(self.0, " {value}");
     }
 
-    /// A metric with one value.
+    /// Adds a metric with one value.
     pub(crate) fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.metric(name, kind, help);
         self.value(name, &[], value);

@@ -1,5 +1,5 @@
-//! One page over HTTP/1.1: `GET /metrics`, and nothing else. Each connection has a thread, so that none waits for a client
-//! that says nothing; where there are too many, the oldest is ended.
+//! One page over HTTP/1.1: `GET /metrics`, and nothing else. Each connection has a thread, so that a silent client
+//! delays no other. If there are too many connections, the oldest one is closed.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -13,22 +13,22 @@ use outcore_core::{Error, ErrorKind, Result};
 
 use crate::exposition::CONTENT_TYPE;
 
-/// Most bytes of a request's head.
+/// Bytes of a request's head, at most.
 const MOST_BYTES: usize = 8 << 10;
 
-/// How long one client may take, from its connection to the end of its answer.
+/// Time limit for one client, from its connection to the end of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Most connections at once.
+/// Concurrent connections, at most.
 const MOST_CONNECTIONS: usize = 16;
 
-/// Makes the page.
+/// Generates the page.
 type Page = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// A connection, and the thread that answers it.
 type Served = (Arc<TcpStream>, JoinHandle<()>);
 
-/// Serves the page until it is dropped.
+/// A server of the page, which runs until it is dropped.
 #[derive(Debug)]
 pub struct PageServer {
     address: SocketAddr,
@@ -37,7 +37,7 @@ pub struct PageServer {
 }
 
 impl PageServer {
-    /// Listens at `HOST:PORT`; `page` makes the page anew for each request.
+    /// Listens at `HOST:PORT`. `page` generates the page for each request.
     pub(crate) fn start(address: &str, page: impl Fn() -> String + Send + Sync + 'static) -> Result<Self> {
         let cannot = |error: std::io::Error| {
             let kind = match error.kind() {
@@ -70,7 +70,7 @@ impl PageServer {
                 }
                 match stream.and_then(|stream| begin(stream, page.clone())) {
                     Ok(begun) => served.push_back(begun),
-                    // Out of descriptors, or of threads: some will come back.
+                    // No descriptors or threads are available; some become free later.
                     Err(_) => thread::sleep(Duration::from_millis(200)),
                 }
             }
@@ -80,7 +80,7 @@ impl PageServer {
         Ok(Self { address, is_stopping, thread: Some(thread) })
     }
 
-    /// Where it listens, with the port that was taken.
+    /// The address at which it listens, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -97,7 +97,7 @@ impl Drop for PageServer {
     }
 }
 
-/// Answers a connection on a thread of its own. A client that goes away in the middle gets nothing.
+/// Answers a connection in a separate thread. A client that disconnects early gets no answer.
 fn begin(stream: TcpStream, page: Page) -> std::io::Result<Served> {
     let stream = Arc::new(stream);
     let answered = stream.clone();
@@ -106,7 +106,7 @@ fn begin(stream: TcpStream, page: Page) -> std::io::Result<Served> {
     Ok((stream, thread))
 }
 
-/// Ends a connection, and waits for its thread.
+/// Closes a connection, and waits for its thread.
 fn end((stream, thread): Served) {
     let _ = stream.shutdown(Shutdown::Both);
     let _ = thread.join();
@@ -126,7 +126,7 @@ fn answer(mut stream: &TcpStream, page: &Page) -> std::io::Result<()> {
     stream.set_write_timeout(Some(left(until)?))?;
     stream.write_all((head + &body).as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
-    // What was not read would reset the connection, and the answer might be lost.
+    // Closing with unread bytes would reset the connection, and the client might lose the answer.
     let mut rest = [0; 4096];
     loop {
         stream.set_read_timeout(Some(left(until)?))?;
@@ -167,7 +167,7 @@ fn read_head(mut stream: &TcpStream, until: Instant) -> std::io::Result<Option<S
     Ok(Some(String::from_utf8_lossy(&head).into_owned()))
 }
 
-/// The time that is left; an error if there is none.
+/// The remaining time, or an error if there is none.
 fn left(until: Instant) -> std::io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(left) }

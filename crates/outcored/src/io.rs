@@ -1,4 +1,4 @@
-//! An I/O server that listens: the data files of one directory, and its place in the pool.
+//! An I/O server that listens: the data files of one directory, and its membership in the pool.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use crate::metadata::{file_descriptors, most_connections, spare_bytes};
 use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_io};
 
-/// How long the page of metrics waits for the disk.
+/// Time limit for the disk's status on the page of metrics.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 const OF_DIRECT_MEMORY: &str = "\"on\", or \"off\"";
@@ -36,33 +36,33 @@ const OF_DIRECT_MEMORY: &str = "\"on\", or \"off\"";
 const KNOWN: &str =
     "directory, listen, key_file, manager, server, advertise, threads, memory_bytes, metrics, direct_memory";
 
-/// What an I/O server is told.
+/// Settings of an I/O server.
 #[derive(Clone, Debug)]
 pub struct IoSettings {
-    /// Where its data files are.
+    /// The directory of its data files.
     pub directory: PathBuf,
-    /// Where it listens: each address is another way to it.
+    /// The addresses at which it listens.
     pub listen: Vec<Address>,
-    /// Where clients find it, if not where it listens.
+    /// The addresses for clients, if they differ from `listen`.
     pub advertise: Option<Vec<Address>>,
     /// The pool's key.
     pub key: Key,
-    /// Where the pool's manager listens.
+    /// The addresses of the pool's manager.
     pub manager: Vec<Address>,
-    /// Its number in the pool. Without one, an empty directory gets the next that is free.
+    /// Its number in the pool. Without one, an empty directory gets the next free number.
     pub server: Option<ServerId>,
-    /// Transfers that the disk works on at once.
+    /// Concurrent transfers on the disk.
     pub threads: usize,
-    /// Bytes of payloads that are in memory at once: at least 32 MiB, since clients send up to 8 MiB in one message.
+    /// Bytes of payloads in memory at once: at least 32 MiB, since clients send up to 8 MiB in one message.
     pub memory_bytes: Option<usize>,
-    /// Whether it reads by itself what processes on its machine offer of their memory in collectives.
+    /// Whether the server reads the memory that processes on its machine offer in collectives.
     pub reads_memory: bool,
-    /// `HOST:PORT` at which Prometheus finds its metrics, if anywhere.
+    /// `HOST:PORT` of its metrics for Prometheus, if it serves any.
     pub metrics: Option<String>,
 }
 
 impl IoSettings {
-    /// From a file's settings.
+    /// Reads the settings from a file.
     pub fn from_settings(mut settings: Settings) -> Result<Self> {
         let (directory, listen, key) = common(&mut settings)?;
         let of_manager = "[\"tcp:node1:7171\"]";
@@ -108,9 +108,9 @@ impl IoSettings {
     }
 }
 
-/// An I/O server that listens until this is stopped or dropped.
+/// An I/O server that listens until it is stopped or dropped.
 pub struct IoDaemon {
-    // Dropped in this order: what was asked is answered before the server stops.
+    // The fields are dropped in this order: pending requests are answered before the server stops.
     metrics: Option<PageServer>,
     listening: Listening,
     runner: Arc<Runner<LocalDisk>>,
@@ -120,32 +120,33 @@ pub struct IoDaemon {
 }
 
 impl IoDaemon {
-    /// Where it listens, with the ports that were taken.
+    /// The addresses at which it listens, with the actual ports.
     pub fn addresses(&self) -> &[Address] {
         self.listening.addresses()
     }
 
-    /// Where its metrics are, with the port that was taken.
+    /// The address of its metrics, with the actual port.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(PageServer::address)
     }
 
-    /// Which pool it is of.
+    /// The number of its pool.
     pub fn pool(&self) -> u128 {
         self.pool
     }
 
-    /// Which of its servers it is.
+    /// Its number in the pool.
     pub fn server(&self) -> ServerId {
         self.server
     }
 
-    /// Whether its disk takes writes. On one that was mounted read-only, the server only reads; `true` if it does not say.
+    /// Whether its disk is writable; on a read-only disk, the server only reads. `true` if the server does not
+    /// answer in time.
     pub fn is_writable(&self) -> bool {
         status_of(&self.runner).is_none_or(|status| status.is_writable)
     }
 
-    /// Answers what was asked, makes everything durable, and stops.
+    /// Answers pending requests, makes everything durable, and stops.
     pub fn stop(self) {
         drop(self.metrics);
         self.listening.stop();
@@ -153,7 +154,7 @@ impl IoDaemon {
     }
 }
 
-/// Starts an I/O server in a directory and tells the manager where it listens: an empty directory becomes a new
+/// Starts an I/O server in a directory and reports its addresses to the manager. An empty directory becomes a new
 /// server of the pool.
 pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let credentials = Credentials::Pool { key: settings.key.clone(), user: User::own() };
@@ -198,7 +199,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     Ok(IoDaemon { metrics, listening, runner, pool, server, _joined: joined })
 }
 
-/// Asks the manager what time it is.
+/// Asks the manager for its time.
 fn time_of(manager: Arc<NetLink>) -> ManagerTime {
     Arc::new(move || match manager.manager(ManagerRequest::Time) {
         Ok(ManagerReply::Time { now_s, .. }) => Some(now_s),
@@ -244,7 +245,7 @@ impl Handler for Serving {
     }
 }
 
-/// The status of a server; `None` if it does not say so in time.
+/// The status of a server; `None` if it does not answer in time.
 fn status_of(runner: &Runner<LocalDisk>) -> Option<IoStatus> {
     let (sender, receiver) = channel();
     runner.call(IoRequest::Status, Region::empty(), Box::new(move |answer| drop(sender.send(answer.reply))));
@@ -254,7 +255,7 @@ fn status_of(runner: &Runner<LocalDisk>) -> Option<IoStatus> {
     }
 }
 
-/// What a server says of its disk; nothing if it does not say so in time.
+/// Adds the metrics of the disk to a page, if the server answers in time.
 fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
     let Some(status) = status_of(runner) else { return };
     page.single("outcore_disk_free_bytes", "gauge", "Bytes that can still be written.", status.free_bytes);
@@ -269,10 +270,10 @@ fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
     page.single("outcore_writable", "gauge", help, u8::from(status.is_writable));
 }
 
-/// The number of the server: what the settings say, what the directory says, or the next.
+/// The number of the server: from the settings, from the directory, or the next free one.
 fn which(settings: &IoSettings, directory: &Directory, manager: &NetLink) -> Result<ServerId> {
     let named = |error: Error| Error::new(error.kind, format!("{}: {error}", settings.directory.display()));
-    // Of which pool it is, is checked when it starts.
+    // The runner checks the pool's number when it starts.
     let marked = io_server::marked(directory).map_err(named)?;
     match (settings.server, marked.map(|(_, server)| server)) {
         (Some(told), Some(found)) if told != found => Err(Error::invalid(format!(
@@ -288,7 +289,7 @@ fn which(settings: &IoSettings, directory: &Directory, manager: &NetLink) -> Res
             told.0
         ))),
         (Some(id), _) | (None, Some(id)) => Ok(id),
-        // Taken in one commit: of two that join at once, each gets its own.
+        // The manager assigns it in one commit, so servers that join at once get different numbers.
         (None, None) => match manager.manager(ManagerRequest::NewServer)? {
             ManagerReply::NewServer(id) => Ok(id),
             ManagerReply::Failed(error) => Err(error),
@@ -297,7 +298,7 @@ fn which(settings: &IoSettings, directory: &Directory, manager: &NetLink) -> Res
     }
 }
 
-/// Whether the pool has, or had, a server of this number.
+/// Whether the pool has, or had, a server with this number.
 fn is_known(id: ServerId, manager: &NetLink) -> Result<bool> {
     match manager.manager(ManagerRequest::Servers)? {
         ManagerReply::Servers { servers, retired, .. } => {
@@ -308,7 +309,7 @@ fn is_known(id: ServerId, manager: &NetLink) -> Result<bool> {
     }
 }
 
-/// Where clients are to look for the server.
+/// The addresses at which clients find the server.
 fn advertised(settings: &IoSettings, listening: &[Address]) -> Result<Vec<String>> {
     let addresses = settings.advertise.as_deref().unwrap_or(listening);
     let is_everywhere = |address: &&Address| match address {

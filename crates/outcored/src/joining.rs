@@ -1,5 +1,5 @@
-//! An I/O server joins its pool: it reports its addresses and its highest handle to each run of the manager. Otherwise a
-//! manager whose store is an older copy could give these handles to other files.
+//! An I/O server joins its pool: it reports its addresses and its highest handle to each run of the manager.
+//! Otherwise a manager whose store is an older copy could assign these handles to other files.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -11,22 +11,22 @@ use outcore_disk::Directory;
 use outcore_net::NetLink;
 use outcore_server::io_server::highest_handle;
 
-/// How often the manager is asked which run it is.
+/// Interval at which the server asks the manager for its run number.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A server that is about to join its pool.
 pub(crate) struct Joining {
     pub manager: Arc<NetLink>,
     pub address: ServerAddress,
-    /// Where its data files are.
+    /// The directory of its data files.
     pub directory: Directory,
 }
 
-/// A server that has joined. Dropping it ends the reports to the manager.
+/// A server that has joined. Dropping this value ends the reports to the manager.
 pub(crate) struct Joined(#[expect(dead_code, reason = "its end is heard")] Sender<()>);
 
 impl Joining {
-    /// Tells the manager, and goes on to tell each later run of it.
+    /// Reports to the manager now, and to each later run of it in the background.
     pub fn join(self) -> Result<Joined> {
         let run = self.run()?;
         self.tell()?;
@@ -34,7 +34,7 @@ impl Joining {
         let watch = move || {
             let mut told = run;
             while ends.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
-                // A manager that does not answer is asked again.
+                // If the manager does not answer, the next round asks again.
                 if let Ok(run) = self.run()
                     && run != told
                     && self.tell().is_ok()
@@ -50,7 +50,7 @@ impl Joining {
         Ok(Joined(held))
     }
 
-    /// Which run of the manager answers.
+    /// The number of the manager's current run.
     fn run(&self) -> Result<u64> {
         match self.manager.manager(ManagerRequest::Time)? {
             ManagerReply::Time { run, .. } => Ok(run),

@@ -1,4 +1,4 @@
-//! The daemons of a pool, put together: a manager or an I/O server in a directory, listening.
+//! The daemons of a pool: a manager or an I/O server in a directory, listening.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! The line of requests that wait for the manager: what comes in while the disk works on one commit is done together, in
-//! the next one.
+//! The queue of requests to the manager. Requests that arrive during one commit's wait for the disk are executed
+//! together in the next commit.
 //!
-//! Who brings a request to a manager that does nothing does it itself, since waking another thread would take longer. What
-//! came meanwhile is left to a thread that stands by, so that whoever brought a request can bring the next.
+//! A thread that brings a request to an idle manager executes it itself, because waking another thread would take
+//! longer. A standby thread executes the requests that arrived meanwhile, so that the first thread can bring its
+//! next request.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,41 +17,41 @@ use outcore_net::OnReply;
 use outcore_server::manager::{Asked, Manager, Now};
 use outcore_server::store::{Log, Store};
 
-/// Requests that become durable together.
+/// Requests that become durable together, at most.
 const MOST_AT_ONCE: usize = 256;
 
-/// Requests that wait; who brings more waits with them.
+/// Queued requests, at most. Threads with more requests wait.
 const MOST_WAITING: usize = 1024;
 
-/// Who is to be told what.
+/// Replies, each with its receiver.
 type Answers = Vec<(OnReply, ManagerReply)>;
 
-/// A manager, and who waits for it.
+/// A manager, and its queue.
 pub(crate) struct Line<S> {
     manager: Mutex<Manager<S>>,
     log: Arc<dyn Log>,
     state: Mutex<State>,
-    /// For the thread that stands by.
+    /// Wakes the standby thread.
     left: Condvar,
-    /// For who waits to get into the line.
+    /// Wakes threads that wait for a place in the queue.
     shorter: Condvar,
-    /// A sync that failed: nobody knows what is on the disk, so nothing is told as done any more.
+    /// The error of a failed sync. The state of the disk is then unknown, so every later request fails.
     failure: OnceLock<Error>,
-    /// Called then.
+    /// Called after a failed sync.
     on_failure: OnceLock<fn(&Error)>,
-    /// Commits that are durable.
+    /// Number of durable commits.
     commits: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     waiting: VecDeque<(Asked, OnReply)>,
-    /// Somebody serves it, or will.
+    /// Whether a thread serves the queue, or is about to.
     is_served: bool,
-    /// That is the thread that stands by.
+    /// Whether that thread is the standby thread.
     is_left: bool,
     is_over: bool,
-    /// Who waits to get into the line.
+    /// Number of threads that wait for a place in the queue.
     outside: usize,
 }
 
@@ -68,13 +69,13 @@ impl<S: Store> Line<S> {
         }
     }
 
-    /// Has this called when the disk has refused to make something durable; then every request fails.
+    /// Sets a function to call when a sync fails; every request fails from then on.
     pub(crate) fn on_failure(&self, call: fn(&Error)) {
-        // Set once, by who made this.
+        // The creator sets it once.
         let _ = self.on_failure.set(call);
     }
 
-    /// How many times what waited was made durable together.
+    /// Number of commits that made requests durable.
     pub(crate) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
@@ -83,7 +84,8 @@ impl<S: Store> Line<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a request done. `done` is called from here or from elsewhere; dropped without, if the manager failed badly.
+    /// Executes a request. This thread or another one calls `done`; if the manager panics, `done` is dropped
+    /// without a call.
     pub(crate) fn answer(&self, asked: Asked, done: OnReply) {
         let mut state = self.lock();
         while state.waiting.len() >= MOST_WAITING && !state.is_over {
@@ -97,13 +99,13 @@ impl<S: Store> Line<S> {
         if is_mine {
             let hand_over = HandOver(self);
             let answers = self.serve();
-            // The next commit begins while these are told.
+            // The standby thread starts the next commit while this thread sends the replies.
             drop(hand_over);
             tell(answers);
         }
     }
 
-    /// Does what waits in one commit; returns who is to be told what.
+    /// Executes the queued requests in one commit. Returns the replies and their receivers.
     fn serve(&self) -> Answers {
         let mut manager = self.manager.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();
@@ -131,7 +133,7 @@ impl<S: Store> Line<S> {
         dones.into_iter().zip(replies.into_iter().map(reply)).collect()
     }
 
-    /// Serves what others left, until the line is over.
+    /// Serves the requests that other threads left in the queue, until the queue is closed.
     fn stand_by(&self) {
         let mut state = self.lock();
         while !state.is_over {
@@ -144,7 +146,7 @@ impl<S: Store> Line<S> {
                 continue;
             }
             drop(state);
-            // The panic said itself why; those who wait are told that their requests were dropped.
+            // The panic has printed its own message. Its requests were dropped, and their callers are informed.
             let _ = catch_unwind(AssertUnwindSafe(|| tell(self.serve())));
             state = self.lock();
         }
@@ -157,7 +159,7 @@ fn tell(answers: Answers) {
     }
 }
 
-/// Sees to it that somebody serves the line, however who did ended.
+/// Passes the queue to the standby thread if requests remain, even after a panic.
 struct HandOver<'a, S: Store>(&'a Line<S>);
 
 impl<S: Store> Drop for HandOver<'_, S> {
@@ -172,7 +174,7 @@ impl<S: Store> Drop for HandOver<'_, S> {
     }
 }
 
-/// The thread that stands by, until this is dropped.
+/// The standby thread, which ends when this value is dropped.
 pub(crate) struct Standby<S: Store> {
     line: Arc<Line<S>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -199,7 +201,7 @@ impl<S: Store> Drop for Standby<S> {
         self.line.left.notify_all();
         self.line.shorter.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It does not panic.
+            // The thread does not panic.
             let _ = thread.join();
         }
     }
@@ -224,7 +226,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A store whose syncs end when they are told how.
+    /// A store whose syncs end only when the test says how.
     struct Slow {
         store: MemoryStore,
         disk: Arc<SlowDisk>,
@@ -279,7 +281,7 @@ mod tests {
             Self { line, disk, end, _standby: standby }
         }
 
-        /// Brings a request, from a thread of its own.
+        /// Sends a request from a separate thread.
         fn ask(&self, request: ManagerRequest) -> Receiver<ManagerReply> {
             let (sender, reply) = channel();
             let line = self.line.clone();
@@ -289,7 +291,7 @@ mod tests {
             reply
         }
 
-        /// Waits until something is so that others do.
+        /// Waits until a condition holds that other threads bring about.
         fn until(&self, is_so: impl Fn(&Self) -> bool) {
             let begin = std::time::Instant::now();
             while !is_so(self) {
@@ -361,7 +363,7 @@ mod tests {
         failed(first);
         failed(second);
         pool.until(|_| FAILURES.load(Ordering::SeqCst) == 1);
-        // The store would refuse; even one that does not is not believed.
+        // The store would refuse; the queue refuses even if a store does not.
         failed(pool.ask(stat("a")));
         assert_eq!(pool.line.commits(), 0);
     }

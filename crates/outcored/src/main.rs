@@ -12,7 +12,7 @@ use outcored::{IoSettings, ManagerSettings, Settings, notify_ready, serve_io, se
 const USAGE: &str = "outcored manager --config FILE [--check]\noutcored io --config FILE [--check]\n\
                      --check only reads the settings";
 
-/// Behind the addresses of a server that does not write.
+/// Follows the addresses of a server that does not write.
 const ONLY_READS: &str = "; its disk takes no writes, and what lies there can be read: make room, or make it writable and start again";
 
 fn main() -> ExitCode {
@@ -83,7 +83,7 @@ fn at(metrics: Option<SocketAddr>) -> String {
     metrics.map_or(String::new(), |address| format!("; metrics at http://{address}/metrics"))
 }
 
-/// One line, at once: whoever started this waits for it.
+/// Prints one line and flushes it, because the process that started this one waits for it.
 fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let said = writeln!(out, "outcored: {line}").and_then(|()| out.flush());

@@ -22,24 +22,24 @@ use crate::requests::{Requests, kind_of_manager};
 
 const KNOWN: &str = "directory, listen, key_file, metrics";
 
-/// What the setting of that name is like.
+/// Example of the setting `metrics`.
 pub(crate) const OF_METRICS: &str = "\"127.0.0.1:9471\"";
 
-/// What a manager is told.
+/// Settings of a manager.
 #[derive(Clone, Debug)]
 pub struct ManagerSettings {
-    /// Where it keeps what it knows; it may be an I/O server's too.
+    /// The directory of its files. It may also be the directory of an I/O server.
     pub directory: PathBuf,
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub listen: Vec<Address>,
-    /// The pool's key: clients prove that they have it, and its servers know by it what the manager allows.
+    /// The pool's key. Clients prove that they have it, and the pool's servers use it to verify grants.
     pub key: Key,
-    /// `HOST:PORT` at which Prometheus finds its metrics, if anywhere.
+    /// `HOST:PORT` of its metrics for Prometheus, if it serves any.
     pub metrics: Option<String>,
 }
 
 impl ManagerSettings {
-    /// From a file's settings.
+    /// Reads the settings from a file.
     pub fn from_settings(mut settings: Settings) -> Result<Self> {
         let (directory, listen, key) = common(&mut settings)?;
         let metrics = settings.text("metrics", OF_METRICS)?;
@@ -48,7 +48,7 @@ impl ManagerSettings {
     }
 }
 
-/// What both kinds of daemons are told.
+/// Reads the settings that both kinds of daemons have.
 pub(crate) fn common(settings: &mut Settings) -> Result<(PathBuf, Vec<Address>, Key)> {
     let (of_directory, of_listen) = ("\"/mnt/a\"", "[\"tcp:node1:7171\"]");
     let directory = settings.text("directory", of_directory)?;
@@ -65,9 +65,9 @@ pub(crate) fn addresses(texts: &[String]) -> Result<Vec<Address>> {
     texts.iter().map(|text| text.parse()).collect()
 }
 
-/// A manager that listens until this is stopped or dropped.
+/// A manager that listens until it is stopped or dropped.
 pub struct ManagerDaemon {
-    // Dropped in this order: nobody is served when the lock goes.
+    // The fields are dropped in this order: no request is in progress when the lock is released.
     metrics: Option<PageServer>,
     listening: Listening,
     standby: Standby<SqliteStore>,
@@ -75,27 +75,27 @@ pub struct ManagerDaemon {
     _lock: Lock,
 }
 
-/// Held, and touched by nobody.
+/// A lock that is only held.
 struct Lock(#[expect(dead_code, reason = "held")] Mutex<Box<dyn Any + Send>>);
 
 impl ManagerDaemon {
-    /// Where it listens, with the ports that were taken.
+    /// The addresses at which it listens, with the actual ports.
     pub fn addresses(&self) -> &[Address] {
         self.listening.addresses()
     }
 
-    /// Where its metrics are, with the port that was taken.
+    /// The address of its metrics, with the actual port.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(PageServer::address)
     }
 
-    /// Which pool it is of.
+    /// The number of its pool.
     pub fn pool(&self) -> u128 {
         self.pool
     }
 
-    /// Ends this process, with an error on its standard error, when the disk has refused to make durable what the manager
-    /// did. Without this, each request fails from then on.
+    /// Makes the process print an error and exit when the disk has refused to make a change of the manager
+    /// durable. Otherwise every request fails from then on.
     pub fn end_process_on_failure(&self) {
         self.standby.line().on_failure(|error| {
             eprintln!("outcored: {error}");
@@ -103,14 +103,14 @@ impl ManagerDaemon {
         });
     }
 
-    /// Answers what was asked, and stops.
+    /// Answers pending requests, and stops.
     pub fn stop(self) {
         drop(self.metrics);
         self.listening.stop();
     }
 }
 
-/// Starts the manager of the pool in a directory, or makes a new pool.
+/// Starts the manager of the pool in a directory, or creates a pool.
 pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     let root = Directory::private(&settings.directory, &[MANAGER])?;
     let lock = Lock(Mutex::new(root.lock(LOCK)?));
@@ -135,7 +135,7 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, standby, pool, _lock: lock })
 }
 
-/// The key of grants: the pool's.
+/// The key that signs grants, which is the pool's key.
 pub(crate) fn signing_key(key: &Key) -> grants::Key {
     grants::Key::new(*key.bytes())
 }

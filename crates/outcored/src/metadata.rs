@@ -1,4 +1,4 @@
-//! Where a pool's metadata are, and the room that is kept for them.
+//! Location of a pool's metadata, and the limits that a machine sets to a daemon.
 
 use std::path::Path;
 
@@ -8,46 +8,48 @@ use outcore_net::{Key, User};
 use outcore_server::manager;
 use outcore_server::store::SqliteStore;
 
-/// The manager's files are below this, in its directory.
+/// Directory of the manager's files.
 pub(crate) const MANAGER: &str = "manager";
-/// Locked while a manager uses the directory.
+/// The lock file of the manager that uses the directory.
 pub(crate) const LOCK: &str = "manager/lock";
-/// The store, below [`MANAGER`].
+/// File name of the store, below [`MANAGER`].
 pub(crate) const METADATA: &str = "metadata.sqlite";
-/// Holds room for removals, below [`MANAGER`].
+/// File name of the reserve for removals, below [`MANAGER`].
 const RESERVE: &str = "reserve";
 
-/// Least and largest number of handles that a manager skips where a server has not reported: more than an earlier run gave,
-/// and rarely as many as another run skipped.
+/// Range of the number of handles that a manager skips if a server has not reported its highest handle. It exceeds
+/// the number that an earlier run assigned, and rarely equals the number that another run skipped.
 const LEAST_JUMP: u64 = 1 << 32;
 const MOST_JUMP: u64 = 1 << 44;
 
-/// Data leave so many bytes of a disk free, or an eighth of a small one: more than metadata keep and need.
+/// Bytes of a disk that data leave free, at most, and an eighth of a small disk. This exceeds the metadata's
+/// reserve and need.
 const MOST_SPARE: u64 = 16 << 20;
 
-/// Descriptors of a daemon for anything but data files and connections: its log, its store, its listeners.
+/// Descriptors of a daemon besides data files and connections: its log, its store, its listeners.
 const OWN_DESCRIPTORS: usize = 20;
-/// No more than so many connections are needed, nor fewer than so many.
+/// Least and largest number of connections of a daemon.
 const CONNECTIONS: std::ops::RangeInclusive<usize> = 4..=1024;
 
-/// Descriptors of data files of an I/O server, as many of which are in this process: half of those that it may have.
+/// Descriptors for the data files of one I/O server, if this process has `servers` of them. Together they get half
+/// of the process's limit.
 pub(crate) fn file_descriptors(servers: usize) -> usize {
     most_open_files() / 2 / servers.max(1)
 }
 
-/// Connections that a daemon may have at once.
+/// Concurrent connections of a daemon, at most.
 pub(crate) fn most_connections() -> usize {
     let left = most_open_files() - most_open_files() / 2;
     left.saturating_sub(OWN_DESCRIPTORS).clamp(*CONNECTIONS.start(), *CONNECTIONS.end())
 }
 
-/// Opens the store in a manager's directory, or makes it.
+/// Opens the store in a manager's directory, or creates it.
 pub(crate) fn open_store(directory: &Path) -> Result<SqliteStore> {
     let below = directory.join(MANAGER);
     SqliteStore::open_keeping(below.join(METADATA), Box::new(Reserve::new(&below, RESERVE)))
 }
 
-/// The configuration of a manager run by this user: with random numbers for a new pool, and for this run.
+/// The configuration of a manager that this user runs, with random numbers for a new pool and for this run.
 pub(crate) fn manager_config() -> Result<manager::Config> {
     let User { uid, gids, .. } = User::own();
     let random = *Key::random()?.bytes();

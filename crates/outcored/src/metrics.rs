@@ -1,4 +1,4 @@
-//! What a daemon tells Prometheus: its requests, channels and memory, and what its kind of server adds.
+//! The metrics of a daemon for Prometheus: requests, channels and memory, and those of its kind of server.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,14 +10,14 @@ use crate::exposition::Page;
 use crate::http::PageServer;
 use crate::requests::Requests;
 
-/// Who the metrics are of.
+/// The daemon that the metrics describe.
 pub(crate) struct Identity {
     pub(crate) role: &'static str,
     pub(crate) pool: u128,
     pub(crate) server: Option<u32>,
 }
 
-/// Serves the metrics of a daemon at an address. `more` adds what only its kind of server has.
+/// Serves the metrics of a daemon at an address. `more` adds those of its kind of server.
 pub(crate) fn serve_metrics(
     address: &str,
     identity: Identity,

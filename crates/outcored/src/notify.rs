@@ -1,10 +1,10 @@
-//! Tells systemd that a daemon listens: the protocol of `sd_notify(3)`.
+//! Notification of systemd that a daemon listens, by the protocol of `sd_notify(3)`.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says `READY=1` to who started this process and waits for it, if anybody does. A daemon that cannot say so works all the
-/// same, and systemd gives up waiting by itself.
+/// Sends `READY=1` to the service manager, if one waits for it. If that fails, the daemon works nevertheless, and
+/// the service manager's timeout expires.
 pub fn notify_ready() {
     let Ok(name) = std::env::var("NOTIFY_SOCKET") else { return };
     let address = match name.strip_prefix('@') {

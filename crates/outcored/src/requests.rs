@@ -1,4 +1,4 @@
-//! Requests counted: by kind and outcome, how long they took, how many are in work.
+//! Counts of requests: kind, outcome, latency, and the number in progress.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use outcore_core::{Error, IoRequest, ManagerRequest};
 
 use crate::exposition::Page;
 
-/// Upper bounds of the buckets of a histogram, in seconds, as they are written.
+/// Upper bounds of a histogram's buckets in seconds, as numbers and as text.
 const BOUNDS_S: [(f64, &str); 14] = [
     (0.0001, "0.0001"),
     (0.0003, "0.0003"),
@@ -26,7 +26,7 @@ const BOUNDS_S: [(f64, &str); 14] = [
     (f64::INFINITY, "+Inf"),
 ];
 
-/// The outcome of a request that was done.
+/// The outcome of a successful request.
 const DONE: &str = "ok";
 
 #[derive(Debug, Default)]
@@ -44,11 +44,11 @@ struct Counts {
     bytes_out: u64,
 }
 
-/// The requests of a server so far.
+/// The counts of a server's requests.
 #[derive(Debug, Default)]
 pub(crate) struct Requests(Mutex<Counts>);
 
-/// A request in work.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Begun {
     kind: &'static str,
@@ -65,7 +65,7 @@ impl Requests {
         Begun { kind, at: Instant::now() }
     }
 
-    /// A request is answered; `bytes_in` and `bytes_out` of payload were moved if there is no error.
+    /// Counts the end of a request. `bytes_in` and `bytes_out` of payload count if there is no error.
     pub(crate) fn end(&self, begun: &Begun, error: Option<&Error>, bytes_in: u64, bytes_out: u64) {
         let took = begun.at.elapsed();
         let mut counts = self.lock();

@@ -1,5 +1,5 @@
 //! Settings from a file: lines of `name = value`. A value is a number, a text in quotes, or a list of texts; `#`
-//! begins a comment. What is not known is refused.
+//! begins a comment. Unknown names are refused.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use outcore_core::{Error, ErrorKind, Result};
 
-/// Of a file of settings.
+/// Size of a settings file, at most.
 const MOST_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ enum Value {
     List(Vec<String>),
 }
 
-/// What a file says, until it is taken out.
+/// The settings of a file that the daemon has not yet taken.
 #[derive(Debug)]
 pub struct Settings {
     values: BTreeMap<String, (usize, Value)>,
@@ -27,7 +27,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// From a file.
+    /// Reads the settings from a file.
     pub fn from_file(path: &Path) -> Result<Self> {
         let file = path.display().to_string();
         let text = read(path).map_err(|error| {
@@ -46,7 +46,7 @@ impl Settings {
         Self::from_text(&text, &file)
     }
 
-    /// From text; `file` is for error messages.
+    /// Reads the settings from text. `file` is for error messages.
     pub fn from_text(text: &str, file: &str) -> Result<Self> {
         let mut values = BTreeMap::new();
         for (i, line) in text.lines().enumerate() {
@@ -59,7 +59,7 @@ impl Settings {
                 return Err(unusable("need name = value"));
             };
             if is_empty(name) {
-                // An equals sign in a comment.
+                // The equals sign is in a comment.
                 continue;
             }
             let value = parse(value.trim()).ok_or_else(|| {
@@ -94,7 +94,7 @@ impl Settings {
         }
     }
 
-    /// A list of texts; one text is a list of one.
+    /// Takes a list of texts; a single text becomes a list of one.
     pub(crate) fn list(&mut self, name: &str, example: &str) -> Result<Option<Vec<String>>> {
         match self.values.remove(name) {
             None => Ok(None),
@@ -108,7 +108,7 @@ impl Settings {
         value.ok_or_else(|| self.wrong(name, example))
     }
 
-    /// Refuses what nobody took out; `known` is what there is.
+    /// Refuses settings that nobody took. `known` lists the valid names.
     pub(crate) fn finish(&self, known: &str) -> Result<()> {
         match self.values.iter().next() {
             None => Ok(()),
@@ -120,16 +120,16 @@ impl Settings {
     }
 }
 
-/// A file, or more of it than it may have.
+/// The content of a file, truncated shortly after the limit.
 fn read(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    // To open a pipe would be to wait for who writes to it.
+    // Opening a pipe would wait for its writer.
     if path.metadata()?.file_type().is_fifo() {
         return Err(io::Error::other("it is a pipe, and no file"));
     }
     File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST_BYTES {
-        // It may have been cut within a character.
+        // The limit may lie within a character.
         return Ok(String::from_utf8_lossy(&bytes).into_owned());
     }
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -140,7 +140,7 @@ fn is_empty(text: &str) -> bool {
     text.is_empty() || text.starts_with('#')
 }
 
-/// A value, and nothing behind it but a comment.
+/// Parses a value, followed by nothing but a comment.
 fn parse(text: &str) -> Option<Value> {
     let (value, rest) = if let Some(inner) = text.strip_prefix('[') {
         let (mut list, mut rest) = (Vec::new(), inner.trim_start());

@@ -390,7 +390,7 @@ impl<B: Buffer> Shared<B> {
                     format!("the memory of process {} cannot be read: {error}", ranks[number]),
                 )),
             }
-            // The lease ends only now, so that nobody else gets a buffer that the fetch still fills.
+            // The lease ends only here: until then the fetch may still fill the buffer.
             drop(lease);
         });
     }

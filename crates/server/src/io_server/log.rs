@@ -73,7 +73,7 @@ impl<B: Buffer> Log<B> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Reads the log and restores its notes. Then restarts it in the other file, so that nobody reads left-over
+    /// Reads the log and restores its notes. Then restarts it in the other file, so that no later start reads left-over
     /// records again. If the disk is too full for that, the old log remains valid, and the next write retries. On
     /// a read-only disk it remains valid until the server restarts.
     pub async fn open_log(self: &Rc<Self>) -> Result<()> {

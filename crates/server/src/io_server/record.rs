@@ -10,7 +10,7 @@ const RECORD_BYTES: usize = 32;
 pub(super) const RECORDS_PER_PAGE: usize = (PAGE_BYTES - HEADER_BYTES) / RECORD_BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"OCLG");
 
-/// What a record states about regions of a data file.
+/// The statement of a record about regions of a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// The regions may be written from now on.

@@ -36,7 +36,7 @@ impl Handles {
     }
 }
 
-/// The manager's state between requests. Whatever must survive a restart is in the store.
+/// The manager's state between requests. The store contains everything that must survive a restart.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub handles: Handles,

@@ -57,7 +57,7 @@ fn file_system<'a>(mounts: &'a str, path: &[u8]) -> Option<&'a str> {
         let point = unescape(point);
         let is_above = point == b"/"
             || path.strip_prefix(point.as_slice()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
-        // Of several mounts on one point, the last is visible.
+        // The last of several mounts on one point is visible.
         if is_above && best.is_none_or(|(length, _)| point.len() >= length) {
             best = Some((point.len(), kind));
         }
