@@ -146,7 +146,7 @@ impl Link for EmbeddedLink {
     }
 
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
-        // Whoever runs the servers may check the pool, as with daemons.
+        // The owner of the servers may check the pool, as with daemons.
         let is_check = matches!(
             request,
             ManagerRequest::Files { .. }

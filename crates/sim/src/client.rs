@@ -1,4 +1,5 @@
-//! A client of the simulation: one operation at a time, each a call to every server that has a part of it.
+//! A client of the simulation: it performs one operation at a time, as a call to every server that stores part of
+//! the file.
 
 use std::collections::BTreeMap;
 
@@ -14,28 +15,28 @@ use crate::collective::{Next, Rank};
 use crate::model::{FileModel, WriteId, pattern};
 use crate::node::RequestKey;
 
-/// A file that clients share, and what it may be.
+/// A file that clients share, and its model.
 pub struct SimFile {
-    /// Which.
+    /// Handle of the file.
     pub handle: Handle,
-    /// Where it lies.
+    /// Layout of the file.
     pub layout: Layout,
-    /// The right to write it, as it was opened with.
+    /// A grant to write it, from its opening.
     pub grant: Grant,
-    /// What its bytes may be.
+    /// The permitted contents.
     pub model: FileModel,
-    /// Where the parts of it end that one client each writes.
+    /// The ends of its parts. Each part has one client that writes it.
     pub parts: Vec<u64>,
-    /// Whether its data files are as long as they must be.
+    /// Whether its data files have their full length.
     pub is_made: bool,
-    /// Whether somebody removes its name.
+    /// Whether a client is removing its name.
     pub is_leaving: bool,
-    /// Whether somebody died who was writing to it: what was on its way may come at any time.
+    /// Whether a client died while writing to it: messages in flight may still arrive at any time.
     pub is_haunted: bool,
 }
 
 impl SimFile {
-    /// Runs of the file's bytes, of `start..end`, that lie on one entry.
+    /// The runs of `start..end` that are on one entry.
     pub fn on_entry(stripes: Stripes, entry: u64, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         let mut at = start;
@@ -50,25 +51,25 @@ impl SimFile {
     }
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Makes the data files as long as they must be.
+    /// Sets the lengths of the data files.
     Make,
     /// Writes.
     Write(WriteId),
     /// Reads.
     Read,
-    /// Makes safe.
+    /// Syncs.
     Sync,
-    /// Removes the data files of a file that has no name any more.
+    /// Removes the data files of an orphan.
     Remove,
-    /// Writes or reads an array in the file with other clients.
+    /// Writes or reads an array in the file together with other clients.
     Collective(Option<WriteId>),
 }
 
 impl Kind {
-    /// Whether it changes what is in the file.
+    /// Whether it changes the content of the file.
     pub fn writes(&self) -> bool {
         matches!(self, Self::Write(_) | Self::Collective(Some(_)))
     }
@@ -77,125 +78,125 @@ impl Kind {
 /// A part of an operation: a request to one server.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Which server.
+    /// The server.
     pub server: ServerId,
-    /// Which entry of the file's servers that is.
+    /// Index of the server in the file's layout.
     pub entry: u64,
-    /// What is asked.
+    /// The request.
     pub request: IoRequest,
-    /// The payload of a write; of a read, zeros as many as are read.
+    /// The payload of a write; for a read, as many zeros as bytes to read.
     pub payload: Vec<u8>,
-    /// For what the client notes when it is answered.
+    /// What the client records about the request's durability when it is answered.
     pub sent: Sent,
-    /// How often its grant was refused.
+    /// Number of times that its grant was refused.
     pub refusals: u32,
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// What it does.
+    /// Its kind.
     pub kind: Kind,
-    /// Which file; of `Remove`, which of those without a name.
+    /// Index of the file; for `Remove`, index of the orphan.
     pub file: usize,
-    /// Its handle: it may be removed meanwhile, and another one be in its place.
+    /// Handle of the file. The file may be removed meanwhile, and another one may take its index.
     pub handle: Handle,
-    /// Of the file.
+    /// The regions of the file.
     pub regions: Regions,
-    /// When it began.
+    /// Start time.
     pub begun_ns: u64,
-    /// Whether a server could not do its part.
+    /// Whether a server could not perform its part.
     pub has_failed: bool,
-    /// Its calls that are not answered, by their numbers.
+    /// Its unanswered calls, by number.
     pub calls: BTreeMap<u64, Call>,
-    /// How many others wait for a new grant.
+    /// Number of calls that wait for a new grant.
     pub renewing: u32,
-    /// What it does in a collective.
+    /// Its state in a collective.
     pub rank: Option<Box<Rank>>,
 }
 
-/// What a client asks the manager, and has no answer to.
+/// An unanswered request of a client to the manager.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// What it asks.
+    /// The request.
     pub request: ManagerRequest,
-    /// What it does with the answer.
+    /// The purpose of the request.
     pub purpose: Purpose,
 }
 
-/// Why a client asks the manager.
+/// The purpose of a request to the manager.
 #[derive(Clone, Debug)]
 pub enum Purpose {
-    /// For a new grant, before it does the next thing.
+    /// A new grant, before the client's next operation.
     Renew(Handle),
-    /// For a new grant, since a server has refused that of a request.
+    /// A new grant, because a server refused the grant of a call.
     Again {
-        /// The request.
+        /// Key of the refused call.
         key: RequestKey,
-        /// Which run of the server refused it.
+        /// Incarnation of the server that refused it.
         incarnation: u64,
-        /// The same.
+        /// The refused call.
         call: Box<Call>,
     },
-    /// To remove the name of a file.
+    /// Removes the name of a file.
     Unname {
-        /// Which file.
+        /// Index of the file.
         number: usize,
-        /// Whether another client may have done so, and died.
+        /// Whether a client that died may already have done so.
         again: bool,
     },
-    /// To make a new file of that name.
+    /// Creates a new file with the same name.
     Name {
-        /// Which file.
+        /// Index of the file.
         number: usize,
-        /// The right to remove the old one.
+        /// The grant to remove the old file.
         grant: Grant,
-        /// Whether another client may have done so, and died.
+        /// Whether a client that died may already have done so.
         again: bool,
     },
-    /// To forget a file whose data files are gone.
+    /// Makes the manager forget a file whose data files are gone.
     Forget(Handle),
 }
 
-/// What a client goes on with that another one had begun, and died.
+/// Unfinished work of a dead client, which its successor continues.
 #[derive(Clone, Debug)]
 pub enum Unfinished {
-    /// Data files of a file that was made.
+    /// Sets the lengths of the data files of a new file.
     Make(usize),
-    /// What it asked the manager.
+    /// Repeats a request to the manager.
     Ask(Purpose),
 }
 
-/// See the module.
+/// A client of the simulation.
 #[derive(Debug, Default)]
 pub struct Client {
-    /// Numbers of requests that were used.
+    /// Number of the last request to a server.
     pub last_number: u64,
-    /// Operations that are still to come.
+    /// Number of operations to come.
     pub left: u64,
-    /// Whether it has died. What it asked the manager may still arrive.
+    /// Whether it has died. Its requests to the manager may still arrive.
     pub is_dead: bool,
-    /// What it begins with.
+    /// Work of a dead client, to do first.
     pub unfinished: Option<Unfinished>,
-    /// What it does now.
+    /// The current operation.
     pub op: Option<Op>,
-    /// Numbers of requests to the manager that were used.
+    /// Number of the last request to the manager.
     pub last_asked: u64,
-    /// What it asks the manager, by these.
+    /// Unanswered requests to the manager, by number.
     pub asks: BTreeMap<u64, Ask>,
-    /// What it was answered and has not synced.
+    /// Answered writes that it has not synced.
     pub unsynced: Unsynced,
-    /// Its grants, and until when it takes them to be good.
+    /// Its grants, and how long it considers them valid.
     pub grants: BTreeMap<Handle, (Grant, GrantTime)>,
 }
 
 impl Client {
-    /// Whether it does nothing.
+    /// Whether it has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.is_dead || (self.op.is_none() && self.asks.is_empty() && self.unfinished.is_none())
     }
 
-    /// What others must go on with if it dies now.
+    /// The work that another client must continue if this one dies now.
     fn unfinished(&self) -> Option<Unfinished> {
         let mut asked = self.asks.values().map(|ask| &ask.purpose);
         match &self.op {
@@ -209,7 +210,7 @@ impl Client {
         }
     }
 
-    /// It dies. Returns what it did, and the one that comes in its place.
+    /// Kills the client. Returns its current operation, and its successor.
     pub fn die(&mut self) -> (Option<Op>, Self) {
         let next = Self { left: self.left, unfinished: self.unfinished(), ..Self::default() };
         self.is_dead = true;
@@ -217,7 +218,7 @@ impl Client {
         (self.op.take(), next)
     }
 
-    /// Begins an operation.
+    /// Starts an operation.
     pub fn begin(
         &mut self,
         (file, grant): (&SimFile, Grant),
@@ -275,7 +276,7 @@ impl Client {
         })
     }
 
-    /// Adds requests to what it does now; their numbers.
+    /// Adds requests to the current operation. Returns their numbers.
     pub fn add(&mut self, servers: &[ServerId], nexts: Vec<Next>) -> Vec<u64> {
         let mut numbers = vec![];
         for (entry, request, payload) in nexts {
@@ -291,7 +292,7 @@ impl Client {
         numbers
     }
 
-    /// Makes a request that was refused once more, with another grant; its new number.
+    /// Repeats a refused request with another grant. Returns its new number.
     pub fn again(&mut self, call: Call, new: Grant) -> u64 {
         let mut request = call.request;
         match &mut request {
@@ -311,20 +312,20 @@ impl Client {
         self.last_number
     }
 
-    /// Its memory, if it offers that in a collective.
+    /// Its memory, if it offers it in a collective.
     pub fn memory(&self) -> Caller<MemoryBuffer> {
         let memory = self.op.as_ref()?.rank.as_ref()?.memory()?;
         Some(memory)
     }
 
-    /// The oldest request that is not answered.
+    /// The number of the oldest unanswered request.
     pub fn oldest(&self) -> u64 {
         let first = self.op.as_ref().and_then(|op| op.calls.keys().next());
         first.map_or(self.last_number + 1, |number| *number)
     }
 }
 
-/// Random regions within `start..end`, which is not empty: one run, or a stride.
+/// Random regions within the non-empty range `start..end`: one run, or a stride.
 pub fn random_regions(random: &mut Random, start: u64, end: u64) -> Regions {
     let length = end - start;
     let first = start + random.below(length);

@@ -1,4 +1,4 @@
-//! A collective of the simulation, and what each client does in it.
+//! A collective of the simulation, and the part of each client in it.
 
 use std::collections::BTreeSet;
 
@@ -14,32 +14,32 @@ use crate::elements::{draw, offsets_of, owned, padding_of, runs_of};
 use crate::model::{WriteId, pattern};
 use crate::rank_memory::RankMemory;
 
-/// Seconds of the simulation that servers wait for a client.
+/// Seconds of simulated time for which servers wait for a client.
 pub const PATIENCE_S: u64 = 3;
 
-/// What all clients of a collective do together.
+/// A collective operation of several clients.
 #[derive(Clone, Debug)]
 pub struct Collective {
-    /// As each of them describes it.
+    /// The description that every client sends.
     pub spec: CollectiveSpec,
-    /// Which file.
+    /// Index of the file.
     pub file: usize,
-    /// What is written; `None`: it is read.
+    /// The write; `None` if the collective reads.
     pub write: Option<WriteId>,
     /// The clients, in the order of their ranks.
     pub clients: Vec<usize>,
-    /// Those that have not begun yet.
+    /// The clients that have not begun yet.
     pub missing: BTreeSet<usize>,
-    /// Ranks that offer their memory.
+    /// The ranks that offer their memory.
     pub offering: BTreeSet<u64>,
-    /// Runs of bytes of the file that are in the memory of clients.
+    /// Runs of the file's bytes that clients own.
     pub covered: Arc<[(u64, u64)]>,
-    /// Those that are in chunks and of no element: what is written may make them zeros.
+    /// Runs within chunks that belong to no element. A write may replace them by zeros.
     pub padding: Vec<(u64, u64)>,
 }
 
 impl Collective {
-    /// An array in a file, distributed over clients at random.
+    /// Draws an array in a file and its random distribution over clients.
     pub fn new(
         random: &mut Random,
         id: u128,
@@ -71,10 +71,10 @@ impl Collective {
     }
 }
 
-/// A request that a client sends next: to which entry, what, and its payload.
+/// The next request of a client: entry, request and payload.
 pub type Next = (u64, IoRequest, Vec<u8>);
 
-/// One client in it.
+/// A client's part in a collective.
 #[derive(Clone, Debug)]
 pub struct Rank {
     id: u128,
@@ -84,22 +84,22 @@ pub struct Rank {
     memory: Arc<RankMemory>,
     is_offering: bool,
     covered: Arc<[(u64, u64)]>,
-    /// Of each entry.
+    /// The parts of the servers, by entry.
     parts: Vec<Part>,
     has_failed: bool,
 }
 
-/// What one server has for it.
+/// A client's exchange with one server.
 #[derive(Clone, Debug)]
 struct Part {
-    /// Without those that the server reads itself.
+    /// Its rounds with their pieces, without those that the server reads directly.
     rounds: Vec<(u64, Vec<u64>)>,
     next_round: usize,
     shares_left: usize,
 }
 
 impl Rank {
-    /// It joins at every server.
+    /// Starts a client's part. Returns it with the requests that join every server.
     pub fn join(
         collective: &Collective,
         client: usize,
@@ -125,38 +125,38 @@ impl Rank {
         Some((Self { id, rank, write, plan, memory, is_offering, covered, parts, has_failed: false }, nexts))
     }
 
-    /// Of the collective.
+    /// The number of the collective.
     pub fn id(&self) -> u128 {
         self.id
     }
 
-    /// What is written; `None`: it reads.
+    /// The write; `None` if the collective reads.
     pub fn write(&self) -> Option<WriteId> {
         self.write
     }
 
-    /// What servers may read.
+    /// The memory that servers may read.
     pub fn memory(&self) -> Option<Arc<RankMemory>> {
         self.is_offering.then(|| self.memory.clone())
     }
 
-    /// Whether a server goes several rounds for all of them.
+    /// Whether a server needs several rounds.
     pub fn has_rounds(&self) -> bool {
         (0..self.plan.stripes().count()).any(|entry| self.plan.rounds(entry) > 1)
     }
 
-    /// Runs of bytes of the file that all of them have.
+    /// Runs of the file's bytes that clients own.
     pub fn covered(&self) -> Arc<[(u64, u64)]> {
         self.covered.clone()
     }
 
-    /// Whether it still waits for the answer to a request: who has given up waits for shares, which have its memory, and
-    /// until it is known that it has.
+    /// Whether the client still waits for the answer to a request. After giving up, it waits only for shares,
+    /// which use its memory, and for the answers to its abort.
     pub fn waits_for(&self, request: &IoRequest) -> bool {
         !self.has_failed || !matches!(request, IoRequest::Join { .. } | IoRequest::Await { .. })
     }
 
-    /// A request was answered: what it sends then.
+    /// Handles an answer. Returns the next requests.
     pub fn answered(&mut self, entry: u64, request: &IoRequest, reply: &IoReply) -> Vec<Next> {
         if let IoReply::Failed(error) = reply {
             return self.give_up(error);
@@ -224,7 +224,7 @@ impl Rank {
         Some((entry, IoRequest::Await { collective, rank, round: Some(*round) }, vec![]))
     }
 
-    /// It tells every server why it does not go on, once.
+    /// Aborts the collective once, and tells every server why.
     pub fn give_up(&mut self, error: &Error) -> Vec<Next> {
         if std::mem::replace(&mut self.has_failed, true) {
             return vec![];
@@ -235,7 +235,7 @@ impl Rank {
         (0..self.parts.len() as u64).map(abandon).collect()
     }
 
-    /// Where in the file the bytes of its share of a piece are, in the order in which they travel: by where they are in its
+    /// The offsets in the file of the bytes in its share of a piece, in transfer order, which is their order in
     /// memory.
     pub fn offsets(&self, entry: u64, piece: u64) -> Vec<u64> {
         let share = self.plan.share(&self.plan.piece(entry, piece), self.rank);

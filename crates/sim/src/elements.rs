@@ -1,13 +1,13 @@
-//! Arrays that clients of the simulation write and read together, drawn at random, and where each of their elements lies:
-//! element by element, from the definitions.
+//! Random arrays that clients of the simulation write and read together, and the offset of each element, computed
+//! one by one from the definitions.
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{ChunkGrid, ChunkOrder, Distribution, ElementBox, GridSpec, MemorySchema, StorageOrder};
 
-/// Most indices of a chunk along all dimensions but one.
+/// Number of indices of a chunk along all dimensions but one, at most.
 const MOST_INDICES: u64 = 40;
 
-/// An array of bytes in the first bytes of a file, and which of them each process has.
+/// Draws an array of bytes at the start of a file, and the distribution of its elements over processes.
 pub fn draw(random: &mut Random, length: u64, ranks: u64) -> (GridSpec, MemorySchema) {
     let is_mesh = random.once_in(2);
     let dims = random.between(1, 3);
@@ -67,7 +67,7 @@ fn draw_mesh(random: &mut Random, shape: &[u64], ranks: u64) -> MemorySchema {
     MemorySchema::Mesh { mesh, dims }
 }
 
-/// Boxes cut from the array; of some of them nobody has anything.
+/// Boxes cut from the array. Some of them belong to no process.
 fn draw_boxes(random: &mut Random, shape: &[u64], ranks: u64) -> MemorySchema {
     let mut boxes = vec![ElementBox { start: vec![0; shape.len()], shape: shape.to_vec() }];
     for _ in 0..random.below(8) {
@@ -91,7 +91,7 @@ fn draw_boxes(random: &mut Random, shape: &[u64], ranks: u64) -> MemorySchema {
     MemorySchema::Boxes(own)
 }
 
-/// The arrays that a process has: of each the indices along each dimension.
+/// The local arrays of a process: for each, its indices along each dimension.
 pub fn owned(schema: &MemorySchema, shape: &[u64], rank: u64) -> Vec<Vec<Vec<u64>>> {
     match schema {
         MemorySchema::Boxes(boxes) => {
@@ -123,7 +123,7 @@ pub fn owned(schema: &MemorySchema, shape: &[u64], rank: u64) -> Vec<Vec<Vec<u64
     }
 }
 
-/// Where in the file the elements of such an array are, with the last dimension fastest.
+/// The offsets in the file of such an array's elements, with the last dimension fastest.
 pub fn offsets_of(spec: &GridSpec, axes: &[Vec<u64>]) -> Vec<u64> {
     let Ok(grid) = ChunkGrid::new(spec.clone()) else { return vec![] };
     let (mut offsets, mut at) = (vec![], vec![0; axes.len()]);
@@ -151,7 +151,7 @@ pub fn offsets_of(spec: &GridSpec, axes: &[Vec<u64>]) -> Vec<u64> {
     }
 }
 
-/// Runs of bytes in chunks that are of no element.
+/// Runs of bytes within chunks that belong to no element.
 pub fn padding_of(spec: &GridSpec) -> Vec<(u64, u64)> {
     let axes: Vec<Vec<u64>> = spec.shape.iter().map(|&length| (0..length).collect()).collect();
     let whole = spec.shape.iter().zip(&spec.chunk).map(|(&length, &chunk)| length.div_ceil(chunk) * chunk);
@@ -165,7 +165,7 @@ pub fn padding_of(spec: &GridSpec) -> Vec<(u64, u64)> {
     found
 }
 
-/// Bytes as runs of those that follow each other: the first of each, and the one behind it.
+/// Combines offsets into runs, each from a first byte to an end.
 pub fn runs_of(mut offsets: Vec<u64>) -> Vec<(u64, u64)> {
     offsets.sort_unstable();
     let mut runs: Vec<(u64, u64)> = vec![];

@@ -1,5 +1,5 @@
-//! Whole pools in one thread, under one seed: servers crash, disks lose and tear what was not synced, messages are
-//! late, lost and sent twice, clocks jump; what clients read is judged by a naive model.
+//! Whole pools in one thread, under one seed. Servers crash, disks lose and tear unsynced writes, messages are
+//! late, lost and repeated, and clocks jump. A naive model judges the bytes that clients read.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! ``outcore-sim [FIRST [COUNT]]``: simulates the pools of so many seeds; of one alone it prints all that happens.
+//! `outcore-sim [FIRST [COUNT]]`: simulates the pools of COUNT seeds. For a single seed it prints every event.
 
 use std::process::ExitCode;
 

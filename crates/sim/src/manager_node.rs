@@ -1,5 +1,5 @@
-//! The manager of a simulated pool, which loses power. It answers as `outcored` has it do: what comes while its disk makes a
-//! commit durable is the next one, and nobody is told before.
+//! The manager of a simulated pool, which loses power. It answers like `outcored`: requests that arrive during one
+//! commit's sync form the next commit, and no answer leaves before its commit is durable.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use outcore_server::manager::{Asked, Config, Manager, Now, User};
 use crate::node::{POOL, RequestKey};
 use crate::power_store::PowerStore;
 
-/// What it wants to happen.
+/// An effect that the manager requests.
 pub enum ManagerWish {
-    /// A client gets an answer.
+    /// Answer a client.
     Answer(RequestKey, ManagerReply),
-    /// It does what waits, soon.
+    /// Execute the waiting requests soon.
     Work,
-    /// Its disk makes so many groups of commits durable.
+    /// Sync the store; the number of groups becomes durable.
     Sync(usize),
 }
 
-/// A run of the manager.
+/// One run of the manager.
 struct Running {
     manager: Manager<PowerStore>,
-    /// Requests of which it knows; with the answers that were given.
+    /// Known requests, with their answers once these exist.
     sessions: BTreeMap<RequestKey, Option<ManagerReply>>,
     waiting: Vec<(RequestKey, ManagerRequest)>,
     works: bool,
@@ -32,13 +32,13 @@ struct Running {
     done: Vec<(RequestKey, ManagerReply)>,
 }
 
-/// See the module.
+/// The manager of a simulated pool.
 pub struct ManagerNode {
     /// A planted bug: answers do not wait for the disk.
     pub answers_early: bool,
-    /// Another: who only looks does not wait for the disk.
+    /// A planted bug: answers to read-only requests do not wait for the disk.
     pub reads_early: bool,
-    /// Which run of it this is.
+    /// Number of the current run.
     pub run: u64,
     servers: u32,
     store: PowerStore,
@@ -54,13 +54,13 @@ fn asked(key: RequestKey, request: ManagerRequest) -> Asked {
 }
 
 impl ManagerNode {
-    /// Of a pool of so many servers; not yet started.
+    /// A manager of a pool with this many servers, not yet started.
     pub fn new(servers: u32) -> Self {
         let store = PowerStore::default();
         Self { answers_early: false, reads_early: false, run: 0, servers, store, running: None }
     }
 
-    /// Starts on what is there.
+    /// Starts the manager on the current store.
     pub fn start(&mut self) -> Result<()> {
         let mut manager = Manager::open(self.store.clone(), Key::new([7; 32]), Config::new(POOL))?;
         for id in (0..self.servers).map(ServerId) {
@@ -71,24 +71,24 @@ impl ManagerNode {
         Ok(())
     }
 
-    /// A bit flips on its disk; see [`PowerStore::flip`].
+    /// Flips a bit on its disk; see [`PowerStore::flip`].
     pub fn flip(&self, random: &mut Random, is_seen: bool) {
         self.store.flip(random, is_seen);
     }
 
-    /// Whether it runs.
+    /// Whether it is running.
     pub fn is_up(&self) -> bool {
         self.running.is_some()
     }
 
-    /// The power goes.
+    /// Cuts its power.
     pub fn crash(&mut self, random: &mut Random) {
         self.run += 1;
         self.running = None;
         self.store.crash(random);
     }
 
-    /// Asks it at once, as root, and as if it were alone.
+    /// Executes a request at once, as root, as if no others were pending.
     pub fn ask(&mut self, now: Now, request: ManagerRequest) -> ManagerReply {
         match &mut self.running {
             Some(running) => running.manager.handle(now, &root(), request),
@@ -96,7 +96,7 @@ impl ManagerNode {
         }
     }
 
-    /// A request arrives, perhaps again.
+    /// Handles the arrival of a request, which may be a repetition.
     pub fn arrives(&mut self, now: Now, key: RequestKey, request: ManagerRequest) -> Vec<ManagerWish> {
         let Some(running) = &mut self.running else { return vec![] };
         match running.sessions.get(&key) {
@@ -113,7 +113,7 @@ impl ManagerNode {
         if works { vec![] } else { vec![ManagerWish::Work] }
     }
 
-    /// It does what waits, in one commit.
+    /// Executes the waiting requests in one commit.
     pub fn works(&mut self, now: Now) -> Result<Vec<ManagerWish>> {
         let Some(running) = &mut self.running else { return Ok(vec![]) };
         let (keys, requests): (Vec<_>, Vec<_>) =
@@ -133,14 +133,14 @@ impl ManagerNode {
         Ok(wishes)
     }
 
-    /// So many groups are durable.
+    /// Handles the end of a sync that made `groups` groups durable.
     pub fn synced(&mut self, groups: usize) -> Vec<ManagerWish> {
         self.store.sync_ended(groups);
         let answers = self.running.as_mut().map(|running| std::mem::take(&mut running.done));
         self.tell_and_go_on(answers.unwrap_or_default())
     }
 
-    /// What came meanwhile is done next.
+    /// Sends answers, and schedules the requests that arrived meanwhile.
     fn tell_and_go_on(&mut self, answers: Vec<(RequestKey, ManagerReply)>) -> Vec<ManagerWish> {
         let mut wishes = self.tell(answers);
         if let Some(running) = &mut self.running {

@@ -1,4 +1,4 @@
-//! A manager that loses power, and its clients: what one of them was told stays so.
+//! A manager that loses power, and clients that check that its answers remain true.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,34 +13,34 @@ use crate::wall_clock::WallClock;
 use crate::world::Finding;
 
 const MS: u64 = 1_000_000;
-/// When the simulation begins: some day.
+/// Start of the simulation: an arbitrary date.
 const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
-/// A client that has no answer for so long sends again.
+/// Time after which a client repeats an unanswered request.
 const PATIENCE_NS: u64 = 60 * MS;
-/// No client gives its file so many numbers.
+/// Largest number that a client gives its file, at most.
 const MOST_GIVEN: u64 = 1000;
-/// Nothing takes that many events.
+/// Number of events of a run, at most.
 const MOST_EVENTS: u64 = 100_000;
 
-/// A bug that is planted, which a run must find.
+/// A planted bug, which a run must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
     /// Answers do not wait for the disk.
     AnswerEarly,
-    /// Who only looks does not wait for the disk.
+    /// Answers to read-only requests do not wait for the disk.
     ReadEarly,
-    /// A store without checksums, on a disk that flips bits.
+    /// The store has no checksums, and its disk flips bits.
     NoSums,
 }
 
-/// What a client does, one thing after the other. Each has a directory of its own, in which nobody else writes.
+/// An operation of a client. Each client does one at a time, and has a directory in which nobody else writes.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Makes its next file.
+    /// Creates its next file.
     Make,
-    /// Gives its first file the next number, as time of change.
+    /// Sets the modification time of its first file to the next number.
     Number(u64),
-    /// Looks which number somebody's first file has; it is at least that which somebody was told before.
+    /// Reads the number of a client's first file. It must be at least `least`, which a client saw before.
     Look { whose: usize, least: Option<u64> },
 }
 
@@ -49,11 +49,11 @@ struct Client {
     left: u64,
     requests: u64,
     op: Option<Op>,
-    /// The files that it was told of.
+    /// The files whose creation was confirmed.
     made: Vec<Handle>,
-    /// The last number that it gave.
+    /// The last number that it set.
     given: u64,
-    /// The number of its first file that anybody was told of, if there is one.
+    /// The highest number of its first file that any client has seen, if the file exists.
     known: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ enum Happening {
     Flip,
 }
 
-/// See the module.
+/// The simulation of a manager and its clients.
 pub struct Metadata {
     random: Random,
     now_ns: u64,
@@ -81,12 +81,12 @@ pub struct Metadata {
     happenings: HashMap<u64, Happening>,
     manager: ManagerNode,
     clients: Vec<Client>,
-    /// How often the power went.
+    /// Number of power cuts.
     pub crashes: u64,
-    /// Whether bits flip on the disk, and whether the store sees it.
+    /// Whether bits flip on the disk, and if so, whether the store has checksums that reveal it.
     flips: Option<bool>,
     flip_random: Random,
-    /// Requests that met a damaged record.
+    /// Number of requests that met a damaged record.
     pub damaged: u64,
 }
 
@@ -99,12 +99,12 @@ fn path(client: usize, number: usize) -> String {
 }
 
 impl Metadata {
-    /// Runs the manager of a seed to its end.
+    /// Runs the simulation of a seed to its end.
     pub fn run(seed: u64, plant: Option<Plant>) -> Result<Self, Finding> {
         Self::begin(seed, plant, None)
     }
 
-    /// The same, and bits flip on the manager's disk until the power goes the next time.
+    /// Runs like `run`; bits also flip on the manager's disk, and stay flipped until the next power cut.
     pub fn run_with_flips(seed: u64, plant: Option<Plant>) -> Result<Self, Finding> {
         Self::begin(seed, plant, Some(plant != Some(Plant::NoSums)))
     }
@@ -229,7 +229,7 @@ impl Metadata {
         self.send(key);
     }
 
-    /// Sends a request that is not answered, again if need be.
+    /// Sends a request, and repeats it until it is answered.
     fn send(&mut self, key: RequestKey) {
         let client = &self.clients[key.client];
         if client.op.is_some() && client.requests == key.number {
@@ -280,7 +280,7 @@ impl Metadata {
         }
     }
 
-    /// An answer is on its way, and lost now and then.
+    /// Sends an answer, which is sometimes lost.
     fn reply(&mut self, key: RequestKey, reply: ManagerReply) {
         if !self.random.once_in(20) {
             let after = self.random.between(MS / 50, 2 * MS);
@@ -298,7 +298,7 @@ impl Metadata {
             && error.kind == ErrorKind::Corrupt
             && self.flips.is_some()
         {
-            // Nothing was done. It asks again until the power goes, and the disk is another.
+            // The request had no effect. The client repeats it until a power cut replaces the disk.
             self.damaged += 1;
             self.clients[client].op = Some(op);
             return Ok(());
@@ -326,7 +326,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Judges what somebody was told of a first file.
+    /// Checks the state of a client's first file that another client saw.
     fn looked(
         &mut self,
         whose: usize,
@@ -335,7 +335,8 @@ impl Metadata {
         who: &str,
     ) -> Result<(), Finding> {
         let found = match reply {
-            // When it was made is by the manager's clock, which gives no such small numbers but 0.
+            // A file's first modification time comes from the manager's clock, which never shows such small
+            // numbers except 0.
             ManagerReply::Inode(inode) => {
                 Some(inode.modified_ns).map(|ns| if ns > MOST_GIVEN { 0 } else { ns })
             }
@@ -353,7 +354,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// The power goes once more, and what the clients were told is there.
+    /// Cuts the power again, and checks that everything confirmed is still there.
     fn judge(&mut self) -> Result<(), Finding> {
         self.crash();
         self.manager.start().map_err(said)?;
@@ -371,7 +372,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// What the manager's clock says, which may have jumped just now.
+    /// The time of the manager's clock, which may jump at any call.
     fn now(&mut self) -> Now {
         if self.clock_random.once_in(4) {
             self.clock.jump(&mut self.clock_random);

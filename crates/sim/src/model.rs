@@ -1,16 +1,17 @@
-//! What the content of a file may be: a naive model of the promises in docs/semantics.md.
+//! The permitted contents of a file: a naive model of the promises in `docs/semantics.md`.
 //!
-//! Each write has a number, and every byte remembers which writes it may show. A write that was answered replaces
-//! what was before it; one that was not may or may not have been done. A sync makes what was answered before it
-//! safe; a crash of a byte's server brings back anything written since. But whose sync is answered has all that it was
-//! answered before, whatever crashed: or it is told that this may be lost.
+//! Each write has a number, and every byte remembers which writes it may show. An answered write replaces what was
+//! there before; an unanswered one may or may not have happened. A sync makes the writes answered before it safe.
+//! A crash of a byte's server may undo any unsafe write. After an answered sync, all writes that the same client
+//! saw answered earlier are there, even if the server crashed in between, unless the client was told that they may
+//! be lost.
 
 use std::collections::BTreeMap;
 
-/// A write; 0 is the zeros of a new file.
+/// Number of a write; 0 stands for the zeros of a new file.
 pub type WriteId = u64;
 
-/// The byte that a write puts at an offset of a file.
+/// The byte that a write stores at an offset of a file.
 pub fn pattern(write: WriteId, offset: u64) -> u8 {
     if write == 0 {
         return 0;
@@ -23,36 +24,38 @@ pub fn pattern(write: WriteId, offset: u64) -> u8 {
 struct Written {
     write: WriteId,
     client: usize,
-    /// When it was answered; `None`: it was not, or a crash put it in doubt again.
+    /// Time of the answer; `None` if there was none, or if a crash made the write uncertain again.
     answered: Option<u64>,
-    /// When its client was answered, whatever crashed since; `None`: it was not, or was told that it may be lost.
+    /// Time when its client received the answer, regardless of later crashes; `None` if it did not, or was told
+    /// that the write may be lost.
     told: Option<u64>,
 }
 
-/// Writes that some bytes may show, in the order in which they were sent. The first is what was safe last.
+/// The writes that some bytes may show, in the order in which they were sent. The first one is the last safe
+/// write.
 type History = Vec<Written>;
 
-/// What the bytes of a file may be.
+/// The permitted contents of a file.
 #[derive(Clone, Debug)]
 pub struct FileModel {
-    /// First byte of a run of bytes with the same history; the last one ends with the file.
+    /// Histories, by the first byte of the run that they apply to. The last run ends with the file.
     runs: BTreeMap<u64, History>,
     length: u64,
 }
 
 impl FileModel {
-    /// A new file: zeros.
+    /// A new file of zeros.
     pub fn new(length: u64) -> Self {
         let zeros = vec![Written { write: 0, client: usize::MAX, answered: Some(0), told: None }];
         Self { runs: BTreeMap::from([(0, zeros)]), length }
     }
 
-    /// How long the file is.
+    /// Length of the file.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Makes a run begin at `offset`.
+    /// Splits the run that contains `offset`, so that a run begins there.
     fn split(&mut self, offset: u64) {
         if offset < self.length
             && let Some((_, history)) = self.runs.range(..=offset).next_back()
@@ -70,13 +73,14 @@ impl FileModel {
         }
     }
 
-    /// A client sent a write of `start..end`.
+    /// Records that a client sent a write of `start..end`.
     pub fn sent(&mut self, write: WriteId, client: usize, start: u64, end: u64) {
         let written = Written { write, client, answered: None, told: None };
         self.each(start, end, |history| history.push(written));
     }
 
-    /// A write was answered at `now`: it was done, by a server that lost power since if `is_in_doubt`.
+    /// Records that a write was answered at `now`. With `is_in_doubt`, its server has lost power since it
+    /// performed the write.
     pub fn answered(&mut self, write: WriteId, start: u64, end: u64, now: u64, is_in_doubt: bool) {
         self.each(start, end, |history| {
             for written in history.iter_mut().filter(|w| w.write == write) {
@@ -86,8 +90,8 @@ impl FileModel {
         });
     }
 
-    /// A sync that a client sent at `sent` was answered, by the server of `start..end`: what was answered before is safe,
-    /// and of the client's own also what a crash put in doubt.
+    /// Records that the server of `start..end` answered a sync that a client sent at `sent`. Writes answered
+    /// before are safe, including the client's own ones that a crash made uncertain.
     pub fn synced(&mut self, client: usize, start: u64, end: u64, sent: u64) {
         self.each(start, end, |history| {
             for written in history.iter_mut().filter(|w| w.client == client) {
@@ -99,7 +103,7 @@ impl FileModel {
         });
     }
 
-    /// A write is done and safe: what was before it is not shown any more, whatever crashes.
+    /// Records that a write is done and safe: earlier contents never appear again, whatever crashes.
     pub fn safe(&mut self, write: WriteId, start: u64, end: u64, now: u64) {
         self.each(start, end, |history| {
             if let Some(at) = history.iter().position(|w| w.write == write) {
@@ -109,7 +113,7 @@ impl FileModel {
         });
     }
 
-    /// A client was told that what it wrote to `start..end` may be lost.
+    /// Records that a client was told that its writes to `start..end` may be lost.
     pub fn refused(&mut self, client: usize, start: u64, end: u64) {
         self.each(start, end, |history| {
             for written in history.iter_mut().filter(|w| w.client == client) {
@@ -118,18 +122,18 @@ impl FileModel {
         });
     }
 
-    /// The server of `start..end` lost what was not safe.
+    /// Records that the server of `start..end` lost its unsafe writes.
     pub fn crashed(&mut self, start: u64, end: u64) {
         self.each(start, end, |history| {
-            // Nothing but what was safe is certain, and of that only that it may be what is there.
+            // No later write is certain any more: the bytes may show the last safe write, or any write after it.
             for written in history.iter_mut() {
                 written.answered = None;
             }
         });
     }
 
-    /// The first byte of `bytes`, which were read at `start`, that no write explains: its offset, what was read, and
-    /// which writes it could show. The read was sent at `sent`: what was answered later it need not show.
+    /// Finds the first byte of `bytes`, read at `start`, that no write explains. Returns its offset, its value,
+    /// and the writes that it could show. The read was sent at `sent`, so it need not show writes answered later.
     pub fn unexplained(&self, start: u64, bytes: &[u8], sent: u64) -> Option<(u64, u8, Vec<WriteId>)> {
         let end = start + bytes.len() as u64;
         let first = self.runs.range(..=start).next_back().map_or(0, |(&at, _)| at);
@@ -153,7 +157,7 @@ impl FileModel {
 mod tests {
     use super::*;
 
-    /// The time of reads, after all else.
+    /// The time of reads, after all other events.
     const LATE: u64 = 100;
 
     fn bytes(write: WriteId, start: u64, end: u64) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! One I/O server of the simulation: its state machine, its disk, and what is under way between them.
+//! One I/O server of the simulation: its state machine, its disk, and the pending operations between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use outcore_server::io_server::{
     Caller, Config, Effect, Event, Fetch, IoServer, Limits, NameOperation, fetch, perform,
 };
 
-/// The simulation's pool.
+/// Number of the simulated pool.
 pub const POOL: u128 = 0x0123_4567;
 
-/// A request of a client, as the network knows it.
+/// Identity of a client's request in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestKey {
-    /// Which client.
+    /// The client.
     pub client: usize,
-    /// Its number for the request.
+    /// The client's number for the request.
     pub number: u64,
 }
 
-/// Reads of memory that a server wishes, and where the bytes go.
+/// Pending reads of memory, and their target buffer.
 type Fetching = (Vec<Fetch<MemoryBuffer>>, MemoryBuffer);
 
 struct NoClock;
@@ -37,32 +37,32 @@ impl Clock for NoClock {
     }
 }
 
-/// What an I/O server wants of the world around it.
+/// An effect that an I/O server requests.
 pub enum Wish {
-    /// A disk request to be done some time, then [`Node::disk_done`].
+    /// A disk request. The simulation later calls [`Node::disk_done`].
     Disk(u64),
-    /// An operation on names likewise, then [`Node::name_done`].
+    /// An operation on names. The simulation later calls [`Node::name_done`].
     Name(u64),
-    /// Memory of clients to be read some time, then [`Node::fetch_done`].
+    /// Reads of clients' memory. The simulation later calls [`Node::fetch_done`].
     Fetch(u64),
-    /// The manager is asked for the time, then [`Node::told_time`].
+    /// A query of the manager's time. The simulation later calls [`Node::told_time`].
     AskTime,
-    /// Others have their turn, then [`Node::go_on`].
+    /// Long work yields. The simulation later calls [`Node::go_on`].
     LetOthers(u64),
     /// An answer for a client.
     Answer(RequestKey, IoReply, MemoryBuffer),
 }
 
-/// See the module.
+/// An I/O server of the simulation.
 pub struct Node {
     id: ServerId,
     key: Key,
     limits: Limits,
     /// Its disk.
     pub disk: CrashDisk,
-    /// Whether syncs are answered and not done: a planted bug.
+    /// A planted bug: syncs are answered without being performed.
     pub skips_sync: bool,
-    /// How often it has started: what was sent to an earlier one is lost.
+    /// Number of starts. Messages to an earlier incarnation are lost.
     pub incarnation: u64,
     machine: Option<IoServer<MemoryBuffer>>,
     transfers: BTreeMap<u64, Request<MemoryBuffer>>,
@@ -70,17 +70,17 @@ pub struct Node {
     fetches: BTreeMap<u64, Fetching>,
     calls: BTreeMap<u64, Asking>,
     next_call: u64,
-    /// What was done of what clients sent.
+    /// The sessions of clients, with their completed requests.
     sessions: Sessions<usize, ()>,
-    /// Clients that have a connection to it.
+    /// Clients with a connection to this server.
     connected: BTreeMap<usize, Arc<Session<()>>>,
 }
 
-/// A request that is not answered, and what is known of who sent it.
+/// An unanswered request, and the session of its sender.
 type Asking = (RequestKey, Option<Arc<Session<()>>>);
 
 impl Node {
-    /// A server that is not started yet.
+    /// A server that has not started yet.
     pub fn new(id: ServerId, key: Key, limits: Limits) -> Self {
         Self {
             id,
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// Whether it runs.
+    /// Whether it is running.
     pub fn is_up(&self) -> bool {
         self.machine.is_some()
     }
@@ -112,7 +112,7 @@ impl Node {
             pool: POOL,
             server: self.id,
             verify: Box::new(self.key.clone()),
-            // What was in memory before: never zeros.
+            // Scratch memory contains arbitrary left-overs, never zeros.
             scratch: Arc::new(|bytes| Ok(MemoryBuffer::new(vec![0xAA; bytes]))),
             reads_memory: true,
             limits: self.limits,
@@ -124,10 +124,10 @@ impl Node {
         Ok(self.wishes(effects))
     }
 
-    /// Ends it as a power cut does.
+    /// Stops it as a power cut does.
     pub fn crash(&mut self, random: &mut Random) {
         self.machine = None;
-        // What the disk had begun may have been done.
+        // Pending disk writes may or may not have happened.
         for request in std::mem::take(&mut self.transfers).into_values() {
             if request.operation == Operation::Write && random.once_in(2) {
                 self.disk.submit(request, Box::new(drop));
@@ -141,21 +141,21 @@ impl Node {
         self.connected.clear();
     }
 
-    /// What is known of a client, which has a connection from now on.
+    /// The session of a client, which has a connection from now on.
     pub fn session(&mut self, now_ns: u64, client: usize) -> Arc<Session<()>> {
         let enter = || self.sessions.enter(client, now_ns);
         self.connected.entry(client).or_insert_with(enter).clone()
     }
 
-    /// A client has no connection any more.
+    /// Ends a client's connection.
     pub fn leaves(&mut self, now_ns: u64, client: usize) {
         if let Some(session) = self.connected.remove(&client) {
             self.sessions.leave(&session, now_ns);
         }
     }
 
-    /// What it holds of clients that have gone, for people, when nothing is to be done any more and they have been gone for
-    /// long.
+    /// Describes state that the server still holds for clients that disconnected long ago, once no work is
+    /// pending; `None` if there is none.
     pub fn holds_of_gone(&self, now_ns: u64, is_gone: impl Fn(usize) -> bool) -> Option<String> {
         self.sessions.forget(now_ns.saturating_add(IDLE_NS));
         let here = self.connected.keys().filter(|client| !is_gone(**client)).count();
@@ -172,7 +172,7 @@ impl Node {
         ))
     }
 
-    /// A call that is new arrives.
+    /// Handles the arrival of a new call.
     pub fn call(
         &mut self,
         now_ns: u64,
@@ -186,13 +186,13 @@ impl Node {
         self.step(now_ns, Event::Call { call: self.next_call, request, buffer, caller })
     }
 
-    /// Some time has passed.
+    /// Delivers a tick.
     pub fn tick(&mut self, now_ns: u64) -> Vec<Wish> {
         self.step(now_ns, Event::Tick)
     }
 
-    /// Asks it something while nothing else is under way, and lets its disk do at once what that takes. `None`: it has
-    /// no answer.
+    /// Calls the server while nothing else is pending, and completes its disk requests at once. Returns `None` if
+    /// there is no answer.
     pub fn ask(&mut self, now_ns: u64, request: IoRequest) -> Option<IoReply> {
         let key = RequestKey { client: usize::MAX, number: 0 };
         let mut wishes = self.call(now_ns, (key, None), request, MemoryBuffer::new(vec![]), None);
@@ -209,7 +209,7 @@ impl Node {
         None
     }
 
-    /// Its disk has done a request, or failed with an error.
+    /// Completes a disk request, or fails it with an error.
     pub fn disk_done(&mut self, now_ns: u64, token: u64, fault: Option<(Error, &mut Random)>) -> Vec<Wish> {
         let Some(request) = self.transfers.remove(&token) else { return vec![] };
         let completion = match fault {
@@ -227,19 +227,19 @@ impl Node {
         self.step(now_ns, Event::Disk { token, completion })
     }
 
-    /// Whether its disk is at a sync.
+    /// Whether a pending disk request is a sync.
     pub fn is_sync(&self, token: u64) -> bool {
         self.transfers.get(&token).is_some_and(|request| request.operation == Operation::Sync)
     }
 
-    /// Its disk has done an operation on names.
+    /// Completes an operation on names.
     pub fn name_done(&mut self, now_ns: u64, token: u64) -> Vec<Wish> {
         let Some(operation) = self.names.remove(&token) else { return vec![] };
         let result = perform(&self.disk, &self.disk, operation);
         self.step(now_ns, Event::Name { token, result })
     }
 
-    /// It reads the memory of clients.
+    /// Reads the memory of clients.
     pub fn fetch_done(&mut self, now_ns: u64, token: u64) -> Vec<Wish> {
         let Some((fetches, mut buffer)) = self.fetches.remove(&token) else { return vec![] };
         let result = fetch(&fetches, &mut buffer);
@@ -247,12 +247,12 @@ impl Node {
         self.step(now_ns, Event::Fetched { token, result })
     }
 
-    /// The manager says what time it is, or cannot be reached; and what its own clock says.
+    /// Delivers the manager's time, if the manager is reachable, and the time of the server's own clock.
     pub fn told_time(&mut self, now_ns: u64, manager_s: Option<u64>, own_s: u64) -> Vec<Wish> {
         self.step(now_ns, Event::Time { manager_s, own_s })
     }
 
-    /// Long work goes on.
+    /// Resumes long work.
     pub fn go_on(&mut self, now_ns: u64, token: u64) -> Vec<Wish> {
         self.step(now_ns, Event::GoOn { token })
     }

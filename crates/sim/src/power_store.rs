@@ -1,4 +1,4 @@
-//! A metadata store that loses power: of the groups that were not synced, the first few are there afterwards.
+//! A metadata store that loses power: afterwards, only some first ones of the unsynced groups are left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use outcore_core::Result;
 use outcore_core::crash_disk::Random;
 use outcore_server::store::{Guard, MemoryStore, Outcome, Store, Versioned, Write};
 
-/// See the module. Clones are handles of the same store.
+/// A metadata store that loses power. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct PowerStore {
     state: Arc<Mutex<State>>,
@@ -15,11 +15,11 @@ pub struct PowerStore {
 #[derive(Debug, Default)]
 struct State {
     store: MemoryStore,
-    /// Groups of commits in their order, each of which is there wholly or not at all.
+    /// Groups of commits, in order. Each survives wholly or not at all.
     groups: Vec<Vec<Vec<Write>>>,
-    /// So many of them survive.
+    /// Number of groups that are durable.
     durable: usize,
-    /// The group that has not ended.
+    /// The open group.
     open: Option<Vec<Vec<Write>>>,
 }
 
@@ -28,7 +28,8 @@ impl PowerStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A bit of a record flips on the disk; a crash brings it back. Without `is_seen` its checksum fits all the same.
+    /// Flips a bit of a record on the disk; a crash restores it. Without `is_seen`, the checksum is made to match
+    /// the damaged record.
     pub fn flip(&self, random: &mut Random, is_seen: bool) {
         let (record, bit) = (random.bits(), random.bits());
         let store = &mut self.lock().store;
@@ -39,18 +40,18 @@ impl PowerStore {
         }
     }
 
-    /// How many groups a sync that begins now makes durable.
+    /// Number of groups that a sync beginning now makes durable.
     pub fn sync_begins(&self) -> usize {
         self.lock().groups.len()
     }
 
-    /// Such a sync has ended.
+    /// Records that a sync has made `groups` groups durable.
     pub fn sync_ended(&self, groups: usize) {
         let mut state = self.lock();
         state.durable = state.durable.max(groups);
     }
 
-    /// The power goes. Of what was not synced, some is on the disk all the same, in its order.
+    /// Cuts the power. Of the unsynced groups, a random number survives, in order.
     pub fn crash(&self, random: &mut Random) {
         let mut state = self.lock();
         let kept = random.between(state.durable as u64, state.groups.len() as u64) as usize;
@@ -58,7 +59,7 @@ impl PowerStore {
         (state.durable, state.open) = (kept, None);
         let mut store = MemoryStore::new();
         for writes in state.groups.iter().flatten() {
-            // As it was done the first time.
+            // The commits succeed as they did the first time.
             let _ = store.commit(&[], writes);
         }
         state.store = store;

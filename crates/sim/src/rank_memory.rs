@@ -11,18 +11,18 @@ use crate::model::{WriteId, pattern};
 const NONCE_AT: u64 = 0x1000;
 const ARRAY_AT: u64 = 0x10_0000;
 
-/// A nonce, and the arrays of the client, a byte apart.
+/// A nonce, and the arrays of the client, with a byte between them.
 #[derive(Debug)]
 pub struct RankMemory {
-    /// What it tells servers of it.
+    /// The offer to servers.
     pub offer: MemoryOffer,
     bytes: Vec<u8>,
-    /// Of each array: where in the file each of its elements is.
+    /// For each array, the offsets of its elements in the file.
     offsets: Vec<Vec<u64>>,
 }
 
 impl RankMemory {
-    /// With what a client writes, of an array of bytes.
+    /// The memory of a client, filled with the bytes of its write.
     pub fn new(spec: &CollectiveSpec, rank: u64, write: WriteId) -> Self {
         let (mut bytes, mut offsets, mut arrays) = (vec![], vec![], vec![]);
         for axes in owned(&spec.schema, &spec.grid.shape, rank) {
@@ -39,7 +39,7 @@ impl RankMemory {
         Self { offer, bytes, offsets }
     }
 
-    /// Where in the file the elements of a tile are, by where they are in memory, in the order in which they travel.
+    /// The offsets in the file of a tile's elements, in transfer order, computed from their places in memory.
     pub fn offsets_of(&self, tile: &Tile) -> Vec<u64> {
         let strides = &self.offer.arrays[tile.part].strides;
         let first = tile.local.iter().zip(strides).map(|(&i, &stride)| i * stride as u64).sum();

@@ -1,18 +1,18 @@
-//! What happens under each seed.
+//! The events under each seed.
 
 use crate::metadata::Metadata;
 use crate::world::{Faults, Finding, World};
 
-/// What may go wrong under a seed.
+/// The faults under a seed.
 pub fn faults_of(seed: u64) -> Faults {
-    // A flipped bit in what was being written when the power failed cannot be told from a torn write, so flips come
-    // without crashes.
+    // A bit flip in a block that was being written during a power cut looks like a torn write. Flips therefore
+    // come without crashes.
     let clocks = Faults { clocks: seed / 5 % 2 == 1, ..Faults::default() };
     match seed % 5 {
         0 => Faults { network: true, ..clocks },
         1 => Faults { flips: true, network: true, ..clocks },
         2 => {
-            // What cannot be read after a crash is said to be damaged.
+            // A block that cannot be read after a crash counts as damaged.
             let errors = seed / 10 % 3 == 1;
             Faults { full: true, crashes: true, errors, sync_errors: seed / 10 % 3 == 2, ..clocks }
         }
@@ -20,7 +20,8 @@ pub fn faults_of(seed: u64) -> Faults {
     }
 }
 
-/// Runs the pool of a seed, and another manager that loses power, with clients that do nothing else than ask it; with `trace`, everything that happens in the pool is printed.
+/// Simulates the pool of a seed, and separately a manager that loses power, with clients that only call it. With
+/// `trace`, prints every event of the pool.
 pub fn simulate(seed: u64, trace: bool) -> Result<World, Finding> {
     Metadata::run(seed, None).map_err(|finding| format!("the manager: {finding}"))?;
     World::run(seed, faults_of(seed), None, trace)
@@ -48,7 +49,7 @@ mod tests {
         assert!(all > 300 && in_rounds > 30, "{all} of clients, {in_rounds} of several rounds");
     }
 
-    /// Whether a seed finds a planted bug, and nothing where it is not planted.
+    /// Whether some seed finds a planted bug, and the same seed finds nothing without the bug.
     fn is_found(plant: Plant, faults: Faults) -> bool {
         let seed = (0..300).find(|&seed| World::run(seed, faults, Some(plant), false).is_err());
         seed.is_some_and(|seed| World::run(seed, faults, None, false).is_ok())

@@ -13,17 +13,19 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// What it says, in nanoseconds since 1970, when it is `real_ns`. Before 1970 it says 0, as all of this do.
+    /// The clock's time in nanoseconds since 1970, at the true time `real_ns`. Times before 1970 read as 0, as
+    /// everywhere in outcore.
     pub fn now_ns(&self, real_ns: u64) -> u64 {
         u64::try_from((i128::from(real_ns) + self.ahead_ns).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// The same in seconds.
+    /// The clock's time in seconds since 1970.
     pub fn now_s(&self, real_ns: u64) -> u64 {
         self.now_ns(real_ns) / 1_000_000_000
     }
 
-    /// Somebody sets it: by seconds, hours or years, to before 1970, to the last nanosecond that can be said, or right.
+    /// Sets the clock: ahead or back by seconds, minutes, hours or years, to before 1970, to the largest
+    /// representable time, or to the correct time.
     pub fn jump(&mut self, random: &mut Random) {
         let scale = *random.pick(&[SECOND_NS, 10 * 60 * SECOND_NS, HOUR_NS, YEAR_NS]);
         let by_ns = scale * i128::from(random.between(1, 100)) / i128::from(random.between(1, 4));
@@ -37,28 +39,28 @@ impl WallClock {
     }
 }
 
-/// Those of a pool.
+/// The clocks of a pool.
 #[derive(Debug)]
 pub struct Clocks {
-    /// The manager's.
+    /// The manager's clock.
     pub manager: WallClock,
-    /// The I/O servers'.
+    /// The I/O servers' clocks.
     pub servers: Vec<WallClock>,
-    /// The clients'.
+    /// The clients' clocks.
     pub clients: Vec<WallClock>,
 }
 
 impl Clocks {
-    /// All of them right.
+    /// Clocks that are all correct.
     pub fn new(servers: usize, clients: usize) -> Self {
         let right = WallClock::default();
         Self { manager: right, servers: vec![right; servers], clients: vec![right; clients] }
     }
 
-    /// One of them jumps; whose, for people.
+    /// Makes a random clock jump. Returns a description.
     pub fn jump(&mut self, random: &mut Random) -> String {
         let (servers, clients) = (self.servers.len(), self.clients.len());
-        // Of the manager's there is but one, and all depend on it.
+        // There is only one manager, and everybody depends on its clock, so it is drawn more often.
         let which = random.below((servers + clients) as u64 * 3 / 2 + 1) as usize;
         let (clock, whose) = if which < servers {
             (&mut self.servers[which], format!("server {which}"))

@@ -1,4 +1,4 @@
-//! The world: everything that happens, in the order of its time, all of it decided by one seed.
+//! The world: all events in the order of time, determined by one seed.
 
 mod clients;
 mod clocks;
@@ -21,63 +21,63 @@ use crate::manager_node::ManagerNode;
 use crate::node::{Node, RequestKey, Wish};
 use crate::wall_clock::Clocks;
 
-/// When the simulation begins: some day.
+/// Start of the simulation: an arbitrary date.
 const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
 const MS: u64 = 1_000_000;
-/// A client that has no answer for so long sends again.
+/// Time after which a client repeats an unanswered request.
 const PATIENCE_NS: u64 = 60 * MS;
-/// Servers look at the clock so often.
+/// Interval between ticks of the servers.
 const TICK_NS: u64 = 1000 * MS;
-/// Nothing takes that many events.
+/// Number of events of a run, at most.
 const MOST_EVENTS: u64 = 2_000_000;
 
-/// What may go wrong in a run, and what is broken on purpose.
+/// The faults of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Servers and the manager lose power, and clients die.
     pub crashes: bool,
-    /// Messages are late, lost, and sent again.
+    /// Messages are late, lost, and repeated.
     pub network: bool,
-    /// Disks change bits by themselves.
+    /// Disks flip bits.
     pub flips: bool,
-    /// Disks refuse writes: they are full.
+    /// Disks refuse writes because they are full.
     pub full: bool,
-    /// Drives have errors in transfers.
+    /// Disks have errors in transfers.
     pub errors: bool,
-    /// Drives have errors in syncs, which no later one makes up for.
+    /// Disks have errors in syncs, and a later sync does not repair the loss.
     pub sync_errors: bool,
     /// Wall clocks jump.
     pub clocks: bool,
 }
 
-/// A bug that is planted, which a run must find.
+/// A planted bug, which a run must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
-    /// Syncs are answered and not done.
+    /// Syncs are answered without being performed.
     SkipSync,
-    /// Requests that arrive again are done again.
+    /// Repeated requests are executed again.
     DoTwice,
-    /// Checksums are not looked at.
+    /// Checksums are not checked.
     SkipChecksum,
-    /// A new file is given the handle of a file that was removed.
+    /// A new file gets the handle of a removed file.
     ReuseHandle,
-    /// Clients do not look at which run of a server answers.
+    /// Clients ignore the incarnation of the server that answers.
     IgnoreIncarnation,
-    /// Servers do not remember which files were removed.
+    /// Servers forget which files were removed.
     ForgetRemovals,
-    /// Servers judge by their own clocks whether grants are over.
+    /// Servers use their own clocks to decide whether grants have expired.
     OwnClock,
-    /// Clients do not renew grants that were refused.
+    /// Clients do not renew refused grants.
     KeepGrants,
-    /// The manager answers before its disk has what it says.
+    /// The manager answers before its commit is durable.
     AnswerEarly,
-    /// Clients take what they gave in a collective for durable before the servers say that it is.
+    /// Clients consider their shares of a collective durable before the servers confirm it.
     TrustShares,
     /// Servers wait for clients of a collective for ever.
     WaitForever,
-    /// Servers do not see the end of a connection.
+    /// Servers do not notice the end of a connection.
     KeepConnections,
-    /// Clients do not go on with removals that others have begun, and died.
+    /// Clients do not continue removals that a dead client began.
     LeaveOrphans,
 }
 
@@ -110,10 +110,10 @@ enum Happening {
     Manager(manager::Event),
 }
 
-/// A failed run: what was seen, for people.
+/// The finding of a failed run, as text.
 pub type Finding = String;
 
-/// See the module.
+/// The simulated world.
 pub struct World {
     random: Random,
     faults: Faults,
@@ -125,41 +125,41 @@ pub struct World {
     nodes: Vec<Node>,
     clients: Vec<Client>,
     files: Vec<SimFile>,
-    /// Files without a name, whose data files are still there.
+    /// Orphans whose data files still exist.
     orphans: Vec<SimFile>,
     manager: ManagerNode,
-    /// All that files were ever given.
+    /// All handles that files ever had.
     handles: BTreeSet<Handle>,
     clocks: Clocks,
-    /// How many clients there were at first, of whom each has its own parts of files.
+    /// Number of initial clients. Each of them owns parts of files.
     owners: usize,
     next_write: u64,
-    /// How long servers said that a data file is, durably, and when.
+    /// The durable lengths that servers reported for each data file, with the times of the reports.
     durable: BTreeMap<(Handle, ServerId), Vec<(u64, u64)>>,
-    /// One that not all of its clients have begun with.
+    /// A collective that some of its clients have not begun yet.
     collective: Option<Collective>,
-    /// Crashes and other faults are over.
+    /// Whether crashes and other faults are over.
     is_calm: bool,
     flipped: bool,
-    /// Whether everything that happens is printed.
+    /// Whether every event is printed.
     trace: bool,
-    /// How many operations were done.
+    /// Number of completed operations.
     pub operations: u64,
-    /// How often a server lost power.
+    /// Number of power cuts of servers.
     pub crashes: u64,
-    /// How often the manager did.
+    /// Number of power cuts of the manager.
     pub manager_crashes: u64,
-    /// How many clients died.
+    /// Number of clients that died.
     pub deaths: u64,
-    /// How many of them left something that another client went on with.
+    /// Number of dead clients whose work another client continued.
     pub taken_over: u64,
-    /// How many collectives ended well for a client.
+    /// Number of successful completions of collectives, counted per client.
     pub collectives: u64,
-    /// Of these, those in which a server went several rounds.
+    /// Number of those in which a server needed several rounds.
     pub collectives_in_rounds: u64,
-    /// How often somebody's clock jumped.
+    /// Number of clock jumps.
     pub jumps: u64,
-    /// How often a server refused a grant.
+    /// Number of refused grants.
     pub refusals: u64,
 }
 
@@ -254,7 +254,7 @@ impl World {
         if faults.crashes {
             let at = world.random.between(1, 400) * MS;
             world.later(at, Happening::Manager(manager::Event::Crash));
-            // One stays, to look at what is left.
+            // Client 0 never dies, so that it can check the final state.
             for client in 1..clients {
                 let at = world.random.between(1, 1000) * MS;
                 world.later(at, Happening::Dies { client });
@@ -264,7 +264,7 @@ impl World {
             world.later(MS, Happening::Jump);
         }
         for client in 0..clients {
-            // The first one does not die: when it is done, nobody may be left of a collective of the others.
+            // Client 0 does not die. If it is done early, all clients of a later collective may have died.
             let is_soon_done = client == 0 && clients > 1 && faults.crashes && world.random.once_in(2);
             world.clients[client].left =
                 if is_soon_done { world.random.between(1, 8) } else { world.random.between(10, 60) };
@@ -278,7 +278,7 @@ impl World {
         self.happenings.insert(self.next, what);
     }
 
-    /// Makes the files, lets the clients work, and waits until all is answered.
+    /// Creates the files, lets the clients work, and waits until all requests are answered.
     fn live(&mut self) -> Result<(), Finding> {
         for file in 0..self.files.len() {
             let all = Regions::contiguous(0, self.files[file].model.length()).map_err(said)?;
@@ -442,7 +442,7 @@ impl World {
         self.random.between(20_000, 2 * MS) + if is_late { self.random.between(1, 200) * MS } else { 0 }
     }
 
-    /// Sends a request that is not answered, again if need be.
+    /// Sends a request, and repeats it until it is answered.
     fn send(&mut self, key: RequestKey) {
         let client = &self.clients[key.client];
         let Some(call) = client.op.as_ref().and_then(|op| op.calls.get(&key.number)) else { return };
@@ -469,7 +469,7 @@ impl World {
         };
         self.say(|| format!("server {server}: request {key:?} arrives: {begun:?}"));
         let node = &mut self.nodes[server];
-        // The bytes of a read are not kept: it is done again.
+        // Sessions do not keep the bytes of a read, so a repeated read is executed again.
         let is_read = call.request.is_read();
         match begun {
             Begin::Done(reply) if !is_read => {
@@ -487,7 +487,7 @@ impl World {
             Begin::Running | Begin::Late => {}
         }
         if self.clients[key.client].is_dead {
-            // What it sent was there before the end of its connection, which is all that comes now.
+            // The dead client sent this message before its connection ended, so only the end can follow.
             self.leaves(server, key.client);
         }
     }

@@ -73,9 +73,9 @@ impl<B: Buffer> Log<B> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Reads the log and restores its notes. Then restarts it in the other file, so that no later start reads left-over
-    /// records again. If the disk is too full for that, the old log remains valid, and the next write retries. On
-    /// a read-only disk it remains valid until the server restarts.
+    /// Reads the log and restores its notes. Then restarts it in the other file, so that no later start reads
+    /// left-over records again. If the disk is too full for that, the old log remains valid, and the next write
+    /// retries. On a read-only disk it remains valid until the server restarts.
     pub async fn open_log(self: &Rc<Self>) -> Result<()> {
         let buffer = (self.log.make)(WRITE_PAGES * PAGE_BYTES)?;
         let mut files = [FileId(0); 2];

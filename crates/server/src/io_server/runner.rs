@@ -94,7 +94,7 @@ impl<D: Disk + 'static> Runner<D> {
 
 impl<D: Disk> Runner<D> {
     /// Ends the collectives that need more calls, because no more calls are expected: their processes would wait
-    /// in vain. Calls that still arrive are served until the server stops.
+    /// for calls that never come. Calls that still arrive are served until the server stops.
     pub fn end_collectives(&self) {
         let _ = self.messages.send(Message::Event(Event::EndCollectives));
     }

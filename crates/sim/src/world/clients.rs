@@ -1,4 +1,4 @@
-//! What the clients of the world do, and whether what they are told may be so.
+//! The operations of the clients, and checks of the answers that they get.
 
 use outcore_core::{Error, ErrorKind, Incarnation, IoReply, IoRequest, Regions};
 
@@ -8,19 +8,19 @@ use crate::collective::{Collective, Next, Rank};
 use crate::model::pattern;
 use crate::node::RequestKey;
 
-/// What no collective takes that gets on.
+/// Time that no collective needs which makes progress.
 const CLIENT_PATIENCE_NS: u64 = 10_000 * MS;
 
-/// Whether a client that does this to a file does not mind that another one removes it.
+/// Whether an operation of this kind tolerates the removal of its file by another client.
 fn goes_on_without_it(kind: &Kind) -> bool {
     matches!(kind, Kind::Remove | Kind::Read | Kind::Write(_) | Kind::Sync)
 }
 
-/// Who was answered, by which run of a server, and what for.
+/// The circumstances of an answer: its client, and the incarnation of the server.
 struct Told {
     client: usize,
     incarnation: u64,
-    /// Whether it is a sync before which writes may have been lost.
+    /// Whether it is a sync whose earlier writes may have been lost.
     is_refused: bool,
     begun_ns: u64,
 }
@@ -29,7 +29,8 @@ impl World {
     pub(super) fn begin(&mut self, client: usize, file: usize, kind: Kind, regions: Regions) {
         let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
         let opened = (files[file].handle, files[file].grant);
-        // A grant to remove allows nothing else, and the grant that a client has of the open file does not allow that.
+        // Only a removal grant allows removal, and it allows nothing else. The client's other grant is for the
+        // open file.
         let grant = if kind == Kind::Remove { opened.1 } else { self.grant(client, opened) };
         let files = if kind == Kind::Remove { &self.orphans } else { &self.files };
         let op = self.clients[client].begin((&files[file], grant), file, kind, regions, self.now_ns);
@@ -48,7 +49,7 @@ impl World {
         }
     }
 
-    /// A client begins its next operation.
+    /// Starts a client's next operation.
     pub(super) fn think(&mut self, client: usize) -> Result<(), Finding> {
         if let Some(unfinished) = self.clients[client].unfinished.take() {
             return self.go_on_with(client, unfinished);
@@ -89,7 +90,7 @@ impl World {
             return Ok(());
         }
         if self.collective.as_ref().is_some_and(|collective| collective.file == number) {
-            // What others are going to read or write together is left as it is.
+            // A file that awaits a collective stays unchanged.
         } else if self.collective.is_none() && !self.files[number].is_leaving && self.random.once_in(12) {
             self.draw_collective(client, number);
             return Ok(());
@@ -107,7 +108,7 @@ impl World {
         let file = &self.files[number];
         let (kind, start, end) = match self.random.below(10) {
             0..5 => {
-                // Its own parts of the file, so that writes never meet.
+                // Clients write only their own parts of a file, so writes never overlap.
                 let own: Vec<usize> =
                     (0..file.parts.len()).filter(|part| part % self.owners == client).collect();
                 if own.is_empty() {
@@ -127,7 +128,7 @@ impl World {
         Ok(())
     }
 
-    /// The clients that still work are going to do something with a file together; this one begins.
+    /// Draws a collective on a file, for all clients that still work. This client begins.
     fn draw_collective(&mut self, client: usize, number: usize) {
         let is_write = self.random.once_in(2) && !self.files[number].is_haunted;
         let write = is_write.then_some(self.next_write + 1);
@@ -150,7 +151,7 @@ impl World {
         self.joins(client);
     }
 
-    /// Whether a client begins with what it is to do together with others.
+    /// Whether a client begins its part in a pending collective.
     fn joins(&mut self, client: usize) -> bool {
         let Some(mut collective) = self.collective.take_if(|it| it.missing.contains(&client)) else {
             return false;
@@ -161,7 +162,7 @@ impl World {
         let Some((rank, nexts)) = Rank::join(&collective, client, file, grant) else { return false };
         if let Some(write) = collective.write.filter(|_| collective.missing.len() == collective.clients.len())
         {
-            // On behalf of all of them.
+            // The first client records the write for all of them.
             for &(start, end) in collective.covered.iter() {
                 file.model.sent(write, collective.clients[0], start, end);
             }
@@ -184,7 +185,7 @@ impl World {
         true
     }
 
-    /// A client sends the next requests of a collective.
+    /// Sends a client's next requests of a collective.
     fn ask_next(&mut self, client: usize, nexts: Vec<Next>) {
         let Some(op) = &self.clients[client].op else { return };
         let servers = self.files[op.file].layout.servers.clone();
@@ -193,7 +194,7 @@ impl World {
         }
     }
 
-    /// A client that is in a collective for too long gives up: servers that start again and again know nothing of it.
+    /// Makes a client abandon a collective that takes too long, because servers that restart repeatedly forget it.
     pub(super) fn give_up(&mut self, client: usize, begun_ns: u64) {
         let op = self.clients[client].op.as_mut().filter(|op| op.begun_ns == begun_ns);
         if let Some((op, rank)) = op.and_then(|op| op.rank.take().map(|rank| (op, rank))) {
@@ -221,7 +222,7 @@ impl World {
         self.concluded(key, call, incarnation, reply, bytes)
     }
 
-    /// A client goes on with the answer to a request.
+    /// Continues a client's operation after an answer.
     pub(super) fn concluded(
         &mut self,
         key: RequestKey,
@@ -233,7 +234,7 @@ impl World {
         let client = &mut self.clients[key.client];
         let Some(op) = &mut client.op else { return Ok(()) };
         let (kind, begun_ns, file) = (op.kind.clone(), op.begun_ns, op.file);
-        // Of what was removed while somebody still used it, nothing is said but that.
+        // After the removal of a file that is still in use, only the answers themselves are checked.
         let is_gone =
             kind != Kind::Remove && (op.handle != self.files[file].handle || self.files[file].is_leaving);
         if self.trace {
@@ -289,7 +290,7 @@ impl World {
         }
         let told = Told { client: key.client, incarnation, is_refused, begun_ns };
         match reply {
-            // What a server has nothing of are zeros.
+            // If the server has no data file, the bytes are zeros.
             IoReply::Done | IoReply::Absent | IoReply::Length(_) => {
                 if kind == Kind::Sync {
                     self.check_durable(&call, file, begun_ns, &reply)?;
@@ -305,7 +306,7 @@ impl World {
         }
     }
 
-    /// What is said of a file that was removed must be so.
+    /// Checks an answer about a removed file.
     fn check_gone(&self, reply: &IoReply) -> Result<(), Finding> {
         match reply {
             IoReply::Done | IoReply::Absent | IoReply::Length(_) => Ok(()),
@@ -317,24 +318,25 @@ impl World {
         }
     }
 
-    /// Why an error is none that may be; `None` if it may.
+    /// Returns why an error is not permitted, or `None` if it is.
     fn excuse(&self, error: &Error, is_collective: bool) -> Option<&'static str> {
         match error.kind {
-            // What cannot be read after a crash or a failed write is said to be damaged.
+            // A block that cannot be read after a crash or a failed write counts as damaged.
             ErrorKind::Io | ErrorKind::Corrupt if self.faults.errors => None,
             ErrorKind::Corrupt if self.flipped => None,
             ErrorKind::Corrupt => Some("though no disk changed a bit"),
             ErrorKind::DiskFull if self.faults.full => None,
             ErrorKind::Io if self.faults.sync_errors => None,
-            // Of a collective, whose servers may know nothing of it after they lost power.
+            // Servers may forget a collective when they lose power.
             _ if is_collective && (self.faults.full || self.flipped || self.crashes > 0) => None,
-            // Nor does one come to its end of which a client has died.
+            // A collective cannot complete if one of its clients has died.
             _ if is_collective && self.deaths > 0 => None,
             _ => Some("without reason"),
         }
     }
 
-    /// What a server said to be durable of a data file must be there ever after: nobody shortens files here.
+    /// Checks the durable length that a server reports. It must not fall below an earlier report, since nobody
+    /// truncates files here.
     fn check_durable(
         &mut self,
         call: &Call,
@@ -356,7 +358,7 @@ impl World {
         Ok(())
     }
 
-    /// What a server says it did must be so.
+    /// Checks the answer of a server against the model.
     fn check(
         &mut self,
         call: &Call,
@@ -370,10 +372,10 @@ impl World {
             return Ok(());
         }
         let Told { client, incarnation, is_refused, begun_ns } = *told;
-        // What a server did before it lost power, it may have lost.
+        // A server may have lost anything that it did before a power cut.
         let node = &self.nodes[call.server.0 as usize];
         let is_in_doubt = !node.is_up() || node.incarnation != incarnation;
-        // What an operation under way may still see is not forgotten.
+        // The model keeps contents that an operation in progress may still see.
         let ops = self.clients.iter().filter_map(|client| client.op.as_ref());
         let oldest_ns = ops.map(|op| op.begun_ns).fold(begun_ns, u64::min);
         let SimFile { layout, model, .. } = &mut self.files[file];
@@ -419,7 +421,8 @@ impl World {
         Ok(())
     }
 
-    /// What a server did of a collective must be so: what was taken is there, and at the end what was written is safe.
+    /// Checks a server's answer in a collective: the bytes taken are correct, and at the end the written bytes are
+    /// safe.
     fn check_collective(
         &mut self,
         rank: &Rank,

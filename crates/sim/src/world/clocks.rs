@@ -1,4 +1,4 @@
-//! Clocks that jump, grants that are over by one of them, and clients that renew them.
+//! Clocks that jump, grants that expire by one of them, and clients that renew grants.
 
 use outcore_core::{ErrorKind, Grant, GrantTime, Handle, IoReply, ManagerRequest};
 
@@ -6,11 +6,11 @@ use super::{Finding, Happening, MS, Plant, World};
 use crate::client::{Call, Kind, Purpose, SimFile};
 use crate::node::RequestKey;
 
-/// No request is refused so often, each time with a new grant.
+/// Refusals of one request, each time with a new grant, at most.
 const MOST_REFUSALS: u32 = 30;
 
 impl World {
-    /// Somebody's clock jumps, and again some time later.
+    /// Makes a random clock jump, and schedules the next jump.
     pub(super) fn jump(&mut self) {
         if !self.is_calm {
             let what = self.clocks.jump(&mut self.random);
@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// A server that asked for the time is told it, if the manager is reached.
+    /// Answers a server's query of the time, if the manager is reachable.
     pub(super) fn tell_time(&mut self, server: usize, incarnation: u64) {
         if self.nodes[server].incarnation != incarnation {
             return;
@@ -37,13 +37,15 @@ impl World {
         self.fulfil(server, wishes);
     }
 
-    /// The grant that a client has for a file, which the one who made it has opened for all.
+    /// The grant of a client for a file. Initially this is the grant from the file's creation, which all clients
+    /// share.
     pub(super) fn grant(&mut self, client: usize, (handle, opened): (Handle, Grant)) -> Grant {
         let now_s = self.clocks.clients[client].now_s(self.now_ns);
         self.clients[client].grants.entry(handle).or_insert((opened, GrantTime::new(&opened, now_s))).0
     }
 
-    /// A client whose clock says that a grant is to be renewed asks for a new one first. Whether it does.
+    /// Renews a grant that is due by the client's clock, before the client's next operation. Returns whether one
+    /// was due.
     pub(super) fn renews(&mut self, client: usize) -> bool {
         let now_s = self.clocks.clients[client].now_s(self.now_ns);
         let is_due = |file: &&SimFile| {
@@ -58,7 +60,8 @@ impl World {
         true
     }
 
-    /// A server refused the grant of a request: it is made again when there is a new one. Whether it is.
+    /// Requests a new grant if a server refused the grant of a call, to repeat the call with it. Returns whether
+    /// it does.
     pub(super) fn is_refused(
         &mut self,
         key: RequestKey,

@@ -1,4 +1,4 @@
-//! Clients that die, what of them others go on with, and what servers keep of them.
+//! Clients that die, the continuation of their work, and the state that servers keep for them.
 
 use outcore_core::Regions;
 
@@ -7,18 +7,19 @@ use crate::client::{Kind, Op, Purpose, Unfinished};
 use crate::collective::PATIENCE_S;
 use crate::wall_clock::WallClock;
 
-/// No message is on its way for so long, and then done.
+/// Longest time that a message is in flight, including its execution.
 const LATEST_NS: u64 = 400 * MS;
 
 impl World {
-    /// A client dies, in the middle of what it does, and another one comes. What it sent is on its way.
+    /// Kills a client in the middle of its work, and adds its successor. The messages of the dead client stay in
+    /// flight.
     pub(super) fn dies(&mut self, client: usize) {
         let one = &self.clients[client];
         if self.is_calm || one.is_dead {
             return;
         }
         if one.op.is_none() && one.asks.is_empty() {
-            // In the middle of something.
+            // The client is idle, so its death is postponed.
             let after = self.random.between(1, 20) * MS;
             return self.later(after, Happening::Dies { client });
         }
@@ -29,9 +30,9 @@ impl World {
             let is_its = |op: &Op| op.handle == file.handle && op.kind.writes();
             file.is_haunted |= op.as_ref().is_some_and(is_its);
         }
-        // Who has begun with what it was to be a part of waits for it, and gives up.
+        // Clients that have already begun the collective wait for this one, and then give up.
         self.collective.take_if(|collective| collective.missing.contains(&client));
-        // Who goes on with something does so when all that was on its way has come or is lost.
+        // The successor starts after all messages in flight have arrived or are lost.
         let after = if next.unfinished.is_some() { LATEST_NS } else { MS };
         self.taken_over += u64::from(next.unfinished.is_some());
         let heir = self.clients.len();
@@ -50,21 +51,21 @@ impl World {
         if let Some(id) = job(&op)
             && self.random.once_in(2)
         {
-            // Its whole job was killed.
+            // All clients of the collective are killed together.
             let others: Vec<usize> =
                 (1..self.clients.len()).filter(|&other| job(&self.clients[other].op) == Some(id)).collect();
             others.into_iter().for_each(|other| self.dies(other));
         }
     }
 
-    /// A server sees that a client has gone.
+    /// Tells a server that a client's connection has ended.
     pub(super) fn leaves(&mut self, server: usize, client: usize) {
         if self.plant != Some(Plant::KeepConnections) {
             self.nodes[server].leaves(self.now_ns, client);
         }
     }
 
-    /// A client goes on with what another one has begun, which died.
+    /// Continues the work of a dead client.
     pub(super) fn go_on_with(&mut self, client: usize, unfinished: Unfinished) -> Result<(), Finding> {
         self.say(|| format!("client {client} goes on with {unfinished:?}"));
         match unfinished {
@@ -85,7 +86,7 @@ impl World {
         Ok(())
     }
 
-    /// Servers give up what clients have left that died: after the time for which they are waited for, and remembered.
+    /// Checks that servers drop the state of dead clients once the timeouts have expired.
     pub(super) fn give_up_the_gone(&mut self) -> Result<(), Finding> {
         if self.deaths == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What must be so when all is over.
+//! Checks of the final state.
 
 use outcore_core::{
     Handle, IoReply, IoRequest, Known, ManagerReply, ManagerRequest, Regions, ScrubPlace, ServerId,
@@ -9,7 +9,7 @@ use crate::client::Kind;
 use crate::node::Node;
 
 impl World {
-    /// The power fails everywhere once more; what is there then must be what was promised, and stay.
+    /// Cuts the power everywhere once more, and checks that all promised data are there and stay there.
     pub(super) fn judge(&mut self) -> Result<(), Finding> {
         self.is_calm = true;
         self.go_on(|world| world.manager.is_up() && world.nodes.iter().all(Node::is_up))?;
@@ -39,7 +39,7 @@ impl World {
         (0..self.nodes.len()).try_for_each(|server| self.strays(server))
     }
 
-    /// Removes what has no name any more, as who removes something next does, and cuts the power once more.
+    /// Removes the orphans, as the next client would, and cuts the power again.
     fn clean_up(&mut self) -> Result<(), Finding> {
         while !self.orphans.is_empty() {
             self.begin(0, 0, Kind::Remove, Regions::default());
@@ -56,8 +56,8 @@ impl World {
         Ok(())
     }
 
-    /// Every data file is one of a file that lies on this server. One that a full disk has left, as it may, is one that
-    /// the manager says is to be removed.
+    /// Checks that every data file belongs to a file whose layout includes this server. If disks were full or had
+    /// errors, data files of removed files may be left; the manager then reports them as gone.
     fn strays(&mut self, server: usize) -> Result<(), Finding> {
         let (mut after, mut is_more) = (Handle(0), true);
         while is_more {
@@ -90,7 +90,7 @@ impl World {
         Ok(())
     }
 
-    /// Every block that a server has fits its checksum, unless disks change bits.
+    /// Checks that every block has the right checksum, unless disks flip bits or have errors.
     fn scrub(&mut self, server: usize) -> Result<(), Finding> {
         let mut next = Some(ScrubPlace { handle: Handle(0), offset: 0 });
         while let Some(from) = next {
@@ -106,7 +106,8 @@ impl World {
         Ok(())
     }
 
-    /// Client 0 does something with a whole file. Whether it is told that writes may be lost.
+    /// Performs an operation of client 0 on a whole file. Returns whether the client was told that writes may be
+    /// lost.
     fn whole(&mut self, file: usize, kind: Kind) -> Result<bool, Finding> {
         let handle = self.files[file].handle;
         let before = self.clients[0].unsynced.losses(handle);

@@ -1,5 +1,5 @@
-//! The manager of the world, which loses power, and what clients ask it: messages to and from it are late and lost as others
-//! are.
+//! The manager of the world, which loses power, and the requests of clients to it. Its messages are late and lost
+//! like others.
 
 use outcore_core::{
     ErrorKind, Grant, GrantTime, Handle, Hints, IoReply, ManagerReply, ManagerRequest, Opened, Regions,
@@ -12,7 +12,7 @@ use crate::manager_node::ManagerWish;
 use crate::model::FileModel;
 use crate::node::RequestKey;
 
-/// What happens to it, and on the way to it and back.
+/// An event at the manager, or on the way to or from it.
 pub(super) enum Event {
     Arrives(RequestKey),
     Patience(RequestKey),
@@ -32,7 +32,7 @@ impl World {
         Now { unix_ns: self.clocks.manager.now_ns(self.now_ns) }
     }
 
-    /// Asks the manager at once, as root, before or after all that happens.
+    /// Calls the manager at once, as root. Used before and after the simulation of events.
     pub(super) fn ask(&mut self, request: ManagerRequest) -> ManagerReply {
         let now = self.manager_now();
         self.manager.ask(now, request)
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// A client asks the manager, until it is answered.
+    /// Sends a client's request to the manager, until it is answered.
     pub(super) fn ask_for(&mut self, client: usize, request: ManagerRequest, purpose: Purpose) {
         let one = &mut self.clients[client];
         one.last_asked += 1;
@@ -129,7 +129,7 @@ impl World {
         self.soon(PATIENCE_NS, Event::Patience(key));
     }
 
-    /// A client was answered by the manager.
+    /// Handles the manager's answer to a client.
     fn told(&mut self, client: usize, purpose: Purpose, reply: ManagerReply) -> Result<(), Finding> {
         match purpose {
             Purpose::Renew(handle) => {
@@ -175,7 +175,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes in a new grant, unless the file is gone.
+    /// Stores a new grant, unless the file is gone.
     fn renewed(&mut self, client: usize, handle: Handle, reply: &ManagerReply) -> Option<Grant> {
         let grant = match reply {
             ManagerReply::Granted(grant) => *grant,
@@ -190,7 +190,7 @@ impl World {
         Some(grant)
     }
 
-    /// Makes a request that was refused once more, with the new grant, if there is one.
+    /// Repeats a refused request with the new grant, if there is one.
     fn goes_on_with(
         &mut self,
         key: RequestKey,
@@ -214,19 +214,19 @@ impl World {
         }
     }
 
-    /// A client begins to replace a file by a new one of its name.
+    /// Starts the replacement of a file by a new one with the same name.
     pub(super) fn replace(&mut self, client: usize, number: usize) {
         self.files[number].is_leaving = true;
         self.unname(client, number, false);
     }
 
-    /// A client removes the name of a file.
+    /// Removes the name of a file.
     pub(super) fn unname(&mut self, client: usize, number: usize, again: bool) {
         let request = ManagerRequest::Remove { path: path(number), recursive: false };
         self.ask_for(client, request, Purpose::Unname { number, again });
     }
 
-    /// A client forgets a file whose data files it has removed.
+    /// Makes the manager forget a file whose data files a client has removed.
     pub(super) fn forget(&mut self, client: usize, gone: Handle) {
         let request = ManagerRequest::Orphans { gone: vec![gone], after: gone, most: 1 };
         self.ask_for(client, request, Purpose::Forget(gone));
@@ -235,7 +235,7 @@ impl World {
     pub(super) fn make_request(&mut self, number: usize) -> ManagerRequest {
         let units = [700, 4096, 5000, 65_536, 100_000];
         let unit = *self.random.pick(&units);
-        // Of some files the end lies on the last server, or nearly all.
+        // In some files, most or all of the end is on the last server.
         let round_units = (self.random.below(2) == 0).then(|| self.random.between(1, 300_000 / unit + 1));
         let hints = Hints {
             stripe_unit_bytes: Some(unit),
@@ -267,7 +267,7 @@ impl World {
         })
     }
 
-    /// A new file is there in the place of one whose name was removed.
+    /// Installs a new file in the place of one whose name was removed.
     fn replaced(
         &mut self,
         client: usize,
@@ -289,7 +289,7 @@ impl World {
         Ok(())
     }
 
-    /// Every file is there by its name, though the power goes once more.
+    /// Cuts the power of the manager again, and checks that every file has its name.
     pub(super) fn judge_names(&mut self) -> Result<(), Finding> {
         if self.faults.crashes {
             self.crash_manager();
