@@ -1,4 +1,4 @@
-"""One daemon of a pool on this machine: its process, whether it lives, how it is stopped."""
+"""One daemon of a pool on this machine: its process, whether it is alive, and how to stop it."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _STOP_S = 60.0
 
 @dataclass(frozen=True)
 class DaemonProcess:
-    """A daemon, as it was started.
+    """A daemon that `outcore pool up` started.
 
     Attributes
     ----------
@@ -25,13 +25,14 @@ class DaemonProcess:
     server
         Number of an I/O server; `None` for the manager.
     directory
-        Where it keeps its files.
+        Directory of its files.
     pid, started_ticks
-        Its process, and when that was started: another process may have the number by now.
+        Its process, and the start time of that process, since another process may get the same
+        number.
     addresses
-        Where it listens.
+        Addresses on which it listens.
     metrics
-        Where its metrics are; `None`: nowhere.
+        URL of its metrics; `None` if it serves none.
     """
 
     role: str
@@ -49,22 +50,22 @@ class DaemonProcess:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody stopped the process (SIGSTOP), and it may go on (SIGCONT)."""
+        """Whether a signal (SIGSTOP) suspends the process, which SIGCONT would resume."""
         fields = process_fields(self.pid)
         return self.is_alive and fields is not None and fields[0] in "Tt"
 
     @property
     def name(self) -> str:
-        """What it is."""
+        """Its role, with the number of an I/O server."""
         return "manager" if self.server is None else f"I/O server {self.server}"
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, and whether it is alive."""
+        """Return all fields as plain values, and whether the process is alive."""
         return asdict(self) | {"is_alive": self.is_alive}
 
 
 def process_with(config: Path) -> int | None:
-    """Find the process of a daemon that was started with a file of settings, whoever started it."""
+    """Find the daemon process that runs with this file of settings, started by any call."""
     wanted = os.fsencode(os.path.realpath(config))
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -74,7 +75,7 @@ def process_with(config: Path) -> int | None:
             named = next((word for flag, word in pairwise(words) if flag == b"--config"), None)
             if named is None or not {b"manager", b"io"} & set(words):
                 continue
-            # A relative name counts from where the process was started; those of `up` are absolute.
+            # A relative name counts from the process's directory; `up` passes absolute names.
             above = b"" if named.startswith(b"/") else os.readlink(os.fsencode(entry / "cwd"))
             if os.path.realpath(os.path.join(above, named)) == wanted:
                 return int(entry.name)
@@ -82,11 +83,11 @@ def process_with(config: Path) -> int | None:
 
 
 def stop_one(daemon: DaemonProcess) -> None:
-    """Ask a daemon to stop, and wait; end it if it does not."""
+    """Ask a daemon to stop, and wait; kill it after a minute."""
     until = time.monotonic() + _STOP_S
     with contextlib.suppress(ProcessLookupError):
         os.kill(daemon.pid, signal.SIGTERM)
-        # Who was stopped by a signal would not hear of it.
+        # A suspended process would not handle SIGTERM.
         os.kill(daemon.pid, signal.SIGCONT)
         while daemon.is_alive and time.monotonic() < until:
             reap(daemon.pid)
@@ -97,6 +98,6 @@ def stop_one(daemon: DaemonProcess) -> None:
 
 
 def reap(pid: int) -> None:
-    """Take note that a child of this process has ended, if it is one."""
+    """Reap a child of this process that has ended; ignore other processes."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)

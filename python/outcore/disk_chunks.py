@@ -1,7 +1,7 @@
 """The chunks of an array that has a disk schema.
 
-No chunk has elements of two blocks, and the chunks of a block follow each other in the file as the
-elements of the block do in row-major order.
+No chunk has elements of two blocks. The chunks of a block follow each other in the file in the
+row-major order of the block's elements.
 """
 
 import dataclasses
@@ -14,36 +14,36 @@ from outcore.errors import InvalidError
 from outcore.zarr_format import MAX_TILE_BYTES, TILE_BYTES, Metadata
 
 AIM_BYTES = 16 << 20
-"""Chunks are not larger than this, where that makes neither too many nor very small ones."""
+"""Largest chunk, unless this makes too many or very small chunks."""
 
 MAX_CHUNKS = 65_536
-"""Chunks of a shard file: blocks of chunks lie in one file."""
+"""Largest number of chunks in a shard file; blocks of chunks all lie in one file."""
 
 
 def with_disk_schema(
     metadata: Metadata, schema: DiskSchema, distribution: Distribution, slot_align_bytes: int
 ) -> Metadata:
-    """Lay an array out by a disk schema.
+    """Lay an array out by a disk schema, and return its new metadata.
 
     Parameters
     ----------
     metadata
-        Its shape and type; chunks and their order are replaced.
+        Shape and type of the array; chunks and their order are replaced.
     schema, distribution
-        How it is divided; of an array that grows, each step of it.
+        Division of the array, or of each step if it is growing.
     slot_align_bytes
-        What chunks on its volume are best aligned to.
+        Best alignment of chunks on the array's volume.
 
     Raises
     ------
     InvalidError
-        If that takes more chunks than a file can have.
+        If the array needs more chunks than a file can have.
     """
     cut = _cut(distribution, metadata.dtype.itemsize, slot_align_bytes)
     counts = [math.ceil(n / c) for n, c in zip(distribution.shape, cut.chunk, strict=True)]
     per_block = [b // c for b, c in zip(cut.block, cut.chunk, strict=True)]
     chunk_bytes = math.prod(cut.chunk) * metadata.dtype.itemsize
-    # A flat array has no room between its chunks.
+    # A flat array has no padding between its chunks.
     is_padded = not _is_flat(distribution) or chunk_bytes % slot_align_bytes == 0
     return dataclasses.replace(
         metadata,
@@ -63,13 +63,13 @@ class _Cut(NamedTuple):
 
 
 def _is_flat(distribution: Distribution) -> bool:
-    """Whether the blocks one after another are the array in row-major order."""
+    """Whether the blocks, one after another, form the array in row-major order."""
     first, *others = distribution.rules
     return first == "block" and set(others) <= {"*"}
 
 
 def _cut(distribution: Distribution, itemsize: int, align: int) -> _Cut:
-    """Cut blocks into chunks, into larger ones where there would be too many."""
+    """Cut blocks into chunks; into larger ones if there would be too many."""
     shape, aim_bytes = distribution.shape, AIM_BYTES
     most_bytes = MAX_CHUNKS * MAX_TILE_BYTES
     if math.prod(shape) * itemsize > most_bytes:
@@ -92,7 +92,7 @@ def _cut(distribution: Distribution, itemsize: int, align: int) -> _Cut:
 
 
 def _cut_to(distribution: Distribution, itemsize: int, align: int, aim_bytes: int) -> _Cut:
-    """Cut blocks into chunks: whole along the fast dimensions, one element along the slow ones."""
+    """Cut blocks into chunks: whole along fast dimensions, one element along slow ones."""
     shape, is_flat = distribution.shape, _is_flat(distribution)
     block = [min(b, n) for b, n in zip(distribution.block, shape, strict=True)]
     chunk, line_bytes = list(block), itemsize
@@ -100,7 +100,7 @@ def _cut_to(distribution: Distribution, itemsize: int, align: int, aim_bytes: in
         if line_bytes * block[dim] > aim_bytes:
             chunk[:dim] = [1] * dim
             lines = _Lines(block[dim], line_bytes, align, aim_bytes)
-            # What an edge chunk has beyond the array may only be at the end of a flat file.
+            # In a flat file, padding of an edge chunk may lie only at the end of the file.
             if block[dim] == shape[dim] and (dim == 0 or not is_flat):
                 chunk[dim] = lines.evenly()
             elif distribution.rules[dim] == "block":
@@ -114,9 +114,10 @@ def _cut_to(distribution: Distribution, itemsize: int, align: int, aim_bytes: in
 
 
 class _Lines(NamedTuple):
-    """Lines of elements that one dimension of a block has, to be put together to chunks.
+    """Lines of elements along one dimension of a block, to be grouped into chunks.
 
-    `total` lines of `nbytes` each; chunks are best multiples of `align` and about `aim_bytes`.
+    There are `total` lines of `nbytes` each. Chunks are preferably multiples of `align`, of about
+    `aim_bytes`.
     """
 
     total: int
@@ -125,15 +126,15 @@ class _Lines(NamedTuple):
     aim_bytes: int
 
     def evenly(self) -> int:
-        """Lines of a chunk where the last one may have fewer."""
+        """Lines of a chunk, if the last chunk may have fewer."""
         return self._spread(self.aim_bytes)
 
     def grown(self) -> int:
-        """Lines of a chunk where nothing divides their count: the block gets some more lines."""
+        """Lines of a chunk if no divisor fits; the block then gets some more lines."""
         return self._spread(max(TILE_BYTES, self.aim_bytes // 4))
 
     def divisor(self) -> int | None:
-        """Lines of a chunk that divide their count, if that leaves chunks that are not small."""
+        """Lines of a chunk that divide `total`, in chunks that are not small; else `None`."""
         fitting = [n for n in _divisors(self.total) if n * self.nbytes <= MAX_TILE_BYTES]
         good = [n for n in fitting if TILE_BYTES <= n * self.nbytes <= self.aim_bytes]
         aligned = [n for n in good if n * self.nbytes % self.align == 0]
@@ -143,7 +144,7 @@ class _Lines(NamedTuple):
         return best[-1] if best else None
 
     def largest_divisor(self) -> int:
-        """Lines of a chunk that divide their count, however small."""
+        """Lines of a chunk that divide `total`, however small the chunk."""
         return next(n for n in _divisors(self.total)[::-1] if n * self.nbytes <= MAX_TILE_BYTES)
 
     def _spread(self, aim_bytes: int) -> int:

@@ -1,24 +1,24 @@
-"""How what is read of an array grows on its way from the disk."""
+"""Enlargement of array reads to gaps and whole blocks of the disk."""
 
 from typing import NamedTuple
 
 
 class DiskReads(NamedTuple):
-    """How reads of a disk, or of a pool, grow.
+    """Rules by which reads from a disk or a pool grow.
 
     Attributes
     ----------
     gap_bytes
-        A gap of at most so many bytes, and of a quarter of a buffer, is read with what lies around
-        it.
+        Largest gap that is read together with its surroundings; it is also at most a quarter of a
+        buffer.
     block_bytes
-        What goes through a buffer begins and ends on a block of so many.
+        Block size of buffered transfers, which begin and end on a block.
     """
 
     gap_bytes: int = 128 << 10
     block_bytes: int = 512
 
     def whole_blocks(self, start: int, nbytes: int) -> int:
-        """Bytes of the blocks that hold `nbytes` from `start` on."""
+        """Bytes of the blocks that contain `nbytes` from `start` on."""
         block = self.block_bytes
         return -(-(start + nbytes) // block) * block - start // block * block

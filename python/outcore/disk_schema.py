@@ -1,4 +1,4 @@
-"""Disk schemas: how an array is divided into blocks, each of which lies on one disk whole.
+"""Disk schemas: the division of an array into blocks, each of which lies whole on one disk.
 
 Source: Seamons et al. 1995, sections 2 and 3.
 """
@@ -14,22 +14,22 @@ NATURAL = "natural"
 TRADITIONAL = "traditional"
 
 MemorySchema = Rules | Distribution
-"""How an array lies over processes, where each has one block."""
+"""Distribution of an array over processes that have one block each."""
 
 
 @dataclass(frozen=True)
 class DiskSchema:
-    """How an array is divided over disks.
+    """Division of an array over disks.
 
     Attributes
     ----------
     name : str
         ``"natural"``, ``"traditional"``, or the distribution itself.
     distribution : str
-        What is done with each dimension: ``"block"``, ``"cyclic(K)"`` or ``"*"``.
+        Rule of each dimension: ``"block"``, ``"cyclic(K)"`` or ``"*"``.
     mesh : tuple of int
-        Blocks along each dimension, and 1 for ``*``: of ``"natural"`` the mesh of the processes,
-        else that of the servers.
+        Blocks along each dimension, and 1 for ``*``. For ``"natural"`` it is the mesh of the
+        processes, otherwise that of the servers.
     """
 
     name: str
@@ -43,12 +43,12 @@ class DiskSchema:
         return f"{name}{self.distribution}" + (f" over {mesh}" if mesh else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Render what ``zarr.json`` says of it."""
+        """Return the entry for ``zarr.json``."""
         return {**asdict(self), "mesh": list(self.mesh)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any], shape: tuple[int, ...]) -> "DiskSchema":
-        """Read what ``zarr.json`` says of it; refuse what does not fit an array."""
+        """Read the entry of ``zarr.json``; refuse one that does not fit the array."""
         found = distribute(shape, document["distribution"], document["mesh"])
         return cls(str(document["name"]), str(found), found.mesh)
 
@@ -60,7 +60,7 @@ def divide(
     mesh: Sequence[int] | int | None,
     servers: int | None,
 ) -> tuple[DiskSchema, Distribution]:
-    """Divide an array over disks as `create_array` is told.
+    """Divide an array over disks by the arguments of `create_array`.
 
     Parameters
     ----------
@@ -69,12 +69,12 @@ def divide(
     schema, memory_schema, mesh
         See `create_array`.
     servers
-        How many I/O servers there are; `None` for a plain path.
+        Number of I/O servers; `None` for a plain path.
 
     Raises
     ------
     InvalidError
-        If they are no schema of the array, or do not fit each other.
+        If the arguments form no schema of the array, or contradict each other.
     """
     word = schema.strip().lower() if isinstance(schema, str) else ""
     if word == NATURAL:
@@ -128,7 +128,7 @@ def _rules(schema: Rules, word: str, dims: int) -> tuple[str, ...]:
 
 
 def _servers(rules: tuple[str, ...], servers: int) -> tuple[int, ...]:
-    """Return the mesh of servers that needs no words: all of them along one dimension."""
+    """Return the default mesh of servers: all of them along the only distributed dimension."""
     distributed = sum(rule != "*" for rule in rules)
     if distributed > 1:
         raise InvalidError(

@@ -1,4 +1,4 @@
-"""How the elements of an array are distributed over a mesh of processes, as in HPF.
+"""Distributions of an array's elements over a mesh of processes, as in HPF.
 
 Source: High Performance Fortran language specification, version 2.0, section 3.3 (``DISTRIBUTE``).
 """
@@ -14,17 +14,17 @@ from typing import TypeAlias
 from outcore.errors import InvalidError
 
 Rules: TypeAlias = str | Sequence[str]
-"""``"block,cyclic(2),*"``, or the same as a sequence, with one entry for each dimension."""
+"""``"block,cyclic(2),*"``, or the same as a sequence with one entry for each dimension."""
 
 _RULE = re.compile(r"(block)|cyclic(?:\(\s*([0-9]{1,18})\s*\))?|(\*)")
 
 
 @dataclass(frozen=True)
 class Share:
-    """Indices of one dimension that one process has.
+    """Indices of one dimension that belong to one process.
 
-    They are runs of `size`, the first one at `start`, from one to the next `step`, cut at `stop`,
-    which is the end of the dimension.
+    They are runs of `size` indices. The first run begins at `start`, and the next ones follow at
+    distances of `step`. `stop`, the end of the dimension, cuts the last run.
     """
 
     start: int
@@ -39,14 +39,14 @@ class Share:
         return runs * self.size + min(rest, self.size)
 
     def places(self) -> Iterator[tuple[range, int]]:
-        """Yield the runs, each with how many elements come before it."""
+        """Yield the runs, each with the number of elements before it."""
         at = 0
         for run in self.intervals():
             yield run, at
             at += len(run)
 
     def intervals(self) -> Iterator[range]:
-        """Yield the runs, in increasing order, none of them empty."""
+        """Yield the non-empty runs, in increasing order."""
         for start in range(self.start, self.stop, self.step):
             yield range(start, min(start + self.size, self.stop))
 
@@ -55,21 +55,21 @@ class Share:
 class Distribution:
     """An array over a mesh of processes.
 
-    Processes are numbered in row-major order of their coordinates in the mesh, as those of
-    ``MPI_Cart_create`` are. Some may have nothing: with ``BLOCK``, 5 elements over 4 processes
-    are 2, 2, 1 and none.
+    Processes are numbered in row-major order of their coordinates in the mesh, as in
+    ``MPI_Cart_create``. Some may have no elements: with ``BLOCK``, 4 processes get 2, 2, 1 and 0 of
+    5 elements.
 
     Attributes
     ----------
     shape : tuple of int
         Elements of the array along each dimension.
     rules : tuple of str
-        What is done with each dimension: ``"block"``, ``"cyclic(K)"`` or ``"*"``.
+        Rule of each dimension: ``"block"``, ``"cyclic(K)"`` or ``"*"``.
     mesh : tuple of int
-        Processes along each dimension of the array; 1 where that is not distributed.
+        Processes along each dimension of the array; 1 along dimensions that are not distributed.
     block : tuple of int
-        Consecutive elements that stay together along each dimension: with ``BLOCK``, n elements
-        over p processes, ⌈n / p⌉; with ``CYCLIC(K)`` K; with ``*`` all of them.
+        Consecutive elements that stay together along each dimension: for n elements and p
+        processes, ⌈n / p⌉ with ``BLOCK``, K with ``CYCLIC(K)``, and n with ``*``.
     """
 
     shape: tuple[int, ...]
@@ -79,7 +79,7 @@ class Distribution:
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """Number of processes."""
         return math.prod(self.mesh)
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class Distribution:
         return tuple(at[::-1])
 
     def shares(self, rank: int) -> tuple[Share, ...]:
-        """Tell what a process has of each dimension: elements with all their indices in these."""
+        """Return a process's share of each dimension; its elements have all indices in these."""
         return tuple(
             Share(min(c * b, n), b, p * b, n)
             for c, b, p, n in zip(
@@ -105,19 +105,19 @@ class Distribution:
         )
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
-        """Elements that a process has along each dimension."""
+        """Elements of a process along each dimension."""
         return tuple(map(len, self.shares(rank)))
 
     def boxes(self, rank: int) -> Iterator[tuple[slice, ...]]:
-        """Yield the boxes of the array that a process has, in row-major order.
+        """Yield the boxes of a process in the array, in row-major order.
 
-        With ``BLOCK`` and ``*`` alone there is one, or none.
+        With only ``BLOCK`` and ``*`` there is one box, or none.
         """
         for runs in itertools.product(*(share.intervals() for share in self.shares(rank))):
             yield tuple(slice(run.start, run.stop) for run in runs)
 
     def parts(self, rank: int) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-        """Yield the boxes of the array that a process has, each with its place in local memory."""
+        """Yield the boxes of a process in the array, each with its place in local memory."""
         for runs in itertools.product(*(share.places() for share in self.shares(rank))):
             yield (
                 tuple(slice(run.start, run.stop) for run, _ in runs),
@@ -125,7 +125,7 @@ class Distribution:
             )
 
     def owner(self, index: Sequence[int]) -> int:
-        """Which process has the element with this index."""
+        """Return the process that has the element with this index."""
         rank = 0
         for i, b, p in zip(index, self.block, self.mesh, strict=True):
             rank = rank * p + i // b % p
@@ -140,10 +140,10 @@ def distribute(shape: Sequence[int], rules: Rules, mesh: Sequence[int] | int) ->
     shape
         Elements of the array along each dimension, at least 1.
     rules
-        For each dimension ``"block"``, ``"cyclic(K)"``, ``"cyclic"``, which is ``"cyclic(1)"``,
-        or ``"*"``: not distributed. Upper and lower case are the same.
+        For each dimension ``"block"``, ``"cyclic(K)"``, ``"cyclic"`` (the same as ``"cyclic(1)"``),
+        or ``"*"`` for no distribution. Case does not matter.
     mesh
-        Processes along each distributed dimension; or along every dimension, with 1 for ``*``.
+        Processes along each distributed dimension, or along every dimension, with 1 for ``*``.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def parse_rules(rules: Rules) -> tuple[str, ...]:
     Raises
     ------
     InvalidError
-        If there is something else than ``block``, ``cyclic``, ``cyclic(K)`` and ``*``.
+        If an entry is not ``block``, ``cyclic``, ``cyclic(K)`` or ``*``.
     """
     parts = rules.split(",") if isinstance(rules, str) else rules
     if (
@@ -203,7 +203,7 @@ def _block(rule: str, extent: int, processes: int) -> int:
 
 
 def mesh_of(mesh: Sequence[int] | int) -> tuple[int, ...]:
-    """Take processes along dimensions, or along the only one.
+    """Return the processes along each dimension; a single number is one dimension.
 
     Raises
     ------
@@ -220,7 +220,7 @@ def mesh_of(mesh: Sequence[int] | int) -> tuple[int, ...]:
 
 
 def _mesh(rules: tuple[str, ...], mesh: Sequence[int] | int) -> tuple[int, ...]:
-    """Return processes along every dimension of the array."""
+    """Return the processes along every dimension of the array."""
     given = mesh_of(mesh)
     distributed = [rule != "*" for rule in rules]
     if len(given) == len(rules) and all(

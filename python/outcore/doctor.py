@@ -1,7 +1,7 @@
-"""What the machine, its BLAS and a directory are good for, and what would make them better.
+"""Examine the machine, its BLAS and a directory, and name improvements.
 
-Each ``judge_`` function takes facts and returns findings, so that all of them can be tried out with
-made-up facts; `examine` collects the facts.
+Each ``judge_`` function turns facts into findings, so that tests can pass made-up facts; `examine`
+collects the real facts.
 """
 
 import importlib.metadata
@@ -46,11 +46,11 @@ _THREAD_VARIABLES = {
     "blis": ("BLIS_NUM_THREADS", "OMP_NUM_THREADS"),
     "flexiblas": ("FLEXIBLAS_NUM_THREADS", "OMP_NUM_THREADS"),
 }
-"""What each library heeds, the first one first."""
+"""Environment variables that each library obeys; the first one takes precedence."""
 
 _SLOW_DISK_BYTES_S = 100e6
 _SMALL_SHARE = 0.3
-"""Of the peak: a BLAS reaches more, even on cores with one unit of AVX-512."""
+"""Share of the peak that any BLAS exceeds, even on cores with one AVX-512 unit."""
 
 _AGAIN = "run outcore doctor again when the machine is quiet; the best rates are kept"
 _LITTLE_BYTES = 1 << 30
@@ -59,19 +59,19 @@ _OPEN_FILES = 1024
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found.
+    """One finding.
 
     Attributes
     ----------
     topic : str
-        What it is about, one or two words.
+        Subject of the finding, one or two words.
     level : str
-        ``"ok"``; ``"note"``, good to know; ``"warn"``, slower or riskier than need be; ``"fail"``,
-        outcore cannot work like this.
+        ``"ok"``; ``"note"``, good to know; ``"warn"``, slower or riskier than necessary;
+        ``"fail"``, outcore cannot work here.
     text : str
-        What was found.
+        The finding.
     fix : str
-        The one thing to do about it; empty if and only if the level is ``"ok"``.
+        The one remedy; empty if and only if the level is ``"ok"``.
     """
 
     topic: str
@@ -86,7 +86,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Examination:
-    """All that was found, and the rates that are kept if any could be measured."""
+    """All findings, and the stored rates if a measurement succeeded."""
 
     directory: str
     findings: list[Finding]
@@ -99,12 +99,12 @@ class Examination:
 
 
 def examine(directory: PathLike, seconds: float = 3.0) -> Examination:
-    """Examine the machine and a directory, measure rates for about `seconds`, and keep the best.
+    """Examine the machine and a directory; measure rates for about `seconds`, and keep the best.
 
     Raises
     ------
     NotFoundError
-        If there is no such directory.
+        If the directory does not exist.
     """
     where = Path(os.path.abspath(directory))
     if not where.is_dir():
@@ -141,7 +141,7 @@ def examine(directory: PathLike, seconds: float = 3.0) -> Examination:
 
 
 def _said_and_fix(error: OutcoreError) -> tuple[str, str]:
-    """Split an error's message: by the rule in `outcore.errors`, its last part is the fix."""
+    """Split an error's message: by the rule in `outcore.errors`, the last part is the fix."""
     said, separator, fix = str(error).rpartition("; ")
     return (said, fix) if separator else (fix, "see the message, and the system log")
 
@@ -153,7 +153,7 @@ def _versions() -> Finding:
 
 
 def judge_blas(choice: BlasChoice, found: BlasReport | None) -> Iterator[Finding]:
-    """Which BLAS SciPy runs on, and whether its kernels suit the processor."""
+    """Judge the BLAS of SciPy, and whether its kernels suit the processor."""
     if found is None:
         yield Finding(
             "BLAS",
@@ -188,7 +188,7 @@ def judge_blas(choice: BlasChoice, found: BlasReport | None) -> Iterator[Finding
 def judge_threads(
     found: BlasReport | None, cores: int, quota: float | None, environment: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Threads of the BLAS against the processors it may use."""
+    """Compare the threads of the BLAS with the processors that it may use."""
     usable = cores if quota is None else max(1, min(cores, round(quota)))
     offer = f"{cores} processors"
     if quota is not None and quota < cores:
@@ -215,7 +215,7 @@ def judge_threads(
 def judge_memory(
     available: int, total: int, limits: list[tuple[str, int, int]]
 ) -> Iterator[Finding]:
-    """Memory that a budget can be made of."""
+    """Judge the memory available for budgets."""
     share = int(available * budget.DEFAULT_SHARE)
     text = (
         f"{format_bytes(available)} available of {format_bytes(total)}; "
@@ -238,7 +238,7 @@ def judge_memory(
 
 
 def judge_swap(total: int, used: int) -> Iterator[Finding]:
-    """Swap space, which no budget counts on."""
+    """Judge the swap space, which no budget includes."""
     if used > _LITTLE_BYTES:
         yield Finding(
             "swap",
@@ -252,7 +252,7 @@ def judge_swap(total: int, used: int) -> Iterator[Finding]:
 
 
 def judge_limits(open_files: int, address_space: int, file_size: int) -> Iterator[Finding]:
-    """Limits of the process (``ulimit``)."""
+    """Judge the limits of the process (``ulimit``)."""
     unlimited = resource.RLIM_INFINITY
     fine = True
     if open_files != unlimited and open_files < _OPEN_FILES:
@@ -285,7 +285,7 @@ def judge_limits(open_files: int, address_space: int, file_size: int) -> Iterato
 
 
 def judge_file_system(mount: Mount | None, *, in_place: bool) -> Iterator[Finding]:
-    """Whether the file system suits arrays that are written in place, by one machine."""
+    """Judge whether the file system suits arrays that one machine writes in place."""
     if mount is None:
         return
     kind = mount.fs_type
@@ -319,7 +319,7 @@ def judge_file_system(mount: Mount | None, *, in_place: bool) -> Iterator[Findin
 
 
 def judge_space(free: int) -> Iterator[Finding]:
-    """Room on the disk."""
+    """Judge the free space of the disk."""
     text = f"{format_bytes(free)} free"
     if free < _LITTLE_BYTES:
         yield Finding("free space", "warn", text, "free some room or choose another directory")
@@ -328,7 +328,7 @@ def judge_space(free: int) -> Iterator[Finding]:
 
 
 def judge_direct_io(works: bool, mount: Mount | None) -> Iterator[Finding]:
-    """Whether transfers can go past the page cache."""
+    """Judge whether transfers can bypass the page cache."""
     if not works:
         yield Finding(
             "direct I/O",
@@ -343,7 +343,7 @@ def judge_direct_io(works: bool, mount: Mount | None) -> Iterator[Finding]:
 
 
 def judge_use(use: Use) -> Iterator[Finding]:
-    """Whether the processors were free while the rates were measured."""
+    """Judge whether the processors were idle during the measurement."""
     parts = [f"other programs take {use.others:.1f} of {use.processors} processors"]
     if use.stolen > processor.BUSY:
         parts.append(f"the host of this virtual machine keeps {use.stolen:.1f}")
@@ -355,7 +355,7 @@ def judge_use(use: Use) -> Iterator[Finding]:
 
 
 def judge_rates(measured: Measurement, peak: Peak | None) -> Iterator[Finding]:
-    """Rates of disk and arithmetic, and whether the disk can keep up."""
+    """Judge the rates of disk and arithmetic, and whether the disk can keep up."""
     now, kept = measured.now, measured.kept
     text = _disk_rates(now)
     if min(now.read_bytes_s, now.write_bytes_s) < _SLOW_DISK_BYTES_S:
@@ -374,7 +374,7 @@ def judge_rates(measured: Measurement, peak: Peak | None) -> Iterator[Finding]:
         yield Finding("arithmetic", "warn", f"{share:.0%} of the peak: {text}", fix)
     else:
         yield Finding("arithmetic", "ok", text)
-    # A number read takes part in a multiplication and an addition for each column of the slab.
+    # Each number read takes part in one multiplication and one addition per column of the slab.
     columns = kept.gemm_flops_s["float64"] * 8 / (2 * kept.read_bytes_s)
     slab_bytes = columns * 100_000 * 8
     yield Finding(
@@ -394,7 +394,7 @@ def _products(found: Rates) -> str:
 
 
 def _before(now: Rates, kept: Rates, written: Callable[[Rates], str]) -> str:
-    """Add the rates that are kept, where earlier ones were better."""
+    """Return text with the stored rates, if earlier measurements were better."""
     return "" if written(now) == written(kept) else f"; the best measured here: {written(kept)}"
 
 
@@ -403,7 +403,7 @@ def _memory_total_bytes() -> int:
 
 
 def _swap_bytes() -> tuple[int, int]:
-    """Swap space and what is used of it."""
+    """Return the size of the swap space, and its bytes in use."""
     found = {"SwapTotal": 0, "SwapFree": 0}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -416,7 +416,7 @@ _COLOURS: dict[Level, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "
 
 
 def show(examination: Examination, console: Console) -> None:
-    """Print the findings as a table, each fix below what it mends."""
+    """Print the findings as a table, with each fix below its finding."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

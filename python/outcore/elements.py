@@ -1,4 +1,4 @@
-"""From what a user assigns to the elements of an array."""
+"""Conversion of assigned values to the elements of an array."""
 
 from typing import Any
 
@@ -15,17 +15,18 @@ _FIX = "make the array with a wider dtype=, or convert with .astype() first"
 def array_of(
     value: npt.ArrayLike, what: str = "an array", fix: str = "give one array"
 ) -> npt.NDArray[Any]:
-    """Take what a user gives as an array.
+    """Convert a user's value to an array.
 
     Parameters
     ----------
     what, fix
-        For the message, what it is, and what to do about it.
+        Words for the error message: the name of the value, and the remedy.
 
     Raises
     ------
     InvalidError
-        If it is none, such as lists of different lengths, or has elements that are masked.
+        If NumPy cannot make an array of it, as of lists of different lengths, or if elements are
+        masked.
     """
     value = computed(value)
     refuse_masked(value)
@@ -39,18 +40,18 @@ def array_of(
 
 
 def computed(value: Any) -> Any:
-    """Compute what is only planned, as an array of dask: NumPy would do so, and drop a mask."""
+    """Compute a lazy array, such as dask's. NumPy would compute it too, but drop a mask."""
     compute = getattr(value, "compute", None)
     return compute() if callable(compute) and hasattr(value, "__array__") else value
 
 
 def refuse_masked(value: Any) -> None:
-    """Refuse an array with masked elements: what lies below the mask would pass for theirs.
+    """Refuse an array with masked elements, because the values below the mask are meaningless.
 
     Raises
     ------
     InvalidError
-        If it is such an array of `numpy.ma`, or a list that one is in.
+        If it is such an array of `numpy.ma`, or a list that contains one.
     """
     for one in value if isinstance(value, list | tuple) else ():
         if isinstance(one, np.ma.MaskedArray):
@@ -64,12 +65,12 @@ def refuse_masked(value: Any) -> None:
 
 
 def refuse_sparse(value: Any) -> None:
-    """Refuse a sparse matrix of SciPy, which NumPy would take for one object.
+    """Refuse a sparse matrix of SciPy, which NumPy would treat as a single object.
 
     Raises
     ------
     InvalidError
-        If it is one.
+        If the value is one.
     """
     if is_a(value, "scipy.sparse", "sparray") or is_a(value, "scipy.sparse", "spmatrix"):
         raise InvalidError(
@@ -79,9 +80,9 @@ def refuse_sparse(value: Any) -> None:
 
 
 def in_memory(given: Any) -> str | None:
-    """Describe a list, or an array of another library, that stands where a path must.
+    """Describe a list, or an array of another library, that was passed in place of a path.
 
-    `None` if it is neither.
+    Return `None` for any other value.
     """
     if isinstance(given, list | tuple):
         return f"a {type(given).__name__} of {len(given)}"
@@ -90,7 +91,7 @@ def in_memory(given: Any) -> str | None:
 
 
 def _told(value: Any) -> str:
-    """Say of a list what its first entries are."""
+    """Describe the first entries of a list; return an empty text for other values."""
     if not isinstance(value, list | tuple):
         return ""
     parts = [_shape_or_type(one) for one in value[:4]]
@@ -106,7 +107,7 @@ def _shape_or_type(one: Any) -> str:
 def elements(
     value: npt.ArrayLike, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Convert what is assigned to a box of this shape, as NumPy does, and broadcast it.
+    """Convert a value to the type of an array as NumPy does, and broadcast it to a box's shape.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def elements(
 
 
 def _fits(scalar: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether one number, whose type the user may not have chosen, keeps its value."""
+    """Whether one number keeps its value; its type may not be the user's choice."""
     if dtype.kind not in "biu" or scalar.dtype.kind not in "biuf":
         return np.can_cast(scalar.dtype, dtype, "same_kind")
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

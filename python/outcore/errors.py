@@ -1,8 +1,8 @@
 """The error tree.
 
-Every error outcore raises on purpose is an `OutcoreError`. Its ``kind`` is a stable name to program
-against; its message says what was needed, what was found, and one fix. Where Python has a built-in
-exception for the case, the error is one of those too.
+Every error that outcore raises on purpose is an `OutcoreError`. Programs test its stable ``kind``.
+Its message names the need, the finding, and one fix. Where Python has a built-in exception for the
+case, the error derives from it too.
 """
 
 import io
@@ -13,79 +13,79 @@ import numpy as np
 
 
 class OutcoreError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all errors that outcore raises on purpose."""
 
     kind: ClassVar[str] = "error"
 
 
 class BudgetError(OutcoreError, MemoryError):
-    """More memory was asked for than the budget holds."""
+    """A call needs more memory than its budget."""
 
     kind = "budget"
 
 
 class DiskFullError(OutcoreError, OSError):
-    """The disk has no room for what must be written."""
+    """The disk has no room for the data."""
 
     kind = "disk_full"
 
 
 class DiskError(OutcoreError, OSError):
-    """The operating system refused or failed a request."""
+    """The operating system refused a request, or failed at it."""
 
     kind = "io"
 
 
 class NotFoundError(OutcoreError, FileNotFoundError):
-    """A file or array that must exist does not."""
+    """A required file or array does not exist."""
 
     kind = "not_found"
 
 
 class TruncatedError(OutcoreError, OSError):
-    """A file ends before the data it must hold."""
+    """A file ends before its data do."""
 
     kind = "truncated"
 
 
 class CorruptError(OutcoreError, OSError):
-    """Bytes on disk are not what they must be."""
+    """Data on disk are damaged."""
 
     kind = "corrupt"
 
 
 class ReadOnlyError(OutcoreError, PermissionError, io.UnsupportedOperation):
-    """A write to something opened or mounted read-only."""
+    """An attempt to write to an object that is open or mounted read-only."""
 
     kind = "read_only"
 
 
 class ExistsError(OutcoreError, FileExistsError):
-    """A target that must not exist does."""
+    """The target of a call already exists."""
 
     kind = "exists"
 
 
 class InvalidError(OutcoreError, ValueError):
-    """An argument is unusable."""
+    """An argument is not usable."""
 
     kind = "invalid"
 
 
 class BusyError(OutcoreError, OSError):
-    """Another process or call holds it."""
+    """Another process or call has locked the object."""
 
     kind = "busy"
 
 
 class ForkedError(OutcoreError, RuntimeError):
-    """Used in a process forked from the one that made it."""
+    """An object is used in a forked child of the process that made it."""
 
     kind = "forked"
 
 
 class ClosedError(OutcoreError, ValueError):
-    """Used after it was closed."""
+    """An object is used after it was closed."""
 
     kind = "closed"
 
@@ -97,19 +97,19 @@ class IncompleteError(OutcoreError, ValueError):
 
 
 class ConsumedError(OutcoreError, ValueError):
-    """An array whose content was given up by ``overwrite_a=True``."""
+    """An array whose content a call with ``overwrite_a=True`` consumed."""
 
     kind = "consumed"
 
 
 class JournalError(OutcoreError, ValueError):
-    """A journal that does not fit the call that would resume it."""
+    """A journal does not match the call that would resume from it."""
 
     kind = "journal"
 
 
 class NonFiniteError(OutcoreError, ValueError):
-    """A NaN or an infinity in a matrix. ``index`` is its (row, column)."""
+    """A matrix contains a NaN or an infinity. ``index`` is its (row, column)."""
 
     kind = "non_finite"
 
@@ -119,7 +119,7 @@ class NonFiniteError(OutcoreError, ValueError):
 
 
 class SingularMatrixError(OutcoreError, np.linalg.LinAlgError):
-    """A factor that cannot solve. ``info`` is LAPACK's: the first zero pivot, counted from 1."""
+    """A singular factor. ``info`` is LAPACK's: the first zero pivot, counted from 1."""
 
     kind = "singular"
 
@@ -129,16 +129,16 @@ class SingularMatrixError(OutcoreError, np.linalg.LinAlgError):
 
 
 class MissingPackageError(OutcoreError, ImportError):
-    """A package that outcore can do without, but not for this, is not installed."""
+    """An optional package that this call needs is not installed."""
 
     kind = "missing_package"
 
 
 class DivergenceError(OutcoreError, ArithmeticError):
-    """An iteration whose residual grows.
+    """An iteration diverges: its residual grows.
 
-    ``ratio`` is by how much from step to step, ``history`` the residuals of all steps, as a
-    `Report` has them.
+    ``ratio`` is the growth from step to step, ``history`` the residuals of all steps, as in a
+    `Report`.
     """
 
     kind = "divergence"
@@ -154,7 +154,7 @@ class DivergenceError(OutcoreError, ArithmeticError):
 class NotPositiveDefiniteError(OutcoreError, np.linalg.LinAlgError):
     """A matrix without a Cholesky factor. ``info`` is LAPACK's: the order of the leading minor.
 
-    ``history`` has the residuals of the steps that conjugate gradients made before.
+    ``history`` contains the residuals of earlier steps of conjugate gradients.
     """
 
     kind = "not_positive_definite"
@@ -166,42 +166,42 @@ class NotPositiveDefiniteError(OutcoreError, np.linalg.LinAlgError):
 
 
 class DeniedError(OutcoreError, PermissionError):
-    """The rights of the user, or a grant, do not allow it."""
+    """The rights of the user, or a grant, do not allow the access."""
 
     kind = "denied"
 
 
 class LostError(OutcoreError, OSError):
-    """What was written to a pool and not synced may be gone: an I/O server was started again.
+    """Unsynced writes to a pool may be lost, because an I/O server was restarted.
 
-    It is told once to each open file. Write again what was written since the last sync.
+    Each open file raises this error once. Repeat all writes since the last sync.
     """
 
     kind = "lost"
 
 
 class IsDirectoryError(OutcoreError, IsADirectoryError):
-    """A directory where a file is needed."""
+    """A path names a directory where a file is needed."""
 
     kind = "is_directory"
 
 
 class NotDirectoryError(OutcoreError, NotADirectoryError):
-    """A file where a directory is needed."""
+    """A path names a file where a directory is needed."""
 
     kind = "not_directory"
 
 
 class ArgumentTypeError(OutcoreError, TypeError):
-    """An argument is of a type that cannot be used."""
+    """An argument has a type that is not usable."""
 
     kind = "type"
 
 
-class Interrupted(KeyboardInterrupt):  # not an error: the user asked for it
-    """A long call was stopped by Ctrl-C or SIGTERM; the message says how to go on.
+class Interrupted(KeyboardInterrupt):  # not an error: the user stopped the call
+    """Ctrl-C or SIGTERM stopped a long call; the message says how to resume.
 
-    ``x`` is what an iterative method had reached, to begin again from.
+    ``x`` is the last iterate of an iterative method, from which a new call can start.
     """
 
     kind: ClassVar[str] = "interrupted"
@@ -221,19 +221,19 @@ class LeftOutWarning(UserWarning):
 
 
 class DamagedCheckpointWarning(UserWarning):
-    """A checkpoint that is damaged; the one before it is used."""
+    """A checkpoint is damaged, and the one before it is used."""
 
 
 class FillChangedWarning(UserWarning):
-    """The source text of `fill` changed since the assembly that a call resumes, or opens."""
+    """The source text of `fill` has changed since the assembly that a call resumes or opens."""
 
 
 class GrowthWarning(UserWarning):
-    """Pivots grew so much that the factors may have few correct digits."""
+    """The pivots grew so much that the factors may have few correct digits."""
 
 
 class SymmetryWarning(UserWarning):
-    """A matrix is not symmetric or Hermitian, as the caller says that it is."""
+    """A matrix is not symmetric or Hermitian, although the caller declared it so."""
 
 
 def _tree(root: type[OutcoreError]) -> dict[str, type[OutcoreError]]:
@@ -247,5 +247,5 @@ _BY_KIND = _tree(OutcoreError)
 
 
 def from_kind(kind: str, message: str) -> OutcoreError:
-    """Make the error of a stable kind."""
+    """Return the error of a stable kind."""
     return _BY_KIND[kind](message)

@@ -1,4 +1,4 @@
-"""Compare arrays that exist with those that a call would make."""
+"""Comparison of existing arrays with those that a call would make."""
 
 from collections.abc import Collection
 from typing import Any
@@ -21,17 +21,17 @@ def open_existing(where: Place, wanted: Metadata, given: Collection[str]) -> Arr
         Place of the array, and the array that the call would make.
     given
         Names of fields of `wanted` that the caller chose. Shape, type and order of the elements are
-        compared in any case.
+        always compared.
 
     Returns
     -------
     Array or None
-        Open for reading and writing; `None` if there is none, or one that is not whole.
+        The array, open for reading and writing; `None` if there is none, or it is not whole.
 
     Raises
     ------
     ExistsError
-        If it is no array of outcore's, or differs.
+        If it is not an array of outcore, or differs.
     ConsumedError
         If factors took its disk space.
     """
@@ -59,7 +59,7 @@ def open_existing(where: Place, wanted: Metadata, given: Collection[str]) -> Arr
 
 
 def first_difference(found: Metadata, wanted: Metadata, names: Collection[str]) -> str:
-    """Say which of these fields differs first; nothing if all are the same.
+    """Name the first of these fields that differs; return an empty text if all are equal.
 
     The steps of a growing array are not compared.
     """
@@ -73,7 +73,7 @@ def first_difference(found: Metadata, wanted: Metadata, names: Collection[str]) 
 
 
 def refuse_other(where: Place, was: Any, now: Any, what: str) -> None:
-    """Refuse to open an array that was made of something else, as its metadata has it.
+    """Refuse to open an array that its metadata describe as made from something else.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Arrays written in the formats of others: ``.npy``, HDF5, Zarr with codecs, raw."""
+"""Export of arrays to other formats: ``.npy``, HDF5, Zarr with codecs, raw."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ from outcore.zarr_format import default_chunks
 
 CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
           "zarr": ("zstd", "gzip", "blosc", "none")}  # fmt: skip
-"""Formats and what each may be compressed with; the first is the default."""
+"""Formats, and the codecs of each; the first is the default."""
 
 DATASET = "data"
-"""Name of the dataset in an HDF5 file, where none is given."""
+"""Default name of the dataset in an HDF5 file."""
 
 MOST_TIMES_READ = 2.0
-"""Where elements of a source would be decoded more often, a copy goes through an array."""
+"""If source elements would be decoded more often, the copy goes through a temporary array."""
 
 
 def export_array(
@@ -87,33 +87,33 @@ def export_array(
     Parameters
     ----------
     source, dtype, casting, shape, source_order, offset
-        As for `from_array`: an outcore array, or anything else.
+        As for `from_array`: an outcore array, or any other source.
     path
-        The new file, for Zarr a directory. After the suffix of HDF5, ``::`` and a name after it
-        are the dataset's (``"out.h5::run/u"``); by default it is ``data``. Elsewhere, and in the
-        name of what is there already, ``::`` is a part of the name.
+        The new file, or the directory of a Zarr array. After an HDF5 suffix, ``::`` separates the
+        name of a dataset (``"out.h5::run/u"``); the default is ``data``. In other names, and in the
+        name of an existing file or directory, ``::`` is part of the name.
     format
-        ``"npy"``, ``"hdf5"``, ``"zarr"`` (by zarr-python) or ``"raw"``: the elements,
-        little-endian, and nothing else. By default as the suffix of `path` says: ``.npy``, ``.h5``
-        or ``.hdf5``, ``.zarr``.
+        ``"npy"``, ``"hdf5"``, ``"zarr"`` (by zarr-python) or ``"raw"``: only the elements,
+        little-endian. By default the suffix of `path` decides: ``.npy``, ``.h5`` or ``.hdf5``,
+        ``.zarr``.
     codec
-        Compression: of Zarr ``"zstd"`` (default), ``"gzip"``, ``"blosc"`` or ``"none"``; of HDF5
+        Compression: for Zarr ``"zstd"`` (default), ``"gzip"``, ``"blosc"`` or ``"none"``; for HDF5
         ``"none"`` (default) or ``"gzip"``.
     chunks
         Shape of a chunk of HDF5 and Zarr; by default about 4 MiB, as in `create_array`.
     order
         Order of the elements, in the file or in each chunk of Zarr: ``"C"`` or ``"F"``; by default
-        as the source has it. HDF5 has ``"C"`` only.
+        that of the source. HDF5 supports only ``"C"``.
     zarr_format
         Version of Zarr, 2 or 3. Version 2 stores names of dimensions as xarray does, in the
         attribute ``_ARRAY_DIMENSIONS``.
     memory
-        Bytes for the blocks that are copied at once and for what the libraries of both sides take
-        beside them. Where chunks of the source would be decoded more than twice, the copy goes
-        through a temporary array beside `path`, if there is room for it on the disk.
+        Budget in bytes for the blocks in flight, and for the memory of both sides' libraries beside
+        them. If chunks of the source would be decoded more than twice, the copy goes through a
+        temporary array beside `path`, if the disk has room for it.
     if_exists
-        ``"overwrite"`` replaces a file or Zarr array, once the new one is whole. It removes
-        all datasets of an HDF5 file.
+        ``"overwrite"`` replaces a file or Zarr array, once the new one is whole. For an HDF5 file
+        it removes all datasets.
     progress
         As for `from_array`.
 
@@ -124,17 +124,17 @@ def export_array(
     Raises
     ------
     InvalidError
-        As from `from_array`, or if the format has no such codec, chunks or order.
+        As for `from_array`; also if the format lacks the codec, chunks or order.
     BudgetError
-        If not even the smallest blocks fit in `memory`.
+        If even the smallest blocks do not fit in `memory`.
     ExistsError
-        If there is something at `path`.
+        If `path` exists.
     DiskFullError
-        If the disk has no room for it.
+        If the disk has no room for the copy.
     MissingPackageError
         If h5py or zarr is needed and not installed.
     Interrupted
-        On Ctrl-C or SIGTERM. As after any failure, nothing is left of the copy.
+        On Ctrl-C or SIGTERM. As after any failure, the partial copy is removed.
     """
     overwrites(if_exists)  # refuses other words
     if not isinstance(path, str | os.PathLike):
@@ -172,7 +172,7 @@ def export_array(
 
 
 def format_of(path: PathLike) -> str | None:
-    """Tell the format by the suffix of a name; `None` if that says none."""
+    """Return the format that the suffix of a name implies; `None` if it implies none."""
     name = os.fspath(path)
     if dataset_to_write(name) or is_named_hdf5(name):
         return "hdf5"
@@ -180,7 +180,7 @@ def format_of(path: PathLike) -> str | None:
 
 
 class _Export:
-    """What is to be made, checked before any of it is."""
+    """One export; its arguments are checked before any work."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class _Export:
     def run(
         self, memory: int | str | None, if_exists: Replace, progress: ProgressLike
     ) -> CopyReport:
-        """Copy, under another name until all is there."""
+        """Copy under a temporary name, which becomes `path` when the copy is complete."""
         memory_bytes = budget.resolve(memory)
         plan = plan_copy(self._source.side, self._side(), self._source.itemsize, memory_bytes)
         nbytes = math.prod(self._shape) * self._dtype.itemsize
@@ -258,7 +258,7 @@ class _Export:
     def _staged(
         self, chunks: tuple[int, ...], memory_bytes: int, progress: ProgressLike
     ) -> Iterator[tuple[Source, CopyReport]]:
-        """Copy the source into an array of outcore's beside the target, for as long as it lasts."""
+        """Copy the source into a temporary array of outcore beside the target."""
         stage = _hidden(self._path)
         try:
             stage.mkdir(mode=0o700)  # the target may be private
@@ -273,10 +273,10 @@ class _Export:
             _remove(stage)
 
     def _stage_chunks(self, plan: CopyPlan, memory_bytes: int) -> tuple[int, ...] | None:
-        """Choose chunks of an array of outcore's, between a source and a target that do not fit.
+        """Choose chunks for a temporary array between a source and a target whose chunks clash.
 
-        They are parts of the blocks in which it is written and read. `None` if reading the source
-        into such an array does not decode less.
+        They are parts of the blocks in which it is written and read. The result is `None` if the
+        temporary array would not reduce the number of decodings.
         """
         anywhere = Side(tuple(Cuts(n) for n in self._shape))
         first = plan_copy(self._source.side, anywhere, self._source.itemsize, memory_bytes)
@@ -302,7 +302,7 @@ class _Export:
             with writing(self._path):
                 target = self._target(fresh)
                 self.left_out = target.left_out
-                # Before there is anything in it to read; a directory is still written to.
+                # Set the rights before the file has data; a directory must stay writable meanwhile.
                 rights.give(fresh, kept and kept._replace(mode=kept.mode | 0o300))
             try:
                 copy_blocks(source, target, plan, call, self._path)
@@ -335,7 +335,7 @@ class _Export:
         return FlatTarget(path, self._shape, self._dtype, self._order, header)
 
     def _check_room(self, nbytes: int, if_exists: Replace) -> None:
-        """Refuse, before any work, what cannot be written there."""
+        """Check the target before any work: its directory, existing files, and free space."""
         path = self._path
         if not path.parent.is_dir():
             raise NotFoundError(f"there is no directory {path.parent}; make it first")
@@ -357,7 +357,7 @@ def _free_bytes(directory: Path) -> int:
 
 
 def _hidden(path: Path) -> Path:
-    """Make a name for what is not whole yet, that says which process makes it."""
+    """Return a hidden name for an unfinished copy; it contains the number of this process."""
     return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
 
 
@@ -387,10 +387,10 @@ def _check_replaceable(path: Path, if_exists: Replace) -> None:
 
 @contextmanager
 def _new(path: Path, if_exists: Replace) -> Iterator[Path]:
-    """Give a name for a new file or directory, which gets the name `path` in the end.
+    """Yield a temporary name for a new file or directory, and rename it to `path` at the end.
 
-    After a failure it is removed. A process that is killed leaves it, under a hidden name that says
-    which process it was: `outcore.catalog` knows it.
+    After a failure the unfinished copy is removed. A killed process leaves it under its hidden
+    name, which contains the process number; `outcore.catalog` recognises it.
     """
     fresh = _hidden(path)
     try:
@@ -410,7 +410,7 @@ def _new(path: Path, if_exists: Replace) -> Iterator[Path]:
 
 def _put_in_place(fresh: Path, path: Path) -> None:
     old = fresh.with_suffix(".old")
-    # A directory cannot be replaced by renaming, nor a file by a directory.
+    # A rename can replace neither a directory, nor a file by a directory.
     if path.is_dir() or (fresh.is_dir() and path.exists()):
         os.rename(path, old)
     os.rename(fresh, path)

@@ -1,4 +1,4 @@
-"""Room of a file on its disk, taken and given back by extents: for files that stay partly empty."""
+"""Reserve and release a file's disk space by extents, for files that stay partly empty."""
 
 import ctypes
 import errno
@@ -17,27 +17,27 @@ _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 
 class Extent(NamedTuple):
-    """Bytes of a file."""
+    """A range of bytes in a file."""
 
     offset: int
     length: int
 
 
 def take_room(path: Path, extents: Iterable[Extent]) -> None:
-    """Reserve room for extents, so that writing there cannot find the disk full.
+    """Reserve disk space for extents, so that writes there cannot fill the disk.
 
-    File systems that cannot are left as they are.
+    On file systems without this feature the call does nothing.
 
     Raises
     ------
     DiskFullError
-        If there is not so much room.
+        If the disk has too little space.
     """
     _each(path, extents, _KEEP_SIZE)
 
 
 def give_back_room(path: Path, extents: Iterable[Extent]) -> None:
-    """Make holes of extents, durably: they read as zeros, and take no room where that can be."""
+    """Turn extents into holes, durably: they read as zeros, and release their space if possible."""
     extents = [extent for extent in extents if extent.length]
     could = _each(path, extents, _KEEP_SIZE | _PUNCH_HOLE)
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -51,7 +51,7 @@ def give_back_room(path: Path, extents: Iterable[Extent]) -> None:
 
 
 def _each(path: Path, extents: Iterable[Extent], mode: int) -> bool:
-    """Call ``fallocate`` on each extent; whether the file system has it."""
+    """Call ``fallocate`` on each extent; return whether the file system supports it."""
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         for offset, length in extents:

@@ -1,4 +1,4 @@
-"""Assembly: an array's elements computed block by block, in parallel when asked, resumable."""
+"""Assembly: compute an array's elements block by block, in parallel on request, resumable."""
 
 import contextlib
 import dataclasses
@@ -39,26 +39,26 @@ Fill: TypeAlias = Callable[..., Any]
 _BOUNCE_BYTES = 4 << 20
 
 _BLOCK_BYTES = 64 << 20
-"""Most that `fill` returns at once, unless one chunk is more."""
+"""Largest block that `fill` returns, unless one chunk is larger."""
 
 _BUDGET_SHARE = 8
-"""Blocks of more than one chunk take at most one part in so many of the budget."""
+"""Blocks of more than one chunk take at most this fraction (one part in 8) of the budget."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """An array that `fill` makes.
+    """An array that `fill` computes.
 
     Attributes
     ----------
     where, metadata
-        Its place, and what it is.
+        Its place, and its metadata.
     make
-        ``make(metadata, if_exists)`` makes its files.
+        ``make(metadata, if_exists)`` creates its files.
     check
-        ``check(if_exists)`` refuses what is there and may not be replaced.
+        ``check(if_exists)`` refuses an existing object that may not be replaced.
     is_whole
-        Whether it is there already, and only others are filled.
+        Whether the array already exists, so that only others are filled.
     """
 
     where: Place
@@ -79,9 +79,9 @@ def fill_arrays(
     resume: bool,
     progress: ProgressLike,
 ) -> list[Array]:
-    """Make arrays, or resume half-made ones, and return those filled that are not whole.
+    """Make or resume arrays, fill those that are not whole, and return these.
 
-    All have one shape and one layout of chunks. If there are several, `fill` returns a tuple.
+    All arrays have the same shape and chunk layout. If there are several, `fill` returns a tuple.
     """
     threads = count_of("threads", threads)
     slots = [each.metadata.grid().slot_bytes for each in arrays]
@@ -123,13 +123,13 @@ def _function(count: int) -> str:
 
 
 def _why(count: int) -> str:
-    """Say why an array is not whole, of so many that one `fill` makes."""
+    """Return the reason why an array is incomplete, if one `fill` makes `count` arrays."""
     again = f"call {_function(count)} again with the same arguments to go on"
     return f"assembly by fill was stopped; {again}"
 
 
 def is_stopped(where: Place, count: int) -> bool:
-    """Whether a stopped assembly of so many arrays left one there that is not whole."""
+    """Whether a stopped assembly of `count` arrays left an incomplete one at this place."""
     with contextlib.suppress(OutcoreError):
         found = read_metadata(where)
         return (found.state, found.why) == ("incomplete", _why(count))
@@ -137,11 +137,11 @@ def is_stopped(where: Place, count: int) -> bool:
 
 
 def _chunks_together(slots_bytes: int, slot_bytes: int, threads: int, have: int) -> tuple[int, int]:
-    """Choose how many chunks a block of `fill` has at most; return the budget, too.
+    """Choose the largest number of chunks in a block of `fill`; return it with the budget.
 
-    The budget holds a block in each thread and one of each on its way to the disk, and room to pad
-    those that reach beyond the array's edge. Blocks of more than one chunk leave most of the budget
-    free, since `fill` needs memory for what it computes with.
+    The budget holds, for each thread, a block in progress and one in flight to the disk, and room
+    to pad blocks that extend beyond the array's edge. Blocks of more than one chunk leave most of
+    the budget free, because `fill` needs memory for its computation.
     """
     least = 2 * threads * slots_bytes
     need = least + min(slot_bytes, _BOUNCE_BYTES) + 4 * SLOT_ALIGN_BYTES
@@ -161,7 +161,7 @@ def _begun(
     if_exists: IfExists,
     resume: bool,
 ) -> "list[_Output]":
-    """Find what stopped calls left of arrays, and make the files of the others."""
+    """Find the remains of stopped calls, and create the files of the other arrays."""
     outputs = [
         _Output(number, each, identities[number], _why(len(arrays)))
         for number, each in enumerate(arrays)
@@ -171,7 +171,7 @@ def _begun(
         output.find(resume=resume and if_exists != "overwrite")
         if not output.stopped:
             output.filled.check(if_exists)
-    # Blocks that one of them lacks are made for all.
+    # Blocks that one array lacks are computed for all arrays.
     done = min(output.done for output in outputs)
     for output in outputs:
         output.begin(done, if_exists)
@@ -179,14 +179,14 @@ def _begun(
 
 
 class _Output:
-    """An array while `fill` makes it.
+    """An array during its assembly.
 
     Attributes
     ----------
     number
-        Its place in the tuple that `fill` returns.
+        Its index in the tuple that `fill` returns.
     done
-        Chunks that are durable.
+        Number of durable chunks.
     """
 
     array: Array
@@ -200,7 +200,7 @@ class _Output:
         self.done, self.stopped = 0, False
 
     def find(self, *, resume: bool) -> None:
-        """Look for what a stopped call left."""
+        """Look for the remains of a stopped call."""
         self.stopped = resume and self.record.was_stopped(self.metadata)
         if self.stopped and self.record.is_there():
             self.done = self.record.done_of(blocks_of(self.metadata))
@@ -209,7 +209,7 @@ class _Output:
             self.identity.check_resumed(self.record)
 
     def begin(self, done: int, if_exists: IfExists) -> None:
-        """Note after how many chunks the call begins; make the files if they are not there."""
+        """Record how many chunks are already done; create the files if necessary."""
         if not self.done:
             self.filled.make(self.metadata, "overwrite" if self.stopped else if_exists)
         self.done = done
@@ -219,7 +219,7 @@ class _Output:
         self.array.mark("incomplete", self.metadata.why)
 
     def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
-        """Open its file for writing."""
+        """Open the array's files for writing."""
         self.file = self.array.open_file(
             call.arena, bounce_bytes, writable=True, trace=call.trace, trace_number=number
         )
@@ -227,7 +227,7 @@ class _Output:
 
 
 def _refuse_other_attributes(where: Place, begun: Metadata) -> None:
-    """Refuse to resume for a caller with other attributes: its blocks may be others, too."""
+    """Refuse to resume with other attributes, because the computed blocks may differ too."""
     if difference := first_difference(read_metadata(where), begun, ["attributes"]):
         raise JournalError(
             f"{where.path} holds a stopped assembly, which {difference}; pass the same, or "
@@ -238,7 +238,7 @@ def _refuse_other_attributes(where: Place, begun: Metadata) -> None:
 def _report(
     function: str, outputs: "Sequence[_Output]", boxes: list[Box], call: LongCall
 ) -> Report:
-    """Report on an assembly; an array of more dimensions counts as a matrix of its last one."""
+    """Return the report of an assembly; a higher-dimensional array counts as a matrix of rows."""
     array = outputs[0].array
     n = array.shape[-1] if array.ndim else 1
     moved = [output.file.counters() for output in outputs]
@@ -275,7 +275,7 @@ def _saying_how_to_go_on(places: Sequence[Place], function: str) -> Iterator[Non
 
 
 class _Writer:
-    """Writes blocks in order and notes, now and then, how many are durable."""
+    """Write blocks in order, and record from time to time how many are durable."""
 
     def __init__(self, record: BlocksDone, file: ArrayFile, trace: Trace, done: int) -> None:
         self.done = done
@@ -283,7 +283,7 @@ class _Writer:
         self._tickets: deque[tuple[Ticket, int]] = deque()
         self._unsynced = 0
         self._noted = time.monotonic()
-        self._is_doubtful = False  # whether blocks that were written may be gone
+        self._is_doubtful = False  # whether written blocks may be lost
 
     def write(self, box: Box, data: npt.NDArray[Any], most: int) -> None:
         while len(self._tickets) >= most:
@@ -304,16 +304,16 @@ class _Writer:
         self._unsynced += nbytes
 
     def note(self) -> None:
-        """Wait for the blocks on their way, make them durable, and note it.
+        """Wait for the blocks in flight, make them durable, and record it.
 
-        Where that failed once, nothing is noted any more: a system that could not make something
-        durable may drop it, and not say so again.
+        After a failed sync nothing is recorded any more: the system may have dropped the data, and
+        may not report that again.
         """
         try:
             while self._tickets:
                 self._reap()
         finally:
-            # What was written before a block that failed counts.
+            # Blocks written before the failed one count.
             if not self._is_doubtful:
                 self._is_doubtful = True
                 wait(self._file.submit_sync(), self._trace)
@@ -331,7 +331,7 @@ def _assemble(
     together: int,
     call: LongCall,
 ) -> None:
-    """Fill what is left of the arrays, of which `fill` returns `count`."""
+    """Fill the remaining blocks of the arrays; `fill` returns `count` blocks at a time."""
     m = outputs[0].metadata
     walk = runs(m.counts, m.chunk_order, m.chunks_per_block, outputs[0].done, together)
     pending: deque[tuple[range, Future[list[list[npt.NDArray[Any]]]]]] = deque()
@@ -357,7 +357,7 @@ def _assemble(
         except BaseException:
             for _, future in pending:
                 future.cancel()
-            # Where even this fails, the last note stands; the first error is the one to tell.
+            # If this fails too, the last note stands. The first error is the one to raise.
             for output in outputs:
                 with contextlib.suppress(OutcoreError):
                     output.writer.note()
@@ -367,7 +367,7 @@ def _assemble(
 def _blocks(
     fill: Fill, chunks: list[Box], outputs: Sequence[_Output], count: int, call: LongCall
 ) -> list[list[npt.NDArray[Any]]]:
-    """Ask for the box that chunks make, and copy them: the user may return the same memory."""
+    """Call `fill` for the box of some chunks, and copy the result, since it may reuse memory."""
     box = tuple(
         slice(min(s.start for s in along), max(s.stop for s in along))
         for along in zip(*chunks, strict=True)
@@ -388,7 +388,7 @@ def _blocks(
 def _copied(
     returned: Any, box: Box, chunks: list[Box], output: _Output, call: LongCall
 ) -> list[npt.NDArray[Any]]:
-    """Copy the part of each chunk of a block that `fill` returned."""
+    """Copy each chunk's part of a block that `fill` returned."""
     shape = tuple(s.stop - s.start for s in box)
     dtype = output.array.dtype
     order: Literal["C", "F"] = "F" if output.array.order == "F" else "C"

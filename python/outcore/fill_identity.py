@@ -1,4 +1,4 @@
-"""Tell assemblies apart by the caller's ``fill_id`` and by the source text of ``fill``."""
+"""Identify assemblies by the caller's ``fill_id`` and by the source text of ``fill``."""
 
 import functools
 import hashlib
@@ -16,16 +16,16 @@ from outcore.volumes import Place
 
 
 class FillIdentity(NamedTuple):
-    """The caller's name for an assembly, and its code.
+    """Identity of an assembly: the caller's `fill_id`, and a digest of the code.
 
     Attributes
     ----------
     fill_id
         The JSON value that the caller passed.
     fill_source
-        Digest of the source text of `fill`; `None` where Python has no source of it.
+        Digest of the source text of `fill`; `None` if Python does not have the source.
     array
-        Which array of several, as "2 of 3"; `None` of one that `fill` makes alone.
+        Position among several arrays, as "2 of 3"; `None` if `fill` makes only one.
     """
 
     fill_id: Any
@@ -39,18 +39,18 @@ class FillIdentity(NamedTuple):
         Raises
         ------
         InvalidError
-            If JSON cannot hold `fill_id` unchanged, or `fill` is no function.
+            If JSON cannot hold `fill_id` unchanged, or `fill` is not a function.
         """
         if not callable(fill):
             raise InvalidError(f"fill must be a function such as fill(rows, cols), have {fill!r}")
         return cls(plain_attributes({"fill_id": fill_id})["fill_id"], _source_of(fill), array)
 
     def line(self) -> bytes:
-        """Encode it as the first line of a record."""
+        """Encode the identity as the first line of a record."""
         return json.dumps(self._values()).encode() + b"\n"
 
     def made(self) -> dict[str, Any]:
-        """Describe how a whole array was made, for its metadata."""
+        """Return the entry in a whole array's metadata that describes how it was made."""
         return {"call": "create_array", **self._values()}
 
     def _values(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class FillIdentity(NamedTuple):
         return values
 
     def check_resumed(self, record: BlocksDone) -> None:
-        """Compare with the stopped assembly that left a record.
+        """Compare the identity with that of the stopped assembly that left a record.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class FillIdentity(NamedTuple):
         self._warn_if_changed(record.where, was.fill_source, stacklevel=7)
 
     def check_opened(self, where: Place, made: dict[str, Any] | None) -> None:
-        """Compare with the assembly that made a whole array.
+        """Compare the identity with that of the assembly that made a whole array.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class FillIdentity(NamedTuple):
 
 
 def _source_of(fill: Callable[..., Any]) -> str | None:
-    """Digest the source text of a function, or of the class of another callable."""
+    """Return a digest of the source text of a function, or of the class of another callable."""
     while isinstance(fill, functools.partial):
         fill = fill.func
     is_function = inspect.isroutine(fill) or inspect.isclass(fill)

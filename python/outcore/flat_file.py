@@ -1,4 +1,4 @@
-"""The elements of an array in a plain file, one after another, in C or Fortran order."""
+"""The elements of an array in a plain file, contiguous in C or Fortran order."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,16 +12,16 @@ from outcore.streams import Box
 
 
 class FlatFile:
-    """Boxes of an array in a file, read and written at their offsets.
+    """Reads and writes of an array's boxes at their offsets in a file.
 
     Parameters
     ----------
     fd
         The open file; `close` closes it.
     name
-        For messages.
+        Name of the file in error messages.
     offset
-        Bytes before the first element.
+        Number of bytes before the first element.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class FlatFile:
         self._dtype = dtype
 
     def read(self, box: Box, out: npt.NDArray[Any]) -> None:
-        """Read a box into memory that is contiguous in the order of the file."""
+        """Read a box into memory that is contiguous in the file's order."""
         for offset, run in self._runs(box, out):
             view, done = run.reshape(-1).view(np.uint8).data, 0
             while done < len(view):
@@ -52,14 +52,14 @@ class FlatFile:
                 done += count
 
     def write(self, box: Box, data: npt.NDArray[Any]) -> None:
-        """Write a box, whatever its order in memory."""
+        """Write a box that may have any order in memory."""
         for offset, run in self._runs(box, data):
             view, done = np.ascontiguousarray(run).reshape(-1).view(np.uint8).data, 0
             while done < len(view):
                 done += os.pwrite(self._fd, view[done:], offset + done)
 
     def _runs(self, box: Box, data: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Yield what is contiguous in the file: first byte, elements."""
+        """Yield the runs that are contiguous in the file: offset of the first byte, elements."""
         if self._fortran:
             box, data = box[::-1], data.T
         inner = len(box) - 1
@@ -74,7 +74,7 @@ class FlatFile:
             yield first + skipped, data[at]
 
     def close(self) -> None:
-        """Close the file. Closing twice is harmless."""
+        """Close the file. A second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""Shard files that other software wrote: valid Zarr, but not where outcore puts its chunks."""
+"""Shard files that other software wrote: valid Zarr, but not in outcore's layout."""
 
 import math
 from typing import Any
@@ -13,13 +13,13 @@ from outcore.volumes import Place
 from outcore.zarr_format import Metadata
 
 EMPTY = 2**64 - 1
-"""Offset and length of a chunk that a shard leaves out: all zeros."""
+"""Offset and length of a chunk that a shard omits, because it is all zeros."""
 
 _CHECKSUM_BYTES = 4
 
 
 def refuse_foreign(where: Place, metadata: Metadata) -> None:
-    """Tell a valid array that others wrote from a damaged one.
+    """Distinguish a valid array written by other software from a damaged one.
 
     Raises
     ------
@@ -34,13 +34,13 @@ def refuse_foreign(where: Place, metadata: Metadata) -> None:
 
 
 def foreign_shards(where: Place, metadata: Metadata) -> dict[int, npt.NDArray[np.uint64]]:
-    """Find the shard files of an array of outcore's that others wrote.
+    """Find the shard files of an outcore array that other software wrote.
 
     Returns
     -------
     dict
-        Their numbers, and the offset and length of each of their chunks. It is empty if a shard
-        file is neither as outcore nor as others write it: the array is damaged then.
+        Their numbers, with the offset and length of each of their chunks. It is empty if a shard
+        file is in neither layout, because the array is damaged then.
     """
     grid = metadata.grid()
     own, found = grid.index(), {}
@@ -59,7 +59,7 @@ def foreign_shards(where: Place, metadata: Metadata) -> dict[int, npt.NDArray[np
 
 
 def _end(where: Place, key: str, length: int) -> tuple[int, bytes]:
-    """Read the length of a file, and its last bytes."""
+    """Return the length of a file, and its last bytes."""
     path = where.below(key).path
     nbytes = path.nbytes() if isinstance(path, PoolPath) else path.stat().st_size
     with path.open("rb") as file:
@@ -68,9 +68,9 @@ def _end(where: Place, key: str, length: int) -> tuple[int, bytes]:
 
 
 def _valid_index(end: bytes, index_offset: int, metadata: Metadata) -> Any:
-    """Read an index, and check that it names whole chunks that lie before it, apart.
+    """Return an index if it names whole chunks that lie before it and do not overlap.
 
-    `None` if it does not: the file is damaged, or cut off.
+    The result is `None` if it does not: the file is damaged, or cut off.
     """
     index, checksum = end[:-_CHECKSUM_BYTES], end[-_CHECKSUM_BYTES:]
     if crc32c(index) != int.from_bytes(checksum, "little"):

@@ -1,4 +1,4 @@
-"""Files of a pool as fsspec wants them: buffered, and there as a whole when they are closed."""
+"""Files of a pool for fsspec: buffered, and visible only when they are complete."""
 
 import contextlib
 import io
@@ -18,27 +18,27 @@ from outcore.pool_reading import open_current
 from outcore.whole_file import WholeFile, copy_current
 
 WRITES_AT_ONCE = 2
-"""Blocks on their way to the servers while the next is filled."""
+"""Number of blocks in flight to the servers while the next one is filled."""
 
 
 class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
     """A file opened by `OutcoreFileSystem.open`.
 
-    One that is written gets its name when it is closed, or when the transaction ends: until then
-    there is what was there before, or nothing. One that is left by an exception, or forgotten
-    without being closed, is discarded. Only an existing file that is appended to outside of a
-    transaction is written in place.
+    A written file gets its name when it is closed, or when the transaction ends. Until then the
+    name refers to the old file, or to none. If an exception leaves a ``with`` block, or a program
+    forgets to close the file, the new file is discarded. Only an append to an existing file,
+    outside of a transaction, writes in place.
 
     Parameters
     ----------
     fs
         The file system.
     where
-        The name in its pool.
+        Its path in the pool.
     path, mode, block_size, autocommit, cache_options, kwargs
-        As of `fsspec.spec.AbstractBufferedFile`.
+        As for `fsspec.spec.AbstractBufferedFile`.
     hints
-        How a new file is laid out.
+        Layout of a new file.
     """
 
     DEFAULT_BLOCK_SIZE = 8 << 20
@@ -62,7 +62,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
         self._begin = 0
         self._cache_options = cache_options or {}
         self._has_given = False
-        """Whether bytes of the file, or its length, were given to the caller."""
+        """Whether the caller has already received bytes of the file, or its length."""
         self._writes: deque[PoolFuture[None]] = deque()
         if mode == "rb":
             self._file, nbytes = open_current(where)
@@ -84,13 +84,13 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
         self.loc = self._begin
 
     def write(self, data: Any) -> int:
-        """Write to the end of the file, by blocks that are as long as they are meant to be."""
+        """Write to the end of the file, in blocks of exactly the block size."""
         view = memoryview(data).cast("B")
         done = 0
         while done < len(view):
             room = self.blocksize - self.buffer.tell()
             done += super().write(view[done : done + room])
-        # Of nothing too it is said if it cannot be written.
+        # An empty write also raises an error if the file cannot be written.
         return done or int(super().write(b""))
 
     def seek(self, loc: int, whence: int = 0) -> int:
@@ -99,12 +99,12 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
         return int(super().seek(loc, whence))
 
     def read(self, length: int = -1) -> bytes:
-        """Read from the position on; of a file that was replaced before it was read, the new one.
+        """Read from the position on; read the new file if it was replaced before the first read.
 
         Raises
         ------
         NotFoundError
-            If the file was removed, or replaced after a part of it was read.
+            If the file was removed, or replaced after the first read.
         """
         for _ in range(ATTEMPTS):
             try:
@@ -118,7 +118,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
         raise BusyError(f"{self._where} is replaced faster than it can be read; read it later")
 
     def _open_again(self) -> bool:
-        """Open the file that has the name by now, if there is one."""
+        """Open the file that has the name now, if there is one."""
         before = self._open_file()
         try:
             self._file, self.size = open_current(self._where)
@@ -150,7 +150,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
 
     def _end_in_place(self, file: PoolFile) -> None:
         file.sync()
-        # The manager learns when it was written; if it has another name by now, later.
+        # This tells the manager the time of the write; it fails if the file was renamed meanwhile.
         with contextlib.suppress(NotFoundError):
             self._where.root.volume.modified_ns(self._where.inside)
         file.close()
@@ -176,7 +176,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
             self._whole.commit()
 
     def discard(self) -> None:
-        """Throw away what was written, as a transaction that fails does."""
+        """Discard the written data, as a failed transaction does."""
         self.closed = True
         self.forced = True
         self._writes.clear()
@@ -187,7 +187,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
                 self._file.close()
 
     def close(self) -> None:
-        """Finish what was written, and give the file its name unless a transaction will."""
+        """Finish the file, and give it its name unless a transaction will."""
         if self.closed:
             return
         try:
@@ -207,7 +207,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
     def __del__(self) -> None:
         if self.closed:
             return
-        # It may have been left by an exception: what was written need not be whole.
+        # An exception may have ended the program's use of the file, so it may be incomplete.
         if self._whole is not None:
             warnings.warn(
                 f"{self.path} was not closed, and is discarded; close it, or open it by 'with'",
@@ -218,24 +218,24 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
 
 
 class CompressedFile(io.BufferedIOBase):
-    """A file that is compressed while it is written, and closed with what compresses it.
+    """A file that is compressed during the write; it closes the compressor and the file.
 
-    fsspec itself closes the latter only.
+    fsspec itself closes only the compressor.
     """
 
     def __init__(self, compressor: Any, file: PoolBufferedFile) -> None:
         self._compressor, self._file = compressor, file
 
     def writable(self) -> bool:
-        """Whether it can be written: always."""
+        """Whether the file can be written: always."""
         return True
 
     def write(self, data: Any, /) -> int:
-        """Compress and write."""
+        """Compress data and write them."""
         return int(self._compressor.write(data))
 
     def flush(self) -> None:
-        """Do nothing: what is compressed is not cut for it."""
+        """Do nothing: a flush would split the compressed stream."""
 
     def close(self) -> None:
         """Finish the file, and give it its name unless a transaction will."""
@@ -251,7 +251,7 @@ class CompressedFile(io.BufferedIOBase):
             super().close()
 
     def discard(self) -> None:
-        """Throw away what was written."""
+        """Discard the written data."""
         with contextlib.suppress(Exception):
             self._compressor.close()
         self._file.discard()
@@ -264,7 +264,7 @@ class CompressedFile(io.BufferedIOBase):
             self.close()
 
     def __del__(self) -> None:
-        # The file inside says that it was not closed.
+        # The inner file warns that it was not closed.
         with contextlib.suppress(Exception):
             if not self.closed:
                 self._compressor.close()
@@ -272,7 +272,7 @@ class CompressedFile(io.BufferedIOBase):
 
 
 class TextFile(io.TextIOWrapper):
-    """A file that text is written to, and that is discarded where an exception leaves it."""
+    """A text file for writing, which is discarded if an exception leaves its ``with`` block."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:

@@ -1,7 +1,6 @@
-"""A pool as a file system of fsspec, for all that reads and writes by URL.
+"""A pool as an fsspec file system, for software that reads and writes by URL.
 
-fsspec finds it by the entry points that the package has, for ``outcore://`` and
-``outcore+tls://``.
+fsspec finds it by the package's entry points for ``outcore://`` and ``outcore+tls://``.
 """
 
 import io
@@ -41,41 +40,41 @@ require("fsspec", "a pool as a file system of fsspec")
 class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A pool as a file system of fsspec.
 
-    ``fsspec.open("outcore://HOST:PORT/name")`` and whatever else takes such a URL uses it without
-    an import of outcore. Names are as in a file system: ``/sim/u``.
+    ``fsspec.open("outcore://HOST:PORT/name")``, and other software that accepts such a URL, uses it
+    without an import of outcore. Names are those of a file system: ``/sim/u``.
 
-    Files get their names when they are closed, durable by then; until then ``ls`` and others do
-    not show them. Nothing is cached but what an open file has read ahead.
+    Files get their names when they are closed, and are durable by then. Until then ``ls`` and other
+    calls do not show them. Only the read-ahead of open files is cached.
 
     Parameters
     ----------
     location
         ``HOST:PORT`` of a pool, ``tls:HOST:PORT``, the path of its UNIX socket, or the first
-        directory of a pool that is embedded in this process. A URL has it.
+        directory of a pool that is embedded in this process. A URL contains it.
     pool
         The pool itself, if it is open.
     key
-        File with a key; by default what the variable ``OUTCORE_KEY`` names.
+        File with a key; by default the one that the variable ``OUTCORE_KEY`` names.
     directories
         All directories of an embedded pool, to open it until the process ends.
     hints
-        How new files are laid out; see `outcore.Pool.open`.
+        Layout of new files; see `outcore.Pool.open`.
     **options
-        As of every file system of fsspec.
+        As for every file system of fsspec.
 
     Raises
     ------
     InvalidError
-        If it is not said which pool, or it is not open and cannot be opened.
+        If no pool is given, or it is not open and cannot be opened.
     BusyError
         If an embedded pool is open in another process.
     DiskError, DeniedError
-        If nobody answers, or the key is refused.
+        If no server answers, or the pool refuses the key.
     """
 
     protocol = ("outcore", "outcore+tls")
     root_marker = "/"
-    # Instances are cheap: the pools behind them are kept.
+    # Instances are cheap, because the pools behind them stay open.
     cachable = False
 
     def __init__(
@@ -92,7 +91,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         self._hints = hints
         self._access = access_to(location, pool, key, directories)
 
-    # What fsspec asks of every file system: names, identity, how it is made anew.
+    # Interface of every fsspec file system: names, identity, options to recreate it.
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -107,12 +106,12 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return {} if location is None else {"location": location}
 
     def unstrip_protocol(self, name: str) -> str:
-        """Write a name as URL."""
+        """Return the URL of a name."""
         return self._access.address.url_of(self._strip_protocol(name))
 
     @property
     def fsid(self) -> str:
-        """Which pool, for ever."""
+        """Permanent identifier of the pool."""
         return f"outcore-{self._access.root.core.id}"
 
     @property
@@ -121,7 +120,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """What makes the file system anew in another process: of a pool, its address."""
+        """Options that recreate the file system in another process; a pool becomes its address."""
         return self._options
 
     @storage_options.setter
@@ -141,12 +140,13 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             )
         return PoolPath(self._access.root, name.lstrip("/"))
 
-    # What is there.
+    # Queries.
 
     def ls(self, path: Any, detail: bool = True, **_: Any) -> list[Any]:
-        """List a directory: names, or with `detail` what `info` tells of each.
+        """List a directory: names, or with `detail` the `info` of each.
 
-        The ``size`` of a file that is being replaced just then may be too small; `info` is sure.
+        The ``size`` of a file that is being replaced may be too small here; `info` returns the
+        right one.
         """
         where = self._path(path)
         found = [each for each in where.scandir() if not is_part(each[0].name)]
@@ -155,33 +155,33 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return [_entry(*each) if detail else _name(each[0]) for each in found]
 
     def info(self, path: Any, **_: Any) -> dict[str, Any]:
-        """Tell what a name is.
+        """Describe a file or directory.
 
         Returns
         -------
         dict
             ``name``; ``type``, ``"file"`` or ``"directory"``; ``size`` in bytes; ``mode``, ``uid``
-            and ``gid`` as `os.stat` has them; ``mtime`` and ``ctime``, when content and the rest
-            changed, in seconds since 1970; of a file ``stripe_unit_bytes``, ``round_units`` and its
-            ``servers``.
+            and ``gid`` as in `os.stat`; ``mtime`` and ``ctime``, the times of the last change of
+            content and of metadata, in seconds since 1970; for a file also ``stripe_unit_bytes``,
+            ``round_units`` and its ``servers``.
         """
         where = self._path(path)
         return _entry(where, _stat(where))
 
     def exists(self, path: Any, **_: Any) -> bool:
-        """Whether there is something of this name. A pool that does not answer is an error."""
+        """Whether the name exists. A pool that does not answer raises an error."""
         return self._path(path).exists()
 
     def isdir(self, path: Any) -> bool:
-        """Whether it is a directory."""
+        """Whether the name is a directory."""
         return self._path(path).is_dir()
 
     def isfile(self, path: Any) -> bool:
-        """Whether it is a file."""
+        """Whether the name is a file."""
         return self._path(path).is_file()
 
     def modified(self, path: Any) -> datetime:
-        """Tell when a name was last written to."""
+        """Return the time of the last write."""
         return datetime.fromtimestamp(self._modified_ns(path) / 1e9, UTC)
 
     def checksum(self, path: Any) -> int:
@@ -197,10 +197,10 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         where = self._path(path)
         return where.root.volume.modified_ns(where.inside)
 
-    # Directories, removal, renaming, copies.
+    # Directories, removal, renames, copies.
 
     def mkdir(self, path: Any, create_parents: bool = True, **_: Any) -> None:
-        """Make a directory, and those above it unless told otherwise."""
+        """Make a directory, and by default those above it."""
         where = self._path(path)
         if not create_parents and not where.parent.is_dir():
             raise NotFoundError(f"there is no directory {where.parent}; make it first")
@@ -233,7 +233,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files; with `recursive`, directories with all that they hold."""
+        """Remove files; with `recursive`, also directories with all their content."""
         if maxdepth is not None:
             super().rm(path, recursive, maxdepth)
             return
@@ -253,10 +253,10 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         maxdepth: int | None = None,
         **options: Any,
     ) -> None:
-        """Rename a file or directory, at once. What is a file of the new name is replaced.
+        """Rename a file or directory atomically. An existing file with the new name is replaced.
 
-        Into a directory, or what ends with ``/``, the old name is kept. Lists and patterns are
-        moved one by one.
+        If the target is a directory or ends with ``/``, the old name is kept inside it. Lists and
+        patterns are moved one by one.
         """
         if isinstance(path1, list) and isinstance(path2, list):
             for old, new in zip(path1, path2, strict=True):
@@ -273,14 +273,14 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 old.root.volume.rename(old.inside, new.inside)
 
     def cp_file(self, path1: Any, path2: Any, **_: Any) -> None:
-        """Copy a file, laid out as it is, in 16 MiB of memory; of a directory, make one."""
+        """Copy a file with its layout, in 16 MiB of memory; for a directory, make a new one."""
         source = self._path(path1)
         if source.is_dir():
             self.makedirs(path2, exist_ok=True)
         else:
             copy_whole(source, self._path(path2))
 
-    # Bytes.
+    # Content.
 
     def open(
         self,
@@ -293,9 +293,9 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     ) -> Any:
         """Open a file; arguments are those of `fsspec.spec.AbstractFileSystem.open`.
 
-        ``"rb"`` reads; ``"wb"`` writes a file that appears when it is closed, and ``"xb"`` one that
-        must not be there yet; ``"ab"`` goes on at the end; ``"r+b"`` reads and writes in place.
-        Without the ``b`` it is text.
+        ``"rb"`` reads. ``"wb"`` writes a file that appears when it is closed, and ``"xb"`` does so
+        for a name that must not exist. ``"ab"`` appends. ``"r+b"`` reads and writes in place.
+        Without the ``b``, the file is a text file.
         """
         if mode[:1] == "r":
             return super().open(path, mode, block_size, cache_options, compression, **kwargs)
@@ -340,7 +340,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def cat_file(
         self, path: Any, start: int | None = None, end: int | None = None, **_: Any
     ) -> Any:
-        """Read a file, or the bytes from `start` to `end`, counted as slices do."""
+        """Read a file, or the bytes from `start` to `end`, which count as in slices."""
         return self._read_ranges(self._path(path), [(start, end)])[0]
 
     def cat_ranges(
@@ -352,9 +352,9 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         on_error: str = "return",
         **_: Any,
     ) -> list[Any]:
-        """Read ranges of files: one request for all ranges of a file.
+        """Read ranges of files, with one request for all ranges of a file.
 
-        `max_gap` has no effect, since the servers take any number of ranges at once.
+        `max_gap` has no effect, because the servers accept any number of ranges at once.
         """
         if not isinstance(paths, list):
             raise TypeError(f"need a list of paths, have {paths!r}")
@@ -392,7 +392,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return read_one(where, read)
 
     def pipe_file(self, path: Any, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
-        """Write a file in one go; with ``mode="create"`` it must not be there yet."""
+        """Write a whole file; with ``mode="create"`` the name must not exist."""
         if self._intrans:
             with self.open(path, "xb" if mode == "create" else "wb", **kwargs) as file:
                 file.write(value)
@@ -401,7 +401,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         write_whole(self._path(path), value, hints, exclusive=mode == "create")
 
     def touch(self, path: Any, truncate: bool = True, **kwargs: Any) -> None:
-        """Make an empty file; without `truncate`, one that is there gets a new time only."""
+        """Make an empty file; without `truncate`, only update the time of an existing one."""
         where = self._path(path)
         if truncate or not where.exists():
             super().touch(path, truncate=True, **kwargs)
@@ -414,7 +414,7 @@ def _name(path: PoolPath) -> str:
 
 
 def _stat(path: PoolPath) -> PoolStat:
-    """Tell what a name is; of a file that is being replaced, the old one or the new one."""
+    """Describe a file or directory; for a file that is being replaced, the old or the new one."""
     return steadily(path, path.stat)
 
 

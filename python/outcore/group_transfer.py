@@ -1,6 +1,6 @@
-"""What the ranks of a program do together for a group: agree, and move their parts of an array.
+"""Joint work of a program's ranks on a group: agree, and transfer their parts of an array.
 
-Their parts go by collectives, or box by box. All else of a group is done by the first rank.
+The parts travel by collectives, or box by box. The first rank does all other work on a group.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from outcore.schema import Schema
 T = TypeVar("T")
 
 Own: TypeAlias = "npt.NDArray[Any] | list[npt.NDArray[Any]]"
-"""What a rank has of an array: an array, or one for each of its boxes."""
+"""A rank's part of an array: an array, or a list with one for each of its boxes."""
 
 LEAST_BYTES_S = 16 << 20
-"""Who reads or writes is waited for a second longer for so many bytes of all ranks."""
+"""Each this many bytes of all ranks extend the timeout of a reading or writing rank by a second."""
 
 
 class Ranks:
@@ -35,9 +35,9 @@ class Ranks:
     Parameters
     ----------
     comm
-        As of `Communicator`; `None` for this process alone.
+        As for `Communicator`; `None` for this process alone.
     timeout_s
-        How long others wait for a rank, unless it has much to do; see `LEAST_BYTES_S`.
+        Seconds to wait for a rank; a rank with much data gets longer, see `LEAST_BYTES_S`.
     """
 
     def __init__(self, comm: Any = None, timeout_s: int = TIMEOUT_S) -> None:
@@ -49,7 +49,7 @@ class Ranks:
         self._lost: BaseException | None = None
 
     def duplicate(self) -> "Ranks":
-        """Return the same ranks with messages of their own, for a thread beside the program.
+        """Return the same ranks with separate messages, for a thread beside the program.
 
         Raises
         ------
@@ -64,21 +64,21 @@ class Ranks:
             return Ranks(self._comm.duplicate(), self.timeout_s)
 
     def free(self) -> None:
-        """Give a duplicate back, unless ranks are lost that would have to do so too."""
+        """Free a duplicate, unless ranks are lost: all ranks have to free it together."""
         if self._lost is None and hasattr(self.given, "Free"):
             self.given.Free()
 
     def progress(self, progress: ProgressLike) -> ProgressLike:
-        """Progress as this rank has it: a bar is shown by the first."""
+        """Return the progress option of this rank: only the first rank shows a bar."""
         return progress if self.rank == 0 or callable(progress) else False
 
     def first(self, call: Callable[[], T], nbytes: int = 0) -> T:
-        """Have the first rank call; every rank gets what it returns, or raises.
+        """Call a function on the first rank; every rank returns its result, or raises its error.
 
         Parameters
         ----------
         nbytes
-            How much it reads or writes, if that may take long.
+            Bytes that the function reads or writes, if that may take long.
         """
         if self._comm is None or self.size == 1:
             return call()
@@ -100,7 +100,7 @@ class Ranks:
         return found
 
     def any(self, mine: bool) -> bool:
-        """Whether it is so on some rank."""
+        """Whether `mine` is true on any rank."""
         if self._comm is None or self.size == 1:
             return mine
         self.check()
@@ -108,14 +108,14 @@ class Ranks:
             return any(self._comm.allgather(mine))
 
     def each(self, call: Callable[[], T], doing: str = "", nbytes: int = 0) -> T:
-        """Call on every rank; if that fails on one, it has failed on all.
+        """Call a function on every rank; if it fails on one, it has failed on all.
 
         Parameters
         ----------
         doing
-            What all ranks are to do; another on one of them is an error on all.
+            Name of the call; if ranks make different calls, all of them raise an error.
         nbytes
-            How much all of them read or write, if that may take long.
+            Bytes that all ranks read or write, if that may take long.
         """
         if self._comm is None or self.size == 1:
             return call()
@@ -141,12 +141,12 @@ class Ranks:
         return value
 
     def check(self) -> None:
-        """Refuse to go on without a rank that was waited for in vain.
+        """Refuse to continue after a rank was lost.
 
         Raises
         ------
         DiskError
-            If there was one.
+            If a rank was lost.
         """
         if self._lost is not None:
             raise DiskError(
@@ -156,7 +156,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def _noting_lost(self, mine: BaseException | None = None) -> Iterator[None]:
-        """Note that the ranks have lost one another; what this one failed with is told first."""
+        """Record a loss of ranks; an error of this rank takes precedence."""
         try:
             yield
         except BaseException as error:
@@ -174,22 +174,22 @@ def write(
     progress: ProgressLike = False,
     memory: int | None = None,
 ) -> None:
-    """Write what each rank has of a new array; it is durable on every rank when this returns.
+    """Write each rank's part of a new array; it is durable on every rank when this returns.
 
-    In a pool the servers direct it. On a plain path each rank writes its own boxes: disjoint writes
-    do not disturb each other.
+    In a pool the servers direct the transfer. On a plain path each rank writes its own boxes, since
+    disjoint writes do not disturb each other.
 
     Parameters
     ----------
     progress
-        See `outcore.progress.ProgressLike`. On a plain path an array counts when it is done.
+        See `outcore.progress.ProgressLike`. On a plain path progress advances by whole arrays.
     memory
-        As of `Array.write_all`.
+        As for `Array.write_all`.
 
     Raises
     ------
     InvalidError
-        If there are several ranks, and `schema` does not say what each has.
+        If there are several ranks, and `schema` does not state the part of each.
     """
     if ranks.size > 1 or has_boxes(schema):
         is_collective = isinstance(array.path, PoolPath)
@@ -202,12 +202,12 @@ def write(
 
 
 def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False) -> Own:
-    """Read what each rank is to have of an array, as `write` writes it.
+    """Read each rank's part of an array, as `write` writes it.
 
     Raises
     ------
     InvalidError
-        If there are several ranks, and `schema` does not say what each is to have.
+        If there are several ranks, and `schema` does not state the part of each.
     """
     if ranks.size > 1 or has_boxes(schema):
         _check_schema(array, schema, ranks, is_write=False)
@@ -216,18 +216,18 @@ def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False
             found: Own | None = ranks.each(
                 lambda: read_all(None, schema, ranks.given, progress=progress)
             )
-            # A rank beyond the mesh has nothing.
+            # A rank beyond the mesh has no elements.
             return np.empty((0,) * array.ndim, array.dtype) if found is None else found
     return ranks.each(lambda: _read_own(array, schema, ranks, progress), nbytes=array.nbytes)
 
 
 def schemas_of(schema: Any, names: Collection[str]) -> dict[str, Any]:
-    """Give each array of a group its schema: the same one, or one by its name.
+    """Map the arrays of a group to their schemas: the same one, or one by name.
 
     Raises
     ------
     InvalidError
-        If there are schemas of other arrays.
+        If there are schemas for other arrays.
     """
     if not isinstance(schema, Mapping):
         return dict.fromkeys(names, schema)
@@ -240,7 +240,7 @@ def schemas_of(schema: Any, names: Collection[str]) -> dict[str, Any]:
 
 
 def has_boxes(schema: Any) -> bool:
-    """Whether a schema names the boxes of each rank, which then has a list of arrays."""
+    """Whether a schema names the boxes of each rank, whose part is then a list of arrays."""
     return isinstance(schema, Schema) and schema.is_boxes
 
 
@@ -293,7 +293,7 @@ def _shape(box: tuple[slice, ...]) -> tuple[int, ...]:
 
 
 def _count(progress: ProgressLike) -> None:
-    """Count an array as done."""
+    """Report an array as done."""
     if callable(progress):
         progress(1.0, 0.0)
 
@@ -301,11 +301,11 @@ def _count(progress: ProgressLike) -> None:
 def _check_schema(
     array: Array, schema: Any, ranks: Ranks, local: "Own | None" = None, *, is_write: bool
 ) -> None:
-    """Refuse on all ranks what one refuses, before one of them opens the array's files.
+    """Raise an error on all ranks if one has a wrong schema or part, before any opens the files.
 
-    That is a schema that is missing, or is not that of the first rank; and what a rank has, where
-    that is given, if it does not fit. A rank alone would give up and, being the first, remove what
-    the others are to open.
+    A schema is wrong if it is missing, or differs from the first rank's. The part of a rank is
+    checked if it is given. If a single rank failed later, it could, as the first, remove files that
+    the others are about to open.
     """
     agreed = ranks.first(lambda: None if schema is None else Schema.of(schema).key())
 

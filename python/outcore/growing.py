@@ -1,8 +1,8 @@
-"""Arrays that grow along their first dimension, a step at a time.
+"""Arrays that grow along their first dimension, one step at a time.
 
-The shard files of a step are written beside the others, synced, and renamed; then ``zarr.json`` is
-replaced by one that has a step more. So whoever opens the array finds whole steps only, whatever
-happened to its writer.
+The shard files of a step are written beside the others, synced, and renamed. Then a new
+``zarr.json`` with one more step replaces the old one. So a reader finds whole steps only, whatever
+happened to the writer.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ from outcore.volumes import Place, exclusive
 from outcore.zarr_format import Metadata
 
 BEGUN = ".step"
-"""Below the array: where a step is written before it is one."""
+"""Directory below the array in which a new step is written before it counts."""
 
 _MOST_FILES = 32
-"""So many shard files are open at once for one request: a process may have about a thousand."""
+"""Largest number of shard files open for one request; a process may have about a thousand."""
 
 
 def steps_in_file(metadata: Metadata) -> int:
-    """How many steps share a shard file: one, or many single numbers."""
+    """Return the number of steps in a shard file: one, or many single numbers."""
     return metadata.chunks[0]
 
 
 def step_metadata(metadata: Metadata) -> Metadata:
-    """Describe what a new shard file holds, as an array of its own: a step, or single numbers."""
+    """Describe the content of a new shard file as a separate array: one step, or single numbers."""
     if len(metadata.shape) == 1:
         return dataclasses.replace(metadata, shape=metadata.chunks, growing=False)
     dims = None if metadata.dims is None else metadata.dims[1:]
@@ -38,20 +38,20 @@ def step_metadata(metadata: Metadata) -> Metadata:
 
 
 def longer(metadata: Metadata, steps: int) -> Metadata:
-    """Describe the same array with so many steps."""
+    """Describe the same array with this number of steps."""
     return dataclasses.replace(metadata, shape=(steps, *metadata.shape[1:]))
 
 
 @contextmanager
 def appending(where: Place, doing: str = "appending a step") -> Iterator[Place]:
-    """Hold an array for one who appends to it; yield where a step is written before it is one.
+    """Lock an array for an append; yield the place in which to write the new step.
 
-    Who changes its ``zarr.json`` otherwise, step by step, holds it too: to append is that as well.
+    Other calls that change its ``zarr.json`` step by step take the same lock.
 
     Raises
     ------
     BusyError
-        If another call holds it.
+        If another call holds the lock.
     """
     begun = where.below(BEGUN)
     with exclusive(begun, doing):
@@ -64,28 +64,28 @@ def appending(where: Place, doing: str = "appending a step") -> Iterator[Place]:
 
 
 def begin_file(begun: Place, metadata: Metadata, *, reserve: bool) -> None:
-    """Make the files that a step is written to."""
+    """Create the files of a new step."""
     step = step_metadata(metadata)
     ArrayFile.create(begun.volume, begun.name, step.grid(), reserve, step.stripe_count)
 
 
 def place_file(begun: Place, where: Place, metadata: Metadata, step: int) -> None:
-    """Give the synced files of a step their place in the array, which does not count it yet."""
+    """Move the synced files of a step into the array, whose metadata do not count it yet."""
     target = where.inside(f"c/{step // steps_in_file(metadata)}")
     if where.volume.exists(target):
-        # Of a step that was written, but never counted: its writer was killed.
+        # Left by a writer that was killed before it counted its step.
         where.volume.remove(target)
     source = "c/0" if len(metadata.shape) == 1 else "c"
     where.volume.rename(begun.inside(source), target)
 
 
 def check_last_file(where: Place, metadata: Metadata, newest: Metadata) -> None:
-    """Refuse who takes steps that others have appended for the rest of the last file.
+    """Refuse a write whose last file contains steps that others have appended meanwhile.
 
     Raises
     ------
     BusyError
-        If there are such.
+        If there are such steps.
     """
     had, have = metadata.shape[0], newest.shape[0]
     if had != have and had % steps_in_file(metadata):
@@ -96,7 +96,7 @@ def check_last_file(where: Place, metadata: Metadata, newest: Metadata) -> None:
 
 
 def parts(metadata: Metadata, box: Selection) -> Iterator[tuple[list[int], slice]]:
-    """Cut a box into parts of a bounded number of shard files: where each begins, and its rows."""
+    """Cut a box into parts with a bounded number of shard files: start, and rows of each part."""
     if not metadata.growing:
         yield box.start, slice(None)
         return
@@ -107,7 +107,7 @@ def parts(metadata: Metadata, box: Selection) -> Iterator[tuple[list[int], slice
 
 
 def _discard(begun: Place) -> None:
-    # While a collective is under way, zarr.json says so.
+    # The array's own zarr.json records that a collective is running.
     for name in ("c", "zarr.json"):
         if begun.exists(name):
             begun.volume.remove(begun.inside(name))

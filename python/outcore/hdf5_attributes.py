@@ -1,7 +1,7 @@
-"""Attributes and names of dimensions of an HDF5 dataset, for copies from it and to it.
+"""Attributes and dimension names of HDF5 datasets, for copies from and to HDF5.
 
-Names of dimensions are in scales and labels (HDF5's Dimension Scale Specification, and the netCDF-4
-format, which is built on it).
+HDF5 stores dimension names in scales and labels (HDF5's Dimension Scale Specification, and the
+netCDF-4 format, which builds on it).
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ _STRUCTURE = {
     "CLASS", "NAME", "DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST",
     "_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "outcore",
 }  # fmt: skip
-"""Attributes that describe scales, or belong to a library; they are no user's."""
+"""Attributes that describe scales, or belong to a library, not to the user."""
 
 _BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError)
-"""What h5py raises for an attribute or a scale that it cannot read."""
+"""Errors of h5py for an attribute or a scale that it cannot read."""
 
 
 def attributes_of(dataset: Any) -> tuple[dict[str, Any], list[str]]:
@@ -49,8 +49,8 @@ def attributes_of(dataset: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn NumPy's arrays and bytes into lists and text; other values stay as they are."""
-    if isinstance(value, bytes):  # also NumPy's
+    """Convert NumPy's arrays and bytes to lists and text; keep other values."""
+    if isinstance(value, bytes):  # NumPy's bytes, too
         return value.decode()
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
@@ -62,7 +62,7 @@ def _plain(value: Any) -> Any:
 
 
 def dims_of(dataset: Any) -> tuple[str, ...] | None:
-    """Read the names of all dimensions; `None` if one of them has none."""
+    """Read the names of all dimensions; `None` if a dimension has none."""
     try:
         names = tuple(_name(dataset, axis) for axis in range(len(dataset.shape)))
     except _BROKEN:
@@ -71,7 +71,7 @@ def dims_of(dataset: Any) -> tuple[str, ...] | None:
 
 
 def _name(dataset: Any, axis: int) -> str:
-    """Return the label of a dimension, or else the name of its scale."""
+    """Return the label of a dimension, or else the name of its scale; empty if there is none."""
     dim = dataset.dims[axis]
     if dim.label:
         return str(dim.label)
@@ -87,12 +87,12 @@ def _last(path: str) -> str:
 
 
 def describe(dataset: Any, dims: tuple[str, ...] | None, attributes: dict[str, Any]) -> list[str]:
-    """Give a new dataset labels of its dimensions, and attributes.
+    """Write dimension labels and attributes to a new dataset.
 
     Returns
     -------
     list
-        The names of attributes that HDF5 cannot hold: dictionaries, and lists of several types.
+        The names of attributes that HDF5 cannot hold: dictionaries, and lists of mixed types.
     """
     for axis, name in enumerate(dims or ()):
         dataset.dims[axis].label = name
@@ -106,7 +106,7 @@ def describe(dataset: Any, dims: tuple[str, ...] | None, attributes: dict[str, A
 
 
 def _for_hdf5(value: Any) -> Any:
-    """Turn `None` into an empty value, and lists into arrays.
+    """Convert `None` to an empty value, and lists to arrays.
 
     Raises
     ------

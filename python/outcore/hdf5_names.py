@@ -1,7 +1,7 @@
-"""``FILE::DATASET``: a name of a dataset in an HDF5 file.
+"""``FILE::DATASET``: names of datasets in HDF5 files.
 
-A file may have ``::`` in its own name, and so may a dataset. The name of a file or directory that
-is there always stands for that.
+Both file names and dataset names may contain ``::``. The name of an existing file or directory
+always means that file or directory.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from outcore.errors import InvalidError
 
 SEPARATOR = "::"
-"""Between the name of an HDF5 file and that of a dataset in it."""
+"""Separator between the name of an HDF5 file and the name of a dataset in it."""
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5", ".nc")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -19,12 +19,12 @@ _FIRST_USER_BLOCK = 512
 
 
 def is_named_hdf5(file: str) -> bool:
-    """Whether the suffix of a name says that it is an HDF5 file."""
+    """Whether a name has the suffix of an HDF5 file."""
     return Path(file).suffix.lower() in SUFFIXES
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file is HDF5: its superblock may follow a user block of 512 bytes, 1024, ..."""
+    """Whether a file is HDF5: its superblock may follow a user block of 512, 1024, ... bytes."""
     with path.open("rb") as file:
         size, offset = os.fstat(file.fileno()).st_size, 0
         while offset < size:
@@ -36,7 +36,7 @@ def is_hdf5(path: Path) -> bool:
 
 
 def beginning_of(path: Path) -> bytes:
-    """Read the bytes by which formats are told apart."""
+    """Read the first bytes of a file, which identify its format."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC))
 
@@ -44,8 +44,8 @@ def beginning_of(path: Path) -> bytes:
 def dataset_to_read(name: str) -> tuple[str, str] | None:
     """Split the name of an input into a file and a dataset; `None` if it names no dataset.
 
-    The file is an HDF5 file that is there, the one with the longest name if there are several. If
-    none is there, it is the first name with a suffix of HDF5, for the error that it is missing.
+    The file is an existing HDF5 file, with the longest name if there are several. If none exists,
+    it is the first name with an HDF5 suffix, so that the caller's error names the missing file.
     """
     if os.path.lexists(name):
         return None
@@ -61,8 +61,7 @@ def dataset_to_read(name: str) -> tuple[str, str] | None:
 def dataset_to_write(name: str, *, is_hdf5: bool = False) -> tuple[str, str] | None:
     """Split the name of an output into a file and a dataset; `None` if it names no dataset.
 
-    Only a file with a suffix of HDF5 has datasets, unless the caller knows that the output
-    `is_hdf5`.
+    Only a file with an HDF5 suffix has datasets, unless the caller knows that the output `is_hdf5`.
     """
     if os.path.lexists(name):
         return None
@@ -73,7 +72,7 @@ def dataset_to_write(name: str, *, is_hdf5: bool = False) -> tuple[str, str] | N
 
 
 def refuse_special(path: Path) -> None:
-    """Refuse what is neither a file nor a directory: opening it may wait for ever."""
+    """Refuse a path that is neither a file nor a directory: opening it may block for ever."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InvalidError(
             f"{path} is a pipe, a device or the like, and is not read; write what it gives to a "
@@ -82,7 +81,7 @@ def refuse_special(path: Path) -> None:
 
 
 def _splits(name: str) -> Iterator[tuple[str, str]]:
-    """Yield what is before and after each separator that is in no directory's own name."""
+    """Yield the parts before and after each separator, except in names of existing directories."""
     above = name.rpartition("/")[0]
     start = len(above) + 1 if above and Path(above).is_dir() else 0
     at = name.find(SEPARATOR, start)

@@ -1,4 +1,4 @@
-"""Datasets of HDF5 as sources: found by name, with all files that their elements lie in."""
+"""HDF5 datasets as sources: find them by name, and check all files that hold their elements."""
 
 import contextlib
 import math
@@ -18,23 +18,23 @@ from outcore.slicing import check_extents
 from outcore.sources import Sliced, Source, file_version
 
 _NOT_OPENED = (OSError, KeyError, RuntimeError)
-"""What h5py raises where a link, or the file behind it, leads nowhere."""
+"""Errors of h5py if the target of a link, or its file, is missing."""
 
 _COMPLEX_FIELDS = (("r", "i"), ("real", "imag"))
-"""Names of the parts of a complex number: those of h5py, and of MATLAB."""
+"""Names of the parts of a complex number, as in h5py and in MATLAB."""
 
 
 def open_hdf5(path: Path, name: str, wanted: Wanted) -> Source:
-    """Open a dataset of a file; without a name, the only one.
+    """Open a dataset of a file by its name; without a name, open the only one.
 
     Raises
     ------
     NotFoundError
-        If the file or the dataset is missing, or something that it links to.
+        If the file, the dataset, or the target of a link is missing.
     InvalidError
         If the file is damaged, or the dataset cannot be copied.
     TruncatedError
-        If a file of its elements is too short.
+        If a file with its elements is too short.
     MissingPackageError
         If h5py is not installed.
     """
@@ -53,7 +53,7 @@ def open_hdf5(path: Path, name: str, wanted: Wanted) -> Source:
     except BaseException:
         file.close()
         raise
-    # Elements in other files may change without this one.
+    # Elements in other files may change while this file stays the same.
     is_here = not dataset.is_virtual and not dataset.external
     if is_here and version is not None and dataset.file == file:
         known = version | {"dataset": dataset.name} if version == file_version(path) else None
@@ -63,14 +63,14 @@ def open_hdf5(path: Path, name: str, wanted: Wanted) -> Source:
 
 
 def dataset_source(dataset: Any, wanted: Wanted) -> Sliced:
-    """Make a source of an h5py dataset.
+    """Return a source for an h5py dataset.
 
     Raises
     ------
     ClosedError
-        If its file was closed.
+        If its file is closed.
     InvalidError, NotFoundError, TruncatedError
-        As from `open_hdf5`.
+        As for `open_hdf5`.
     """
     if not dataset:
         raise ClosedError("the file of the HDF5 dataset was closed; open it again")
@@ -87,7 +87,7 @@ def dataset_source(dataset: Any, wanted: Wanted) -> Sliced:
 
 
 def _complex_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Find the complex type that two fields are; `None` if they are something else."""
+    """Return the complex type that two fields form; `None` if they form none."""
     if dtype.names not in _COMPLEX_FIELDS or dtype.fields is None:
         return None
     (real, first), (imag, second) = (dtype.fields[name][:2] for name in dtype.names)
@@ -99,7 +99,7 @@ def _complex_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
 
 
 class _Complex:
-    """A dataset of pairs of fields, sliced as complex numbers."""
+    """A dataset of pairs of fields, read as complex numbers."""
 
     def __init__(self, dataset: Any, dtype: np.dtype[Any]) -> None:
         self._dataset, self.dtype = dataset, dtype
@@ -110,7 +110,7 @@ class _Complex:
 
 
 def _find(h5py: Any, file: Any, path: Path, name: str) -> Any:
-    """Find the dataset of this name; without one, the only dataset in the file."""
+    """Find the dataset by its name; without a name, the only dataset in the file."""
     if name:
         _follow(file, path, name)
         item = file.get(name)
@@ -129,7 +129,7 @@ def _find(h5py: Any, file: Any, path: Path, name: str) -> Any:
 
 
 def dataset_names(h5py: Any, group: Any) -> list[str]:
-    """List the datasets in and below a group; if it has none, its links to elsewhere."""
+    """List the datasets in and below a group; if it has none, list its links."""
     names: list[str] = []
     links: list[str] = []
 
@@ -148,12 +148,12 @@ def dataset_names(h5py: Any, group: Any) -> list[str]:
 
 
 def listed(names: list[str]) -> str:
-    """Write the first names of a list, for a message."""
+    """Join the first ten names of a list, for a message."""
     return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if names else "none"
 
 
 def _follow(file: Any, path: Path, name: str) -> None:
-    """Refuse a name that a link on its way leads nowhere."""
+    """Refuse a name with a broken link on its path."""
     parts = [part for part in name.split("/") if part]
     for count in range(1, len(parts) + 1):
         above = "/".join(parts[:count])
@@ -173,9 +173,9 @@ def _follow(file: Any, path: Path, name: str) -> None:
 
 
 def check_elsewhere(dataset: Any) -> None:
-    """Refuse a dataset of which elements are to be in other files and are not there.
+    """Refuse a dataset if other files that hold its elements are missing or too short.
 
-    HDF5 reads fill values in their place, without an error.
+    HDF5 would read fill values in their place, without an error.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def _check_elsewhere(dataset: Any, opened: dict[str, Any], seen: set[tuple[str, 
 
 
 def _check_external(dataset: Any) -> None:
-    """Check the plain files in which the elements lie, one run of bytes after another."""
+    """Check the plain files that hold the elements, one run of bytes after another."""
     left = math.prod(dataset.shape) * dataset.dtype.itemsize
     prefix = dataset.id.get_access_plist().get_efile_prefix()
     for name, offset, nbytes in dataset.external:
@@ -228,11 +228,11 @@ def _check_external(dataset: Any) -> None:
 
 
 def _blocks(mapping: Any, shape: tuple[int, ...]) -> int:
-    """How many sources a mapping stands for: several if their names have the number of a block."""
+    """Count the sources of a mapping; there are several if their names contain a block number."""
     if not _has_number(mapping.file_name) and not _has_number(mapping.dset_name):
         return 1
     start, stride, count, block = mapping.vspace.get_regular_hyperslab()
-    # Along the dimension that has no end, the counts are far beyond any extent.
+    # Along the unlimited dimension, the count is far larger than any extent.
     d = max(range(len(count)), key=count.__getitem__)
     return max(0, -(-(shape[d] - int(start[d]) - int(block[d])) // int(stride[d])) + 1)
 
@@ -240,7 +240,7 @@ def _blocks(mapping: Any, shape: tuple[int, ...]) -> int:
 def _check_mapping(
     dataset: Any, mapping: Any, number: int, opened: dict[str, Any], seen: set[tuple[str, str]]
 ) -> None:
-    """Check that a part of a virtual dataset has its source, and that source its own."""
+    """Check that the source of a part of a virtual dataset exists, and that source's own parts."""
     name = _numbered(mapping.file_name, number)
     source = _numbered(mapping.dset_name, number)
     file = dataset.file if name == "." else _open_beside(dataset, name, opened)
@@ -261,7 +261,7 @@ def _check_mapping(
 
 
 def _open_beside(dataset: Any, name: str, opened: dict[str, Any]) -> Any:
-    """Open the file of a source where HDF5 looks for it."""
+    """Open a source file from the paths on which HDF5 looks for it."""
     for path in _places(dataset, name):
         if path in opened:
             return opened[path]
@@ -281,7 +281,7 @@ def _open_beside(dataset: Any, name: str, opened: dict[str, Any]) -> Any:
 
 
 def _places(dataset: Any, name: str) -> Iterator[str]:
-    """Paths that HDF5 tries for the file of a source (H5F_prefix_open_file), in its order."""
+    """Yield the paths that HDF5 tries for a source file (H5F_prefix_open_file), in its order."""
     if os.path.isabs(name):
         yield name
         name = os.path.basename(name)
@@ -296,14 +296,14 @@ def _places(dataset: Any, name: str) -> Iterator[str]:
 
 
 def _more_than(item: Any, mapping: Any) -> str:
-    """Tell what a mapping needs of a dataset that is too small for it; else, nothing."""
+    """Describe the extent that a mapping needs and a dataset lacks; empty if it suffices."""
     h5s = load("h5py", "reading HDF5").h5s
     try:
         if mapping.src_space.get_select_type() == h5s.SEL_ALL:
             count = mapping.vspace.get_select_npoints()
             return f"{count} elements" if count > item.size else ""
         _, last = mapping.src_space.get_select_bounds()
-    except (RuntimeError, ValueError):  # it has no end
+    except (RuntimeError, ValueError):  # unlimited
         return ""
     need = tuple(int(n) + 1 for n in last)
     is_short = any(n > have for n, have in zip(need, item.shape, strict=False))
@@ -315,7 +315,7 @@ def _has_number(name: str) -> bool:
 
 
 def _numbered(name: str, number: int) -> str:
-    """Put the number of a block into a name: ``%b`` stands for it, and ``%%`` for ``%``."""
+    """Insert a block number into a name: ``%b`` stands for it, and ``%%`` for ``%``."""
     return "%".join(part.replace("%b", str(number)) for part in name.split("%%"))
 
 

@@ -1,4 +1,4 @@
-"""Layouts, modes and times of files of a pool, as its users say them."""
+"""Parse layout hints, modes and times for files of a pool, in the forms that users pass."""
 
 import math
 import operator
@@ -11,7 +11,7 @@ from outcore.sizes import parse_bytes
 
 
 def modified_ns_of(times: Any, ns: Any) -> int:
-    """Take the second of two times, in seconds or in nanoseconds, as `os.utime` has them."""
+    """Return the second of two times, in seconds or nanoseconds as for `os.utime`."""
     if (times is None) == (ns is None):
         raise InvalidError("need times= or ns=, have both; leave one out")
     try:
@@ -29,7 +29,7 @@ def modified_ns_of(times: Any, ns: Any) -> int:
 
 
 def mode_bits(mode: int) -> int:
-    """Take permission bits, 0o1777 at most."""
+    """Check permission bits, at most 0o1777."""
     try:
         bits = operator.index(mode)
     except TypeError:
@@ -40,7 +40,7 @@ def mode_bits(mode: int) -> int:
 
 
 def hints_of(hints: dict[str, Any]) -> dict[str, Any]:
-    """Sort hints: ours and MPI's by our names, others kept as text under ``others``."""
+    """Sort hints: known ones, also MPI's, by outcore's names; others as text in ``others``."""
     ours = {
         "stripe_unit_bytes": "unit_bytes", "striping_unit": "unit_bytes",
         "round_units": "round_units",

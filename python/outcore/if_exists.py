@@ -1,20 +1,20 @@
-"""The argument ``if_exists=`` of calls that make something."""
+"""The argument ``if_exists=`` of calls that create an object."""
 
 from typing import Any, Final, Literal, TypeAlias
 
 from outcore.errors import InvalidError
 
 IfExists: TypeAlias = Literal["error", "open", "overwrite"]
-"""A call finds what it would make: it raises `ExistsError`, opens what is there, or replaces it."""
+"""If the target of a call exists, the call raises `ExistsError`, opens it, or replaces it."""
 
 WORDS: Final[tuple[IfExists, ...]] = ("error", "open", "overwrite")
 
 Replace: TypeAlias = Literal["error", "overwrite"]
-"""The same for calls that cannot open what they find."""
+"""The same for calls that cannot open an existing target."""
 
 
 def check_if_exists(given: Any) -> IfExists:
-    """Return the argument.
+    """Check the argument and return it.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def check_if_exists(given: Any) -> IfExists:
 
 
 def overwrites(given: Any) -> bool:
-    """Tell whether a call that can only refuse or replace may replace.
+    """Whether a call that can only refuse or replace a target may replace it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``A[[1, 4, 7], 2:5]``: a list or a mask along one dimension, read and written by few boxes."""
+"""``A[[1, 4, 7], 2:5]``: read and write a list or mask along one dimension by few boxes."""
 
 import dataclasses
 import math
@@ -15,14 +15,14 @@ from outcore.errors import InvalidError
 from outcore.selection import Selection, index_array, is_list, one_for_each, select
 
 GAP_BYTES = 64 << 10
-"""Reading so many bytes too much costs less than another request."""
+"""A read of this many extra bytes costs less than a second request."""
 
 _COVER_BYTES = 4 << 20
-"""A box that is read with gaps is at most as large as this, or as the result."""
+"""A box that is read with gaps is at most this large, or as large as the result."""
 
 
 class Progression(NamedTuple):
-    """Indices ``start``, ``start + step``, ..., `number` of them."""
+    """`number` indices ``start``, ``start + step``, ..."""
 
     start: int
     step: int
@@ -34,7 +34,7 @@ class Progression(NamedTuple):
         return self.start + self.step * (self.number - 1)
 
     def up_to(self, other: "Progression") -> "Progression":
-        """Find the shortest progression that has the indices of both; the other one is behind."""
+        """Return the shortest progression with the indices of both; `other` comes later."""
         step = math.gcd(self.step if self.number > 1 else 0, other.start - self.start)
         step = math.gcd(step, other.step if other.number > 1 else 0)
         return Progression(self.start, step, (other.last - self.start) // step + 1)
@@ -42,7 +42,7 @@ class Progression(NamedTuple):
 
 @dataclass(frozen=True)
 class ListSelection:
-    """A box of an array, of which some indices along one dimension are taken.
+    """A box of an array, restricted to some indices along one dimension.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class ListSelection:
     axis
         The dimension.
     places
-        The indices that are taken, in increasing order, without duplicates.
+        The selected indices, in increasing order, without duplicates.
     order
-        For each entry of the list its number among `places`; `None` if both are the same.
+        Position of each entry of the list among `places`; `None` if both are the same.
     shape
-        Shape of the result: the listed dimension stays where it is.
+        Shape of the result: the listed dimension keeps its place.
     """
 
     box: Selection
@@ -86,7 +86,7 @@ class ListSelection:
         return out.reshape(self.shape, order=memory_order)
 
     def write(self, requests: BoxRequests, value: npt.ArrayLike, dtype: np.dtype[Any]) -> None:
-        """Write the selected elements; of an index that is listed twice the last value stays."""
+        """Write the selected elements; for an index that is listed twice, the last value counts."""
         number = len(self.places) if self.order is None else len(self.order)
         source = elements(value, dtype, self.shape).reshape(self._counts(number))
         if self.is_empty:
@@ -109,7 +109,7 @@ class ListSelection:
         return not len(self.places) or self.box.is_empty
 
     def _covers(self, result_bytes: int) -> Iterator[tuple[Progression, list[Progression]]]:
-        """Join parts where reading the gap between them costs less than a request."""
+        """Join parts if reading the gap between them costs less than a request."""
         if self.is_empty:
             return
         bytes_each = result_bytes // len(self.places)
@@ -146,15 +146,15 @@ class ListSelection:
 
 
 def select_list(key: Any, shape: tuple[int, ...]) -> ListSelection:
-    """Read an index expression of which one index is a list, or a mask of one dimension.
+    """Parse an index expression that contains a list, or a one-dimensional mask.
 
     Raises
     ------
     IndexError
-        If an index is out of bounds, a mask has another length than its dimension, or there are
+        If an index is out of bounds, a mask and its dimension have different lengths, or there are
         too many indices.
     InvalidError
-        If several are lists, or one holds something else than integers.
+        If there are several lists, or a list contains anything but integers.
     """
     keys = one_for_each(key, len(shape))
     lists = [axis for axis, each in enumerate(keys) if is_list(each)]
@@ -175,7 +175,7 @@ def select_list(key: Any, shape: tuple[int, ...]) -> ListSelection:
 
 
 def _places(given: Any, extent: int) -> npt.NDArray[np.int64]:
-    """Turn a list or mask into indices from 0 on."""
+    """Convert a list or mask to non-negative indices."""
     found = index_array(given)
     if found.ndim != 1:
         raise InvalidError(
@@ -203,10 +203,10 @@ def _places(given: Any, extent: int) -> npt.NDArray[np.int64]:
 
 
 def progressions(places: npt.NDArray[np.int64]) -> Iterator[Progression]:
-    """Divide increasing indices into the fewest runs of equal steps."""
+    """Divide increasing indices into few runs of equal steps."""
     steps = np.diff(places)
     changes = np.flatnonzero(steps[1:] != steps[:-1]) + 1
-    # For each step, the number of the last index that is reached by steps like it.
+    # For each step, the position of the last index that equal steps reach.
     ends = np.append(changes, len(steps))
     ends = ends[np.searchsorted(changes, np.arange(len(steps)), "right")]
     first, count = 0, len(places)

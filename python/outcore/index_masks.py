@@ -1,4 +1,4 @@
-"""``A[mask]`` with a mask of the array's shape: elements in one dimension, in C order."""
+"""``A[mask]`` with a mask of the array's shape: elements as a vector, in C order."""
 
 import math
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from outcore.selection import Selection, index_array
 from outcore.streams import Box
 
 _LEAST_ELEMENTS, _MOST_ELEMENTS = 1 << 16, 1 << 20
-"""Of the mask, so many elements are looked at together."""
+"""Number of elements of the mask that are processed together."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A box of the mask: which elements are taken, and their numbers in the result."""
+    """A box of the mask: its selected elements, and their positions in the result."""
 
     start: tuple[int, ...]
     taken: npt.NDArray[np.bool_]
@@ -32,7 +32,7 @@ class _Part:
         return _Part(start, self.taken[box], self.numbers[box])
 
     def shrunk(self) -> "_Part":
-        """Cut off the borders of which no element is taken."""
+        """Cut off borders without selected elements."""
         box = []
         for axis in range(self.taken.ndim):
             others = tuple(i for i in range(self.taken.ndim) if i != axis)
@@ -41,7 +41,7 @@ class _Part:
         return self.inside(tuple(box))
 
     def halves(self, chunks: tuple[int, ...]) -> Iterator["_Part"]:
-        """Cut the longest side, at the border of a chunk if it has one; yield halves in use."""
+        """Cut the longest side, at a chunk border if possible; yield the halves with elements."""
         shape = self.taken.shape
         axis = max(range(len(shape)), key=shape.__getitem__)
         first, chunk = self.start[axis], chunks[axis]
@@ -70,7 +70,7 @@ class MaskSelection:
     mask
         The mask.
     chunks
-        Shape of a chunk of the array: each is read at once where that is cheap.
+        Shape of a chunk of the array; a chunk is read at once where that is cheap.
     """
 
     def __init__(self, mask: npt.NDArray[np.bool_], chunks: tuple[int, ...]) -> None:
@@ -80,7 +80,7 @@ class MaskSelection:
     def read(
         self, requests: BoxRequests, dtype: np.dtype[Any], memory_order: Literal["C", "F"]
     ) -> npt.NDArray[Any]:
-        """Read the selected elements, and those between them where that costs less."""
+        """Read the selected elements, with gaps where that costs less than further requests."""
         out = np.empty(self.count, dtype)
 
         def read(part: _Part) -> None:
@@ -106,10 +106,10 @@ class MaskSelection:
         requests.finish()
 
     def _cells(self) -> Iterator[_Part]:
-        """Yield parts of the mask that are chunks, or some, or parts of large ones."""
+        """Yield parts of the mask: chunks, groups of small chunks, or parts of large ones."""
         shape = self._mask.shape
         sides = _cell(shape, self._chunks)
-        # For each line along the last dimension, the number of its next element.
+        # For each line along the last dimension, the position of its next element in the result.
         lines = np.count_nonzero(self._mask, axis=-1)
         numbers = (np.cumsum(lines) - lines.ravel()).reshape(shape[:-1])
         for at in product(*(range(0, n, side) for n, side in zip(shape, sides, strict=True))):
@@ -122,9 +122,9 @@ class MaskSelection:
             numbers[box[:-1]] += ends[..., -1]
 
     def _divided(self, part: _Part, itemsize: int, gap_bytes: int) -> Iterator[_Part]:
-        """Yield boxes that hold all elements of a part.
+        """Yield boxes that cover all elements of a part.
 
-        A box has no gaps, or at most `gap_bytes` of them for each element that is taken.
+        A box has no gaps, or at most `gap_bytes` of gaps per selected element.
         """
         part = part.shrunk()
         count = int(np.count_nonzero(part.taken))
@@ -139,12 +139,12 @@ class MaskSelection:
 def select_listed(
     key: Any, shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> ListSelection | MaskSelection:
-    """Read an index expression that has a list or a mask.
+    """Parse an index expression that contains a list or a mask.
 
     Raises
     ------
     IndexError, InvalidError
-        As from `select_list`, and for a mask of another shape than the array's.
+        As for `select_list`, and for a mask whose shape differs from the array's.
     """
     only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
     if isinstance(only, tuple) or (mask := index_array(only)).ndim < 2 or mask.dtype != bool:
@@ -155,7 +155,7 @@ def select_listed(
 
 
 def _cell(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[int, ...]:
-    """Choose how much of a mask is looked at together: whole chunks where they are not large."""
+    """Choose the size of the mask parts to process: whole chunks unless they are large."""
     sides = [min(c, n) for c, n in zip(chunks, shape, strict=True)]
     for axis in range(len(shape))[::-1]:
         while sides[axis] < shape[axis] and math.prod(sides) < _LEAST_ELEMENTS:

@@ -1,4 +1,4 @@
-"""LAPACK on column-major views, and all kernels for an element type: get them from `kernels`."""
+"""LAPACK on column-major views; `kernels` returns all functions for an element type."""
 
 import ctypes
 import functools
@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-# As in `outcore.blas`: not before `blas_choice.choose`.
+# As in `outcore.blas`, import it after `blas_choice.choose`.
 from scipy.linalg import cython_lapack  # type: ignore[import-untyped, unused-ignore]
 
 from outcore._core import swap_rows
@@ -27,7 +27,7 @@ from outcore.blas_calls import (
 
 
 class Kernels(Blas):
-    """BLAS and LAPACK functions for one element type; get one from `kernels`."""
+    """BLAS and LAPACK functions for one element type; `kernels` returns the instance."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         super().__init__(dtype)
@@ -65,13 +65,13 @@ class Kernels(Blas):
             l's diagonal, of ones, is not stored.
         piv : ndarray of int32
             At least min(m, n) long.  On return row i was exchanged with row
-            ``piv[i]``, for i = 0, 1, ... in turn, counted from 0.
+            ``piv[i]``, in the order i = 0, 1, ..., counted from 0.
 
         Returns
         -------
         int
             LAPACK's info: 0, or i > 0 if ``u[i - 1, i - 1]`` is exactly zero
-            and none before it is.  The factors are complete then too, but
+            and no earlier one is.  The factors are complete in this case too, but
             cannot be used to solve.
         """
         m, n, lda = self.matrix("a", a, True)
@@ -91,14 +91,14 @@ class Kernels(Blas):
     def laswp(self, a: Array, piv: Array, first: int, last: int, reverse: bool = False) -> None:
         """Exchange row i of `a` with row ``piv[i]``, for ``first <= i < last``.
 
-        LAPACK's ``laswp`` waits for memory element by element: three times as long as this does.
+        LAPACK's ``laswp`` waits for memory element by element, and takes three times as long.
 
         Parameters
         ----------
         a : ndarray
             Changed in place.
         piv : ndarray of int32
-            As `getrf` gives it; at least `last` long.
+            As `getrf` returns it; at least `last` long.
         first, last : int
             The range of i.
         reverse : bool
@@ -114,7 +114,7 @@ class Kernels(Blas):
         swap_rows(a, used, first, reverse)
 
     def lange(self, norm: Norm, a: Array) -> float:
-        """Norm of a matrix.
+        """Return a norm of a matrix.
 
         About m n flops, on one thread.
 
@@ -124,13 +124,13 @@ class Kernels(Blas):
             Largest absolute value, largest sum of absolute values of a column
             (``"1"``) or of a row (``"I"``), or the Frobenius norm.
         a : ndarray
-            Without elements its norm is 0; with a NaN it is NaN.
+            The norm of an empty matrix is 0; with a NaN it is NaN.
         """
         which = letter("norm", norm, "M1IF")
         m, n, lda = self.matrix("a", a, False)
         if m == 0 or n == 0:
             return 0.0
-        # Only the row sums need room.
+        # Only the row sums need workspace.
         work = (self.real * m)() if norm == "I" else None
         ints = Ints4(m, n, lda, 0)
         at = ctypes.addressof(ints)
@@ -147,7 +147,7 @@ class Kernels(Blas):
         a : ndarray
             n x n, of which one triangle is read and overwritten.
         lower : bool
-            Whether it is the lower triangle, else the upper.
+            Whether to use the lower triangle, else the upper.
 
         Returns
         -------
@@ -175,14 +175,14 @@ class Kernels(Blas):
         t : ndarray
             n x n, of which one triangle is read and overwritten.
         lower : bool
-            Whether it is the lower triangle, else the upper.
+            Whether to use the lower triangle, else the upper.
         unit : bool
             Take the diagonal as ones, without reading or writing it.
 
         Returns
         -------
         int
-            LAPACK's info: 0, or i > 0 if the i-th of the diagonal is zero; t is unchanged then.
+            LAPACK's info: 0, or i > 0 if the i-th diagonal element is zero; t is unchanged then.
         """
         m, n, ldt = self.matrix("t", t, True)
         if m != n:
@@ -205,12 +205,12 @@ class Kernels(Blas):
         Parameters
         ----------
         a : ndarray
-            m x n, overwritten with r on and above the diagonal; below it are the vectors v of the
+            m x n, overwritten with r on and above the diagonal.  Below it are the vectors v of the
             reflections I - tau v vᴴ, whose first element, a one, is not stored.
         tau : ndarray
             Vector of at least min(m, n): the factors tau.
         work : ndarray
-            Workspace, a vector of at least n; as long as `geqrf_work` says it is fastest.
+            Workspace, a vector of at least n; fastest with the length from `geqrf_work`.
         """
         m, n, lda = self.matrix("a", a, True)
         self._vector("tau", tau, min(m, n))
@@ -224,7 +224,7 @@ class Kernels(Blas):
         )  # fmt: skip
 
     def geqrf_work(self, m: int, n: int) -> int:
-        """Elements of workspace with which `geqrf` is fastest."""
+        """Return the number of elements of workspace with which `geqrf` is fastest."""
         best = np.zeros(1, self.dtype)
         ints = Ints6(m, n, max(m, 1), -1, 0, 0)
         at, nothing = ctypes.addressof(ints), address(best)
@@ -232,12 +232,12 @@ class Kernels(Blas):
         return max(int(best[0].real), n, 1)
 
     def larft(self, v: Array, tau: Array, t: Array) -> None:
-        """Form the triangle of a block reflection: I - v t vᴴ is the product of k reflections.
+        """Form the triangle t of a block reflection: I - v t vᴴ is the product of k reflections.
 
         Parameters
         ----------
         v : ndarray
-            m x k, as `geqrf` leaves it: what is above the diagonal is not read.
+            m x k, as `geqrf` returns it; elements above the diagonal are not read.
         tau : ndarray
             The factors.
         t : ndarray
@@ -265,7 +265,7 @@ class Kernels(Blas):
         Parameters
         ----------
         v, tau : ndarray
-            m x k reflections and their factors, as `geqrf` leaves them.
+            m x k reflections and their factors, as `geqrf` returns them.
         c : ndarray
             m x n, changed in place.
         work : ndarray
@@ -294,7 +294,7 @@ class Kernels(Blas):
     def tpqrt(self, r: Array, b: Array, t: Array, work: Array) -> None:
         """Factor a triangle with rows below it as q @ r, in place: ``[r; b] = q @ [r_new; 0]``.
 
-        2 m n**2 flops for a b of m x n: the zeros of the triangle are made use of.
+        2 m n**2 flops for a b of m x n, because LAPACK skips the zeros of the triangle.
 
         Parameters
         ----------
@@ -337,7 +337,7 @@ class Kernels(Blas):
         Parameters
         ----------
         v, t : ndarray
-            What `tpqrt` left in place of its b, and its t.
+            The b and the t that `tpqrt` overwrote.
         a, b : ndarray
             k x n and m x n, changed in place.
         work : ndarray
@@ -383,9 +383,9 @@ _kernels = functools.cache(Kernels)
 
 
 def kernels(dtype: npt.DTypeLike) -> Kernels:
-    """Get the BLAS and LAPACK functions for an element type.
+    """Return the BLAS and LAPACK functions for an element type.
 
-    It must be float32, float64, complex64 or complex128, in native byte order.
+    The type must be float32, float64, complex64 or complex128, in native byte order.
     Each call with the same type returns the same object.
     """
     wanted = np.dtype(dtype)

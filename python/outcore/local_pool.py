@@ -1,4 +1,4 @@
-"""The daemons of a pool on this machine: started, found again, and stopped."""
+"""Start, find and stop the daemons of a pool on this machine."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from outcore.processes import started_ticks
 from outcore.volumes import exclusive, place
 
 PORT = 7171
-"""Of the manager, where none is given; the I/O servers take the ones after it."""
+"""Default port of the manager; the I/O servers use the ports after it."""
 
 _MARK = "server.json"
 _START_S = 120.0
@@ -36,42 +36,42 @@ def start(
     tls: bool | None = None,
     new: bool = False,
 ) -> Iterator[DaemonProcess]:
-    """Start the daemons of the pool in some directories, a new one where there is none.
+    """Start the daemons of the pool in some directories; make a new pool if there is none.
 
-    If some run already, those that are missing are started: where they were, if they ran before.
-    Options that are not given are those of the last start.
+    If some daemons run already, start the missing ones, at their earlier addresses if they ran
+    before. Options that are not given keep the values of the last start.
 
     Parameters
     ----------
     directories
-        One for each I/O server. The first has the manager's files as well.
+        One directory for each I/O server. The first also contains the manager's files.
     listen
-        ``HOST`` or ``HOST:PORT`` that other machines reach this one by; at first the daemons listen
-        on this machine only.
+        ``HOST`` or ``HOST:PORT`` by which other machines reach this one; initially the daemons
+        listen on this machine only.
     metrics
-        Port of this machine at which the manager's metrics are; those of the I/O servers are at the
-        ports after it. With 0, each is at any free port; at first there are none.
+        Port of the manager's metrics on this machine; the I/O servers use the ports after it. With
+        0, each daemon takes any free port. Initially there are no metrics.
     tls
-        Whether connections over a network are encrypted; at first they are not.
+        Whether to encrypt network connections; initially they are not encrypted.
     new
-        Whether an empty directory becomes a new server though a server of the pool is missing.
+        Whether an empty directory becomes a new server although a server of the pool is missing.
 
     Yields
     ------
     DaemonProcess
-        Each as soon as it listens.
+        Each daemon as soon as it listens.
 
     Raises
     ------
     BusyError
-        If all of them run already, one was stopped by a signal, or another call starts or stops
-        them now.
+        If all daemons run already, a signal has suspended one, or another call is starting or
+        stopping them.
     NotFoundError
         If a directory is empty and a server of the pool is missing, unless `new`: the disk of that
         server may not be mounted.
     OutcoreError
-        If one does not start, with what it said, or does not say within two minutes that it
-        listens. Those that were started are stopped again.
+        If a daemon does not start, with its message, or does not report within two minutes that it
+        listens. The daemons that this call started are stopped again.
     """
     places = [Path(os.path.abspath(directory)) for directory in directories]
     if not places:
@@ -87,9 +87,9 @@ def start_again(
     *,
     tls: bool | None = None,
 ) -> Iterator[DaemonProcess]:
-    """Start the daemons of the pool whose first directory this is, in all of its directories.
+    """Start the daemons of a pool in all of its directories, given the first one.
 
-    Those of servers that were retired are left out. Parameters and errors are as of `start`.
+    Retired servers are not started. Parameters and errors are those of `start`.
 
     Raises
     ------
@@ -136,7 +136,7 @@ class _Start:
         self._started: list[DaemonProcess] = []
 
     def run(self, is_new: bool, skips_retired: bool) -> Iterator[DaemonProcess]:
-        """Start those that are missing; stop them again if one fails."""
+        """Start the missing daemons; stop them again if one fails."""
         first = self._places[0]
         for daemon in self._alive:
             if daemon.is_stopped:
@@ -176,14 +176,14 @@ class _Start:
     def _seats(
         self, missing: list[Path], is_new: bool, skips_retired: bool
     ) -> list[tuple[Path, int | None]]:
-        """List the directories to start servers in, with their numbers if they have one."""
+        """List the directories in which to start servers, with their numbers if they have one."""
         with contextlib.closing(self._connected()) as pool:
             retired = pool.retired_ids
             numbers = {place: number_in(place) for place in missing}
             seats = [
                 (place, number)
                 for place, number in numbers.items()
-                # The manager needs the first directory in any case.
+                # The manager needs the first directory even if its server is retired.
                 if number not in retired or not (skips_retired or place == self._places[0])
             ]
             if skips_retired:
@@ -199,13 +199,13 @@ class _Start:
         return seats
 
     def _check_all_there(self, pool: _core.Pool, fresh: Path) -> None:
-        """Refuse a new server in a directory that may be the empty one below a disk."""
+        """Refuse a new server in a directory that may be the mount point of a missing disk."""
         used = self._state.numbers()
         there = {number_in(place) for place in (*self._places, *map(Path, used))}
         there.update(each.server for each in self._alive)
         away = set(pool.server_ids) - set(pool.retired_ids) - there
         if away - set(used.values()):
-            # Those that were never here may run on other machines.
+            # Servers that never ran here may run on other machines.
             away -= {number for number, *_, error in pool.servers(True) if error is None}
         if not away:
             return
@@ -239,7 +239,7 @@ class _Start:
         } | _metrics(given.metrics, 0 if number is None else 1 + number)
         before = _found(self._known, role, directory) if self._alive else None
         if before is not None and before.server == number:
-            # Where those that run, and clients, look for it.
+            # The other daemons, and clients, look for it at its earlier addresses.
             config["listen"] = list(before.addresses)
             config |= _metrics_of(before)
         if role == "io":
@@ -247,30 +247,30 @@ class _Start:
             config["manager"] = list(manager.addresses[:1])
             config |= {"server": number} if is_new else {}
         self._started.append(_start_one(self._state, name, role, config))
-        # The next call finds the daemons of a call that kill -9 stops from here on.
+        # Record it at once, so that the next call finds the daemons if kill -9 stops this call.
         self._state.record(_joined(self._known if self._alive else [], self._started))
         return self._started[-1]
 
 
 def _found(daemons: Sequence[DaemonProcess], role: str, directory: Path) -> DaemonProcess | None:
-    """Find the daemon of a directory among some."""
+    """Find the daemon of a directory in a list; `None` if there is none."""
     mine = [each for each in daemons if (each.role, each.directory) == (role, str(directory))]
     return mine[0] if mine else None
 
 
 def _joined(known: list[DaemonProcess], started: list[DaemonProcess]) -> list[DaemonProcess]:
-    """Put those that were started in the places of the same before."""
+    """Replace the known daemons by newly started ones with the same role and directory."""
     each = {(daemon.role, daemon.directory): daemon for daemon in (*known, *started)}
     return list(each.values())
 
 
 def number_in(directory: Path) -> int | None:
-    """Read the number of the I/O server whose directory this is; `None` if there is none.
+    """Read the number of the I/O server of a directory; `None` if it has none.
 
     Raises
     ------
     CorruptError
-        If the file that has it is damaged.
+        If the file with the number is damaged.
     """
     mark = _core.server_mark(str(directory)) if directory.is_dir() else None
     return None if mark is None else mark[1]
@@ -282,9 +282,9 @@ def _connected(manager: DaemonProcess, state: PoolState) -> _core.Pool:
 
 
 def retired(first: Path) -> list[int]:
-    """List the I/O servers that were retired of the pool whose first directory this is.
+    """List the retired I/O servers of the pool with this first directory.
 
-    There are none as far as its manager does not run, and say so.
+    The list is empty if the manager does not run or does not answer.
     """
     for daemon in running(first):
         if daemon.role == "manager" and daemon.is_alive and not daemon.is_stopped:
@@ -302,16 +302,16 @@ def running(directory: Path) -> list[DaemonProcess]:
 
 
 def directories(first: Path) -> list[Path]:
-    """List the directories of the pool whose first this is, as its daemons were last started."""
-    # One that is empty is that of a disk which is not there: it would become a new server.
+    """List the directories of a pool, given the first, as of the last start of its daemons."""
+    # Leave out empty directories: their disk is not mounted, and they would become new servers.
     known = map(Path, PoolState(first).numbers())
     return list(dict.fromkeys([first, *(each for each in known if (each / _MARK).is_file())]))
 
 
 def left_out(given: Sequence[Path]) -> list[Path]:
-    """List the directories that the pool had when it was last started, and that are not given.
+    """List the directories of the pool's last start that are not given.
 
-    Those whose servers run are not left out.
+    Directories whose servers run are not listed.
     """
     places = [Path(os.path.abspath(directory)) for directory in given]
     used = [*places, *(Path(each.directory) for each in running(places[0]) if each.is_alive)]
@@ -324,31 +324,30 @@ def check_started(directory: Path) -> None:
     Raises
     ------
     NotFoundError
-        If none was started there.
+        If no pool was started there.
     """
     if not (directory / STATE).is_dir():
         raise NotFoundError(f"no pool was started in {directory}; name its first directory")
 
 
 def stop(directory: Path) -> list[DaemonProcess]:
-    """Stop the daemons of the pool whose first directory this is; return those that ran.
+    """Stop the daemons of the pool with this first directory; return those that ran.
 
-    Each finishes what it was asked, and makes it durable.
+    Each daemon finishes its pending requests, and makes them durable.
 
     Raises
     ------
     NotFoundError
-        If none was started there.
+        If no pool was started there.
     BusyError
-        If another call starts or stops them now.
+        If another call is starting or stopping them.
     """
     directory = Path(os.path.abspath(directory))
     check_started(directory)
     state = PoolState(directory)
     with _alone(state):
         alive = [daemon for daemon in state.daemons() if daemon.is_alive]
-        # The I/O servers before the manager: a server that starts needs it, one that stops does
-        # not.
+        # Stop the I/O servers before the manager: they need it to start, but not to stop.
         for daemon in reversed(alive):
             stop_one(daemon)
         state.record([])
@@ -356,12 +355,12 @@ def stop(directory: Path) -> list[DaemonProcess]:
 
 
 def url_of(directory: Path) -> str:
-    """Give the address of the pool that runs in a directory.
+    """Return the URL of the pool that runs in a directory.
 
     Raises
     ------
     NotFoundError
-        If none runs there.
+        If no pool runs there.
     """
     for daemon in running(directory):
         if daemon.role == "manager" and daemon.is_alive:
@@ -374,7 +373,7 @@ def url_of(directory: Path) -> str:
 
 @contextlib.contextmanager
 def _alone(state: PoolState) -> Iterator[None]:
-    """Be the only one who starts or stops the daemons of a pool."""
+    """Lock the pool, so that no other call starts or stops its daemons."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(exclusive(place(state.path), "starting or stopping daemons"))
@@ -411,30 +410,30 @@ def _start_one(state: PoolState, name: str, role: str, config: Config) -> Daemon
             role, said["server"], config["directory"], process.pid, ticks or 0,
             tuple(said["listen"]), said["metrics"],
         )  # fmt: skip
-        # With the ports that it took: by this file the daemon is found again.
+        # Record the ports that it took; the next start reuses them.
         taken = {"listen": list(daemon.addresses)} | _metrics_of(daemon)
         if config != config | taken:
             state.keep_config(name, config | taken)
     except BaseException:
-        # Nobody would know of it, and it would hold its directory.
+        # No record names this daemon, and it would keep its directory locked.
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.wait()
         raise
     finally:
         process.stdout.close()
-    # It goes on by itself; nobody waits for it here.
+    # The daemon keeps running; this process does not wait for its end.
     process.returncode = 0
     return daemon
 
 
 def _first_document(process: "subprocess.Popen[bytes]") -> dict[str, Any] | None:
-    """Read the JSON document that a daemon prints when it listens, or when it cannot.
+    """Read the JSON document that a daemon prints once it listens, or if it cannot start.
 
     Raises
     ------
     OutcoreError
-        If it prints none for too long.
+        If it prints none within two minutes.
     """
     assert process.stdout is not None
     text, until = b"", time.monotonic() + _START_S
@@ -460,8 +459,8 @@ def _host_and_port(listen: str | None) -> tuple[str, int]:
 
 
 def _addresses(socket: Path, way: str, host: str, port: int | None) -> list[str]:
-    """Choose where a daemon listens: on a socket for this machine, and on a port."""
-    # The path of a UNIX socket is at most 107 bytes.
+    """Choose the addresses of a daemon: a UNIX socket for this machine, and a port."""
+    # The path of a UNIX socket has at most 107 bytes.
     found = [f"unix:{socket}"] if len(os.fsencode(socket)) < 108 else []
     if port is not None or not found:
         found.append(f"{way}:{host}:{port or 0}")
@@ -469,12 +468,12 @@ def _addresses(socket: Path, way: str, host: str, port: int | None) -> list[str]
 
 
 def _metrics(first: int | None, number: int) -> dict[str, str]:
-    """Say where the metrics of a daemon are."""
+    """Return the setting for the metrics address of a daemon."""
     return {} if first is None else {"metrics": f"127.0.0.1:{first and first + number}"}
 
 
 def _metrics_of(daemon: DaemonProcess) -> dict[str, str]:
-    """Say where the metrics of a daemon that was started are."""
+    """Return the setting for the metrics address of a daemon that has been started."""
     return {} if daemon.metrics is None else {"metrics": urlsplit(daemon.metrics).netloc}
 
 

@@ -1,4 +1,4 @@
-"""Logical disks (partitioned secondary storage): parts of a pool for one process, on one server."""
+"""Logical disks (partitioned secondary storage): one directory of a pool per process."""
 
 from contextlib import ExitStack, suppress
 from types import TracebackType
@@ -13,16 +13,16 @@ _DIRECTORY = ".disks"
 
 
 class LogicalDisk:
-    """A place for files that lie on one I/O server whole, and belong to one process.
+    """A directory for the files of one process, which all lie whole on one I/O server.
 
-    ``disk / "name"`` is a path that whatever takes a path takes. Nobody else writes there, so that
-    no lock is ever waited for, and processes with disks of their own share servers only if there
-    are fewer servers than processes.
+    ``disk / "name"`` is a path for any function that takes a path. Only the owner writes there, so
+    that it never waits for a lock. Processes with separate disks share a server only if there are
+    fewer servers than processes.
 
     References
     ----------
-    Womble et al. (1993), section 3: each processor has its own logical disk, which is treated as
-    its local memory is; data are shared by messages.
+    Womble et al. (1993), section 3: each processor has its own logical disk, and treats it like its
+    local memory; processors share data by messages.
     """
 
     def __init__(self, root: PoolRoot, rank: int, within: str) -> None:
@@ -33,7 +33,7 @@ class LogicalDisk:
         servers = root.core.server_ids
         self._held = ExitStack()
         try:
-            # Beside the disk: every name on it is its owner's.
+            # The lock lies beside the disk, because all names on the disk are the owner's.
             owner = self._path.with_name(f"{rank}.owner")
             self._held.enter_context(held(owner, "a logical disk"))
         except BusyError as error:
@@ -72,7 +72,7 @@ class LogicalDisk:
         return [each.name for each in (self.path / name).iterdir()]
 
     def close(self) -> None:
-        """Let another process have the disk. What is on it stays. Closing twice is harmless."""
+        """Release the disk for other processes. Its files stay. A second call does nothing."""
         self._is_open = False
         self._held.close()
 

@@ -1,4 +1,4 @@
-"""What every long call has: a budget, a trace, progress, threads, and a clean stop."""
+"""Common parts of every long call: a budget, a trace, progress, threads, and a clean stop."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _MOST_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class LongCall:
-    """The means of one long call."""
+    """The resources of one long call."""
 
     arena: Arena
     trace: Trace
@@ -31,13 +31,13 @@ class LongCall:
         return time.perf_counter() - self.started
 
     def wait_for_memory(self) -> None:
-        """Wait until all memory has come back: threads of the disk may be behind their tickets."""
+        """Wait until all memory is back: disk threads may free it after their tickets complete."""
         end = time.monotonic() + _MOST_SECONDS
         while self.arena.used_bytes and time.monotonic() < end:
             time.sleep(0.0005)
 
     def figures(self) -> dict[str, Any]:
-        """Tell what every `Report` says of its call: time, the disk's, memory, trace and job."""
+        """Return the common figures of every `Report`: times, memory, trace and title."""
         io_seconds, wait_seconds = io_and_wait_seconds(self.trace)
         return {
             "seconds": self.seconds(),
@@ -60,18 +60,18 @@ def long_call(
     threads: int | None = None,
     progress: ProgressLike = True,
 ) -> Iterator[LongCall]:
-    """Set up a long call and take it down again.
+    """Set up a long call, and clean up after it.
 
     Parameters
     ----------
     title
-        For the progress bar.
+        Title of the progress bar.
     memory_bytes
         Budget of the arena.
     work, work_done
-        All the work, `None` if that is not known, and what an earlier call did of it, in flops.
+        Total work in flops, `None` if unknown, and the part of it that an earlier call did.
     threads
-        Threads of the BLAS meanwhile; `None` leaves them as they are.
+        Threads of the BLAS during the call; `None` keeps the number.
     progress
         See `outcore.progress.ProgressLike`.
     """
@@ -85,6 +85,6 @@ def long_call(
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads that cannot be."""
+    """Refuse an impossible number of threads."""
     if threads is not None:
         count_of("threads", threads)

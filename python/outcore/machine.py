@@ -1,4 +1,4 @@
-"""What this machine offers: processors, file systems, direct I/O."""
+"""Properties of this machine: processors, file systems, direct I/O."""
 
 import errno
 import fcntl
@@ -23,7 +23,7 @@ _NO_COPY_ON_WRITE = 0x00800000
 
 @dataclass(frozen=True)
 class Mount:
-    """A mounted file system: where, its type, device or server, and options."""
+    """A mounted file system: mount point, type, device or server, and options."""
 
     point: str
     fs_type: str
@@ -32,14 +32,14 @@ class Mount:
 
 
 def usable_cores() -> int:
-    """Processors that this process may use: its affinity, and its control groups' share."""
+    """Return the number of processors that affinity and control groups allow this process."""
     cores = len(os.sched_getaffinity(0))
     quota = cgroups.cpu_quota()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """Read the lines of ``/proc/self/mountinfo`` (proc(5)), in the order of mounting."""
+    """Parse the lines of ``/proc/self/mountinfo`` (proc(5)), in the order of mounting."""
     mounts = []
     for line in text.splitlines():
         before, separator, after = line.partition(" - ")
@@ -56,7 +56,7 @@ def _unescape(text: str) -> str:
 
 
 def find_mount(directory: Path, mounts: list[Mount]) -> Mount | None:
-    """Return the mount that `directory` lies on: the deepest one, of two there the later."""
+    """Return the mount that contains `directory`: the deepest one; of two equal ones, the later."""
     found = None
     for mount in mounts:
         inside = directory.is_relative_to(mount.point)
@@ -66,7 +66,7 @@ def find_mount(directory: Path, mounts: list[Mount]) -> Mount | None:
 
 
 def mount_of(directory: Path) -> Mount | None:
-    """Return the mount that `directory` lies on, `None` where the kernel doesn't tell."""
+    """Return the mount that contains `directory`; `None` if the kernel does not report it."""
     text = cgroups.read_text(_MOUNTS)
     return None if text is None else find_mount(directory.resolve(), parse_mounts(text))
 
@@ -95,15 +95,15 @@ def no_copy_on_write(directory: Path) -> bool:
 
 
 def direct_io_works(directory: Path) -> bool:
-    """Whether files in `directory` can be written and read past the page cache.
+    """Whether files in `directory` can be written and read with direct I/O.
 
-    Tried with one page of a file that is removed at once, because not every file system that
-    opens a file for direct I/O also does it.
+    The test writes one page to a temporary file, because some file systems accept the flag when
+    they open a file, but refuse the transfer.
 
     Raises
     ------
     ReadOnlyError, DiskFullError, DiskError
-        If no file can be made there at all.
+        If no file can be created there at all.
     """
     try:
         handle, name = tempfile.mkstemp(prefix=".outcore-doctor-", dir=directory)
@@ -117,7 +117,7 @@ def direct_io_works(directory: Path) -> bool:
 
 
 def _one_direct_page(name: str) -> bool:
-    page = mmap.mmap(-1, mmap.PAGESIZE)  # its memory is aligned, as direct I/O wants it
+    page = mmap.mmap(-1, mmap.PAGESIZE)  # aligned memory, as direct I/O requires
     try:
         handle = os.open(name, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From a URL to the pool that it names, opened."""
+"""Open the pool that a URL names."""
 
 import stat
 from pathlib import Path
@@ -13,11 +13,12 @@ from outcore.volumes import PathLike
 
 
 class NamedPools:
-    """Pools that are opened when they are first named, and closed together.
+    """Pools that are opened at their first use, and closed together.
 
-    ``outcore://HOST:PORT/NAME``, ``outcore+tls://HOST:PORT/NAME`` and ``outcore:/SOCKET::NAME`` are
-    in a served pool, ``outcore:/DIRECTORY::NAME`` in one whose first directory this is: it is
-    asked for there if its daemons run, and else opened in this process.
+    ``outcore://HOST:PORT/NAME``, ``outcore+tls://HOST:PORT/NAME`` and ``outcore:/SOCKET::NAME``
+    name a path in a served pool. ``outcore:/DIRECTORY::NAME`` names one in the pool with this first
+    directory: if its daemons run, this class connects to them, otherwise it opens the pool in this
+    process.
     """
 
     def __init__(self, key: PathLike | None = None) -> None:
@@ -25,14 +26,14 @@ class NamedPools:
         self._pools: dict[str, Pool] = {}
 
     def path(self, url: str) -> PoolPath:
-        """Find the name that a URL stands for; its pool stays open.
+        """Return the path that a URL names; its pool stays open.
 
         Raises
         ------
         InvalidError
-            If it is no URL of a pool.
+            If it is not the URL of a pool.
         NotFoundError
-            If there is no pool.
+            If the pool does not exist.
         """
         where, name = root_and_name(url)
         if where not in self._pools:
@@ -40,7 +41,7 @@ class NamedPools:
         return self._pools[where] / name
 
     def close(self) -> None:
-        """Close them."""
+        """Close all pools."""
         pools, self._pools = self._pools, {}
         for pool in pools.values():
             pool.close()
@@ -61,17 +62,17 @@ class NamedPools:
 
 
 def is_address(target: str) -> bool:
-    """Whether what names a pool is its address, and not a directory."""
+    """Whether a pool is named by its address, not by a directory."""
     return target.startswith(("outcore:", "outcore+tls:"))
 
 
 def connect_named(target: str, key: PathLike | None = None) -> Pool | None:
-    """Connect to the pool of an address, or as `connect_running` to that of a directory."""
+    """Connect to the pool with this address, or with this directory as `connect_running` does."""
     return connect(target, key=key) if is_address(target) else connect_running(Path(target), key)
 
 
 def connect_running(directory: Path, key: PathLike | None = None) -> Pool | None:
-    """Connect to the pool whose daemons run on this machine; `None` if they do not.
+    """Connect to a pool whose daemons run on this machine; return `None` if they do not run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""NIfTI files as sources, by nibabel: images of the brain, in column-major order."""
+"""NIfTI files as sources, read with nibabel: images of the brain, in column-major order."""
 
 import dataclasses
 import zlib
@@ -17,15 +17,15 @@ SUFFIXES = (".nii", ".nii.gz")
 
 
 def is_named_nifti(name: str) -> bool:
-    """Whether the suffix of a name says that it is a NIfTI file."""
+    """Whether a name has the suffix of a NIfTI file."""
     return name.lower().endswith(SUFFIXES)
 
 
 def open_nifti(path: Path, wanted: Wanted) -> Source:
-    """Open the image of a file: scaled, as nibabel delivers it.
+    """Open the image of a file, scaled as nibabel does.
 
-    Elements without scaling in a file that is not compressed are read as those of a raw file. A
-    compressed file is read once, from its beginning to its end.
+    In an uncompressed file, elements without scaling are read like those of a raw file. A
+    compressed file is read once, from beginning to end.
 
     Raises
     ------
@@ -50,7 +50,8 @@ def open_nifti(path: Path, wanted: Wanted) -> Source:
         found.path = path
         found.find_version = lambda: version
         if is_compressed:
-            # Each step back in such a file decompresses it anew, so blocks span whole slices.
+            # A step back in a compressed file decompresses it from the start, so blocks span whole
+            # slices.
             cuts = (*(Cuts(n, n) for n in found.shape[:-1]), Cuts(found.shape[-1]))
             found.side = dataclasses.replace(found.side, cuts=cuts, loose=())
     found.attributes = {"affine": np.asarray(image.affine).tolist()}
@@ -58,18 +59,18 @@ def open_nifti(path: Path, wanted: Wanted) -> Source:
 
 
 _DAMAGED = (EOFError, OSError, ValueError, zlib.error)
-"""What nibabel raises for a file that is cut off or damaged."""
+"""Errors of nibabel for a file that is cut off or damaged."""
 
 
 class _Image:
-    """An image in a file, sliced as nibabel scales it."""
+    """An image in a file, read with nibabel's scaling."""
 
     order = "F"
 
     def __init__(self, proxy: Any, path: Path) -> None:
         self._proxy, self._path = proxy, path
         self.shape = proxy.shape
-        # It depends on the type in the file and on the scaling.
+        # The type depends on the type in the file and on the scaling.
         self.dtype = np.asarray(self[(slice(0, 1),) * len(self.shape)]).dtype
 
     def __getitem__(self, box: Any) -> Any:

@@ -1,4 +1,4 @@
-"""From what a user names or passes as a source to the `Source` that it is."""
+"""Turn an object or a name that a user passes as a source into a `Source`."""
 
 import json
 import math
@@ -57,18 +57,18 @@ def open_source(
     offset: int = 0,
     casting: Casting = "same_kind",
 ) -> Source:
-    """Tell what a source is, and open it where it is a name.
+    """Recognise a source, and open it if it is a name.
 
     Parameters are those of `outcore.from_array`.
 
     Raises
     ------
     InvalidError
-        If it is nothing that can be copied, or the arguments do not fit it.
+        If the source cannot be copied, or the arguments do not fit it.
     NotFoundError, TruncatedError
-        If there is no such file or dataset, or it ends too early.
+        If the file or dataset does not exist, or ends too early.
     MissingPackageError
-        If reading it needs a package that is not installed.
+        If the package that reads it is not installed.
     """
     extents = None if shape is None else _extents(shape)
     _check_raw(source_order, offset)
@@ -106,10 +106,10 @@ def _extents(shape: Sequence[int] | int) -> tuple[int, ...]:
 
 
 def _iterator(source: Any) -> Iterator[Any] | None:
-    """Return the iterator, if the source is one of row blocks or makes one."""
+    """Return an iterator over row blocks, if the source is one or makes one; else `None`."""
     if isinstance(source, Iterator):
         return source
-    if is_a(source, "h5py", "Dataset"):  # which may be closed, and then has no shape
+    if is_a(source, "h5py", "Dataset"):  # a closed one has no shape
         return None
     others = ("shape", "__len__", "__array__", "__array_interface__")
     if isinstance(source, Iterable) and not any(hasattr(source, name) for name in others):
@@ -149,7 +149,7 @@ def _array_like(source: Any, wanted: Wanted) -> Source:
 
 
 def _refuse_several(source: Any) -> None:
-    """Refuse what holds arrays by name: groups of HDF5 and Zarr, archives, dictionaries."""
+    """Refuse a collection of named arrays: a group of HDF5 or Zarr, an archive, a dictionary."""
     if is_a(source, "h5py", "Group"):
         if not source:
             raise ClosedError("the HDF5 file was closed; open it again, and pass a dataset of it")
@@ -167,27 +167,27 @@ def _refuse_several(source: Any) -> None:
 
 
 def _describe_zarr(source: Sliced, array: Any) -> None:
-    """Take over where a zarr-python array lies, its names of dimensions and attributes."""
+    """Copy the path, dimension names and attributes of a zarr-python array to the source."""
     root = getattr(array.store, "root", None)
     if root is not None:
         source.path = path = Path(root) / array.path
-        # Each chunk is opened when it is read.
+        # zarr-python opens each chunk when it reads it, so the version is taken later.
         source.find_version = lambda: file_version(path)
     if isinstance(inside := getattr(array.store, "path", None), PoolPath):
         source.path = inside / array.path
     attributes = dict(array.attrs.asdict())
-    # How xarray names dimensions in Zarr v2.
+    # xarray's place for dimension names in Zarr v2.
     dims = attributes.pop("_ARRAY_DIMENSIONS", None)
     dims = getattr(array.metadata, "dimension_names", None) or dims
     if dims and all(isinstance(name, str) for name in dims):
         source.dims = tuple(dims)
-    # It says how the array that it was copied from lies on disk.
+    # This attribute describes the disk layout of the array's own source.
     attributes.pop("outcore", None)
     source.attributes = attributes
 
 
 def _check_raw(order: str, offset: int) -> None:
-    """Refuse what cannot be said of any raw file."""
+    """Refuse an order or offset that no raw file can have."""
     if order not in ("C", "F"):
         raise InvalidError(f"the order of a raw file must be 'C' or 'F', have {order!r}")
     if not is_count(offset, 0):
@@ -198,7 +198,7 @@ def _check_raw(order: str, offset: int) -> None:
 
 
 def _opener(source: PathLike, shape: tuple[int, ...] | None) -> Callable[[Wanted], Source] | None:
-    """Find what opens a file or directory, for elements of a type; `None` for a raw file."""
+    """Return the function that opens a file or directory; `None` for a raw file."""
     where = as_path(source)
     if isinstance(where, PoolPath):
         return partial(_open_directory if where.is_dir() else _open_array, where)
@@ -234,7 +234,7 @@ def _open_array(path: PathLike, wanted: Wanted) -> Source:
 
 
 def _open_directory(path: AnyPath, wanted: Wanted) -> Source:
-    """Open a Zarr array, outcore's own or another's."""
+    """Open a Zarr array in outcore's own layout, or in any other."""
     if (path / "zarr.json").is_file():
         text = (path / "zarr.json").read_bytes()
         metadata = parse(text, str(path))
@@ -263,7 +263,7 @@ def _open_npy(path: Path, wanted: Wanted) -> Source:
         try:
             shape, is_fortran, dtype = _npy_header(file)
         except Exception as error:
-            # NumPy evaluates the header as Python, and lets through what that raises.
+            # NumPy evaluates the header as Python, and passes on the errors of that.
             raise InvalidError(f"{path} cannot be read as a .npy file: {error}") from None
         offset, have = file.tell(), os.fstat(file.fileno()).st_size
     need = offset + math.prod(shape) * dtype.itemsize
@@ -272,18 +272,18 @@ def _open_npy(path: Path, wanted: Wanted) -> Source:
             f"need {need} bytes in {path} for shape {shape} of {dtype}, have {have}; restore it "
             "from a copy"
         )
-    # Along one dimension, both orders are the same.
+    # With one dimension of more than one element, both orders are the same.
     order = "F" if is_fortran and sum(n > 1 for n in shape) > 1 else "C"
     return Flat(path, shape, dtype, order, offset, wanted)
 
 
 def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the shape, the order and the type of a .npy file; elements come next.
+    """Read the shape, order and type from the header of a .npy file, up to its elements.
 
     Raises
     ------
     Exception
-        Of whatever kind, if it is damaged.
+        Any error, if the file is damaged.
     """
     if file.read(2) == _ZIP_MAGIC:
         raise ValueError("it is an archive of several; extract one, or pass np.load(path)[name]")
@@ -291,7 +291,7 @@ def _npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version > (3, 0):
         raise ValueError(f"need a version of the format up to 3, have {version}")
-    # Version 3 differs from 2 in names of fields, and numbers have none.
+    # Version 3 differs from 2 only in the encoding of field names, and numbers have no fields.
     first = version == (1, 0)
     form = np.lib.format
     shape, is_fortran, dtype = (
