@@ -1,1 +1,1 @@
-"""Files and directories, plain and in pools: what they are, found, changed, copied and moved."""
+"""Files and directories, plain and in pools: status, search, attributes, copies and moves."""

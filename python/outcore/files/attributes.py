@@ -1,7 +1,7 @@
-"""Rights, times and extended attributes, of plain files and of those in pools.
+"""Rights, times and extended attributes, of plain files and of files in pools.
 
-An extended attribute ``NAME`` in a pool is ``user.NAME`` of a plain file: those that users may
-set. Other kinds of a file system's are not seen.
+The extended attribute ``NAME`` in a pool corresponds to ``user.NAME`` of a plain file, the kind
+that users may set. Attributes of other kinds are ignored.
 """
 
 import errno
@@ -15,7 +15,7 @@ from outcore.pool_path import PoolPath, is_text
 from outcore.volumes import AnyPath
 
 POOL_MODE = 0o1777
-"""All bits that a mode in a pool may have."""
+"""All bits that a mode in a pool can have."""
 
 _USER = "user."
 
@@ -33,7 +33,7 @@ def set_mode(path: AnyPath, mode: int) -> None:
 
 
 def set_owner(path: AnyPath, owner: int | None, group: int | None) -> None:
-    """Set user and group id; `None` leaves what is there. Of a link, the link's own."""
+    """Set user and group id; `None` keeps the id. For a link, this sets the link's own ids."""
     if isinstance(path, PoolPath):
         path.root.core.set_attributes(path.inside, owner=owner, group=group)
         return
@@ -43,7 +43,7 @@ def set_owner(path: AnyPath, owner: int | None, group: int | None) -> None:
 
 
 def set_modified(path: AnyPath, modified_ns: int) -> None:
-    """Set the time of the last change of content. A pool keeps the nearest from 1970 to 2262."""
+    """Set the time of the last change of content; a pool limits it to 1970 to 2262."""
     if isinstance(path, PoolPath):
         kept_ns = min(max(modified_ns, 0), _LATEST_NS)
         path.root.core.set_attributes(path.inside, modified_ns=kept_ns)
@@ -72,7 +72,7 @@ def attribute(path: AnyPath, name: str) -> bytes:
     Raises
     ------
     NotFoundError
-        If there is none of this name.
+        If no attribute has this name.
     """
     if isinstance(path, PoolPath):
         return path.root.core.extended(path.inside, _text(name))
@@ -95,7 +95,7 @@ def remove_attribute(path: AnyPath, name: str) -> None:
     Raises
     ------
     NotFoundError
-        If there is none of this name.
+        If no attribute has this name.
     """
     if isinstance(path, PoolPath):
         path.root.core.set_extended(path.inside, _text(name))
@@ -123,7 +123,7 @@ def _plain(path: AnyPath, what: str) -> Iterator[None]:
 
 @contextmanager
 def _named(path: AnyPath, name: str) -> Iterator[None]:
-    """Say what is particular to extended attributes."""
+    """Raise outcore's errors for extended attributes in place of the system's."""
     if not name or "\0" in name:
         raise InvalidError(f"an extended attribute has a name without zero bytes, have {name!r}")
     try:

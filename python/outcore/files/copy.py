@@ -1,4 +1,4 @@
-"""Files and directories copied from and to pools: verified, resumable, whole or not there."""
+"""Copy files and directories from and to pools: verified, resumable, and all or nothing."""
 
 import os
 import time
@@ -41,20 +41,20 @@ Links: TypeAlias = Literal["refuse", "leave", "follow"]
 
 @dataclass(frozen=True)
 class FileCopyReport:
-    """What one copy made, and what it took.
+    """Result and cost of one copy.
 
     Attributes
     ----------
     source, target
-        What was copied, and the copy.
+        The source, and the copy.
     files, directories, nbytes
-        How many, and the length of all files in bytes.
+        Number of files and directories, and the length of all files in bytes.
     resumed_bytes
-        What an earlier call had copied of it, and was found to be right.
+        Bytes that an earlier call had copied, and that this call found to be right.
     verified
         Whether the copy was read back and compared.
     seconds
-        Time.
+        Time of the copy.
     left_out
         Links that were not copied.
     """
@@ -81,7 +81,7 @@ class FileCopyReport:
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """How `copy_one` copies: the arguments of `copy_files` of the same names."""
+    """Options of `copy_one`: the arguments of `copy_files` with the same names."""
 
     recursive: bool = False
     preserve: bool = False
@@ -94,7 +94,7 @@ class CopyOptions:
     progress: ProgressLike = True
 
     def memory_bytes(self) -> int:
-        """Tell the budget, at most what is available."""
+        """Return the budget in bytes, at most the available memory."""
         given = DEFAULT_MEMORY_BYTES if self.memory is None else parse_bytes(self.memory)
         return min(given, max(budget.available_bytes(), 1))
 
@@ -118,69 +118,69 @@ def copy_files(
 ) -> list[FileCopyReport]:
     """Copy files and directories to or from a pool, or within one.
 
-    A copy is made in a hidden directory ``.NAME.copying`` beside its place, and gets its name when
-    all of it is there, durable and verified. So neither a file nor an array of which a part is
-    copied passes for whole.
+    The call makes a copy in a hidden directory ``.NAME.copying`` beside its target. The copy gets
+    its name when all of it is durable and verified. So a partial copy of a file or an array never
+    passes for a whole one.
 
     Parameters
     ----------
     sources
-        Paths; in pools patterns as well, see `outcore.files.globbing`. A source that is given
-        twice is copied once.
+        Paths; in pools also patterns, see `outcore.files.globbing`. A repeated source is copied
+        once.
     target
-        The copy; or a directory that is there, for copies under their own names. A slash at the
-        end of text says that it is a directory: no file is given that name.
+        The copy; or an existing directory, for copies under their own names. A slash at the end of
+        a text marks a directory: no file gets that name.
     recursive
-        Directories too. Arrays, factors and groups are copied in any case.
+        Copy directories too. Arrays, factors and groups are always copied.
     preserve
-        Mode, time and extended attributes too, and owner and group where that is allowed. Else the
-        mode only, less what the umask says.
+        Keep mode, time and extended attributes, and owner and group where that is allowed. By
+        default only the mode is kept, reduced by the umask.
     if_exists
         ``"overwrite"`` replaces files, arrays, factors and groups, once the copy is whole. It never
         replaces other directories, nor a copy that the same call made from another source.
     resume
-        Go on with a copy that was stopped. What it wrote is read and compared with the checksums
-        that it noted, and copied again where they differ or the source has changed.
+        Resume a stopped copy. The call reads the copied pieces and compares them with the checksums
+        in the journal. It copies pieces again that differ or whose source has changed.
     verify
-        Read the copy back and compare its checksums with those of what was read from the source.
-        By default plain files are, from the disk where it allows that. Files in a pool need it
-        less: what comes in at its servers is checked against the client's checksums, which are
-        kept, and compared at each reading.
+        Read the copy back, and compare its checksums with those of the source data. By default the
+        call does so for plain files, and reads them from the disk where possible. Files in a pool
+        need it less. Their servers compare incoming data with the client's checksums, keep these,
+        and compare them at each read.
     hints
-        How new files in a pool are laid out, as for `outcore.Pool.open`. From one pool to another
-        the stripe unit stays, and how many of these go round, unless they say otherwise.
+        Layout of new files in a pool, as for `outcore.Pool.open`. A copy between pools keeps the
+        stripe unit and the number of units per round, unless the hints change them.
     patterns
-        Whether sources in pools are patterns; else they are names as they stand.
+        Whether sources in pools are patterns, or literal names.
     links
-        What becomes of symbolic links below a source, of which a pool has none: ``"refuse"`` them,
+        Treatment of symbolic links below a source, since pools have no links: ``"refuse"`` them
         before any work; ``"leave"`` them out, and name them in the report; or ``"follow"`` them,
-        and copy what they lead to. A source that is a link itself is always followed.
+        and copy their targets. A source that is itself a link is always followed.
     memory
-        Bytes for the pieces that are under way at once: 64 MiB if nothing is said, 4 MiB at least.
+        Bytes for the pieces in flight: 64 MiB by default, at least 4 MiB.
     progress
         See `outcore.progress.ProgressLike`.
     done
-        Called with each report as soon as its copy is whole.
+        Function to call with each report, as soon as its copy is whole.
     failed
-        Called with each source that could not be copied, and with the error; the other sources
-        are copied all the same. Without it the first error is raised, and ends the call.
+        Function to call with each source that could not be copied, and with the error; the other
+        sources are still copied. Without it, the first error is raised and ends the call.
 
     Returns
     -------
     list of FileCopyReport
-        One for each source that was copied.
+        One for each source that the call has copied.
 
     Raises
     ------
     ExistsError
-        If there is something of the name, or a copy to it was stopped before; or if two sources
-        would have one target.
+        If the target exists, or a copy to it was stopped before; or if two sources have the same
+        target.
     InvalidError
-        If a source is a directory and `recursive` is not given; if it holds devices or the like, or
-        links, unless `links` says otherwise; if a link leads to a directory that it is in; if it
-        would be copied into itself; or if it was changed meanwhile.
+        If a source is a directory and `recursive` is not set; if it contains devices or similar
+        files, or links, unless `links` allows them; if a link leads to a directory that contains
+        it; if a source would be copied into itself; or if it changed during the copy.
     CorruptError
-        If what was read back is not what was written.
+        If the data read back differ from the data written.
     """
     options = CopyOptions(
         recursive, preserve, if_exists, resume, verify, hints, links, memory, progress
@@ -203,9 +203,9 @@ def copy_files(
 def copy_one(
     source: AnyPath, target: AnyPath, options: CopyOptions, made: set[AnyPath]
 ) -> FileCopyReport:
-    """Copy a source to its target, and add that to what this call `made`.
+    """Copy a source to its target, and add the target to the targets that this call `made`.
 
-    Raises what `copy_files` does.
+    It raises the errors of `copy_files`.
     """
     started = time.perf_counter()
     refuse_just_made(target, source, made)
@@ -239,9 +239,10 @@ def copy_one(
 def _found(
     source: AnyPath, recursive: bool, links: Links
 ) -> tuple[list[FileStatus], tuple[str, ...]]:
-    """Find what is to be copied, the source and what is below it; and the links left out."""
+    """Find the source and everything below it; also return the links that are left out."""
     if isinstance(source, PoolPath):
-        # Else the time of a write from this process would come to be known meanwhile.
+        # The manager must know the times of earlier writes first, or the source would seem to
+        # change.
         source.root.core.tell_written()
     else:
         source = Path(os.path.realpath(source))
@@ -254,7 +255,7 @@ def _found(
         if not recursive and not is_whole:
             raise InvalidError(f"{source} is a directory; pass recursive=True (-r) to copy it")
         if is_whole and links == "leave":
-            links = "refuse"  # a part of an array would pass for the whole
+            links = "refuse"  # a part of an array would pass for a whole one
         found += walk(top, follow=links == "follow")
     left_out = tuple(str(each.path) for each in found if each.kind == "link")
     if links == "leave":
@@ -270,7 +271,7 @@ def _found(
 
 
 def _check_target(top: FileStatus, target: AnyPath, if_exists: Replace, resume: bool) -> None:
-    """Refuse, before any work, what cannot be done."""
+    """Refuse an impossible copy before any work."""
     source = top.path
     real = (target, source)
     if isinstance(source, Path) and isinstance(target, Path):

@@ -1,4 +1,4 @@
-"""One copy at work: made piece by piece in a hidden directory, then put in its place."""
+"""One copy in progress: made piece by piece in a hidden directory, then renamed to its target."""
 
 import contextlib
 import os
@@ -38,13 +38,13 @@ from outcore.targets import sync_file, writing
 from outcore.volumes import AnyPath, exclusive, is_there, move, place
 
 _FLUSH_BYTES = 256 << 20
-"""The journal is written after so many bytes, or when so much time has passed."""
+"""Bytes between two writes of the journal."""
 _FLUSH_TURNS = 20
 
 _METADATA = "zarr.json"
 
 _MOST_NAME_BYTES = 255 - len("..copying")
-"""Of a name that is a part of another one; file systems and pools allow 255."""
+"""Largest name that fits into the hidden name; file systems and pools allow 255 bytes."""
 
 
 class CopyJob:
@@ -55,13 +55,13 @@ class CopyJob:
     target, working
         The copy, and the hidden directory in which it is made.
     total_bytes, done_bytes, resumed_bytes
-        Bytes of all files; how many of them are copied; how many of these by an earlier call.
+        Bytes of all files; bytes copied so far; bytes of these that an earlier call had copied.
     can_resume
-        Whether there is something in the hidden directory to go on from.
+        Whether the hidden directory contains pieces from which a later call can resume.
     is_placed
-        Whether the copy has its name.
+        Whether the copy has its final name.
     is_read_back
-        Whether the copy is read again, and compared.
+        Whether the copy is read back and compared.
     """
 
     def __init__(
@@ -94,9 +94,10 @@ class CopyJob:
 
     @staticmethod
     def directory_for(target: AnyPath) -> AnyPath:
-        """Give the hidden directory in which a copy is made.
+        """Return the hidden directory in which a copy is made.
 
-        Where the name is too long for more, it has the beginning of it and its checksum.
+        If the name is too long for the usual form, the hidden name contains its beginning and its
+        checksum.
         """
         name = target.name.encode(errors="surrogateescape")
         if len(name) > _MOST_NAME_BYTES:
@@ -105,7 +106,7 @@ class CopyJob:
         return target.with_name(f".{target.name}.copying")
 
     def run(self) -> None:
-        """Make the copy."""
+        """Make the copy, and put it in its place."""
         header = {"source": str(self._top.path), "piece_bytes": PIECE_BYTES}
         self._where = place(self.working)
         if self._if_exists == "overwrite" and not self._preserve:
@@ -130,7 +131,7 @@ class CopyJob:
         self._journal.read()
         files = self._prepare()
         first = [file for file in files if Path(file.name).name != _METADATA]
-        # The deepest first: an array is whole before a group says that it has it.
+        # Deepest first: an array is whole before its group lists it.
         last = sorted(
             (file for file in files if Path(file.name).name == _METADATA),
             key=lambda file: -file.name.count("/"),
@@ -155,7 +156,7 @@ class CopyJob:
                         sync_file(path)
 
     def _prepare(self) -> list[FileCopy]:
-        """Make the directories, and find out what of the files is there already."""
+        """Make the directories, and find out which files exist already."""
         kept = set()
         files = []
         for each in self._found:
@@ -178,7 +179,7 @@ class CopyJob:
                 self._journal.begin_file(name, each.content)
             files.append(file)
         if self._top.is_directory:
-            # Of the source as it was when an earlier call began.
+            # Remove files that the source no longer has; an earlier call copied them.
             gone = [each.path for each in walk(status_of(self._content)) if each.path not in kept]
             for path in reversed(gone):
                 _remove(path)
@@ -226,9 +227,9 @@ class CopyJob:
         self._mark(file.source, file.target, fresh=file.fresh)
 
     def _mark(self, source: FileStatus, target: AnyPath, *, fresh: bool = True) -> None:
-        """Give a copy the mode of its source, and the rest where that is wanted.
+        """Give a copy the mode of its source, and with `preserve` all other attributes.
 
-        Unless the rest is wanted, what replaces a file or an array keeps the rights of that.
+        Without `preserve`, the replacement of a file or an array keeps the rights of the old one.
         """
         in_pool = isinstance(target, PoolPath)
         mode = source.mode & (POOL_MODE if in_pool else 0o7777)
@@ -238,7 +239,7 @@ class CopyJob:
                 rights.give(target, replaced)
                 return
             mode &= 0o777 & ~self._umask
-            # A new one in a pool has this mode already.
+            # A new file or directory in a pool has this mode already.
             if not (in_pool and fresh and mode == (0o755 if source.is_directory else 0o644)):
                 set_mode(target, mode)
             return
@@ -247,14 +248,14 @@ class CopyJob:
         try:
             set_owner(target, source.owner, source.group)
         except DeniedError:
-            mode &= ~0o6000  # not for another owner
+            mode &= ~0o6000  # no set-ID bits for another owner
         set_mode(target, mode)
         set_modified(target, source.modified_ns)
 
     def _put_in_place(self) -> None:
         content, target, old = place(self._content), place(self.target), self._where.below("old")
         is_replaced = is_there(self.target)
-        # A directory cannot be replaced by renaming, nor a file by a directory.
+        # A rename can replace neither a directory, nor a file by a directory.
         aside = is_replaced and (self.target.is_dir() or self._top.is_directory)
         if is_replaced and not overwrites(self._if_exists):
             raise InvalidError(
@@ -267,16 +268,16 @@ class CopyJob:
         self.is_placed = True
         if self._top.is_directory:
             self._mark(self._top, self.target)
-        # What was there before, the journal, and what a killed call was writing beside it.
+        # Remove the replaced object, the journal, and temporary files of killed calls.
         for name, _, _ in self._where.names():
             if not is_lock(name):
                 self._where.volume.remove(self._where.inside(name))
 
     def _leave(self) -> None:
-        """Note what was copied; where that is nothing, leave nothing."""
+        """Write the journal after a failure; if nothing was copied, remove the content."""
         if self.is_placed:
             return
-        # The first error is the one to tell.
+        # The first error takes precedence.
         with contextlib.suppress(OutcoreError, OSError):
             self.can_resume = self._journal.has_pieces
             if self.can_resume:
@@ -302,7 +303,7 @@ class CopyJob:
             self.resumed_bytes += nbytes if resumed else 0
 
     def _name_of(self, each: FileStatus) -> str:
-        """Give a name below what is copied; the thing itself has an empty one."""
+        """Return a name relative to the source; the source itself has an empty name."""
         above = self._top.path
         if isinstance(each.path, PoolPath) and isinstance(above, PoolPath):
             return each.path.inside[len(above.inside) :].lstrip("/")
@@ -341,7 +342,7 @@ def _move(
     *,
     skip_zeros: bool,
 ) -> int:
-    """Copy a piece; return its CRC-32C. Zeros are left out where the target has them by itself."""
+    """Copy a piece; return its CRC-32C. Skip zeros where the target already reads as zeros."""
     nbytes = len(view)
     if skip_zeros and source.is_hole(at, nbytes):
         return _crc_of_zeros(nbytes)

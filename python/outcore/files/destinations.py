@@ -1,4 +1,4 @@
-"""Where the sources of a copy or a move go, and what is never replaced there."""
+"""Choose the targets of a copy or a move, and refuse those that are never replaced."""
 
 from outcore import catalog
 from outcore.errors import ExistsError, InvalidError, NotFoundError
@@ -10,9 +10,9 @@ from outcore.volumes import AnyPath, PathLike, as_path
 def targets_of(
     sources: list[AnyPath], given: PathLike, *, several: bool
 ) -> list[tuple[AnyPath, AnyPath]]:
-    """Give each source its target: below a directory that is there, or the target itself.
+    """Map each source to its target: below an existing directory, or the target itself.
 
-    Arrays and factors are directories too, but nothing is put into them.
+    Arrays and factors are directories too, but are never a place for other files.
     """
     if not sources:
         return []
@@ -32,7 +32,7 @@ def targets_of(
 
 
 def refuse_just_made(target: AnyPath, source: AnyPath, made: set[AnyPath]) -> None:
-    """Refuse to replace what an earlier source of the same call made, as GNU ``cp`` does.
+    """Refuse to replace the copy of an earlier source of the same call, as GNU ``cp`` does.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def refuse_just_made(target: AnyPath, source: AnyPath, made: set[AnyPath]) -> No
 
 
 def refuse_special(target: AnyPath) -> None:
-    """Refuse to replace a device, or what else is neither a file, a directory nor a link."""
+    """Refuse to replace a device, or anything else but a file, a directory or a link."""
     if status_of(target).kind == "other":
         raise ExistsError(
             f"{target} is a device, a socket or the like, which is not replaced; choose another "

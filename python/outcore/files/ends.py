@@ -1,4 +1,4 @@
-"""Both ends of a copy: plain files and files in pools, read and written in pieces."""
+"""The two ends of a copy: plain files and files in pools, read and written in pieces."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from outcore.targets import writing
 from outcore.volumes import AnyPath
 
 ALIGNMENT = 4096
-"""Direct I/O wants offsets, lengths and memory that are multiples of this."""
+"""Direct I/O requires offsets, lengths and memory addresses that are multiples of this."""
 
 
 class End(Protocol):
@@ -31,20 +31,20 @@ class End(Protocol):
         """Write a piece of memory from `at` on."""
 
     def is_hole(self, at: int, nbytes: int) -> bool:
-        """Whether the bytes are known to be zeros without reading them."""
+        """Whether the file system reports these bytes as a hole, which reads as zeros."""
 
     def ends_at(self, nbytes: int) -> bool:
-        """Whether there is nothing to read from there on."""
+        """Whether the file has no data at or after this offset."""
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make all earlier writes durable."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
 
 
 class PlainEnd:
-    """A plain file: by direct I/O where the file system can, else through the page cache."""
+    """A plain file: with direct I/O if the file system supports it, else through the page cache."""
 
     def __init__(self, path: Path, flags: int, permissions: int = 0) -> None:
         self._path = path
@@ -55,14 +55,14 @@ class PlainEnd:
             again = flags & ~(os.O_CREAT | os.O_EXCL)
             self._direct = os.open(path, again | os.O_DIRECT | os.O_CLOEXEC)
         except OSError:
-            pass  # not here; the page cache does it
+            pass  # no direct I/O here; use the page cache
 
     def nbytes(self) -> int:
         """See `End`."""
         return os.fstat(self._file).st_size
 
     def set_length(self, nbytes: int) -> None:
-        """Make the file as long; what is new reads as zeros and takes no room."""
+        """Set the length of the file; new bytes read as zeros and occupy no disk space."""
         with writing(self._path):
             os.ftruncate(self._file, nbytes)
 
@@ -86,14 +86,14 @@ class PlainEnd:
             return error.errno == errno.ENXIO  # no data from there to the end
 
     def ends_at(self, nbytes: int) -> bool:
-        """See `End`. Files that the system makes as they are read have more than their length."""
+        """See `End`. Files that the system generates on reading can exceed their length."""
         try:
             return not os.pread(self._file, 1, nbytes)
         except OSError as error:
             raise cannot(f"read {self._path}", error) from None
 
     def sync(self) -> None:
-        """See `End`. What is read afterwards comes from the disk, if that can be had."""
+        """See `End`. If possible, later reads come from the disk."""
         with writing(self._path):
             os.fsync(self._file)
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -105,7 +105,7 @@ class PlainEnd:
                 os.close(handle)
 
     def _move(self, move: Any, at: int, piece: memoryview) -> None:
-        """Move all bytes of a piece, whole pages of it directly."""
+        """Transfer all bytes of a piece, with direct I/O for whole pages."""
         done = 0
         while done < len(piece):
             rest = piece[done:]
@@ -117,7 +117,7 @@ class PlainEnd:
                 count = move(handle, [rest], at + done)
             except OSError as error:
                 if error.errno == errno.EINVAL and handle != self._file:
-                    # Larger sectors, or a file system that cannot after all.
+                    # The sectors are larger, or the file system refuses direct I/O after all.
                     self._is_direct = False
                     continue
                 raise
@@ -140,21 +140,21 @@ class PoolEnd:
         return self._file.nbytes
 
     def set_length(self, nbytes: int) -> None:
-        """Make the file as long; what is new reads as zeros and takes no room."""
+        """Set the length of the file; new bytes read as zeros and occupy no disk space."""
         self._file.truncate(nbytes)
 
     def read(self, at: int, piece: memoryview) -> None:
-        """See `End`. The servers and the client check the bytes."""
+        """See `End`. Servers and client verify the checksums of the data."""
         if len(piece):
             self._file.read_at(at, out=np.frombuffer(piece, np.uint8))
 
     def write(self, at: int, piece: memoryview) -> None:
-        """See `End`. The servers check what they get, and keep checksums."""
+        """See `End`. The servers verify the data, and store their checksums."""
         if len(piece):
             self._file.write_at(at, np.frombuffer(piece, np.uint8))
 
     def is_hole(self, at: int, nbytes: int) -> bool:
-        """See `End`: a pool does not tell."""
+        """See `End`: a pool does not report holes."""
         return False
 
     def ends_at(self, nbytes: int) -> bool:
@@ -162,7 +162,7 @@ class PoolEnd:
         return self._file.nbytes <= nbytes
 
     def sync(self) -> None:
-        """See `End`. The manager learns when it was written, before it gets another name."""
+        """See `End`. It also reports the time of the write to the manager, before any rename."""
         self._file.sync()
         self._path.root.volume.modified_ns(self._path.inside)
 
@@ -172,7 +172,7 @@ class PoolEnd:
 
 
 def open_source(path: AnyPath) -> PlainEnd | PoolEnd:
-    """Open a file to read it."""
+    """Open a file for reading."""
     if isinstance(path, PoolPath):
         return PoolEnd(path, path.open("r"))
     try:
@@ -184,18 +184,18 @@ def open_source(path: AnyPath) -> PlainEnd | PoolEnd:
 def open_target(
     path: AnyPath, nbytes: int, hints: dict[str, Any], *, fresh: bool, permissions: int
 ) -> PlainEnd | PoolEnd:
-    """Open a file to write it, and to read it again.
+    """Open a file for writing, and for reading it back.
 
     Parameters
     ----------
     nbytes
-        How long it will be.
+        Its final length.
     hints
-        How a new file in a pool is laid out.
+        Layout of a new file in a pool.
     fresh
-        Make it; else it is there.
+        Whether to create the file; else it must exist.
     permissions
-        Mode of a new file, as `os.open` takes it.
+        Mode of a new file, as for `os.open`.
     """
     end: PlainEnd | PoolEnd
     if isinstance(path, PoolPath):

@@ -1,4 +1,4 @@
-"""One file being copied: both its ends, what is known of its pieces, and when it is finished."""
+"""One file in a copy: its two ends, the known checksums of its pieces, and its completion."""
 
 import threading
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ from outcore.volumes import AnyPath
 
 
 class FileCopy:
-    """A file being copied.
+    """A file in a copy.
 
     Attributes
     ----------
     source, name, target
-        What is copied; its name below what is copied as a whole; the copy.
+        The source file; its name relative to the source of the whole copy; the target file.
     hints
-        How it is laid out in a pool.
+        Layout of the file in a pool.
     permissions
-        Who may read and write it while it is copied.
+        Mode of the file during the copy.
     fresh
-        Whether the copy is made anew; else it is there already.
+        Whether to create the target; else it exists already.
     known
-        Of a copy that is there: (bytes, CRC-32C) of its pieces by where they begin, as noted.
+        For an existing target: (bytes, CRC-32C) of its pieces by offset, from the journal.
     sums
-        CRC-32C of the pieces that are copied.
+        CRC-32C of the copied pieces, by offset.
     """
 
     def __init__(self, source: FileStatus, name: str, target: AnyPath) -> None:
@@ -44,18 +44,18 @@ class FileCopy:
         self._lock = threading.Lock()
 
     def pieces(self) -> "Iterator[Piece]":
-        """Yield the pieces of the file; one without bytes if it is empty."""
+        """Yield the pieces of the file; an empty file has one piece without bytes."""
         size = PIECE_BYTES
         for at in range(0, max(self.source.nbytes, 1), size):
             yield self, at, min(size, self.source.nbytes - at)
 
     @property
     def count(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
         return max(-(-self.source.nbytes // PIECE_BYTES), 1)
 
     def ends(self) -> tuple[PlainEnd | PoolEnd, PlainEnd | PoolEnd]:
-        """Open both files, once."""
+        """Open both files at the first call, and return them."""
         with self._lock:
             if self._ends is None:
                 source = open_source(self.source.real_path)
@@ -81,13 +81,13 @@ class FileCopy:
             )
 
     def note(self, at: int, checksum: int) -> bool:
-        """Note that a piece is done; whether all are now."""
+        """Record that a piece is done; return whether all pieces are done."""
         with self._lock:
             self.sums[at] = checksum
             return len(self.sums) == self.count
 
     def finish(self) -> None:
-        """Make the copy durable, and see that the source is still what it was."""
+        """Make the copy durable, and check that the source has not changed."""
         assert self._ends is not None
         self._ends[1].sync()
         self.close()
@@ -95,14 +95,14 @@ class FileCopy:
             raise InvalidError(f"{self.source.path} was changed while it was copied; copy it again")
 
     def reader(self) -> PlainEnd | PoolEnd:
-        """Open the copy to read it again, once."""
+        """Open the copy for reading it back at the first call, and return it."""
         with self._lock:
             if self._reader is None:
                 self._reader = open_source(self.target)
             return self._reader
 
     def verified(self) -> None:
-        """Note that a piece was read back."""
+        """Record that a piece was read back; close the files after the last one."""
         with self._lock:
             self._left_to_verify -= 1
             is_last = self._left_to_verify == 0
@@ -110,7 +110,7 @@ class FileCopy:
             self.close()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         with self._lock:
             ends = (*(self._ends or ()), *((self._reader,) if self._reader else ()))
             self._ends = self._reader = None
@@ -119,4 +119,4 @@ class FileCopy:
 
 
 Piece: TypeAlias = tuple[FileCopy, int, int]
-"""A file, where a piece of it begins, and its bytes."""
+"""A file, the offset of a piece in it, and the length of the piece in bytes."""

@@ -1,9 +1,9 @@
-"""Names in pools by patterns, which a shell cannot expand there.
+"""Patterns for names in pools, where a shell cannot expand them.
 
-``*``, ``?`` and ``[...]`` match within a name, ``**`` any number of directories, as those of
-Python's `glob` with ``recursive=True``. Names that begin with a dot are matched by patterns that
-do. A character between brackets stands for itself: ``[*]`` is an asterisk. The name of a file or
-directory that is there is no pattern: it stands for that alone, whatever characters it has.
+``*``, ``?`` and ``[...]`` match within a name, ``**`` matches any number of directories, as in
+Python's `glob` with ``recursive=True``. Only a pattern that begins with a dot matches names that
+begin with a dot. A character between brackets stands for itself: ``[*]`` is an asterisk. The name
+of an existing file or directory is never a pattern, whatever characters it contains.
 """
 
 import re
@@ -20,14 +20,14 @@ _MAGIC = re.compile(r"[*?[]")
 
 
 def expanded(paths: Iterable[AnyPath], failed: Failed | None = None) -> list[AnyPath]:
-    """Replace each pattern in a pool by what it matches, sorted; other paths stay.
+    """Replace each pattern in a pool by its sorted matches; keep other paths.
 
-    A pattern that matches nothing is passed to `failed`, with the error.
+    If a pattern has no matches, `failed` is called with the pattern and the error.
 
     Raises
     ------
     NotFoundError
-        If a pattern matches nothing, and there is no `failed`.
+        If a pattern has no matches, and `failed` is `None`.
     """
     found: list[AnyPath] = []
     for path in paths:
@@ -47,7 +47,7 @@ def _matches(pattern: PoolPath) -> list[PoolPath]:
 
 
 def glob(pattern: PoolPath) -> set[PoolPath]:
-    """Find what in a pool matches a pattern. Directories that may not be read match nothing."""
+    """Return the paths in a pool that match a pattern; skip directories that may not be read."""
     root = PoolPath(pattern.root)
     parts = pattern.inside.split("/")
     return {path for path in _below(root, parts) if path.inside}
@@ -82,7 +82,7 @@ def _below(directory: PoolPath, parts: list[str]) -> Iterator[PoolPath]:
 
 
 def _directories(top: PoolPath) -> Iterator[PoolPath]:
-    """Yield a directory and those below it, but for hidden ones."""
+    """Yield a directory and all directories below it, except hidden ones."""
     if not top.is_dir():
         return
     yield top
@@ -94,7 +94,7 @@ def _directories(top: PoolPath) -> Iterator[PoolPath]:
 def _names(directory: PoolPath) -> list[tuple[str, bool]]:
     try:
         return [(path.name, is_directory) for path, is_directory in names_in(directory)]
-    except (NotFoundError, DeniedError, InvalidError):  # gone, not to be read, or a file
+    except (NotFoundError, DeniedError, InvalidError):  # removed, not readable, or a file
         return []
 
 

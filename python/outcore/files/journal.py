@@ -1,9 +1,9 @@
-"""The journal of a copy: checksums of the pieces that were written, so that it can go on.
+"""The journal of a copy: checksums of the written pieces, so that a later call can resume.
 
-A text file of lines ``JSON TAB crc32c``. A line for a file says what its source was, and further
-lines which of its pieces were written, with their CRC-32C. Nothing that it says is believed: who
-goes on reads each piece of the target and compares, and looks whether the source is the same. A
-line torn by a crash fails its own checksum, and ends what is read.
+It is a text file of lines ``JSON TAB crc32c``. The line of a file describes its source. Further
+lines list its written pieces with their CRC-32C. A resumed call does not rely on the journal alone.
+It reads each piece of the target, compares the checksums, and checks that the source has not
+changed. A line torn by a crash fails its own checksum, and ends the journal.
 """
 
 import json
@@ -19,13 +19,13 @@ _MOST_LINE_BYTES = 1 << 16
 
 
 class CopyJournal:
-    """What of a copy was written, by the names of files below what is copied.
+    """The written pieces of a copy, by file name relative to the source.
 
     Attributes
     ----------
     known
-        Of each file that an earlier call began: what its source was, and (bytes, CRC-32C) of the
-        pieces by where they begin.
+        For each file that an earlier call began: the state of its source, and (bytes, CRC-32C) of
+        its pieces by offset.
     """
 
     def __init__(self, where: Place, header: dict[str, Any]) -> None:
@@ -36,9 +36,9 @@ class CopyJournal:
         self.known: dict[str, tuple[list[int], dict[int, tuple[int, int]]]] = {}
 
     def read(self) -> None:
-        """Take up what an earlier call with the same header noted, and write it anew.
+        """Read the journal of an earlier call with the same header, and rewrite it.
 
-        Whatever cannot be read is as if it had not been noted.
+        Lines after the first damaged one are ignored.
         """
         try:
             data = self._where.volume.read_small(self._where.inside(NAME))
@@ -56,20 +56,20 @@ class CopyJournal:
             self._replace(lines)
 
     def begin_file(self, name: str, content: list[int]) -> None:
-        """Note what the source of a file is, before its first piece."""
+        """Record the state of a file's source, before its first piece."""
         self._lines.append(_line({"file": name, "source": content}))
 
     def note(self, name: str, at: int, nbytes: int, checksum: int) -> None:
-        """Note that a piece was written."""
+        """Record that a piece was written."""
         self._lines.append(_line({"file": name, "piece": [at, nbytes, checksum]}))
 
     @property
     def has_pieces(self) -> bool:
-        """Whether there is anything to go on from."""
+        """Whether there are pieces from which a later call can resume."""
         return self._is_there or any(b'"piece"' in line for line in self._lines)
 
     def flush(self) -> None:
-        """Write what was noted. It is lost in a crash before."""
+        """Write the recorded lines to disk. A crash before that loses them."""
         lines, self._lines = self._lines, []
         if not lines:
             return

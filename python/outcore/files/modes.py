@@ -1,7 +1,7 @@
-"""Modes of files as ``chmod`` takes them: octal, or symbolic such as ``u+rwx,g-w``.
+"""File modes in the notation of ``chmod``: octal, or symbolic such as ``u+rwx,g-w``.
 
-Source: POSIX.1-2017, Shell & Utilities, chmod, "Extended Description"; with what GNU's adds:
-set-ID bits of directories stay unless they are named.
+Source: POSIX.1-2017, Shell & Utilities, chmod, "Extended Description"; with GNU's extension: set-ID
+bits of directories stay unless the mode names them.
 """
 
 import re
@@ -22,20 +22,20 @@ _SHIFT = {"u": 6, "g": 3, "o": 0}
 
 
 def current_umask() -> int:
-    """Return the process's mask of permission bits that new files don't get."""
-    # os.umask tells the mask only by setting another, which files of other threads would get.
+    """Return the process's umask: permission bits that new files do not get."""
+    # os.umask can only read the mask by setting another one, which would affect other threads.
     found = _UMASK.search(Path("/proc/self/status").read_text())
     assert found, "Linux 4.7 and later tell it"
     return int(found[1], 8)
 
 
 def check_mode(text: str) -> None:
-    """Refuse what is no mode.
+    """Refuse a text that is not a mode.
 
     Raises
     ------
     InvalidError
-        If it is neither octal nor symbolic.
+        If the text is neither octal nor symbolic.
     """
     if not _OCTAL.fullmatch(text) and not all(map(_CLAUSE.fullmatch, text.split(","))):
         raise InvalidError(f"{text!r} is no mode; write it like 644 or u+rwx,g-w")
@@ -44,18 +44,18 @@ def check_mode(text: str) -> None:
 
 
 def changed_mode(text: str, mode: int, *, is_directory: bool, umask: int) -> int:
-    """Apply a mode as the user wrote it to the permission bits that there are.
+    """Apply a mode in the user's notation to existing permission bits.
 
     Parameters
     ----------
     text
-        What `check_mode` took.
+        A mode that `check_mode` accepts.
     mode
-        The bits before.
+        The bits before the change.
     is_directory
-        ``X`` is ``x`` for directories, and for what has an ``x`` already.
+        ``X`` means ``x`` for directories, and for files that have an ``x`` already.
     umask
-        Bits that a clause without ``u``, ``g``, ``o`` or ``a`` leaves alone.
+        Bits that a clause without ``u``, ``g``, ``o`` or ``a`` does not change.
     """
     check_mode(text)
     if _OCTAL.fullmatch(text):
@@ -100,7 +100,7 @@ def _names_set_id(perms: str, of: int) -> bool:
 
 
 def as_letters(kind: str, mode: int) -> str:
-    """Write a mode as ``ls -l`` does, such as ``drwxr-x--t``."""
+    """Format a mode as ``ls -l`` does, such as ``drwxr-x--t``."""
     letters = {"directory": "d", "link": "l", "file": "-"}.get(kind, "?")
     for shift, special, letter in ((6, 0o4000, "s"), (3, 0o2000, "s"), (0, 0o1000, "t")):
         bits = mode >> shift & 7

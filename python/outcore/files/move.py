@@ -1,4 +1,4 @@
-"""Files and directories renamed, or copied elsewhere and then removed."""
+"""Rename files and directories, or copy them to another disk and remove the source."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -38,24 +38,24 @@ def move_files(
     Parameters
     ----------
     sources, target, if_exists, memory, progress, failed
-        As for `copy_files`; directories are moved with all that they hold.
+        As for `copy_files`; directories are moved with their content.
     resume
-        Of moves to another disk: go on with one that was stopped.
+        For moves to another disk: resume a stopped one.
     done
-        Called with each source and its target as soon as it is moved.
+        Function to call with each source and its target, as soon as it is moved.
 
     Returns
     -------
     list
-        (source, target) of each that was moved.
+        (source, target) of each moved source.
 
     Raises
     ------
     ExistsError
-        If there is something at the target, and it may not or cannot be replaced; or if two
-        sources would have one target.
+        If the target exists, and may not or cannot be replaced; or if two sources have the same
+        target.
     InvalidError
-        If a directory would be moved into itself, or a file to another name of its own.
+        If a directory would be moved into itself, or a file to another name of the same file.
     """
     several = [sources] if isinstance(sources, str | os.PathLike) else sources
     given = [as_path(path) for path in several]
@@ -98,9 +98,9 @@ def _move_one(source: AnyPath, new: AnyPath, options: CopyOptions, made: set[Any
 def _is_on_one_disk(source: AnyPath, target: AnyPath) -> bool:
     above = target.parent
     if isinstance(above, Path) and not above.is_dir():
-        return True  # renaming says what is wrong
+        return True  # the rename will raise the right error
     if isinstance(source, Path) and isinstance(above, Path) and source.is_symlink():
-        # The link itself is renamed, wherever it leads.
+        # A rename moves the link itself, not its target.
         return source.lstat().st_dev == above.stat().st_dev
     return on_one_disk(source, above)
 
@@ -112,7 +112,7 @@ def _replace(source: AnyPath, target: AnyPath, status: FileStatus, if_exists: Re
             f"{target} exists; choose another name or pass if_exists='overwrite' (-f)"
         )
     if status.number and status.number == status_of(target).number:
-        # Renaming one of two hard links to the other does nothing.
+        # A rename of one hard link to another link of the same file does nothing.
         raise InvalidError(f"{source} and {target} are the same file; remove one of the names")
     if not status.is_directory and not target.is_dir():
         move(place(source), place(target))

@@ -1,4 +1,4 @@
-"""Work on many pieces by several threads in bounded memory, with one who watches."""
+"""Process many pieces with several threads in bounded memory, with a watcher."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -9,10 +9,10 @@ from outcore.errors import BudgetError
 from outcore.sizes import format_bytes
 
 PIECE_BYTES = 4 << 20
-"""Files are copied in pieces of this many bytes."""
+"""Size of the pieces in which files are copied, in bytes."""
 
 MOST_WORKERS = 16
-"""Pieces under way at once, where the memory is enough: more do not make disks faster."""
+"""Largest number of pieces in flight; more of them do not make disks faster."""
 
 _WATCH_S = 0.1
 
@@ -20,12 +20,12 @@ _Task = TypeVar("_Task")
 
 
 def workers_in(memory_bytes: int) -> int:
-    """Tell how many threads a budget is enough for: each has memory of one piece.
+    """Return the number of threads that a budget allows; each has memory for one piece.
 
     Raises
     ------
     BudgetError
-        If it is not enough for one.
+        If the budget does not suffice for one.
     """
     if memory_bytes < PIECE_BYTES:
         raise BudgetError(
@@ -42,26 +42,27 @@ def work_through(
     workers: int,
     watch: Callable[[], None],
 ) -> None:
-    """Do `work` on each task, several at once, each with memory of a piece.
+    """Run `work` on each task, several at a time, each with memory for one piece.
 
     Parameters
     ----------
     tasks
-        Taken in their order, by one thread at a time.
+        The tasks; the threads take them in order, one thread at a time.
     work
-        Called from several threads.
+        Function to call from several threads.
     arena
-        What the memory comes from.
+        Source of the memory.
     workers
-        How many threads.
+        Number of threads.
     watch
-        Called from this thread ten times a second, and at the end. Ctrl-C comes there.
+        Function to call from this thread ten times a second, and at the end. It may raise an error,
+        as Ctrl-C does.
 
     Raises
     ------
     Exception
-        The first that a task raised; no further task was begun after it. When this returns or
-        raises, nothing is under way any more.
+        The first error of a task; no task starts after it. When this function returns or raises, no
+        task is running.
     """
     crew = _Crew(iter(tasks), work, arena)
     threads = [

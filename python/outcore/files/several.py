@@ -1,4 +1,4 @@
-"""Several paths of one call: what becomes of the others after an error."""
+"""Several paths in one call: treatment of the other paths after an error."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,23 +11,23 @@ from outcore.pool_path import PoolPath
 from outcore.volumes import AnyPath
 
 Failed: TypeAlias = Callable[[AnyPath, OutcoreError | OSError], None]
-"""Called with a path that a call could not deal with, and with the error; the call goes on."""
+"""Function to call with a path that failed, and with the error; the call then continues."""
 
 
 @contextmanager
 def tried(path: AnyPath, failed: Failed | None) -> Iterator[None]:
-    """Pass an error to `failed`, and go on; without `failed`, raise it."""
+    """Pass an error to `failed`, and continue; without `failed`, raise the error."""
     try:
         yield
     except (OutcoreError, OSError) as error:
-        # Nobody reads the output any more, so the whole command ends.
+        # The reader of the output is gone, so the whole command ends.
         if failed is None or isinstance(error, BrokenPipeError):
             raise
         failed(path, error)
 
 
 def without_repeats(sources: list[AnyPath]) -> list[AnyPath]:
-    """Leave out names that were given before, as GNU ``cp`` does.
+    """Remove repeated sources, as GNU ``cp`` does.
 
     Two names are the same if they are the same entry of the same directory.
     """

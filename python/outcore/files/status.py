@@ -1,4 +1,4 @@
-"""What a name in a file system or a pool is."""
+"""Status of a file or directory, in a file system or a pool."""
 
 import os
 import stat
@@ -17,14 +17,14 @@ Kind = Literal["file", "directory", "link", "other"]
 
 @dataclass(frozen=True)
 class FileStatus:
-    """What a name in a file system or a pool is.
+    """Status of a file or directory, in a file system or a pool.
 
     Attributes
     ----------
     path
-        Where it is.
+        Its path.
     kind
-        ``"file"``, ``"directory"``, ``"link"`` for one that was not followed, or ``"other"``.
+        ``"file"``, ``"directory"``, ``"link"`` for one that is not followed, or ``"other"``.
     nbytes
         Length of a file in bytes; else 0.
     mode, owner, group
@@ -32,17 +32,17 @@ class FileStatus:
     modified_ns, changed_ns
         Nanoseconds since 1970 of the last change of content, and of the attributes.
     disk_bytes
-        Bytes that a plain file takes on its disk; `None` in a pool.
+        Bytes that a plain file occupies on its disk; `None` in a pool.
     number
-        Number of a plain file in its file system; 0 in a pool.
+        Inode number of a plain file; 0 in a pool.
     stripe_unit_bytes, servers
-        How a file in a pool is cut, and the numbers of the servers that its units go round.
+        Stripe unit of a file in a pool, and the numbers of the servers that hold its units in turn.
     round_units
-        How many units go round; what follows them lies on the last server. `None`: all do.
+        Number of units that go round the servers; the last server holds the rest. `None`: all do.
     leads_to
-        Of a link that was followed, where that is, of which the rest is told; else `None`.
+        Target of a followed link, which the other fields describe; else `None`.
     unknown
-        Why `nbytes` of a file in a pool is not known, if who asked goes without; else `None`.
+        Reason why `nbytes` of a file in a pool is unknown, if the caller accepts that; else `None`.
     """
 
     path: AnyPath
@@ -63,29 +63,29 @@ class FileStatus:
 
     @property
     def real_path(self) -> AnyPath:
-        """Where it is, a link followed."""
+        """The path after links are followed."""
         return self.path if self.leads_to is None else self.leads_to
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is one."""
+        """Whether it is a directory."""
         return self.kind == "directory"
 
     @property
     def content(self) -> list[int]:
-        """What changes when the content does, as far as anybody can tell without reading it."""
+        """Values that change with the content, as far as this is visible without reading it."""
         return [self.nbytes, self.modified_ns, self.changed_ns, self.number]
 
 
 def status_of(path: AnyPath, *, follow: bool = False, silent: Silent | None = None) -> FileStatus:
-    """Tell what a name is; links are followed if asked.
+    """Return the status of a path; follow links with `follow`.
 
-    With `silent`, the length of a file in a pool need not be known; see `PoolPath.stat`.
+    With `silent`, the length of a file in a pool may be unknown; see `PoolPath.stat`.
 
     Raises
     ------
     NotFoundError
-        If there is nothing of this name.
+        If nothing has this name.
     """
     if isinstance(path, PoolPath):
         return _of_pool(path, path.stat(silent=silent))
@@ -96,10 +96,10 @@ def status_of(path: AnyPath, *, follow: bool = False, silent: Silent | None = No
 
 
 def children_of(path: AnyPath, *, silent: Silent | None = None) -> Iterator[FileStatus]:
-    """Tell what is in a directory, sorted by name. Links are not followed.
+    """Yield the status of each entry of a directory, sorted by name. Links are not followed.
 
-    In a pool it is asked for a thousand names at a time. With `silent`, the lengths of its files
-    need not be known.
+    The manager of a pool returns a thousand names per request. With `silent`, the lengths of files
+    in a pool may be unknown.
     """
     if isinstance(path, PoolPath):
         for child, found in path.scandir(silent=silent):
@@ -113,15 +113,15 @@ def children_of(path: AnyPath, *, silent: Silent | None = None) -> Iterator[File
         try:
             yield _of_plain(path / name, os.lstat(path / name))
         except FileNotFoundError:
-            continue  # gone meanwhile
+            continue  # removed meanwhile
         except OSError as error:
             raise cannot(f"look at {path / name}", error) from None
 
 
 def names_in(directory: AnyPath) -> list[tuple[AnyPath, bool]]:
-    """List what is in a directory, sorted by name, and whether each is one itself.
+    """List the entries of a directory, sorted by name, and whether each is a directory.
 
-    In a pool this asks the manager only; links are no directories.
+    In a pool this needs the manager only; links do not count as directories.
     """
     if isinstance(directory, PoolPath):
         found = directory.root.core.names(directory.inside)
@@ -135,14 +135,14 @@ def names_in(directory: AnyPath) -> list[tuple[AnyPath, bool]]:
 
 
 def walk(top: FileStatus, *, follow: bool = False) -> Iterator[FileStatus]:
-    """Tell what is below a directory, each directory before what is in it.
+    """Yield the status of everything below a directory, each directory before its content.
 
     Raises
     ------
     NotFoundError
-        If links are followed, and one leads nowhere.
+        If links are followed, and one is broken.
     InvalidError
-        If one leads to a directory that it is in.
+        If a link leads to a directory that contains it.
     """
     pending = [children_of(top.path)]
     above = [_real(top.path)] if follow else []
@@ -173,7 +173,7 @@ def _real(path: AnyPath) -> AnyPath:
 
 
 def cannot(what: str, error: OSError) -> OutcoreError:
-    """Say in outcore's terms what the system refused."""
+    """Return outcore's error for an error of the operating system."""
     if isinstance(error, OutcoreError):
         return error
     text = f"cannot {what}: {error.strerror or error}"

@@ -1,1 +1,1 @@
-"""Reports as pages: what `outcore report` draws."""
+"""Reports as HTML pages, as drawn by `outcore report`."""

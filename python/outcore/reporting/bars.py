@@ -1,4 +1,4 @@
-"""Bytes moved, beside the plan and the lower bound, as bars."""
+"""Bar charts of the bytes moved, beside the plan and the lower bound."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _BAR, _GAP, _BETWEEN = 18, 4, 14
 
 
 def draw_bars(report: Report) -> str:
-    """Draw what was read, written, and moved in all, each beside what it should be."""
+    """Draw bytes read, written, and moved in all, each beside its planned value."""
     planned = (report.planned_bytes_read, report.planned_bytes_written)
     bound = report.words_lower_bound
     groups: list[tuple[str, list[tuple[str, float | None]]]] = [

@@ -12,7 +12,7 @@ _MOST_DOTS = 60
 
 
 def draw_history(history: list[float]) -> str:
-    """Draw residuals over steps, on a logarithmic axis; what cannot be on one is left out."""
+    """Draw residuals over steps, on a logarithmic axis; leave out values that have no logarithm."""
     values = np.array(history, float)
     drawable = np.isfinite(values) & (values > 0)
     logs = np.log10(values, where=drawable, out=np.full(len(values), np.nan))

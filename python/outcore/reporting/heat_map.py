@@ -1,4 +1,4 @@
-"""Heat maps: which bytes of each array were read and written when."""
+"""Heat maps: the bytes of each array that were read and written, over time."""
 
 import base64
 import struct
@@ -22,15 +22,15 @@ from outcore.sizes import format_bytes, format_seconds
 
 _HEIGHT, _TOP = 200, 24
 SHAPE = (100, 350)
-"""Cells of a map: places in the file, and times."""
+"""Cells of a map: offsets in the file, and times."""
 
 _LEVELS = 32
 _FAINTEST = 0.15
-"""Share of the colour that the least transfer gets: what was touched is to be seen."""
+"""Share of the colour for the smallest transfer, so that every transfer is visible."""
 
 
 def draw_heat_map(spans: Spans, array: int, name: str) -> str:
-    """Draw when which bytes of an array were read and written, in one map of two colours."""
+    """Draw the reads and writes of an array's bytes over time, in one map of two colours."""
     axis = TimeAxis(spans.seconds)
     kinds = {kind: spans.chosen(kind, array) for kind in ("read", "write")}
     reach = max(float((mine.offset + mine.bytes).max(initial=1)) for mine in kinds.values())
@@ -93,7 +93,7 @@ def draw_heat_map(spans: Spans, array: int, name: str) -> str:
 
 
 def _image(cells: npt.NDArray[np.float64], colour: str) -> str:
-    """Draw cells in one colour, more of it the more bytes: by the square root."""
+    """Draw cells in one colour, whose opacity grows with the square root of the bytes."""
     share = np.sqrt(cells / max(cells.max(), 1e-300))
     alpha = np.where(cells > 0, _FAINTEST + (1 - _FAINTEST) * share, 0)
     levels = np.round(alpha * (_LEVELS - 1)).astype(np.uint8)
@@ -105,13 +105,13 @@ def _image(cells: npt.NDArray[np.float64], colour: str) -> str:
 
 
 def png(levels: npt.NDArray[np.uint8], colour: str) -> bytes:
-    """Make a PNG of one colour whose opacity has levels from 0 to 31 (PNG, 3rd edition, W3C)."""
+    """Return a PNG of one colour with opacity levels from 0 to 31 (PNG, 3rd edition, W3C)."""
     height, width = levels.shape
     rgb = bytes.fromhex(colour.removeprefix("#"))
     opacity = bytes(round(255 * level / (_LEVELS - 1)) for level in range(_LEVELS))
     rows = np.column_stack(
         [np.zeros(height, np.uint8), levels]
-    )  # each begins with its filter: none
+    )  # each row begins with its filter type: none
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     parts = [
         (b"IHDR", header),

@@ -1,4 +1,4 @@
-"""The timeline: when there was arithmetic, when the call waited, and when the disk worked."""
+"""The timeline: periods of arithmetic, of waiting, and of disk transfers."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ _LANE, _GAP, _TOP = 30, 12, 8
 _RATE = 90
 
 FINE_BINS = 16_384
-"""Bins of time that a page holds, to be looked into."""
+"""Bins of time in the page's data, for zooming in."""
 
 BINS = 700
 """Bins of time that are drawn at once: one for each unit of width."""
@@ -77,10 +77,10 @@ def draw_lanes(spans: Spans) -> str:
 
 
 def zoom_data(spans: Spans) -> str:
-    """Write the lanes in fine bins, for the page's script.
+    """Return the lanes in fine bins, for the page's script.
 
-    JSON: the seconds in all; for each lane its bins as bytes in base64; for the rates likewise, and
-    the bytes a second for which 255 stands.
+    The JSON contains the total seconds; for each lane its bins as bytes in base64; the rates in the
+    same form, and the bytes per second that 255 represents.
     """
     axis = TimeAxis(spans.seconds)
     bins = int(min(FINE_BINS, max(BINS, axis.seconds * 1e6)))

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, no other file."""
+"""A report as one self-contained HTML page, without network access or other files."""
 
 from importlib.resources import files
 
@@ -13,7 +13,7 @@ from outcore.reporting.svg import element, escaped
 from outcore.volumes import PathLike
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""A browser that keeps to this fetches nothing, whatever is in the page."""
+"""With this policy a browser fetches nothing, whatever the page contains."""
 
 _MOST_MAPS = 6
 _JOINED_FROM = 1 << 16
@@ -21,15 +21,15 @@ _JOINED_FROM = 1 << 16
 
 
 def write_page(report: Report, path: PathLike) -> None:
-    """Write the page of a report, in place of what is at `path`."""
+    """Write the page of a report to `path`, and replace an existing file."""
     report_file.replace(path, html_page(report).encode())
 
 
 def html_page(report: Report) -> str:
-    """Make the page of a report.
+    """Return the page of a report as HTML.
 
-    It has the figures of the printed report, the timeline, a map for each array of what was read
-    and written when, bytes beside plan and lower bound, and the residuals of an iterative method.
+    It shows the figures of the printed report, the timeline, a map of reads and writes over time
+    for each array, bytes beside plan and lower bound, and the residuals of an iterative method.
     """
     here = files("outcore.reporting")
     sections = [_figures(report)]

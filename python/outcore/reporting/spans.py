@@ -1,4 +1,4 @@
-"""The spans of a trace, summed over bins of time and of place in a file, to be drawn."""
+"""The spans of a trace, summed over bins of time and of file offset, for drawings."""
 
 from dataclasses import dataclass
 
@@ -16,23 +16,23 @@ LANES = {
     "write": ("disk: writes", "#e69f00"),
     "sync": ("disk: sync", "#cc79a7"),
 }
-"""What each kind of span is called, and its colour, after Okabe & Ito: told apart by all eyes."""
+"""Label and colour of each kind of span, after Okabe & Ito: distinct with any colour vision."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of a call, in seconds from the first one's start.
+    """Spans of a call, in seconds from the start of the first one.
 
     Attributes
     ----------
     kind
         (k,) index into `Trace.kinds()`.
     array
-        (k,) number of the array that was read or written.
+        (k,) number of the array of a read or write.
     times
         (k, 2) start and end in seconds.
     offset, bytes
-        (k,) first byte in its file, and how many.
+        (k,) first byte in its file, and number of bytes.
     """
 
     kind: npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ class Spans:
 
     @classmethod
     def of(cls, rows: npt.NDArray[np.uint64]) -> "Spans":
-        """Make them of the rows of a report."""
+        """Build the spans from the rows of a report."""
         origin = rows[:, 2].min() if len(rows) else np.uint64(0)
         start = rows[:, 2] - origin
         end = np.maximum(rows[:, 3], rows[:, 2]) - origin
@@ -64,7 +64,7 @@ class Spans:
         return float(self.times[:, 1].max(initial=1e-9))
 
     def chosen(self, kind: str, array: int | None = None) -> "Spans":
-        """Choose those of a kind, and of an array if one is given."""
+        """Return the spans of one kind, and of one array if it is given."""
         mine = self.kind == Trace.kinds().index(kind)
         if array is not None:
             mine &= self.array == array
@@ -74,43 +74,44 @@ class Spans:
         )  # fmt: skip
 
     def arrays(self) -> list[int]:
-        """List the arrays that were read or written."""
+        """List the arrays with reads or writes."""
         moved = np.isin(self.kind, [Trace.kinds().index(kind) for kind in ("read", "write")])
         return [int(number) for number in np.unique(self.array[moved])]
 
     def busy_seconds(self) -> float:
-        """Time in which there was at least one of them."""
+        """Time with at least one span, in seconds."""
         bars = merged(self.times)
         return float((bars[:, 1] - bars[:, 0]).sum())
 
     def busy(self, edges: Floats) -> Floats:
-        """Share of each bin of time in which there was at least one of them."""
+        """Share of each bin of time with at least one span."""
         bars = merged(self.times)
         return spread(bars, np.ones(len(bars)), edges)
 
     def rate(self, edges: Floats) -> Floats:
-        """Bytes a second in each bin of time."""
+        """Bytes per second in each bin of time."""
         seconds = np.maximum(self.times[:, 1] - self.times[:, 0], 1e-9)
         return spread(self.times, self.bytes / seconds, edges)
 
     def heat(self, shape: tuple[int, int], seconds: float, nbytes: float) -> Floats:
-        """Bytes moved in each cell of a grid of places in the file by times.
+        """Bytes moved in each cell of a grid of file offsets by times.
 
         Parameters
         ----------
         shape
-            Rows, from the first byte on, and columns, from the first second on.
+            Rows, which start at the first byte, and columns, which start at the first second.
         seconds, nbytes
-            What the columns and the rows reach to.
+            Extent of the columns, and of the rows.
         """
         rows = np.column_stack([self.offset, self.offset + self.bytes]) * (shape[0] / nbytes)
         columns = self.times * (shape[1] / seconds)
         for intervals, bins in ((rows, shape[0]), (columns, shape[1])):
-            # No picture shows less, and differences of what is nearly equal would be noise.
+            # Shorter intervals are invisible, and the difference of nearly equal ends would be
+            # noise.
             intervals[:, 0] = np.minimum(intervals[:, 0], bins - 1e-3)
             intervals[:, 1] = np.maximum(intervals[:, 1], intervals[:, 0] + 1e-3)
         (at_row, row_steps), (at_column, column_steps) = _steps(rows), _steps(columns)
-        # What a transfer moves in a cell is its bytes times its share of the row and of the column.
+        # In each cell a transfer moves its bytes times its share of the row and of the column.
         share = self.bytes / ((rows[:, 1] - rows[:, 0]) * (columns[:, 1] - columns[:, 0]))
         steps = share[:, None, None] * row_steps[:, :, None] * column_steps[:, None, :]
         width = shape[1] + 2
@@ -119,16 +120,16 @@ class Spans:
         flat = np.bincount(at.ravel(), steps.ravel(), minlength=(shape[0] + 2) * width)
         cells = flat.reshape(shape[0] + 2, width).cumsum(axis=0).cumsum(axis=1)
         cells = cells[: shape[0], : shape[1]]
-        # Sums of rounding errors are not transfers.
+        # Remove sums of rounding errors.
         cells[cells < 1e-6 * cells.max(initial=0)] = 0
         return cells
 
 
 def _steps(intervals: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Find steps whose running sum is how much of each bin an interval covers: bins, heights.
+    """Return bins and heights of steps whose running sum is each interval's coverage of each bin.
 
-    Intervals are in units of bins. Coverage rises over one bin and the next at its start, and falls
-    likewise at its end.
+    Intervals are in units of bins. At the start of an interval, coverage rises over one bin and the
+    next; at its end it falls in the same way.
     """
     bins = np.floor(intervals)
     part = intervals - bins
@@ -138,7 +139,7 @@ def _steps(intervals: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
 
 
 def merged(intervals: Floats) -> Floats:
-    """Join intervals that touch or overlap, so that no time is counted twice."""
+    """Join intervals that touch or overlap, so that no time counts twice."""
     if not len(intervals):
         return intervals.reshape(0, 2)
     ordered = intervals[np.argsort(intervals[:, 0])]
@@ -149,7 +150,7 @@ def merged(intervals: Floats) -> Floats:
 
 
 def spread(intervals: Floats, heights: Floats, edges: Floats) -> Floats:
-    """Mean between edges of a sum of boxes, one of the given height over each interval."""
+    """Mean, between the edges, of a sum of boxes: one per interval, with the given height."""
     if not len(intervals):
         return np.zeros(len(edges) - 1)
     times = np.concatenate([intervals[:, 0], intervals[:, 1]])

@@ -1,4 +1,4 @@
-"""Elements of a page, axes and their ticks. All text and all attributes are escaped here."""
+"""Elements of a page, axes and ticks. This module escapes all text and all attributes."""
 
 import html
 import math
@@ -9,13 +9,13 @@ import numpy as np
 from outcore.reporting.spans import Floats
 
 LEFT, WIDTH, RIGHT = 150, 700, 110
-"""Of every picture: room for labels, the picture itself, and room for figures."""
+"""Widths in every picture: labels, the picture itself, and figures."""
 
 
 def element(name: str, *inside: str, **attributes: object) -> str:
-    """Make an element; what is inside it is markup already.
+    """Return an element; `inside` must be markup already.
 
-    Underscores in names of attributes stand for hyphens, and one at the end is dropped.
+    Underscores in attribute names become hyphens, except for one at the end, which is dropped.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(_written(value))}"'
@@ -30,12 +30,12 @@ def escaped(text: object) -> str:
 
 
 def text(x: float, y: float, words: str, **attributes: object) -> str:
-    """Text at a point of a picture."""
+    """Return text at a point of a picture."""
     return element("text", escaped(words), x=x, y=y, **attributes)
 
 
 def picture(name: str, title: str, description: str, height: float, *inside: str) -> str:
-    """Make a picture with a title and a description for those who do not see it."""
+    """Return a picture with a title and a description for users who cannot see it."""
     return element(
         "svg",
         element("title", escaped(title), id=f"{name}-title"),
@@ -53,7 +53,7 @@ def _written(value: object) -> str:
 
 
 def steps(values: Floats, height: float) -> str:
-    """Path of a filled staircase over the whole width, values from 0 to 1; as in `zoom.js`."""
+    """Path of a filled staircase over the whole width, for values from 0 to 1; as in `zoom.js`."""
     x = np.round(np.arange(len(values) + 1) * (WIDTH / len(values)), 1)
     y = np.round(height * (1 - values), 1)
     changes = np.flatnonzero(np.diff(y, prepend=np.nan))
@@ -63,14 +63,14 @@ def steps(values: Floats, height: float) -> str:
 
 
 def tick_step(span: float, most: int) -> float:
-    """Distance of at most `most` round ticks on a span: 1, 2 or 5 times a power of ten."""
+    """Distance of round ticks, at most `most` on a span: 1, 2 or 5 times a power of ten."""
     least = span / most
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
 
 def ticks(last: float, most: int) -> list[tuple[float, str]]:
-    """Round ticks from 0 to `last`, and their texts."""
+    """Return round ticks from 0 to `last`, and their texts."""
     if not 0 < last < math.inf:
         return [(0.0, "0")]
     step = tick_step(last, most)
@@ -87,7 +87,7 @@ class TimeAxis:
 
     @property
     def unit(self) -> tuple[str, float]:
-        """Name of the unit, and its seconds."""
+        """Name of the unit, and its length in seconds."""
         if self.seconds < 0.1:
             return "ms", 1e-3
         return ("s", 1.0) if self.seconds < 600 else ("min", 60.0) if self.seconds < 7200 else (
@@ -116,6 +116,6 @@ BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def byte_unit(nbytes: float) -> tuple[str, float]:
-    """Binary unit in which a number of bytes is short."""
+    """Return the binary unit in which a number of bytes is short, and its size."""
     power = min(max(int(math.log(max(nbytes, 1), 1024) + 0.05), 0), len(BYTE_UNITS) - 1)
     return BYTE_UNITS[power], 1024.0**power
