@@ -1,4 +1,4 @@
-//! The real disk: direct and buffered transfers see each other, and misuse is said.
+//! The real disk: direct and buffered transfers see each other's bytes, and misuse is an error.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 31 + i / 251 + seed) as u8).collect()
 }
 
-/// Aligned memory that holds `bytes`, from byte `lead` of its block on.
+/// Aligned memory that contains `bytes`, beginning at byte `lead` of its block.
 fn region(bytes: &[u8], lead: usize) -> Region {
     let block = Arc::new(Arena::new(usize::MAX).allocate(bytes.len() + lead).unwrap());
     let mut region = Region::new(block, vec![Segment { offset: lead, bytes: bytes.len() }]).unwrap();
@@ -65,7 +65,7 @@ fn direct_and_buffered_transfers_see_each_other() {
     let (_root, disk) = disk();
     let file = create(&disk, 4 * MIB);
     let mut model = vec![0; 4 * MIB];
-    // Offset, length, and where in memory: aligned goes direct, the rest through the page cache.
+    // Offset, length, and place in memory: aligned transfers are direct, the rest use the page cache.
     let transfers = [
         (0, MIB, 0),
         (MIB, 2 * MIB, 0),
@@ -98,7 +98,7 @@ fn many_runs_of_memory_are_one_request() {
         let source = pattern(run_bytes * runs, runs);
         buffer.copy_in(0, &source);
         let moved = write(&disk, file, offset, buffer).unwrap();
-        // The system takes so many runs at once; the caller goes on with the rest.
+        // The system takes this many runs at once; the caller transfers the rest.
         assert_eq!(moved, run_bytes * runs.min(1024));
         assert_eq!(read(&disk, file, offset, moved, 0).unwrap(), source[..moved]);
     }
@@ -182,7 +182,7 @@ fn a_file_larger_than_the_disk_is_refused_and_leaves_nothing() {
     let (root, disk) = disk();
     let length = disk.free_bytes().unwrap() + (1 << 40);
     let refused = disk.open("big", OpenMode::Create { length, reserve: true }).unwrap_err();
-    // Some file systems have no file this large, full or not.
+    // Some file systems do not support files of this size at all.
     assert!(matches!(refused.kind, ErrorKind::DiskFull | ErrorKind::Io), "{refused}");
     assert!(!root.path().join("big").exists());
 }
@@ -232,7 +232,7 @@ fn many_short_reads_at_once_get_what_is_there() {
     let (sender, receiver) = mpsc::channel();
     let count = 2000;
     for number in 0..count {
-        // Whole pages; some in two runs of memory, some that are not aligned, and some beyond the end.
+        // Whole pages: some in two runs of memory, some unaligned, some beyond the end.
         let (page, lead) = (number * 7919 % (pages + 50), usize::from(number % 5 == 4));
         let block = Arc::new(Arena::new(usize::MAX).allocate(3 * 4096).unwrap());
         let runs = if number % 3 == 0 { vec![(8192, 4096), (0, 4096)] } else { vec![(lead, 4096)] };
@@ -265,7 +265,7 @@ fn times_before_1970_differ_too() {
     assert_eq!(seen.len(), 4);
 }
 
-/// Descriptors of this process for files below `root` that have no name any more.
+/// Number of this process's descriptors of files below `root` that have no name left.
 fn nameless(root: &std::path::Path) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
         let target = std::fs::read_link(entry.ok()?.path()).ok()?.into_os_string().into_string().ok()?;
@@ -318,7 +318,7 @@ fn who_reads_a_large_file_in_a_directory_that_is_removed_can_go_on() {
     names.wait_for_room();
     assert_eq!(read(&disk, file, offset, MIB, 0).unwrap(), pattern(MIB, 1));
     disk.close(file);
-    // The thread that read may have it a moment longer.
+    // The reading thread may have it open for a moment longer.
     let began = Instant::now();
     while nameless(root.path()) > 0 {
         assert!(began.elapsed() < PATIENCE, "it stays open");
@@ -352,7 +352,7 @@ fn a_private_directory_keeps_other_users_out_of_all_that_is_made_and_was_there()
     for directory in ["old", "old/below", "new", "new/below"] {
         assert_eq!(mode(&root.path().join(directory)), 0o700, "{directory}");
     }
-    // Names that were not given, and targets of links, keep their modes.
+    // Other names, and targets of links, keep their modes.
     assert_eq!(mode(&root.path().join("other")), 0o755);
     assert_eq!(mode(&root.path().join("other/file")), 0o644);
 }

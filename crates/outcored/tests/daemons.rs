@@ -97,7 +97,7 @@ fn files_survive_their_daemons() {
     transfer(&volume, file, Operation::Write, 0, &data).unwrap();
     transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
 
-    // One of the servers is started again, at the same place; what is under way meanwhile is done after that.
+    // One of the servers restarts at the same address. Requests made meanwhile succeed afterwards.
     let stopped = servers.remove(1);
     let listen = stopped.addresses().to_vec();
     stopped.stop();
@@ -110,7 +110,7 @@ fn files_survive_their_daemons() {
     assert_eq!(reading.unwrap(), data);
     assert_eq!(servers[1].server(), ServerId(1), "as its directory says");
 
-    // And a directory has one server at a time.
+    // A directory has at most one server at a time.
     let error = serve_io(&IoSettings { listen: tcp(), ..again }).err().unwrap();
     assert_eq!(error.kind, ErrorKind::Busy);
     let settings = manager_settings(root.path().join("0"), &key);
@@ -197,7 +197,7 @@ fn what_a_user_may_do_is_what_the_key_says() {
     assert_eq!(denied.kind, ErrorKind::Denied, "{denied}");
     eve.open("mine", OpenMode::Read).unwrap();
 
-    // Nor does a user add servers.
+    // An ordinary user cannot add servers.
     let link = NetLink::connect(pool.manager.addresses(), Options::new(of(&user("eve", 4242)))).unwrap();
     let server = outcore_core::ServerAddress { id: ServerId(0), addresses: vec!["tcp:evil:1".into()] };
     let reply = outcore_core::Link::manager(
@@ -257,7 +257,7 @@ fn settings_are_read_strictly() {
     assert!(manager(&format!("{common}manager = \"tcp:m:1\"")).is_err());
 }
 
-/// A daemon as a process, and the line that it printed.
+/// A daemon as a process, and its output line.
 #[test]
 fn the_binary_says_where_it_listens_and_stops_when_told() {
     let root = tempfile::tempdir().unwrap();
@@ -291,7 +291,7 @@ fn the_binary_says_where_it_listens_and_stops_when_told() {
     transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
     drop(volume);
 
-    // Killed, and started again: what was synced is there.
+    // The server is killed and restarted: synced data are there.
     end(server, 9);
     let (server, _) = spawn("io", &io, root.path());
     let volume = connect();
@@ -321,7 +321,7 @@ fn a_client_is_told_when_a_server_was_killed_before_a_sync() {
     let credentials = Credentials::Pool { key, user: User::own() };
     let link = NetLink::connect(manager.addresses(), Options::new(credentials)).unwrap();
     let volume = PoolVolume::new(Arc::new(link), wall_clock()).unwrap();
-    // Of 20 MB, so that some of a write goes in several messages.
+    // 20 MB, so that each server gets parts of the write in several messages.
     let data = pattern(20_000_000);
     let file = volume.open("f", OpenMode::Create { length: data.len() as u64, reserve: false }).unwrap();
     transfer(&volume, file, Operation::Write, 0, &data).unwrap();
@@ -332,7 +332,7 @@ fn a_client_is_told_when_a_server_was_killed_before_a_sync() {
     assert!(error.message.contains("I/O server 0 was started again since f was written to"), "{error}");
     transfer(&volume, file, Operation::Write, 0, &data).unwrap();
     transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
-    // What was synced needs nothing of the sort.
+    // Synced data need no repetition.
     end(server, 9);
     let (server, _) = spawn("io", &text, root.path());
     transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
@@ -357,7 +357,8 @@ fn names_are_made_once_however_often_the_manager_is_killed() {
     let connect = || NetLink::connect(&[place.parse().unwrap()], Options::new(credentials())).unwrap();
     let links: Vec<NetLink> = (0..4).map(|_| connect()).collect();
     let is_over = AtomicBool::new(false);
-    // Directories are made and named anew, and every second one is removed: what is done twice is an error.
+    // Directories are created and renamed, and every second one is removed. Executing a request twice would be an
+    // error.
     let work = &|worker: usize, link: &NetLink| {
         let mut made = 0;
         while !is_over.load(Ordering::SeqCst) {
@@ -394,7 +395,7 @@ fn names_are_made_once_however_often_the_manager_is_killed() {
         (running, made)
     });
     let names = PoolVolume::new(Arc::new(connect()), wall_clock()).and_then(|volume| volume.names(""));
-    // Before anything fails: no daemon is left over.
+    // Stop the daemon before any assertion fails.
     assert!(end(manager, 15).success());
     let made = made.unwrap();
     let mut found: Vec<String> = names.unwrap().into_iter().map(|named| named.name).collect();

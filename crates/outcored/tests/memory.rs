@@ -1,4 +1,4 @@
-//! The memory of an I/O server that has much to do, as the operating system counts it.
+//! The memory of a busy I/O server, as the operating system counts it.
 
 #![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
 
@@ -17,7 +17,7 @@ use outcore_memory::{Arena, Region};
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
 use outcored::{ManagerDaemon, ManagerSettings, serve_manager};
 
-/// A manager in this process, and an I/O server that is a process of its own.
+/// A manager in this process, and an I/O server in a separate process.
 struct Pool {
     _root: tempfile::TempDir,
     key: Key,
@@ -51,7 +51,7 @@ impl Pool {
         PoolVolume::new(Arc::new(link), wall_clock()).unwrap()
     }
 
-    /// Writes and reads, as others than processes of collectives do.
+    /// Writes and reads outside of collectives.
     fn be_busy(&self, name: &str, data: &[u8]) {
         let volume = self.connect();
         let create = OpenMode::Create { length: data.len() as u64, reserve: false };
@@ -63,7 +63,7 @@ impl Pool {
         }
     }
 
-    /// The most that the server ever had in memory.
+    /// Stops the server. Returns its peak memory in KiB.
     fn end(self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -94,7 +94,7 @@ const ROWS: u64 = 8192;
 const COLUMNS: u64 = 1024;
 const ITEM_BYTES: u64 = 8;
 
-/// An array of 64 MiB, of which each process has some columns: a share of each piece.
+/// An array of 64 MiB. Each process owns some columns, and so a share of each piece.
 fn spec(id: u128, write: bool) -> CollectiveSpec {
     let grid = GridSpec {
         shape: vec![ROWS, COLUMNS],
@@ -127,7 +127,7 @@ fn content(id: u128, rank: u64) -> Vec<u8> {
     (0..bytes).map(|i| (i as u64 * (2 * rank + 1) + i as u64 / 251 + id as u64) as u8).collect()
 }
 
-/// One process writes its columns, and reads them again.
+/// Writes the columns of one process, and reads them back.
 fn take_part(volume: &PoolVolume<NetLink>, id: u128, rank: u64) {
     let file = volume.open(&format!("u{id}"), OpenMode::ReadWrite).unwrap();
     let columns = COLUMNS / RANKS;

@@ -1,4 +1,4 @@
-//! An I/O server that is stopped while collectives wait for processes that do not come.
+//! Stopping an I/O server while collectives wait for missing processes.
 
 #![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
 
@@ -16,7 +16,7 @@ use outcore_memory::Region;
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
 use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, serve_io, serve_manager};
 
-/// Far beyond what the server may take to stop.
+/// Far more seconds than the server may take to stop.
 const PATIENCE_S: u64 = 1_000_000;
 
 struct Pool {
@@ -54,7 +54,7 @@ impl Pool {
         Self { _root: root, key, manager, server }
     }
 
-    /// A client over one connection, so that the server takes what it asks in this order.
+    /// A client with a single connection, so that the server receives its requests in order.
     fn link(&self) -> NetLink {
         let credentials = Credentials::Pool { key: self.key.clone(), user: User::own() };
         let options = Options {
@@ -124,7 +124,7 @@ fn processes_in_a_collective_are_told_that_the_server_stops_and_those_that_died_
             joined
         })
         .collect();
-    // The first one lives, the second dies, and the third never comes.
+    // The first process lives, the second dies, and the third never joins.
     let [lives, dies] = links;
     drop(dies);
     pool.server.stop();

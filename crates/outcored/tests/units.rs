@@ -1,5 +1,5 @@
-//! The unit files for systemd: it understands all of them, their commands are the binary's, and it is told when a daemon
-//! listens.
+//! The unit files for systemd: systemd accepts all of them, the binary accepts their commands, and a daemon
+//! notifies systemd when it listens.
 
 #![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
 
@@ -24,7 +24,7 @@ fn values<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
 }
 
-/// Settings of a manager and of an I/O server, in files.
+/// Settings files of a manager and of an I/O server.
 fn settings(root: &Path) -> [PathBuf; 2] {
     let key_file = root.join("key");
     Key::random().unwrap().save(&key_file).unwrap();
@@ -79,7 +79,7 @@ fn the_units_are_what_services_should_be() {
     }
 }
 
-/// Where there is a systemd, it reads them without a complaint.
+/// If systemd is installed, it accepts the units without a warning.
 #[test]
 fn systemd_understands_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -88,7 +88,7 @@ fn systemd_understands_the_units() {
     let root = tempfile::tempdir().unwrap();
     for (name, unit) in units() {
         let file = root.path().join(&name);
-        // It looks whether the command is there.
+        // systemd checks that the command exists.
         std::fs::write(&file, unit.replace("/usr/local/bin/outcored", BINARY)).unwrap();
         let out = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&file).output().unwrap();
         let said = String::from_utf8_lossy(&out.stderr);

@@ -1,6 +1,6 @@
-//! The metadata store in SQLite, whose processes are killed at any moment: what was acknowledged is there, and no commit
-//! is there in part. (A killed process loses nothing that it gave to the system; what a loss of power would lose
-//! is synced, see `store/write_ahead.rs`.)
+//! The metadata store in SQLite, with processes killed at arbitrary moments: every acknowledged commit is there,
+//! and no commit is there in part. (A kill loses nothing that the process has passed to the system. Syncs protect
+//! against power loss, see `store/write_ahead.rs`.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ fn key(writer: u8, part: u8) -> Vec<u8> {
     vec![b'k', writer, part]
 }
 
-/// The number that all parts of a writer have, which is that of its last commit.
+/// The common number of all parts of a writer, which is that of its last commit.
 fn last_of(store: &SqliteStore, writer: u8) -> u64 {
     let found = store.range(&[b'k', writer], &[b'k', writer + 1], 100).unwrap();
     let numbers: Vec<u64> =
@@ -33,7 +33,7 @@ fn last_of(store: &SqliteStore, writer: u8) -> u64 {
     first
 }
 
-/// Run by the test below in a process of its own: commits for ever, and says so after each.
+/// Runs in a separate process, for the test below: commits endlessly, and reports each commit.
 #[test]
 #[ignore = "a part of the test below"]
 fn writer() {
@@ -53,7 +53,7 @@ fn writer() {
         value.resize(2000, 7);
         let writes: Vec<Write> =
             (0..PARTS).map(|part| Write { key: key(writer, part), value: Some(value.clone()) }).collect();
-        // Every third commit is one of a group, whose end it is that counts.
+        // Every third commit is in a group, which counts once the group has ended.
         let is_group = number.is_multiple_of(3);
         if is_group {
             store.begin_group().unwrap();
@@ -89,7 +89,7 @@ fn what_was_acknowledged_survives_killed_processes() {
             .map(|child| {
                 let lines = BufReader::new(child.stdout.take().unwrap()).lines();
                 thread::spawn(move || {
-                    // The last line may be torn: then it was not acknowledged.
+                    // The last line may be torn; its commit was not acknowledged.
                     let done = lines.map_while(Result::ok);
                     done.filter_map(|line| line.strip_prefix("done ")?.parse::<u64>().ok()).last()
                 })

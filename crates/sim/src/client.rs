@@ -86,7 +86,7 @@ pub struct Call {
     pub request: IoRequest,
     /// The payload of a write; for a read, as many zeros as bytes to read.
     pub payload: Vec<u8>,
-    /// What the client records about the request's durability when it is answered.
+    /// The sent request, to be returned to [`Unsynced::answered`] with the answer.
     pub sent: Sent,
     /// Number of times that its grant was refused.
     pub refusals: u32,

@@ -1,10 +1,10 @@
 //! The permitted contents of a file: a naive model of the promises in `docs/semantics.md`.
 //!
-//! Each write has a number, and every byte remembers which writes it may show. An answered write replaces what was
-//! there before; an unanswered one may or may not have happened. A sync makes the writes answered before it safe.
-//! A crash of a byte's server may undo any unsafe write. After an answered sync, all writes that the same client
-//! saw answered earlier are there, even if the server crashed in between, unless the client was told that they may
-//! be lost.
+//! Each write has a number, and every byte remembers which writes it may show. An answered write replaces the
+//! earlier contents; an unanswered one may or may not have happened. A sync makes the writes answered before it
+//! safe. A crash of a byte's server may undo any unsafe write. After a successful sync, all writes that the same
+//! client saw answered earlier are there, even if the server crashed in between. Otherwise the sync fails with a
+//! warning of lost writes.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ struct Written {
     client: usize,
     /// Time of the answer; `None` if there was none, or if a crash made the write uncertain again.
     answered: Option<u64>,
-    /// Time when its client received the answer, regardless of later crashes; `None` if it did not, or was told
-    /// that the write may be lost.
+    /// Time when its client received the answer, regardless of later crashes; `None` if it did not, or if a failed
+    /// sync warned the client.
     told: Option<u64>,
 }
 
@@ -113,7 +113,7 @@ impl FileModel {
         });
     }
 
-    /// Records that a client was told that its writes to `start..end` may be lost.
+    /// Records that a failed sync warned a client of lost writes to `start..end`.
     pub fn refused(&mut self, client: usize, start: u64, end: u64) {
         self.each(start, end, |history| {
             for written in history.iter_mut().filter(|w| w.client == client) {

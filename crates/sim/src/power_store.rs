@@ -51,7 +51,7 @@ impl PowerStore {
         state.durable = state.durable.max(groups);
     }
 
-    /// Cuts the power. Of the unsynced groups, a random number survives, in order.
+    /// Cuts the power. A random number of the unsynced groups survives, in order.
     pub fn crash(&self, random: &mut Random) {
         let mut state = self.lock();
         let kept = random.between(state.durable as u64, state.groups.len() as u64) as usize;

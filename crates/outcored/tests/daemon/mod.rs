@@ -1,4 +1,4 @@
-//! Daemons as processes, and what their clients need.
+//! Daemons as processes, and tools for their clients.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]

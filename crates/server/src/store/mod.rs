@@ -97,8 +97,8 @@ impl Log for NoLog {
 
 /// An ordered key-value store with transactions.
 ///
-/// The store keeps a checksum of each record, which covers the key. A record that differs from what was written is
-/// an error of kind `corrupt` that names the key.
+/// The store keeps a checksum of each record, which covers the key. Reading a damaged record is an error of kind
+/// `corrupt` that names the key.
 pub trait Store {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Versioned>>;

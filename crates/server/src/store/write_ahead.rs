@@ -1,9 +1,9 @@
 //! Durability of SQLite's write-ahead log, which outcore syncs itself.
 //!
 //! With `synchronous=NORMAL` SQLite writes a commit into the log and does not wait for the disk. It still syncs
-//! wherever the order of writes matters: the log before its pages go into the database, the database before the
-//! log restarts, and the log's new header before what follows (sqlite.org/pragma.html#pragma_synchronous, and
-//! `walCheckpoint` and `walFrames` in its source). A commit is therefore either in the current log, or in a
+//! where the order of writes matters: the log before its pages go into the database, the database before the log
+//! restarts, and the log's new header before later pages. (See sqlite.org/pragma.html#pragma_synchronous, and
+//! `walCheckpoint` and `walFrames` in its source.) A commit is therefore either in the current log, or in a
 //! database that was synced. Syncing the log after a commit makes that commit and all earlier ones durable.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What each request does, when nothing goes wrong.
+//! Each kind of request, without faults.
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{ErrorKind, Grant, Handle, IoReply, IoRequest, Level, Nested, Regions, Stripes, Target};
@@ -63,7 +63,7 @@ fn large_requests_go_straight_to_the_disk_and_small_pieces_together() {
     let before = world.disk_requests;
     world.write(1, 0, &bytes).unwrap();
     assert_eq!(world.disk_requests - before, 1, "4 MiB that are noted already");
-    // 512 bytes of every 4096: one request for each four blocks.
+    // 512 bytes of every 4096: one disk request for four blocks.
     let regions = Regions::strided(0, 0, 512, 1024, 4096, 0).unwrap();
     let before = world.disk_requests;
     let read = world.done(read_request(1, regions), vec![0; 512 * 1024]).unwrap();
@@ -90,7 +90,7 @@ fn lengths_are_set_and_what_is_cut_off_is_gone() {
         (100, Ok(vec![0; 200])),
         "a file made by its length"
     );
-    // Far more than a page of checksums.
+    // The range exceeds one page of checksums by far.
     world.write(1, 130 << 20, &bytes).unwrap();
     world.set_length(1, 0, false).unwrap();
     world.set_length(1, 140 << 20, false).unwrap();
@@ -177,7 +177,7 @@ fn memory_is_bounded_under_many_calls() {
         assert_eq!(world.answer(call).unwrap().0, IoReply::Done);
     }
     let made = *world.scratch.lock().unwrap();
-    // Scratch, buffers for checksums, for the log, and a view of nothing.
+    // Scratch buffers, buffers for checksums and for the log, and an empty view.
     assert!(made <= small_limits().scratch_bytes + 16 * 4096 + 65536 + 4096, "{made} bytes");
 }
 
@@ -209,13 +209,13 @@ fn syncs_at_once_share_the_work() {
     for call in calls {
         assert_eq!(world.answer(call).unwrap().0, IoReply::Length(100));
     }
-    // Of data and checksums, for the first and for all others; and of the log.
+    // Syncs of data and checksums, once for the first call and once for all others; and of the log.
     assert!(world.syncs - before <= 5, "{}", world.syncs - before);
 }
 
 #[test]
 fn lengths_of_several_files_are_those_of_each_by_one_request() {
-    // More files than may be open at once.
+    // More files than the limit of open files.
     let mut world = World::new(9, small_limits());
     for handle in 1..=5 {
         world.write(handle, 0, &vec![1; 1000 * handle as usize]).unwrap();
@@ -262,7 +262,8 @@ fn of_what_is_absent_the_server_says_so() {
     assert_eq!((reply, bytes.iter().all(|byte| *byte == 7)), (IoReply::Done, true));
     assert_eq!(world.ask(length(), vec![]).0, IoReply::Length(200_000));
 
-    // Removed while it is read, in more pieces than are moved at once: nobody takes the zeros for the file's bytes.
+    // A removal during a read with more pieces than the server moves at once must not pass off zeros as the file's
+    // bytes.
     let levels = vec![Level { count: 24, step_bytes: 1 << 20 }];
     let pieces = Regions::new(vec![Nested { offset: 0, run_bytes: 1, levels }]).unwrap();
     let bytes = pieces.local_bytes(target(4).stripes, target(4).entry) as usize;
@@ -271,7 +272,7 @@ fn of_what_is_absent_the_server_says_so() {
     for turns in 0..60 {
         world.done(write_request(4, pieces.clone()), vec![7; bytes]).unwrap();
         let reading = world.call(read(pieces.clone()), vec![1; bytes]);
-        // The rest of the read is in line behind others.
+        // The rest of the read is queued behind other reads.
         for _ in 0..5 {
             world.call(read_request(5, pieces.clone()), vec![1; bytes]);
         }
@@ -280,7 +281,7 @@ fn of_what_is_absent_the_server_says_so() {
         }
         let remove = IoRequest::Remove { target: target(4), grant: removal_grant(4) };
         let removing = world.call(remove, vec![]);
-        // A server that has forgotten the removal makes it anew meanwhile.
+        // The server remembers no removals here, so this write recreates the file meanwhile.
         world.call(write_request(4, Regions::contiguous(0, 1).unwrap()), vec![7]);
         world.run();
         assert_eq!(world.answer(removing).unwrap().0, IoReply::Done);
@@ -311,7 +312,7 @@ fn a_write_that_comes_after_the_removal_makes_no_data_file() {
     world.write(1, 0, &[1; 1000]).unwrap();
     world.done(remove(), vec![]).unwrap();
     late(&mut world);
-    // One that it never had a part of is remembered too, and all of it across crashes.
+    // The server also remembers the removal of a file of which it stored nothing. All removals survive crashes.
     world.remove(2).unwrap();
     for _ in 0..3 {
         world.crash();
@@ -325,7 +326,7 @@ fn a_write_that_comes_after_the_removal_makes_no_data_file() {
 fn a_removal_is_remembered_whatever_the_clocks_say() {
     let mut world = World::new(7, small_limits());
     world.write(1, 0, &[1; 1000]).unwrap();
-    // The grant of the removal ends before that of an opening, if the manager's clock was set back in between.
+    // The removal grant expires before the grant of an opening if the manager's clock is set back in between.
     let last = key().sign_removal(Handle(1), NOW_S + 10);
     world.done(IoRequest::Remove { target: target(1), grant: last }, vec![]).unwrap();
     for manager_s in [NOW_S + 20, NOW_S + 3600 * 24 * 365, NOW_S] {
@@ -336,7 +337,7 @@ fn a_removal_is_remembered_whatever_the_clocks_say() {
             IoRequest::Write { target: target(handle), grant, regions }
         };
         world.done(write(2), vec![2]).unwrap();
-        // The log is begun anew, with what is still of interest.
+        // The log restarts with the records that are still needed.
         world.crash();
         let error = world.done(write(1), vec![2]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::NotFound, "{manager_s}");
@@ -355,7 +356,7 @@ fn grants_end_by_the_time_of_the_manager() {
         world.done(request, vec![7]).map(|_| ()).map_err(|error| error.kind)
     };
     let denied = Err(ErrorKind::Denied);
-    // The server's clock is years away, and jumps.
+    // The server's clock is years off, and jumps.
     for own_s in [NOW_S, NOW_S + 10 * YEAR_S, 0] {
         world.own_s = own_s;
         world.restart();
@@ -364,13 +365,14 @@ fn grants_end_by_the_time_of_the_manager() {
         world.own_s = u64::MAX;
         assert_eq!(write(&mut world, NOW_S + 600), Ok(()));
     }
-    // The manager's jumps: a new grant is good at once, and one from when it was ahead is none any more.
+    // After jumps of the manager's clock, a new grant is valid at once, and one from the time when the clock was
+    // ahead is invalid.
     for manager_s in [NOW_S + YEAR_S, NOW_S, 0, u64::MAX - 600, NOW_S] {
         world.set_manager(manager_s);
         assert_eq!(write(&mut world, manager_s + 600), Ok(()), "{manager_s}");
     }
     assert_eq!(write(&mut world, NOW_S + YEAR_S), denied);
-    // Time goes on without the manager; nobody else is asked, but by who starts.
+    // Time passes without the manager. The server's own clock counts only after a restart.
     world.is_manager_up = false;
     world.own_s = NOW_S - YEAR_S;
     world.tick(60);
@@ -378,7 +380,7 @@ fn grants_end_by_the_time_of_the_manager() {
     assert_eq!(write(&mut world, NOW_S + 70), Ok(()));
     world.restart();
     assert_eq!(write(&mut world, NOW_S - YEAR_S + 100), Ok(()));
-    // Who has no grant of the pool makes nobody ask.
+    // A request without a valid grant of the pool makes the server query nobody.
     world.asked = 0;
     let forged = Grant { expires_s: NOW_S, ..key().sign(Handle(1), true, NOW_S + 1) };
     let regions = Regions::contiguous(0, 1).unwrap();
@@ -408,7 +410,7 @@ fn a_small_call_is_answered_while_a_large_one_is_still_planned() {
     let mut world = World::new(8, Limits::default());
     world.write(1, (4 << 20) - 1, &[1]).unwrap();
     world.write(2, 0, &[2; 10]).unwrap();
-    // 2^20 runs, as many as a message has at most: one byte of every four.
+    // 2^20 runs, the maximum of a message: one byte of every four.
     let levels = vec![Level { count: 1 << 20, step_bytes: 4 }];
     let many = Regions::new(vec![Nested { offset: 0, run_bytes: 1, levels }]).unwrap();
     let large = world.call(read_request(1, many), vec![7; 1 << 20]);
@@ -441,7 +443,7 @@ fn removals_at_once_share_syncs_of_the_log() {
         assert_eq!(world.answer(call).unwrap().0, IoReply::Done);
     }
     assert_eq!(world.syncs - before, 1, "of the log, for all of them");
-    // Others may remove what one has left.
+    // Several clients may remove the same left-over file.
     world.done(remove(1), vec![]).unwrap();
     assert_eq!(world.syncs - before, 1, "what is noted already is not noted again");
 }

@@ -1,4 +1,4 @@
-//! Collectives: what processes write and read together, and how they end.
+//! Collectives: the bytes that processes write and read together, and the results.
 
 use outcore_core::{
     CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, GridSpec, IoRequest,
@@ -23,7 +23,7 @@ fn what_some_write_others_read_and_messages_are_as_planned() {
         assert_eq!(shares, 20, "a quarter of each piece, none of the padding");
         assert_eq!(rank.messages, 1 + 3 + 20 + 1);
     }
-    // What was answered is durable.
+    // The answered write is durable.
     world.crash();
     let cyclic = mesh(&[3], [Distribution::Cyclic(1), Distribution::Whole, Distribution::Whole]);
     let mut read = vec![0; written.len()];
@@ -89,7 +89,7 @@ fn what_others_write_meanwhile_where_nobody_has_anything_stays_too() {
         let mut world = World::new(seed, Limits::default());
         let before = image(4);
         run(&mut world, 1, &spec(1, true, 4, quarters()), &mut before.clone());
-        // Planes, columns and elements by turns: the two collectives share all pieces, and most blocks.
+        // Planes, columns and single elements alternate: the two collectives share all pieces, and most blocks.
         let area =
             |start: [u64; 3], shape: [u64; 3]| ElementBox { start: start.to_vec(), shape: shape.to_vec() };
         let boxes = |first: u64| {
@@ -188,7 +188,7 @@ fn who_does_not_come_is_named_and_who_comes_late_is_not() {
         memory: None,
     };
     assert!(world.done(late, vec![]).unwrap_err().message.contains("processes 1 and 2"), "and is told so");
-    // One after the other, each in time after the one before, is too late all the same.
+    // Processes that join in order, each within the timeout of the one before, are still too late in total.
     let good = CollectiveSpec { id: 3, ..good };
     let mut ranks = vec![Rank::join(&mut world, 1, &good, 0)];
     world.tick(20);
@@ -224,7 +224,7 @@ fn a_clock_that_is_set_makes_nobody_late_and_nobody_waited_for_without_end() {
         let good = CollectiveSpec { id: 2, ..good };
         let mut ranks = vec![Rank::join(&mut world, 1, &good, 0)];
         world.set_clock(by_s);
-        world.tick(31); // the one in which it was set back may not count
+        world.tick(31); // the tick in which it was set back may not count
         settle(&mut world, &mut ranks, &mut written);
         let error = results(&ranks)[0].clone().expect_err("three processes did not come");
         assert!(error.message.contains("nothing was heard of processes 1, 2 and 3"), "{by_s}: {error}");
@@ -263,7 +263,7 @@ fn who_dies_midway_is_named_and_who_gives_up_says_why() {
             assert_eq!(error.kind, ErrorKind::Budget);
             assert_eq!(error.message, "process 3 gave up: no memory");
         }
-        // It is faster than those who join.
+        // The abort arrives before the joins.
         let error = Error::new(ErrorKind::Budget, "no memory");
         let abandon = IoRequest::Abandon { collective: 3, rank: 3, error };
         assert!(world.done(abandon, vec![]).is_ok());
@@ -286,7 +286,7 @@ fn what_is_sent_again_changes_nothing() {
     let places: Vec<usize> = share.tiles.iter().flat_map(|tile| offsets(tile, 0)).collect();
     let bytes: Vec<u8> = places.iter().flat_map(|&at| written[at..at + ITEM as usize].to_vec()).collect();
     for _ in 0..2 {
-        // The process itself sends it once more.
+        // The process itself repeats its share.
         let give = IoRequest::Give { collective: 1, rank: 3, piece: 0, bytes: share.bytes };
         assert!(world.done(give, bytes.clone()).is_ok());
     }
@@ -308,10 +308,10 @@ fn what_is_sent_again_changes_nothing() {
     for rank in &ranks {
         assert_eq!((rank.left, &rank.result), (0, &None), "they wait for its end");
     }
-    // Its answer was lost: the piece is not in memory any more.
+    // The answer was lost, and the piece is no longer in memory.
     let again = IoRequest::Take { collective: 2, rank: 3, piece: 0, bytes: share.bytes };
     assert!(world.done(again.clone(), vec![0; share.bytes as usize]).unwrap() == bytes);
-    // Nor is the data file open any more, since others were used.
+    // The data file is no longer open either, since others were used.
     for handle in 2..6 {
         world.write(handle, 0, &[1]).unwrap();
     }
@@ -399,7 +399,8 @@ fn before_a_server_stops_only_collectives_that_need_nothing_more_go_on() {
         ranks.extend((0..count).map(|rank| Rank::join(&mut world, id, &spec, rank)));
     }
     while world.turn() {}
-    // Of the first all have asked for the end, of the second all but one, and to the third one has not come.
+    // All processes of the first collective have asked for its end; in the second, one has not; in the third, one
+    // has not joined.
     (0..7).for_each(|rank: usize| ranks[rank].await_round(&mut world, None));
     world.step(Event::EndCollectives);
     let late = spec(4, true, 4, quarters());

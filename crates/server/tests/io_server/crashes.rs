@@ -1,4 +1,4 @@
-//! Random calls, several at once, with crashes in the middle, against a model.
+//! Random concurrent calls with crashes in between, compared with a model.
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{ErrorKind, IoReply, IoRequest, Level, Nested, Regions};
@@ -10,13 +10,13 @@ use crate::world::{
 
 const HANDLES: u64 = 3;
 
-/// Bytes that a write puts in a file, byte by byte.
+/// The effect of a write on a file, byte by byte.
 #[derive(Clone)]
 struct Written {
     bytes: Vec<(u32, u8)>,
-    /// Whether its regions ascend: only then each block is written once.
+    /// Whether its regions ascend, so that it writes each block once.
     ascends: bool,
-    /// Whether the disk was full: then any of the bytes may be there.
+    /// Whether the disk was full, so that any part of the bytes may be there.
     failed: bool,
 }
 
@@ -26,13 +26,13 @@ impl Written {
     }
 }
 
-/// What is known of one file: what is durable, what was written since.
+/// The model of one file: its contents, its durable contents, and the writes since.
 #[derive(Clone)]
 struct Model {
     now: Vec<u8>,
     durable: Vec<u8>,
     since: Vec<Written>,
-    /// Set where the order of writes, or a crash, left more than one possibility.
+    /// The length. After a crash, which allows several lengths, it is the server's answer.
     length: u64,
 }
 
@@ -94,7 +94,7 @@ impl Run {
         }
     }
 
-    /// Some calls at once; whether the server was let finish them.
+    /// Makes some concurrent calls, perhaps with a crash.
     fn batch(&mut self) {
         let mut asked: Vec<(u64, Asked)> = vec![];
         let mut writes: Vec<Vec<Written>> = vec![vec![]; HANDLES as usize];
@@ -148,7 +148,7 @@ impl Run {
                     self.check(file, &found, &writes[file], "read");
                 }
                 Asked::Sync { file } if !is_full => {
-                    // All that was answered before this batch is durable.
+                    // Every write answered before this batch is durable.
                     let model = &mut self.models[file];
                     model.durable = model.now.clone();
                     model.since.clear();
@@ -163,7 +163,7 @@ impl Run {
         self.settle(crash, &writes);
     }
 
-    /// Each byte is what it was, or what a write of the batch put there.
+    /// Checks that each byte is unchanged, or comes from a write of the batch.
     fn check(&self, file: usize, found: &[(u32, u8)], writes: &[Written], what: &str) {
         let before = &self.models[file].now;
         let wrong: Vec<_> = found.iter().filter(|(at, byte)| before[*at as usize] != *byte).collect();
@@ -177,7 +177,8 @@ impl Run {
         }
     }
 
-    /// Reads everything back, after a crash or not, and compares; from then on that is what is there.
+    /// Reads everything back, perhaps after a crash, and compares it with the model. The model then adopts the
+    /// bytes read.
     fn settle(&mut self, crash: bool, writes: &[Vec<Written>]) {
         if crash {
             self.world.crash();
@@ -192,7 +193,7 @@ impl Run {
                 if crash { (&model.durable, &model.since[..]) } else { (&model.now, &writes[..]) };
             let mut is_good: Vec<bool> = found.iter().zip(base).map(|(a, b)| a == b).collect();
             if !crash {
-                // What one write alone covers must be there.
+                // Bytes that only one write covers must come from it.
                 let mut covered = vec![0_u8; MAX as usize];
                 for written in changes {
                     for (at, _) in &written.bytes {
@@ -218,7 +219,8 @@ impl Run {
         self.world.faults = faults;
     }
 
-    /// Where two writes at once cover the same bytes of a block, one of them is there, not some of each.
+    /// Checks that two concurrent writes to the same bytes of a block leave the bytes of one of them, not a
+    /// mixture.
     fn one_or_the_other(&self, found: &[u8], writes: &[Written], covered: &[u8]) {
         for (number, first) in writes.iter().enumerate() {
             let mut mine = vec![None; MAX as usize];
@@ -226,7 +228,7 @@ impl Run {
                 mine[*at as usize] = Some(*byte);
             }
             for second in writes[number + 1..].iter().filter(|second| first.is_whole() && second.is_whole()) {
-                // Of each block: whether it may be the first, and whether the second.
+                // For each block: whether the first write, and whether the second, explains the bytes found.
                 let mut blocks = std::collections::HashMap::new();
                 for (at, byte) in &second.bytes {
                     let at = *at as usize;
@@ -261,7 +263,7 @@ impl Run {
     }
 }
 
-/// Seeds to run: `SEEDS=first..last`, or so many.
+/// The seeds to run: the range in `SEEDS=first..last`, or the given number.
 fn seeds(most: u64) -> std::ops::Range<u64> {
     match std::env::var("SEEDS").ok().and_then(|text| {
         let (first, last) = text.split_once("..")?;
@@ -315,7 +317,7 @@ fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
         let mut calls = vec![];
         for round in 0..4 {
             for _ in 0..20 {
-                // What was removed stays so: others in each round.
+                // Removed files stay removed, so each round uses other files.
                 let handle = 1 + 2 * u64::from(round) + world.random.below(2);
                 let regions = regions(&mut world.random);
                 let bytes = vec![round; regions.total_bytes() as usize];
@@ -342,7 +344,7 @@ fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
         world.run();
         for call in calls {
             match world.answer(call).unwrap_or_else(|| panic!("seed {seed}: not answered")).0 {
-                // A file may be removed before those in line for it.
+                // The removal of a file may overtake queued requests.
                 IoReply::Failed(error) => {
                     assert_eq!(error.kind, ErrorKind::NotFound, "seed {seed}: {error}");
                     gone += 1;

@@ -1,4 +1,4 @@
-//! Disks that return other bytes than they were given, fail, or are full.
+//! Disks that return wrong bytes, fail, or are full.
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{Disk, Error, ErrorKind, Handle, IoReply, IoRequest, OpenMode};
@@ -70,7 +70,7 @@ fn a_hole_that_is_none_any_more_is_damage() {
     assert_eq!(world.read(1, 3 * BLOCK_BYTES + 9, 1).unwrap_err().kind, ErrorKind::Corrupt);
 }
 
-/// Makes the data file of handle 1 as long as somebody else wishes.
+/// Sets the length of the data file of handle 1, as another program might.
 fn cut(world: &mut World, length: u64) {
     world.stop();
     let cut = OpenMode::Resize { length, reserve: false };
@@ -234,7 +234,7 @@ fn a_file_that_is_left_alone_is_not_looked_at_again_after_a_crash() {
         world.tick(seconds);
         assert!(world.disk.flip(&data_path(Handle(1)), 5, 0));
         world.crash();
-        // Where it was being written, a block is what is there; elsewhere, damage.
+        // In a noted region a block's current content counts; elsewhere the change is damage.
         assert_eq!(world.read(1, 0, 10).is_ok(), is_examined, "after {seconds} s");
     }
 }

@@ -1,4 +1,4 @@
-//! Shares that a server reads from the memory of processes, of which there are doubles here.
+//! Shares that a server reads from the memory of processes. Test doubles stand for the processes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ const NONCE: u128 = 0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978;
 const NONCE_AT: u64 = 0x5000;
 const ARRAY_AT: u64 = 0x7_0000_0000;
 
-/// The memory of a process: a nonce, and an array. It ends after so many reads.
+/// The memory of a process: a nonce and an array. The process ends after `reads_left` reads.
 #[derive(Debug)]
 struct Process {
     nonce: u128,
@@ -50,17 +50,17 @@ impl PeerMemory<MemoryBuffer> for Process {
     }
 }
 
-/// How the array of a process lies in its memory, in elements, and of what shape it is.
+/// The place of a process's array in its memory: the first element and the strides, in elements.
 #[derive(Clone, Copy)]
 struct Lies {
     first: i64,
     strides: [i64; 3],
 }
 
-/// One after the other, the last dimension fastest.
+/// Contiguous, with the last dimension fastest.
 const PLAIN: Lies = Lies { first: 0, strides: [128 * 256, 256, 1] };
 
-/// A quarter of what a file holds, as process `rank` of `quarters` has it, and the offer of it.
+/// The quarter of a file that process `rank` of `quarters` owns, and the offer of its memory.
 fn quarter(image: &[u8], rank: u64, lies: Lies) -> (MemoryOffer, Process) {
     let (row, column) = (rank / 2 * 128, rank % 2 * 256);
     let mut array = vec![0xEE; 8 << 20];
@@ -112,7 +112,7 @@ fn what_lies_in_long_runs_is_read_without_messages() {
     assert_eq!(messages, [2, 2, 2, 1 + 3 + 20 + 1], "elements that lie apart are given");
     let status = world.status();
     assert_eq!((status.bytes_written, status.direct_bytes), (20 << 20, 15 << 20));
-    // What was answered is durable.
+    // The answered write is durable.
     world.crash();
     assert!(content(&world, 1) == written);
 }
@@ -155,11 +155,11 @@ fn who_cannot_be_read_or_is_another_gives_by_messages() {
     let mut world = World::new(3, Limits::default());
     run(&mut world, &|_, process| process.reads_left = AtomicU64::new(0));
     let mut world = World::new(4, Limits::default());
-    // Another process, or one whose memory was copied by a fork: it has something else there.
+    // Another process, or a forked copy of one, has another nonce at this address.
     run(&mut world, &|_, process| process.nonce += 1);
     let mut world = World::new(5, Limits::default());
     run(&mut world, &|offer, _| offer.nonce_address = 1);
-    // A server that was told not to.
+    // A server that is configured to read no memory.
     let mut world = World::without_memory(6);
     run(&mut world, &|_, _| {});
 }
@@ -176,7 +176,7 @@ fn who_ends_or_is_wrong_midway_fails_all_and_is_named() {
                 offer.arrays[0].address += 7 << 20;
             }
             if rank == 2 && !is_wrong {
-                // The nonce, and some pieces.
+                // Enough reads for the nonce and some pieces.
                 process.reads_left.store(9, Ordering::Relaxed);
             }
             Rank::join_with(&mut world, 1, &spec1, rank, Some(offer), caller(process))
@@ -188,7 +188,7 @@ fn who_ends_or_is_wrong_midway_fails_all_and_is_named() {
             let message = result.unwrap_err().message;
             assert_eq!(message, format!("the memory of process 2 cannot be read: {why}"));
         }
-        // The next one finds the buffers free.
+        // The next collective finds the buffers free.
         let spec2 = spec(2, true, 4, quarters());
         let mut ranks = join(&mut world, &spec2, &written, [PLAIN; 4]);
         settle(&mut world, &mut ranks, &mut written.clone());
@@ -212,7 +212,7 @@ fn who_gives_up_or_dies_before_the_end_fails_all() {
     for result in results(&ranks) {
         assert_eq!(result.unwrap_err().message, "process 3 gave up: Ctrl-C");
     }
-    // It was read, and then does not ask how it ends.
+    // The server has read its memory, but the process never asks for the result.
     let spec2 = spec(2, true, 4, quarters());
     let mut ranks = join(&mut world, &spec2, &written, [PLAIN; 4]);
     ranks[1].holds_end = true;
@@ -228,7 +228,7 @@ fn who_gives_up_or_dies_before_the_end_fails_all() {
 
 #[test]
 fn what_nobody_has_stays_and_what_many_have_is_put_together() {
-    // Of each row process 0 has the first half and process 1 every other eighth of the rest, which lies apart on disk.
+    // Process 0 owns whole rows. Process 1 owns the right half of some rows, which is not contiguous on disk.
     let mut world = World::new(9, Limits::default());
     let before = image(6);
     let spec1 = spec(1, true, 4, quarters());
@@ -275,7 +275,7 @@ fn an_answer_that_was_lost_is_given_again_as_it_was() {
     let spec1 = spec(1, true, 4, quarters());
     let mut ranks = join(&mut world, &spec1, &written, [PLAIN; 4]);
     world.run();
-    // Over another way, on which the server does not see who it is.
+    // The process joins again over a channel that does not identify it to the server.
     let again = IoRequest::Join {
         target: target(1),
         grant: grant(1),
@@ -302,7 +302,7 @@ fn offers_that_do_not_belong_are_refused() {
         let message = results(&rank)[0].clone().unwrap_err().message;
         assert!(message.contains("it offers memory of"), "{message}");
     }
-    // Strides that reach nowhere are places that are not there.
+    // Strides beyond the address space lead to addresses that do not exist.
     let spec2 = CollectiveSpec { schema: whole(), ranks: 1, ..spec(2, true, 1, whole()) };
     let (mut offer, process) = quarter(&written, 0, PLAIN);
     offer.arrays[0].strides = vec![i64::MAX, i64::MIN, 8];
@@ -310,7 +310,7 @@ fn offers_that_do_not_belong_are_refused() {
     settle(&mut world, &mut rank, &mut written.clone());
     let message = results(&rank)[0].clone().unwrap_err().message;
     assert!(message.contains("the memory of process 0 cannot be read"), "{message}");
-    // Of who reads the array nothing is read.
+    // The server reads no memory of processes that read the array.
     let spec3 = spec(3, false, 4, quarters());
     let mut ranks = join(&mut world, &spec3, &written, [PLAIN; 4]);
     settle(&mut world, &mut ranks, &mut vec![0; written.len()]);
@@ -328,7 +328,7 @@ fn what_is_read_late_is_in_nobodys_way() {
     let mut world = World::new(12, Limits::default());
     let spec1 = spec(1, true, 4, quarters());
     let mut ranks = join(&mut world, &spec1, &before, [PLAIN; 4]);
-    // The nonces are found, and the pieces open.
+    // The server has found the nonces, and the pieces are open.
     for _ in 0..4 {
         world.turn_of_fetch();
     }
@@ -336,7 +336,7 @@ fn what_is_read_late_is_in_nobodys_way() {
     let abandon = IoRequest::Abandon { collective: 1, rank: 3, error: Error::new(ErrorKind::Io, "Ctrl-C") };
     world.call(abandon, vec![]);
     world.run_without_fetches();
-    // Its shares are still being read while others give theirs.
+    // The server still reads shares of the aborted collective while processes of the next one give theirs.
     let spec2 = spec(2, true, 4, quarters());
     ranks.extend((0..4).map(|rank| Rank::join(&mut world, 1, &spec2, rank)));
     settle(&mut world, &mut ranks, &mut written.clone());
@@ -355,7 +355,7 @@ fn only_who_is_silent_is_named() {
         Rank::join_with(&mut world, 1, &spec1, rank, Some(offer), caller(process))
     });
     let mut ranks: Vec<Rank> = near.collect();
-    // It joins, and is never heard of again.
+    // This process joins, and never calls again.
     drop(Rank::join(&mut world, 1, &spec1, 3));
     settle(&mut world, &mut ranks, &mut written.clone());
     world.tick(30);

@@ -1,4 +1,4 @@
-//! docs/format.md against the code.
+//! Comparison of `docs/format.md` with the code.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use outcore_server::io_server::{data_path, sums_path};
 
 use crate::world::{World, small_limits};
 
-/// The block of code that follows a mark on the page.
+/// The code block that follows a mark on the page.
 fn golden(name: &str) -> String {
     let page = include_str!("../../../../docs/format.md");
     let mark = format!("<!-- golden: {name} -->\n");

@@ -1,4 +1,5 @@
-//! A disk so full that the log cannot be begun anew: the server starts, reads and removes, and writes when there is room.
+//! A disk so full that the log cannot restart. The server starts, reads and removes; it writes once there is
+//! space.
 
 use outcore_core::ErrorKind;
 use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path};
@@ -9,7 +10,7 @@ fn full() -> Faults {
     Faults { is_full: true, ..Faults::default() }
 }
 
-/// Some files, one of which was being written, on a server that starts on a full disk.
+/// A server that starts on a full disk with some files, one of which was being written.
 fn started_full(seed: u64) -> World {
     let mut world = World::new(seed, Limits { removals: 0, ..small_limits() });
     world.write(1, 0, &[1; 100_000]).unwrap();
@@ -52,7 +53,8 @@ fn what_the_log_said_before_counts_until_it_can_be_written() {
             world.restart_with_faults();
             assert_eq!(world.status().noted_files, 1, "seed {seed}");
         }
-        // As a crash in the middle of a write leaves it: noted, so what is there counts.
+        // A bit flip simulates a crash in the middle of a write. The region is noted, so the current content
+        // counts.
         world.stop();
         assert!(world.disk.flip(&data_path(outcore_core::Handle(2)), 5, 0));
         world.restart_with_faults();

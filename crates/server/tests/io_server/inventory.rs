@@ -1,4 +1,4 @@
-//! Which data files there are, and what is missing of them.
+//! The inventory of data files, and their missing parts.
 
 use outcore_core::{DataFile, Disk, ErrorKind, Handle, Inspection, IoReply, IoRequest, Names, OpenMode};
 use outcore_server::io_server::{BLOCK_BYTES, Limits, data_path, sums_path};

@@ -14,7 +14,7 @@ use crate::world::{World, grant, noise, target};
 
 pub const ITEM: u64 = 8;
 
-/// 20 MiB in 7 chunks, of which the last has padding: three rounds of pieces.
+/// 20 MiB in 7 chunks, the last of which has padding: three rounds of pieces.
 pub fn grid() -> GridSpec {
     GridSpec {
         shape: vec![20, 256, 512],
@@ -56,7 +56,7 @@ pub fn stripes() -> Stripes {
     target(1).stripes
 }
 
-/// Where each element of a tile lies in the file, in the order in which they travel. Data files are files here.
+/// The offset in the file of each element of a tile, in transfer order. Here each data file is a whole file.
 pub fn offsets(tile: &Tile, piece_offset: u64) -> Vec<usize> {
     tile.levels.iter().fold(vec![(piece_offset + tile.at) as usize], |found, level| {
         let step = level.piece_step as usize;
@@ -71,7 +71,7 @@ pub enum Doing {
     End,
 }
 
-/// A process: what it has asked, and what it will ask.
+/// A process: its pending calls, and its future ones.
 pub struct Rank {
     pub rank: u64,
     pub spec: CollectiveSpec,
@@ -80,7 +80,7 @@ pub struct Rank {
     pub left: usize,
     pub messages: u64,
     pub result: Option<Result<()>>,
-    /// It does not ask for the end by itself.
+    /// Whether the test, rather than the process, asks for the result.
     pub holds_end: bool,
     memory: Option<MemoryOffer>,
     /// Whether the server reads its memory.
@@ -92,7 +92,7 @@ impl Rank {
         Self::join_with(world, handle, spec, rank, None, None)
     }
 
-    /// The same, with an offer of memory, and whose memory the server believes to be the caller's.
+    /// Joins like `join`, with an offer of memory, and with the caller whose memory the server reads.
     pub fn join_with(
         world: &mut World,
         handle: u64,
@@ -134,7 +134,8 @@ impl Rank {
         self.ask(world, request, vec![], round.map_or(Doing::End, Doing::Round));
     }
 
-    /// Goes on with one answer that is there; `false` if there is none. `image` is what the file holds or will hold.
+    /// Handles one answer that has arrived; returns `false` if there is none. `image` is the content of the file
+    /// before a read or after a write.
     pub fn step(&mut self, world: &mut World, image: &mut [u8]) -> bool {
         for i in 0..self.asked.len() {
             if let Some((reply, payload)) = world.answer(self.asked[i].0) {
@@ -153,7 +154,7 @@ impl Rank {
         false
     }
 
-    /// Only shares in short runs are given by messages.
+    /// Removes the shares that the server reads. Only shares in short runs travel by message.
     fn leave_out_what_is_read(&mut self) {
         self.is_read = true;
         let plan = CollectivePlan::new(&self.spec, stripes()).unwrap();
@@ -220,7 +221,7 @@ impl Rank {
     }
 }
 
-/// Goes on until nothing more happens, in random order.
+/// Runs all processes in random order until nothing more happens.
 pub fn settle(world: &mut World, ranks: &mut [Rank], image: &mut [u8]) {
     loop {
         let mut moved = false;
@@ -253,7 +254,7 @@ pub fn results(ranks: &[Rank]) -> Vec<Result<()>> {
     ranks.iter().map(|rank| rank.result.clone().unwrap_or(Err(Error::invalid("waits")))).collect()
 }
 
-/// What a file of the array holds, without the padding at its end, which nobody writes.
+/// The content of a file with the array, without the padding at its end, which nobody writes.
 pub fn image(seed: u64) -> Vec<u8> {
     noise(&mut Random::new(seed), 20 << 20)
 }

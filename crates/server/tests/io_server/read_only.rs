@@ -1,4 +1,4 @@
-//! A disk that was mounted read-only: a server that starts there reads, changes nothing, and says so.
+//! A read-only disk: a server that starts on it serves reads, changes nothing, and reports that.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ pub fn read_only() -> Error {
     Error::new(ErrorKind::ReadOnly, "injected: read-only file system; mount it for writing")
 }
 
-/// Opens files of a disk to read them, and nothing else.
+/// A disk that only opens existing files for reading.
 pub struct ReadOnlyDisk(pub Arc<CrashDisk>);
 
 impl Disk for ReadOnlyDisk {
     type Buffer = MemoryBuffer;
 
     fn open(&self, path: &str, mode: OpenMode) -> Result<FileId> {
-        // As the system does: a name that is not there is not found, whatever the mode.
+        // Like the system, it reports a missing name as not found in every mode.
         let file = self.0.open(path, OpenMode::Read);
         let is_made = matches!(mode, OpenMode::Create { .. });
         match (file, mode) {
@@ -89,7 +89,7 @@ fn content(handle: u64) -> Vec<u8> {
     vec![handle as u8; BYTES as usize]
 }
 
-/// A server with some files, of which the last ones were being written when it crashed, on a disk that is read-only since.
+/// A server with some files on a disk that becomes read-only when it crashes; the last files were being written.
 fn started_read_only(seed: u64) -> World {
     let mut world = World::new(seed, small_limits());
     for handle in 1..=8 {
@@ -151,7 +151,7 @@ fn it_is_read_scrubbed_and_listed_and_refuses_every_change() {
 #[test]
 fn it_is_as_it_was_when_the_disk_is_writable_again() {
     let mut world = started_read_only(1);
-    // As a crash leaves it: the regions were noted, so what is there counts.
+    // A bit flip simulates a crash in the middle of a write. The regions are noted, so the current content counts.
     world.stop();
     assert!(world.disk.flip(&data_path(Handle(8)), 5, 0));
     world.restart_with_faults();
@@ -176,7 +176,7 @@ fn a_server_whose_disk_becomes_read_only_while_it_runs_goes_on_reading() {
         world.sync(handle).unwrap();
     }
     world.faults = Faults { is_read_only: true, ..Faults::default() };
-    // The last files are open for writing, and the others are opened now.
+    // The last files are already open for writing; the others are opened now.
     check_refused(world.write(8, 3, &[0; 10]));
     for handle in 1..=8 {
         assert_eq!(world.read(handle, 0, BYTES), Ok(content(handle)));

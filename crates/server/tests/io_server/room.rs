@@ -1,4 +1,4 @@
-//! Data leave some room on the disk, for checksums, the log, and metadata that are on it too.
+//! Data leave some disk space free, for checksums, the log, and metadata on the same disk.
 
 use outcore_core::ErrorKind;
 use outcore_server::io_server::Limits;
@@ -7,7 +7,7 @@ use crate::world::{Faults, World, small_limits};
 
 const SPARE: u64 = 16 << 20;
 
-/// A disk with so many bytes left beside those that data leave free; each file has so many already.
+/// A disk with `left` bytes beyond the space that data leave free. Each file has `allocated` bytes.
 fn with_room(left: u64, allocated: u64) -> Faults {
     Faults { room: Some((SPARE + left, allocated)), ..Faults::default() }
 }
@@ -55,7 +55,7 @@ fn the_disk_is_looked_at_again_after_a_part_of_what_it_had_and_after_a_while() {
     let mut world = new_world();
     world.faults = with_room(8 << 20, 0);
     world.write(1, 0, &[1; 1 << 16]).unwrap();
-    // Somebody else fills the disk: up to an eighth of what was found is still written.
+    // Another program fills the disk. The server still writes up to an eighth of the space that it found.
     world.faults = with_room(0, 0);
     let written = (1..100).take_while(|n| world.write(1, n << 16, &[1; 1 << 16]).is_ok()).count();
     assert!((1..=16).contains(&written), "{written}");

@@ -1,4 +1,4 @@
-//! The server at work on a real disk, on its own threads.
+//! The server with a real disk, on its own threads.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
@@ -142,7 +142,7 @@ fn many_calls_at_once_from_many_threads() {
         for handle in 0..6_u64 {
             let runner = &runner;
             scope.spawn(move || {
-                // Neighbours in the same blocks, all at once.
+                // Concurrent writes to adjacent bytes of the same blocks.
                 let content = bytes(300_000);
                 let calls: Vec<_> = content
                     .chunks(1000)
@@ -180,7 +180,7 @@ fn a_directory_is_one_servers_alone() {
 
 #[test]
 fn a_server_that_was_killed_goes_on() {
-    // Everything but the threads is as a killed process leaves it: notes, and checksums that are behind.
+    // A copy of the directory simulates a killed process: it has notes and outdated checksums.
     let (root, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let content = bytes(3 << 20);
     let runner = start(root.path(), 3).unwrap();

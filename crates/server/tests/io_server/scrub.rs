@@ -1,4 +1,4 @@
-//! Scrubbing: what was damaged by hand is found, all of it and nothing else, also while others write.
+//! Scrubbing: it finds all damage that the test caused and nothing else, even during writes.
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{
@@ -27,7 +27,7 @@ fn filled(seed: u64) -> World {
     world
 }
 
-/// Everything, in pieces.
+/// Scrubs everything, in bounded calls.
 fn scrub_all(world: &mut World, most_bytes: u64) -> Scrubbed {
     let mut all = Scrubbed { next: Some(BEGIN), files: 0, bytes: 0, damage: vec![] };
     while let Some(place) = all.next {
@@ -103,7 +103,7 @@ fn checksums_in_memory_do_not_hide_those_on_the_disk() {
     assert!(world.read(1, 2 * BLOCK_BYTES, 1).is_ok(), "as long as it is in memory");
     assert_eq!(places(&scrub_all(&mut world, 1 << 20).damage), [block_of(1, 2)]);
     assert!(world.read(1, 2 * BLOCK_BYTES, 1).is_err(), "as it will be after a restart");
-    // One that was changed and not written yet is not what the disk has.
+    // The scrub ignores the disk's copy of a changed checksum that is not yet written.
     world.write(1, 2 * BLOCK_BYTES, &vec![8; BLOCK_BYTES as usize]).unwrap();
     assert_eq!(scrub_all(&mut world, 1 << 20).damage, vec![]);
     world.sync(1).unwrap();
@@ -180,7 +180,7 @@ fn nothing_is_found_under_writes_lengths_removals_and_crashes() {
                         compared += found.bytes;
                     }
                     IoReply::Done | IoReply::Absent => {}
-                    // Removed while it was being written.
+                    // The file was removed while it was being written.
                     IoReply::Failed(error) if error.kind == ErrorKind::NotFound => {}
                     other => panic!("seed {seed}: answered by {other:?}"),
                 }

@@ -26,22 +26,22 @@ impl Clock for NoClock {
     }
 }
 
-/// What goes wrong with the disk.
+/// Faults of the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Transfers are cut short, of every so many.
+    /// One of this many transfers is cut short; 0 for none.
     pub short_of: u64,
-    /// Writes fail after half of their bytes, of every so many.
+    /// One of this many writes fails after half of its bytes; 0 for none.
     pub full_of: u64,
-    /// Nothing is written, since the disk is full.
+    /// Every write fails, because the disk is full.
     pub is_full: bool,
-    /// The disk was mounted read-only.
+    /// The disk is mounted read-only.
     pub is_read_only: bool,
-    /// Nothing is made durable, and the disk says so.
+    /// Every sync fails with an error.
     pub sync_fails: bool,
     /// Reads of this byte of any file fail; 0 for none.
     pub unreadable: u64,
-    /// Bytes that the disk says are free, and that each file has; none: as it is.
+    /// The free bytes that the disk reports, and the allocated bytes of each file; `None` for the actual ones.
     pub room: Option<(u64, u64)>,
 }
 
@@ -55,23 +55,23 @@ pub struct World {
     answers: HashMap<u64, (IoReply, MemoryBuffer)>,
     next_call: u64,
     pub disk_requests: u64,
-    /// Of the manager's clock, as the server's runs.
+    /// The true time, in seconds, by which the server's event clock runs.
     pub now_s: u64,
-    /// By how much the manager's clock is ahead of that.
+    /// Difference between the manager's clock and the true time.
     manager_ahead_s: i128,
     pub is_manager_up: bool,
-    /// By the clock of the server's machine.
+    /// Time of the clock of the server's machine, in seconds since 1970.
     pub own_s: u64,
-    /// How often the manager was asked.
+    /// Number of queries of the manager's time.
     pub asked: u64,
     pub syncs: u64,
-    /// Bytes of scratch buffers ever made.
+    /// Total bytes of scratch buffers that the server has allocated.
     pub scratch: Arc<Mutex<usize>>,
     stopped: bool,
     started: bool,
 }
 
-/// Small, so that every limit is met.
+/// Limits so small that the tests reach each of them.
 pub fn small_limits() -> Limits {
     Limits {
         scratch_bytes: 512 << 10,
@@ -113,7 +113,7 @@ pub fn grant(handle: u64) -> Grant {
     key().sign(Handle(handle), true, NOW_S + 100)
 }
 
-/// To remove its data files.
+/// A grant to remove the data files.
 pub fn removal_grant(handle: u64) -> Grant {
     key().sign_removal(Handle(handle), NOW_S + 100)
 }
@@ -123,7 +123,7 @@ impl World {
         Self::with(seed, limits, true)
     }
 
-    /// A server that reads no memory of others.
+    /// A server that reads no memory of other processes.
     pub fn without_memory(seed: u64) -> Self {
         Self::with(seed, Limits::default(), false)
     }
@@ -215,7 +215,7 @@ impl World {
         Ok(length)
     }
 
-    /// Finishes one thing that the disk has to do; `false` if there is none.
+    /// Completes one pending effect; returns `false` if there is none.
     pub fn turn(&mut self) -> bool {
         if self.pending.is_empty() {
             return false;
@@ -282,8 +282,8 @@ impl World {
         }
     }
 
-    /// Finishes one thing that the disk has to do, while long work lets others have their turn; `false` if there is
-    /// none of one or the other.
+    /// Completes one pending effect while long work yields; returns `false` if no work yields or nothing else is
+    /// pending.
     pub fn turn_of_others(&mut self) -> bool {
         let is_of_others = |effect: &Effect<MemoryBuffer>| !matches!(effect, Effect::LetOthers { .. });
         let (others, mut long): (Vec<_>, Vec<_>) =
@@ -294,7 +294,7 @@ impl World {
         has_turned
     }
 
-    /// Does the first read of memory that is wished, after everything else.
+    /// Performs the first pending read of memory, after everything else.
     pub fn turn_of_fetch(&mut self) {
         self.run_without_fetches();
         let others = self.pending.split_off(1.min(self.pending.len()));
@@ -302,7 +302,7 @@ impl World {
         self.pending.splice(0..0, others);
     }
 
-    /// Goes on with everything but reads of memory, which stay for later.
+    /// Runs everything except reads of memory, which stay pending.
     pub fn run_without_fetches(&mut self) {
         let mut fetches = vec![];
         loop {
@@ -327,7 +327,7 @@ impl World {
         while self.turn() {}
     }
 
-    /// Calls, and runs until nothing is left to do.
+    /// Calls the server, and runs until nothing is pending.
     pub fn ask(&mut self, request: IoRequest, buffer: Vec<u8>) -> (IoReply, Vec<u8>) {
         let call = self.call(request, buffer);
         self.run();
@@ -337,7 +337,7 @@ impl World {
 
     pub fn done(&mut self, request: IoRequest, buffer: Vec<u8>) -> Result<Vec<u8>> {
         match self.ask(request, buffer) {
-            // What is absent are zeros.
+            // Absent bytes read as zeros.
             (IoReply::Done | IoReply::Absent | IoReply::Length(_), bytes) => Ok(bytes),
             (IoReply::Failed(error), _) => Err(error),
             (other, _) => panic!("answered by {other:?}"),
@@ -392,9 +392,9 @@ impl World {
         }
     }
 
-    /// Loses power, in the middle of whatever is going on, and starts again.
+    /// Cuts the power at an arbitrary moment, and restarts the server.
     pub fn crash(&mut self) {
-        // What the disk had begun may have been done.
+        // Pending disk writes may or may not have happened.
         for effect in std::mem::take(&mut self.pending) {
             if let Effect::Disk { request, .. } = effect
                 && request.operation == Operation::Write
@@ -407,15 +407,15 @@ impl World {
         self.restart();
     }
 
-    /// Begins anew with what is in the files.
+    /// Restarts the server on the existing files, with a working disk.
     pub fn restart(&mut self) {
-        // A server whose log cannot be written because the disk fails does not start.
+        // A server does not start if the disk fails so that it cannot write the log.
         let faults = std::mem::take(&mut self.faults);
         self.restart_with_faults();
         self.faults = faults;
     }
 
-    /// Begins anew with what is in the files, and a disk that may be full.
+    /// Restarts the server on the existing files, with the current faults of the disk.
     pub fn restart_with_faults(&mut self) {
         self.answers.clear();
         self.pending.clear();
@@ -435,12 +435,12 @@ impl World {
         self.run();
     }
 
-    /// Somebody sets the clock of the manager.
+    /// Sets the clock of the manager.
     pub fn set_manager(&mut self, manager_s: u64) {
         self.manager_ahead_s = i128::from(manager_s) - i128::from(self.now_s);
     }
 
-    /// Somebody sets the clock.
+    /// Sets the clock.
     pub fn set_clock(&mut self, by_s: i64) {
         self.now_s = self.now_s.saturating_add_signed(by_s);
     }

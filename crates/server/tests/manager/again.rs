@@ -1,4 +1,4 @@
-//! Requests that are sent again to a manager that was started again.
+//! Requests repeated to a restarted manager.
 
 use outcore_core::{ErrorKind, ManagerReply, ManagerRequest, Origin, Result};
 use outcore_server::manager::{Manager, User};
@@ -29,7 +29,7 @@ fn get_extended(path: &str) -> ManagerRequest {
     ManagerRequest::GetExtended { path: path.into(), name: "a".into() }
 }
 
-/// Each change is made, and sent again to another manager of the same store.
+/// Makes each kind of change, and repeats it at another manager of the same store.
 fn what_was_done_is_not_done_again(
     mut open_again: impl FnMut() -> Box<dyn FnMut(u64, ManagerRequest) -> Result<ManagerReply>>,
 ) {
@@ -48,14 +48,14 @@ fn what_was_done_is_not_done_again(
     assert_eq!(other(2, make_directory("d", 0o755)), Ok(ManagerReply::Done));
     assert_eq!(handles(other(4, rename("d/old", "d/new")).unwrap()), removed);
     assert_eq!(handles(other(5, remove("d/new", false)).unwrap()), removed);
-    // What came after is not undone.
+    // A repeated request does not undo later changes.
     other(7, extended("f", b"2")).unwrap();
     assert_eq!(other(6, extended("f", b"1")), Ok(ManagerReply::Done));
     assert_eq!(other(8, get_extended("f")), Ok(ManagerReply::Values(vec![b"2".to_vec()])));
-    // Other requests are others.
+    // Requests with other numbers are executed.
     assert_eq!(kind(other(9, create("f"))), ErrorKind::Exists);
     assert_eq!(kind(other(10, remove("d/new", false))), ErrorKind::NotFound);
-    // Of a file that is gone there is nothing to give.
+    // The repeated creation of a file that is gone returns an error.
     other(11, remove("f", false)).unwrap();
     assert_eq!(kind(open_again()(1, create("f"))), ErrorKind::NotFound);
 }
@@ -93,7 +93,7 @@ fn a_directory_is_replaced_once() {
         |mut manager| handles(ask_from(&mut manager, 1, &root(), (7, 1), replace("new", "d")).unwrap());
     let removed = replaced(open(store.clone()));
     assert_eq!(removed.len(), 1);
-    // Another of that name, which the same request sent again is not for.
+    // The repeated request must not remove this other file of the same name.
     ask(&mut one, &root(), create("new/second")).unwrap();
     assert_eq!(replaced(open(store)), removed);
     let paths: Vec<String> = tree(&mut one).into_keys().collect();
@@ -122,7 +122,7 @@ fn the_number_of_a_client_is_of_no_use_to_another_user() {
     add_servers(&mut one, 1);
     let (ann, bob) = (user(1, &[1]), user(2, &[2]));
     let made = opened(ask_from(&mut one, 1, &ann, (7, 1), create("a")).unwrap()).inode.handle;
-    // Bob takes the number of Ann's client, and all places that it has.
+    // Bob uses the number of Ann's client, and all slots that it has.
     for number in 1..=32 {
         ask_from(&mut one, 2, &bob, (7, number), create(&format!("b{number}"))).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Requests answered together: one wait for the disk, and all or none of them.
+//! Requests answered together: one wait for the disk, and all of them succeed or none.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use outcore_server::store::{Guard, MemoryStore, Outcome, SqliteStore, Store, Ver
 
 use crate::pool::*;
 
-/// A store that notes what is asked of it, and whose groups end as they are told to. One that does not end well is lost.
+/// A store that records its calls, and whose groups fail on demand. A failed group is undone.
 struct Noted {
     store: MemoryStore,
     before: Option<Vec<(Vec<u8>, Versioned)>>,
@@ -84,7 +84,7 @@ fn if_the_wait_fails_all_have_failed_and_no_handle_is_given_twice() {
     let noted = Noted { store: store.clone(), before: None, notes: Rc::default(), fails: fails.clone() };
     let mut manager = open(noted);
     add_servers(&mut manager, 2);
-    // The manager takes its handles within the group, and with it they are given back.
+    // The manager reserves its handles within the group; if the group fails, they are free again.
     *fails.borrow_mut() = true;
     let lost = manager.handle_many(at(1), batch([create("a"), create("b"), stat("a")]));
     assert_eq!(lost.len(), 3);

@@ -1,4 +1,4 @@
-//! What is durable of files, as clients tell.
+//! The durable lengths of files, as clients report them.
 
 use outcore_core::{Durable, ErrorKind, Handle, Hints, ManagerReply, ManagerRequest, Result};
 use outcore_server::manager::{Manager, User};
@@ -113,7 +113,7 @@ fn who_may_not_write_tells_nothing() {
 fn lengths_that_no_data_file_has_are_refused() {
     let mut told = Told::new();
     let (handle, who) = (told.handle, user(1, &[1]));
-    // In two data files, in units of which the first file begins: the last byte would be the one of that number.
+    // More lengths than data files, or lengths with which the file would reach beyond 2^63 bytes.
     for durable in [vec![1; 3], vec![1 << 63, 0], vec![0, (1 << 62) + (1 << 40)], vec![u64::MAX]] {
         for request in [
             ManagerRequest::Wrote { handle, modified_ns: None, cuts: 0, durable: durable.clone() },

@@ -1,4 +1,4 @@
-//! What the manager tells of handles, for those who check a pool.
+//! The manager's answers about handles, for checks of a pool.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The manager against a naive model, against POSIX, against other managers, and against bad requests.
+//! The manager, compared with a naive model and with POSIX, beside other managers, and with invalid requests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

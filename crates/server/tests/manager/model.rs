@@ -1,4 +1,4 @@
-//! What a manager does, written as naively as can be: a tree of maps in memory.
+//! A naive model of a manager: a tree of maps in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,15 +14,15 @@ pub struct Entry {
     pub modified_ns: u64,
     pub changed_ns: u64,
     pub extended: BTreeMap<String, Vec<u8>>,
-    /// `None`: a file.
+    /// The entries of a directory; `None` for a file.
     pub below: Option<BTreeMap<String, Entry>>,
-    /// Of a file, how many servers; of a directory, the default.
+    /// For a file, its number of servers; for a directory, its default.
     pub stripe_count: Option<u64>,
 }
 
 pub struct Model {
     pub top: Entry,
-    /// Files without a name, and who removed them.
+    /// Files without a name, and the users who removed them.
     pub orphans: BTreeMap<Handle, u32>,
     pub servers: u64,
     pub handles: BTreeSet<Handle>,
@@ -49,7 +49,7 @@ impl Entry {
         }
     }
 
-    /// POSIX.1-2017, base definitions, section 4.5, word for word.
+    /// POSIX.1-2017, base definitions, section 4.5, word by word.
     fn may(&self, who: &User, wanted: u32) -> bool {
         if who.is_root {
             true
@@ -149,7 +149,7 @@ impl Model {
         self.directory(who, &above, None)?.children().get_mut(last).ok_or(ErrorKind::NotFound)
     }
 
-    /// All or nothing, by working on a copy.
+    /// Performs an action wholly or not at all, with a copy to restore.
     fn whole<T>(&mut self, action: impl FnOnce(&mut Self) -> Done<T>) -> Done<T> {
         let before = self.top.clone();
         let result = action(self);
@@ -213,7 +213,7 @@ impl Model {
         Ok(entry.children().keys().cloned().collect())
     }
 
-    /// Gives the files that lost their names.
+    /// Removes an entry. Its files become orphans.
     pub fn remove(&mut self, who: &User, path: &str, recursive: bool, now: u64) -> Done {
         let (above, last) = split(path);
         let parent = self.directory(who, &above, None)?;
@@ -233,7 +233,7 @@ impl Model {
         Ok(())
     }
 
-    /// With `all`, a directory goes with what is in it for another.
+    /// Renames an entry. With `all`, a directory may replace another together with its entries.
     pub fn rename(&mut self, who: &User, from: &str, to: &str, all: bool, now: u64) -> Done {
         let orphans = self.whole(|model| {
             let ((from_above, from_last), (to_above, to_last)) = (split(from), split(to));
@@ -350,7 +350,7 @@ impl Model {
         Ok(())
     }
 
-    /// Everything below the root, by path.
+    /// Every entry below the root, by path.
     pub fn paths(&self) -> BTreeMap<String, &Entry> {
         let mut found = BTreeMap::new();
         let mut left = vec![(String::new(), &self.top)];
@@ -365,7 +365,7 @@ impl Model {
     }
 }
 
-/// Of directories above a new name, by the mode of what has it.
+/// The mode of directories created above a new name, from the new entry's mode.
 fn on_the_way(mode: u32) -> u32 {
     (mode | 0o300 | ((mode & 0o444) / 4)) & 0o777
 }

@@ -1,4 +1,4 @@
-//! A store that is an older copy: no handle is given twice.
+//! A store that is an older copy: no handle is assigned twice.
 
 use std::collections::BTreeSet;
 
@@ -27,14 +27,14 @@ fn report(id: u32, highest: Handle) -> ManagerRequest {
     ManagerRequest::AddServer { server, highest }
 }
 
-/// A store, an older copy of it, and the handles that the newer one gave to data files.
+/// A store, an older copy of it, and the handles that the newer one assigned.
 fn newer_and_older() -> (MemoryStore, MemoryStore, BTreeSet<Handle>) {
     let store = MemoryStore::new();
     let mut manager = open(store.clone());
     add_servers(&mut manager, 2);
     made(&mut manager, "before");
     let older = copy(&store);
-    // A manager that starts anew takes other handles.
+    // A restarted manager reserves other handles.
     let mut manager = open(store.clone());
     add_servers(&mut manager, 2);
     let given = (0..5).map(|number| made(&mut manager, &format!("after{number}"))).collect();
@@ -54,7 +54,7 @@ fn new_files_get_handles_above_all_that_servers_have() {
     assert_eq!(known, [Known::Unused], "fsck says that the metadata are older than the data");
     for number in 0..2000 {
         let handle = made(&mut manager, &format!("new{number}"));
-        // Those that were removed are gone from the servers, and were given all the same.
+        // Handles of removed files are not on the servers, but were assigned too.
         assert!(handle.0 > highest.0 + (1 << 20), "{handle:?}");
     }
 }

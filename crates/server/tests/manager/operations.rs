@@ -1,4 +1,4 @@
-//! Sequences of requests by several users to two managers of one store, against the model.
+//! Sequences of requests by several users to two managers of one store, compared with the model.
 
 use std::fmt::Debug;
 
@@ -128,7 +128,7 @@ fn done(reply: Result<ManagerReply>) -> Result<()> {
     reply.map(|_| ())
 }
 
-/// Does one operation to both, and compares what they say.
+/// Performs one operation on the manager and the model, and compares the results.
 fn both<S: Store>(
     manager: &mut Manager<S>,
     model: &mut Model,
@@ -221,7 +221,7 @@ fn both<S: Store>(
     }
 }
 
-/// Everything that the manager tells of what there is, against the model.
+/// Compares the manager's entire visible state with the model.
 fn compare<S: Store>(manager: &mut Manager<S>, model: &mut Model, step: usize) {
     let found = tree(manager);
     let paths: Vec<String> = model.paths().into_keys().collect();

@@ -1,4 +1,4 @@
-//! Files without a name: none is lost before its data files are, whatever happens in between.
+//! Files without a name: none is forgotten before its data files are removed, whatever happens in between.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ fn count<S: Store>(store: &S, letter: u8) -> usize {
     store.range(&[letter], &[letter + 1], MAX_RANGE).unwrap().len()
 }
 
-/// A directory with 1500 files, some below others, and extended attributes.
+/// A directory with 1500 files, some in subdirectories, and extended attributes.
 fn large(manager: &mut Manager<MemoryStore>) -> Vec<Handle> {
     let mut made: Vec<Handle> = (0..1500)
         .map(|i| {
@@ -31,7 +31,7 @@ fn large(manager: &mut Manager<MemoryStore>) -> Vec<Handle> {
     made
 }
 
-/// As a client does: removes data files, says so, and goes on until there are no more.
+/// Removes orphans like a client: removes data files, reports that, and continues until none are left.
 fn clear(manager: &mut Manager<MemoryStore>, first: ManagerReply) -> Vec<Handle> {
     let mut removed = Vec::new();
     let mut page = handles(first);
@@ -75,7 +75,7 @@ fn a_manager_that_stops_on_the_way_goes_on_later() {
     assert_eq!(count(&store, b'o') + count(&store, b't') + count(&store, b'x'), 0);
 }
 
-/// A store whose machine stops after so many commits.
+/// A store whose machine stops after a number of commits.
 struct Stops {
     store: MemoryStore,
     commits: Rc<Cell<usize>>,
@@ -104,7 +104,8 @@ fn files(manager: &mut Manager<MemoryStore>) -> BTreeMap<String, Handle> {
     all.map(|(path, inode)| (path, inode.handle)).collect()
 }
 
-/// More files than one commit could rename, and wherever the manager stops, all of them have their new names or none.
+/// More files than one commit could rename. Wherever the manager stops, all of them have their new names, or none
+/// has.
 #[test]
 fn a_directory_takes_the_place_of_another_by_one_commit() {
     let mut seen = vec![];
@@ -141,12 +142,12 @@ fn a_directory_takes_the_place_of_another_by_one_commit() {
             break;
         }
     }
-    // The first takes handles, the second renames, and the others empty what was replaced.
+    // The first commit reserves handles, the second renames, and the others empty the replaced directory.
     assert_eq!(seen[..2], [false, true]);
     assert!(seen.len() > 5 && seen[1..].iter().all(|is_new| *is_new), "{seen:?}");
 }
 
-/// Nobody can read it, to set it again.
+/// Clients cannot read the default layout in order to set it again.
 #[test]
 fn what_takes_the_place_of_a_directory_takes_over_its_default_layout() {
     let mut manager = pool();
@@ -177,7 +178,7 @@ fn what_is_refused_leaves_both_directories_as_they_were() {
         ("new/none", "d", ErrorKind::NotFound),
         ("file", "d", ErrorKind::Exists),
         ("new", "file", ErrorKind::Exists),
-        // As nobody else may remove what is in it.
+        // A stranger may not remove its entries.
         ("new", "d", ErrorKind::Denied),
     ] {
         assert_eq!(kind(ask(&mut pool, &own, replace(from, to))), expected, "{from} to {to}");

@@ -1,4 +1,4 @@
-//! Managers to test, and short ways to ask them.
+//! Managers to test, and helper functions to call them.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub fn at(ns: u64) -> Now {
     Now { unix_ns: ns }
 }
 
-/// A manager whose root directory everybody may write.
+/// A manager whose root directory is writable for everybody.
 pub fn open<S: Store>(store: S) -> Manager<S> {
     Manager::open(store, key(), Config { mode: 0o777, ..Config::new(POOL) }).unwrap()
 }
@@ -49,7 +49,7 @@ pub fn pool() -> Manager<MemoryStore> {
     manager
 }
 
-/// Asks at second 1; an error is an error.
+/// Calls a manager at second 1, and returns a failure as an error.
 pub fn ask<S: Store>(manager: &mut Manager<S>, who: &User, request: ManagerRequest) -> Result<ManagerReply> {
     ask_at(manager, SECOND_NS, who, request)
 }
@@ -190,7 +190,7 @@ pub fn values(reply: ManagerReply) -> Vec<Vec<u8>> {
     }
 }
 
-/// Everything below the root, by path, as root sees it in pages of two names.
+/// Every entry below the root, by path, as root sees it in pages of two names.
 pub fn tree<S: Store>(manager: &mut Manager<S>) -> BTreeMap<String, Inode> {
     let mut found = BTreeMap::new();
     let mut left = vec![String::new()];

@@ -1,4 +1,4 @@
-//! Managers that work on one store at the same time.
+//! Several managers that use one store concurrently.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::pool::*;
 
 type Meanwhile = Rc<RefCell<Option<Box<dyn FnOnce()>>>>;
 
-/// A store in which something happens just before the next commit.
+/// A store that runs an action just before its next commit.
 #[derive(Clone)]
 struct Interrupted {
     store: MemoryStore,
@@ -38,8 +38,8 @@ impl Store for Interrupted {
     }
 }
 
-/// After `before`, asks one manager for `request`, and another one for `meanwhile` just before the first one's commit.
-/// Gives both answers, and a manager to look with.
+/// After `before`, sends `request` to one manager, and `meanwhile` to another one just before the first one's
+/// commit. Returns both answers, and a manager to inspect the result.
 fn race(
     before: &[ManagerRequest],
     request: ManagerRequest,
@@ -53,7 +53,7 @@ fn race(
     }
     let interrupted = Interrupted { store: store.clone(), meanwhile: Rc::default() };
     let mut manager = open(interrupted.clone());
-    // It takes its handles first, so that the commit that is interrupted is that of the request.
+    // The manager reserves its handles first, so the interrupted commit is the request's own.
     ask(&mut manager, &root(), make_directory("warm", 0o755)).unwrap();
     let answer = Rc::new(RefCell::new(None));
     let noted = answer.clone();
@@ -114,7 +114,8 @@ fn a_name_is_given_once() {
 
 #[test]
 fn directories_do_not_end_up_in_each_other() {
-    // Neither touches a directory that the other one writes. The first is done anew, and makes what is above it anew.
+    // Neither request changes a directory that the other one changes. The first request is repeated, and creates
+    // the missing directories above its target again.
     let made = [make_directory("p/a/x", 0o755), make_directory("q/b/y", 0o755)];
     let (first, second, mut pool) = race(&made, rename("p/a", "q/b/y/a"), rename("q/b", "p/a/x/b"));
     assert!(first.is_ok() && second.is_ok());
@@ -155,7 +156,7 @@ fn what_comes_into_a_directory_that_is_removed_is_not_lost() {
     assert_eq!(handles(ask(&mut pool, &root(), orphans(&[], 0, 9)).unwrap()), [file]);
 }
 
-/// Commits that always conflict.
+/// A store in which every commit conflicts.
 struct Unlucky(MemoryStore);
 
 impl Store for Unlucky {
@@ -184,7 +185,7 @@ fn a_request_is_not_tried_for_ever() {
     }
 }
 
-/// Several managers, each in a thread, make, move and remove in the same few directories.
+/// Runs several managers, each in a thread, that create, move and remove entries in the same few directories.
 fn crowd<S: Store>(open_store: &(dyn Fn() -> S + Sync), each: u64) {
     let mut first = open(open_store());
     add_servers(&mut first, 3);

@@ -1,5 +1,5 @@
-//! Requests that cannot be done: each is refused with the kind of error that fits, and changes nothing. `ask` checks
-//! that every message says need, have, and a fix.
+//! Invalid requests: each is refused with the right kind of error, and changes nothing. `ask` checks that every
+//! message has the parts "need", "have" and a fix.
 
 use outcore_core::{ErrorKind, Handle, Hints, ManagerRequest, ServerAddress, ServerId};
 use outcore_server::manager::{MAX_EXTENDED, MAX_EXTENDED_BYTES, MAX_MADE_ON_THE_WAY, MAX_OTHER_HINTS};
@@ -98,7 +98,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         (ManagerRequest::Renew { handle: Handle(1), write: false }, Invalid),
         (orphans(&[Handle(7); 1001], 0, 1), Invalid),
     ];
-    // Even handles that were taken for it do not count as a change.
+    // Refused requests do not even reserve handles.
     let all = |store: &MemoryStore| store.range(b"", b"\xff", MAX_RANGE).unwrap();
     let before = all(&store);
     for (request, expected) in cases {

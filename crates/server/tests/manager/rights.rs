@@ -1,5 +1,5 @@
-//! Permissions, against a table written from POSIX.1-2017: what its pages on open(), mkdir(), unlink() and the others say
-//! under EACCES and EPERM.
+//! Permissions, compared with a table of the EACCES and EPERM conditions that POSIX.1-2017 specifies for `open()`,
+//! `mkdir()`, `unlink()` and others.
 
 use outcore_core::{ErrorKind, Handle, Hints, ManagerReply, ManagerRequest, files_among};
 use outcore_server::manager::User;
@@ -10,8 +10,8 @@ const R: u32 = 4;
 const W: u32 = 2;
 const X: u32 = 1;
 
-/// What is needed of what is on the way, and nothing else is. Directories `top`, `top/in`, `top/to`, `top/in/sub`;
-/// files `top/in/file`, `top/to/old`.
+/// A request, and exactly the rights that it needs on its path. Directories `top`, `top/in`, `top/to`,
+/// `top/in/sub`; files `top/in/file`, `top/to/old`.
 struct Case {
     request: fn() -> ManagerRequest,
     needs: &'static [(&'static str, u32)],
@@ -28,7 +28,7 @@ fn table() -> Vec<Case> {
         // directory of the file to be created".
         case(|| open_file("top/in/file", false), &[("top", X), ("top/in", X), ("top/in/file", R)]),
         case(|| create("top/in/new"), &[("top", X), ("top/in", W | X)]),
-        // mkdir(), also of the directories above.
+        // mkdir(), which here also creates the directories above.
         case(|| make_directory("top/in/new", 0o755), &[("top", X), ("top/in", W | X)]),
         case(|| make_directory("top/in/new/newer", 0o755), &[("top", X), ("top/in", W | X)]),
         case(|| create("top/in/new/newer"), &[("top", X), ("top/in", W | X)]),
@@ -39,7 +39,7 @@ fn table() -> Vec<Case> {
         case(|| list("top/in", "", 9), &[("top", X), ("top/in", R | X)]),
         case(|| look("top/in", "", 9), &[("top", X), ("top/in", R | X)]),
         case(|| look("top/in/file", "", 9), &[("top", X), ("top/in", X)]),
-        // unlink(), rmdir(): the file itself does not matter.
+        // unlink(), rmdir(): the rights to the file itself do not matter.
         case(|| remove("top/in/file", false), &[("top", X), ("top/in", W | X)]),
         case(|| remove("top/in/sub", false), &[("top", X), ("top/in", W | X)]),
         // rename(): "or write permission is required and is denied for a directory pointed to by the old or new
@@ -56,9 +56,9 @@ fn table() -> Vec<Case> {
             || replace("top/in/sub", "top/to"),
             &[("top", W | X), ("top/in", W | X), ("top/in/sub", W), ("top/to", R | W | X)],
         ),
-        // rm -r: what is in each directory is read and removed one by one.
+        // rm -r reads each directory and removes its entries one by one.
         case(|| remove("top/in", true), &[("top", W | X), ("top/in", R | W | X)]),
-        // Extended attributes of users are as the content, xattr(7).
+        // Extended attributes of users need the same rights as the content, xattr(7).
         case(|| get_extended("top/in/file", ""), &[("top", X), ("top/in", X), ("top/in/file", R)]),
         case(
             || set_extended("top/in/file", "a", Some(b"1")),
@@ -67,8 +67,8 @@ fn table() -> Vec<Case> {
     ]
 }
 
-/// A pool in which exactly what a case needs is allowed to one class of users, but for `without`. The other classes may
-/// do everything, which must not help.
+/// Whether a request succeeds in a pool in which one class of users has exactly the needed rights, except
+/// `without`. The other classes have all rights, which must not help.
 fn granted(needs: &[(&str, u32)], class: u32, without: Option<(&str, u32)>, request: ManagerRequest) -> bool {
     let mut pool = pool();
     for path in ["top/in/sub", "top/to"] {
@@ -141,7 +141,7 @@ fn root_needs_nothing() {
 fn times_after_2262_are_refused() {
     let mut manager = pool();
     ask(&mut manager, &root(), create("f")).unwrap();
-    // 2262-04-11T23:47:16Z, the last whole second that programs have in 63 bits of nanoseconds.
+    // 2262-04-11T23:47:16Z, the last whole second in 63 bits of nanoseconds.
     let last_ns = 9_223_372_036 * SECOND_NS;
     for late_ns in [last_ns + 1, i64::MAX as u64, u64::MAX] {
         let error = ask(&mut manager, &root(), set_time("f", late_ns)).unwrap_err();
@@ -151,7 +151,7 @@ fn times_after_2262_are_refused() {
     assert_eq!(inode(ask(&mut manager, &root(), stat("f")).unwrap()).modified_ns, last_ns);
 }
 
-/// chmod(), chown(), utimensat(): who is the owner, a member of the group, another, and root.
+/// chmod(), chown(), utimensat() by the owner, a member of the group, another user, and root.
 #[test]
 fn attributes_are_changed_by_those_who_may() {
     let time = |path: &str| set_time(path, 5);
@@ -160,11 +160,11 @@ fn attributes_are_changed_by_those_who_may() {
     let table: Vec<(ManagerRequest, u32, [bool; 4])> = vec![
         (set_mode("d/f", 0o700), 0o777, [true, false, false, true]),
         (set_owner("d/f", Some(8), None), 0o777, [false, false, false, true]),
-        // chown(): "the effective user ID does not match the owner of the file" is EPERM, whatever is to be changed.
+        // chown(): "the effective user ID does not match the owner of the file" is EPERM, whatever the change.
         (set_owner("d/f", Some(7), None), 0o777, [true, false, false, true]),
         (set_owner("d/f", None, Some(70)), 0o777, [true, false, false, true]),
         (set_owner("d/f", None, None), 0o777, [true, false, false, true]),
-        // A group that owner and member are in, and one that no user is in.
+        // A group with owner and member, and a group without users.
         (set_owner("d/f", None, Some(71)), 0o777, [true, false, false, true]),
         (set_owner("d/f", None, Some(99)), 0o777, [false, false, false, true]),
         (time("d/f"), 0o755, [true, false, false, true]),
@@ -191,8 +191,8 @@ fn attributes_are_changed_by_those_who_may() {
     }
 }
 
-/// open(): to write alone takes the right to write. A grant to write is one to read, too, so here only the owner, who could
-/// give himself that right, opens a file that he may only write.
+/// open() for writing alone needs only the right to write. A grant to write also allows reading here. Only the
+/// owner, whose right to change the mode implies both, may open such a file.
 #[test]
 fn files_that_are_only_written_are_their_owners() {
     let users = [user(7, &[70]), user(8, &[70]), user(9, &[9]), root()];
@@ -223,7 +223,7 @@ fn who_may_write_says_when_and_nobody_runs_ahead() {
         |handle, at_ns| ManagerRequest::Wrote { handle, modified_ns: Some(at_ns), cuts: 0, durable: vec![] };
     let now_ns = file.modified_ns + 1000;
     let mut last_ns = file.modified_ns;
-    // By the client's clock, which may be late or early, but by a nanosecond at least.
+    // The time comes from the client's clock, which may be wrong, but it increases by at least a nanosecond.
     for (at_ns, expected_ns) in [
         (now_ns - 10, now_ns - 10),
         (5, now_ns - 9),
@@ -245,11 +245,11 @@ fn who_may_write_says_when_and_nobody_runs_ahead() {
     assert_eq!(inode(ask(&mut pool, &root(), stat("d/f")).unwrap()).modified_ns, 77);
 }
 
-/// Sticky directories, as /tmp: POSIX.1-2017, unlink() and rename(), EPERM.
+/// Sticky directories like `/tmp`: POSIX.1-2017, `unlink()` and `rename()`, EPERM.
 #[test]
 fn sticky_directories_protect_names_from_other_users() {
     let users = [user(1, &[5]), user(2, &[5]), user(3, &[5]), root()];
-    // The directory is of user 1, the file of user 2.
+    // User 1 owns the directory, user 2 the file.
     for (who, may) in users.iter().zip([true, true, false, true]) {
         let requests = [
             remove("d/f", false),
@@ -282,7 +282,7 @@ fn new_files_are_of_their_maker_and_the_makers_first_group() {
     assert_eq!((made.owner, made.group), (6, 44), "of the directory's group, for want of another");
 }
 
-/// Whoever guesses a handle gets no further than by the path.
+/// A guessed handle gives no more rights than the path.
 #[test]
 fn renewal_needs_what_opening_needs() {
     let (owner, other) = (user(7, &[70]), user(9, &[9]));

@@ -1,4 +1,4 @@
-//! Numbers of I/O servers: each is given once, whoever asks at the same moment.
+//! Numbers of I/O servers: each is assigned once, even to concurrent callers.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -56,7 +56,7 @@ fn retire(id: u32, undo: bool) -> ManagerRequest {
     ManagerRequest::Retire { server: ServerId(id), undo }
 }
 
-/// The numbers of those in use, and of those that are retired.
+/// The numbers of the active and of the retired servers.
 fn servers<S: Store>(manager: &mut Manager<S>) -> (Vec<u32>, Vec<u32>) {
     match ask(manager, &user(1, &[1]), ManagerRequest::Servers).unwrap() {
         ManagerReply::Servers { servers, retired, .. } => {
@@ -82,7 +82,7 @@ fn nothing_new_lies_on_a_retired_server_until_that_is_undone() {
     assert_eq!(laid(&mut other, "new"), BTreeSet::from([0, 2]), "the other manager knows");
     let old = inode(ask(&mut one, &root(), stat("old")).unwrap()).layout.unwrap().servers;
     assert_eq!(old.len(), 3, "what is there stays where it is");
-    // Once more is no error: a request may be sent again.
+    // Repeating the request is no error, since clients may repeat requests.
     ask(&mut one, &root(), retire(1, false)).unwrap();
     assert_eq!(kind(ask(&mut one, &root(), add(1))), ErrorKind::Denied, "it is refused");
     assert_eq!(new_server(&mut one), 3);
@@ -121,7 +121,7 @@ fn a_server_that_is_started_again_where_it_was_changes_nothing() {
     let mut manager = open(store.clone());
     ask(&mut manager, &root(), add(0)).unwrap();
     let before = store.range(b"a", b"z", 100).unwrap();
-    // Nor does a manager that was started again, and would take handles before it changes anything.
+    // A restarted manager makes no commit either, although it reserves handles before its first change.
     let mut manager = open(store.clone());
     ask(&mut manager, &root(), add(0)).unwrap();
     assert_eq!(store.range(b"a", b"z", 100).unwrap(), before);

@@ -1,4 +1,4 @@
-//! Records of names, files and directories that do not fit together are found, and no walk is endless.
+//! The check finds inconsistent records of names, files and directories, and every walk ends.
 
 use outcore_core::{ErrorKind, Handle, ManagerReply, ManagerRequest};
 use outcore_server::manager::Manager;
@@ -7,7 +7,7 @@ use outcore_server::store::{MemoryStore, Store};
 
 use crate::pool::*;
 
-/// What is found, page by page.
+/// All findings, page by page.
 fn check(manager: &mut Manager<MemoryStore>) -> Vec<(u64, String)> {
     let (mut found, mut after) = (Vec::new(), Vec::new());
     loop {
@@ -26,7 +26,7 @@ fn check(manager: &mut Manager<MemoryStore>) -> Vec<(u64, String)> {
 struct Tree {
     store: MemoryStore,
     manager: Manager<MemoryStore>,
-    /// Of `d`, `d/e` and `d/e/f`, which is a file.
+    /// The handles of `d`, `d/e` and the file `d/e/f`.
     handles: [u64; 3],
 }
 
@@ -46,7 +46,7 @@ fn key_of(letter: u8, handle: u64, name: &str) -> Vec<u8> {
     [&[letter][..], &handle.to_be_bytes(), name.as_bytes()].concat()
 }
 
-/// Changes a record as a bug would, with the right checksum.
+/// Changes a record as a bug would, with a correct checksum.
 fn change(store: &MemoryStore, key: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
     let mut value = store.get(key).unwrap().unwrap().value;
     change(&mut value);
@@ -54,7 +54,7 @@ fn change(store: &MemoryStore, key: &[u8], change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 fn set_parent(store: &MemoryStore, handle: u64, parent: u64) {
-    // A byte for the format, the handle, and then this: docs/format.md.
+    // The parent follows the format byte and the handle: `docs/format.md`.
     change(store, &key_of(b'i', handle, ""), |value| value[9..17].copy_from_slice(&parent.to_le_bytes()));
 }
 

@@ -30,7 +30,7 @@ impl World {
             let is_its = |op: &Op| op.handle == file.handle && op.kind.writes();
             file.is_haunted |= op.as_ref().is_some_and(is_its);
         }
-        // Clients that have already begun the collective wait for this one, and then give up.
+        // Clients that have already begun the collective wait for this one until they time out.
         self.collective.take_if(|collective| collective.missing.contains(&client));
         // The successor starts after all messages in flight have arrived or are lost.
         let after = if next.unfinished.is_some() { LATEST_NS } else { MS };

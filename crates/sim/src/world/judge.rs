@@ -9,7 +9,7 @@ use crate::client::Kind;
 use crate::node::Node;
 
 impl World {
-    /// Cuts the power everywhere once more, and checks that all promised data are there and stay there.
+    /// Cuts the power everywhere, and checks that all promised data are there and stay there.
     pub(super) fn judge(&mut self) -> Result<(), Finding> {
         self.is_calm = true;
         self.go_on(|world| world.manager.is_up() && world.nodes.iter().all(Node::is_up))?;
@@ -106,7 +106,7 @@ impl World {
         Ok(())
     }
 
-    /// Performs an operation of client 0 on a whole file. Returns whether the client was told that writes may be
+    /// Performs an operation of client 0 on a whole file. Returns whether the client learned that writes may be
     /// lost.
     fn whole(&mut self, file: usize, kind: Kind) -> Result<bool, Finding> {
         let handle = self.files[file].handle;
