@@ -17,7 +17,7 @@ const MS: u64 = 1_000_000;
 const BEGIN_NS: u64 = 1_700_000_000_000_000_000;
 /// Time after which a client repeats an unanswered request.
 const PATIENCE_NS: u64 = 60 * MS;
-/// Largest number that a client gives its file, at most.
+/// Upper bound of the numbers that a client gives its file.
 const MOST_GIVEN: u64 = 1000;
 /// Number of events of a run, at most.
 const MOST_EVENTS: u64 = 100_000;

@@ -17,8 +17,8 @@ use super::wait::{Gate, Permits};
 
 /// Collectives that transfer data at once; others wait in order.
 const MOST_AT_WORK: usize = 2;
-/// Bytes of piece buffers, shared by all active collectives. One collective can use nearly all of them; two need
-/// more.
+/// Bytes of piece buffers, shared by all active collectives. They exceed the need of one collective, but not of
+/// two.
 const BUFFER_BYTES: usize = 48 << 20;
 /// Collectives that processes have joined, at most.
 const MOST_JOINED: usize = 256;

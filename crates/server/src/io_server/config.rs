@@ -8,8 +8,8 @@ use crate::grants::Key;
 
 /// Verification of grants.
 pub trait Verify: Send {
-    /// An error of kind `denied` unless the manager made this grant for this file, it allows writing if `write` is
-    /// set, and it has not expired at `now_s`, in seconds since 1970.
+    /// Returns an error of kind `denied` unless the manager made this grant for this file. The grant must also
+    /// allow writing if `write` is set, and must not have expired at `now_s`, in seconds since 1970.
     fn verify(&self, grant: &Grant, handle: Handle, write: bool, now_s: u64) -> Result<()>;
 
     /// Verifies a grant to remove the data files of a file; otherwise like `verify`.
@@ -43,7 +43,7 @@ pub struct Limits {
     pub scratch_bytes: usize,
     /// Bytes of cached checksums. They cover 16,384 times as many bytes of data.
     pub sums_bytes: usize,
-    /// Idle data files that stay open, at most. Each takes up to four file descriptors.
+    /// Open data files, at most, unless more are in use. Each takes up to four file descriptors.
     pub open_files: usize,
     /// Calls in progress, at most.
     pub calls: usize,

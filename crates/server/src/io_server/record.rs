@@ -35,8 +35,8 @@ pub(super) struct Record {
 pub(super) struct Page {
     /// Generation of the log file. Pages of another generation are left-overs.
     pub generation: u64,
-    /// Number of pages, at the start of the file, that contain the notes from before this generation. Without all
-    /// of them the generation is invalid.
+    /// Number of pages, at the start of the file, that contain the notes with which this generation began. Without
+    /// all of them the generation is invalid.
     pub first_pages: u32,
     pub records: Vec<Record>,
 }

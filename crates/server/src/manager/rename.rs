@@ -110,7 +110,7 @@ impl<S: Store> Manager<S> {
         Ok(ManagerReply::Orphans(orphans))
     }
 
-    /// Renames over any existing entry, in one commit. The replaced entry is emptied afterwards.
+    /// Renames over any existing entry, in one commit. A replaced directory is emptied afterwards.
     pub(super) fn replace(&mut self, now: Now, who: &User, from: &str, to: &str) -> Result<ManagerReply> {
         self.together(|manager| match manager.change(now, who, |step| step.rename(from, to, &[], true))? {
             Some(file) => Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)])),

@@ -8,7 +8,7 @@ use crate::collective::{Collective, Next, Rank};
 use crate::model::pattern;
 use crate::node::RequestKey;
 
-/// Time that no collective needs which makes progress.
+/// Time limit of a collective, which one that makes progress never reaches.
 const CLIENT_PATIENCE_NS: u64 = 10_000 * MS;
 
 /// Whether an operation of this kind tolerates the removal of its file by another client.
@@ -90,7 +90,7 @@ impl World {
             return Ok(());
         }
         if self.collective.as_ref().is_some_and(|collective| collective.file == number) {
-            // A file that awaits a collective stays unchanged.
+            // While a collective on this file is pending, the client draws no other one.
         } else if self.collective.is_none() && !self.files[number].is_leaving && self.random.once_in(12) {
             self.draw_collective(client, number);
             return Ok(());
