@@ -26,7 +26,7 @@ const MOST_FILES: usize = 64;
 pub(crate) enum Then {
     /// Truncate it in small steps. Nobody uses the file.
     Shorten,
-    /// Close it. Another process that has it open keeps all of it until then.
+    /// Close it. While other users have it open, all of it stays on the disk.
     Close,
 }
 
