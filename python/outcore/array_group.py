@@ -60,9 +60,10 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         processes must pass the communicator here too, not only to the calls. Otherwise each of them
         makes the arrays, and they fail, or one removes the arrays of another.
     timeout
-        Seconds until a rank that does not answer counts as lost, plus one second for each 16 MiB of
-        the arrays while ranks read or write without the others. It takes effect with a communicator
-        whose calls need not block, such as MPI's. Other communicators use their own timeout.
+        Seconds until a rank that does not answer counts as lost. While each rank reads or writes
+        alone, it gets one second more for each 16 MiB of the arrays. The timeout takes effect with
+        a communicator whose calls need not block, such as MPI's. Other communicators use their own
+        timeout.
 
     Raises
     ------

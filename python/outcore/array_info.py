@@ -15,7 +15,7 @@ class Info:
     Attributes
     ----------
     path, shape, dtype, chunks, order, chunk_order, dims, attributes
-        As of `outcore.Array`; ``dtype`` is NumPy's name of the type.
+        As in `outcore.Array`; ``dtype`` is NumPy's name of the type.
     nbytes, file_bytes, shards
         Size of the elements; size of the shard files, including padding; number of shard files.
     generation

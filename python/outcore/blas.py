@@ -26,9 +26,9 @@ from outcore.blas_calls import (
 MOST_HERK = 8192
 """Order above which `Blas.herk` splits the matrix.
 
-The threaded syrk and herk of OpenBLAS (seen in 0.3.30 with its AVX-512 kernels and two threads)
-write past their buffer from an order of about 16,000 on, and the process crashes. So does potrf,
-which calls them; no panel here is that wide.
+The threaded syrk and herk of OpenBLAS write past their buffer from an order of about 16,000 on, and
+the process crashes (seen in 0.3.30 with its AVX-512 kernels and two threads). So does potrf, which
+calls them; no panel here is that wide.
 """
 
 

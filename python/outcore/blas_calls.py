@@ -15,7 +15,7 @@ For a row-major array, pass its transpose ``x.T``.
 The functions check their operands and never copy them; one that does not fit
 raises `ValueError`.  They do not check that an output overlaps no other operand.
 
-Flop counts are for real types; one complex operation counts as four flops.
+Flop counts are for real types; one complex operation counts as four real ones.
 """
 
 import ctypes

@@ -42,7 +42,7 @@ AVX512_CORETYPE = "SkylakeX"
 
 SHORT_TIMEOUT = "18"
 """OpenBLAS's idle threads spin for 2 to this power clock ticks, 0.1 ms instead of 25 ms. Then they
-leave their core to other threads, which move blocks or look for invalid elements."""
+leave their core to other threads, which move and scan blocks."""
 
 # The SkylakeX kernels use these four features.  On a processor (or hypervisor)
 # that lacks one of them, they would hit an illegal instruction.
@@ -228,10 +228,10 @@ def choose() -> BlasChoice:
     Also set ``OPENBLAS_THREAD_TIMEOUT`` if it has no value yet and ``OUTCORE_BLAS`` is not
     ``keep``.
 
-    `choose` sets the core type only on an AMD processor with AVX-512 (F, DQ, BW
-    and VL), if the variable has no value yet, SciPy's BLAS is not loaded yet, SciPy
-    was built with an OpenBLAS before 0.3.32, and ``OUTCORE_BLAS`` is not ``keep``.
-    Child processes inherit it, and it also applies to a NumPy imported later.
+    `choose` sets the core type only if all of this holds: the processor is from AMD and has AVX-512
+    (F, DQ, BW and VL); the variable has no value yet; SciPy's BLAS is not loaded yet; SciPy was
+    built with an OpenBLAS before 0.3.32; ``OUTCORE_BLAS`` is not ``keep``. Child processes inherit
+    the variable, and it also applies to a NumPy imported later.
 
     Returns
     -------

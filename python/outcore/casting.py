@@ -138,7 +138,7 @@ def _has_infinity(out: npt.NDArray[Any]) -> bool:
 
 
 def _refuse(given: npt.NDArray[Any], out: npt.NDArray[Any], at: Sequence[int], fix: str) -> None:
-    """Raise an error for the first element that does not fit; return if all infinities are old."""
+    """Raise an error for the first element that does not fit; return if there is none."""
     low, high = _range(out.dtype)
     before = 0
     pieces = np.nditer(

@@ -46,7 +46,7 @@ class Cuts:
         return Cuts(self.n, math.lcm(self.step, other.step))
 
     def pieces(self, most: int) -> list[slice]:
-        """Cut the dimension into few pieces of at most `most` elements, or of one interval."""
+        """Cut the dimension into the fewest pieces of at most `most` elements or one interval."""
         if not self.edges:
             step = max(most // self.step, 1) * self.step
             return [slice(i, min(i + step, self.n)) for i in range(0, self.n, step)]

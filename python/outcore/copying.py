@@ -165,10 +165,12 @@ def from_array(
           any other object with ``shape``, ``dtype`` and slicing, and perhaps ``chunks``;
         - an iterator of blocks of rows, of any heights, with ``shape=``; or of single rows, with
           the whole shape;
-        - the name of a ``.npy`` file; of an HDF5 file, with ``::`` and the name of a dataset if it
-          has several (``"data.h5::run/u"``), unless a file has exactly that name; of a Zarr array
-          of any version and codec, or in outcore's own layout; of a TIFF, NIfTI or Parquet file; of
-          any other file of plain elements, with ``shape=`` and ``dtype=``.
+        - the name of a ``.npy`` file;
+        - the name of an HDF5 file. If it has several datasets, append ``::`` and the name of one
+          (``"data.h5::run/u"``), unless a file has exactly that name;
+        - the name of a Zarr array of any version and codec, or in outcore's own layout;
+        - the name of a TIFF, NIfTI or Parquet file;
+        - the name of any other file of plain elements, with ``shape=`` and ``dtype=``.
     path, chunks, chunk_order
         As for `create_array`.
     dtype

@@ -25,7 +25,7 @@ def array_of(
     Raises
     ------
     InvalidError
-        If NumPy cannot make an array of it, as of lists of different lengths, or if elements are
+        If NumPy cannot make an array of it, as from lists of different lengths, or if elements are
         masked.
     """
     value = computed(value)

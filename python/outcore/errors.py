@@ -1,8 +1,8 @@
 """The error tree.
 
 Every error that outcore raises on purpose is an `OutcoreError`. Programs test its stable ``kind``.
-Its message names the need, the finding, and one fix. Where Python has a built-in exception for the
-case, the error derives from it too.
+Its message states the requirement, the actual value, and one fix. Where Python has a built-in
+exception for the case, the error derives from it too.
 """
 
 import io

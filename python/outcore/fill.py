@@ -42,7 +42,7 @@ _BLOCK_BYTES = 64 << 20
 """Largest block that `fill` returns, unless one chunk is larger."""
 
 _BUDGET_SHARE = 8
-"""Blocks of more than one chunk take at most this fraction (one part in 8) of the budget."""
+"""Blocks of more than one chunk take at most the budget divided by this."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ def is_stopped(where: Place, count: int) -> bool:
 def _chunks_together(slots_bytes: int, slot_bytes: int, threads: int, have: int) -> tuple[int, int]:
     """Choose the largest number of chunks in a block of `fill`; return it with the budget.
 
-    The budget holds, for each thread, a block in progress and one in flight to the disk, and room
-    to pad blocks that extend beyond the array's edge. Blocks of more than one chunk leave most of
-    the budget free, because `fill` needs memory for its computation.
+    For each thread, the budget holds a block in progress and a block in flight to the disk. It also
+    has room to pad blocks that extend beyond the array's edge. Blocks of more than one chunk leave
+    most of the budget free, because `fill` needs memory for its computation.
     """
     least = 2 * threads * slots_bytes
     need = least + min(slot_bytes, _BOUNCE_BYTES) + 4 * SLOT_ALIGN_BYTES
@@ -238,7 +238,7 @@ def _refuse_other_attributes(where: Place, begun: Metadata) -> None:
 def _report(
     function: str, outputs: "Sequence[_Output]", boxes: list[Box], call: LongCall
 ) -> Report:
-    """Return the report of an assembly; a higher-dimensional array counts as a matrix of rows."""
+    """Report on an assembly; the array counts as a matrix with rows along its last dimension."""
     array = outputs[0].array
     n = array.shape[-1] if array.ndim else 1
     moved = [output.file.counters() for output in outputs]

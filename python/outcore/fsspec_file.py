@@ -150,7 +150,7 @@ class PoolBufferedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec ha
 
     def _end_in_place(self, file: PoolFile) -> None:
         file.sync()
-        # This tells the manager the time of the write; it fails if the file was renamed meanwhile.
+        # Report the time of the write to the manager. For a renamed file, it learns the time later.
         with contextlib.suppress(NotFoundError):
             self._where.root.volume.modified_ns(self._where.inside)
         file.close()

@@ -161,8 +161,8 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         -------
         dict
             ``name``; ``type``, ``"file"`` or ``"directory"``; ``size`` in bytes; ``mode``, ``uid``
-            and ``gid`` as in `os.stat`; ``mtime`` and ``ctime``, the times of the last change of
-            content and of metadata, in seconds since 1970; for a file also ``stripe_unit_bytes``,
+            and ``gid`` as in `os.stat`. ``mtime`` and ``ctime`` are the times of the last change of
+            content and of metadata, in seconds since 1970. A file also has ``stripe_unit_bytes``,
             ``round_units`` and its ``servers``.
         """
         where = self._path(path)

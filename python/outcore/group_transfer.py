@@ -26,7 +26,7 @@ Own: TypeAlias = "npt.NDArray[Any] | list[npt.NDArray[Any]]"
 """A rank's part of an array: an array, or a list with one for each of its boxes."""
 
 LEAST_BYTES_S = 16 << 20
-"""Each this many bytes of all ranks extend the timeout of a reading or writing rank by a second."""
+"""Bytes of all ranks that extend the timeout of a reading or writing rank by one second."""
 
 
 class Ranks:

@@ -203,7 +203,7 @@ def _places(given: Any, extent: int) -> npt.NDArray[np.int64]:
 
 
 def progressions(places: npt.NDArray[np.int64]) -> Iterator[Progression]:
-    """Divide increasing indices into few runs of equal steps."""
+    """Divide increasing indices into the fewest runs of equal steps."""
     steps = np.diff(places)
     changes = np.flatnonzero(steps[1:] != steps[:-1]) + 1
     # For each step, the position of the last index that equal steps reach.

@@ -176,9 +176,9 @@ def copy_files(
         If the target exists, or a copy to it was stopped before; or if two sources have the same
         target.
     InvalidError
-        If a source is a directory and `recursive` is not set; if it contains devices or similar
-        files, or links, unless `links` allows them; if a link leads to a directory that contains
-        it; if a source would be copied into itself; or if it changed during the copy.
+        If a source is a directory and `recursive` is not set. If it contains devices or similar
+        files, or links, unless `links` allows them. If a link leads to a directory that contains
+        it. If a source would be copied into itself, or changed during the copy.
     CorruptError
         If the data read back differ from the data written.
     """

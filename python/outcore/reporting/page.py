@@ -28,8 +28,9 @@ def write_page(report: Report, path: PathLike) -> None:
 def html_page(report: Report) -> str:
     """Return the page of a report as HTML.
 
-    It shows the figures of the printed report, the timeline, a map of reads and writes over time
-    for each array, bytes beside plan and lower bound, and the residuals of an iterative method.
+    It shows the figures of the printed report, the timeline, and a map of reads and writes over
+    time for each array. Below are the bytes beside plan and lower bound, and the residuals of an
+    iterative method.
     """
     here = files("outcore.reporting")
     sections = [_figures(report)]
