@@ -263,7 +263,7 @@ def copy_to_array(
     if attributes is None:
         carried = carried_attributes(source.attributes)
         metadata = dataclasses.replace(metadata, attributes=carried)
-    metadata.grid()  # refuses chunks that cannot be
+    metadata.grid()  # refuses impossible chunks
     side = array_side(metadata, in_parts=source.gridded)
     check_progress(progress)
     memory_bytes = budget.resolve(memory)
@@ -297,7 +297,7 @@ def copy_to_array(
         if steps is not None:
             plan = plan_copy(source.side, side, source.itemsize, memory_bytes, steps)
             done = record.done_of(plan.blocks)
-            write_metadata(where, begun)  # the attributes of this call
+            write_metadata(where, begun)  # this call may have other attributes
         else:
             make_array(where, begun, if_exists="overwrite" if stopped else if_exists, reserve=True)
         record.describe(version, source.casting, plan)

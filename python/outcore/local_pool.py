@@ -410,7 +410,7 @@ def _start_one(state: PoolState, name: str, role: str, config: Config) -> Daemon
             role, said["server"], config["directory"], process.pid, ticks or 0,
             tuple(said["listen"]), said["metrics"],
         )  # fmt: skip
-        # Record the ports that it took; the next start reuses them.
+        # Record the ports that it took, because later calls find the daemon by this file.
         taken = {"listen": list(daemon.addresses)} | _metrics_of(daemon)
         if config != config | taken:
             state.keep_config(name, config | taken)
