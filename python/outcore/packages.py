@@ -1,4 +1,4 @@
-"""Packages that outcore can do without: imported when something needs them."""
+"""Optional packages, imported when a call needs them."""
 
 import importlib
 import re
@@ -18,28 +18,28 @@ OLDEST = {
     "xarray": "2024.10",
     "zarr": "3.1",
 }
-"""The oldest version of each that outcore works with, as ``pyproject.toml`` says too."""
+"""The oldest supported version of each package, the same as in ``pyproject.toml``."""
 
 
 def load(name: str, purpose: str) -> Any:
-    """Import a package, or a module of it, that `purpose` needs.
+    """Import an optional package, or a module of it, for `purpose`.
 
     Raises
     ------
     MissingPackageError
-        If it is not installed, or too old.
+        If the package is not installed, or too old.
     """
     require(name.split(".")[0], purpose)
     return _import(name, purpose)
 
 
 def require(package: str, purpose: str) -> None:
-    """Import a package that `purpose` needs, and check its version.
+    """Import an optional package for `purpose`, and check its version.
 
     Raises
     ------
     MissingPackageError
-        If it is not installed, or too old.
+        If the package is not installed, or too old.
     """
     found = getattr(_import(package, purpose), "__version__", None)
     oldest = OLDEST.get(package)
@@ -52,12 +52,12 @@ def require(package: str, purpose: str) -> None:
 
 
 def require_that_of(thing: object, purpose: str) -> None:
-    """Check the version of the package, if any of `OLDEST`, that an object comes from.
+    """Check the version of an object's package, if the package is in `OLDEST`.
 
     Raises
     ------
     MissingPackageError
-        If it is too old.
+        If the package is too old.
     """
     package = type(thing).__module__.split(".")[0]
     if package in OLDEST:
@@ -65,7 +65,7 @@ def require_that_of(thing: object, purpose: str) -> None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Read the numbers that a version begins with: 3.1.0rc1 is (3, 1, 0)."""
+    """Parse the numbers at the start of a version: 3.1.0rc1 is (3, 1, 0)."""
     found = re.match(r"[0-9]+(\.[0-9]+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
 
@@ -86,7 +86,7 @@ def _import(name: str, purpose: str) -> Any:
 
 
 def is_a(thing: object, package: str, name: str) -> bool:
-    """Whether a thing is an instance of a package's class; one of no loaded package is not."""
+    """Whether an object is an instance of a package's class, without importing the package."""
     module = sys.modules.get(package)
     kind = getattr(module, name, None)
     return isinstance(kind, type) and isinstance(thing, kind)

@@ -1,4 +1,4 @@
-"""Tables in Parquet files as sources, by pyarrow: rows are decoded in order, batch by batch."""
+"""Tables in Parquet files as sources: pyarrow decodes their rows in order, batch by batch."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -22,9 +22,10 @@ _LIBRARY_BLOCKS = 2
 
 
 def open_parquet(path: Path, wanted: Wanted) -> Sliced:
-    """Open a table: its columns of numbers and truth values are those of a matrix.
+    """Open a table: its columns of numbers and truth values form a matrix.
 
-    Its attribute ``columns`` has their names. Other columns are left out, with a warning.
+    The attribute ``columns`` has the names of these columns. Other columns are left out, with a
+    warning.
 
     Raises
     ------
@@ -61,10 +62,10 @@ def open_parquet(path: Path, wanted: Wanted) -> Sliced:
 
 
 class _Table:
-    """The columns of numbers of a table, sliced as a matrix.
+    """The numeric columns of a table, sliced as a matrix.
 
-    Slices that follow each other continue to decode where the last one ended. Any other starts at
-    the beginning of a row group.
+    A slice that follows the previous one continues decoding where that one ended. Any other slice
+    starts at the beginning of a row group.
     """
 
     def __init__(self, arrow: Any, file: Any, path: Path) -> None:
@@ -108,7 +109,7 @@ class _Table:
         return out
 
     def _seek(self, row: int) -> None:
-        """Decode batches until one has this row."""
+        """Decode batches until one contains this row."""
         group = int(np.searchsorted(self._starts, row, "right")) - 1
         if group != self._group or row < self._first:
             rows = max(_BATCH_BYTES // (self.shape[1] * self.dtype.itemsize), 1)

@@ -1,4 +1,4 @@
-"""Which chunk of an array lies on which server of a pool, in figures and as a picture."""
+"""The server of a pool that stores each chunk of an array, in figures and as a picture."""
 
 import itertools
 import math
@@ -19,31 +19,31 @@ MOST_CHARACTERS = 64
 MOST_ROWS = 16
 MOST_LINES = 48
 MOST_PLANES = 1024
-"""Of a picture: how wide it is, rows of a plane, lines of planes, and planes looked at."""
+"""Limits of a picture: characters of a line, rows of a plane, lines in total, and planes."""
 
 SEVERAL = -1
-"""In place of a server: the chunk lies on several."""
+"""The server number of a chunk that lies on several servers."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which chunk lies on which server; of an array that grows, those of the last step.
+    """The server of each chunk; for a growing array, of the chunks of its last step.
 
     Attributes
     ----------
     stripe_unit_bytes : int
         Bytes of a stripe unit of the array's file.
     servers : tuple of int
-        Numbers of the servers that the file's stripe units go round, in this order. What follows
-        the blocks of a disk schema lies on the last of them.
+        Numbers of the servers of the file's stripe units, in round-robin order. The bytes after the
+        blocks of a disk schema lie on the last server.
     chunk_counts : tuple of int
-        How many chunks each of them has whole.
+        Number of chunks that lie wholly on each server.
     parted_chunks : int
-        How many chunks lie on several servers.
+        Number of chunks that lie on several servers.
     picture : tuple of str
-        Lines of text. Each chunk is the number of its server, ``+`` if it lies on several; chunks
-        along the last dimension are beside each other, those along the one before below each other.
-        Of more than two dimensions there are several such planes, each below its indices.
+        Lines of text. A chunk is drawn as the number of its server, or ``+`` if it lies on several.
+        Chunks along the last dimension stand side by side; the dimension before runs downwards.
+        With more than two dimensions there are several such planes, each below its indices.
     """
 
     stripe_unit_bytes: int
@@ -61,9 +61,9 @@ class Placement:
 
 
 def placement_of(where: Place, metadata: Metadata) -> Placement | None:
-    """Tell which chunk of an array lies on which server.
+    """Return the server of each chunk of an array.
 
-    `None` for an array on a plain path, and for one that grows and has nothing yet.
+    The result is `None` for an array on a plain path, and for a growing array without steps.
     """
     grid = metadata.grid()
     keys = [grid.shard_key(shard) for shard in range(grid.shards)]
@@ -86,17 +86,17 @@ def placement_of(where: Place, metadata: Metadata) -> Placement | None:
 
 
 def _servers(layouts: list[PoolStat], metadata: Metadata) -> npt.NDArray[np.int64]:
-    """Find the number of the server of each chunk, in the shape of the grid of chunks."""
+    """Return the server number of each chunk, in the shape of the grid of chunks."""
     grid = metadata.grid()
     per_shard = [n // c for n, c in zip(grid.shard_shape, metadata.chunks, strict=True)]
-    # The index of a shard: offset and length of each of its chunks, then a checksum.
+    # The index of a shard has the offset and the length of each of its chunks, then a checksum.
     index = np.frombuffer(grid.index()[:-4], "<u8").reshape(*per_shard, 2).astype(np.int64)
     first, last = index[..., 0], index.sum(-1) - 1
     found = np.empty(metadata.counts, np.int64)
     corners = itertools.product(
         *(range(0, n, per) for n, per in zip(metadata.counts, per_shard, strict=True))
     )
-    # Files are usually all cut alike.
+    # Most files of an array have the same layout.
     entries: dict[tuple[int, int, int | None], npt.NDArray[np.int64]] = {}
     for corner, layout in zip(corners, layouts, strict=True):
         cut = layout.stripe_unit_bytes, len(layout.servers), layout.round_units
@@ -113,7 +113,7 @@ def _servers(layouts: list[PoolStat], metadata: Metadata) -> npt.NDArray[np.int6
 def _entries(
     stripes: Stripes, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Find the entry of a file's servers that has each run of bytes whole, else `SEVERAL`."""
+    """Return the entry, in a file's list of servers, that holds each byte range, or `SEVERAL`."""
     entry, begin = np.array([stripes.locate(at) for at in first.ravel().tolist()]).T
     last_entry, end = np.array([stripes.locate(at) for at in last.ravel().tolist()]).T
     is_whole = (last_entry == entry) & (end - begin == (last - first).ravel())
@@ -121,10 +121,10 @@ def _entries(
 
 
 def draw(servers: npt.NDArray[np.int64]) -> Iterator[str]:
-    """Yield the lines of a picture of a grid of chunks, cut to a sensible size.
+    """Yield the lines of a picture of a grid of chunks, cut to the limits above.
 
-    Dimensions along which there is one chunk are left out. A plane has the last two of the others;
-    planes stand beside each other.
+    Dimensions with a single chunk are left out. A plane shows the last two of the other dimensions;
+    planes stand side by side.
     """
     width = len(str(servers.max(initial=0)))
     several = [dim for dim, count in enumerate(servers.shape) if count > 1]
@@ -153,7 +153,7 @@ def draw(servers: npt.NDArray[np.int64]) -> Iterator[str]:
 
 
 def _draw_line(servers: npt.NDArray[np.int64], width: int) -> Iterator[str]:
-    """Draw what lies along one dimension, broken into lines."""
+    """Draw the chunks along one dimension, broken into lines."""
     most = _cells(width)
     lines = servers[: most * MOST_ROWS]
     for start in range(0, len(lines), most):
@@ -172,7 +172,7 @@ def _draw_plane(plane: npt.NDArray[np.int64], width: int) -> Iterator[str]:
 
 
 def _cells(width: int) -> int:
-    """How many chunks a line of a picture has at most."""
+    """Return the largest number of chunks in a line of a picture."""
     return MOST_CHARACTERS // (width + (width > 1))
 
 

@@ -1,4 +1,4 @@
-"""What a call will need and take, before it starts: ``oc.plan("lu", n=..., memory=...)``."""
+"""The resources and the time of a call, before it starts: ``oc.plan("lu", n=..., memory=...)``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outcore.volumes import PathLike, as_path
 from outcore.zarr_format import check_dtype
 
 _OBLONG = ("qr", "qr_factor", "form_q", "qr_solve", "lstsq", "gram", "svd", "matmul")
-"""Verbs whose matrix need not be square: they have ``m=``."""
+"""Verbs that accept a matrix that is not square: they have ``m=``."""
 
 _INNER = ("matmul", "svd")
 """Verbs that have ``k=``."""
@@ -35,29 +35,29 @@ _INNER = ("matmul", "svd")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call will need and take.
+    """The resources and the time that a call will need.
 
     Attributes
     ----------
     verb, n, dtype, method, path
-        What is planned, how it will be done, and where the files go.
+        The planned operation, its method, and the directory of its files.
     memory_bytes, peak_memory_bytes
-        The budget, and the most that will be taken from it.
+        The budget, and the largest amount that the call will use of it.
     disk_bytes
         Disk space for the factors, beyond the matrix.
     bytes_read, bytes_written
-        Bytes that will be moved: exact for a matrix with ``order="F"`` and default chunks whose
-        order is a multiple of the tile's rows, else a few more for the ragged edge. Of LU by slabs,
-        Cholesky and QR exact for any layout, on disks.
+        Bytes that the call will move. They are exact for a matrix with ``order="F"`` and default
+        chunks whose order is a multiple of the tile's rows; otherwise a ragged edge adds a few. On
+        disks they are exact for LU by slabs, Cholesky and QR in any layout.
     words_lower_bound
-        Least words that any algorithm must move with this memory; `None` if not known.
+        Least number of words that any algorithm must move with this memory; `None` if unknown.
     flops
         Real operations.
     compute_seconds, io_seconds, seconds
-        Arithmetic alone, disk alone, and both with the overlap that is expected, at the rates that
-        were measured on this machine.
+        Time of the arithmetic, time of the disk, and time of both with the expected overlap, at the
+        rates measured on this machine.
     notes
-        What the reader should know, such as from which order lower precision pays.
+        Remarks, such as the order from which lower precision pays.
     """
 
     verb: str
@@ -85,9 +85,9 @@ class Plan:
         Raises
         ------
         BudgetError
-            If the machine, or a control group, does not have the memory.
+            If the machine, or a control group, has too little memory.
         DiskFullError
-            If the disk does not have the space.
+            If the disk has too little free space.
         """
         available = budget.available_bytes()
         if self.peak_memory_bytes > available:
@@ -119,11 +119,11 @@ class Plan:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain values, for JSON."""
+        """Return the figures as plain values, for JSON."""
         return dataclasses.asdict(self)
 
     def to_json(self) -> str:
-        """Figures as JSON text."""
+        """Return the figures as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
@@ -203,57 +203,59 @@ def plan(
     Parameters
     ----------
     verb
-        What is to be done: the name of the function, such as ``"solve"`` or ``"lu_factor"``, of
-        which ``"lu"`` will do, as ``"cholesky"`` will for ``"cho_factor"``.
+        The operation: the name of the function, such as ``"solve"`` or ``"lu_factor"``. ``"lu"`` is
+        short for ``"lu_factor"``, and ``"cholesky"`` for ``"cho_factor"``.
     n, dtype
-        Order (of one that is not square: columns) and element type of the matrix.
+        Order and element type of the matrix. For a matrix that is not square, `n` is its number of
+        columns.
     compute_dtype
-        Type of the arithmetic, where it is another than that of the matrix: that which the matrix
-        and the right-hand sides promote to, or ``dtype=`` of the call.
+        Type of the arithmetic, if it differs from that of the matrix: the type that the matrix and
+        the right-hand sides promote to, or ``dtype=`` of the call.
     m, k
-        Rows of a matrix that is not square; inner length, or number of vectors.
+        Rows of a matrix that is not square; inner length of a product, or number of vectors.
     memory
         Budget; by default half of the available memory.
     path
-        Directory in which the factors will be; by default the current one.
+        Directory of the factors; by default the current one.
     rhs
-        Right-hand sides.
+        Number of right-hand sides.
     options
-        Further arguments of the function that matter, such as ``overwrite_a=True`` of ``"lu"``;
-        and how the matrix lies on disk, as ``order=`` and ``chunks=``. Without these it lies as its
-        verb likes it: with default chunks, in order F for factorizations, `solve` and products, in
-        order C for iterative methods and those that read rows. `create_array` has order C unless
-        told otherwise: plan with ``order="C"`` for what it made. Operands of ``"matmul"`` that
-        differ have ``order_a=``, ``chunks_a=``, ``order_b=``, ``chunks_b=``. What is done with
-        factors takes ``tile=``; without it they are those that the same budget makes.
-        `gram`, `lstsq`, `qr` and `svd` take ``out=True`` for a result on disk. `lstsq` takes
-        ``weights=True``, ``damp=`` and ``keep_r=True``, too. Iterative methods
-        take ``out=`` for a solution there, and right-hand sides on disk or of another type as
-        ``b=``. ``"gauss_seidel"`` takes ``processes=``: then bytes and
-        time are of the process that reads most, and memory is of each.
-        ``"write_all"`` and ``"read_all"`` take ``array=``, ``schema=`` and ``processes=`` instead
-        of a matrix, ``skip_disk=`` as of the call, and ``path=`` and ``servers=`` for an array that
-        is not there yet; see `outcore.collective_plan.plan_collective`.
+        Other arguments of the function that affect its cost, such as ``overwrite_a=True`` of
+        ``"lu"``, and the layout of the matrix on disk, as ``order=`` and ``chunks=``. By default
+        the plan assumes the layout that suits the verb: default chunks, in order F for
+        factorizations, `solve` and products, and in order C for iterative methods and those that
+        read rows. `create_array` has order C by default: pass ``order="C"`` for an array that it
+        made. Operands of ``"matmul"`` that differ have ``order_a=``, ``chunks_a=``, ``order_b=``,
+        ``chunks_b=``. Operations on existing factors take ``tile=``; by default they use the tile
+        that the same budget yields. `gram`, `lstsq`, `qr` and `svd` take ``out=True`` for a result
+        on disk. `lstsq` also takes ``weights=True``, ``damp=`` and ``keep_r=True``. Iterative
+        methods take ``out=`` for a solution on disk, and ``b=`` for right-hand sides on disk or of
+        another type. ``"gauss_seidel"`` takes ``processes=``: then bytes and time are those of the
+        process that reads most, and memory is per process. ``"write_all"`` and ``"read_all"`` take
+        ``array=``, ``schema=`` and ``processes=`` instead of a matrix, ``skip_disk=`` as in the
+        call, and ``path=`` and ``servers=`` for an array that does not exist yet; see
+        `outcore.collective_plan.plan_collective`.
     rates
-        Rates to plan with; by default those kept for this machine and disk, measured in about two
-        seconds if there are none. Where they cannot be measured, as in a directory that cannot be
-        written to, they are nominal, and the plan has a note on it.
+        Rates to plan with; by default those stored for this machine and disk. If there are none,
+        outcore measures them in about two seconds. Where it cannot measure, as in a directory
+        without write permission, the rates are nominal, and a note of the plan says so.
 
     Returns
     -------
     Plan or CollectivePlan
-        Print it, or call ``.validate()`` of a `Plan` to be refused now rather than later.
+        Print it. ``.validate()`` of a `Plan` raises the errors of too little memory or disk now.
 
     Raises
     ------
     BudgetError
-        If not even the narrowest slab fits into the budget.
+        If even the narrowest slab exceeds the budget.
     InvalidError
-        For an unusable verb, order or type.
+        For an unknown verb, order or type.
     """
     if verb in COLLECTIVE_VERBS:
         return plan_collective(verb, path=path, rates=rates, **options)
-    # Here, and not above: they bring SciPy, which takes longer to import than all the rest.
+    # Imported here, not at the top: these modules import SciPy, which takes longer than all the
+    # rest.
     from outcore.linalg.assumptions import assumption
     from outcore.linalg.planners import FUNCTIONS, PLANNERS
     from outcore.linalg.result_dtype import result_dtype, work_dtype

@@ -1,4 +1,4 @@
-"""The methods that solve A x = b, planned side by side: which will be the fastest."""
+"""A comparison of the methods that solve A x = b, by planned time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,16 +19,16 @@ from outcore.zarr_format import check_dtype, default_chunks
 
 
 class _Way(NamedTuple):
-    """A way to solve A x = b: a verb that has a plan, with options."""
+    """One method for A x = b: a verb that has a plan, with options."""
 
     name: str
     verb: str
     needs: str
     options: dict[str, Any]
     steps: str = ""
-    """Name of the option that says how many steps are made."""
+    """Name of the option for the number of steps."""
     rival: str = "LU"
-    """The direct way that solves the same systems."""
+    """The direct method for the same systems."""
 
 
 ANY = "any"
@@ -47,29 +47,32 @@ _WAYS = (
     _Way("CG", "cg", "positive definite", {}, "iterations", "Cholesky"),
     _Way("GMRES", "gmres", "any for which it converges", {}, "iterations"),
 )
-"""A line for each way; positive definite is Hermitian too. What has no planner yet is left out."""
+"""One entry for each method. Methods without a planner are left out.
+
+"Positive definite" includes Hermitian.
+"""
 
 COMPARABLE = ("solve", *dict.fromkeys(way.verb for way in _WAYS if way.steps), "lu", "cholesky")
-"""Verbs that solve A x = b, or do the most of it."""
+"""Verbs that solve A x = b, or do most of the work."""
 
 
 @dataclass(frozen=True)
 class MethodPlan:
-    """One way to solve a system, and what it takes.
+    """One method for a system, and its plan.
 
     Attributes
     ----------
     name
-        Of the method.
+        Name of the method.
     needs
-        What A must be.
+        Property that A must have.
     plan
-        What it takes.
+        The plan of the method.
     steps
-        Sweeps or iterations that were planned; `None` for a direct method.
+        Planned sweeps or iterations; `None` for a direct method.
     steps_to_win
-        About so many steps take as long as the direct method that solves the same systems; `None`
-        if that cannot be done with this memory.
+        Approximate number of steps that take as long as the direct method for the same systems;
+        `None` if that method does not fit into this memory.
     """
 
     name: str
@@ -81,18 +84,18 @@ class MethodPlan:
 
 @dataclass(frozen=True)
 class MethodComparison:
-    """Ways to solve a system, fastest first; print it for a table.
+    """Methods for a system, fastest first; print it for a table.
 
     Attributes
     ----------
     methods
-        What can be done, fastest first.
+        The methods that fit into the memory, fastest first.
     refused
-        Name of each method that cannot, and why.
+        Name of each method that does not fit, and the reason.
     order, chunks
-        How the matrix lies on disk.
+        Layout of the matrix on disk.
     notes
-        What the reader should know.
+        Remarks of the plans.
     """
 
     n: int
@@ -106,7 +109,7 @@ class MethodComparison:
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain values, for JSON."""
+        """Return the figures as plain values, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -138,7 +141,7 @@ class MethodComparison:
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def _winners(self) -> Iterator[str]:
-        """Name the fastest method of all, of the direct ones, and of those for any A."""
+        """Yield the fastest method overall, the fastest direct one, and the fastest for any A."""
         direct = [method for method in self.methods if not method.steps]
         sure = [method for method in direct if method.needs == ANY]
         yield _name(self.methods[0])
@@ -176,30 +179,31 @@ def compare_methods(
 ) -> MethodComparison:
     """Plan every method that solves A x = b, and order them by time.
 
-    All are planned for the same matrix, as it lies on disk.
+    Every plan assumes the same matrix, in its layout on disk.
 
     Parameters
     ----------
     n, dtype, memory, path, rhs, rates
-        As for `plan`.
+        As in `plan`.
     order, chunks
-        How the matrix lies; by default as `create_array` makes it. Factorizations read one with
-        ``order="F"`` best.
+        Layout of the matrix; by default that of `create_array`. Factorizations are fastest with
+        ``order="F"``.
     steps
-        Sweeps or iterations that are planned for iterative methods. How many they need depends on
-        the matrix, so the comparison also says up to how many they are faster than a direct method.
+        Planned sweeps or iterations of iterative methods. The number that they need depends on the
+        matrix, so the comparison also reports the number of steps up to which each is faster than a
+        direct method.
 
     Returns
     -------
     MethodComparison
-        Print it for a table; ``.methods[0].plan`` is that of the fastest.
+        Print it for a table; ``.methods[0].plan`` is the plan of the fastest method.
 
     Raises
     ------
     InvalidError
-        For an unusable order or type.
+        For an unknown order or type.
     BudgetError
-        If no method can do with the memory.
+        If no method fits into the memory.
     """
     kind = check_dtype(dtype)
     n, rhs, steps = count_of("n", n), count_of("rhs", rhs), count_of("steps", steps)
@@ -236,7 +240,7 @@ def compare_methods(
 
 
 def _options_of(way: _Way, dtype: np.dtype[Any], steps: int) -> dict[str, Any] | None:
-    """Complete the options of a way; `None` if there is no such way for this type."""
+    """Complete the options of a method; `None` if the method does not exist for this type."""
     if way.options.get("factor_dtype") == "single":
         single = {"float64": "f4", "complex128": "c8"}.get(dtype.name)
         return {"factor_dtype": single} if single else None
@@ -246,7 +250,7 @@ def _options_of(way: _Way, dtype: np.dtype[Any], steps: int) -> dict[str, Any] |
 def _steps_to_win(iterative: Plan, direct: Plan | None, steps: int) -> int | None:
     """Scale the planned steps to the time of a direct method.
 
-    The time is taken as proportional to the steps, so the number is right to within the few passes
-    over A that are made once.
+    The estimate takes the time as proportional to the steps. It is off by the few passes over A
+    that the method makes once.
     """
     return None if direct is None else int(steps * direct.seconds / iterative.seconds)

@@ -22,8 +22,8 @@ from outcore.volumes import PathLike
 class Pool(PoolNames):
     """Several disks as one place for files and arrays.
 
-    ``pool / "name"`` is a path that `outcore.create_array`, `outcore.open_array`, the solvers and
-    whatever else takes a path take as well; files go round the pool's servers in stripe units.
+    ``pool / "name"`` is a path. `outcore.create_array`, `outcore.open_array`, the solvers and all
+    other functions that take a path accept it. The pool stripes files over its servers.
     """
 
     def __init__(
@@ -41,26 +41,26 @@ class Pool(PoolNames):
 
     @classmethod
     def embedded(cls, directories: Sequence[PathLike], *, threads: int = 4) -> "Pool":
-        """Open the pool in some directories, or make it, with its servers in this process.
+        """Open or create the pool in some directories, with its servers in this process.
 
         Parameters
         ----------
         directories
-            One for each server, best each on a disk of its own; they are made if they are not
-            there. The first one has the names and layouts of all files too. A pool is opened with
-            all of its directories but those of servers that were retired; one more, which is empty,
-            becomes a new server, which new files use.
+            One directory for each server, best on separate disks; missing ones are created. The
+            first one also holds the names and layouts of all files. To open a pool, pass all of its
+            directories except those of retired servers. An additional, empty directory becomes a
+            new server, which new files use.
         threads
-            Requests in work at once in each directory: fewer, where several are on one disk.
+            Concurrent requests in each directory. Use fewer if several directories are on one disk.
 
         Raises
         ------
         BusyError
-            If the pool is open already, in this process or another.
+            If the pool is already open, in this process or another.
         InvalidError
-            If a directory is of another pool, or one of this pool's is missing.
+            If a directory belongs to another pool, or one of this pool's directories is missing.
         DeniedError
-            If a directory is of a server that was retired.
+            If a directory belongs to a retired server.
         """
         return cls._embedded(directories, threads)
 
@@ -88,131 +88,131 @@ class Pool(PoolNames):
         timeout: float = 60.0,
         threads: int = 4,
     ) -> "Pool":
-        """Open the pool of a parallel job, or make it, with its servers in the job's processes.
+        """Open or create the pool of a parallel job, with its servers in the job's processes.
 
-        All ranks call this, and `close`, together. A pool that is made by so many ranks is opened
-        again by as many, in whatever order they have its directories.
+        All ranks call this method, and `close`, together. A pool created by N ranks is opened by N
+        ranks; the assignment of its directories to ranks may differ.
 
         Parameters
         ----------
         comm
-            Communicator of the job: mpi4py's, or what has a rank, a size, ``bcast`` and
+            Communicator of the job: mpi4py's, or an object with a rank, a size, ``bcast`` and
             ``barrier``; see `outcore.communicator.Communicator`.
         directory
-            Where the servers keep their files, best on a disk of each rank's own: ``{rank}`` in it
-            is replaced by the number of the rank. Ranks of one machine whose directory is the same
+            Directory of the server's files, best on a separate disk for each rank: ``{rank}`` in it
+            is replaced by the number of the rank. Ranks of one machine with the same directory
             share one server.
         host
-            Name or address of this rank's machine for the others, where there are several; by
-            default that by which it is known.
+            Name or address by which other machines reach this rank's machine; by default its host
+            name's address.
         timeout
-            Seconds after which a server, or a rank on `close`, that gives no sign of life counts
+            Seconds after which a silent server, or a rank that does not arrive in `close`, counts
             as dead.
         threads
-            Requests in work at once on each disk.
+            Concurrent requests on each disk.
 
         Raises
         ------
         InvalidError
-            If the directories are not those of one pool, or some of its are missing; if a launcher
-            started several processes, of which each finds itself alone.
+            If the directories do not form one pool, or some are missing; if a launcher started
+            several processes but each has a communicator of size 1.
         BusyError
-            If the pool is open already.
+            If the pool is already open.
         OutcoreError
-            On every rank, if anything fails on one.
+            On every rank, if one rank fails.
         """
         job = PoolJob.start(comm, directory, host=host, timeout_s=timeout, threads=threads)
         return cls(job.core, job.url, is_shared=True, job=job)
 
     @property
     def core(self) -> _core.Pool:
-        """The compiled part."""
+        """The pool object of the compiled module."""
         return self._root.core
 
     @property
     def url(self) -> str:
-        """What names in the pool begin with as text."""
+        """The prefix of names in the pool, as text."""
         return self._root.url
 
     @property
     def id(self) -> str:
-        """A number that was made at random with the pool, in hexadecimal digits."""
+        """The random identifier of the pool, in hexadecimal digits."""
         return self._root.core.id
 
     @property
     def messages(self) -> int:
-        """Messages sent to I/O servers so far."""
+        """Number of messages sent to I/O servers so far."""
         return self._root.core.messages
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that can still be written to files that go round all servers."""
+        """Bytes that can still be written to files striped over all servers."""
         return self._root.volume.free_bytes()
 
     def __repr__(self) -> str:
         return f"<outcore.Pool {self.url}>"
 
     def logical_disk(self, rank: int, *, within: str = "") -> LogicalDisk:
-        """Take a part of the pool for this process alone: files that lie on one server whole.
+        """Open a logical disk for this process alone: each of its files lies wholly on one server.
 
         Parameters
         ----------
         rank
-            Number of the disk. It lies on the server of this number, counted round.
+            Number of the disk. It lies on the server of this number, modulo the number of servers.
         within
-            Directory of the pool that the disk belongs to, for jobs that run at once.
+            Directory of the pool for the disk; separates jobs that run at the same time.
 
         Raises
         ------
         BusyError
-            If another process, or call, has the disk.
+            If another process, or call, has the disk open.
         """
         disk = LogicalDisk(self._root, operator.index(rank), within)
         self._disks.add(disk)
         return disk
 
     def servers(self, *, partial: bool = False) -> list[ServerStatus]:
-        """Ask each I/O server how it is; those that were retired are left out.
+        """Return the status of each I/O server, except retired ones.
 
         Parameters
         ----------
         partial
-            Whether servers that cannot be reached, or fail, are listed too, with the reason.
+            Whether to include servers that cannot be reached, or fail, with the reason.
 
         Raises
         ------
         DiskError
-            If one cannot be reached, unless `partial`.
+            If a server cannot be reached, unless `partial`.
         OutcoreError
-            If one fails in another way, unless `partial`.
+            If a server fails in another way, unless `partial`.
         """
         return [ServerStatus(*each) for each in self._root.core.servers(partial)]
 
     @property
     def retired(self) -> list[int]:
-        """Numbers of the I/O servers that were retired."""
+        """Numbers of the retired I/O servers."""
         return self._root.core.retired_ids
 
     def retire(self, server: int, *, undo: bool = False) -> None:
-        """Retire an I/O server whose disk is dead: what lay on it counts as gone.
+        """Retire an I/O server whose disk is dead: its data counts as lost.
 
-        New files lie on the others. A file that has a part there can still be removed, and read
-        where it lies on others; anything else is an error that names it. The server is refused
-        should it come back.
+        New files lie on the other servers. A file with a part on the retired server can be removed,
+        and its parts on other servers can be read. Any other access raises an error that names the
+        server. If the server returns, the pool refuses it.
 
         Parameters
         ----------
         server
-            Its number. It must not answer any more.
+            Number of the server. The server must no longer answer.
         undo
-            Whether to take that back: then the server may come back, with all that lies on it.
+            Whether to revoke the retirement: the server may then return, with all its data.
 
         Raises
         ------
         DeniedError
-            If the caller only has the key of a user.
+            If the caller has only the key of a user.
         BusyError
-            If the server answers; if `undo` needs the pool closed, since it is open without that
+            If the server answers; if `undo` needs the pool closed, because it is open without that
             server's directory.
         InvalidError
             If the pool never had a server of this number.
@@ -223,10 +223,11 @@ class Pool(PoolNames):
         self._root.core.retire(number, undo)
 
     def close(self) -> None:
-        """Let go of the pool: stop its servers, or the connections to them.
+        """Close the pool: stop its servers, or the connections to them.
 
-        Arrays and files that are still open in it are of no use then. Closing twice is harmless.
-        A pool of a parallel job is closed by all ranks together, and stays until all have come.
+        Arrays and files that are still open in the pool become unusable. Closing twice is harmless.
+        All ranks of a parallel job close its pool together, and its servers run until all ranks
+        have arrived.
         """
         self._let_go()
         if self._job is not None:
@@ -249,7 +250,8 @@ class Pool(PoolNames):
         if kind is None or self._job is None:
             self.close()
             return
-        # The other ranks may never come: they are told by the end of this one's servers.
+        # The other ranks may never arrive in `close`: the end of this rank's servers reports the
+        # error to them.
         try:
             self._let_go()
         finally:

@@ -1,7 +1,7 @@
-"""Pools by their addresses: opened once in a process, and found again in another.
+"""Access to pools by address: opened once per process, and found again in another process.
 
-Libraries that know no more of a file than its URL make what they need anew in every thread and
-process. They share what is kept here.
+Libraries that know a file only by its URL recreate their objects in every thread and process. These
+objects share the pools that this module keeps open.
 """
 
 import atexit
@@ -24,17 +24,17 @@ _SCHEME = re.compile(r"^outcore(?:\+tls)?://")
 
 @dataclass(frozen=True)
 class PoolAddress:
-    """Where a pool is.
+    """The address of a pool.
 
     Attributes
     ----------
     location
-        ``HOST:PORT`` of a served pool, ``tls:HOST:PORT`` where it is reached with TLS; or the path
-        of its UNIX socket; or the first directory of an embedded one.
+        ``HOST:PORT`` of a served pool, ``tls:HOST:PORT`` if clients reach it with TLS; the path of
+        its UNIX socket; or the first directory of an embedded pool.
     key
-        File with the key, if there is one.
+        File of the key, if there is one.
     directories
-        All directories of an embedded pool, to open it if it is not open in the process.
+        All directories of an embedded pool, to open it if this process has not opened it yet.
     """
 
     location: str
@@ -43,33 +43,33 @@ class PoolAddress:
 
     @property
     def url(self) -> str:
-        """What names in the pool begin with, as outcore writes them."""
+        """The prefix of names in the pool, as outcore writes them."""
         return f"outcore:{self.location}::" if self.is_path else self.url_of("")
 
     @property
     def is_path(self) -> bool:
-        """Whether the pool is found in the file system of this machine."""
+        """Whether the address is a path in the file system of this machine."""
         return self.location.startswith("/")
 
     def url_of(self, name: str) -> str:
-        """Write a name in the pool as URL with ``//``, as other libraries want it."""
+        """Return the URL, with ``//``, of a name in the pool, as other libraries expect it."""
         place = self.location.removeprefix("tls:")
         scheme = "outcore" if place == self.location else "outcore+tls"
         return f"{scheme}://{place}{':' * self.is_path}/{name.lstrip('/')}"
 
 
 def key_file(key: PathLike | None) -> str | None:
-    """Name of the file with a key: by default what the variable ``OUTCORE_KEY`` names."""
+    """Return the path of the key file: by default the value of the variable ``OUTCORE_KEY``."""
     file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
     return None if file is None else os.path.abspath(file)
 
 
 def split_url(text: str) -> tuple[str | None, str]:
-    """Cut a URL into the location of its pool, if it has one, and the name in the pool.
+    """Split a URL into the location of its pool, if any, and the name in the pool.
 
-    These are URLs: ``outcore://HOST:PORT/NAME``, ``outcore+tls://HOST:PORT/NAME``,
-    ``outcore:///PATH:/NAME`` and, as outcore writes the latter, ``outcore:/PATH::NAME``. The
-    ``NAME`` of ``outcore://NAME`` is in no pool that it says. Anything else is a name.
+    URLs have the forms ``outcore://HOST:PORT/NAME``, ``outcore+tls://HOST:PORT/NAME``,
+    ``outcore:///PATH:/NAME`` and, as outcore writes the last one, ``outcore:/PATH::NAME``. The URL
+    ``outcore://NAME`` has a name and no pool. Any other text is a name.
     """
     if found := _LOCAL.fullmatch(text):
         return found[1], found[2] or ""
@@ -81,7 +81,7 @@ def split_url(text: str) -> tuple[str | None, str]:
 
 
 def _location(url: str) -> str:
-    """Location of a pool, from what names in it begin with."""
+    """Return the location of a pool, given the prefix of its names."""
     if url.endswith("::"):
         return url.removeprefix("outcore:").removesuffix("::")
     scheme, _, place = url.partition("://")
@@ -89,12 +89,12 @@ def _location(url: str) -> str:
 
 
 class PoolAccess:
-    """A pool, found again by its address after a fork or in another process.
+    """A pool that can be found again by its address, after a fork or in another process.
 
     Parameters
     ----------
     address
-        Where it is.
+        Address of the pool.
     root
         The pool, if it is open.
     """
@@ -105,7 +105,7 @@ class PoolAccess:
 
     @classmethod
     def of(cls, path: PoolPath) -> "PoolAccess":
-        """Access to the pool that a name is in."""
+        """Return the access to the pool of a name."""
         root = path.root
         key = None if root.key is None else key_file(root.key)
         return cls(PoolAddress(_location(root.url), key), root)
@@ -117,7 +117,7 @@ class PoolAccess:
         Raises
         ------
         ForkedError
-            If it is embedded in the process that this one was forked from.
+            If the pool is embedded in the parent of this forked process.
         """
         if self._root.process != os.getpid():
             self._root = _find(self.address)
@@ -136,12 +136,12 @@ class PoolAccess:
 def access_to(
     location: str | None, pool: Pool | None, key: PathLike | None, directories: Sequence[PathLike]
 ) -> PoolAccess:
-    """Find a pool by what of it is known, or take the one that is open.
+    """Find a pool by its location, key or directories, or use the open pool if given.
 
     Raises
     ------
     InvalidError
-        If nothing of it is known, or what is known does not fit.
+        If no argument identifies a pool, or two arguments contradict each other.
     """
     names = tuple(os.path.abspath(os.fspath(each)) for each in directories)
     if pool is not None:
@@ -165,13 +165,16 @@ def access_to(
 
 
 _KEPT: dict[tuple[int, PoolAddress], PoolRoot] = {}
-"""By process and address. Those of the process that this one was forked from are kept too: what
-they hold is of no use here, and must not be taken down."""
+"""Open pools, by process and address.
+
+Entries of the parent of a forked process stay: their objects are useless here, but must not be
+destroyed.
+"""
 _LOCK = threading.Lock()
 
 
 def _find(address: PoolAddress) -> PoolRoot:
-    """Find a pool that is open in this process, or open it for the rest of the process."""
+    """Find a pool that is open in this process, or open it until the process ends."""
     with _LOCK:
         mine = os.getpid(), address
         if (kept := _KEPT.get(mine)) is not None:
@@ -204,7 +207,8 @@ def _open(address: PoolAddress) -> PoolRoot:
 def _close_kept() -> None:
     """Stop the servers of embedded pools in order when the process ends.
 
-    Others are not told anything: they may be gone, and then it would take its time.
+    Connections to served pools are not closed: their servers may be gone, and then closing takes
+    long.
     """
     for (process, _), root in list(_KEPT.items()):
         if process == os.getpid() and not root.is_shared:
@@ -212,7 +216,7 @@ def _close_kept() -> None:
 
 
 def _forget_lock() -> None:
-    """Replace a lock that another thread may have held at the moment of a fork."""
+    """Replace the lock, because another thread may have held it at the moment of a fork."""
     global _LOCK
     _LOCK = threading.Lock()
 

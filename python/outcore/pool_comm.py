@@ -1,6 +1,6 @@
 """A pool that lives as long as one parallel job: its servers are threads of the job's processes.
 
-Seamons et al. (1995) and others have I/O nodes inside an MPI job in the same way.
+Seamons et al. (1995) and others run I/O nodes inside an MPI job in the same way.
 """
 
 import contextlib
@@ -26,25 +26,25 @@ _LAUNCHERS = {
     "SLURM_STEP_NUM_TASKS": "srun",
     "WORLD_SIZE": "torchrun",
 }
-"""Variables in which launchers say how many processes they started."""
+"""Environment variables in which launchers give the number of processes."""
 
 
 @dataclass(frozen=True)
 class _Seat:
-    """What one rank says of its directory.
+    """One rank's description of its directory.
 
     Attributes
     ----------
     machine
-        Which machine it is on: the same text on the same one.
+        Identifier of the machine: equal text means the same machine.
     directory, identity
-        Its full name, and the file system's name for it.
+        The absolute path, and the file system's identifier (device and inode).
     mark
-        Pool and number of the I/O server that it is of, if it is of one.
+        Pool and number of the I/O server that owns the directory, if any.
     has_manager
-        Whether the names of a pool are in it.
+        Whether the directory contains the names of a pool.
     host
-        Where others find this machine.
+        Address by which other machines reach this one.
     """
 
     machine: str
@@ -56,7 +56,7 @@ class _Seat:
 
 
 class PoolJob:
-    """The servers of a pool in the processes of one job, as one of its ranks has them."""
+    """The servers of a pool in the processes of one job, as seen by one rank."""
 
     def __init__(self, comm: Communicator, timeout_s: float) -> None:
         self._comm = comm
@@ -76,7 +76,7 @@ class PoolJob:
         timeout_s: float,
         threads: int,
     ) -> "PoolJob":
-        """Start the servers of this rank, and connect to all; see `Pool.from_comm`."""
+        """Start the servers of this rank, and connect to all servers; see `Pool.from_comm`."""
         communicator = Communicator(comm, timeout_s)
         check_launcher(communicator.size, os.environ, sys.modules.get("mpi4py.MPI"))
         job = cls(communicator, timeout_s)
@@ -88,12 +88,12 @@ class PoolJob:
         return job
 
     def leave(self) -> None:
-        """Wait until every rank is done, and stop the servers of this one.
+        """Wait until every rank has left, and stop the servers of this one.
 
         Raises
         ------
         DiskError
-            If another rank does not come. The servers of this one are stopped all the same.
+            If another rank does not arrive. The servers of this rank are stopped regardless.
         """
         if self._sockets is None:
             return
@@ -101,11 +101,12 @@ class PoolJob:
             self._comm.barrier(self._timeout_s)
         finally:
             self.abandon()
-        # So that the directories are free for whoever is told that the pool is closed.
+        # After this barrier the directories of all ranks are free, before `close` returns on any
+        # rank.
         self._comm.barrier(self._timeout_s)
 
     def abandon(self) -> None:
-        """Stop the servers of this rank without waiting for anybody."""
+        """Stop the servers of this rank without waiting for other ranks."""
         for daemon in reversed(self._daemons):
             daemon.stop()
         self._daemons.clear()
@@ -119,7 +120,8 @@ class PoolJob:
         is_one_machine = len({seat.machine for seat in seats}) == 1
         managing = _managing_rank(seats)
         key = self._comm.bcast(secrets.token_hex(32), 0)
-        # Private to the user, and of a short name, as that of a socket must be.
+        # Private to the user, and with a short path, because the path of a UNIX socket must be
+        # short.
         sockets = SocketDirectory()
         self._sockets = sockets
 
@@ -138,7 +140,7 @@ class PoolJob:
         manager = self._all(start_manager)[managing]
 
         def used() -> int:
-            # Numbers of servers that are retired are not given again.
+            # Numbers of retired servers are never assigned again.
             if rank != managing:
                 return 0
             core = _core.Pool.connect(manager, key=key)
@@ -177,11 +179,12 @@ class PoolJob:
                 core.close()
             raise
         self.core = connected[0]
-        # As an embedded pool has it, so that names are the same whoever opened it.
+        # The same prefix as for an embedded pool, so that names do not depend on the way of
+        # opening.
         self.url = f"outcore:{seats[managing].directory}::"
 
     def _all(self, step: Callable[[], T]) -> list[T]:
-        """Do one step of all ranks, and return what each of them has; all fail if one does."""
+        """Run one step on all ranks, and return their results; if one rank fails, all raise."""
         mine: Exception | None = None
         said: tuple[str, Any] = ("", None)
         try:
@@ -200,14 +203,14 @@ class PoolJob:
 
 
 def check_launcher(size: int, environment: Mapping[str, str], mpi: Any) -> None:
-    """Refuse a job of one process of which a launcher started several.
+    """Refuse a communicator of size 1 in a job for which a launcher started several processes.
 
     Parameters
     ----------
     size
-        Of the communicator.
+        Number of ranks of the communicator.
     environment
-        Variables that launchers set.
+        Environment variables, including those of launchers.
     mpi
         The module ``mpi4py.MPI``, if it is loaded: one process of several may have a communicator
         of its own.
@@ -215,7 +218,7 @@ def check_launcher(size: int, environment: Mapping[str, str], mpi: Any) -> None:
     Raises
     ------
     InvalidError
-        If each process believes to be the only one.
+        If a launcher started several processes, and each has a communicator of size 1.
     """
     if size > 1 or (mpi is not None and mpi.COMM_WORLD.Get_size() > 1):
         return
@@ -251,19 +254,20 @@ def _take_seat(directory: str, host: str | None) -> _Seat:
 
 
 def _machine() -> str:
-    """Tell machines apart, and containers that see other files."""
+    """Return an identifier of this machine, and of the container if it has its own file system."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{file.read().strip()} {os.readlink('/proc/self/ns/mnt')}"
 
 
 def _own_host() -> str:
-    """Find an address of this machine that others may know it by."""
+    """Return an address of this machine that other machines may reach."""
     name = socket.gethostname()
     with contextlib.suppress(OSError):
         for *_, address in socket.getaddrinfo(name, None, socket.AF_INET):
             if not str(address[0]).startswith("127."):
                 return str(address[0])
-    # The address by which packets to others leave. None is sent (RFC 5737: to nobody at all).
+    # The source address of packets to other machines. No packet is sent (RFC 5737: no host has this
+    # destination).
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])
@@ -271,7 +275,7 @@ def _own_host() -> str:
 
 
 def _managing_rank(seats: list[_Seat]) -> int:
-    """Choose the rank that runs the manager: the one that has the pool's names, else the first."""
+    """Return the rank that runs the manager: the one with the pool's names, else the first."""
     found = {
         (seat.machine, seat.identity): rank
         for rank, seat in reversed(list(enumerate(seats)))
@@ -295,7 +299,7 @@ def _managing_rank(seats: list[_Seat]) -> int:
 def _server_numbers(seats: list[_Seat], used: int) -> dict[int, int]:
     """Choose the ranks that run I/O servers, one for each directory, and their numbers.
 
-    All those that the pool ever had are below `used`.
+    All numbers that the pool has ever used are below `used`.
     """
     running: dict[tuple[str, tuple[int, int]], int] = {}
     for rank, seat in enumerate(seats):

@@ -1,4 +1,4 @@
-"""Pools that are served: how they are named, and connected to."""
+"""Names of served pools, and connections to them."""
 
 import os
 import re
@@ -13,19 +13,18 @@ _SOCKET = re.compile(r"outcore:(/.+?)(?:::)?")
 
 
 def connect(url: str, *, key: PathLike | None = None) -> Pool:
-    """Connect to a pool that is served, on this machine or others.
+    """Connect to a served pool, on this machine or another one.
 
     Parameters
     ----------
     url
-        ``outcore://HOST:PORT``, where the pool's manager listens, or ``outcore+tls://HOST:PORT``
-        if it listens there with TLS: then nothing goes over a network that is not encrypted; or
-        ``outcore:/PATH`` of its UNIX socket on this machine. A pool may be connected to several
-        times: these are to each other as two processes are. What is opened in one is of no use when
-        that is closed; the others go on.
+        ``outcore://HOST:PORT`` of the pool's manager; ``outcore+tls://HOST:PORT`` if it listens
+        with TLS: then all traffic is encrypted; or ``outcore:/PATH`` of its UNIX socket on this
+        machine. A program may connect to a pool several times. The connections are independent,
+        like two processes. Closing one makes its open files unusable; the others stay usable.
     key
-        File with the pool's key, or with yours; by default what the variable ``OUTCORE_KEY``
-        names. Over a UNIX socket none is needed.
+        File with the pool's key, or with a user's key; by default the value of the variable
+        ``OUTCORE_KEY``. A UNIX socket needs no key.
 
     Returns
     -------
@@ -34,13 +33,13 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
     Raises
     ------
     InvalidError
-        If `url` is no address of a pool.
+        If `url` is not the address of a pool.
     NotFoundError
-        If there is no such key file.
+        If the key file does not exist.
     DiskError
-        If nobody answers.
+        If no server answers.
     DeniedError
-        If the key is another pool's, or there is none.
+        If the key belongs to another pool, or there is none.
     """
     file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
     if found := _SERVED.fullmatch(url):

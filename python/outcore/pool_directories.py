@@ -1,4 +1,4 @@
-"""Directories of a pool on this machine: what they are, and whether they can be those of one."""
+"""Directories of a pool on this machine: their contents, and whether they can form one pool."""
 
 import json
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from outcore.errors import InvalidError
 
 
 def check_directories(directories: Sequence[Path]) -> None:
-    """Refuse directories that cannot be those of one pool, whose manager is in the first.
+    """Refuse directories that cannot form one pool, whose manager is in the first.
 
-    The servers look at all of this too, each at its own; but by then the first would have been made
-    a pool of its own, and could not become a part of another one any more.
+    Each server checks its own directory as well. But by then the first directory would already be a
+    new pool, and could no longer become a part of another one.
 
     Raises
     ------
     InvalidError
-        If one is there twice, is a file or an array, or is of another pool.
+        If a directory is named twice, is a file or an array, or belongs to another pool.
     """
     for number, directory in enumerate(directories):
         if directory in directories[:number]:
@@ -48,14 +48,14 @@ def check_directories(directories: Sequence[Path]) -> None:
 
 
 def pool_directory_of(path: Path) -> Path | None:
-    """Find the directory of a pool that a path is, or lies in; `None` if there is none."""
+    """Return the pool directory at or above a path; `None` if there is none."""
     found = next((each for each in (path, *path.parents) if _is_one(each)), None)
     is_below = found is not None and found.name == "manager" and _is_one(found.parent)
     return found.parent if found is not None and is_below else found
 
 
 def about(directory: Path) -> dict[str, Any]:
-    """Tell what a pool has in one of its directories, by name."""
+    """Return the contents of a pool's directory, by name."""
     found: dict[str, Any] = {"pool": _pool_of(directory)}
     server = _mark_of(directory).get("server")
     if server is not None:
@@ -69,7 +69,7 @@ def about(directory: Path) -> dict[str, Any]:
 
 
 def has_manager(directory: Path) -> bool:
-    """Whether a directory of a pool has the files of its manager."""
+    """Whether a directory of a pool contains the files of its manager."""
     return _manager_in(directory) is not None
 
 
@@ -79,7 +79,7 @@ def _is_one(directory: Path) -> bool:
 
 
 def _manager_in(directory: Path) -> Path | None:
-    """Find the manager's files: below the first directory, or in one of its own."""
+    """Return the directory of the manager's files: ``manager`` in the directory, or itself."""
     for each in (directory / "manager", directory):
         if (each / "metadata.sqlite").is_file():
             return each
@@ -87,12 +87,12 @@ def _manager_in(directory: Path) -> Path | None:
 
 
 def _pool_of(directory: Path) -> object:
-    """Say of which pool an I/O server's directory is; `None` if it is of none that is known."""
+    """Return the pool of an I/O server's directory; `None` if it is unknown."""
     return _mark_of(directory).get("pool")
 
 
 def _mark_of(directory: Path) -> dict[str, Any]:
-    """Read what an I/O server wrote of itself; nothing if that is not there."""
+    """Read the identity file of an I/O server; the result is empty if there is none."""
     try:
         mark = json.loads((directory / "server.json").read_bytes())
     except (OSError, ValueError):

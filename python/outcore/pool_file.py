@@ -1,4 +1,4 @@
-"""Files of a pool: read and written like any file, and in regions, one message a server each."""
+"""Files of a pool: binary files, and access to regions with one message for each server."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from outcore.pool_stream import PoolStream
 from outcore.pool_view import FileView
 
 ATTEMPTS = 100
-"""So often a file is replaced before it is read, until that is an error."""
+"""Number of replacements of a file, before its first read succeeds, that count as an error."""
 LARGE_BYTES = 64 << 20
-"""A read of more bytes asks how long the file is before it takes memory."""
+"""A larger read checks the length of the file before it allocates memory."""
 
 
 T = TypeVar("T")
@@ -40,15 +40,16 @@ T = TypeVar("T")
 class PoolFile(PoolStream):
     """An open file of a pool, as `Pool.open` returns it.
 
-    It has the methods of Python's binary files: `outcore.pool_stream.PoolStream` says which of them
-    read ahead. `io.TextIOWrapper` makes text of it, and `io.BufferedWriter` collects many small
-    writes. The other methods move many pieces by one request, which is one message to each server
-    that has some of them.
-    Those that read return a new array of bytes, or fill ``out=``, an array of any type whose
-    elements they fill in C order, whatever its strides are, and return that. Those that write
-    take any array or buffer. A list of arrays is filled, or written, one array after the other:
-    any regions of memory from or to any regions of the file. Each method has a namesake that
-    begins with ``start_``, which returns a `PoolFuture` at once.
+    It has the methods of Python's binary files; `outcore.pool_stream.PoolStream` says which of them
+    read ahead. `io.TextIOWrapper` decodes it as text, and `io.BufferedWriter` collects many small
+    writes. The other methods move many regions by one request, which sends one message to each
+    server that stores some of them.
+
+    Methods that read return a new array of bytes. With ``out=``, an array of any type and any
+    strides, they fill its elements in C order and return it. Methods that write take any array or
+    buffer. A list of arrays is filled, or written, one array after the other: any regions of memory
+    from or to any regions of the file. Each method has a variant with the prefix ``start_``, which
+    returns a `PoolFuture` at once.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class PoolFile(PoolStream):
         self._writable = writable
         self._claims = Claims()
         self._reopen = reopen
-        """Opens what has the name by now; `None` once the file has given something."""
+        """Opens the current file of this name; `None` after the first successful read."""
         self.name = name
         self.mode = mode
 
@@ -86,25 +87,25 @@ class PoolFile(PoolStream):
         return self._writable
 
     def seekable(self) -> bool:
-        """Whether there is a position: always."""
+        """Whether the file has a position: always."""
         self._check_open()
         return True
 
     @property
     def nbytes(self) -> int:
-        """Length of the file in bytes, as its servers know it."""
+        """Length of the file in bytes, according to its servers."""
         return self._current(self._length)
 
     @property
     def handle(self) -> int:
-        """Which file it is: a number that is never another's."""
+        """Handle of the file: a number that no other file ever has."""
         return self._open().handle
 
     def _length(self) -> int:
         return self._open().length()
 
     def _current(self, ask: Callable[[], T]) -> T:
-        """Return an answer of the file, or of the one that replaced it before it gave any."""
+        """Return an answer of the file, or of the file that replaced it before its first answer."""
         reopen = self._reopen
         for _ in range(ATTEMPTS):
             try:
@@ -118,7 +119,7 @@ class PoolFile(PoolStream):
         raise BusyError(f"{self.name} is replaced faster than it can be read; read it again later")
 
     def _follow(self, reopen: Callable[[], _core.PoolFile]) -> bool:
-        """Go over to the file that has the name by now, if there is another."""
+        """Switch to the current file of the name, if it is another one."""
         old = self._open()
         with contextlib.suppress(NotFoundError):
             new = reopen()
@@ -142,24 +143,24 @@ class PoolFile(PoolStream):
         self._open()
 
     def sync(self) -> None:
-        """Return once what was written, or is being written, survives power loss.
+        """Return when all completed and pending writes survive power loss.
 
         Raises
         ------
         OutcoreError
-            What went wrong; also in a request that was started before, if nobody was told of it.
+            The error of the sync, or of an earlier request that no call has reported yet.
         """
         self.start_sync().result()
 
     def close(self) -> None:
-        """Wait for the requests that are under way, and let go of the file.
+        """Wait for pending requests, and close the file.
 
         Closing twice is harmless.
 
         Raises
         ------
         OutcoreError
-            What a request failed with of which nobody was told. The file is closed all the same.
+            The error of a request that no call has reported yet. The file is closed regardless.
         """
         file, self._file = self._file, None
         try:
@@ -171,11 +172,11 @@ class PoolFile(PoolStream):
             super().close()
 
     def __del__(self) -> None:
-        """Let go of the file without waiting for anything."""
+        """Drop the file without waiting for requests."""
         self._file = None
 
     def start_read(self, regions: Regions, out: Memory | None = None) -> PoolFuture[Any]:
-        """Start reading regions; the future's ``result()`` is the array of what was read."""
+        """Start to read regions; the future's ``result()`` is the array of their bytes."""
         self._reopen = None
         if out is None and regions.nbytes > LARGE_BYTES:
             self._check_long_enough(regions.end)
@@ -185,7 +186,7 @@ class PoolFile(PoolStream):
         return self._claims.future(self._open().submit_read(regions, targets), value, self)
 
     def start_write(self, regions: Regions, data: Any) -> PoolFuture[None]:
-        """Start writing to regions; the data must stay as they are until it is done."""
+        """Start to write regions; the data must not change until the request has ended."""
         sources = arrays_of(data)
         check_size(regions, nbytes_of(sources))
         file = self._open()
@@ -194,10 +195,10 @@ class PoolFile(PoolStream):
         return self._claims.future(file.submit_write(regions, sources), None, self)
 
     def start_sync(self) -> PoolFuture[None]:
-        """Start making durable what was written, and what is being written.
+        """Start to make all completed and pending writes durable.
 
-        What a request that was started before failed with, and nobody was told of, is raised by
-        this future's ``result()``.
+        This future's ``result()`` also raises the error of an earlier request that no call has
+        reported yet.
         """
         file = self._open()
         return self._claims.future_after(file.submit_sync(self._claims.under_way()), self)
@@ -205,11 +206,11 @@ class PoolFile(PoolStream):
     def start_read_at(
         self, offset: int, nbytes: int | None = None, *, out: Memory | None = None
     ) -> PoolFuture[Any]:
-        """Start what `read_at` does."""
+        """Start a `read_at`."""
         return self.start_read(regions_of(Regions.contiguous, offset, length_of(nbytes, out)), out)
 
     def start_write_at(self, offset: int, data: Any) -> PoolFuture[None]:
-        """Start what `write_at` does."""
+        """Start a `write_at`."""
         sources = arrays_of(data)
         return self.start_write(regions_of(Regions.contiguous, offset, nbytes_of(sources)), sources)
 
@@ -224,7 +225,7 @@ class PoolFile(PoolStream):
         *,
         out: Memory | None = None,
     ) -> PoolFuture[Any]:
-        """Start what `read_strided` does."""
+        """Start a `read_strided`."""
         numbers = (location, first, group, count, stride, last)
         return self.start_read(regions_of(Regions.strided, *numbers), out)
 
@@ -239,7 +240,7 @@ class PoolFile(PoolStream):
         *,
         data: Any,
     ) -> PoolFuture[None]:
-        """Start what `write_strided` does."""
+        """Start a `write_strided`."""
         numbers = (location, first, group, count, stride, last)
         return self.start_write(regions_of(Regions.strided, *numbers), data)
 
@@ -251,13 +252,13 @@ class PoolFile(PoolStream):
         *,
         out: Memory | None = None,
     ) -> PoolFuture[Any]:
-        """Start what `read_nested` does."""
+        """Start a `read_nested`."""
         return self.start_read(nested(location, group, levels), out)
 
     def start_write_nested(
         self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
     ) -> PoolFuture[None]:
-        """Start what `write_nested` does."""
+        """Start a `write_nested`."""
         return self.start_write(nested(location, group, levels), data)
 
     def start_read_list(
@@ -267,21 +268,21 @@ class PoolFile(PoolStream):
         *,
         out: Memory | None = None,
     ) -> PoolFuture[Any]:
-        """Start what `read_list` does."""
+        """Start a `read_list`."""
         return self.start_read(listed(offsets, lengths), out)
 
     def start_write_list(
         self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any
     ) -> PoolFuture[None]:
-        """Start what `write_list` does."""
+        """Start a `write_list`."""
         return self.start_write(listed(offsets, lengths), data)
 
     def read_at(self, offset: int, nbytes: int | None = None, *, out: Memory | None = None) -> Any:
-        """Read `nbytes` bytes from `offset` on, or as many as `out` has."""
+        """Read `nbytes` bytes, or the size of `out`, from `offset`."""
         return self._current(lambda: self.start_read_at(offset, nbytes, out=out).result())
 
     def write_at(self, offset: int, data: Any) -> None:
-        """Write from `offset` on."""
+        """Write data at `offset`."""
         self.start_write_at(offset, data).result()
 
     def read_strided(
@@ -302,12 +303,12 @@ class PoolFile(PoolStream):
         location
             The first byte.
         first
-            Bytes of a first, partial group, 0 if there is none. The next group begins
-            ``stride - group`` bytes after it ends.
+            Bytes of a partial first group, 0 if there is none. The next group begins ``stride -
+            group`` bytes after its end.
         group, count, stride
-            Bytes of a group, the number of whole ones, and bytes from one to the next.
+            Bytes of a group, number of whole groups, and bytes from the start of one to the next.
         last
-            Bytes of a last, partial group.
+            Bytes of a partial last group.
 
         References
         ----------
@@ -327,7 +328,7 @@ class PoolFile(PoolStream):
         *,
         data: Any,
     ) -> None:
-        """Write groups of bytes at regular distances; parameters as of `read_strided`."""
+        """Write groups of bytes at regular distances; see `read_strided` for the parameters."""
         self.start_write_strided(location, first, group, count, stride, last, data=data).result()
 
     def read_nested(
@@ -338,7 +339,7 @@ class PoolFile(PoolStream):
         *,
         out: Memory | None = None,
     ) -> Any:
-        """Read groups of bytes in strides inside each other: any block of a flat array.
+        """Read groups of bytes in nested strides: any block of a flat array.
 
         Parameters
         ----------
@@ -347,8 +348,9 @@ class PoolFile(PoolStream):
         group
             Bytes of a group.
         levels
-            ``(count, stride)`` of each stride, from the outermost to the innermost: how many, and
-            bytes from the start of one to the next. At most 16; with none it is one group.
+            ``(count, stride)`` of each level, from the outermost to the innermost: the number of
+            repetitions, and bytes from the start of one to the next. At most 16 levels; without
+            levels, one group.
         """
         return self._current(
             lambda: self.start_read_nested(location, group, levels, out=out).result()
@@ -357,7 +359,7 @@ class PoolFile(PoolStream):
     def write_nested(
         self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
     ) -> None:
-        """Write groups of bytes in strides inside each other; parameters as of `read_nested`."""
+        """Write groups of bytes in nested strides; see `read_nested` for the parameters."""
         self.start_write_nested(location, group, levels, data=data).result()
 
     def read_list(
@@ -367,15 +369,15 @@ class PoolFile(PoolStream):
         *,
         out: Memory | None = None,
     ) -> Any:
-        """Read regions given by their first bytes and lengths (or one length for all)."""
+        """Read regions, given by their offsets and their lengths (or one length for all)."""
         return self._current(lambda: self.start_read_list(offsets, lengths, out=out).result())
 
     def write_list(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any) -> None:
-        """Write regions given by their first bytes and lengths (or one length for all)."""
+        """Write regions, given by their offsets and their lengths (or one length for all)."""
         self.start_write_list(offsets, lengths, data=data).result()
 
     def view(self, offset: int, group: int, stride: int) -> FileView:
-        """See groups of `group` bytes, `stride` from one to the next, as a file without gaps."""
+        """Return groups of `group` bytes, `stride` bytes apart, as a file without gaps."""
         return FileView(self, offset, group, stride)
 
     def _check_long_enough(self, end: int) -> None:

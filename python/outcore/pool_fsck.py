@@ -1,9 +1,10 @@
-"""Checking a pool: what its manager knows against what its servers have, while it is used.
+"""Checks a pool in use: compares the manager's records with the data files of the servers.
 
-Why a file that is made or removed meanwhile is no finding: a data file is made after the record of
-its file, and its handle is never used again. So a data file that was listed before the manager was
-asked, and of which the manager knows nothing, is gone by a second look, or nobody's. What is judged
-by the data files of a file is looked at twice, some time apart, and must not have changed.
+Concurrent creations and removals are no findings. A server creates a data file after the manager
+has the record of its file, and no handle is ever used again. The check lists data files first and
+asks the manager afterwards. So a listed data file that the manager does not know has been removed
+meanwhile, or has no owner. Findings about the data files of a file must be the same in two
+inspections, some time apart.
 """
 
 import contextlib
@@ -24,10 +25,10 @@ Kind: TypeAlias = Literal[
     "unfinished file", "unreadable data",
     "broken record",
 ]  # fmt: skip
-"""What can be wrong with a file."""
+"""Kinds of findings."""
 
 PATIENCE_S = 3.0
-"""Time between two looks at what may be about to change."""
+"""Time between the two inspections, in seconds."""
 
 _PAGE = 1000
 _LONG_NS = 24 * 3600 * 10**9
@@ -36,32 +37,32 @@ _MOST_LENGTH = (1 << 63) - 1
 
 _Answer = TypeVar("_Answer")
 
-# Handle, state, how a file is cut, servers, and bytes of their data files that are durable.
+# Handle, state, stripes of the file, servers, and durable bytes of its data file on each server.
 _Record: TypeAlias = tuple[int, str, Stripes | None, list[int], list[int]]
-# (bytes of the data file, bytes of its checksums, end of the checksums past its end)
+# (bytes of the data file, bytes of its checksums, end of the checksums beyond its end)
 _State: TypeAlias = tuple[int | None, int | None, int]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it must be.
+    """One inconsistency.
 
     Attributes
     ----------
     kind
-        What.
+        Kind of the inconsistency.
     handle
-        Handle of the file, as its data files are called, in hexadecimal digits.
+        Handle of the file, the name of its data files, in hexadecimal digits.
     server
-        Number of the I/O server; `None`: not of one server.
+        Number of the I/O server; `None` if the finding does not concern a single server.
     path
-        The name of the file in the pool, if it has one.
+        Name of the file in the pool, if it has one.
     text
-        The same in words.
+        Description in words.
     repair
-        What is done about it by who asks for repairs; `None`: nothing.
+        Action with ``repair=True``; `None` if there is none.
     is_repaired
-        Whether that was done.
+        Whether the repair was made.
     """
 
     kind: Kind
@@ -85,10 +86,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class FsckReport:
-    """What `fsck` found: servers, files and data files looked at, and what is wrong.
+    """The result of `fsck`: numbers of servers, files and data files, and the findings.
 
-    Of servers that are `unchecked`, and of what lies there, nothing is said. Those that were
-    `retired` count as gone.
+    The report says nothing about `unchecked` servers and their data. `retired` servers count as
+    lost.
     """
 
     servers: int
@@ -100,16 +101,16 @@ class FsckReport:
 
     @property
     def is_well(self) -> bool:
-        """Whether every server was looked at, and nothing is left that is not as it must be."""
+        """Whether every server was checked, and no finding is left unrepaired."""
         return not self.unrepaired and not self.unchecked
 
     @property
     def unrepaired(self) -> tuple[Finding, ...]:
-        """The findings that are still so."""
+        """The findings that were not repaired."""
         return tuple(finding for finding in self.findings if not finding.is_repaired)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, and whether `is_well`."""
+        """Return all fields as plain values, and `is_well`."""
         return asdict(self) | {"is_well": self.is_well}
 
     def __str__(self) -> str:
@@ -125,26 +126,26 @@ class FsckReport:
 
 
 def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) -> FsckReport:
-    """Compare what a pool's manager knows of its files with what its servers have.
+    """Compare the manager's records of a pool's files with the data files of its servers.
 
-    Servers that cannot be reached are left out.
+    The check skips servers that cannot be reached.
 
     Parameters
     ----------
     pool
-        A pool, whose key the caller has, or which the caller runs. It may be in use.
+        A pool that the caller runs, or whose key the caller has. It may be in use.
     repair
-        Whether to remove data files that no file owns, and to finish removals that were begun.
-        Nothing else is ever changed, and no data that a file may own is touched.
+        Whether to remove data files without an owner, and to finish interrupted removals. Nothing
+        else ever changes, and data that a file may own stays.
     patience_s
-        Time between two looks at what may be about to change, in seconds.
+        Time between the two inspections of a file, in seconds.
 
     Raises
     ------
     CorruptError
-        If a record of the manager is not as it was written; the message names it.
+        If a record of the manager is damaged; the message names it.
     DeniedError
-        If the caller only has the key of a user.
+        If the caller has only the key of a user.
     """
     check = _Check(PoolCheck(pool.core), away(pool))
     findings = [*check.records(), *check.strays(), *check.files(patience_s)]
@@ -158,19 +159,19 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
 
 
 class _Check:
-    """One check, and what it counts."""
+    """One check, and its counters."""
 
     def __init__(self, core: PoolCheck, away: dict[int, str]) -> None:
         self._core = core
         self.servers, self.retired = core.servers, core.retired
         self.away = away
-        """Servers that are left out, and why."""
+        """Skipped servers, each with the reason."""
         self._unreadable: dict[tuple[int, int], str] = {}
-        """Data files, by server and handle, that cannot be looked at, and why."""
+        """Unreadable data files, by server and handle, each with the reason."""
         self.file_count = self.data_file_count = 0
 
     def _of(self, server: int, ask: Callable[..., _Answer], *arguments: Any) -> _Answer | None:
-        """Ask a server; leave it out from now on if it cannot be asked."""
+        """Call a function for a server; after an error, skip the server from now on."""
         if server in self.away:
             return None
         try:
@@ -182,7 +183,7 @@ class _Check:
             return None
 
     def records(self) -> Iterator[Finding]:
-        """Find names, files and directories of the manager that do not fit together."""
+        """Find records of the manager that contradict each other."""
         after: bytes | None = b""
         while after is not None:
             odd, after = self._core.odd_records(after, _PAGE)
@@ -191,7 +192,7 @@ class _Check:
                 yield Finding("broken record", _digits(handle), None, None, text)
 
     def _inspect(self, server: int, handles: list[int]) -> list[tuple[int, *_State]]:
-        """Look at data files of a server, and note each that cannot be looked at."""
+        """Inspect data files of a server, and record each unreadable one."""
         if server in self.away:
             return []
         try:
@@ -208,7 +209,7 @@ class _Check:
         return [*self._inspect(server, handles[:half]), *self._inspect(server, handles[half:])]
 
     def strays(self) -> Iterator[Finding]:
-        """Find data files that are where no file has one."""
+        """Find data files on servers where no file has any."""
         for server in self.servers:
             after, more = 0, True
             while more:
@@ -243,7 +244,7 @@ class _Check:
                 yield Finding(kind, _digits(handle), server, None, f"{text} ({size})", repair)
 
     def files(self, patience_s: float) -> Iterator[Finding]:
-        """Find files whose data files are not as they must be, and removals that do not end."""
+        """Find files with wrong data files, and interrupted removals."""
         suspects: dict[int, list[Finding]] = {}
         after, more = 0, True
         while more:
@@ -263,7 +264,7 @@ class _Check:
                     yield from suspects[handle]
 
     def _suspects(self, records: list[_Record]) -> dict[int, list[Finding]]:
-        """Find what is wrong with each of some files at this moment."""
+        """Return the findings of each of some files at this moment."""
         files = [record for record in records if record[1] == "file"]
         states: dict[tuple[int, int], _State] = {}
         for server in self.servers:
@@ -328,7 +329,7 @@ class _Check:
             local, sums_length, past_end = states[server, handle]
             known = durable[entry] if durable else 0
             if local is None:
-                # What is empty is made when it is written to.
+                # A server creates an empty data file at the first write.
                 if known:
                     text = f"its data file is lost, of which {known} bytes were durable"
                     yield Finding("missing data", digits, server, None, text)
@@ -353,7 +354,7 @@ class _Check:
                 yield Finding("short data", digits, server, None, text)
 
     def named(self, findings: list[Finding]) -> list[Finding]:
-        """Add the names of files that have one."""
+        """Add the names of the files that have one."""
         handles = sorted({int(finding.handle, 16) for finding in findings})
         paths: dict[str, str | None] = {}
         for first in range(0, len(handles), _PATHS):
@@ -362,7 +363,7 @@ class _Check:
         return [replace(finding, path=paths[finding.handle]) for finding in findings]
 
     def repaired(self, pool: Pool, findings: list[Finding]) -> list[Finding]:
-        """Do what can be done without touching what a file may own."""
+        """Make the repairs that touch no data that a file may own."""
         removed: set[tuple[int | None, int]] = set()
         for server in self.servers:
             strays = [
@@ -384,7 +385,7 @@ class _Check:
             int(finding.handle, 16) for finding in findings if finding.kind == "unfinished removal"
         ]
         if unfinished:
-            # What lies on a server that is away stays listed.
+            # A removal with data files on a skipped server stays listed.
             with contextlib.suppress(*[OutcoreError] if self.away else []):
                 self._core.finish_removals()
             for first in range(0, len(unfinished), _PAGE):
@@ -401,7 +402,7 @@ class _Check:
 
 
 def _unfinished(pool: Pool) -> Iterator[Finding]:
-    """Find files that wait for their names, and whose writers are gone, or may be."""
+    """Find files that have not got their names yet, and whose writers are gone, or may be."""
     for path, status in parts_below(pool / ""):
         is_old = time.time_ns() - status.changed_ns > _LONG_NS
         if not (is_left(path) or is_old):

@@ -1,4 +1,4 @@
-"""Requests to a pool's file in the background: what becomes of them, and who is told."""
+"""Background requests to a pool's file: their results, and the report of their errors."""
 
 import threading
 import time
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Claim:
-    """A request, without its memory; `before` are requests whose errors it tells too."""
+    """A request, without its memory; it also reports the errors of the requests in `before`."""
 
     ticket: Ticket
     before: "list[_Claim]" = field(default_factory=list)
     is_told: bool = False
 
     def error(self, until: float | None) -> OutcoreError | None:
-        """Wait for the end; return what the request itself failed with."""
+        """Wait for the end; return the error of this request alone."""
         try:
             if until is None:
                 self.ticket.wait()
@@ -31,7 +31,7 @@ class _Claim:
         return None
 
     def with_earlier(self) -> "list[_Claim]":
-        """List the requests that it tells of, in the order in which they were started."""
+        """List the requests whose errors it reports, in the order of their start."""
         found, rest = [], [self]
         while rest:
             claim = rest.pop()
@@ -40,7 +40,7 @@ class _Claim:
         return found[::-1]
 
     def is_settled(self) -> bool:
-        """Whether it is over, and there is nothing to tell."""
+        """Whether the request has ended without an unreported error."""
         return all(
             claim.ticket.done() and (claim.is_told or claim.error(None) is None)
             for claim in self.with_earlier()
@@ -50,8 +50,8 @@ class _Claim:
 def _outcome(
     claims: list[_Claim], until: float | None, own: _Claim | None = None
 ) -> OutcoreError | None:
-    """Wait for requests; return the first error that nobody was told of, or that is of `own`."""
-    # Nobody is told of anything before the wait is over: it may end early.
+    """Wait for requests; return the first error that is unreported, or belongs to `own`."""
+    # Errors are marked as reported only after the wait, because a timeout may end it early.
     ends = [(claim, claim.error(until)) for claim in claims]
     errors = [
         error for claim, error in ends if error is not None and (claim is own or not claim.is_told)
@@ -64,40 +64,40 @@ def _outcome(
 
 
 class PoolFuture(Generic[T]):
-    """A request under way, in the manner of `concurrent.futures.Future`.
+    """A pending request, similar to `concurrent.futures.Future`.
 
-    The array that is read into or written from is kept until the request is over, whether the
-    future is kept or not. What a request fails with is raised by `result`; if nobody asks for it,
-    by the file's next `PoolFile.sync` or `PoolFile.close`.
+    The request keeps the array that it reads into or writes from until it ends, even if the future
+    is dropped. `result` raises the error of the request. If nothing calls `result`, the file's next
+    `PoolFile.sync` or `PoolFile.close` raises it.
     """
 
     def __init__(self, claim: _Claim, value: T, file: object) -> None:
         self._claim = claim
-        self._file = file  # stays open as long as its requests are waited for
+        self._file = file  # keeps the file open while a caller waits for its requests
         self._value = value
         self._error: OutcoreError | None = None
         self._is_over = False
 
     def done(self) -> bool:
-        """Whether the request is over, well or not."""
+        """Whether the request has ended, successfully or not."""
         return self._claim.ticket.done()
 
     def running(self) -> bool:
-        """Whether the request is under way."""
+        """Whether the request is pending."""
         return not self.done()
 
     def exception(self, timeout: float | None = None) -> OutcoreError | None:
-        """Wait for the end, and return what the request failed with, or `None`.
+        """Wait for the end, and return the error of the request, or `None`.
 
         Parameters
         ----------
         timeout
-            Seconds to wait; by default as long as it takes.
+            Seconds to wait; by default without limit.
 
         Raises
         ------
         TimeoutError
-            If the request is still under way then; it goes on.
+            If the request is still pending after the timeout; it continues.
         """
         if not self._is_over:
             until = None if timeout is None else time.monotonic() + timeout
@@ -106,21 +106,21 @@ class PoolFuture(Generic[T]):
         return self._error
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the end, and return the array that was read, `None` after a write or a sync.
+        """Wait for the end, and return the array that was read, or `None` after a write or a sync.
 
-        Ctrl-C ends the wait, not the request: the result can be asked for again.
+        Ctrl-C ends the wait, not the request: a later call of `result` waits again.
 
         Parameters
         ----------
         timeout
-            Seconds to wait; by default as long as it takes.
+            Seconds to wait; by default without limit.
 
         Raises
         ------
         TimeoutError
-            If the request is still under way then; it goes on.
+            If the request is still pending after the timeout; it continues.
         OutcoreError
-            What the request failed with.
+            The error of the request.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -129,7 +129,7 @@ class PoolFuture(Generic[T]):
 
 
 class Claims:
-    """The requests of one file of which nobody was told how they ended."""
+    """The requests of one file whose outcome no call has reported yet."""
 
     __slots__ = ("_claims", "_enough", "_lock")
 
@@ -139,23 +139,23 @@ class Claims:
         self._enough = 16
 
     def future(self, ticket: Ticket, value: T, file: object) -> PoolFuture[T]:
-        """Note a request that was started."""
+        """Record a request that was started."""
         return self._note(_Claim(ticket), value, file)
 
     def under_way(self) -> list[Ticket]:
-        """List the requests that are not over."""
+        """List the pending requests."""
         with self._lock:
             return [claim.ticket for claim in self._claims if not claim.ticket.done()]
 
     def future_after(self, ticket: Ticket, file: object) -> PoolFuture[None]:
-        """Note a sync: it also tells what became of the requests that were started before it."""
+        """Record a sync, which also reports the errors of all earlier requests."""
         with self._lock:
             before, self._claims = self._claims, []
         return self._note(_Claim(ticket, before), None, file)
 
     def settle(self) -> None:
-        """Wait for all requests; raise the first error that nobody was told of."""
-        if not self._claims:  # most files that are made are closed at once
+        """Wait for all requests; raise the first unreported error."""
+        if not self._claims:  # most new files are closed without a request
             return
         with self._lock:
             claims, self._claims = self._claims, []

@@ -1,17 +1,19 @@
-"""Names in a pool that a call holds: nobody else writes there meanwhile.
+"""Locks on names in a pool: one call holds a name, and no other call writes there meanwhile.
 
-Who wants to hold a directory of a served pool makes a file in it, its *claim*, whose name says
-which process that is; then it lists the directory, and holds it if nobody else alive has a claim.
+To lock a directory of a served pool, a process creates a file in it, its *claim*, whose name
+identifies the process. Then it lists the directory. It holds the lock if no other live process has
+a claim.
 
-Two never hold it at once. Of their two claims one was made after the other, and whose that is
-lists the directory after that. The first claim is found there: it goes only when its owner lets go,
-or when its process is gone. No two claims ever have the same name. So a claim that is removed
-late, by several, or by a request of a process that was killed meanwhile, is nobody else's. Wherever
-a process is killed, it leaves a claim of its own at most, and everybody on its machine sees that
-it is gone.
+Two processes never hold the lock at once. One of their two claims was created after the other, and
+its owner lists the directory after that. This list contains the first claim, because a claim
+disappears only when its owner releases the lock, or when its process has died. No two claims ever
+have the same name. So removing a claim late, or several times, or by a delayed request of a killed
+process, never removes another process's claim. A killed process leaves at most its own claim, and
+every process on its machine can see that it has died.
 
-Of several that make claims at once, who sees an older one takes its own back, and the oldest waits
-for that. So one of them gets it. Which is older is for that alone: nobody holds it by being so.
+If several processes create claims at once, a process that sees an older claim withdraws its own.
+The oldest one waits for that, so one of them gets the lock. The age decides only who withdraws: it
+never gives the lock.
 """
 
 import contextlib
@@ -31,10 +33,10 @@ from outcore.pool_stat import PoolStat
 from outcore.processes import has_ended, process_fields, started_in
 
 LOCK_FILE = "lock"
-"""In a directory on a disk that a call holds: see `outcore.volumes.exclusive`."""
+"""Name of the lock file in a locked directory on a disk: see `outcore.volumes.exclusive`."""
 
 OWNER = r"([0-9]{1,9})\.([0-9]*)\.([0-9]*)\.[0-9a-f]{16}\.(.*)"
-"""Pattern of the part of a name that says which process of which machine it is of."""
+"""Pattern of the part of a name that identifies its process and machine."""
 
 _CLAIM = re.compile(rf"{LOCK_FILE}\.{OWNER}")
 
@@ -43,7 +45,7 @@ _MOST_PAUSES = 100
 
 
 class _Claim(NamedTuple):
-    """A claim on a directory: when it was made, its name, and whose it is."""
+    """A claim on a directory: its creation time, its name, and its owner."""
 
     made_ns: int
     name: str
@@ -54,27 +56,27 @@ class _Claim(NamedTuple):
 
     @property
     def is_left(self) -> bool:
-        """Whether its process was of this machine, and is gone."""
+        """Whether its process ran on this machine, and has died."""
         return is_gone(str(self.process), self.started, self.numbered_in, self.host)
 
 
 def is_lock(name: str) -> bool:
-    """Whether what has this name in a directory is there while a call holds that."""
+    """Whether a name in a directory belongs to a lock of a call that holds the directory."""
     return name == LOCK_FILE or _CLAIM.fullmatch(name) is not None
 
 
 @contextmanager
 def held(path: PoolPath, doing: str) -> Iterator[None]:
-    """Hold a name for one call.
+    """Lock a name during one call.
 
-    A pool in this process is in no other, so it is noted in memory. In a served pool there is a
-    claim as well. That of a process of this machine that is gone is removed by the next who holds
-    the name, and in a pool in this process any that is left.
+    No other process can open an embedded pool, so its locks are in memory. In a served pool the
+    call also creates a claim. The next call that locks the name removes the claims of dead
+    processes of this machine; in an embedded pool, it removes all leftover claims.
 
     Raises
     ------
     BusyError
-        If another call has it.
+        If another call holds the lock.
     """
     if not path.root.hold(path.inside):
         raise _busy(path, doing, "another call")
@@ -90,9 +92,9 @@ def held(path: PoolPath, doing: str) -> Iterator[None]:
 
 
 def is_held(path: PoolPath) -> bool:
-    """Whether a call holds the name: not if its process was of this machine, and is gone.
+    """Whether a call holds the name; a dead process of this machine does not count.
 
-    Who may not list a directory is told that nobody does.
+    If the caller may not list the directory, the answer is `False`.
     """
     if path.root.is_held(path.inside):
         return True
@@ -115,7 +117,7 @@ def _claimed(path: PoolPath, doing: str) -> Iterator[None]:
 
 
 def _wait_for_others(path: PoolPath, mine: PoolPath, doing: str) -> list[_Claim]:
-    """Wait until nobody alive has a claim but this call; return the claims that were left."""
+    """Wait until no other live process has a claim; return the leftover claims."""
     for _ in range(_MOST_PAUSES):
         claims = {claim.name: claim for claim in _claims(path)}
         if (own := claims.pop(mine.name, None)) is None:
@@ -153,15 +155,15 @@ def _remove_all(path: PoolPath, claims: list[_Claim]) -> None:
 
 
 def _remove(claim: PoolPath) -> None:
-    """Remove a claim, and its directory if there is nothing else in it."""
+    """Remove a claim, and its directory if it is then empty."""
     claim.root.core.remove_one(claim.inside)
-    # Another may use the directory, or have removed it just now.
+    # Another process may use the directory, or have removed it just now.
     with contextlib.suppress(ExistsError, NotFoundError):
         claim.root.core.remove_one(claim.parent.inside)
 
 
 def remove_left_claims(path: PoolPath) -> None:
-    """Remove claims whose processes are gone, and the directory if nothing else is in it."""
+    """Remove the claims of dead processes, and the directory if it has no claims and is empty."""
     claims = _claims(path)
     _remove_all(path, [claim for claim in claims if claim.is_left or not path.root.is_shared])
     if not claims:
@@ -170,7 +172,7 @@ def remove_left_claims(path: PoolPath) -> None:
 
 
 def new_owner() -> str:
-    """Return a text that matches `OWNER`, for a name of this process that is never used again."""
+    """Return text that matches `OWNER`, for a unique name that identifies this process."""
     process = os.getpid()
     return f"{process}.{_started(process)}.{_numbered_in()}.{secrets.token_hex(8)}.{_host()}"
 
@@ -178,9 +180,9 @@ def new_owner() -> str:
 def is_gone(
     process: str, started: str, numbered_in: str, host: str, *, is_alone: bool = False
 ) -> bool:
-    """Whether the process in a name was of this machine, and is gone; see `OWNER`.
+    """Whether the process in a name ran on this machine, and has died; see `OWNER`.
 
-    If this process `is_alone`, every other is.
+    If this process `is_alone`, every other process counts as dead.
     """
     is_here = (numbered_in, host) == (_numbered_in(), _host())
     if is_here and (not is_alone or int(process) == os.getpid()):
@@ -197,7 +199,7 @@ def _host() -> str:
 
 
 def _numbered_in() -> str:
-    """Which processes of a machine have numbers by the same count: containers have their own."""
+    """Return the identifier of the PID namespace: containers number their processes separately."""
     try:
         return str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:
@@ -212,12 +214,12 @@ def _is_gone(process: int, started: str) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # another user's, of whom /proc may say nothing
+        pass  # owned by another user, and /proc may hide it
     return False
 
 
 def _started(process: int) -> str:
-    """When a process was started, in ticks: another one may have its number later."""
+    """Return the start of a process in ticks, because a later process may have the same number."""
     fields = process_fields(process)
     return started_in(fields) if fields else ""
 

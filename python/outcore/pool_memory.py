@@ -1,4 +1,4 @@
-"""What requests to a pool's file take as memory, and as lists of regions."""
+"""Conversion of arguments of pool files: memory, and lists of regions."""
 
 import operator
 import reprlib
@@ -13,11 +13,11 @@ from outcore.errors import ArgumentTypeError, InvalidError
 
 Bytes = npt.NDArray[np.uint8]
 Memory = npt.NDArray[Any] | Sequence[npt.NDArray[Any]]
-"""What is read into: an array, or several, one after the other."""
+"""Memory that a read fills: an array, or several, one after the other."""
 
 
 def listed(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Regions:
-    """Regions given by their first bytes and lengths, or one length for all."""
+    """Return regions, given by their offsets and their lengths (or one length for all)."""
     try:
         starts, sizes = np.atleast_1d(offsets), np.asarray(lengths)
     except ValueError:
@@ -41,7 +41,7 @@ def listed(offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Regions:
 
 
 def nested(location: int, group: int, levels: Sequence[tuple[int, int]]) -> Regions:
-    """Describe groups of bytes in strides inside each other."""
+    """Return groups of bytes in nested strides."""
     try:
         stack = [(operator.index(count), operator.index(stride)) for count, stride in levels]
     except (TypeError, ValueError):
@@ -53,17 +53,17 @@ def nested(location: int, group: int, levels: Sequence[tuple[int, int]]) -> Regi
 
 
 def arrays_of(data: Any) -> list[npt.NDArray[Any]]:
-    """Take arrays as they are, other buffers as bytes: one, or a list of them."""
+    """Return one or several buffers as a list of arrays; other buffers become bytes."""
     return [_array_of(each) for each in (data if isinstance(data, list | tuple) else [data])]
 
 
 def targets_of(out: Memory) -> list[npt.NDArray[Any]]:
-    """Take what is read into: an array, or a list of them."""
+    """Return `out`, an array or a list of arrays, as a list."""
     return [writable(each) for each in (out if isinstance(out, list | tuple) else [out])]
 
 
 def nbytes_of(arrays: list[npt.NDArray[Any]]) -> int:
-    """Bytes of all."""
+    """Return the total size of all arrays in bytes."""
     return sum(array.nbytes for array in arrays)
 
 
@@ -72,7 +72,7 @@ def _array_of(data: Any) -> npt.NDArray[Any]:
 
 
 def bytes_of(data: Any) -> Bytes:
-    """Take any buffer as bytes; an array that is not contiguous is copied."""
+    """Return any buffer as bytes; an array that is not contiguous is copied."""
     if isinstance(data, np.ndarray):
         return np.ascontiguousarray(_plain(data)).reshape(-1).view(np.uint8)
     try:
@@ -82,7 +82,7 @@ def bytes_of(data: Any) -> Bytes:
 
 
 def writable_bytes(buffer: Any) -> Bytes:
-    """Take a buffer that is read into as bytes."""
+    """Return a buffer that a read can fill, as bytes."""
     try:
         target = _bytes_in(buffer)
     except TypeError as error:
@@ -107,7 +107,7 @@ def _bytes_in(buffer: Any) -> Bytes:
 
 
 def writable(array: Any) -> npt.NDArray[Any]:
-    """Refuse what is no array that can be read into."""
+    """Return the array if a read can fill it; refuse any other object."""
     if not isinstance(array, np.ndarray):
         raise InvalidError(
             f"out= is a NumPy array or a list of them, have {type(array).__name__}; "
@@ -129,18 +129,18 @@ def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def check_size(regions: Regions, have: int) -> None:
-    """Refuse memory of another size than the regions."""
+    """Refuse memory whose size differs from that of the regions."""
     if regions.nbytes != have:
         raise InvalidError(f"need memory of {regions.nbytes} bytes for the regions, have {have}")
 
 
 def regions_of(make: Callable[..., Regions], *numbers: int) -> Regions:
-    """Make regions of a file from positions, sizes and counts.
+    """Create the regions of a file from positions, sizes and counts.
 
     Raises
     ------
     InvalidError
-        If one of the numbers is none, or negative, or no file is that large.
+        If one of the numbers is no integer, or negative, or beyond the size limit of files.
     """
     try:
         return make(*map(operator.index, numbers))
@@ -152,7 +152,7 @@ def regions_of(make: Callable[..., Regions], *numbers: int) -> Regions:
 
 
 def length_of(nbytes: int | None, out: Memory | None) -> int:
-    """Bytes to read: as many as are asked for, or as `out` has."""
+    """Return the number of bytes to read: `nbytes`, or the size of `out`."""
     if nbytes is not None:
         return nbytes
     if out is None:

@@ -1,4 +1,4 @@
-"""What is done with names in a pool: files and directories in it, and what is known of them."""
+"""Operations on names in a pool: its files and directories, and their attributes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +11,12 @@ from outcore.pool_stat import PoolStat
 
 
 class PoolNames:
-    """The names in a pool: what a `Pool` does with files and directories.
+    """The names in a pool: the operations of a `Pool` on files and directories.
 
     Parameters
     ----------
     root
-        Of the pool.
+        The root of the pool.
     """
 
     def __init__(self, root: PoolRoot) -> None:
@@ -40,18 +40,19 @@ class PoolNames:
         path
             A name in the pool.
         mode
-            ``"r"`` to read; ``"r+"`` to read and write what is there; ``"w"`` to begin anew;
-            ``"a"`` to append: each ``write`` goes to the end, wherever the position is, and what
-            names its place goes there; ``"x"`` for a file that must not be there yet. All but the
-            first also read, whether there is a ``"+"`` or not. A ``"b"`` is allowed: there is no
-            text mode.
+            ``"r"`` to read; ``"r+"`` to read and write an existing file; ``"w"`` to truncate or
+            create; ``"a"`` to append: each ``write`` goes to the end, regardless of the position,
+            and methods with an offset write at their offset; ``"x"`` to create a file that must not
+            exist. All but the first also read, with or without a ``"+"``. A ``"b"`` is allowed:
+            there is no text mode.
         hints
-            How a new file is laid out: ``stripe_unit_bytes``, ``stripe_count`` and ``base`` (the
-            first server), or what MPI calls them, ``striping_unit``, ``striping_factor`` and
-            ``start_iodevice``. With ``round_units``, only so many stripe units go round the
-            servers, and what follows them lies on the last one. Others are kept, and ignored.
+            Layout of a new file: ``stripe_unit_bytes``, ``stripe_count`` and ``base`` (the first
+            server), or MPI's names for them, ``striping_unit``, ``striping_factor`` and
+            ``start_iodevice``. With ``round_units``, only the first stripe units, of this number,
+            go round the servers; the rest of the file lies on the last one. The pool stores and
+            ignores other hints.
         permissions
-            The mode of a new file, as `os.open` takes it: without the bits of the umask.
+            The mode of a new file, as in `os.open`: the umask is applied.
 
         Returns
         -------
@@ -60,9 +61,9 @@ class PoolNames:
         Raises
         ------
         NotFoundError, ExistsError
-            If the file is not there, or is there already (``"x"``).
+            If the file does not exist, or exists already (``"x"``).
         InvalidError
-            For another mode, hints that cannot be, or a directory.
+            For an unknown mode, invalid hints, or a directory.
         DeniedError
             If the user may not read or write it.
         """
@@ -74,29 +75,30 @@ class PoolNames:
         Raises
         ------
         NotFoundError
-            If there is none of this name.
+            If the directory does not exist.
         """
         return [name for name, _ in self._root.core.names(self._at(path).inside)]
 
     def stat(self, path: str | PoolPath) -> PoolStat:
-        """Tell what a name is.
+        """Return the attributes of a name.
 
         Raises
         ------
         NotFoundError
-            If there is nothing of this name.
+            If the name does not exist.
         """
         return self._at(path).stat()
 
     def scandir(self, path: str | PoolPath = "") -> Iterator[tuple[PoolPath, PoolStat]]:
-        """Yield what is in a directory, sorted by name, with what `stat` tells of each.
+        """Yield the entries of a directory, sorted by name, each with its `stat`.
 
-        They come in pages of a thousand, each one question to the manager and one to each server.
+        The entries arrive in pages of a thousand. Each page takes one request to the manager and
+        one to each server.
         """
         return self._at(path).scandir()
 
     def exists(self, path: str | PoolPath) -> bool:
-        """Whether there is something of this name."""
+        """Whether the name exists."""
         return self._at(path).exists()
 
     def mkdir(
@@ -107,25 +109,25 @@ class PoolNames:
         exist_ok: bool = False,
         hints: dict[str, Any] | None = None,
     ) -> None:
-        """Make a directory, and those above it.
+        """Create a directory, and its missing parents.
 
         Parameters
         ----------
         path
             Its name.
         mode
-            Its permission bits, as `os.mkdir` takes them: without those of the umask. Directories
-            above it that are made get them too, and are searched by who may read them.
+            Its permission bits, as in `os.mkdir`: the umask is applied. Missing parents get them
+            too, plus search permission for everyone who may read.
         exist_ok
-            Whether it may be there already.
+            Whether the directory may exist already.
         hints
-            How new files in it, and in directories below it, are laid out where nobody says
-            otherwise; see `open`. A directory that is there gets them too.
+            Default layout of new files in it, and in directories below it; see `open`. An existing
+            directory gets them too.
 
         Raises
         ------
         ExistsError
-            If there is something of this name, unless it is a directory and may be.
+            If the name exists, unless it is a directory and `exist_ok` is true.
         """
         where = self._at(path)
         layout = None if hints is None else hints_of(hints)
@@ -137,12 +139,12 @@ class PoolNames:
             self._root.core.set_default_layout(where.inside, **layout)
 
     def rm(self, path: str | PoolPath, *, recursive: bool = False) -> None:
-        """Remove a file or an empty directory; with `recursive`, one with all that it holds.
+        """Remove a file or an empty directory; with `recursive`, a directory and its contents.
 
         Raises
         ------
         NotFoundError
-            If there is nothing of this name.
+            If the name does not exist.
         InvalidError
             If a directory is not empty.
         """
@@ -162,37 +164,37 @@ class PoolNames:
     def mv(self, old: str | PoolPath, new: str | PoolPath) -> None:
         """Rename a file or directory.
 
-        A file of the new name is replaced at once by a file, an empty directory by a directory.
+        A file atomically replaces a file of the new name; a directory replaces an empty directory.
 
         Raises
         ------
         NotFoundError
-            If there is nothing of the old name.
+            If the old name does not exist.
         ExistsError
-            If there is something else of the new name.
+            If the new name exists, and the rename may not replace it.
         """
         self._root.volume.rename(self._at(old).inside, self._at(new).inside)
 
     def chmod(self, path: str | PoolPath, mode: int) -> None:
-        """Set the permission bits, 0o1777 at most.
+        """Set the permission bits, at most 0o1777.
 
         Raises
         ------
         DeniedError
-            If the user is neither the owner nor has the pool's key.
+            If the user is not the owner and lacks the pool's key.
         """
         self._set(path, mode=mode)
 
     def chown(
         self, path: str | PoolPath, owner: int | None = None, group: int | None = None
     ) -> None:
-        """Set the owner and the group, by number; `None` or -1 leaves what is there.
+        """Set the owner and the group, by number; `None` or -1 keeps the present one.
 
         Raises
         ------
         DeniedError
-            As POSIX has it: an owner gives files to groups that it is a member of, and only who
-            has the pool's key gives them to other users.
+            As in POSIX: an owner may give files only to groups of which it is a member, and giving
+            them to other users needs the pool's key.
         """
         kept = (None, -1)
         self._set(
@@ -213,16 +215,16 @@ class PoolNames:
         path
             A name in the pool.
         times, ns
-            Times of the last read and of the last change, since 1970, in seconds or in
-            nanoseconds. A pool does not keep the first. By default it is now.
+            Times of the last read and of the last change, since 1970, in seconds or in nanoseconds.
+            A pool does not store the first. The default is the present time.
 
         Raises
         ------
         InvalidError
             If the time is before 1970, or after 2262-04-11T23:47:16Z.
         DeniedError
-            If the user is neither the owner nor has the pool's key; now may be set by who may
-            write, too.
+            If the user is not the owner and lacks the pool's key; users with write permission may
+            set the present time, too.
         """
         if times is None and ns is None:
             self._root.core.touch(self._at(path).inside)
@@ -244,15 +246,15 @@ class PoolNames:
         Raises
         ------
         NotFoundError
-            If there is none of this name.
+            If the attribute does not exist.
         """
         return self._root.core.extended(self._at(path).inside, name)
 
     def setxattr(self, path: str | PoolPath, name: str, value: bytes) -> None:
-        """Set an extended attribute: 64 KiB at most, of 256 at most on a file or directory.
+        """Set an extended attribute, of at most 64 KiB; a file or directory has at most 256.
 
-        Their names are any text of up to 255 bytes. Names that begin with ``hint.`` are those of
-        hints which nobody here knew when the file was made.
+        A name is any text of up to 255 bytes. Names with the prefix ``hint.`` are those of hints
+        that the pool did not know when the file was created.
         """
         self._root.core.set_extended(self._at(path).inside, name, bytes(value))
 
@@ -266,14 +268,14 @@ class PoolNames:
         Raises
         ------
         NotFoundError
-            If there is none of this name.
+            If the attribute does not exist.
         """
         self._root.core.set_extended(self._at(path).inside, name)
 
     def set_layout(self, path: str | PoolPath, hints: dict[str, Any]) -> None:
-        """Set how files that are made below a directory are laid out, where their hints don't say.
+        """Set the default layout of new files below a directory, which their own hints override.
 
-        The hints are those of `open`. They take the place of those that the directory had.
+        The hints are those of `open`. They replace the previous ones of the directory.
         """
         sorted_hints = hints_of(hints)
         self._root.core.set_default_layout(self._at(path).inside, **sorted_hints)

@@ -1,8 +1,8 @@
-"""Hidden files of a pool that wait for their names, and those that killed writers left.
+"""Hidden files of a pool that are not complete yet, including those that killed writers left.
 
-A *part* is a file that `outcore.whole_file` writes. Its name says which process of which machine
-writes it, as a claim does (`outcore.pool_locks`), and no two parts ever have the same name. So
-removing the part of a process that is gone never hits another's.
+A *part* is a file that `outcore.whole_file` writes. Its name identifies the process and the machine
+of its writer, as a claim does (`outcore.pool_locks`), and no two parts ever have the same name. So
+removing the part of a dead process never removes another process's part.
 """
 
 import contextlib
@@ -16,19 +16,19 @@ from outcore.pool_stat import PoolStat
 
 _OF_OWNER = re.compile(rf"\..+\.{OWNER}\.part", re.DOTALL)
 _OLDER = re.compile(r"\..+\.(?:[0-9a-f]{8}|new)\.part", re.DOTALL)
-"""Parts of older versions, which do not say whose they are."""
+"""Parts of older versions, whose names do not identify their writers."""
 _HELD = re.compile(r"\..+\.making\.part", re.DOTALL)
 _NAME_BYTES = 255
-"""Most bytes in a name."""
+"""Largest number of bytes in a name."""
 
 
 def new_part(path: PoolPath) -> PoolPath:
-    """Choose a name for the part of a file that is to be at `path`."""
+    """Return a new name for the part of the future file `path`."""
     return _beside(path, f".{new_owner()}.part")
 
 
 def held_name(path: PoolPath) -> PoolPath:
-    """Return the directory that one call holds while it makes a file that must not be there yet."""
+    """Return the directory that one call locks while it creates a file that must not exist yet."""
     return _beside(path, ".making.part")
 
 
@@ -39,14 +39,14 @@ def _beside(path: PoolPath, end: str) -> PoolPath:
 
 
 def is_part(name: str) -> bool:
-    """Whether a name is one of those that files have until they are whole."""
+    """Whether a name is that of an incomplete file."""
     return any(pattern.fullmatch(name) for pattern in (_OF_OWNER, _OLDER, _HELD))
 
 
 def is_left(path: PoolPath) -> bool:
-    """Whether the writer of a part is known to be gone.
+    """Whether the writer of a part is known to have died.
 
-    Processes are known on their own machine. In an embedded pool nobody writes but this process.
+    A process can be checked on its own machine only. In an embedded pool, only this process writes.
     """
     if found := _OF_OWNER.fullmatch(path.name):
         return is_gone(*found.groups(), is_alone=not path.root.is_shared)
@@ -54,7 +54,7 @@ def is_left(path: PoolPath) -> bool:
 
 
 def remove_left(directory: PoolPath) -> None:
-    """Remove the parts in a directory whose writers are gone, as far as the caller may."""
+    """Remove the parts of dead writers in a directory, as far as the caller may."""
     for path, _ in _parts_in(directory):
         with contextlib.suppress(NotFoundError, DeniedError):
             if _HELD.fullmatch(path.name):
@@ -64,13 +64,13 @@ def remove_left(directory: PoolPath) -> None:
 
 
 def remove_left_once(directory: PoolPath) -> None:
-    """Do what `remove_left` does, when this process makes its first part in the directory."""
+    """Call `remove_left` when this process creates its first part in the directory."""
     if directory.root.is_first_look(directory.inside):
         remove_left(directory)
 
 
 def parts_below(directory: PoolPath) -> Iterator[tuple[PoolPath, PoolStat]]:
-    """Yield the files below a directory that are parts, with their status."""
+    """Yield the parts below a directory, with their status."""
     directories = [directory]
     while directories:
         for path, status in _names_in(directories.pop()):
@@ -87,6 +87,6 @@ def _parts_in(directory: PoolPath) -> list[tuple[PoolPath, PoolStat]]:
 def _names_in(directory: PoolPath) -> list[tuple[PoolPath, PoolStat]]:
     try:
         names = directory.root.core.names(directory.inside)
-    except (NotFoundError, DeniedError, InvalidError):  # gone, closed to the caller, or a file
+    except (NotFoundError, DeniedError, InvalidError):  # removed, closed to the caller, or a file
         return []
     return [(directory / name, PoolStat.of(status, 0)) for name, status in names]

@@ -1,8 +1,8 @@
-"""Names in a pool: what `pathlib.Path` is to a directory.
+"""Names in a pool, with the interface of `pathlib.Path`.
 
 As text, a name in a pool embedded in ``/mnt/a`` (and other directories) is
-``outcore:/mnt/a::sim/u``, and one in a served pool ``outcore://host:port/sim/u``, or
-``outcore+tls://host:port/sim/u`` if the connection to it is encrypted.
+``outcore:/mnt/a::sim/u``. A name in a served pool is ``outcore://host:port/sim/u``, or
+``outcore+tls://host:port/sim/u`` if the connection is encrypted.
 """
 
 import contextlib
@@ -37,20 +37,20 @@ _FORMS = (
 
 @dataclass(eq=False)
 class PoolRoot:
-    """An open pool, as its names hold it.
+    """An open pool, shared by its names.
 
     Attributes
     ----------
     url
-        What comes before a name when it is written as text.
+        Prefix of a name that is written as text.
     core, volume
-        The pool, and its files.
+        The pool, and its volume of files.
     is_shared
-        Whether other processes may have it open too.
+        Whether other processes may have the pool open too.
     key
-        File with the key that it was connected with.
+        File of the key that the connection used.
     process
-        The process that opened it: a fork of that cannot use it.
+        The process that opened the pool: its forks cannot use it.
     """
 
     url: str
@@ -68,11 +68,11 @@ class PoolRoot:
         _OPEN[self.url] = [*_others(self), weakref.ref(self)]
 
     def is_alike(self, other: "PoolRoot") -> bool:
-        """Whether it is the same pool at the same place, opened once more or not."""
+        """Whether it is the same pool at the same place, even if it was opened a second time."""
         return self is other or (self.url, self.core.id) == (other.url, other.core.id)
 
     def hold(self, name: str) -> bool:
-        """Hold a name for one call of this process; `False` if another has it."""
+        """Lock a name for one call of this process; `False` if another call holds it."""
         with self._lock:
             if name in self._held:
                 return False
@@ -80,7 +80,7 @@ class PoolRoot:
             return True
 
     def let_go(self, name: str) -> None:
-        """Let go of a name."""
+        """Release a name."""
         with self._lock:
             self._held.discard(name)
 
@@ -90,7 +90,7 @@ class PoolRoot:
             return name in self._held
 
     def is_first_look(self, directory: str) -> bool:
-        """Whether this is the first call with this directory, or so many others came since."""
+        """Whether the directory is new to this object, or was forgotten after many others."""
         with self._lock:
             is_first = directory not in self._looked_at
             if len(self._looked_at) >= _MOST_LOOKED_AT:
@@ -99,7 +99,7 @@ class PoolRoot:
             return is_first
 
     def close(self) -> None:
-        """Close the pool; its URL is that of who opened it before, if that is still open."""
+        """Close the pool; its URL then finds the pool object opened before, if still open."""
         if others := _others(self):
             _OPEN[self.url] = others
         else:
@@ -108,23 +108,24 @@ class PoolRoot:
 
 
 _MOST_LOOKED_AT = 10_000
-"""Directories that an open pool remembers."""
+"""Number of directories that an open pool remembers."""
 
 _OPEN: "dict[str, list[weakref.ref[PoolRoot]]]" = {}
-"""By URL, the one that was opened last behind the others."""
+"""Open pools by URL, in the order of opening."""
 
 
 def _others(root: PoolRoot) -> "list[weakref.ref[PoolRoot]]":
-    """List the pools at the URL of one that are open besides it."""
+    """Return the other open pools at the URL of a pool."""
     return [each for each in _OPEN.get(root.url, ()) if each() not in (None, root)]
 
 
 class PoolPath:
-    """A name in a pool: ``pool / "sim" / "u"``. Whatever of outcore takes a path takes one.
+    """A name in a pool: ``pool / "sim" / "u"``. Every function of outcore with a path accepts one.
 
-    It has what is used of `pathlib.Path`. As a string it is a URL, which outcore takes too as
-    long as the pool is open in the process; if it is open several times, in the one that was
-    opened last. Two are equal if they are one name in one pool, wherever that is reached.
+    It has the commonly used methods of `pathlib.Path`. As a string it is a URL, which outcore
+    accepts as long as the pool is open in the process. If it is open several times, the URL means
+    the pool opened last. Two names are equal if they are the same name in the same pool, at any
+    address.
     """
 
     __slots__ = ("_parts", "root")
@@ -145,17 +146,17 @@ class PoolPath:
 
     @property
     def inside(self) -> str:
-        """Name in the pool, with ``/`` between its parts; of the root it is empty."""
+        """Name in the pool, with ``/`` between its parts; empty for the root."""
         return "/".join(self._parts)
 
     @property
     def name(self) -> str:
-        """The last part; of the root it is empty."""
+        """The last part; empty for the root."""
         return self._parts[-1] if self._parts else ""
 
     @property
     def suffix(self) -> str:
-        """What follows the last dot of the name, with it."""
+        """The last dot of the name and the text after it."""
         return PurePosixPath(self.name).suffix
 
     @property
@@ -165,12 +166,12 @@ class PoolPath:
 
     @property
     def parent(self) -> "PoolPath":
-        """The directory that it is in; of the root, the root."""
+        """The parent directory; the root is its own parent."""
         return PoolPath(self.root, *self._parts[:-1])
 
     @property
     def parents(self) -> "tuple[PoolPath, ...]":
-        """The directories above, the nearest first."""
+        """The parent directories, nearest first."""
         ends = range(len(self._parts) - 1, -1, -1)
         return tuple(PoolPath(self.root, *self._parts[:end]) for end in ends)
 
@@ -178,7 +179,7 @@ class PoolPath:
         return PoolPath(self.root, *self._parts, str(name))
 
     def with_name(self, name: str) -> "PoolPath":
-        """Return what has another name in the same directory."""
+        """Return the path of another name in the same directory."""
         if not self._parts or "/" in name:
             raise InvalidError(f"{self} cannot be renamed to {name!r}")
         return PoolPath(self.root, *self._parts[:-1], name)
@@ -190,7 +191,7 @@ class PoolPath:
         return f"PoolPath({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the URL, by which another process finds the pool."""
+        """Pickle the URL, which another process resolves to its own open pool."""
         return named, (str(self),)
 
     def __fspath__(self) -> str:
@@ -208,7 +209,7 @@ class PoolPath:
         return hash((self.root.core.id, self._parts))
 
     def exists(self) -> bool:
-        """Whether there is something of this name."""
+        """Whether the name exists."""
         return not self._parts or self.root.volume.exists(self.inside)
 
     def is_dir(self) -> bool:
@@ -220,7 +221,7 @@ class PoolPath:
         return bool(self._parts) and self._is_directory() is False
 
     def is_symlink(self) -> bool:
-        """Whether it is a link: there are none in a pool."""
+        """Whether it is a symbolic link: a pool has none."""
         return False
 
     def _is_directory(self) -> bool | None:
@@ -230,14 +231,14 @@ class PoolPath:
             return None
 
     def iterdir(self) -> "Iterator[PoolPath]":
-        """Yield what is in a directory, sorted."""
+        """Yield the entries of a directory, sorted."""
         for name, _ in self.root.core.names(self.inside):
             yield self / name
 
     def stat(self, *, silent: Silent | None = None) -> PoolStat:
-        """Tell what it is; with `silent` also if servers cannot be reached; see `PoolStat`.
+        """Return the attributes; with `silent`, servers may be unreachable; see `PoolStat`.
 
-        Servers that do not answer are noted in `silent`, and not asked again.
+        Servers that do not answer are added to `silent`, and not asked again.
         """
         core = self.root.core
         noted = None if silent is None else silent.of(core.id)
@@ -250,7 +251,7 @@ class PoolPath:
         raise NotFoundError(f"{self} has become a directory; look again")
 
     def scandir(self, *, silent: Silent | None = None) -> "Iterator[tuple[PoolPath, PoolStat]]":
-        """Yield what is in a directory, sorted, with what it is; see `Pool.scandir` and `stat`."""
+        """Yield the sorted entries of a directory with their attributes; see `Pool.scandir`."""
         core = self.root.core
         noted = None if silent is None else silent.of(core.id)
         after, more = "", True
@@ -259,7 +260,7 @@ class PoolPath:
             for name, status, nbytes, unknown in page:
                 if name:
                     yield self / name, PoolStat.of(status, nbytes, unknown)
-            # An empty page would be asked for again.
+            # An empty page would be requested repeatedly.
             more = more and bool(page)
             after = page[-1][0] if page else ""
 
@@ -272,7 +273,7 @@ class PoolPath:
         return sum(path.nbytes() if one.is_directory else one.nbytes for path, one in found)
 
     def read_bytes(self) -> bytes:
-        """Read a small file."""
+        """Return the content of a small file."""
         return self.root.volume.read_small(self.inside)
 
     def write_bytes(self, data: bytes) -> int:
@@ -307,7 +308,7 @@ class PoolPath:
                     return self._written(kind)
             try:
                 made = self.root.core.create(self.inside, bits, **layout)
-            except ExistsError:  # another may have made it just now
+            except ExistsError:  # another process may have created it just now
                 if kind[0] == "x" or is_last:
                     raise
             else:
@@ -315,7 +316,7 @@ class PoolPath:
         return PoolFile(made, str(self), writable=True, appends=kind[0] == "a", mode=_mode(kind))
 
     def _written(self, kind: str) -> PoolFile:
-        """Open a file that is there to write it anew, or at its end."""
+        """Open an existing file to overwrite it, or to append."""
         found = self.root.core.open(self.inside, writable=True)
         appends = kind[0] == "a"
         file = PoolFile(found, str(self), writable=True, appends=appends, mode=_mode(kind))
@@ -327,14 +328,14 @@ class PoolPath:
 
 
 def _mode(kind: str) -> str:
-    """Spell a mode as Python's binary files do: ``"rb+"``."""
+    """Return a mode in the spelling of Python's binary files: ``"rb+"``."""
     return kind.replace("+", "") + "b" + "+" * ("+" in kind)
 
 
 def open_root(url: str) -> PoolRoot | None:
-    """Find the pool of a URL among those that are open in this process, or were before a fork.
+    """Find the pool of a URL among those opened in this process, or before a fork.
 
-    It is the one that was opened last, if there are several.
+    If several are open, the result is the one opened last.
     """
     for each in reversed(_OPEN.get(url, [])):
         if (root := each()) is not None:
@@ -348,13 +349,13 @@ def is_url(path: object) -> bool:
 
 
 def check_plain(path: str) -> str:
-    """Refuse text that looks like a URL, and is none that outcore knows; return it.
+    """Return the text; refuse text that looks like an unknown URL.
 
     Raises
     ------
     InvalidError
-        If it does, if no file can have that name, or if a shell would have put something else in
-        its place: it is empty, or begins with ``~/``.
+        If the text is an unknown URL, if no file can have that name, or if a shell would have
+        replaced it: it is empty, or begins with ``~/``.
     """
     if not path:
         raise InvalidError("need a path, have an empty text; '.' is the current directory")
@@ -374,7 +375,7 @@ def check_plain(path: str) -> str:
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can be one of a file: UTF-8 without zero bytes."""
+    """Whether a file can have this name: UTF-8 without zero bytes."""
     if not name.isascii():
         try:
             name.encode()
@@ -397,12 +398,12 @@ def check_text(name: str) -> str:
 
 
 def root_and_name(url: str) -> tuple[str, str]:
-    """Cut a URL in two: what names in its pool begin with, as outcore writes it, and the name.
+    """Split a URL into the prefix of its pool, in outcore's spelling, and the name.
 
     Raises
     ------
     InvalidError
-        If it is no URL of a pool.
+        If it is not the URL of a pool.
     """
     if found := _EMBEDDED.fullmatch(url):
         return found[1], found[2]
@@ -412,12 +413,12 @@ def root_and_name(url: str) -> tuple[str, str]:
 
 
 def named(url: str) -> PoolPath:
-    """Find the name that a URL stands for, in a pool that is open in this process.
+    """Return the name of a URL, in a pool that is open in this process.
 
     Raises
     ------
     InvalidError
-        If it is no URL of a pool, or the pool is not open.
+        If it is not the URL of a pool, or the pool is not open.
     """
     where, name = root_and_name(url)
     root = open_root(where)

@@ -1,4 +1,4 @@
-"""Files of a pool read while others may replace them: all of one, never zeros in its place."""
+"""Consistent reads of pool files that other processes may replace at the same time."""
 
 import contextlib
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def open_to_read(path: PoolPath) -> PoolFile:
 
 
 def open_current(path: PoolPath) -> tuple[PoolFile, int]:
-    """Open a file that others may replace meanwhile; return it and its length."""
+    """Open a file that others may replace at the same time; return it and its length."""
     for _ in range(ATTEMPTS):
         file = open_to_read(path)
         try:
@@ -48,16 +48,16 @@ T = TypeVar("T")
 
 
 def read_one(path: PoolPath, read: Callable[[PoolFile], T]) -> T:
-    """Read a file that others may replace meanwhile, all of it from one of them."""
+    """Read a file that others may replace, with all data from one version of it."""
     for _ in range(ATTEMPTS):
-        # One that was replaced or removed meanwhile is not found any more.
+        # A file that was replaced or removed meanwhile raises NotFoundError.
         with open_to_read(path) as file, contextlib.suppress(NotFoundError):
             return read(file)
     raise _replaced(path)
 
 
 def steadily(path: PoolPath, look: Callable[[], T]) -> T:
-    """Look at a name that others may replace meanwhile, until it was the same all the time."""
+    """Call `look` until the file of a name has not been replaced during the call."""
     for _ in range(ATTEMPTS):
         handle = path.root.core.handle(path.inside)
         found = look()
@@ -71,7 +71,7 @@ def _replaced(path: PoolPath) -> BusyError:
 
 
 def read_ranges(file: PoolFile, ranges: list[tuple[int, int]]) -> list[Bytes]:
-    """Read ranges of a file, each from its first byte to the one after its last, by one request."""
+    """Read byte ranges, given by their begins and ends, from a file by one request."""
     bounds = np.array(ranges, np.int64).reshape(-1, 2)
     begins, lengths = bounds[:, 0], np.maximum(bounds[:, 1] - bounds[:, 0], 0)
     some = lengths > 0

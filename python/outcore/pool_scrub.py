@@ -1,4 +1,4 @@
-"""Scrubbing a pool: every block of its servers compared with its checksum, while it is used."""
+"""Scrubs a pool in use: compares every block of its servers with its checksum."""
 
 import contextlib
 import threading
@@ -19,28 +19,29 @@ _LEAST_BYTES = 64 << 10
 _PIECES_PER_S = 8
 _PAGE = 1000
 _MOST_FAILURES = 100
-"""Data files in succession that cannot be read, until a server counts as not checked."""
+"""Number of unreadable data files in succession after which a server counts as not checked."""
 _PATHS = 100
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes that are not what was written.
+    """Damaged bytes.
 
     Attributes
     ----------
     server
         Number of the I/O server.
     handle
-        Handle of the file, as its data file is called, in hexadecimal digits.
+        Handle of the file, the name of its data file, in hexadecimal digits.
     path
-        Its name in the pool; `None` if it has none any more.
+        Its name in the pool; `None` if it no longer has one.
     offset, nbytes
-        Which bytes of its data file on that server; with `nbytes` 0, all of them.
+        Range of bytes in its data file on that server; `nbytes` is 0 if the whole file is
+        unreadable.
     file_offset
-        Where in the file `offset` is; `None` if that is not known.
+        Position of `offset` in the file; `None` if unknown.
     text
-        What is wrong.
+        Description of the damage.
     """
 
     server: int
@@ -61,10 +62,9 @@ class Damage:
 
 @dataclass(frozen=True)
 class ScrubReport:
-    """What `scrub` did: files and bytes compared, damage found, and how long it took.
+    """The result of `scrub`: numbers of files and bytes, the damage, and the duration.
 
-    Servers that are `unchecked` were not gone through to the end; there is nothing to go through
-    of those that were `retired`.
+    `unchecked` servers were not scrubbed completely. `retired` servers have nothing to scrub.
     """
 
     servers: int
@@ -77,11 +77,11 @@ class ScrubReport:
 
     @property
     def is_well(self) -> bool:
-        """Whether every server was gone through, and nothing is damaged."""
+        """Whether every server was scrubbed completely, and nothing is damaged."""
         return not self.damage and not self.unchecked
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, and whether `is_well`."""
+        """Return all fields as plain values, and `is_well`."""
         return asdict(self) | {"is_well": self.is_well}
 
     def __str__(self) -> str:
@@ -97,26 +97,26 @@ class ScrubReport:
 def scrub(
     pool: Pool, *, rate: int | str | None = None, progress: ProgressLike = True
 ) -> ScrubReport:
-    """Compare every block that the servers of a pool have with its checksum.
+    """Compare every block on the servers of a pool with its checksum.
 
-    The pool is used meanwhile. A block that is being written is not damaged. The servers are asked
-    for a piece at a time, all at once; who stops asking stops it, and nothing is left behind.
-    Those that cannot be reached, or no longer, are left out.
+    The pool stays in use. A block that is being written does not count as damaged. The caller
+    requests one piece after the other from each server, from all servers in parallel. If the caller
+    stops, the scrub ends and leaves nothing behind. The scrub skips servers that it cannot reach.
 
     Parameters
     ----------
     pool
-        A pool, whose key the caller has, or which the caller runs.
+        A pool that the caller runs, or whose key the caller has.
     rate
-        Most bytes per second that each server reads for it, such as ``"50 MB"``; by default as
-        fast as they can.
+        Largest number of bytes per second that each server reads for the scrub, such as
+        ``"50 MB"``; by default unlimited.
     progress
         See `outcore.progress.ProgressLike`.
 
     Raises
     ------
     DeniedError
-        If the caller only has the key of a user.
+        If the caller has only the key of a user.
     """
     bytes_per_s = None if rate is None else parse_bytes(rate)
     check = PoolCheck(pool.core)
@@ -145,7 +145,7 @@ def scrub(
 
 
 def _length(check: PoolCheck, server: int) -> int:
-    """Bytes of the data files of a server, as far as it says."""
+    """Return the total bytes of a server's data files, as far as it answers."""
     total, after, more = 0, 0, True
     with contextlib.suppress(OutcoreError):
         while more:
@@ -156,7 +156,7 @@ def _length(check: PoolCheck, server: int) -> int:
 
 
 class _Walk:
-    """The way through one server, on a thread of its own."""
+    """The scrub of one server, on a thread of its own."""
 
     def __init__(
         self, check: PoolCheck, server: int, bytes_per_s: int | None, stop: threading.Event
@@ -167,10 +167,10 @@ class _Walk:
         self.error: str | None = None
         self._check, self._bytes_per_s, self._stop = check, bytes_per_s, stop
         self._place = (0, 0)
-        """The handle and the byte where the next piece begins."""
+        """Handle and offset of the next piece."""
 
     def run(self) -> None:
-        """Go on to the next data file after one that cannot be read, while the server answers."""
+        """Scrub the server; skip unreadable data files as long as the server answers."""
         place: tuple[int, int] | None = (0, 0)
         failures = 0
         while place is not None:
@@ -190,7 +190,7 @@ class _Walk:
                 place = (handle + 1, 0)
 
     def _next_file(self) -> int | None:
-        """Find the first data file at or after the place; `None` if the server does not say."""
+        """Return the first data file at or after the place; `None` without an answer."""
         with contextlib.suppress(OutcoreError):
             files, _ = self._check.data_files(self.server, max(self._place[0] - 1, 0), 1)
             return files[0][0] if files else None
@@ -213,7 +213,7 @@ class _Walk:
 
 
 def _watch(walks: list[_Walk], running: "list[Future[None]]", meter: Meter) -> None:
-    """Wait for the threads, and show how far they are. The first error ends all of it."""
+    """Wait for the threads, and show their progress. The first error stops all threads."""
     done = 0
     while True:
         is_over = all(each.done() for each in running)
@@ -228,7 +228,7 @@ def _watch(walks: list[_Walk], running: "list[Future[None]]", meter: Meter) -> N
 
 
 def _named(check: PoolCheck, found: list[tuple[int, tuple[int, int, int, str]]]) -> list[Damage]:
-    """Add what the manager knows of the files."""
+    """Add the names and layouts of the files, as the manager knows them."""
     handles = sorted({handle for _, (handle, *_) in found})
     paths: dict[int, str | None] = {}
     layouts: dict[int, tuple[Stripes, list[int]]] = {}

@@ -1,4 +1,4 @@
-"""What a pool knows of a name."""
+"""Attributes of a name in a pool, and the status of a server."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,36 +7,36 @@ from outcore._core import SilentServers, Stripes
 
 
 class Silent:
-    """Servers that did not answer when they were asked, of each pool: none is asked again."""
+    """Servers of each pool that did not answer a request: none is asked again."""
 
     def __init__(self) -> None:
         self._of_pools: dict[str, SilentServers] = {}
 
     def of(self, pool: str) -> SilentServers:
-        """Give those of a pool, by its id."""
+        """Return the silent servers of a pool, by its id."""
         return self._of_pools.setdefault(pool, SilentServers())
 
 
 @dataclass(frozen=True)
 class PoolStat:
-    """What a pool knows of a name.
+    """Attributes of a name in a pool.
 
     Attributes
     ----------
     is_directory
-        Whether it is one; else it is a file.
+        Whether the name is a directory; otherwise it is a file.
     nbytes
-        Length in bytes; of a directory 0.
+        Length in bytes; 0 for a directory.
     owner, group, mode
-        User and group id, and permission bits, as POSIX has them.
+        User and group id, and permission bits, as in POSIX.
     modified_ns, changed_ns
         Nanoseconds since 1970 of the last change of content, and of these attributes.
     stripe_unit_bytes, servers
-        How a file is cut, and the numbers of the servers that its units go round.
+        Stripe unit of a file, and the numbers of its servers in round-robin order.
     round_units
-        How many units go round; what follows them lies on the last server. `None`: all do.
+        Number of units that go round the servers; the rest lies on the last one. `None` for all.
     unknown
-        Why `nbytes` is not known, if servers cannot be reached and who asked goes without them.
+        Reason why `nbytes` is unknown, if servers cannot be reached and the caller allowed that.
     """
 
     is_directory: bool
@@ -53,12 +53,12 @@ class PoolStat:
 
     @property
     def stripes(self) -> Stripes:
-        """Where the bytes of a file lie."""
+        """The distribution of the file's bytes over its servers."""
         return Stripes(self.stripe_unit_bytes, len(self.servers), self.round_units)
 
     @classmethod
     def of(cls, status: Any, nbytes: int, unknown: str | None = None) -> "PoolStat":
-        """Read what the compiled part says."""
+        """Convert the result of the compiled module."""
         is_directory, owner, group, mode, modified_ns, changed_ns, unit, units, servers = status
         return cls(
             is_directory, nbytes, owner, group, mode, modified_ns, changed_ns, unit, tuple(servers),
@@ -68,11 +68,11 @@ class PoolStat:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """What an I/O server says of itself: its number, free bytes, and what it did so far.
+    """Status of an I/O server: its number, free bytes, and counters since its start.
 
-    It takes no writes, `is_writable` is false, while its disk is too full to note them, or was
-    read-only when it started. If it cannot be reached, `error` says why, and the rest means
-    nothing.
+    A server whose disk is too full to log writes, or was read-only at its start, accepts no writes:
+    `is_writable` is false. If the server cannot be reached, `error` is the reason, and the other
+    values mean nothing.
     """
 
     id: int

@@ -1,6 +1,7 @@
-"""The directory ``pool`` in a pool's first one: its key and settings, logs, and which daemons run.
+"""The state directory ``pool`` of a pool: its key, settings, logs, and running daemons.
 
-Only its owner can use it. A file has its name only once its content is durable.
+It lies in the pool's first directory, and only its owner can use it. A file gets its name only
+after its content is durable.
 """
 
 import contextlib
@@ -21,10 +22,10 @@ STATE = "pool"
 """Name of the directory."""
 
 KEY = "key"
-"""Name of the pool's key in it."""
+"""Name of the file with the pool's key, in this directory."""
 
 Config: TypeAlias = dict[str, Any]
-"""Settings of one daemon, by their names."""
+"""Settings of one daemon, by name."""
 
 _RUNNING = "running.json"
 _SETTINGS = "settings.json"
@@ -32,16 +33,16 @@ _SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """The options of ``outcore pool up`` that the next call repeats.
+    """The options of ``outcore pool up`` that the next call reuses.
 
     Attributes
     ----------
     listen
-        ``HOST`` or ``HOST:PORT`` that other machines use; `None`: none do.
+        ``HOST`` or ``HOST:PORT`` for other machines; `None` if there are none.
     metrics
-        Port of the manager's metrics; `None`: there are none.
+        Port of the manager's metrics; `None` if it publishes none.
     tls
-        Whether connections over a network are encrypted.
+        Whether network connections are encrypted.
     """
 
     listen: str | None = None
@@ -49,7 +50,7 @@ class PoolSettings:
     tls: bool = False
 
     def updated(self, **given: Any) -> "PoolSettings":
-        """Return the same settings, but for those given that are not `None`."""
+        """Return a copy with the given values that are not `None`."""
         changed = {name: value for name, value in given.items() if value is not None}
         return PoolSettings(**asdict(self) | changed)
 
@@ -62,11 +63,11 @@ class PoolState:
         self.key = self.path / KEY
 
     def make(self) -> None:
-        """Make the directory, and take the rights of other users from one that is there."""
+        """Create the directory, or remove the rights of other users from an existing one."""
         make_directory(self.path)
         self.path.chmod(0o700)
         for each in self.path.iterdir():
-            # Nobody else comes as far as the sockets, whose modes are their daemons' affair.
+            # Other users cannot reach the sockets in it, whose modes their daemons set.
             if each.is_file() and not each.is_symlink():
                 each.chmod(0o600)
         with contextlib.suppress(ExistsError):
@@ -91,15 +92,15 @@ class PoolState:
             ) from None
 
     def keep_settings(self, settings: PoolSettings) -> None:
-        """Keep the settings for the next start."""
+        """Store the settings for the next start."""
         replace(self.path / _SETTINGS, json.dumps(asdict(settings), indent=2) + "\n")
 
     def config_file(self, name: str) -> Path:
-        """Path of the settings of the daemon `name`: ``manager``, or ``io`` and its number."""
+        """Return the path of the settings of a daemon: ``manager``, or ``io`` and its number."""
         return self.path / f"{name}.conf"
 
     def log_file(self, name: str) -> Path:
-        """Path of a daemon's log."""
+        """Return the path of a daemon's log."""
         return self.path / f"{name}.log"
 
     def keep_config(self, name: str, config: Config) -> None:
@@ -114,20 +115,20 @@ class PoolState:
         return {name: each for name, each in found.items() if "directory" in each}
 
     def numbers(self) -> dict[str, int]:
-        """Return the number of the last I/O server in each directory, by number."""
+        """Return the number of the last I/O server in each directory, by directory."""
         found = {each["directory"]: _number(name) for name, each in self.configs().items()}
         return {directory: number for directory, number in found.items() if number is not None}
 
     def daemons(self) -> list[DaemonProcess]:
         """List the daemons that were started, alive or not.
 
-        Daemons that run by settings in this directory are found among the processes of this
-        machine where no file tells of them.
+        If no file records a daemon that runs with settings in this directory, it is found among the
+        processes of this machine.
 
         Raises
         ------
         InvalidError
-            If the file that tells of them is damaged, and none of them runs.
+            If the file with the daemons is damaged, and none of them runs.
         """
         recorded, error = [], None
         try:
@@ -154,7 +155,7 @@ class PoolState:
         return list(known.values())
 
     def record(self, daemons: Sequence[DaemonProcess]) -> None:
-        """Note which daemons run. That none runs takes no room on the disk."""
+        """Record the running daemons. With none, the file is removed, which needs no disk space."""
         if not daemons:
             (self.path / _RUNNING).unlink(missing_ok=True)
             return
@@ -163,7 +164,7 @@ class PoolState:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory of mode 0700, and those above it, durably, unless it is there."""
+    """Create a directory of mode 0700 and its missing parents, durably, unless it exists."""
     fresh = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in fresh:
@@ -171,9 +172,9 @@ def make_directory(path: Path) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file of mode 0600 in place of the one that is there, durably.
+    """Replace a file by one of mode 0600, durably.
 
-    A file that has this content already stays: a full disk has no room for another one.
+    A file that has this content already stays, because a full disk has no space for another one.
     """
     with contextlib.suppress(OSError):
         if path.read_text() == text:
@@ -183,12 +184,12 @@ def replace(path: Path, text: str) -> None:
 
 
 def make_key(path: Path) -> None:
-    """Make the key of a pool, 32 random bytes in hexadecimal digits, in a new file.
+    """Create the key of a pool, 32 random bytes in hexadecimal digits, in a new file.
 
     Raises
     ------
     ExistsError
-        If there is such a file.
+        If the file exists.
     """
     refusal = ExistsError(f"{path} exists; give another name for the key")
     if path.exists():
@@ -198,7 +199,7 @@ def make_key(path: Path) -> None:
         os.link(fresh, path)
     except FileExistsError:
         raise refusal from None
-    except OSError:  # no links on this file system
+    except OSError:  # the file system has no hard links
         fresh.rename(path)
     finally:
         fresh.unlink(missing_ok=True)
@@ -206,7 +207,7 @@ def make_key(path: Path) -> None:
 
 
 def _written(path: Path, text: str) -> Path:
-    """Write the content of a file beside it, durably."""
+    """Write the content into a temporary file beside `path`, durably."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -217,7 +218,7 @@ def _written(path: Path, text: str) -> Path:
 
 
 def _recorded(file: Path) -> list[DaemonProcess]:
-    """Read which daemons were started."""
+    """Read the recorded daemons."""
     try:
         return [
             DaemonProcess(**document | {"addresses": tuple(document["addresses"])})
@@ -232,7 +233,7 @@ def _recorded(file: Path) -> list[DaemonProcess]:
 
 
 def _config(file: Path) -> Config:
-    """Read the settings of a daemon, as far as they are there."""
+    """Read the settings of a daemon; skip damaged lines."""
     found = {}
     for line in file.read_text(errors="replace").splitlines():
         name, _, value = line.partition(" = ")

@@ -1,4 +1,4 @@
-"""A file of a pool as a stream of bytes: a position, and methods as those of Python's files."""
+"""A file of a pool as a stream of bytes, with a position and the methods of Python's files."""
 
 import io
 import operator
@@ -10,7 +10,7 @@ from outcore.errors import ArgumentTypeError, InvalidError
 from outcore.pool_memory import Bytes, bytes_of, writable_bytes
 
 BUFFER_BYTES = 256 << 10
-"""Bytes that methods which return lines, or as much as there is, read ahead at most."""
+"""Largest read-ahead of methods that return lines or the available bytes, in bytes."""
 
 
 T = TypeVar("T")
@@ -19,34 +19,34 @@ T = TypeVar("T")
 class PoolStream(io.BufferedIOBase, io.RawIOBase):
     """The part of a `PoolFile` that has a position.
 
-    `write`, `read`, `readinto` and `readall` are requests to the servers, one call each: nothing
-    is delayed, and they see what any client has written before. `readline`, `readlines`, iteration,
-    `peek` and `read1` read ahead, up to 256 KiB from the position, and keep these bytes. The bytes
-    are as old as the request that read them. `seek` drops them, and so does whatever changes the
-    file through this object.
+    `write`, `read`, `readinto` and `readall` send one request to the servers for each call. They
+    delay nothing, and see all earlier writes of any client. `readline`, `readlines`, iteration,
+    `peek` and `read1` read ahead, up to 256 KiB from the position, and buffer these bytes, which do
+    not show later writes. `seek` drops the buffer, and so does any change of the file through this
+    object.
     """
 
     def __init__(self, *, appends: bool) -> None:
         self._appends = appends
         self._at = 0
         self._ahead = b""
-        """Bytes from the position on that were read ahead."""
+        """Read-ahead bytes, from the position."""
 
     @abstractmethod
     def _length(self) -> int:
-        """Ask the servers how long the file is."""
+        """Ask the servers for the length of the file."""
 
     @abstractmethod
     def _current(self, ask: Callable[[], T]) -> T:
-        """Return an answer of the file, or of the one that replaced it before it gave any."""
+        """Return an answer of the file, or of the file that replaced it before its first answer."""
 
     @abstractmethod
     def _fill(self, offset: int, target: Bytes) -> None:
-        """Read from a place of the file into memory."""
+        """Read from an offset of the file into memory."""
 
     @abstractmethod
     def _put(self, offset: int, source: Bytes) -> None:
-        """Write to a place of the file."""
+        """Write at an offset of the file."""
 
     @abstractmethod
     def _cut(self, length: int) -> None:
@@ -66,9 +66,9 @@ class PoolStream(io.BufferedIOBase, io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Set the position: from the start, the position or the end; return it.
+        """Set the position, relative to the start, the position or the end; return it.
 
-        Bytes that were read ahead are dropped.
+        Read-ahead bytes are dropped.
         """
         self._check_open()
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
@@ -92,11 +92,11 @@ class PoolStream(io.BufferedIOBase, io.RawIOBase):
         self._ahead = self._ahead[count:]
 
     def _drop(self) -> None:
-        """Drop the bytes that were read ahead."""
+        """Drop the read-ahead bytes."""
         self._ahead = b""
 
     def _next(self, most: int | None) -> bytes:
-        """Read bytes from the position on, up to the end of the file, without moving it."""
+        """Read at most `most` bytes at the position, without moving it."""
         if most == 0:
             return b""
         length = self._length()
@@ -108,12 +108,12 @@ class PoolStream(io.BufferedIOBase, io.RawIOBase):
         return bytes(data)
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read from the position into a buffer, up to the end of the file; return how many bytes.
+        """Fill a buffer from the position, up to the end of the file; return the number of bytes.
 
         Raises
         ------
         ArgumentTypeError
-            If it is no buffer that can be written to.
+            If the object is not a writable buffer.
         """
         self._check_open()
         target = writable_bytes(buffer)
@@ -144,9 +144,9 @@ class PoolStream(io.BufferedIOBase, io.RawIOBase):
         return self.read()
 
     def peek(self, size: int = 0, /) -> bytes:
-        """Return some bytes from the position on without moving it; none at the end of the file.
+        """Return some bytes from the position without moving it; none at the end of the file.
 
-        At most one request is made, whatever `size` is.
+        It makes at most one request, for any `size`.
         """
         self._check_open()
         if not self._ahead:
@@ -154,7 +154,7 @@ class PoolStream(io.BufferedIOBase, io.RawIOBase):
         return self._ahead
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Read up to `size` bytes by at most one request; by default as many as were read ahead."""
+        """Read up to `size` bytes by at most one request; by default all read-ahead bytes."""
         most = _integer(size)
         data = self.peek() if most else b""
         data = data if most < 0 else data[:most]
@@ -162,7 +162,7 @@ class PoolStream(io.BufferedIOBase, io.RawIOBase):
         return data
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Read up to the end of a line, which is returned with it; at most `size` bytes."""
+        """Read up to and including the end of a line; at most `size` bytes."""
         self._check_open()
         most = -1 if size is None else _integer(size)
         parts: list[bytes] = []
@@ -181,13 +181,13 @@ class PoolStream(io.BufferedIOBase, io.RawIOBase):
     def write(self, data: Any, /) -> int:
         """Write a buffer at the position, in mode ``"a"`` at the end; return its length in bytes.
 
-        The end is where it is when this is called. Several clients that append to a file at the
-        same moment may find the same end: the bytes there are then those of one of them.
+        The end is the end at the start of this call. Clients that append to a file at the same
+        moment may find the same end: then the bytes there are those of one of them.
 
         Raises
         ------
         ArgumentTypeError
-            If it is no buffer, such as text.
+            If the argument is no buffer, such as text.
         ReadOnlyError
             If the file was opened for reading.
         """
@@ -201,7 +201,7 @@ class PoolStream(io.BufferedIOBase, io.RawIOBase):
         return source.nbytes
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Make the file shorter or longer: by default it ends at the position, which stays."""
+        """Set the length of the file, by default to the position; the position does not move."""
         self._check_open()
         length = self._at if size is None else _integer(size)
         if length < 0:

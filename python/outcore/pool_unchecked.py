@@ -1,4 +1,4 @@
-"""Servers that a check of a pool leaves out: they cannot be reached."""
+"""Servers that a check of a pool skips, because they cannot be reached."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from outcore.pool import Pool
 
 @dataclass(frozen=True)
 class Unchecked:
-    """An I/O server that was not checked, or not to the end: its number, and why."""
+    """An I/O server that was not checked completely: its number, and the reason."""
 
     server: int
     text: str
 
     @classmethod
     def each(cls, errors: Mapping[int, str]) -> "tuple[Unchecked, ...]":
-        """Name them, by number."""
+        """Return one object for each server, sorted by number."""
         return tuple(cls(server, errors[server]) for server in sorted(errors))
 
     def __str__(self) -> str:
@@ -24,12 +24,12 @@ class Unchecked:
 
 
 def away(pool: Pool) -> dict[int, str]:
-    """Find the servers that cannot be reached, and why."""
+    """Return the servers that cannot be reached, each with the reason."""
     return {one.id: one.error for one in pool.servers(partial=True) if one.error is not None}
 
 
 def summary(unchecked: Sequence[Unchecked], retired: Sequence[int] = ()) -> str:
-    """Say which were left out, behind what was found on the others."""
+    """Return the end of a report: the unchecked and the retired servers."""
     parts = (("not checked", [one.server for one in unchecked]), ("retired", retired))
     return "".join(
         f"; {what}: servers {', '.join(map(str, numbers))}" for what, numbers in parts if numbers

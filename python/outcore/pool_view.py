@@ -1,4 +1,4 @@
-"""Parts of a pool's file that look like files without gaps."""
+"""Views of a pool's file: strided parts that look like files without gaps."""
 
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FileView:
-    """A partition of a file: every so often a group of bytes, as if nothing were between them.
+    """A partition of a file: groups of bytes at a fixed stride, as one file without gaps.
 
     Byte ``v`` of the view is byte ``offset + v // group * stride + v % group`` of the file.
 
@@ -34,7 +34,7 @@ class FileView:
         self._offset, self._group, self._stride = int(offset), int(group), int(stride)
 
     def regions(self, at: int, nbytes: int) -> Regions:
-        """Regions of the file that are `nbytes` bytes of the view from `at` on."""
+        """Return the regions of the file for `nbytes` bytes of the view at `at`."""
         if not isinstance(at, Integral) or not isinstance(nbytes, Integral) or at < 0 or nbytes < 0:
             raise InvalidError(
                 f"need a position and a length, integers of at least 0, have {at!r}, {nbytes!r}"
@@ -50,18 +50,18 @@ class FileView:
     def start_read_at(
         self, at: int, nbytes: int | None = None, *, out: Memory | None = None
     ) -> PoolFuture[Any]:
-        """Start what `read_at` does."""
+        """Start a `read_at`."""
         return self._file.start_read(self.regions(at, length_of(nbytes, out)), out)
 
     def start_write_at(self, at: int, data: Any) -> PoolFuture[None]:
-        """Start what `write_at` does."""
+        """Start a `write_at`."""
         source = arrays_of(data)
         return self._file.start_write(self.regions(at, nbytes_of(source)), source)
 
     def read_at(self, at: int, nbytes: int | None = None, *, out: Memory | None = None) -> Any:
-        """Read `nbytes` bytes of the view from `at` on, or as many as `out` has."""
+        """Read `nbytes` bytes of the view, or the size of `out`, at `at`."""
         return self._file._current(lambda: self.start_read_at(at, nbytes, out=out).result())
 
     def write_at(self, at: int, data: Any) -> None:
-        """Write to the view from `at` on."""
+        """Write data to the view at `at`."""
         self.start_write_at(at, data).result()

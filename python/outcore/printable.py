@@ -1,7 +1,8 @@
-r"""Names and texts that a terminal shows as they are, whatever characters anybody put into them.
+r"""Names and texts made safe for a terminal, whatever characters they contain.
 
-Control characters, and those that reverse the direction of text, are written as a shell and C write
-them: ``\n``, ``\033``. So a name can neither command the terminal nor pass for a line of its own.
+Control characters, and those that reverse the direction of text, are escaped as in a shell and in
+C: ``\n``, ``\033``. So a name can neither send commands to the terminal nor look like an extra
+line.
 """
 
 import re
@@ -14,19 +15,19 @@ _LETTERS = {"\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f", "\
 
 
 def as_line(text: str) -> str:
-    """Write a text as one line, its control characters and bytes that are no UTF-8 as escapes."""
+    """Return a text as one line, with control characters and invalid UTF-8 escaped."""
     return _NOT_SHOWN.sub(lambda found: _escaped(found[0]), text)
 
 
 def as_lines(text: str) -> str:
-    """Write a text of several lines, all other control characters as escapes."""
+    """Return a text of several lines, with all other control characters escaped."""
     return "\n".join(map(as_line, text.split("\n")))
 
 
 def as_shell_word(name: str) -> str:
-    """Write a name as GNU ``ls`` does on a terminal: to be copied into a shell, if need be quoted.
+    """Return a name as GNU ``ls`` shows it on a terminal, quoted for a shell if necessary.
 
-    Names that a terminal shows as they are stay so, even if they have blanks.
+    Names without such characters stay unchanged, even if they contain blanks.
     """
     if not _NOT_SHOWN.search(name):
         return name
@@ -39,7 +40,7 @@ def as_shell_word(name: str) -> str:
 
 
 def has_controls(name: str) -> bool:
-    """Whether there are control characters in a name."""
+    """Whether a name contains control characters."""
     return _CONTROL.search(name) is not None
 
 

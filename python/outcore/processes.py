@@ -1,10 +1,10 @@
-"""What the system says of processes of this machine."""
+"""Processes of this machine, read from ``/proc``."""
 
 from pathlib import Path
 
 
 def process_fields(pid: int) -> list[str] | None:
-    """Read what the system says of a process, its state first; `None` if it says nothing."""
+    """Return the fields of a process's status, its state first; `None` if there are none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -13,17 +13,17 @@ def process_fields(pid: int) -> list[str] | None:
 
 
 def has_ended(fields: list[str]) -> bool:
-    """Whether a process is over of which its parent has not heard yet."""
-    # Threads of a process that was killed may still be closing its files when its first has ended.
+    """Whether a process has ended that its parent has not waited for yet."""
+    # After the first thread of a killed process has ended, others may still be closing files.
     return fields[0] in "ZX" and int(fields[17]) <= 1
 
 
 def started_in(fields: list[str]) -> str:
-    """Clock ticks from the start of the machine to that of a process."""
+    """Return the start of a process, in clock ticks since the start of the machine."""
     return fields[19]
 
 
 def started_ticks(pid: int) -> int | None:
-    """Return the ticks at which a process was started; `None` if it is gone."""
+    """Return the start of a process in ticks; `None` if it has ended."""
     fields = process_fields(pid)
     return None if fields is None or has_ended(fields) else int(started_in(fields))

@@ -1,7 +1,7 @@
-"""The most that the processors could compute, and who else used them meanwhile.
+"""The peak speed of the processors, and their use by other programs during a measurement.
 
 Sources: proc(5) for ``/proc/cpuinfo`` and ``/proc/stat``; the vendors' optimization manuals for the
-operations of a core in a cycle.
+operations of a core per cycle.
 """
 
 import os
@@ -23,30 +23,30 @@ _UNITS = (
     ("avx", "AVX", 8),
     ("sse2", "SSE2", 4),
 )
-"""Flags of ``/proc/cpuinfo``, widest first, and float64 operations of a core in a cycle.
+"""Flags of ``/proc/cpuinfo``, widest first, and float64 operations of a core per cycle.
 
-A core is taken to have two units for multiplications and additions, as most servers' have. Some
-have one of AVX-512, and reach half of this.
+The numbers assume two units for multiplications and additions in each core, as in most servers.
+Some cores have one AVX-512 unit, and reach half of this.
 """
 
 BUSY = 0.1
-"""Others take so much of the processors that a measurement says little."""
+"""Share of the processors in use by others above which a measurement is unreliable."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What the processors could do at most in float64.
+    """Peak speed of the processors in float64.
 
     Attributes
     ----------
     cores
         Cores that the process may use.
     hertz
-        The highest frequency that the system tells of. Processors may run faster for a while.
+        The highest frequency that the system reports. Processors may run faster for a short time.
     per_cycle
-        Operations of a core in a cycle.
+        Operations of a core per cycle.
     units
-        Name of the instructions that do so many.
+        Name of the instruction set with this number of operations.
     """
 
     cores: int
@@ -56,7 +56,7 @@ class Peak:
 
     @property
     def flops_s(self) -> float:
-        """Operations a second."""
+        """Operations per second."""
         return self.cores * self.hertz * self.per_cycle
 
     def __str__(self) -> str:
@@ -66,16 +66,16 @@ class Peak:
 
 @dataclass(frozen=True)
 class Use:
-    """What became of processors over a time.
+    """Use of the processors during a period.
 
     Attributes
     ----------
     processors
-        How many are meant.
+        Number of processors.
     others
-        How many of them other programs took, on average.
+        Number of processors that other programs used, on average.
     stolen
-        How many of them the host of a virtual machine did not give.
+        Number of processors that the host of a virtual machine withheld, on average.
     """
 
     processors: int
@@ -84,12 +84,12 @@ class Use:
 
     @property
     def is_busy(self) -> bool:
-        """Whether others took so much that a measurement says little."""
+        """Whether others used so much that a measurement is unreliable."""
         return self.others + self.stolen > BUSY * self.processors
 
 
 def peak(allowed: int) -> Peak | None:
-    """Say what `allowed` of the process's processors could do; `None` if that is not known."""
+    """Return the peak of `allowed` of the process's processors; `None` if unknown."""
     numbers = os.sched_getaffinity(0)
     fastest = 0
     for number in numbers:
@@ -102,18 +102,18 @@ def peak(allowed: int) -> Peak | None:
 def parse_peak(
     cpuinfo: str, numbers: Collection[int], allowed: int, hertz: float = 0.0
 ) -> Peak | None:
-    """Find the peak in the text of ``/proc/cpuinfo``.
+    """Compute the peak from the text of ``/proc/cpuinfo``.
 
     Parameters
     ----------
     cpuinfo
         The text.
     numbers
-        Of the processors that count. Two threads of one core are one.
+        Numbers of the processors to count. Two threads of one core count as one core.
     allowed
-        The most of them that may be used.
+        Largest number of cores to use.
     hertz
-        A frequency that is known from elsewhere; the highest counts.
+        Another known frequency; the highest one counts.
     """
     cores, flags = set(), set[str]()
     for block in cpuinfo.split("\n\n"):
@@ -137,7 +137,7 @@ def parse_peak(
 
 @dataclass(frozen=True)
 class Clocks:
-    """Seconds since some time: of the wall, of busy and stolen processors, and of this process."""
+    """Time stamps in seconds: wall clock, busy and stolen processor time, and own time."""
 
     wall_s: float
     busy_s: float
@@ -145,7 +145,7 @@ class Clocks:
     own_s: float
 
     def until(self, later: "Clocks", processors: int) -> Use:
-        """Say who used the processors until `later`."""
+        """Return the use of the processors until `later`."""
         wall_s = max(later.wall_s - self.wall_s, 1e-9)
         others_s = later.busy_s - self.busy_s - (later.own_s - self.own_s)
         return Use(
@@ -175,7 +175,7 @@ def _clocks(numbers: Collection[int]) -> Clocks:
 
 @contextmanager
 def watched() -> Iterator[list[Use]]:
-    """Watch this process's processors; at the end the list that it yields has their use."""
+    """Measure the use of this process's processors; yield a list that gets it at the end."""
     numbers = os.sched_getaffinity(0)
     found: list[Use] = []
     before = _clocks(numbers)

@@ -1,4 +1,4 @@
-"""Progress with an honest estimate of the time left.
+"""Progress of a call, with an estimate of the time left.
 
 A terminal and a Jupyter notebook show a bar. A log file gets a line every ten seconds.
 """
@@ -22,17 +22,17 @@ from outcore.sizes import format_seconds
 ProgressLike: TypeAlias = bool | Callable[[float, float], None]
 """`True`: a bar, or lines in a log file; `False`: nothing; or ``f(fraction, seconds_left)``.
 
-What such a function raises ends the call as Ctrl-C does, and goes to the caller.
+An exception of such a function ends the call as Ctrl-C does, and reaches the caller.
 """
 
 SHOW_AFTER_S = 2.0
 
 LINE_S = 10.0
-"""Time from one line of a log file to the next."""
+"""Time between two lines of a log file."""
 
 
 def check_progress(progress: ProgressLike) -> None:
-    """Refuse what is neither a choice nor a function."""
+    """Refuse a value that is neither a boolean nor a function."""
     if not (isinstance(progress, bool) or callable(progress)):
         raise InvalidError(
             f"progress must be True, False or a function of (fraction, seconds left), have "
@@ -41,7 +41,7 @@ def check_progress(progress: ProgressLike) -> None:
 
 
 def is_shown(progress: ProgressLike) -> bool:
-    """Whether a person looks at it now, or a function gets it: a log file is read later."""
+    """Whether a person or a function follows the progress now; a log file is read later."""
     return callable(progress) or (progress is True and (_is_terminal() or _in_notebook()))
 
 
@@ -57,18 +57,18 @@ def _in_notebook() -> bool:
 
 
 class Part:
-    """A share of a meter's work, which another call does: its ``progress=``."""
+    """A share of a meter's work that another call does: its ``progress=``."""
 
     def __init__(self, whole: "Meter", work: float) -> None:
         self._whole, self._work, self._fraction = whole, work, 0.0
 
     def begin(self, fraction: float) -> None:
-        """Note what an earlier call did of it, so that it does not count as fast work."""
+        """Record the fraction that an earlier call did, so that it does not count as fast work."""
         self._fraction = fraction
         self._whole.skip(self._work * fraction)
 
     def __call__(self, fraction: float, seconds_left: float) -> None:
-        """Note how far the other call is."""
+        """Record the progress of the other call."""
         done, self._fraction = fraction - self._fraction, fraction
         self._whole.advance(self._work * done)
 
@@ -77,9 +77,9 @@ class Meter:
     """Progress of one long call, in units of work of the caller's choice.
 
     The bar appears after two seconds, the first line of a log file after ten. The time left is the
-    elapsed time scaled by the work left, so the caller should count work that takes time (flops),
-    not steps. Without a total, `None`, no bar is shown, lines have the time so far, and a function
-    gets (0.0, NaN) until the end.
+    elapsed time scaled by the remaining work, so the caller should count work that takes time
+    (flops), not steps. Without a total, `None`, the meter shows no bar, its lines give the elapsed
+    time, and a function gets (0.0, NaN) until the end.
     """
 
     def __init__(
@@ -99,29 +99,29 @@ class Meter:
             progress.begin(done / self._total)
 
     def part(self, work: float) -> Part:
-        """Let another call do a part of the work, and show it in this meter."""
+        """Return a part of the work for another call, whose progress this meter shows."""
         return Part(self, work)
 
     def extend(self, work: float) -> None:
-        """Add work that was not foreseen."""
+        """Add work that was not in the total."""
         self._total += work
 
     def skip(self, work: float) -> None:
-        """Note work that an earlier call did."""
+        """Record work that an earlier call did."""
         self._first += work
         self._done += work
 
     def seconds_left(self) -> float:
-        """Estimate the time left in seconds; NaN before there is anything to go by."""
+        """Estimate the time left in seconds; NaN before any progress."""
         fresh = self._done - self._first
         elapsed = time.monotonic() - self._started
-        # More may be done than was foreseen.
+        # The call may do more work than the total.
         work_left = max(self._total - self._done, 0.0)
         is_known = fresh > 0 and work_left < math.inf
         return elapsed * work_left / fresh if is_known else math.nan
 
     def advance(self, work: float) -> None:
-        """Note that `work` units are done."""
+        """Record `work` finished units."""
         self._done += work
         now = time.monotonic()
         if now - self._told < 0.1:
@@ -162,7 +162,7 @@ class Meter:
         return "time left not known" if math.isnan(left) else f"{format_seconds(left)} left"
 
     def _terminal_bar(self) -> Progress:
-        # A name from the title is text, not markup.
+        # A name in the title is text, not markup.
         bar = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
             TextColumn("{task.fields[left]}"), console=Console(stderr=True), transient=True,
@@ -173,7 +173,7 @@ class Meter:
         return bar
 
     def _log(self, now: float, fraction: float) -> None:
-        """Write a line; the call does not depend on whether there is room for it."""
+        """Write a line; an error of the log file does not stop the call."""
         if self._total < math.inf:
             text = f"{fraction:.0%} done, {self._left()}"
         else:
@@ -197,7 +197,7 @@ class Meter:
 
 
 class _NotebookBar:
-    """A bar in the output of a notebook's cell, which goes at the end."""
+    """A bar in the output of a notebook's cell, which disappears at the end."""
 
     def __init__(self, title: str) -> None:
         self._display: Any = sys.modules["IPython"].display

@@ -1,8 +1,9 @@
-"""Measured rates of the disk and of matrix products, kept for planning.
+"""Measured rates of the disk and of matrix products, stored for planning.
 
-They are kept in ``$XDG_CACHE_HOME/outcore/rates.json`` (``~/.cache`` if that is unset), by host,
-file system or pool, BLAS kernels and number of threads. Losing the file loses nothing but seconds.
-Of each rate the best ever measured is kept: a busy machine cannot make later plans too slow.
+They are stored in ``$XDG_CACHE_HOME/outcore/rates.json`` (``~/.cache`` if that is unset), by host,
+file system or pool, BLAS kernels and number of threads. If the file is lost, outcore measures
+again. For each rate the file has the best value ever measured, so a busy machine cannot make later
+plans too slow.
 """
 
 import contextlib
@@ -39,10 +40,10 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 REQUEST_S = 25e-6
-"""Seconds for a short read, where none were measured: those of a virtual disk on flash memory."""
+"""Seconds for a short read if none were measured: the value of a virtual disk on flash memory."""
 
 _FORMAT = 2
-"""Before, writes were measured over blocks just written, which caches below the disk answer."""
+"""Format 1 measured writes over recently written blocks, which caches below the disk answer."""
 
 _MOST_TILES = 64
 _IN_FLIGHT = 8
@@ -60,12 +61,12 @@ class Rates:
     Attributes
     ----------
     read_bytes_s, write_bytes_s : float
-        Bytes a second that outcore itself reads and writes in `directory`, in tiles of 4 MiB, by
-        direct I/O where the file system allows it. Writing includes making it durable.
+        Bytes per second that outcore itself reads and writes in `directory`, in tiles of 4 MiB,
+        with direct I/O if the file system supports it. Writing includes the sync.
     gemm_flops_s : dict
-        Real floating-point operations a second of matrix products with the shapes that LU has,
-        by name of the element type. A complex multiplication and addition counts as 8 real
-        operations: a complex product of m x k by k x n is 8 m n k of them, a real one 2 m n k.
+        Real floating-point operations per second of matrix products with the shapes of LU, by name
+        of the element type. A complex multiplication and addition counts as 8 real operations: a
+        complex product of m x k by k x n has 8 m n k of them, a real one 2 m n k.
     cores : int
         Processors that the process may use.
     threads : int
@@ -75,13 +76,13 @@ class Rates:
     measured_at : str
         Date and time, ISO 8601, UTC.
     directory : str
-        Where the disk was measured.
+        Directory in which the disk was measured.
     request_s : float
-        Seconds for each of many reads of a page at random places.
+        Seconds for each of many page reads at random places.
     gap_bytes, block_bytes : int
-        How reads grow; see `outcore.disk_reads.DiskReads`.
+        Granularity of reads; see `outcore.disk_reads.DiskReads`.
     why_nominal : str
-        Why these are nominal rates, where none could be measured; else empty.
+        Reason for nominal rates, if none could be measured; otherwise empty.
     """
 
     read_bytes_s: float
@@ -99,12 +100,12 @@ class Rates:
 
     @property
     def reads(self) -> DiskReads:
-        """How reads grow."""
+        """Granularity of reads."""
         return DiskReads(self.gap_bytes, self.block_bytes)
 
     @property
     def notes(self) -> list[str]:
-        """What the reader of a plan with these rates should know."""
+        """Notes for plans with these rates."""
         if not self.why_nominal:
             return []
         return [f"times are by nominal rates, for none could be measured: {self.why_nominal}"]
@@ -120,21 +121,21 @@ NOMINAL = Rates(
     measured_at="",
     directory="",
 )
-"""Where none were measured, and measuring would take memory and time that nobody granted."""
+"""Rates for plans that must not spend memory and time on a measurement."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Rates as they are now, and as they are kept.
+    """A measurement: its rates, and the stored rates.
 
     Attributes
     ----------
     now
-        As they were measured.
+        The rates of this measurement.
     kept
-        Of each rate, the better of now and before.
+        For each rate, the better of the new and the stored value.
     use
-        Who else used the processors meanwhile.
+        Use of the processors by other programs during the measurement.
     """
 
     now: Rates
@@ -143,33 +144,32 @@ class Measurement:
 
 
 def measure(directory: PathLike, seconds: float = 3.0) -> Rates:
-    """Measure the rates, and keep the better ones of these and those that were kept.
+    """Measure the rates, and store the better of the new and the stored value of each.
 
     Parameters
     ----------
     directory
-        Where the disk, or the pool, is measured, with at most 256 MiB of files that are removed
-        again.
+        Directory on the disk, or in the pool, to measure, with at most 256 MiB of temporary files.
     seconds
-        About how long it takes.
+        Approximate duration.
 
     Returns
     -------
     Rates
-        Those that are kept now. Measured ones are medians of three passes each.
+        The stored rates after the call. Measured rates are medians of three passes each.
 
     Raises
     ------
     DiskFullError
-        If there is no room for the files.
+        If the disk has too little free space for the files.
     ReadOnlyError
-        If nothing can be written there.
+        If the directory is not writable.
     """
     return measured(directory, seconds).kept
 
 
 def measured(directory: PathLike, seconds: float = 3.0) -> Measurement:
-    """Do what `measure` does, and tell what was measured and who else used the processors."""
+    """Measure like `measure`; return also the new rates and the use of the processors."""
     with processor.watched() as use:
         now = _measured_now(directory, seconds)
     before = stored(directory)
@@ -179,7 +179,7 @@ def measured(directory: PathLike, seconds: float = 3.0) -> Measurement:
 
 
 def _better(one: Rates, other: Rates) -> Rates:
-    """Take the better of each rate; all else is that of the second."""
+    """Return the better value of each rate; all other fields are those of `other`."""
     gemm = {name: max(rate, other.gemm_flops_s[name]) for name, rate in one.gemm_flops_s.items()}
     return replace(
         other,
@@ -211,14 +211,14 @@ def _measured_now(directory: PathLike, seconds: float) -> Rates:
 
 
 def stored(directory: PathLike) -> Rates | None:
-    """Return the rates kept for this machine, the file system of `directory` and today's BLAS."""
+    """Return the rates stored for this machine, the file system of `directory` and this BLAS."""
     return _parse(_read_cache().get(_key(_nearest(directory), *blas_choice.in_use())))
 
 
 def stored_or_measured(directory: PathLike) -> Rates:
-    """Return the rates that are kept; if there are none, measure for about two seconds.
+    """Return the stored rates; if there are none, measure for about two seconds.
 
-    Where nothing can be written, they are nominal, and say why.
+    If the directory is not writable, the rates are nominal, with the reason.
     """
     if kept := stored(directory):
         return kept
@@ -229,7 +229,7 @@ def stored_or_measured(directory: PathLike) -> Rates:
 
 
 def _nearest(directory: PathLike) -> AnyPath:
-    """Return a directory, or the nearest one above it that exists."""
+    """Return a directory, or its nearest existing parent."""
     path = as_path(directory)
     if isinstance(path, PoolPath):
         return next(each for each in (path, *path.parents) if each.is_dir())
@@ -237,9 +237,9 @@ def _nearest(directory: PathLike) -> AnyPath:
 
 
 def _median_rate(run: Callable[[int], object], seconds: float, most: int | None = None) -> float:
-    """Units a second: ``run(count)`` does `count` units; `seconds` is for all of it, roughly.
+    """Measure units per second: ``run(count)`` does `count` units, in about `seconds` in total.
 
-    With `most`, all calls together do at most so many.
+    With `most`, all calls together do at most this number of units.
     """
     count, spent, done = 2, 0.0, 0
     while True:
@@ -289,14 +289,14 @@ def _disk_rates(directory: AnyPath, seconds: float) -> _DiskRates:
         file = array.open_file(arena, TILE_BYTES, writable=True)
         array.close()
         if isinstance(scratch, Path):
-            # An open file outlives its name: nothing is left behind even if the power fails.
+            # An open file outlives its name, so even a power loss leaves no file behind.
             shutil.rmtree(scratch, ignore_errors=True)
         return _passes(file, arena, tiles, seconds)
 
 
 @contextmanager
 def _scratch(directory: AnyPath) -> Iterator[AnyPath]:
-    """Make a directory for files that are measured, and remove it."""
+    """Create a directory for the measured files, and remove it at the end."""
     if isinstance(directory, PoolPath):
         scratch = directory / f".outcore-rates-{secrets.token_hex(4)}"
         try:
@@ -313,7 +313,7 @@ def _scratch(directory: AnyPath) -> Iterator[AnyPath]:
 
 
 def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> _DiskRates:
-    # Random bytes: a disk that compresses or shares what is equal would look fast on zeros.
+    # Random bytes, because a disk with compression or deduplication would look fast on zeros.
     data = np.frombuffer(memoryview(arena.allocate(TILE_BYTES)), np.uint8)
     data[:] = np.frombuffer(np.random.default_rng(1).bytes(TILE_BYTES), np.uint8)
     data = data.reshape(_ROWS, _PAGE_BYTES)
@@ -321,8 +321,8 @@ def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> _DiskR
     written = 0
 
     def write(count: int) -> None:
-        # Never over what was just written, as results are not either: a cache below the disk, such
-        # as that of a virtual machine's host, answers such writes several times as fast.
+        # Each block is written once, as results are. A cache below the disk, such as that of a
+        # virtual machine's host, answers repeated writes several times as fast.
         nonlocal written
         with WriteBehind(file, most=_IN_FLIGHT) as writer:
             for box in boxes[written : written + count]:
@@ -354,9 +354,9 @@ def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> _DiskR
 
 
 def _gemm_rate(dtype: str, seconds: float) -> float:
-    """Real operations a second of the update that LU does most: a row tile of L times a panel."""
+    """Measure real operations per second of LU's main update: a row tile of L times a panel."""
     m, n, k = 2048, 1024, 128 if dtype == "complex128" else 256
-    from outcore import lapack  # here: it brings SciPy, which is long to import
+    from outcore import lapack  # imported here because SciPy is slow to import
 
     kernels = lapack.kernels(dtype)
     rng = np.random.default_rng(1)
@@ -376,7 +376,7 @@ def _gemm_rate(dtype: str, seconds: float) -> float:
 
 
 def _cache_file() -> Path:
-    # A relative XDG_CACHE_HOME is to be ignored (XDG base directory specification 0.8).
+    # A relative XDG_CACHE_HOME must be ignored (XDG base directory specification 0.8).
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     base = given if given.is_absolute() else Path("~/.cache").expanduser()
     return base / "outcore" / "rates.json"
@@ -411,14 +411,14 @@ def _parse(entry: Any) -> Rates | None:
             kernels=str(entry["kernels"]),
             measured_at=str(entry["measured_at"]),
             directory=str(entry["directory"]),
-            # Rates that were kept before these were measured have none.
+            # Older entries lack these three rates.
             request_s=float(entry.get("request_s", REQUEST_S)),
             gap_bytes=int(entry.get("gap_bytes", Rates.gap_bytes)),
             block_bytes=int(entry.get("block_bytes", Rates.block_bytes)),
         )
     except (KeyError, TypeError, ValueError):
         return None
-    # Written so that a NaN is refused too.
+    # This form of the test refuses NaN too.
     plausible = all(
         0 < x < 1e18
         for x in (
@@ -430,7 +430,7 @@ def _parse(entry: Any) -> Rates | None:
 
 
 def _keep(rates: Rates) -> None:
-    """Keep the rates. A home that cannot be written to costs the next plan a measurement."""
+    """Store the rates. If the home directory is not writable, the next plan measures again."""
     target = _cache_file()
     key = _key(as_path(rates.directory), rates.kernels, rates.threads)
     document = {"format": _FORMAT, "rates": {**_read_cache(), key: asdict(rates)}}

@@ -1,4 +1,4 @@
-"""Arrays to which other software wrote, rewritten into outcore's own layout."""
+"""Rewriting of arrays that other software wrote to, into outcore's own layout."""
 
 import math
 import os
@@ -26,12 +26,12 @@ from outcore.zarr_format import Metadata
 _PIECE_BYTES = 4 << 20
 
 Moves: TypeAlias = list[tuple[int, int, int]]
-"""Where each chunk begins in the old file and in the new one, and how many bytes it has."""
+"""For each chunk: its offset in the old file, its offset in the new file, and its size in bytes."""
 
 
 @dataclass(frozen=True)
 class Repacked:
-    """Report of `repack`: how many of an array's shard files it rewrote."""
+    """Report of `repack`: number of shard files of an array that it rewrote."""
 
     path: str
     shards: int
@@ -44,17 +44,17 @@ class Repacked:
 
 
 def repack(path: PathLike, *, progress: ProgressLike = True) -> Repacked:
-    """Rewrite an array of outcore's, to which other software wrote, into outcore's own layout.
+    """Rewrite an array of outcore that other software wrote to, into outcore's own layout.
 
-    zarr-python and others replace whole shard files, and put chunks elsewhere in them. Each such
-    file is rewritten beside the old one, made durable, and renamed. In a pool it gets the stripes
-    that `create_array` would choose. Stopped at any moment, the array is valid Zarr with
-    the same elements; the same call does the rest.
+    zarr-python and others replace whole shard files, and move chunks inside them. The call rewrites
+    each such file beside the old one, makes it durable, and renames it. In a pool it gets the
+    stripes that `create_array` would choose. After an interruption at any moment, the array is
+    valid Zarr with the same elements; the same call resumes.
 
     Parameters
     ----------
     path
-        Directory of the array, also in a pool. No process may write to it meanwhile.
+        Directory of the array, also in a pool. No process may write to it during the call.
     progress
         See `outcore.progress.ProgressLike`.
 
@@ -65,20 +65,20 @@ def repack(path: PathLike, *, progress: ProgressLike = True) -> Repacked:
     Raises
     ------
     InvalidError
-        If it is not an array of outcore's: `from_array` copies such an array.
+        If it is not an array of outcore: `from_array` copies other arrays.
     NotFoundError, TruncatedError, CorruptError, IncompleteError, ConsumedError
-        As from `open_array`: such an array is left as it is.
+        As in `open_array`; the array stays unchanged.
     DiskFullError
-        If the disk has no room for one more shard file.
+        If the disk has no space for one more shard file.
     BusyError
-        If another call makes or repacks the array.
+        If another call creates or repacks the array.
     """
     where = place(path)
     with being_made(where, "repacking"):
         metadata = read_metadata(where)
         found = foreign_shards(where, metadata)
         if not found or metadata.state is not None:
-            open_array(path).close()  # says what else is wrong, if anything is
+            open_array(path).close()  # raises the error of an incomplete or damaged array
             return Repacked(str(where.path), metadata.grid().shards, 0)
         grid = metadata.grid()
         bump_generation(where)
@@ -94,7 +94,7 @@ def repack(path: PathLike, *, progress: ProgressLike = True) -> Repacked:
 def _rewrite(
     directory: AnyPath, key: str, metadata: Metadata, entries: npt.NDArray[np.uint64]
 ) -> None:
-    """Rewrite a shard file beside the old one, and replace that."""
+    """Rewrite a shard file beside the old one, and replace the old one."""
     grid = metadata.grid()
     chunk_bytes = math.prod(metadata.chunks) * metadata.dtype.itemsize
     slots = np.frombuffer(grid.index()[:-4], "<u8").reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""What a long call did, measured: the honest end of every job."""
+"""Reports: the measured figures of a long call."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ from outcore.version import VERSION
 from outcore.volumes import PathLike
 
 MATRIX, FACTORS, RIGHT_HAND_SIDES, SOLUTIONS, GUESSES, KEPT = 0, 1, 8, 9, 10, 11
-"""Numbers of arrays in spans, where a report does not name them."""
+"""Numbers of arrays in spans, for reports without their own names."""
 
 _ARRAYS = {
     MATRIX: "the matrix",
@@ -31,7 +31,7 @@ _ARRAYS = {
 
 
 PROVENANCE = ("finished", "host", "version")
-"""Figures that a report takes from where it is made, so one that lacks them gets none of here."""
+"""Figures that depend on the place of the call: they stay empty in a report that lacks them."""
 
 
 def _now() -> str:
@@ -39,66 +39,66 @@ def _now() -> str:
 
 
 def over_the_least(words: float, lower_bound: float) -> str:
-    """Compare words moved with the least that any algorithm must move, for plans and reports."""
+    """Compare the words moved with the lower bound, for plans and reports."""
     return f"{words / lower_bound:.2f} times the least any algorithm must move (lower is better)"
 
 
 @dataclass
 class Report:
-    """Figures of a long call; print it to read it.
+    """Figures of a long call; print it to read them.
 
     Attributes
     ----------
     verb, n, dtype
-        What was done; `n` is the order of the matrix, or its columns.
+        The operation; `n` is the order of the matrix, or its columns.
     m
         Rows of a matrix that is not square.
     method
-        How it was done, where there is a choice.
+        The method, if there are several.
     seconds, flops
-        Time, and real floating-point operations (complex ones count four times as many).
+        Duration, and real floating-point operations (complex ones count four times as many).
     bytes_read, bytes_written
-        Exact, padding included; `planned_bytes_read` and `planned_bytes_written` are what the plan
-        said.
+        Exact numbers, padding included; `planned_bytes_read` and `planned_bytes_written` are those
+        of the plan.
     words_lower_bound
-        Least number of words that any algorithm must move with this memory; `None` if not known.
+        Least number of words that any algorithm must move with this memory; `None` if unknown.
     io_seconds, wait_seconds
-        Time in which the disk worked, and time in which the call waited for it.
+        Time in which the disk was busy, and time in which the call waited for it.
     memory_bytes, peak_memory_bytes
-        The budget, and the most that was taken from it.
+        The budget, and the largest amount that the call used of it.
     growth
         Largest element of U over the largest of A.
     backward_error
         ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), largest over the right-hand sides.
     condition
-        Estimated condition number of A in the 1-norm, by functions that are asked for it; else
+        Estimated condition number of A in the 1-norm, by functions with an option for it; otherwise
         `None`.
     probed_condition
-        ‖A‖ ‖A⁻¹‖ with A⁻¹ in the Frobenius norm, by random vectors that are solved for beside the
-        right-hand sides. It may exceed the condition number √n times or more, so it decides on
-        warnings only: it is neither printed nor saved.
+        ‖A‖ ‖A⁻¹‖ with A⁻¹ in the Frobenius norm, estimated from random vectors that the call solves
+        for together with the right-hand sides. It may exceed the condition number √n times or more.
+        It only decides on warnings, and is neither printed nor saved.
     history
         Residuals of an iterative method, one for each sweep or step: the largest of all right-hand
         sides; see its function.
     residuals
-        ‖b - Ax‖₂ / ‖b‖₂ of each right-hand side of an iterative method, formed anew at the end.
+        ‖b - Ax‖₂ / ‖b‖₂ of each right-hand side of an iterative method, recomputed at the end.
     rank, residual_norms, degrees_of_freedom
-        Of `lstsq`, see `LeastSquaresReport`.
+        Figures of `lstsq`; see `LeastSquaresReport`.
     error_bound, frobenius_error
-        Of `svd`, see `SvdReport`.
+        Figures of `svd`; see `SvdReport`.
     kernels, threads
-        The BLAS that did the arithmetic.
+        The BLAS of the arithmetic, and its threads.
     notes
-        What the reader should know.
+        Remarks on the call.
     arrays
-        Names of the arrays in the spans, by number, where they are not a matrix and its factors.
+        Names of the arrays in the spans, by number, if they are not a matrix and its factors.
     spans
         Rows (kind, array, start_ns, end_ns, offset, bytes) of the trace, for the timeline.
     job
-        What the call did to which array, as its progress bar says.
+        Operation and array of the call, as in its progress bar.
     finished, host, version
-        When the call ended, as ISO 8601 writes it, with the offset from UTC; on which machine; by
-        which version of outcore. Empty in reports that say nothing of that.
+        End of the call, in ISO 8601 with the offset from UTC; its machine; and the version of
+        outcore. Empty in reports without them.
     """
 
     verb: str
@@ -140,49 +140,49 @@ class Report:
     version: str = field(default=VERSION, compare=False)
 
     ARRAYS: ClassVar[tuple[str, ...]] = ()
-    """Attributes of a kind of report that are arrays, which no JSON holds."""
+    """Attributes of a kind of report that are arrays, which JSON cannot hold."""
 
     def array_name(self, number: int) -> str:
-        """Name an array in the spans."""
+        """Return the name of an array in the spans."""
         if number < len(self.arrays):
             return self.arrays[number]
         return _ARRAYS.get(number, f"array {number}")
 
     @property
     def gflops_per_s(self) -> float:
-        """Rate in 10⁹ real operations a second."""
+        """Rate in 10⁹ real operations per second."""
         return self.flops / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
     @property
     def overlap(self) -> float:
-        """Share of the disk's working time that was hidden behind arithmetic."""
+        """Share of the disk's busy time that overlapped with arithmetic."""
         return max(1 - self.wait_seconds / self.io_seconds, 0.0) if self.io_seconds else 1.0
 
     @property
     def residual_variances(self) -> list[float]:
-        """Estimate by `lstsq` of the variance of an observation of weight 1.
+        """Estimates by `lstsq` of the variance of an observation of weight 1.
 
-        For each right-hand side, the squared residual norm over the degrees of freedom; NaN if
-        there are none.
+        One for each right-hand side: the squared residual norm over the degrees of freedom; NaN
+        without degrees of freedom.
         """
         freedom = self.degrees_of_freedom or 0.0
         return [norm**2 / freedom if freedom > 0 else math.nan for norm in self.residual_norms]
 
     def words_moved(self) -> float:
-        """Words read and written."""
+        """Return the number of words read and written."""
         return (self.bytes_read + self.bytes_written) / np.dtype(self.dtype).itemsize
 
     def with_name(self, old: str, new: str) -> "Report":
-        """Give an array in the spans another name."""
+        """Rename an array in the spans."""
         count = max(len(self.arrays), FACTORS + 1)
         names = [self.array_name(number) for number in range(count)]
         return dataclasses.replace(self, arrays=[new if name == old else name for name in names])
 
     def followed_by(self, later: "Report") -> "Report":
-        """Report on this call and one that came after it, as one.
+        """Combine this report and that of a later call into one.
 
-        Arrays in the spans of both are the same if their names are. The least number of words is
-        the larger one: who does both at once need not move the sum.
+        Arrays of the same name in both spans count as the same array. The least number of words is
+        the larger of the two, since a call that does both need not move the sum.
         """
         arrays, spans = joined_spans(self, later)
         with_blas = self if self.kernels else later
@@ -221,52 +221,53 @@ class Report:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain values, for JSON."""
+        """Return the figures as plain values, for JSON."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         del values["spans"], values["probed_condition"]
         return values | {"gflops_per_s": self.gflops_per_s, "overlap": self.overlap}
 
     def to_json(self) -> str:
-        """Figures as JSON text; those that are infinite, or no numbers, are null."""
+        """Return the figures as JSON text; infinities and NaN become null."""
         return strict_json.dumps(self.to_dict(), indent=2)
 
     def save(self, path: PathLike) -> None:
-        """Write figures and spans into one file, in place of what is there.
+        """Write figures and spans into one file, replacing an existing one.
 
-        ``outcore report FILE`` draws it, `load` reads it, and ``docs/format.md`` has its bytes.
+        ``outcore report FILE`` draws it, `load` reads it, and ``docs/format.md`` specifies its
+        bytes.
         """
         report_file.write(path, self.to_dict(), self.spans)
 
     @classmethod
     def load(cls, path: PathLike) -> "Report":
-        """Read a report from a file that `save` wrote, or from a directory of factors.
+        """Read a report from a file of `save`, or from a directory of factors.
 
-        Factors hold the figures of their factorization, without spans.
+        Factors store the figures of their factorization, without spans.
 
         Raises
         ------
         NotFoundError
             If there is no report at `path`.
         InvalidError
-            If there is something else, or a report of a later version.
+            If the path has other content, or a report of a later version.
         CorruptError
-            If it is damaged.
+            If the report is damaged.
         """
         return report_file.read(path, cls, PROVENANCE)
 
     @property
     def has_timeline(self) -> bool:
-        """Whether it has spans to draw a timeline of."""
+        """Whether it has spans for a timeline."""
         return self.spans is not None and len(self.spans) > 0
 
     @property
     def title(self) -> str:
-        """What was done to what."""
+        """Operation and matrix of the call, as a title."""
         rows_of = f"m = {self.m}, " if self.m else ""
         return f"{self.verb}, {rows_of}n = {self.n}, {self.dtype}"
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and texts of the figures, as they are printed; notes apart."""
+        """Return names and texts of the figures for printing, without the notes."""
         rows = [
             ("time", format_seconds(self.seconds) + self._rate()),
             ("read", _against(self.bytes_read, self.planned_bytes_read)),
@@ -337,17 +338,17 @@ _kept = threading.local()
 
 
 def keep(report: Report, result: object = None) -> None:
-    """Keep a report for `last_report`, and on a result that has room for it, an `Array`."""
+    """Store a report for `last_report`, and in a result with a ``report`` attribute, an `Array`."""
     _kept.report = report
     if hasattr(result, "report"):
         result.report = report
 
 
 def last_report() -> Report | None:
-    """Report on the last call in this thread that returns none, as NumPy's and SciPy's do.
+    """Return the report of this thread's last call that returns none, like NumPy's and SciPy's.
 
-    These are `lu_solve`, `cho_solve`, `qr_solve`, `matmul` and `solve_triangular`. A result on disk
-    has the report as its ``report``, too.
+    These calls are `lu_solve`, `cho_solve`, `qr_solve`, `matmul` and `solve_triangular`. A result
+    on disk has the report as its ``report``, too.
 
     Returns
     -------
@@ -367,7 +368,7 @@ def _against(done: int, planned: int | None) -> str:
 
 
 _MOVES = [Trace.kinds().index(kind) for kind in ("read", "write", "sync")]
-"""Kinds of spans that are of an array."""
+"""Kinds of spans that belong to an array."""
 
 
 def joined_spans(*reports: Report) -> tuple[list[str], npt.NDArray[np.uint64] | None]:
@@ -376,9 +377,9 @@ def joined_spans(*reports: Report) -> tuple[list[str], npt.NDArray[np.uint64] | 
     Returns
     -------
     names : list of str
-        Of the arrays, by number.
+        Names of the arrays, by number.
     spans : numpy.ndarray or None
-        As in a report; `None` if none has any.
+        Spans as in a report; `None` if no report has any.
     """
     names: list[str] = []
     joined = []
@@ -402,6 +403,9 @@ def _sum(a: int | None, b: int | None) -> int:
 
 
 def io_and_wait_seconds(trace: Trace) -> tuple[float, float]:
-    """Time in which the disk was busy (overlaps counted once) and time the caller waited for it."""
+    """Return the time in which the disk was busy, and the time in which the caller waited for it.
+
+    Overlapping requests count once in the first.
+    """
     disk_ns, wait_ns = trace.totals()
     return disk_ns / 1e9, wait_ns / 1e9

@@ -1,6 +1,7 @@
 """A report in a file: its figures as JSON and its spans as a NumPy array, in a zip archive.
 
-``docs/format.md`` has the bytes. A directory of factors holds the figures of its factorization.
+``docs/format.md`` specifies the bytes. A directory of factors stores the figures of its
+factorization.
 """
 
 import io
@@ -29,11 +30,11 @@ Spans = npt.NDArray[np.uint64]
 _Report = TypeVar("_Report")
 
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
-"""Of the files in the archive, so that the same report is the same bytes."""
+"""Time stamp of all files in the archive, so that equal reports have equal bytes."""
 
 
 def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
-    """Write a report, in place of what is there; nothing half-written is ever at `path`."""
+    """Write a report, replacing an existing file; `path` never has a partial report."""
     document = {"format": FORMAT, "kind": KIND, "report": values}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -41,7 +42,7 @@ def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
         archive.writestr(zipfile.ZipInfo(FIGURES, _FIXED_TIME), text, zipfile.ZIP_DEFLATED)
         if spans is not None:
             columns = io.BytesIO()
-            # Column by column there is more for the compression to find.
+            # Columns compress better than rows.
             np.save(columns, np.asarray(spans, "<u8", order="F"), allow_pickle=False)
             entry = zipfile.ZipInfo(SPANS, _FIXED_TIME)
             archive.writestr(entry, columns.getvalue(), zipfile.ZIP_DEFLATED)
@@ -49,7 +50,7 @@ def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
 
 
 def replace(path: PathLike, content: bytes) -> None:
-    """Write a report or its page, in place of the file that is there, or that a link leads to."""
+    """Write a report or its page, replacing the file at the path or at the target of a link."""
     where = as_path(path)
     _check_file(where)
     if isinstance(where, Path):
@@ -60,14 +61,14 @@ def replace(path: PathLike, content: bytes) -> None:
 
 
 def check_replaceable(path: AnyPath) -> None:
-    """Refuse to replace what is no report.
+    """Refuse to replace anything but a report.
 
     Raises
     ------
     InvalidError
         If `path` is a directory, device, pipe or socket.
     ExistsError
-        If there is a file that is no report.
+        If it is another kind of file.
     """
     _check_file(path)
     if not path.exists():
@@ -79,7 +80,7 @@ def check_replaceable(path: AnyPath) -> None:
 
 
 def _check_file(path: AnyPath) -> None:
-    """Refuse what is there and no file."""
+    """Refuse an existing path that is not a file."""
     if path.is_dir():
         raise InvalidError(f"{path} is a directory; name a file for the report")
     if path.exists() and not path.is_file():
@@ -92,20 +93,20 @@ def read(path: PathLike, report: type[_Report], unsaid: Sequence[str] = ()) -> _
     Parameters
     ----------
     path
-        What `write` wrote, or a directory of factors, whose report has no spans.
+        A file of `write`, or a directory of factors, whose report has no spans.
     report
-        The dataclass to make of it. Figures that it does not know are left out.
+        The dataclass of the result. Figures that it does not have are left out.
     unsaid
-        Figures that are empty text where the file does not have them.
+        Figures that become empty text if the file lacks them.
 
     Raises
     ------
     NotFoundError
-        If there is nothing at `path`, or no report in that directory.
+        If `path` does not exist, or the directory has no report.
     InvalidError
-        If it is something else, or written by a later version.
+        If it has other content, or was written by a later version.
     CorruptError
-        If it is damaged.
+        If the report is damaged.
     """
     where = as_path(path)
     if not where.exists():
@@ -153,7 +154,7 @@ _DAMAGE = (
     ValueError, KeyError, TypeError, EOFError, RuntimeError, OSError, struct.error,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What reading a damaged archive raises."""
+"""Exceptions of reading a damaged archive."""
 
 
 def _damaged(where: AnyPath, why: object) -> CorruptError:
@@ -163,7 +164,7 @@ def _damaged(where: AnyPath, why: object) -> CorruptError:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value out of JSON is of the type of a dataclass's field."""
+    """Whether a JSON value has the type of a dataclass's field."""
     if isinstance(kind, UnionType):
         return any(_fits(value, each) for each in get_args(kind))
     if get_origin(kind) is list:
@@ -174,7 +175,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _as_plain(value: Any) -> Any:
-    """Make a plain number of one of NumPy's."""
+    """Convert a NumPy scalar into a plain number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a report holds plain values, have {type(value).__name__}")

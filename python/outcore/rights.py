@@ -1,4 +1,4 @@
-"""Rights of a file that is replaced by a new one: the new one gets its owner, group and mode."""
+"""Rights of a file that is replaced by a new one, which gets its owner, group and mode."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from outcore.pool_stat import PoolStat
 
 
 class Rights(NamedTuple):
-    """Who may do what with a file or directory: permission bits, user and group id."""
+    """Rights of a file or directory: permission bits, user and group id."""
 
     mode: int
     owner: int
@@ -24,7 +24,7 @@ class Rights(NamedTuple):
 
 
 def rights_of(path: Path | PoolPath) -> Rights | None:
-    """Return the rights of a file or directory; `None` if there is none, or it is a link."""
+    """Return the rights of a file or directory; `None` if it does not exist, or is a link."""
     if isinstance(path, PoolPath):
         try:
             there = PoolStat.of(path.root.core.stat(path.inside), 0)
@@ -42,11 +42,11 @@ def rights_of(path: Path | PoolPath) -> Rights | None:
 
 
 def give(path: Path | PoolPath, rights: Rights | None) -> None:
-    """Give a new file the rights of the file that it replaces, or a directory those of a directory.
+    """Give a new file or directory the rights of the one that it replaces.
 
-    Nothing is changed if that is `None`, or one is a file and the other a directory. The owner and
-    the group are kept where the system allows that. Where it does not, the members of the new group
-    may do no more than others.
+    Nothing changes if `rights` is `None`, or if one is a file and the other a directory. The owner
+    and the group are kept if the system allows that. Otherwise the members of the new group get no
+    more rights than all other users.
     """
     have = rights_of(path)
     if rights is None or have is None or rights.is_directory != have.is_directory:
@@ -79,10 +79,11 @@ def _set(
 
 @contextmanager
 def kept(path: Path | PoolPath) -> Iterator[None]:
-    """Keep the rights of a small file that the compiled part replaces meanwhile.
+    """Keep the rights of a small file that the compiled module replaces in this block.
 
-    The compiled part writes a plain file as ``NAME.PID.new`` before it renames it, and a file of
-    that name keeps its rights. So nobody can read the content who could not read it before.
+    The compiled module writes a plain file as ``NAME.PID.new`` before it renames it. An existing
+    file of that name keeps its rights. So users who could not read the content before cannot read
+    it during the replacement either.
     """
     rights = rights_of(path)
     if rights is None or isinstance(path, PoolPath):
@@ -93,7 +94,7 @@ def kept(path: Path | PoolPath) -> Iterator[None]:
         yield
         return
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with contextlib.suppress(OSError):  # the compiled part says what is wrong
+    with contextlib.suppress(OSError):  # the compiled module reports the error
         os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         give(fresh, rights._replace(mode=rights.mode | 0o200))
     yield

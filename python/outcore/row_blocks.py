@@ -1,4 +1,4 @@
-"""Rows that come block by block from an iterator, in whatever heights."""
+"""Rows from an iterator of blocks of any heights."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,23 +12,23 @@ from outcore.errors import InvalidError
 
 
 class RowBlocks:
-    """Takes rows from an iterator of blocks, as many as are wanted.
+    """Takes any number of rows at a time from an iterator of blocks.
 
     Parameters
     ----------
     blocks
         Each block is an array of any number of rows, or one row.
     shape
-        Of all rows together. What it leaves out at its end is taken from the first block.
+        Shape of all rows together. Missing dimensions at its end are those of the first block.
     dtype
-        Type of the elements; by default the first block's.
+        Type of the elements; by default that of the first block.
     casting
-        How elements of other types are converted.
+        Rule for converting elements of other types.
 
     Raises
     ------
     InvalidError
-        If there is no block, or the first does not fit.
+        If there is no block, or the first block has a wrong shape or type.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RowBlocks:
         Raises
         ------
         InvalidError
-            If there are not so many, or a block does not fit.
+            If there are too few rows, or a block has a wrong shape or type.
         """
         filled = 0
         while filled < len(out):

@@ -1,4 +1,4 @@
-"""Memory schemas: how the elements of an array lie in the memory of the processes of a program."""
+"""Memory schemas: the distribution of an array's elements over the processes of a program."""
 
 import itertools
 import math
@@ -13,14 +13,14 @@ from outcore.distribution import Distribution, Rules, Share, distribute, mesh_of
 from outcore.errors import InvalidError
 
 SchemaLike: TypeAlias = "Schema | Distribution | Rules"
-"""A schema, or the rules of one that needs no mesh."""
+"""A schema, or the rules of a schema without a mesh."""
 
 
 class Schema:
-    """Which elements of an array each process has in its memory.
+    """The elements of an array that each process has in its memory.
 
-    Processes are those of a communicator, in the order of their ranks, which number a mesh in
-    row-major order. Those beyond the mesh have nothing.
+    The processes are those of a communicator. Their ranks number a mesh in row-major order.
+    Processes beyond the mesh have no elements.
 
     Parameters
     ----------
@@ -28,7 +28,8 @@ class Schema:
         One of ``block``, ``cyclic(K)`` and ``*`` for each dimension, as in High Performance
         Fortran: ``"block,block,*"``; see `outcore.distribution.distribute`.
     mesh
-        Processes along each dimension that is distributed. Where it is one, by default all of them.
+        Processes along each distributed dimension. With one such dimension, the default is all
+        processes.
     """
 
     def __init__(self, rules: Rules, mesh: Sequence[int] | int | None = None) -> None:
@@ -43,14 +44,14 @@ class Schema:
 
     @classmethod
     def boxes(cls, boxes: Iterable[Sequence[Sequence[slice]]]) -> "Schema":
-        """Name the boxes of each process; each process then has as many arrays.
+        """Return a schema with given boxes; each process has one array for each of its boxes.
 
         Parameters
         ----------
         boxes
-            For each process a list of its boxes, which may be empty; each box a tuple of slices
-            without steps. Boxes need not cover the array. They may overlap where processes read,
-            as those with ghost cells do; a write refuses that.
+            For each process a list of its boxes, which may be empty; each box is a tuple of slices
+            without steps. Boxes need not cover the array. They may overlap in reads, such as those
+            with ghost cells; a write refuses overlaps.
         """
         schema = cls.__new__(cls)
         schema._rules, schema._mesh = (), None
@@ -59,26 +60,26 @@ class Schema:
 
     @classmethod
     def own_boxes(cls, boxes: Sequence[Sequence[slice]], comm: Any) -> "Schema":
-        """Name the boxes of this process alone; the processes of a communicator all call this.
+        """Return a schema of boxes, with one call on each process of a communicator.
 
         Parameters
         ----------
         boxes
-            Those of this process, as of `boxes`.
+            The boxes of this process, as in `boxes`.
         comm
-            Communicator, as of `outcore.communicator.Communicator`.
+            Communicator; see `outcore.communicator.Communicator`.
 
         Raises
         ------
         InvalidError
-            On every process, if one of them gives what is no list of boxes.
+            On every process, if one of them passes no list of boxes.
         """
         ranks = Communicator(comm)
         mine: list[Any] = []
         error: Exception | None = None
         try:
             mine = list(boxes)
-            pickle.dumps(mine)  # what cannot be sent would keep the others waiting
+            pickle.dumps(mine)  # an object that cannot be sent would block the other processes
         except Exception as failed:
             error = failed
         said = ranks.allgather(mine if error is None else f"{type(error).__name__}: {error}")
@@ -94,7 +95,7 @@ class Schema:
 
     @classmethod
     def of(cls, schema: SchemaLike) -> "Schema":
-        """Take a schema in any of its forms."""
+        """Convert any form of a schema."""
         if isinstance(schema, Schema):
             return schema
         if isinstance(schema, Distribution):
@@ -103,7 +104,7 @@ class Schema:
 
     @property
     def is_boxes(self) -> bool:
-        """Whether each process names its boxes."""
+        """Whether the schema consists of boxes."""
         return self._boxes is not None
 
     def __str__(self) -> str:
@@ -115,7 +116,7 @@ class Schema:
         return f"<outcore.Schema {self}>"
 
     def key(self) -> bytes:
-        """Say the same of the same schemas, and something else of others."""
+        """Return bytes that are equal for equal schemas only."""
         return repr((self._rules, self._mesh, self._boxes)).encode()
 
     def on(self, shape: tuple[int, ...], size: int, *, is_write: bool = False) -> MemorySchema:
@@ -124,7 +125,7 @@ class Schema:
         Raises
         ------
         InvalidError
-            If it does not fit them, or has boxes that overlap and `is_write` is set.
+            If the schema does not fit them, or has overlapping boxes and `is_write` is set.
         """
         if self._boxes is not None:
             found = MemorySchema.boxes(
@@ -146,7 +147,7 @@ class Schema:
         Raises
         ------
         InvalidError
-            If they do not fit, or the schema has boxes instead.
+            If they do not fit, or the schema consists of boxes.
         """
         if self._boxes is not None:
             raise InvalidError(f"need a schema of rules, such as 'block,*', have {self}")
@@ -157,15 +158,15 @@ class Schema:
     def local_shapes(
         self, shape: tuple[int, ...], size: int, rank: int
     ) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the arrays of a process: of a mesh one or, beyond it, none; else one a box."""
+        """Return the shapes of a process's arrays: one array per box, or at most one in a mesh."""
         return tuple(tuple(each) for each in self.on(shape, size).shapes(shape, size, rank))
 
     def local_slices(
         self, shape: tuple[int, ...], size: int, rank: int
     ) -> tuple[tuple[slice, ...], ...]:
-        """Global slices of the arrays of a process, in the order of `local_shapes`.
+        """Return the global slices of a process's arrays, in the order of `local_shapes`.
 
-        The whole array, indexed by one of these, gives one array of the process.
+        Each tuple of slices, applied to the whole array, selects one array of the process.
 
         Raises
         ------
@@ -180,12 +181,12 @@ class Schema:
         return (tuple(map(_slice, over.shares(rank), over.rules)),) if shapes else ()
 
     def boxes_of(self, shape: tuple[int, ...], size: int, rank: int) -> list[tuple[slice, ...]]:
-        """Boxes of a process, with their first and last elements.
+        """Return the boxes of a process, with explicit bounds.
 
         Raises
         ------
         InvalidError
-            If they do not fit an array of this shape and `size` processes, or are not named.
+            If they do not fit an array of this shape and `size` processes, or the schema has rules.
         """
         if self._boxes is None:
             raise InvalidError(f"need a schema of boxes, as of oc.Schema.boxes, have {self}")
@@ -197,12 +198,12 @@ class Schema:
         ]
 
     def nbytes(self, shape: tuple[int, ...], size: int, rank: int, itemsize: int) -> int:
-        """Bytes that a process has."""
+        """Return the number of bytes of a process."""
         return itemsize * sum(map(math.prod, self.local_shapes(shape, size, rank)))
 
 
 def _slice(share: Share, rule: str) -> slice:
-    """Elements of a process along one dimension, as a slice of the array's indices."""
+    """Return a process's elements along one dimension as a slice of the array's indices."""
     if share.size == 1:
         return slice(share.start, share.stop, share.step)
     runs = list(itertools.islice(share.intervals(), 2))
@@ -215,20 +216,20 @@ def _slice(share: Share, rule: str) -> slice:
 
 
 def _run(rule: str) -> int | None:
-    """Write a rule as `MemorySchema.mesh` has it."""
+    """Convert a rule for `MemorySchema.mesh`."""
     if rule == "*":
         return None
     return int(rule[len("cyclic(") : -1]) if rule.startswith("cyclic") else 0
 
 
 def _boxes(own: Sequence[Any]) -> list[Sequence[Any]]:
-    """Boxes of a process: one alone needs no list around it."""
+    """Return the boxes of a process; a single box needs no list around it."""
     is_one = len(own) > 0 and all(isinstance(part, slice) for part in own)
     return [own] if is_one else list(own)
 
 
 def _box(box: Sequence[Any], shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Write a box as first element and shape."""
+    """Return the first element and the shape of a box."""
     if (
         not isinstance(box, tuple | list)
         or len(box) != len(shape)

@@ -1,4 +1,4 @@
-"""What ``A[...]`` selects: integers, slices with steps both ways, and ``...``."""
+"""The elements that ``A[...]`` selects: integers, slices with steps of both signs, and ``...``."""
 
 import contextlib
 import operator
@@ -16,8 +16,8 @@ class Selection:
     """A regular box of an array.
 
     ``start``, ``step`` (positive) and ``count`` describe the elements in increasing order. ``flip``
-    reverses, in memory, the dimensions whose slice ran backwards; ``shape`` leaves out the
-    dimensions that an integer selected.
+    reverses, in memory, the dimensions with a negative step. ``shape`` leaves out the dimensions
+    that an integer selected.
     """
 
     start: list[int]
@@ -33,14 +33,14 @@ class Selection:
 
 
 def select(key: Any, shape: tuple[int, ...]) -> Selection:
-    """Read an index expression as NumPy does.
+    """Parse an index expression by NumPy's rules.
 
     Raises
     ------
     IndexError
         If an integer is out of bounds or there are too many indices.
     InvalidError
-        For what is not basic indexing.
+        If the index is not basic indexing.
     """
     start, step, count, flip, kept = [], [], [], [], []
     for k, n in zip(one_for_each(key, len(shape)), shape, strict=True):
@@ -68,7 +68,7 @@ def select(key: Any, shape: tuple[int, ...]) -> Selection:
 
 
 def one_for_each(key: Any, ndim: int) -> tuple[Any, ...]:
-    """Write out an index expression: one index for each dimension, without ``...``.
+    """Expand an index expression to one index for each dimension, without ``...``.
 
     Raises
     ------
@@ -92,19 +92,19 @@ def is_listed(key: Any) -> bool:
 
 
 def is_list(key: Any) -> bool:
-    """Whether an index is a list of integers or a mask, or looks like one."""
+    """Whether an index is a list of integers, a mask, or another sequence."""
     if isinstance(key, list | tuple | range):
         return True
     return hasattr(key, "__array__") and bool(getattr(key, "ndim", 0))
 
 
 def index_array(given: Any) -> npt.NDArray[Any]:
-    """Make an array of an index.
+    """Convert an index into an array.
 
     Raises
     ------
     InvalidError
-        If it is lists of several lengths.
+        If it has lists of different lengths.
     """
     try:
         return np.asarray(given)
@@ -115,7 +115,7 @@ def index_array(given: Any) -> npt.NDArray[Any]:
 
 
 def _integer(key: Any) -> int:
-    # NumPy takes a single truth value as a mask, not as 0 or 1.
+    # NumPy treats a single truth value as a mask, not as 0 or 1.
     if hasattr(key, "__index__") and not isinstance(key, bool):
         with contextlib.suppress(TypeError):
             return operator.index(key)

@@ -1,4 +1,4 @@
-"""Several arrays that one `fill` assembles together, as the matrices S and K of a boundary."""
+"""Several arrays assembled together by one `fill`, such as S and K of a boundary method."""
 
 from __future__ import annotations
 
@@ -41,46 +41,47 @@ def create_arrays(
     resume: bool = True,
     progress: ProgressLike = True,
 ) -> list[Array]:
-    """Make several arrays on disk of one shape, assembled by one `fill`.
+    """Create several arrays of one shape on disk, assembled by one `fill`.
 
-    For codes that compute the elements of several matrices from the same distances. Each block is
-    asked for once. ``S, K = oc.create_arrays(["S", "K"], (n, n), "c16", fill=fill)``.
+    It suits codes that compute the elements of several matrices from the same distances: each block
+    is computed once. ``S, K = oc.create_arrays(["S", "K"], (n, n), "c16", fill=fill)``.
 
     Parameters
     ----------
     paths
         Directories of the arrays, at least two, also in pools.
     shape
-        Shape of each.
+        Shape of each array.
     dtype
-        Type of all, or a list with the type of each.
+        Type of all arrays, or a list with the type of each.
     fill
         Called as ``fill(rows, cols)`` for blocks of whole chunks; returns a tuple with a block for
         each path. The blocks of all arrays together are as large as those of `create_array`.
     chunks, order, chunk_order, dims, attributes
-        Of each array, as of `create_array`. By default chunks suit the widest type.
+        As in `create_array`, for each array. By default the chunks suit the widest type.
     if_exists
-        As of `create_array`. ``"open"`` opens those that are whole, and makes the others.
+        As in `create_array`. ``"open"`` opens the complete arrays, and creates the others.
     fill_id, reserve, memory, threads, resume, progress
-        As of `create_array`, of all arrays together.
+        As in `create_array`, for all arrays together.
 
     Returns
     -------
     list of Array
-        In the order of `paths`, open for reading and writing. The ``report`` of each that was made
-        is of all.
+        In the order of `paths`, open for reading and writing. The ``report`` of each new array
+        covers all of them.
 
     Raises
     ------
     InvalidError
-        If there are fewer than two paths, one is in another, or `fill` returns what does not fit.
+        If there are fewer than two paths, one path is inside another, or `fill` returns a wrong
+        result.
     ExistsError, JournalError, DiskFullError, BudgetError, BusyError, Interrupted
-        As of `create_array`.
+        As in `create_array`.
 
     Warns
     -----
     FillChangedWarning
-        If the call resumes, or opens, an array whose `fill` had another source text.
+        If the call resumes, or opens, an array whose `fill` had different source text.
     """
     places = _places(paths)
     metadata = _metadata(places, shape, dtype, chunks, order, chunk_order, dims, attributes)
@@ -91,7 +92,7 @@ def create_arrays(
     given = {"chunks": chunks, "chunk_order": chunk_order, "dims": dims, "attributes": attributes}
     chosen = [name for name in given if given[name] is not None]
     found: list[Array | None] = [None] * count
-    # A call that is killed at its very end leaves some arrays whole, and others that are not.
+    # A call that was killed at its very end leaves some arrays complete and others incomplete.
     goes_on = (
         check_if_exists(if_exists) == "error"
         and resume
@@ -147,7 +148,7 @@ def _metadata(
     dtype: npt.DTypeLike | Sequence[npt.DTypeLike],
     *layout: Any,
 ) -> list[Metadata]:
-    """Describe the arrays, all of which have the chunks of the widest."""
+    """Return the metadata of the arrays, which all have the chunks of the widest type."""
     given = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * len(places)
     if len(given) != len(places):
         raise InvalidError(

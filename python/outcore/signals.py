@@ -1,4 +1,4 @@
-"""SIGTERM during a long call is treated like Ctrl-C."""
+"""SIGTERM during a long call, treated like Ctrl-C."""
 
 import os
 import select
@@ -12,10 +12,10 @@ from typing import Never
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Let SIGTERM raise `KeyboardInterrupt` for a while.
+    """Let SIGTERM raise `KeyboardInterrupt` inside the block.
 
-    Signal handlers belong to the main thread; in others, and where the program has its own handler
-    for SIGTERM, nothing changes.
+    Only the main thread has signal handlers. In other threads, and if the program has its own
+    handler for SIGTERM, nothing changes.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -36,9 +36,10 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM until the end of what must not be left half done.
+    """Delay Ctrl-C and SIGTERM until the end of the block.
 
-    A second one is not kept. In other threads than the main one nothing changes: they get none.
+    A second signal is not delayed. In threads other than the main one nothing changes, because they
+    receive no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -70,10 +71,10 @@ def signals_held() -> Iterator[None]:
 
 
 def wait_for_signals() -> Never:
-    """Wait until the handler of a signal raises.
+    """Wait until a signal handler raises an exception.
 
-    `signal.pause` may sleep on: the system gives the signal to any thread, and Python runs its
-    handler in the main thread, when that wakes.
+    `signal.pause` could block forever: the system delivers the signal to any thread, but Python
+    runs the handler in the main thread when that wakes up.
     """
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)

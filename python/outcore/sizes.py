@@ -1,4 +1,4 @@
-"""Sizes and times as people write and read them."""
+"""Sizes and times in the notation that people use."""
 
 import math
 import re
@@ -21,13 +21,13 @@ _UNITS = {
 }
 
 MOST_BYTES = 2**62
-"""Larger sizes are mistakes: no memory, disk or file has so much."""
+"""Larger sizes are mistakes: no memory, disk or file has this size."""
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]+)?)\s*([kmgtKMGT]?[iI]?[bB]?)\s*")
 
 
 def parse_bytes(size: int | str) -> int:
-    """Read a size in bytes: a number, or text such as ``"64 MiB"``, ``"8GB"`` or ``"1.5 TB"``.
+    """Parse a size in bytes: a number, or text such as ``"64 MiB"``, ``"8GB"`` or ``"1.5 TB"``.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def _too_large(size: object) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Write a size in binary units, three digits."""
+    """Format a size in binary units, with three digits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
@@ -71,7 +71,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration as people say it."""
+    """Format a duration in a suitable unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 120:

@@ -1,4 +1,4 @@
-"""Arrays of other libraries, of which parts are taken by slicing: h5py, zarr, dask and others."""
+"""Arrays of other libraries that can be read by slicing: h5py, zarr, dask and others."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ from outcore.packages import is_a
 
 
 def is_sliced(given: Any) -> bool:
-    """Whether parts can be taken by slicing as NumPy slices.
+    """Whether an object can be sliced as NumPy slices.
 
-    Tables of pandas slice by labels, and types that are none of NumPy's are only converted as a
+    Tables of pandas are sliced by labels, and types unknown to NumPy can only be converted as a
     whole.
     """
     if not all(hasattr(given, name) for name in ("shape", "dtype", "__getitem__")):
@@ -30,7 +30,7 @@ def is_sliced(given: Any) -> bool:
 
 
 def order_of(array: Any) -> str:
-    """Order of the elements of anything like an array."""
+    """Return the order of the elements of an array-like object."""
     flags = getattr(array, "flags", None)
     by_row, by_column = (getattr(flags, f"{name}_contiguous", False) for name in "cf")
     fortran = by_column and not by_row
@@ -38,12 +38,12 @@ def order_of(array: Any) -> str:
 
 
 def check_extents(array: Any, name: str = "an array") -> None:
-    """Refuse what is to be sliced and has no shape, or does not know it.
+    """Refuse an array for slicing that has no shape, or an unknown one.
 
     Raises
     ------
     InvalidError
-        If so.
+        If the shape is missing or unknown.
     """
     if array.shape is None:
         raise InvalidError(
@@ -57,14 +57,14 @@ def check_extents(array: Any, name: str = "an array") -> None:
 
 
 def part_of(array: Any, box: Any, name: object) -> npt.NDArray[Any]:
-    """Take a part; `name` is the array's, for messages.
+    """Return a part of an array; `name` is the array's, for messages.
 
     Raises
     ------
     InvalidError
         If elements are masked.
     DiskError, CorruptError
-        If it cannot be read.
+        If the part cannot be read.
     """
     with reading(name, array):
         part = computed(array[box])
@@ -75,7 +75,7 @@ def part_of(array: Any, box: Any, name: object) -> npt.NDArray[Any]:
 
 @contextmanager
 def reading(name: object, array: object = None) -> Iterator[None]:
-    """Say in outcore's terms what the system, or a library for it, failed to read."""
+    """Convert read errors of the system, or of a library, into outcore's errors."""
     try:
         yield
     except (OutcoreError, MemoryError):
@@ -83,7 +83,7 @@ def reading(name: object, array: object = None) -> Iterator[None]:
     except OSError as error:
         raise DiskError(f"cannot read {name}: {error}; check that it is whole") from error
     except Exception as error:
-        # Decoders of Zarr's raise whatever they like at damaged chunks.
+        # Zarr's decoders raise various exceptions on damaged chunks.
         if not is_a(array, "zarr", "Array"):
             raise
         raise CorruptError(

@@ -1,4 +1,4 @@
-"""A directory for the sockets of one process, which the next one removes if that was killed."""
+"""A directory for the sockets of one process; later processes remove it if that was killed."""
 
 import contextlib
 import fcntl
@@ -12,11 +12,11 @@ _LOCK = "lock"
 
 
 class SocketDirectory:
-    """A new directory for sockets, below that for temporary files; `close` removes it.
+    """A new directory for sockets, inside the one for temporary files; `close` removes it.
 
-    What processes of this user that were killed have left is removed first. A directory is held by
-    a lock on a file in it, which the kernel lets go of with the process: so none that is in use is
-    removed, whatever number its process has, and in whatever container it is.
+    The constructor first removes the directories that killed processes of this user left. A process
+    owns its directory by a lock on a file in it, which the kernel releases with the process. So a
+    directory in use is never removed, even across containers and reused process numbers.
 
     Attributes
     ----------
@@ -29,19 +29,19 @@ class SocketDirectory:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             self._handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # Another process may take it for one that was left, until the lock is held.
+            # Until this process holds the lock, another one may take the directory for a leftover.
             if _hold(self._handle):
                 return
             os.close(self._handle)
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the directory."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._handle)
 
 
 def remove_left() -> None:
-    """Remove directories of this user that no process holds."""
+    """Remove the directories of this user that no process has locked."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if path.is_symlink() or path.lstat().st_uid != os.getuid():
@@ -55,7 +55,7 @@ def remove_left() -> None:
 
 
 def _hold(lock: int) -> bool:
-    """Lock an open file, unless another process has, or has removed it."""
+    """Lock an open file; `False` if another process has locked, or removed, the file."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,6 @@
-"""What arrays are copied from, behind one interface that reads blocks.
+"""Sources of array copies, behind one interface that reads blocks.
 
-`outcore.open_source` tells which of them a source is.
+`outcore.open_source` chooses the class for a source.
 """
 
 import contextlib
@@ -34,44 +34,46 @@ from outcore.volumes import AnyPath
 from outcore.zarr_format import TILE_BYTES, check_dtype, check_shape
 
 LIBRARY_BLOCKS = 3
-"""What zarr, h5py and dask may take beside the block that they return: that block itself, what is
-decoded into it, and what that is decoded from."""
+"""Memory of zarr, h5py and dask, in blocks, besides the block that they return.
+
+It is that block itself, its decoded chunks, and their encoded bytes.
+"""
 
 
 class Closes(Protocol):
-    """What is closed in the end."""
+    """An object that must be closed at the end."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the object."""
 
 
 class Source(ABC):
-    """An array to be copied. A context manager that closes what was opened for it.
+    """An array to copy; a context manager that closes its files at the end.
 
     Parameters
     ----------
     shape, given, order
-        Of the array: extents, type, and order of the elements, ``"C"`` or ``"F"``.
+        Extents, type, and order of the elements of the array, ``"C"`` or ``"F"``.
     wanted
-        Type in which the elements are delivered; by default as given, in little-endian order. And
-        how they are converted to it.
+        Type and casting rule of the delivered elements; by default the given type, in little-endian
+        order.
 
     Attributes
     ----------
     shape, order
         As above.
     dtype
-        Type in which the elements are delivered.
+        Type of the delivered elements.
     casting
-        How they are converted.
+        Casting rule of the conversion.
     side
-        What it wants of the blocks.
+        Constraints on the blocks.
     dims, attributes
-        Names of its dimensions and the user's attributes, where it has them.
+        Names of its dimensions and the user's attributes, if it has them.
     left_out
         Parts of the user's source that a copy cannot hold, for a warning.
     path
-        File or directory that it lies in, if that is known.
+        File or directory of the array, if known.
     reads_ahead
         Whether blocks are read in the background.
     """
@@ -100,48 +102,48 @@ class Source(ABC):
 
     @property
     def converts(self) -> bool:
-        """Whether elements are delivered in another type than they have."""
+        """Whether the delivered type differs from the given one."""
         return self._given != self.dtype
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element, as it is or as it is delivered, whichever is more."""
+        """Bytes of an element in the given or the delivered type, whichever is larger."""
         return max(self._given.itemsize, self.dtype.itemsize)
 
     @property
     def gridded(self) -> bool:
-        """Whether it is cut into chunks or rows of its own."""
+        """Whether the array has chunks or rows of its own."""
         return any(cuts.step > 1 or cuts.edges for cuts in self.side.cuts)
 
     def keep(self, opened: Closes) -> None:
-        """Close this, too, in the end."""
+        """Add an object to close at the end."""
         self._opened.append(opened)
 
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
-        """Get ready for `fetch`, with buffers from the call's budget."""
+        """Prepare for `fetch`, with buffers from the call's budget."""
 
     @abstractmethod
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
         """Read a box into `out`, contiguous in the source's order, or return a ticket for it."""
 
     def _convert(self, given: npt.NDArray[Any], out: npt.NDArray[Any], box: Box) -> None:
-        """Copy elements of a box to where they are wanted, in the type in which they are."""
+        """Convert the elements of a box into `out`."""
         convert(given, out, fix=FIX, casting=self.casting, at=[s.start for s in box])
 
     def warn(self, stacklevel: int) -> None:
-        """Warn of `left_out`; `stacklevel` counts from the caller of this."""
+        """Warn about `left_out`; `stacklevel` counts from the caller of this method."""
         if self.left_out:
             text = f"the copy leaves out {self.left_out}"
             warnings.warn(text, LeftOutWarning, stacklevel=stacklevel + 1)
 
     def check_end(self) -> None:
-        """Raise `InvalidError` if there is more than was announced."""
+        """Raise `InvalidError` if the source has more elements than its shape."""
 
     def version(self) -> dict[str, Any] | None:
-        """Tell where it lies, as ``path``, and what differs when it has changed.
+        """Return the location, as ``path``, and values that differ after a change.
 
-        It is of what is read, whatever is at its path now. Of what is in no file, or may be changed
-        without that, it is `None`.
+        They describe the data that is read, even if the path has other data by now. The result is
+        `None` for data outside files, or data that can change without a trace.
         """
         return None
 
@@ -167,7 +169,7 @@ class InMemory(Source):
         self.side = Side(self.side.cuts, most_bytes=TILE_BYTES)
 
     def view(self, box: Box) -> npt.NDArray[Any]:
-        """Return the elements where they are, if they need not be converted."""
+        """Return a view of the elements, which needs no conversion."""
         return self._array[box]
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
@@ -188,7 +190,7 @@ class Mapped(Source):
         base: Any = array
         while base is not None and not isinstance(base, mmap.mmap):
             base = getattr(base, "base", None)
-        # Of a private mapping (mode "c"), this would throw away what was assigned to it.
+        # In a private mapping (mode "c"), this would discard values assigned to it.
         self._mapping = base if getattr(array, "mode", "c") != "c" else None
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
@@ -221,7 +223,7 @@ class Flat(Source):
 
     def version(self) -> dict[str, Any] | None:
         """See `Source`."""
-        # What is on its way to the disk is written by then: changing it anew is noticed.
+        # After this fsync, pending writes cannot hide later ones: every later change is noticed.
         with contextlib.suppress(OSError):
             os.fsync(self._fd)
         return {"path": os.path.realpath(str(self.path))} | _state(os.fstat(self._fd)) | self._lies
@@ -278,10 +280,9 @@ class Stored(Source):
 
 
 class Sliced(Source):
-    """Anything with ``shape``, ``dtype`` and slicing: h5py, zarr, dask and others.
+    """An object with ``shape``, ``dtype`` and slicing: h5py, zarr, dask and others.
 
-    Where it has ``chunks``, regular ones as h5py and zarr have or those of dask, blocks keep to
-    them.
+    If it has ``chunks``, regular ones as in h5py and zarr or those of dask, blocks follow them.
     """
 
     def __init__(self, array: Any, wanted: Wanted = AS_GIVEN) -> None:
@@ -296,7 +297,7 @@ class Sliced(Source):
         self.find_version: Callable[[], dict[str, Any] | None] = lambda: None
 
     def version(self) -> dict[str, Any] | None:
-        """See `Source`. It is what `find_version` finds, which who knows the library sets."""
+        """See `Source`. The opener of the array sets `find_version`, which computes the result."""
         return self.find_version()
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
@@ -308,7 +309,10 @@ class Sliced(Source):
             self._read(part, out[at])
 
     def _parts(self, box: Box) -> Iterator[Box]:
-        """Cut a box that cuts chunks into single ones: a library may decode many at once."""
+        """Split a box that cuts chunks into parts of single chunks.
+
+        A library may decode all chunks of a larger part at once.
+        """
         cuts = self.side.cuts
         if all(c.cover(s) == s.stop - s.start for c, s in zip(cuts, box, strict=True)):
             yield box
@@ -349,9 +353,9 @@ class Rows(Source):
 
 
 def file_version(path: Path) -> dict[str, Any] | None:
-    """Tell what differs when a file has changed, or any of those in a directory and below.
+    """Return values that differ after a change of a file, or of any file below a directory.
 
-    `None` if that cannot be told.
+    The result is `None` if changes cannot be detected.
     """
     try:
         if not path.is_dir():
@@ -387,7 +391,7 @@ def _run(source: Source) -> int:
 
 
 def _cuts(array: Any) -> tuple[Cuts, ...]:
-    """Read the chunks of h5py, zarr and dask arrays."""
+    """Return the chunks of h5py, zarr and dask arrays."""
     shape, chunks = array.shape, getattr(array, "chunks", None)
     if chunks is None:
         return tuple(Cuts(n) for n in shape)

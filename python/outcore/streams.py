@@ -1,4 +1,4 @@
-"""Blocks read ahead of their use, and written behind it."""
+"""Blocks that are read ahead of their use, or written behind the caller."""
 
 import contextlib
 from collections import deque
@@ -18,24 +18,24 @@ Box: TypeAlias = tuple[slice, ...]
 
 
 class Block(NamedTuple):
-    """A block of a stream: which part of the array, and its elements."""
+    """A block of a stream: its box in the array, and its elements."""
 
     index: Box  # type: ignore[assignment]  # hides tuple.index, which nobody calls on a block
     data: npt.NDArray[Any]
 
 
 class Pending(Protocol):
-    """Work that goes on meanwhile: a ticket of the disk, or a step of a crew."""
+    """Work in the background: a ticket of the disk, or a step of a crew."""
 
     def done(self) -> bool:
-        """Whether it is done."""
+        """Whether the work has ended."""
 
     def wait(self) -> object:
-        """Wait until it is done; raise what it raised."""
+        """Wait for the end of the work; raise its exception."""
 
 
 def wait(ticket: Pending, trace: Trace | None = None) -> None:
-    """Wait for work in the background, and note the time that it took the caller."""
+    """Wait for work in the background, and record the waiting time."""
     if trace is None or ticket.done():
         ticket.wait()
         return
@@ -45,7 +45,7 @@ def wait(ticket: Pending, trace: Trace | None = None) -> None:
 
 
 def timed(items: Iterable[T], trace: Trace) -> Iterator[T]:
-    """Go through what is worked on, and note the time until the next one is asked for."""
+    """Yield the items, and record the time that the caller spends on each."""
     for item in items:
         start_ns = trace.now_ns()
         yield item
@@ -53,14 +53,14 @@ def timed(items: Iterable[T], trace: Trace) -> Iterator[T]:
 
 
 def polled(items: Iterable[T], poll: Callable[[], None]) -> Iterator[T]:
-    """Go through items, and poll before each, for what comes in."""
+    """Yield the items, and call `poll` before each."""
     for item in items:
         poll()
         yield item
 
 
 def kept(items: Iterable[T], held: list[T], poll: Callable[[], None]) -> Iterator[T]:
-    """Do the same with what is to be used again, and keep it."""
+    """Yield the items like `polled`, and append them to `held` for later use."""
     for item in polled(items, poll):
         held.append(item)
         yield item
@@ -69,9 +69,10 @@ def kept(items: Iterable[T], held: list[T], poll: Callable[[], None]) -> Iterato
 class BlockStream:
     """Blocks of an array in a known order: ``for block in stream``.
 
-    The blocks to come are read ahead as far as `memory_bytes` allows. A block's memory goes back
-    when its last view dies; who keeps too many gets `BudgetError` from the next step. Where blocks
-    differ in size, `least_bytes` (the largest) lets the same memory serve them all.
+    The stream reads the next blocks ahead, as far as `memory_bytes` allows. The memory of a block
+    is free again when its last view dies. If the caller keeps too many blocks, the next step raises
+    `BudgetError`. For blocks of different sizes, `least_bytes` (the largest size) lets the same
+    memory serve them all.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class BlockStream:
             yield self.take()
 
     def take(self) -> Block:
-        """Return the next block, waiting for it if it is not there yet."""
+        """Return the next block; wait until it has been read."""
         start_ns = self._trace.now_ns() if self._trace else 0
         buffer, start, count, strides = self._stream.next()
         if self._trace:
@@ -114,10 +115,10 @@ class BlockStream:
 
 
 class WriteBehind:
-    """Writes that go on while the caller does: an error is raised at the next call or at `flush`.
+    """Writes in the background; the next call, or `flush`, raises their errors.
 
-    The memory of a block must stay as it is until `flush`; the number of blocks in flight is
-    bounded, so that their memory is too.
+    The memory of a block must not change until `flush`. The number of blocks in flight is limited,
+    and so is their memory.
     """
 
     def __init__(self, file: ArrayFile, most: int = 8, trace: Trace | None = None) -> None:
@@ -135,7 +136,7 @@ class WriteBehind:
         )
 
     def flush(self, *, sync: bool = False) -> None:
-        """Wait until everything is written; with `sync`, until it would survive power loss."""
+        """Wait until everything is written; with `sync`, until it survives power loss."""
         while self._tickets:
             wait(self._tickets.popleft(), self._trace)
         if sync:
@@ -156,7 +157,7 @@ class WriteBehind:
             self.abandon()
 
     def abandon(self) -> None:
-        """Wait for the writes in flight, whatever becomes of them."""
+        """Wait for the writes in flight, and ignore their errors."""
         while self._tickets:
             with contextlib.suppress(OutcoreError):
                 self._tickets.popleft().wait()

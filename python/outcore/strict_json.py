@@ -1,4 +1,4 @@
-"""JSON for other programs: numbers that are not finite, for which it has none, are null."""
+"""JSON for other programs: NaN and infinities, which JSON lacks, become null."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def dumps(document: Any, **options: Any) -> str:
-    """Make JSON text, as `json.dumps` does, with null for NaN and infinities."""
+    """Return JSON text, as `json.dumps` does, with null for NaN and infinities."""
     return json.dumps(_finite(document), allow_nan=False, **options)
 
 

@@ -1,4 +1,4 @@
-"""What arrays are copied to, behind one interface that writes blocks."""
+"""Targets of array copies, behind one interface that writes blocks."""
 
 import errno
 import math
@@ -26,7 +26,7 @@ from outcore.volumes import AnyPath
 from outcore.zarr_format import TILE_BYTES, Metadata
 
 _NESTED_TASKS = 4
-"""How deep zarr-python's tasks are nested at most: the region, its chunk, codecs, the file."""
+"""Depth of zarr-python's nested tasks: the region, its chunk, codecs, the file."""
 
 
 class Target(ABC):
@@ -35,11 +35,11 @@ class Target(ABC):
     Attributes
     ----------
     side
-        What it wants of the blocks.
+        Constraints on the blocks.
     column_major
-        Whether blocks come best with the first dimension fastest.
+        Whether blocks with the first dimension fastest are the best ones.
     left_out
-        Names of attributes of the source that it cannot hold.
+        Names of attributes of the source that the target cannot hold.
     """
 
     side: Side
@@ -47,17 +47,17 @@ class Target(ABC):
     left_out: Sequence[str] = ()
 
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
-        """Get ready for `write`, with buffers from the call's budget."""
+        """Prepare for `write`, with buffers from the call's budget."""
 
     @abstractmethod
     def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket | None:
-        """Write a block, or start to and return a ticket to wait for."""
+        """Write a block, or start the write and return its ticket."""
 
     def finish(self) -> None:
-        """Make durable what was written."""
+        """Make all writes durable."""
 
     def abandon(self) -> None:
-        """Let go of what is open, after a failure. After `finish`, harmless."""
+        """Close open files after a failure. After `finish`, it does nothing."""
 
 
 class ArrayTarget(Target):
@@ -78,7 +78,7 @@ class ArrayTarget(Target):
         return self._file.submit_write([s.start for s in box], [1] * len(box), data)
 
     def sync(self) -> Ticket:
-        """Start making durable what was written, and what is being written."""
+        """Start to make all completed and pending writes durable."""
         assert self._file is not None, "begin comes first"
         return self._file.submit_sync()
 
@@ -207,12 +207,12 @@ class ZarrTarget(Target):
             sync_file(Path(above))
 
     def abandon(self) -> None:
-        """See `Target`. Beside a write that failed others go on, which would make files anew."""
+        """See `Target`. Pending writes must end first, because they could recreate files later."""
         load("zarr.core.sync", "writing Zarr").sync(_others_done())
 
 
 def _zarr_3(codec: str, order: str, ndim: int) -> dict[str, Any]:
-    """Choose the codecs of version 3; there, the order of elements is one."""
+    """Return the codecs of version 3, where the order of elements is one of them."""
     codecs = load("zarr.codecs", "writing Zarr")
     compressors = {
         "zstd": codecs.ZstdCodec,
@@ -229,10 +229,10 @@ def _zarr_3(codec: str, order: str, ndim: int) -> dict[str, Any]:
 
 
 def _zarr_2(codec: str, order: str, ndim: int) -> dict[str, Any]:
-    """Choose the codec of version 2, one of numcodecs, which zarr-python brings along.
+    """Return the codec of version 2, one of numcodecs, a dependency of zarr-python.
 
-    There is no fill value, since xarray takes elements that equal it for missing ones. So each
-    chunk is written, also one of zeros.
+    There is no fill value, because xarray treats elements that equal it as missing. So each chunk
+    is written, even one of zeros.
     """
     numcodecs = load("numcodecs", "writing Zarr")
     compressors = {
@@ -248,8 +248,8 @@ def _zarr_2(codec: str, order: str, ndim: int) -> dict[str, Any]:
 
 
 async def _others_done() -> None:
-    """Wait for the tasks of this event loop, and for those that they begin."""
-    import asyncio  # here: it takes as long as a tenth of this package
+    """Wait for the tasks of this event loop, and for those that they start."""
+    import asyncio  # imported here because it takes a tenth of this package's import time
 
     for _ in range(_NESTED_TASKS):
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -258,10 +258,10 @@ async def _others_done() -> None:
 
 
 def array_side(metadata: Metadata, *, in_parts: bool) -> Side:
-    """Say which blocks an array of outcore's own layout wants.
+    """Return the constraints on blocks of an array in outcore's own layout.
 
-    With `in_parts`, chunks may be written in parts where memory is short: such as are contiguous in
-    the file, so cut along the slowest dimension only.
+    With `in_parts`, a chunk may be written in several parts if memory is short. The parts are
+    contiguous in the file, so the cuts are along the slowest dimension only.
     """
     grid = zip(metadata.shape, metadata.chunks, strict=True)
     cuts = tuple(Cuts(n, min(c, n)) for n, c in grid)
@@ -272,12 +272,12 @@ def array_side(metadata: Metadata, *, in_parts: bool) -> Side:
 
 
 def flat_side(shape: Sequence[int], order: str) -> Side:
-    """Say which blocks a file of elements wants: any, but long ones."""
+    """Return the constraints on blocks of a flat file: any blocks, preferably with long runs."""
     return Side(tuple(Cuts(n) for n in shape), run=0 if order == "F" else len(shape) - 1)
 
 
 def chunked_side(shape: Sequence[int], chunks: Sequence[int]) -> Side:
-    """Say which blocks a foreign chunked format wants: whole chunks, each encoded once."""
+    """Return the constraints on blocks of a foreign format: whole chunks, each encoded once."""
     cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(shape, chunks, strict=True))
     return Side(cuts, library_blocks=LIBRARY_BLOCKS)
 
@@ -293,7 +293,7 @@ def sync_file(path: Path) -> None:
 
 @contextmanager
 def writing(path: AnyPath) -> Iterator[None]:
-    """Say in outcore's terms what the system, or a library for it, refused to write."""
+    """Convert write errors of the system, or of a library, into outcore's errors."""
     try:
         yield
     except OutcoreError:

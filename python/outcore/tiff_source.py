@@ -1,4 +1,4 @@
-"""TIFF files as sources, by tifffile: strips, tiles and pages are decoded one by one."""
+"""TIFF files as sources: tifffile decodes their strips, tiles and pages one by one."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from outcore.sources import Flat, Sliced, Source, file_version
 
 SUFFIXES = (".tif", ".tiff", ".btf")
 MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-"""How files begin: TIFF and BigTIFF, little-endian and big-endian."""
+"""First bytes of TIFF and BigTIFF files, little-endian and big-endian."""
 
 
 def open_tiff(path: Path, wanted: Wanted) -> Source:
     """Open a file of one image, stack or volume.
 
-    Elements that lie one after another are read as those of a raw file; others need zarr too, with
+    A file whose elements are contiguous is read like a raw file. Other files also need zarr, with
     which tifffile reads chunks.
 
     Raises
@@ -26,7 +26,7 @@ def open_tiff(path: Path, wanted: Wanted) -> Source:
     InvalidError
         If the file is damaged, or holds several images of different shapes.
     MissingPackageError
-        If tifffile is not installed, or a package that decodes the file.
+        If tifffile, or a package that decodes the file, is not installed.
     """
     purpose = f"reading {path}"
     tifffile = load("tifffile", purpose)
@@ -72,7 +72,7 @@ def _open_series(
 
 
 def _check_codec(tifffile: Any, page: Any, path: Path) -> None:
-    """Refuse an image for whose codec tifffile needs a package that is not installed."""
+    """Refuse an image whose codec needs a package that is not installed."""
     try:
         tifffile.TIFF.DECOMPRESSORS[page.compression]
         tifffile.TIFF.UNPREDICTORS[page.predictor]

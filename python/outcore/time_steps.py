@@ -1,9 +1,9 @@
 """Time steps of a group on disk.
 
 Each array's ``zarr.json`` counts its steps; the group has the steps that all of its arrays count.
-The group's ``zarr.json`` says which arrays these are. It also has the user's attributes, and the
-metadata of the arrays (``consolidated_metadata``, as zarr-python writes it) for other software.
-That software may rewrite the file, so a record in each array says which ones the group has, too.
+The group's ``zarr.json`` lists these arrays. It also has the user's attributes, and the metadata of
+the arrays (``consolidated_metadata``, as zarr-python writes it) for other software. That software
+may rewrite the file, so a record in each array also lists the arrays of the group.
 """
 
 import contextlib
@@ -28,18 +28,21 @@ from outcore.zarr_format import Metadata, consolidated_json
 
 _FORMAT = 1
 RECORD = "outcore.group"
-"""In each array: which ones the group has. Beside the group's ``zarr.json``, zarr-python warns."""
+"""File in each array with the list of the group's arrays.
+
+It is not beside the group's ``zarr.json``, because zarr-python warns about files there.
+"""
 
 _FOREIGN = "other software may have rewritten it"
 
 
 @dataclass(frozen=True)
 class GroupOnDisk:
-    """A group of time steps. Each array has the same number of steps.
+    """A group of time steps; all of its arrays have the same number of steps.
 
-    ``times`` is the coordinate along the dimension ``time``, where steps have times, and
-    ``bad_times`` says why it cannot be used. ``others`` are the entries of other software in
-    ``consolidated_metadata``, and ``counted`` the steps that were counted there.
+    ``times`` is the coordinate along the dimension ``time``, if steps have times, and ``bad_times``
+    is the reason why it cannot be used. ``others`` are the entries of other software in
+    ``consolidated_metadata``, and ``counted`` is the number of steps in this metadata.
     """
 
     arrays: dict[str, Metadata]
@@ -52,15 +55,15 @@ class GroupOnDisk:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """Number of steps."""
         return next(iter(self.arrays.values())).shape[0]
 
     def members(self) -> dict[str, Metadata]:
-        """All arrays, the coordinate too."""
+        """Return all arrays, including the coordinate."""
         return self.arrays if self.times is None else {**self.arrays, self.time: self.times}
 
     def with_steps(self, steps: int) -> "GroupOnDisk":
-        """Describe the same group with so many steps."""
+        """Return the same group with the given number of steps."""
         return dataclasses.replace(
             self,
             arrays={name: growing.longer(one, steps) for name, one in self.arrays.items()},
@@ -69,12 +72,12 @@ class GroupOnDisk:
 
 
 def is_group(where: Place) -> bool:
-    """Whether there is a group, of outcore's or any other."""
+    """Whether there is a group, of outcore or of other software."""
     return where.exists() or _record(where) is not None
 
 
 def write_group(where: Place, group: GroupOnDisk) -> None:
-    """Make a group of arrays that are there."""
+    """Create a group of existing arrays."""
     record = json.dumps(_own(group)).encode()
     for name in group.arrays:
         where.below(name).replace_small(RECORD, record)
@@ -109,16 +112,16 @@ def read_group(where: Place) -> GroupOnDisk:
     Raises
     ------
     NotFoundError
-        If there is none.
+        If the group does not exist.
     InvalidError
-        If it is not that of an `outcore.ArrayGroup`.
+        If it is not the group of an `outcore.ArrayGroup`.
     CorruptError
         If it cannot be read.
     """
     if not is_group(where):
         raise NotFoundError(f"there is no group at {where.path}; make one with oc.ArrayGroup")
     try:
-        # Before the arrays: these may count more steps by then, but not fewer.
+        # This is read before the arrays, which may then count more steps, but not fewer.
         document = _read_json(where) if where.exists() else {}
         attributes = dict(document.get("attributes") or {})
         own = attributes.pop("outcore", None) or _record(where)
@@ -128,7 +131,7 @@ def read_group(where: Place) -> GroupOnDisk:
             )
         inline = document.get("consolidated_metadata") or {}
         entries, time = dict(inline.get("metadata") or {}), own["time"]
-        # Groups were made once that name their arrays in the consolidated metadata only.
+        # Old groups name their arrays in the consolidated metadata only.
         names = own.get("arrays") or [name for name in entries if name != time]
         if not names:
             raise ValueError("it names no arrays")
@@ -172,7 +175,7 @@ def _read_member(where: Place) -> Metadata:
 
 
 def _read_times(where: Place) -> tuple[Metadata | None, str]:
-    """Read the metadata of the coordinate, if there is one; else say what is wrong with it."""
+    """Read the metadata of the coordinate, if any, or the reason why it is unusable."""
     if not where.exists("outcore.generation"):
         return None, ""
     try:
@@ -185,7 +188,7 @@ def _read_times(where: Place) -> tuple[Metadata | None, str]:
 def _is_other(name: str, entry: Any, members: list[str], time: str) -> bool:
     """Whether an entry of other software stays in ``consolidated_metadata``.
 
-    An array along the steps does not: it keeps its length, and xarray would refuse the group.
+    An array along the steps does not stay: it keeps its length, and xarray would refuse the group.
     """
     first = name.split("/")[0]
     dims = entry.get("dimension_names") if isinstance(entry, dict) else None
@@ -200,7 +203,7 @@ def _steps_of(entry: Any) -> int:
 
 
 def is_empty(where: Place) -> bool:
-    """Whether there is an array without steps, as a call leaves it that was killed early."""
+    """Whether there is an array without steps, as left by a call that was killed early."""
     if not where.exists():
         return is_half_made(where)
     with contextlib.suppress(OutcoreError):
@@ -217,21 +220,21 @@ def append(
     schema: Mapping[str, Any],
     ranks: Ranks,
 ) -> GroupOnDisk:
-    """Append a step of all arrays; return what the group is then.
+    """Append a step of all arrays; return the group with it.
 
     Parameters
     ----------
     local, schema
-        Of each array what this rank has, and how it lies over the ranks.
+        For each array, the data of this rank, and its schema over the ranks.
     time, time_attributes
-        Time of the step, and the attributes of the coordinate, should this be the first step.
+        Time of the step, and the attributes of the coordinate if this is the first step.
 
     Raises
     ------
     BusyError
         If another call appends to one of the arrays.
     InvalidError
-        If some steps would have a time and others not, or it is no number.
+        If some steps would have a time and others not, or the time is not a number.
     """
     with ExitStack() as stack:
         group = ranks.first(lambda: _begin(stack, where, time, time_attributes))
@@ -242,7 +245,7 @@ def append(
 
 
 def _write_step(where: Place, metadata: Metadata, local: Own, schema: Any, ranks: Ranks) -> None:
-    """Write the files of a step of one array, and give them their place."""
+    """Write the files of a step of one array, and rename them into the array."""
     begun, step = where.below(growing.BEGUN), growing.step_metadata(metadata)
     ranks.first(lambda: growing.begin_file(begun, metadata, reserve=True))
     with ranks.each(lambda: Array(begun, step, "r+")) as array:
@@ -253,7 +256,7 @@ def _write_step(where: Place, metadata: Metadata, local: Own, schema: Any, ranks
 def _begin(
     stack: ExitStack, where: Place, time: float | None, time_attributes: dict[str, Any]
 ) -> GroupOnDisk:
-    """Hold all arrays of the group, and leave no step that it does not count."""
+    """Lock all arrays of the group, and remove steps that the group does not count."""
     try:
         float(0 if time is None else time)
     except (TypeError, ValueError, OverflowError):
@@ -274,7 +277,7 @@ def _begin(
             )
     for name, metadata in group.members().items():
         if steps[name] > group.steps:
-            # A call was killed that had counted a step here, and not yet in every array.
+            # A killed call counted a step in this array, but not in every array.
             write_metadata(where.below(name), metadata)
     if time is not None and group.times is None and group.steps == 0:
         times = array_metadata(
@@ -289,12 +292,12 @@ def _begin(
 
 
 def _check_times(where: Place, group: GroupOnDisk) -> None:
-    """Refuse a coordinate that is not as outcore wrote it.
+    """Refuse a coordinate that other software has changed.
 
     Raises
     ------
     CorruptError
-        If it is such.
+        If the coordinate was changed or damaged.
     """
     times, why = where.below(group.time), group.bad_times
     try:
@@ -310,7 +313,7 @@ def _check_times(where: Place, group: GroupOnDisk) -> None:
 
 
 def _count(where: Place, group: GroupOnDisk, time: float | None) -> None:
-    """Count the step: in each array, then in the group."""
+    """Count the step, first in each array, then in the group."""
     if time is not None:
         with open_array(where.below(group.time).path, "r+") as times:
             times.append(np.float64(time))

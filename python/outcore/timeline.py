@@ -1,4 +1,4 @@
-"""The timeline of a long call as a PNG: what the disk and the processor did when."""
+"""The timeline of a long call as a PNG: the work of the disk and the processor over time."""
 
 from pathlib import Path
 
@@ -17,20 +17,20 @@ _POINTS = 700
 def draw_timeline(report: Report, path: PathLike) -> Path:
     """Draw the timeline of a call as a PNG.
 
-    Lanes show when there was arithmetic, when the call waited for the disk, and when the disk read,
-    wrote and synced: their height is the share of the time. Below them is the disk's rate.
+    Lanes show arithmetic, waits for the disk, and reads, writes and syncs of the disk: their height
+    is the share of the time. Below them is the disk's rate.
 
     Parameters
     ----------
     report
-        Of a call in this process, or loaded from a file that `Report.save` wrote.
+        Report of a call in this process, or loaded from a file of `Report.save`.
     path
         File to write.
 
     Raises
     ------
     InvalidError
-        If the report has no spans: that of factors opened from disk.
+        If the report has no spans, as that of factors opened from disk.
     """
     if report.spans is None or not len(report.spans):
         raise InvalidError(

@@ -7,9 +7,9 @@ from typing import Any
 
 
 class UnfailingFile(io.RawIOBase):
-    """A new file whose writes seem to succeed, even on a full disk; `check` says whether they did.
+    """A new file whose writes seem to succeed, even on a full disk; `check` raises their errors.
 
-    HDF5 keeps what it could not write, tries again when the file is closed, and crashes.
+    After a failed write, HDF5 keeps the data, retries when the file is closed, and crashes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class UnfailingFile(io.RawIOBase):
         return len(view)
 
     def readinto(self, into: Any) -> int:
-        """Read from the current position. What is not in the file is zeros."""
+        """Read from the current position. Bytes beyond the end of the file are zeros."""
         view = memoryview(into).cast("B")
         found = os.pread(self._fd, len(view), self._at)
         view[: len(found)] = found
@@ -80,7 +80,7 @@ class UnfailingFile(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        """Close it. Closing twice is harmless."""
+        """Close the file. Closing twice is harmless."""
         if not self.closed:
             super().close()
             os.close(self._fd)

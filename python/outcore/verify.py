@@ -1,4 +1,4 @@
-"""Reading an array through, and checksums that show whether its bytes are still what they were."""
+"""Reading of whole arrays, and checksums that show whether their bytes have changed."""
 
 import json
 import math
@@ -25,16 +25,16 @@ _FORMAT = 1
 _AHEAD = 8
 
 LEAST_BYTES = 1 << 20
-"""Where chunks are tiny, so much is still needed for whole blocks of the disk."""
+"""Smallest memory for tiny chunks, because whole blocks of the disk are read."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found.
+    """The result of `verify`.
 
-    ``checksums`` is ``"matched"`` if every chunk was compared with its checksum, ``"stale"`` if
-    there are checksums, but the array was opened and written to since they were recorded,
-    ``"none"`` if there are none, and ``"recorded"`` if they were written now.
+    ``checksums`` is ``"matched"`` if every chunk was compared with its checksum, ``"stale"`` if the
+    array was opened and written to since its checksums were recorded, ``"none"`` if it has none,
+    and ``"recorded"`` if this call recorded them.
     """
 
     path: str
@@ -60,18 +60,17 @@ def verify(
     memory: int | str | None = None,
     progress: ProgressLike = True,
 ) -> Verification:
-    """Read every chunk of an array and compare it with its checksum, where there is one.
+    """Read every chunk of an array and compare it with its checksum, if there is one.
 
     Parameters
     ----------
     path
         Directory of the array.
     record
-        Store the CRC-32C of each chunk beside ``zarr.json``, for later calls. Close the array
-        wherever it was written to first: checksums hold until it is next opened and written to.
+        Store the CRC-32C of each chunk beside ``zarr.json``, for later calls. First close the array
+        everywhere it was written to: checksums hold until it is next opened and written to.
     memory
-        Bytes for the chunks that are read ahead; by default eight chunks' worth, at
-        least 1 MiB.
+        Bytes for read-ahead chunks; by default eight chunks' worth, at least 1 MiB.
     progress
         See `outcore.progress.ProgressLike`.
 
@@ -82,10 +81,10 @@ def verify(
     Raises
     ------
     CorruptError
-        If a chunk is not what it was when its checksum was recorded, with its place; or if the
-        metadata, a shard's index or the checksums themselves are damaged.
+        If a chunk differs from its checksum, with its place; or if the metadata, a shard's index or
+        the checksums themselves are damaged.
     TruncatedError, NotFoundError, IncompleteError, ConsumedError
-        As from `outcore.open_array`.
+        As in `outcore.open_array`.
     """
     with open_array(path) as array:
         generation = read_generation(array.place)

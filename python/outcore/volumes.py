@@ -1,4 +1,4 @@
-"""From a path to a volume and a name in it."""
+"""Volumes and names on them, found by path."""
 
 import contextlib
 import errno
@@ -28,19 +28,19 @@ from outcore.pool_path import PoolPath, check_plain, is_url, named
 
 PathLike: TypeAlias = str | os.PathLike[str]
 AnyPath: TypeAlias = Path | PoolPath
-"""A path as the user knows it, in a file system or in a pool."""
+"""A user's path, in a file system or in a pool."""
 
 _FRESH = re.compile(r".+\.[0-9]+\.new")
-"""Names of small files that are written anew, before they are renamed to their own."""
+"""Names of temporary files of small files, before they are renamed."""
 
 
 _TRANSPOSE = "the transpose of "
 
 
 class Place(NamedTuple):
-    """A name on a volume, and the path that the user knows it by.
+    """A name on a volume, and the user's path of it.
 
-    With ``is_transposed`` it stands for the transpose of the array there.
+    With ``is_transposed`` it means the transpose of the array there.
     """
 
     volume: Volume
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The path, or ``the transpose of`` it: how records and messages name a matrix."""
+        """The path, or ``the transpose of`` it: the name of a matrix in records and messages."""
         return f"{_TRANSPOSE}{self.path}" if self.is_transposed else str(self.path)
 
     @property
@@ -64,40 +64,40 @@ class Place(NamedTuple):
         return f"{self.path.name}.T" if self.is_transposed else self.path.name
 
     def inside(self, name: str) -> str:
-        """Name, on the volume, of something below this."""
+        """Return the name, on the volume, of an entry below this place."""
         return f"{self.name}/{name}"
 
     def below(self, name: str) -> "Place":
-        """Place of something below this."""
+        """Return the place of an entry below this one."""
         return Place(self.volume, self.inside(name), self.path / name)
 
     def beside(self, name: str) -> "Place":
-        """Place of something in the same directory."""
+        """Return the place of a name in the same directory."""
         above, slash, _ = self.name.rpartition("/")
         return Place(self.volume, above + slash + name, self.path.with_name(name))
 
     def names(self) -> list[tuple[str, bool, int]]:
-        """List what is below this: name, whether it is a directory, length; if anything is."""
+        """Return name, kind (whether a directory) and length of each entry, if any."""
         return self.volume.list(self.name) if self.volume.exists(self.name) else []
 
     def exists(self, name: str = "zarr.json") -> bool:
-        """Whether there is something of this name below this."""
+        """Whether an entry of this name exists below this place."""
         return self.volume.exists(self.inside(name))
 
     def replace_small(self, name: str, data: bytes) -> None:
-        """Write a small file below this anew, atomically; it keeps its owner, group and mode."""
+        """Replace a small file below this place, atomically; it keeps its owner, group and mode."""
         with rights.kept(self.path / name):
             self.volume.replace_small(self.inside(name), data)
 
     def remove_half_written(self) -> None:
-        """Remove what a killed process left right below this of files it was about to replace."""
+        """Remove temporary files that a killed process left directly below this place."""
         for name, is_directory, _ in self.names():
             if not is_directory and _FRESH.fullmatch(name):
                 self.volume.remove(self.inside(name))
 
 
 def as_path(path: PathLike) -> AnyPath:
-    """Make a path absolute; a URL of a pool becomes a path in it."""
+    """Return the absolute path; a URL of a pool becomes a path in it."""
     if isinstance(path, PoolPath):
         return path
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
@@ -112,7 +112,7 @@ def as_path(path: PathLike) -> AnyPath:
 
 
 def local_path(path: PathLike, what: str) -> Path:
-    """Make a path absolute, and refuse one in a pool; `what` is done in directories only.
+    """Return the absolute path; refuse one in a pool, where `what` is not supported.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def local_path(path: PathLike, what: str) -> Path:
 
 
 def place(path: PathLike) -> Place:
-    """Find the volume of a path: its pool, or its nearest directory that exists."""
+    """Return the volume and name of a path: its pool, or its nearest existing parent directory."""
     full = as_path(path)
     if isinstance(full, PoolPath):
         if not full.inside:
@@ -141,13 +141,13 @@ def place(path: PathLike) -> Place:
 
 
 def place_of_source(source: str) -> Place:
-    """Find what `Place.source` names."""
+    """Return the place with the given `Place.source`."""
     found = place(source.removeprefix(_TRANSPOSE))
     return found._replace(is_transposed=source.startswith(_TRANSPOSE))
 
 
 def on_one_disk(one: AnyPath, other: AnyPath) -> bool:
-    """Whether a file can be moved from one path to the other by renaming it. Both exist."""
+    """Whether renaming can move a file from one path to the other. Both exist."""
     if isinstance(one, PoolPath) or isinstance(other, PoolPath):
         return (
             isinstance(one, PoolPath)
@@ -158,19 +158,19 @@ def on_one_disk(one: AnyPath, other: AnyPath) -> bool:
 
 
 def is_there(path: AnyPath) -> bool:
-    """Whether there is anything of this name, and be it a link to nothing."""
+    """Whether the path exists, even as a dangling link."""
     return path.exists() if isinstance(path, PoolPath) else os.path.lexists(path)
 
 
 def is_same(one: AnyPath, other: AnyPath) -> bool:
-    """Whether two paths are of the same file or directory, links followed."""
+    """Whether two paths mean the same file or directory, after following links."""
     if isinstance(one, PoolPath) or isinstance(other, PoolPath):
         return one == other
     return os.path.realpath(one) == os.path.realpath(other)
 
 
 def holds(directory: AnyPath, path: AnyPath) -> bool:
-    """Whether a path is this directory or below it, links followed: it would be removed with it."""
+    """Whether a path is this directory or below it, links followed, and is removed with it."""
     if isinstance(directory, PoolPath) or isinstance(path, PoolPath):
         return is_same(directory, path) or any(is_same(directory, p) for p in path.parents)
     whole, real = Path(os.path.realpath(directory)), Path(os.path.realpath(path))
@@ -182,14 +182,14 @@ INSIDE = "lies in"
 
 
 def how_they_meet(target: AnyPath, needed: AnyPath) -> str | None:
-    """Say, with a verb, how a target would replace or fall into what is needed; `None` if apart."""
+    """Return a verb for the overlap of a target with needed data; `None` if they are apart."""
     if holds(target, needed):
         return SAME if is_same(target, needed) else "holds"
     return INSIDE if holds(needed, target) else None
 
 
 def bytes_on_disk(path: AnyPath) -> int:
-    """Bytes that a file, or a directory with all below it, takes on its disk.
+    """Return the bytes on disk of a file, or of a directory and its contents.
 
     In a pool they are the lengths of the files.
     """
@@ -213,26 +213,26 @@ def move(old: Place, new: Place) -> None:
 
 @contextmanager
 def being_made(where: Place, doing: str) -> Iterator[None]:
-    """Hold the name of an array for one writer, by a lock beside it.
+    """Lock the name of an array for one writer, in a directory beside the array.
 
-    That is where ``outcore info`` looks for it.
+    ``outcore info`` looks for the lock there.
     """
     with exclusive(filling(where), doing):
         yield
 
 
 def filling(where: Place) -> Place:
-    """Directory of the lock of an array that is being made."""
+    """Return the directory of the lock of an array that a call is creating."""
     return where.beside(f".{where.path.name}.filling")
 
 
 def refuse_being_made(where: Place) -> None:
-    """Refuse to replace an array, or factors, that another call is making.
+    """Refuse to replace an array, or factors, that another call is creating.
 
     Raises
     ------
     BusyError
-        If one is.
+        If another call is creating it.
     """
     if is_held(filling(where).path) or is_held(where.path):
         raise BusyError(
@@ -243,11 +243,12 @@ def refuse_being_made(where: Place) -> None:
 
 @contextmanager
 def exclusive(where: Place, doing: str, *, keep: bool = False) -> Iterator[None]:
-    """Hold a directory for one writer: a second process or call is refused at once.
+    """Lock a directory for one writer: a second process or call is refused at once.
 
-    The lock is the kernel's (``flock``), so it goes with the process that held it. The directory is
-    removed if it is left empty, and so are those above that were made here; with `keep` not one
-    that was there before, which may be the user's. For pools see `outcore.pool_locks.held`.
+    The lock is the kernel's (``flock``), which releases it with its process. At the end the
+    directory is removed if it is empty, and so are its parents that this call created. With `keep`,
+    a directory stays that existed before, which may be the user's. For pools see
+    `outcore.pool_locks.held`.
     """
     if isinstance(where.path, PoolPath):
         with held(where.path, doing):
@@ -258,7 +259,7 @@ def exclusive(where: Place, doing: str, *, keep: bool = False) -> Iterator[None]
     removed, name = made, directory / LOCK_FILE
     try:
         handle = _lock(name, doing)
-        if not keep:  # one that is there from before is a killed call's
+        if not keep:  # an existing directory was left by a killed call
             removed = list(dict.fromkeys([directory, *made]))
         try:
             for new in made:
@@ -299,14 +300,14 @@ def _lock(name: Path, doing: str) -> int:
             directory.mkdir(parents=True, exist_ok=True)
             handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except FileNotFoundError:
-            continue  # another call, on leaving, removed the directory
+            continue  # another call removed the directory at its end
         except OSError as error:
             raise _cannot_lock(directory, error) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(handle).st_nlink:
                 return handle
-            os.close(handle)  # another call, on leaving, removed the file
+            os.close(handle)  # another call removed the file at its end
         except OSError as error:
             os.close(handle)
             if not isinstance(error, BlockingIOError):
@@ -333,7 +334,7 @@ def _cannot_lock(directory: Path, error: OSError) -> OutcoreError:
 
 
 def sync_names(directory: Path) -> None:
-    """Make the names in a directory durable, where its file system can."""
+    """Make the names in a directory durable, if its file system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

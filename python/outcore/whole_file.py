@@ -1,4 +1,4 @@
-"""Files of a pool that are there whole or not at all: written under another name, then renamed."""
+"""Files of a pool that appear complete or not at all: written to a temporary name, then renamed."""
 
 import contextlib
 from collections import deque
@@ -18,36 +18,36 @@ from outcore.pool_path import PoolPath
 from outcore.pool_reading import read_one
 
 COPY_BYTES = 8 << 20
-"""Copies are read and written by so many bytes, of which there are two in memory."""
+"""Size of the blocks of a copy, of which two are in memory."""
 
 
 def make_way(path: PoolPath) -> None:
-    """Make directories above a deep name: with the name itself the manager makes 16 at once."""
+    """Create the parents of a deep name, since the manager creates at most 16 with the name."""
     for above in path.parents[::-1][16::16]:
         with contextlib.suppress(ExistsError):
             above.root.core.make_directory(above.inside)
 
 
 class WholeFile:
-    """A file that gets its name when it is committed, durable by then.
+    """A file that gets its name, durably, when it is committed.
 
-    Until then it is a part beside that name, where a killed process leaves it. The next process of
-    that machine that makes a file in the directory removes it, and so do ``outcore rm`` of the name
-    and ``outcore pool fsck --repair``.
+    Until then it is a part beside that name, which remains if the process is killed. The next
+    process of that machine that creates a file in the directory removes the part. ``outcore rm`` of
+    the name and ``outcore pool fsck --repair`` remove it too.
 
     Parameters
     ----------
     path
-        Its name. A file that has it already is replaced, and its owner, group and mode are kept.
+        Name of the file. An existing file is replaced; its owner, group and mode are kept.
     hints
-        As of `outcore.Pool.open`.
+        As in `outcore.Pool.open`.
     exclusive
-        Whether nothing may have the name: of several that are made so, one is.
+        Whether the name must not exist: if several calls create it at once, one succeeds.
 
     Raises
     ------
     ExistsError
-        If it is `exclusive`, and there is something of that name or another is making it.
+        If it is `exclusive`, and the name exists or another call is creating it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class WholeFile:
             raise
 
     def _hold(self, name: PoolPath) -> None:
-        """Be the only one who makes the file, and refuse one that is there."""
+        """Lock the name against other calls, and refuse an existing file."""
         try:
             self._held.enter_context(held(name, "making a file"))
         except BusyError:
@@ -82,7 +82,7 @@ class WholeFile:
             raise ExistsError(f"{self.path} exists; choose another name, or remove it")
 
     def commit(self) -> None:
-        """Make it durable, and give it its name.
+        """Make the file durable, and give it its name.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class WholeFile:
         if not self._is_new:
             rights.give(self._part, rights.rights_of(self.path))
         self.file.sync()
-        # The manager learns when it was written while that is known here by this name.
+        # This call reports the time of the last write to the manager, before the part is renamed.
         root.volume.modified_ns(self._part.inside)
         self.file.close()
         try:
@@ -106,11 +106,11 @@ class WholeFile:
         self._held.close()
 
     def discard(self) -> None:
-        """Let go of what was written. After a commit nothing is left to do."""
+        """Remove the part. After a commit there is nothing to remove."""
         if self._is_over:
             return
         self._is_over = True
-        # What went wrong before is what is told.
+        # The caller reports the earlier error.
         with contextlib.suppress(OutcoreError):
             self.file.close()
         with contextlib.suppress(OutcoreError):
@@ -135,13 +135,13 @@ class WholeFile:
 def write_whole(
     path: PoolPath, data: Any, hints: dict[str, Any] | None = None, *, exclusive: bool = False
 ) -> None:
-    """Write a file that is there whole or not at all; arguments as of `WholeFile`."""
+    """Write a file that appears complete or not at all; arguments as in `WholeFile`."""
     with WholeFile(path, hints, exclusive=exclusive) as whole:
         whole.file.write_at(0, data)
 
 
 def copy_whole(source: PoolPath, path: PoolPath) -> None:
-    """Copy a file within a pool, in bounded memory; the copy is laid out as the file is."""
+    """Copy a file within a pool, in bounded memory; the copy has the layout of the original."""
     *_, unit, units, servers = source.root.core.stat(source.inside)
     hints = {"stripe_unit_bytes": unit, "stripe_count": len(servers)}
     if units is not None:
@@ -151,10 +151,10 @@ def copy_whole(source: PoolPath, path: PoolPath) -> None:
 
 
 def copy_current(source: PoolPath, target: PoolFile) -> int:
-    """Copy a file that others may replace meanwhile to a new one; return how many bytes."""
+    """Copy a file, which others may replace meanwhile, into a new one; return the bytes copied."""
 
     def copy(file: PoolFile) -> int:
-        if target.nbytes:  # of one that was replaced
+        if target.nbytes:  # bytes of a replaced file
             target.truncate(0)
         return _copy_bytes(file, target)
 

@@ -1,7 +1,7 @@
-"""The Zarr v3 metadata of an array or group, and the chunk shape it gets by default.
+"""The Zarr v3 metadata of an array or group, and the default chunk shape.
 
 Sources: Zarr core specification version 3; sharding codec version 1.0 (``sharding_indexed``).
-``docs/format.md`` has the bytes.
+``docs/format.md`` specifies the bytes.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ from outcore.errors import CorruptError, InvalidError
 
 SLOT_ALIGN_BYTES = 4096
 TILE_BYTES = 4 << 20
-"""Chunks aim at this size: one disk request, and a good operand for a matrix product."""
+"""Default size of a chunk: one disk request, and a good operand for a matrix product."""
 
 MAX_TILE_BYTES = 64 << 20
 MAX_TILES = 60_000
-"""Larger matrices get larger tiles, so that a shard file holds them all."""
+"""Larger matrices get larger tiles, so that one shard file holds them all."""
 
 TALL = 8
-"""A matrix of this many times as many rows as columns is made to have its rows go by."""
+"""Ratio of rows to columns from which a matrix gets chunks of whole rows."""
 
 _FORMAT = 1
 _TRANSPOSED = {"row-major": "column-major", "column-major": "row-major"}
-"""Orders of the chunks of a transpose that have another name."""
+"""Chunk orders whose transpose has another name."""
 
 _ZARR_NAMES = {
     "bool": "bool",
@@ -42,16 +42,16 @@ _ZARR_NAMES = {
 
 @dataclass(frozen=True)
 class Metadata:
-    """What ``zarr.json`` says of an array.
+    """The content of an array's ``zarr.json``.
 
-    ``chunks`` is the inner (unit of I/O) chunk shape. ``state`` is `None` for a whole array, else
-    ``"incomplete"`` or ``"consumed"``, and ``why`` says what left it so. ``column_places`` are the
-    places on disk of the columns of chunks, where they are not in order. ``block_chunks`` are the
-    chunks of a block along each dimension, of chunks in blocks, which a ``disk_schema`` asks for.
-    Slots of chunks are padded to ``slot_align_bytes``. An array that is ``growing`` along its first
-    dimension has shard files of its own for each row of chunks, and blocks in each of these.
-    ``made`` identifies the call that made a whole array, for ``if_exists="open"``. Where
-    ``is_transposed`` is set this is the transpose of what ``zarr.json`` describes.
+    ``chunks`` is the inner (unit of I/O) chunk shape. ``state`` is `None` for a complete array,
+    otherwise ``"incomplete"`` or ``"consumed"``, with the reason in ``why``. ``column_places`` are
+    the places on disk of the columns of chunks, if they are not in order. ``block_chunks`` is the
+    number of chunks of a block along each dimension, if a ``disk_schema`` arranges chunks in
+    blocks. Slots of chunks are padded to ``slot_align_bytes``. An array that is ``growing`` along
+    its first dimension has separate shard files for each row of chunks, each with its own blocks.
+    ``made`` identifies the call that made a complete array, for ``if_exists="open"``. With
+    ``is_transposed`` the object describes the transpose of the array in ``zarr.json``.
     """
 
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Metadata:
     is_transposed: bool = False
 
     def transposed(self) -> "Metadata":
-        """Describe the transpose of the array, in the same files."""
+        """Return the metadata of the transpose of the array, in the same files."""
         return dataclasses.replace(
             self,
             shape=self.shape[::-1],
@@ -85,7 +85,7 @@ class Metadata:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Chunks along each dimension."""
+        """Number of chunks along each dimension."""
         return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
 
     @property
@@ -95,7 +95,7 @@ class Metadata:
 
     @property
     def chunks_per_block(self) -> tuple[int, ...] | None:
-        """Chunks of a block along each dimension, also that along which the array grows."""
+        """Chunks of a block along each dimension, including the growing one."""
         if self.block_chunks is None:
             return None
         found = (1, *self.block_chunks) if self.growing else self.block_chunks
@@ -111,7 +111,7 @@ class Metadata:
 
     @property
     def stripe_count(self) -> int | None:
-        """On how many servers the shard file lies at most; `None` for all."""
+        """Largest number of servers of the shard file; `None` for all."""
         if self.disk_schema is None or self.block_chunks is None:
             return None
         counts = self.counts[int(self.growing) :]
@@ -119,11 +119,11 @@ class Metadata:
         return min(math.prod(self.disk_schema.mesh), blocks)
 
     def on(self, volume: Volume) -> "Metadata":
-        """Describe the same array with its chunks aligned as a volume likes it."""
+        """Return the same metadata with the chunk alignment of a volume."""
         return dataclasses.replace(self, slot_align_bytes=volume.slot_align_bytes)
 
     def grid(self) -> Grid:
-        """Compute the layout on disk."""
+        """Return the layout on disk."""
         if self.is_transposed:
             return self.transposed().grid().transposed()
         return Grid(
@@ -139,7 +139,7 @@ class Metadata:
         )
 
     def to_json(self) -> bytes:
-        """Render ``zarr.json``."""
+        """Return the text of ``zarr.json``."""
         codecs: list[dict[str, Any]] = []
         if self.order == "F" and len(self.shape) > 1:
             order = list(range(len(self.shape)))[::-1]
@@ -209,12 +209,12 @@ def _zero(dtype: np.dtype[Any]) -> Any:
 
 
 def parse(text: bytes, path: str) -> Metadata | None:
-    """Read ``zarr.json``; `None` if it is not an array of ours.
+    """Parse ``zarr.json``; `None` if it is not an array of outcore.
 
     Raises
     ------
     CorruptError
-        If it cannot be read, or describes an array of ours that cannot be.
+        If it cannot be parsed, or describes an impossible array of outcore.
     """
     try:
         document = json.loads(text)
@@ -254,7 +254,8 @@ def parse(text: bytes, path: str) -> Metadata | None:
             disk_schema=None if schema is None else DiskSchema.from_json(schema, divided),
             made=None if own.get("made") is None else dict(own["made"]),
         )
-        # Attributes are easily copied from array to array; the layout is what makes one ours.
+        # Attributes are easily copied from array to array; the layout identifies an array of
+        # outcore.
         return metadata if _layout(document) == _layout(json.loads(metadata.to_json())) else None
     except (
         ValueError,
@@ -274,7 +275,7 @@ def parse(text: bytes, path: str) -> Metadata | None:
 
 
 def _layout(document: dict[str, Any]) -> list[Any]:
-    """Pick out what says where elements lie, in a form that other writers leave alone."""
+    """Return the parts of the metadata that locate elements, which other writers do not change."""
     configuration = document["codecs"][0]["configuration"]
     transposes = [c["configuration"] for c in configuration["codecs"] if c["name"] == "transpose"]
     return [
@@ -287,7 +288,7 @@ def _layout(document: dict[str, Any]) -> list[Any]:
 
 
 def group_json(attributes: dict[str, Any]) -> bytes:
-    """Render the ``zarr.json`` of a group."""
+    """Return the ``zarr.json`` of a group."""
     document = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
     return json.dumps(document, indent=2).encode()
 
@@ -297,12 +298,12 @@ def consolidated_json(
     members: Mapping[str, Metadata],
     others: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Render the ``zarr.json`` of a group with the metadata of its arrays in it.
+    """Return the ``zarr.json`` of a group, with the metadata of its arrays inside.
 
-    `others` are entries that other software wrote.
+    `others` are entries of other software.
 
-    Zarr version 3 has no words for that yet; this is what zarr-python writes, and readers that do
-    not know it may leave it out (``must_understand``).
+    Zarr version 3 does not specify consolidated metadata yet. The result is in the form of
+    zarr-python, and other readers may ignore it (``must_understand``).
     """
     document = json.loads(group_json(attributes))
     document["consolidated_metadata"] = {
@@ -322,7 +323,7 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     Raises
     ------
     InvalidError
-        If there is none.
+        If Zarr v3 has no such type.
     """
     try:
         found = np.dtype(dtype)
@@ -342,7 +343,7 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
     Raises
     ------
     InvalidError
-        If they are not integers of at least 1, after a first one of 0 if it is `growing`.
+        If they are not integers of at least 1; a `growing` array has a first extent of 0.
     """
     try:
         extents = tuple(shape)
@@ -364,10 +365,10 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
 def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
     """Choose a chunk shape of about 4 MiB.
 
-    - A matrix in F order gets the tiles that LU works with: 256 columns (128 for 16-byte elements)
-      and as many rows as fill the tile; in C order the same with rows and columns swapped.
+    - A matrix in F order gets the tiles of LU: 256 columns (128 for 16-byte elements) and as many
+      rows as fill the tile; in C order rows and columns are swapped.
     - A matrix in C order of at least `TALL` times as many rows as columns gets whole rows, for
-      methods whose rows go by; in F order the same with rows and columns swapped.
+      methods that stream rows; in F order rows and columns are swapped.
     - A vector gets 4 MiB.
     - Arrays of more dimensions are cut into near cubes: see `_near_cubes`.
     """
@@ -391,9 +392,9 @@ def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int
 def _near_cubes(shape: list[int], itemsize: int, order: str) -> tuple[int, ...]:
     """Halve the longest side, rounding up, until a chunk has at most 4 MiB.
 
-    No side is then more than twice another, unless the array itself is that short. Chunks end at
-    halves, quarters and so on of the array, where programs cut arrays too. Between sides of the
-    same length the slower one is halved, which leaves longer runs.
+    Then no side is more than twice another, unless the array itself is that short. Chunks end at
+    halves, quarters and so on of the array, where programs divide arrays too. Among sides of equal
+    length the slower one is halved, which leaves longer runs.
     """
     most = _tile_bytes(math.prod(shape) * itemsize, TILE_BYTES)
     slow_to_fast = range(len(shape)) if order == "C" else range(len(shape))[::-1]
@@ -405,10 +406,11 @@ def _near_cubes(shape: list[int], itemsize: int, order: str) -> tuple[int, ...]:
 
 
 def _whole_lines(count: int, line_bytes: int) -> int:
-    """Choose how many rows, or columns, a chunk of whole ones has.
+    """Choose the number of rows, or columns, in a chunk of whole ones.
 
-    They are spread evenly over the chunks. If so many as end on a page are small beside a chunk,
-    it is cut into such parts, so that each of them can be read by itself.
+    They are spread evenly over the chunks. If the smallest group of lines that ends on a page is
+    small beside a chunk, the chunk is a multiple of such groups, so that each of them can be read
+    separately.
     """
     on_a_page = SLOT_ALIGN_BYTES // math.gcd(line_bytes, SLOT_ALIGN_BYTES)
     unit = on_a_page if on_a_page * line_bytes <= TILE_BYTES // 2 else 1
@@ -419,14 +421,14 @@ def _whole_lines(count: int, line_bytes: int) -> int:
 
 
 def _tile_bytes(nbytes: int, tile_bytes: int) -> int:
-    """Double the size of a tile until there are not too many of them."""
+    """Double the size of a tile until the number of tiles is small enough."""
     while nbytes // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
         tile_bytes *= 2
     return tile_bytes
 
 
 def full_columns(itemsize: int) -> int:
-    """Columns of a tile that give a matrix product nearly all of its speed."""
+    """Return the columns of a tile with which a matrix product reaches nearly full speed."""
     return 128 if itemsize >= 16 else 256
 
 
@@ -438,13 +440,13 @@ def tile_shape(
     *,
     nbytes: int | None = None,
 ) -> tuple[int, int]:
-    """Rows and columns of a column-major tile of at most `tile_bytes` of a matrix of order `n`.
+    """Return the shape of a column-major tile of at most `tile_bytes`, for a matrix of order `n`.
 
-    The rows are a multiple of the columns, so that every diagonal block lies in one tile, and are
-    spread evenly, so that little of the last tile is padding. Tiles are whole pages.
+    The rows are a multiple of the columns, so that every diagonal block lies in one tile. They are
+    spread evenly, so that the last tile has little padding. Tiles are whole pages.
 
-    `most_columns` is a power of 2; `None` stands for `full_columns`. `nbytes` are those of the
-    matrix, if it is not square.
+    `most_columns` is a power of 2; `None` means `full_columns`. `nbytes` is the size of the matrix,
+    if it is not square.
     """
     tile_bytes = _tile_bytes(n * n * itemsize if nbytes is None else nbytes, tile_bytes)
     columns = min(most_columns or full_columns(itemsize), max(8, 1 << (n - 1).bit_length()))

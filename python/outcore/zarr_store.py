@@ -16,7 +16,7 @@ from outcore.pool_reading import read_one, read_ranges
 from outcore.volumes import PathLike
 from outcore.whole_file import make_way, write_whole
 
-require("zarr", "a store of zarr-python's")  # before names that older versions do not have
+require("zarr", "a store of zarr-python's")  # older versions lack the names below
 
 from zarr.abc.store import (  # noqa: E402
     ByteRequest,
@@ -31,21 +31,21 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype  
 class PoolStore(Store):
     """A directory of a pool as a store of zarr-python: ``zarr.open(PoolStore(pool / "sim"))``.
 
-    A value is a file. It is written under another name and renamed, durable by then, so that
-    readers find the old one or the new one, whole. Reads and writes of several values run at once,
-    in threads; ranges of one value are one request.
+    A value is a file. The store writes it to a temporary name, makes it durable, and renames it. So
+    readers find the old value or the new one, complete. Several values are read and written in
+    parallel, in threads; ranges of one value are one request.
 
     Parameters
     ----------
     path
-        The directory: a name in a pool, or its URL. It is made if it is not there, unless the
-        store is for reading only.
+        The directory: a name in a pool, or its URL. It is created if it does not exist, unless the
+        store is read-only.
     read_only
-        Whether nothing is written.
+        Whether the store refuses writes.
     key
-        For a URL: file with a key; by default what the variable ``OUTCORE_KEY`` names.
+        File with a key, for a URL; by default the value of the variable ``OUTCORE_KEY``.
     hints
-        How new files are laid out; see `outcore.Pool.open`.
+        Layout of new files; see `outcore.Pool.open`.
     """
 
     supports_writes: bool = True
@@ -77,7 +77,7 @@ class PoolStore(Store):
         return PoolPath(self._access.root, self._inside)
 
     def with_read_only(self, read_only: bool = False) -> "PoolStore":
-        """Return a store of the same directory that is for reading only, or not."""
+        """Return a store of the same directory, read-only or not."""
         return PoolStore(self.path, read_only=read_only, hints=self._hints)
 
     async def _open(self) -> None:
@@ -91,7 +91,7 @@ class PoolStore(Store):
         if self.read_only:
             raise NotFoundError(f"there is no directory {path}; check the path")
         make_way(path)
-        with contextlib.suppress(ExistsError):  # made meanwhile by another
+        with contextlib.suppress(ExistsError):  # another process created it meanwhile
             path.root.core.make_directory(path.inside)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class PoolStore(Store):
     def __hash__(self) -> int:
         return hash((self._access, self._inside))
 
-    # What is done without waiting in between; the rest runs it in threads.
+    # Blocking operations; the asynchronous methods run them in threads.
 
     def _at(self, key: str) -> PoolPath:
         return PoolPath(self._access.root, self._inside, key)
@@ -136,7 +136,7 @@ class PoolStore(Store):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Read a value, or a range of it; `None` if there is none."""
+        """Read a value, or a range of it; `None` if it does not exist."""
         return self._read(key, prototype or default_buffer_prototype(), [byte_range])[0]
 
     def set_sync(self, key: str, value: Buffer) -> None:
@@ -150,10 +150,10 @@ class PoolStore(Store):
         write_whole(self._at(key), value.as_numpy_array(), self._hints, exclusive=exclusive)
 
     def delete_sync(self, key: str) -> None:
-        """Remove a value, if there is one, and the directories that nothing is in then."""
+        """Remove a value, if it exists, and the directories that are then empty."""
         self._check_writable()
         path = self._at(key)
-        # A directory is no value; one that is empty is not missed.
+        # A directory is no value; removing an empty one is harmless.
         with contextlib.suppress(NotFoundError, ExistsError):
             path.root.core.remove_one(path.inside)
             self._remove_empty(path.parent)
@@ -168,7 +168,7 @@ class PoolStore(Store):
             self._remove_empty(path.parent)
 
     def _remove_empty(self, directory: PoolPath) -> None:
-        """Remove a directory of the store and those above it, as far as nothing is in them."""
+        """Remove a directory of the store and its parents, as far as they are empty."""
         root = self.path
         with contextlib.suppress(NotFoundError, ExistsError):
             while root in directory.parents:
@@ -176,7 +176,7 @@ class PoolStore(Store):
                 directory = directory.parent
 
     def _names(self, directory: PoolPath) -> list[tuple[PoolPath, bool]]:
-        """List what is in a directory, and whether it is a directory."""
+        """Return the entries of a directory, and whether each is a directory."""
         try:
             named = directory.root.core.names(directory.inside)
         except NotFoundError:
@@ -188,7 +188,7 @@ class PoolStore(Store):
         return [(directory / name, status[0]) for name, status in named if not is_part(name)]
 
     def _keys(self, prefix: str) -> Iterator[str]:
-        """Keys that begin with a prefix."""
+        """Yield the keys with a prefix."""
         above, _, beginning = prefix.rpartition("/")
         skipped = len(self._inside) + 1 if self._inside else 0
         waiting = [
@@ -204,7 +204,7 @@ class PoolStore(Store):
     def _size(self, key: str) -> int:
         return read_one(self._at(key), lambda file: file.nbytes)
 
-    # What zarr asks of a store.
+    # The interface of zarr's stores.
 
     async def get(
         self,
@@ -212,7 +212,7 @@ class PoolStore(Store):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Read a value, or a range of it; `None` if there is none."""
+        """Read a value, or a range of it; `None` if it does not exist."""
         await self._opened()
         return await asyncio.to_thread(
             self.get_sync, key, prototype=prototype, byte_range=byte_range
@@ -223,7 +223,7 @@ class PoolStore(Store):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """Read ranges of values: one request for all ranges of a value."""
+        """Read ranges of values, with one request for all ranges of a value."""
         await self._opened()
         wanted = list(key_ranges)
         of_key: dict[str, list[int]] = {}
@@ -240,7 +240,7 @@ class PoolStore(Store):
         return found
 
     async def exists(self, key: str) -> bool:
-        """Whether there is a value."""
+        """Whether the value exists."""
         return await asyncio.to_thread(lambda: self._at(key).is_file())
 
     async def set(self, key: str, value: Buffer) -> None:
@@ -249,7 +249,7 @@ class PoolStore(Store):
         await asyncio.to_thread(self._write, key, value, exclusive=False)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Write a value unless there is one: of several who do so at once, one does."""
+        """Write a value unless it exists: of several concurrent calls, one writes."""
         await self._opened()
         try:
             await asyncio.to_thread(self._write, key, value, exclusive=True)
@@ -258,12 +258,12 @@ class PoolStore(Store):
                 raise
 
     async def delete(self, key: str) -> None:
-        """Remove a value, if there is one."""
+        """Remove a value, if it exists."""
         await self._opened()
         await asyncio.to_thread(self.delete_sync, key)
 
     async def delete_dir(self, prefix: str) -> None:
-        """Remove a directory with all that it holds."""
+        """Remove a directory and its contents."""
         await self._opened()
         self._check_writable()
         await asyncio.to_thread(self._delete_below, prefix)
@@ -276,7 +276,7 @@ class PoolStore(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys that begin with a prefix."""
+        """Yield the keys with a prefix."""
         for key in await asyncio.to_thread(lambda: [*self._keys(prefix)]):
             yield key
 
@@ -286,7 +286,7 @@ class PoolStore(Store):
             yield path.name
 
     async def getsize(self, key: str) -> int:
-        """Length of a value in bytes."""
+        """Return the length of a value in bytes."""
         try:
             return await asyncio.to_thread(self._size, key)
         except OutcoreError:
@@ -295,19 +295,19 @@ class PoolStore(Store):
             raise NotFoundError(f"there is no value {key} in {self}; check the key") from None
 
     async def getsize_prefix(self, prefix: str) -> int:
-        """Bytes of all values below a directory."""
+        """Return the total bytes of all values below a directory."""
         below = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         return sum([await self.getsize(key) async for key in self.list_prefix(below)])
 
     async def _opened(self) -> None:
         if not self._is_open:
-            # Several requests may be the first one at once.
+            # Several requests may find the store unopened at the same time.
             await asyncio.to_thread(self._find_directory)
             self._is_open = True
 
 
 def _bounds(wanted: ByteRequest | None, nbytes: int) -> tuple[int, int]:
-    """First byte of a range, and the one after its last, as far as they are there."""
+    """Return begin and end of a range, limited to the value."""
     begin, end = 0, nbytes
     if isinstance(wanted, RangeByteRequest):
         begin, end = wanted.start, wanted.end
