@@ -1,4 +1,4 @@
-"""Pictures of the scattering demonstration, drawn without any display."""
+"""Pictures of the scattering demonstration, drawn without a display."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from outcore.demo.sphere import SphereProblem
 
 __all__ = ["draw_field", "plane_fields"]
 
-# Half the width of the square shown, in radii.
+# Half the width of the square in the picture, in radii.
 _EXTENT = 3.0
 
-# Bound on the number of points: each costs one pass over all triangles.
+# Limit of the number of points: each costs one pass over all triangles.
 _MOST_POINTS = 20_000
 
 
@@ -33,7 +33,7 @@ def plane_fields(
     Parameters
     ----------
     problem : SphereProblem
-        The problem solved.
+        The solved problem.
     q : (n,) ndarray of complex128
         Normal derivative at the collocation points.
     resolution : int
@@ -75,7 +75,7 @@ def draw_field(
     Parameters
     ----------
     problem : SphereProblem
-        The problem solved.
+        The solved problem.
     q : (n,) ndarray of complex128
         Normal derivative at the collocation points.
     path : path-like
@@ -104,8 +104,8 @@ def draw_field(
 
 def _draw_plane(axes: Axes, field: NDArray[np.complex128]) -> ScalarMappable:
     """Draw the real part, with the sphere as a disc."""
-    # The total field vanishes on the sphere: zero inside continues it, where a
-    # gap would show as a jagged rim around the disc.
+    # The total field vanishes on the sphere. Zero inside continues it, while a gap would appear as
+    # a jagged rim around the disc.
     shown = np.nan_to_num(field.real)
     limit = float(np.abs(shown).max())
     image = axes.imshow(

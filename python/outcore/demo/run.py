@@ -1,8 +1,8 @@
 """The demonstration: a dense complex system larger than its memory budget, solved and checked.
 
 Acoustic scattering of a plane wave by a sound-soft sphere, by collocation (see
-`outcore.demo.sphere`). The matrix is assembled block by block on disk, factored and solved out of
-core in about an eighth of its size, and the solution is compared with the analytic partial-wave
+`outcore.demo.sphere`). The matrix is assembled block by block on disk, then factored and solved out
+of core in about an eighth of its size. The solution is compared with the analytic partial-wave
 series.
 """
 
@@ -30,14 +30,14 @@ from outcore.timeline import draw_timeline
 from outcore.zarr_format import default_chunks
 
 BUDGET_SHARE = 8
-"""By default the budget is this fraction of the matrix."""
+"""The default budget is this fraction of the matrix."""
 
 LEVELS = range(6)
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration found.
+    """The result of the demonstration.
 
     ``surface_error`` and ``far_field_error`` are relative 2-norms of the difference from the
     analytic series: of the normal derivative of the field on the sphere, and of the far field.
@@ -55,7 +55,7 @@ class DemoResult:
     timeline_picture: Path
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain values, for JSON."""
+        """Return the figures as plain values, for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return values | {
             "plan": self.plan.to_dict(),
@@ -81,14 +81,14 @@ def run_demo(
     level
         Subdivisions of the icosahedron, 0 to 5: n = 20·4^level unknowns.
     directory
-        For the matrix and its factors; by default a directory below `output`. What is left there
-        when the call is stopped is used by the next one; at the end it is removed.
+        Directory of the matrix and its factors; by default a directory below `output`. A stopped
+        call leaves its files there for the next one; a complete call removes them.
     memory
         Budget; by default an eighth of the matrix, at least 1 MiB.
     output
         Directory for the pictures.
     progress, say
-        Whether to show progress, and where lines of text go.
+        Whether to show progress, and the function for lines of text.
     """
     if level not in LEVELS:
         raise InvalidError(f"level must be from 0 to {LEVELS[-1]}, have {level!r}")
@@ -141,10 +141,10 @@ def run_demo(
 def _assembled(
     problem: SphereProblem, path: Path, memory_bytes: int, progress: ProgressLike
 ) -> Array:
-    """Open the matrix that a stopped demonstration left, or assemble it, or the rest of it."""
+    """Open or resume the matrix of a stopped demonstration, or assemble it."""
     shape, itemsize = (problem.n, problem.n), 16
     rows, columns = default_chunks(shape, itemsize, "F")
-    # Two blocks of each thread, and room to pad those at the edge.
+    # Two blocks for each thread, and memory for padding those at the edge.
     while 4 * rows * columns * itemsize > memory_bytes and rows > 64:
         rows //= 2
     threads = min(usable_cores(), blas_choice.in_use()[1])

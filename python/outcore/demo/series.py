@@ -58,10 +58,9 @@ RealArray = NDArray[np.float64]
 def term_count(k: float) -> int:
     """Return how many partial waves reach double precision.
 
-    The terms of all three series fall off faster than exponentially once the
-    order passes ``k``, over a transition zone of width ``k**(1/3)``.  Wiscombe's
-    ``k + 4 k**(1/3) + 2`` suits optical work; the wider zone taken here leaves
-    out terms below rounding.
+    The terms of all three series decay faster than exponentially once the order exceeds ``k``, over
+    a transition zone of width ``k**(1/3)``. Wiscombe's ``k + 4 k**(1/3) + 2`` suits optical work;
+    the wider zone used here leaves out only terms below rounding.
 
     Parameters
     ----------
@@ -192,7 +191,7 @@ def _hankel(order: int, argument: float) -> complex:
 
 
 def _reflection(order: int, k: float) -> complex:
-    """Return ``j_l(k) / h_l(k)``, the share of a partial wave sent back."""
+    """Return ``j_l(k) / h_l(k)``, the reflected share of a partial wave."""
     return float(spherical_jn(order, k)) / _hankel(order, k)
 
 
@@ -204,8 +203,7 @@ def _power_of_i(order: int) -> complex:
 def _legendre(mu: RealArray, count: int) -> Iterator[RealArray]:
     """Yield the Legendre polynomials of order 0 to ``count - 1`` at `mu`.
 
-    Two arrays are kept rather than a table, so that a picture's worth of
-    points stays cheap.
+    Two arrays are kept instead of a table, which saves memory with the many points of a picture.
     """
     before = np.ones_like(mu)
     yield before

@@ -60,7 +60,7 @@ __all__ = ["SphereProblem"]
 ComplexArray = NDArray[np.complex128]
 RealArray = NDArray[np.float64]
 
-# Entries per strip: its scratch arrays then fit in a core's private cache.
+# Entries per strip, whose scratch arrays then fit in a core's private cache.
 _STRIP: Final = 1 << 14
 _TINY: Final = np.finfo(np.float64).tiny
 
@@ -71,9 +71,9 @@ class SphereProblem:
     Parameters
     ----------
     level : int
-        Times the icosahedron is subdivided, at least 0; ``n = 20 * 4**level``.
+        Number of subdivisions of the icosahedron, at least 0; ``n = 20 * 4**level``.
     k : float, optional
-        Wave number in inverse radii; by default 20 unknowns a wave at level 4.
+        Wave number in inverse radii; the default gives 20 unknowns per wavelength at level 4.
     eta : float, optional
         Coupling parameter in inverse radii, by default `k`.  Zero leaves the
         plain derivative equation, which fails at some wave numbers.
@@ -85,8 +85,8 @@ class SphereProblem:
     n : int
         Number of unknowns.
     triangles : (n, 3, 3) ndarray of float64
-        Corners of each triangle on the sphere, anticlockwise from outside;
-        rows that are near in number are near in space.
+        Corners of each triangle on the sphere, anticlockwise from outside; triangles with close
+        numbers are close in space.
     points : (n, 3) ndarray of float64
         Collocation points, also the outward normals.
     areas : (n,) ndarray of float64
@@ -115,7 +115,7 @@ class SphereProblem:
         self.n = len(self.triangles)
         self.points, self.areas = _centroids_and_areas(self.triangles)
         self.direction = _normalised(along)
-        # The axis least aligned with the wave stays clear of cancellation.
+        # The axis least aligned with the wave avoids cancellation.
         axis = np.eye(3)[np.argmin(np.abs(along))]
         self.transverse = _normalised(np.cross(axis, along))
         self._reach = min(2.0, 2.5 * (4 * math.pi / self.n) ** 0.25)
@@ -125,13 +125,13 @@ class SphereProblem:
     def fill(self, rows: slice, cols: slice) -> ComplexArray:
         """Return one block of the matrix.
 
-        Scratch memory is that of a few thousand entries or a few rows.  No
-        state is written, so several threads may call this at once.
+        Scratch memory is that of a few thousand entries or a few rows. The method changes no state,
+        so several threads may call it concurrently.
 
         Parameters
         ----------
         rows, cols : slice
-            Collocation points and triangles wanted; any slices of ``range(n)``.
+            Collocation points and triangles of the block; any slices of ``range(n)``.
 
         Returns
         -------
@@ -271,7 +271,7 @@ class SphereProblem:
     def _weighted_kernel(self, chord: RealArray, weights: RealArray, out: ComplexArray) -> None:
         """Write ``M(chord) * weights`` to `out`; `chord` is used as scratch.
 
-        In real arithmetic, which is faster than complex exponentials.
+        Real arithmetic is faster than complex exponentials.
         """
         real = 1.0 / chord
         imaginary = real * -self.eta
@@ -287,7 +287,7 @@ class SphereProblem:
     def _diagonal_entries(self) -> ComplexArray:
         """Return the (n,) diagonal: one half plus the local correction.
 
-        Consecutive rows are close, so only columns near the group need a look.
+        Consecutive rows are close, so only columns near the group contribute.
         """
         node, weight = np.polynomial.legendre.leggauss(32)
         chord = 0.5 * self._reach * (node + 1.0)
@@ -305,7 +305,7 @@ class SphereProblem:
             near = np.flatnonzero(away < limit**2)
             squared = _squared_distances(x, self._coordinates[:, near])
             chi = _window(squared / self._reach**2)
-            # The sum leaves out j = i; any harmless distance does there.
+            # The sum excludes j = i, whose distance may have any non-zero value.
             own = rows[:, np.newaxis] == near
             chi[own] = 0.0
             squared[own] = 1.0

@@ -1,7 +1,7 @@
 """Dense linear algebra on arrays larger than memory.
 
-What is here is listed in ``__init__.pyi``, and imported when it is first used: SciPy takes a
-multiple of the time of all the rest, and servers and file verbs have no use for it.
+``__init__.pyi`` lists the contents, which are imported on first use. SciPy takes several times as
+long to import as all the rest, and servers and file verbs do not need it.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What a caller says of a matrix, `assume_a`, by the names that SciPy has for it."""
+"""Assumptions of the caller about a matrix, `assume_a`, with SciPy's names."""
 
 import warnings
 from typing import Any, Literal, TypeAlias, cast
@@ -17,7 +17,7 @@ _SHORT = {
 }  # fmt: skip
 
 _STRIP_BYTES = 256 << 10
-"""Elements that are compared at once."""
+"""Bytes of elements that are compared at once."""
 
 _INSTEAD = {
     "upper triangular": "solve_triangular reads one triangle only",
@@ -26,18 +26,18 @@ _INSTEAD = {
     "tridiagonal": "scipy.linalg.solve_banded takes the bands alone",
     "banded": "scipy.linalg.solve_banded takes the bands alone",
 }
-"""Structures that SciPy has a name for and nothing here makes use of."""
+"""Structures that SciPy has a name for and outcore does not exploit."""
 
 
 def assumption(given: Any) -> Any:
-    """Give the short name of what SciPy (from 1.15 on) calls by a long one.
+    """Return the short name for a long one of SciPy (since 1.15).
 
-    Names that nobody knows are returned as they are.
+    Unknown names are returned unchanged.
 
     Raises
     ------
     InvalidError
-        If SciPy has such matrices, and there is no solver for them here.
+        If SciPy has a solver for such matrices, and outcore has none.
     """
     if isinstance(given, str) and given in _INSTEAD:
         raise InvalidError(
@@ -48,17 +48,17 @@ def assumption(given: Any) -> Any:
 
 
 def largest_backward_error(n: int, dtype: np.dtype[Any]) -> float:
-    """Say which backward error Cholesky certainly stays below for a Hermitian matrix.
+    """Return a bound on the backward error of Cholesky for a Hermitian matrix.
 
-    It is of the order of n ε at most (Higham, *Accuracy and Stability of Numerical Algorithms*,
-    2nd ed., theorem 10.4), and mostly of ε.
+    The error is of the order of n ε at most (Higham, *Accuracy and Stability of Numerical
+    Algorithms*, 2nd ed., theorem 10.4), and usually of ε.
     """
     eps = float(np.finfo(dtype).eps)
     return cast(float, min(10 * n * eps, eps**0.5))
 
 
 def mirror_difference(square: npt.NDArray[Any], first: int, *, is_hermitian: bool) -> str:
-    """Name two elements of a block on the diagonal that differ by more than rounding explains.
+    """Describe two mirrored elements of a diagonal block that differ by more than rounding.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def mirror_difference(square: npt.NDArray[Any], first: int, *, is_hermitian: boo
     Returns
     -------
     str
-        Both elements, for people; empty if none differ.
+        Both elements, as text; empty if no pair differs.
     """
     least = float(np.finfo(square.dtype).eps) ** 0.5
     step = max(_STRIP_BYTES // max(square.shape[0] * square.itemsize, 1), 1)
@@ -88,7 +88,7 @@ def mirror_difference(square: npt.NDArray[Any], first: int, *, is_hermitian: boo
 
 
 def warn_not_hermitian(how: str, fix: str, stacklevel: int = 3) -> None:
-    """Warn that a matrix is not what `assume_a` says."""
+    """Warn that a matrix does not have the property of `assume_a`."""
     warnings.warn(
         f"A is not symmetric or Hermitian, and one triangle of it was read: {how}; {fix}",
         SymmetryWarning,

@@ -1,4 +1,4 @@
-"""Blocks of a result: each in memory until it is computed, then on its way to the disk."""
+"""Blocks of a result: in memory while they are computed, then written to the disk."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ from outcore.streams import wait
 
 
 class WholeResult:
-    """A result that is in memory whole."""
+    """A result that is entirely in memory."""
 
     def __init__(self, whole: Matrix) -> None:
         self._whole = whole
@@ -29,26 +29,26 @@ class WholeResult:
         return self._whole[block]
 
     def wait_free(self, along: slice) -> None:
-        """Wait until the memory of a part of the block can be written to."""
+        """Wait until the memory of a part of the block is writable."""
 
     def is_free(self, along: slice) -> bool:
-        """Tell whether it can."""
+        """Return whether it is writable."""
         return True
 
     def done(self, edge: int) -> None:
-        """Let go of the block up to an edge: it is final."""
+        """Release the block up to an edge: it is final."""
 
     def advance(self) -> None:
-        """Go on writing."""
+        """Continue to write."""
 
     def flush(self) -> None:
-        """Wait until all is written."""
+        """Wait until everything is written."""
 
     abandon = sync = flush
 
 
 class _Leaving(NamedTuple):
-    """A part of a block to be written: where it is along the block, on disk, and in memory."""
+    """A part of a block to write: its position along the block, on disk, and in memory."""
 
     along: slice
     start: list[int]
@@ -56,25 +56,25 @@ class _Leaving(NamedTuple):
 
 
 class DiskResult:
-    """A result on disk, one block of which is in memory.
+    """A result on disk, with one block in memory.
 
-    A block becomes final along one axis, from one end on. Its parts leave chunk by chunk, a few at
-    each `advance`, so that what is read meanwhile need not wait for all of them.
+    A block becomes final along one axis, starting at one end. Its chunks are written a few at a
+    time, at each `advance`, so that concurrent reads need not wait for all of them.
 
     Parameters
     ----------
     file
-        Open as an array of whole chunks.
+        The file, open as an array of whole chunks.
     block_shape
-        Rows, whole chunks, and columns of a block in memory.
+        Rows, in whole chunks, and columns of a block in memory.
     chunk
         Chunk of a matrix on disk; `None` for a vector.
     axis
-        Along which blocks become final.
+        Axis along which blocks become final.
     is_backward
-        Whether they do from the last row on.
+        Whether they become final from the last row to the first.
     steps
-        Calls of `advance` in which a block is to be written.
+        Number of calls of `advance` for the writes of a block.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class DiskResult:
         self._tickets: deque[tuple[slice, Ticket]] = deque()
 
     def begin(self, block: Extent) -> Matrix:
-        """Return the memory of a block, parts of which may still be in use."""
+        """Return the memory of a block; parts of it may still be in use."""
         self._first = [s.start for s in block]
         self._shape = tuple(s.stop - s.start for s in block)
         self._final = self._shape[self._axis] if self._is_backward else 0
@@ -121,16 +121,16 @@ class DiskResult:
         self._tickets = left
 
     def is_free(self, along: slice) -> bool:
-        """Tell whether `wait_free` would return at once."""
+        """Return whether `wait_free` would return at once."""
         if any(_meet(part.along, along) for part in self._waiting):
             return False
         return all(ticket.done() or not _meet(where, along) for where, ticket in self._tickets)
 
     def done(self, edge: int) -> None:
-        """Let go of the block up to an edge along its axis, or down to it: it is final."""
+        """Release the block up to an edge along its axis, or down to it: it is final."""
         rows, columns = self._shape
         unit = 1 if self._is_vector else self._chunk[0]
-        # Whole chunks leave, as long as there may be more of them.
+        # Only whole chunks are queued, except for the last part.
         if self._axis == 0 and self._is_backward:
             edge = min(-(-edge // unit) * unit, self._final)
         elif self._axis == 0 and edge < rows:
@@ -145,9 +145,9 @@ class DiskResult:
             self._leave(slice(0, rows), slice(low, high))
 
     def _leave(self, rows: slice, columns: slice) -> None:
-        """Put a part of the block into the queue, chunk by chunk."""
+        """Queue a part of the block, chunk by chunk."""
         if rows.stop == self._shape[0] and not self._is_vector:
-            # Below the last row of the matrix, whole chunks are padded.
+            # Below the last row of the matrix, zeros fill whole chunks.
             padded = -(-rows.stop // self._chunk[0]) * self._chunk[0]
             self._memory[rows.stop : padded, columns] = 0
             rows = slice(rows.start, padded)
@@ -165,19 +165,19 @@ class DiskResult:
             self._submit()
 
     def flush(self) -> None:
-        """Wait until all is written."""
+        """Wait until everything is written."""
         while self._waiting:
             self._submit()
         while self._tickets:
             wait(self._tickets.popleft()[1], self._trace)
 
     def sync(self) -> None:
-        """Wait until all that is final would survive power loss."""
+        """Wait until all final parts survive power loss."""
         self.flush()
         wait(self._file.submit_sync(), self._trace)
 
     def abandon(self) -> None:
-        """Wait for the writes in flight, whatever becomes of them."""
+        """Wait for the writes in flight, and ignore their errors."""
         self._waiting.clear()
         while self._tickets:
             with contextlib.suppress(OutcoreError):

@@ -1,9 +1,9 @@
-"""What reading boxes of a matrix in any layout takes from the disk: exact.
+"""Exact numbers of bytes that reads of boxes of a matrix take from the disk, in any layout.
 
-In a pool, where large pieces come without a buffer, at most some blocks fewer are read.
+In a pool, where large pieces need no buffer, the reads may be smaller by a few blocks.
 
-A disk reads a short gap rather than leaving it out, and what goes through a buffer begins and ends
-with a block. So boxes that are narrow across the way of a layout read far more than they have.
+A disk reads a short gap instead of leaving it out, and buffered reads begin and end with a block.
+So boxes that are narrow across the direction of a layout read far more than their own bytes.
 """
 
 import functools
@@ -18,8 +18,8 @@ from outcore.linalg.grains import pages
 from outcore.linalg.lu.segments import Layout
 from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
 
-# How requests are cut: these mean the same in `crates/core/src/cut.rs`, and in
-# `crates/client/src/piece.rs` and `array_file.rs`.
+# Limits of requests. `crates/core/src/cut.rs`, and `piece.rs` and `array_file.rs` in
+# `crates/client/src` have the same constants.
 _SHORT_BYTES = 64 << 10
 _MOST_PIECE_BYTES = TILE_BYTES
 _MOST_EXTENTS = 4096
@@ -27,23 +27,23 @@ _MOST_RUNS = 256
 
 
 class Part(NamedTuple):
-    """First and number of rows, or columns, that are read of a chunk."""
+    """First row, or column, of the part of a chunk that is read, and their number."""
 
     first: int
     size: int
 
 
 class BoxReads(NamedTuple):
-    """How boxes of a matrix come to column-major memory.
+    """Reads of boxes of a matrix into column-major memory.
 
     Attributes
     ----------
     layout, dtype
-        Of the matrix; the type is that of the memory.
+        Layout of the matrix, and type of the memory.
     bounce_bytes
-        Memory for what is not read in place.
+        Memory for reads that do not go directly to their target.
     disk
-        How reads of it grow.
+        Granularity of the disk's reads.
     """
 
     layout: Layout
@@ -52,13 +52,13 @@ class BoxReads(NamedTuple):
     disk: DiskReads
 
     def bytes_of(self, rows: "Counter[Part]", columns: "Counter[Part]", height: int) -> int:
-        """Bytes read for all pairs of such rows and columns, to memory of so many rows."""
+        """Return the bytes read for all pairs of rows and columns, into memory of this height."""
         high, wide = self.layout.chunks
         stored = self.layout.stored or self.dtype
         chunk_bytes = high * wide * stored.itemsize
         most = _bounce_piece_bytes(chunk_bytes, self.bounce_bytes, self.disk.block_bytes)
         if self.layout.stored is not None:
-            # Each column comes to the end of its memory, away from the others.
+            # Each column is read into the end of its memory, apart from the others.
             height = 0
         return sum(
             times * other * _read_bytes(self.layout, stored, i, j, height, most, self.disk)
@@ -67,7 +67,7 @@ class BoxReads(NamedTuple):
         )
 
     def bytes_of_box(self, rows: slice, columns: slice, height: int) -> int:
-        """Bytes read for one box."""
+        """Return the bytes read for one box."""
         high, wide = self.layout.chunks
         return self.bytes_of(
             parts([(rows.start, rows.stop)], high),
@@ -77,7 +77,7 @@ class BoxReads(NamedTuple):
 
 
 def parts(ranges: Iterable[tuple[int, int]], chunk: int) -> "Counter[Part]":
-    """Cut ranges where chunks end, and count parts that are alike."""
+    """Cut ranges at chunk edges, and count equal parts."""
     found: Counter[Part] = Counter()
     for first, end in ranges:
         inside = first % chunk
@@ -110,7 +110,7 @@ def _read_bytes(
     piece_bytes: int,
     disk: DiskReads,
 ) -> int:
-    """Bytes read for a box in one chunk, into column-major memory of so many rows."""
+    """Return the bytes read for a box in one chunk, into column-major memory of `height` rows."""
     is_row_major = layout.order == "C"
     fast, slow = (columns, rows) if is_row_major else (rows, columns)
     length, itemsize = layout.chunks[1 if is_row_major else 0], dtype.itemsize
@@ -122,12 +122,12 @@ def _read_bytes(
             _apart_bytes(start + first * line, extent, count, piece_bytes, disk)
             for first, count in _groups(slow.size, _most_extents(extent, piece_bytes))
         )
-    # Elements next to each other on disk lie a column apart in memory, if the chunk is row-major.
+    # In a row-major chunk, neighbours on disk are a column apart in memory.
     runs, count = fast.size * slow.size, slow.size
     if not is_row_major:
         runs = count
         if fast.size == length == height:
-            # Next to each other on both sides: one run.
+            # The box is contiguous on disk and in memory: one run.
             extent, runs, count = extent * count, 1, 1
     total = 0
     for at, nbytes, lines in _lines(start, extent, count, line, _MOST_PIECE_BYTES):
@@ -143,7 +143,7 @@ def _read_bytes(
 def _lines(
     start: int, extent: int, count: int, line: int, most: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Cut lines of a chunk into pieces of so many bytes: first byte, bytes, lines."""
+    """Cut lines of a chunk into pieces of at most `most` bytes: first byte, bytes, lines."""
     if extent > most:
         step = max(most // SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES, 1)
         for i in range(count):
@@ -161,7 +161,7 @@ def _most_extents(extent: int, piece_bytes: int) -> int:
 
 
 def _apart_bytes(start: int, extent: int, count: int, piece_bytes: int, disk: DiskReads) -> int:
-    """Bytes of lines that are too far apart to be read as one."""
+    """Return the bytes of lines that are too far apart to be read together."""
     if count > 1 or extent < _SHORT_BYTES:
         return count * extent
     parts = _lines(start, extent, 1, extent, piece_bytes)

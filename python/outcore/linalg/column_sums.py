@@ -1,4 +1,4 @@
-"""Sums of absolute values of a matrix that comes in tiles: its norm, and whether it is finite."""
+"""Column sums of |A| from the tiles of a matrix: its norm, and a test for finiteness."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -17,16 +17,17 @@ Sums: TypeAlias = npt.NDArray[np.float64]
 
 
 class ColumnSums:
-    """Sums of the columns of |A|, from tiles that are looked at once each.
+    """Column sums of |A|, from tiles that are each added once.
 
     Parameters
     ----------
     n, dtype, order
-        Of the matrix.
+        Order, type and element order of the matrix.
     is_half
-        Only the blocks on and below the diagonal are looked at, and stand for those above.
+        Whether only the blocks on and below the diagonal are added, which also count for those
+        above.
     arena
-        For `scratch_bytes`.
+        Memory of `scratch_bytes`.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ColumnSums:
         sums, piece = scratch_bytes(n, dtype, order, tile_shape)
         self._sums: Sums = np.ndarray((n,), np.float64, memoryview(arena.allocate(sums)))
         self._sums[:] = 0
-        # Beyond it, products with the matrix may overflow.
+        # With larger numbers, products with the matrix may overflow.
         self._most = float(np.finfo(dtype).max)
         self._piece = np.ndarray(
             (piece * self._parts // dtype.itemsize,),
@@ -53,14 +54,14 @@ class ColumnSums:
         )
 
     def norm1(self, added: Callable[[Sums], Sums] | None = None, most: int = 1) -> float:
-        """Largest column sum of |A|; for complex types a lower bound within √2.
+        """Return the largest column sum of |A|; for complex types a lower bound within √2.
 
         Parameters
         ----------
         added
-            Adds to some of the sums those of the other rows, which other processes have looked at.
+            Adds the sums of the other rows, which other processes have, to some of the sums.
         most
-            How many of them at once.
+            Largest number of sums in one call of `added`.
 
         Raises
         ------
@@ -82,7 +83,7 @@ class ColumnSums:
         Raises
         ------
         NonFiniteError
-            If there is a NaN or an infinity in it, with its index.
+            If the tile has a NaN or an infinity, with its index.
         InvalidError
             If a sum overflows.
         """
@@ -131,7 +132,7 @@ class ColumnSums:
 def scratch_bytes(
     n: int, dtype: np.dtype[Any], order: str, tile_shape: tuple[int, int]
 ) -> tuple[int, int]:
-    """Bytes of the sums, and of the piece of a tile that is looked at at once."""
+    """Return the bytes of the sums, and of the piece of a tile that is added at a time."""
     fast_bytes = (tile_shape[0] if order == "F" else tile_shape[1]) * dtype.itemsize
     tile_bytes = tile_shape[0] * tile_shape[1] * dtype.itemsize
     return 8 * n, max(min(PIECE_BYTES, tile_bytes), fast_bytes)

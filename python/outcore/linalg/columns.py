@@ -1,7 +1,6 @@
 """Norms, inner products and sums of tall columns, one number for each column.
 
-Sums are in double precision, and in pieces of rows, so that nothing as tall as the columns is
-allocated.
+Sums are in double precision, over pieces of rows, so that no temporary is as tall as the columns.
 """
 
 import math
@@ -17,11 +16,11 @@ Numbers: TypeAlias = npt.NDArray[Any]
 _ROWS = 8192
 
 _LEAST = 1e-140
-"""Numbers with such a norm have squares that are lost."""
+"""Norms below this bound have squares that underflow."""
 
 
 def dots(X: Matrix, Y: Matrix) -> Numbers:
-    """Inner products xᴴ y of the columns."""
+    """Return the inner products xᴴ y of the columns."""
     wide = np.result_type(X.dtype, np.float64)
     found = np.zeros(X.shape[1], wide)
     for j in range(X.shape[1]):
@@ -33,7 +32,7 @@ def dots(X: Matrix, Y: Matrix) -> Numbers:
 
 
 def squares(X: Matrix, scale: float = 1.0) -> npt.NDArray[np.float64]:
-    """Squared 2-norms of the columns, which are scaled before where that is needed."""
+    """Return the squared 2-norms of the columns, multiplied by `scale` before squaring."""
     found = np.zeros(X.shape[1])
     for first in range(0, len(X), _ROWS):
         parts = X[first : first + _ROWS].T.view(X.real.dtype)
@@ -44,30 +43,30 @@ def squares(X: Matrix, scale: float = 1.0) -> npt.NDArray[np.float64]:
 
 
 def norms(X: Matrix) -> npt.NDArray[np.float64]:
-    """2-norms of the columns. Infinite or NaN if an element is."""
+    """Return the 2-norms of the columns; infinite or NaN if an element is."""
     with np.errstate(over="ignore", invalid="ignore"):
         found: npt.NDArray[np.float64] = np.sqrt(squares(X))
         for j in np.flatnonzero(~((found > _LEAST) & (found < np.inf))):
-            # Their squares may be beyond the range.
+            # Their squares may overflow or underflow.
             scale = power_of_two(float(largest(X[:, j : j + 1])[0]))
             found[j] = scale * math.sqrt(squares(X[:, j : j + 1], 1 / scale)[0])
     return found
 
 
 def draw_normal(X: Matrix, seed: int) -> None:
-    """Fill columns with independent normal numbers, real ones, the same for the same seed."""
+    """Fill columns with independent real normal numbers, the same for the same seed."""
     normal = np.random.default_rng(seed)
     for j in range(X.shape[1]):
         X[:, j] = normal.standard_normal(len(X))
 
 
 def power_of_two(x: float) -> float:
-    """Find a power of two near a number, whose inverse is finite too; 1 for zero or infinity."""
+    """Return a power of two near a number, with a finite inverse; 1 for zero or infinity."""
     return math.ldexp(1.0, min(max(math.frexp(x)[1], -1000), 1000)) if 0 < x < math.inf else 1.0
 
 
 def largest(X: Matrix) -> npt.NDArray[np.float64]:
-    """Largest absolute value of each column, of complex ones the larger of both parts."""
+    """Return the largest absolute value of each column; for complex numbers, of their parts."""
     found = np.zeros(X.shape[1])
     for j in range(X.shape[1]):
         for first in range(0, len(X), _ROWS):
@@ -77,7 +76,7 @@ def largest(X: Matrix) -> npt.NDArray[np.float64]:
 
 
 def add_scaled(Y: Matrix, factors: Numbers, X: Matrix) -> None:
-    """Y <- Y + X diag(factors)."""
+    """Compute Y <- Y + X diag(factors)."""
     for j in range(X.shape[1]):
         factor = Y.dtype.type(factors[j])
         for first in range(0, len(X), _ROWS):
@@ -86,7 +85,7 @@ def add_scaled(Y: Matrix, factors: Numbers, X: Matrix) -> None:
 
 
 def scale_and_add(Y: Matrix, factors: Numbers, X: Matrix) -> None:
-    """Y <- Y diag(factors) + X."""
+    """Compute Y <- Y diag(factors) + X."""
     for j in range(X.shape[1]):
         factor = Y.dtype.type(factors[j])
         for first in range(0, len(X), _ROWS):
@@ -95,7 +94,7 @@ def scale_and_add(Y: Matrix, factors: Numbers, X: Matrix) -> None:
 
 
 def scales_exactly(X: Matrix, factors: Numbers) -> bool:
-    """Whether X diag(factors), of powers of 2, is finite and can be undone exactly."""
+    """Whether X diag(factors), with powers of 2, is finite and exactly reversible."""
     for j in range(X.shape[1]):
         factor, inverse = X.dtype.type(factors[j]), X.dtype.type(1 / factors[j])
         for first in range(0, len(X), _ROWS):
@@ -107,6 +106,6 @@ def scales_exactly(X: Matrix, factors: Numbers) -> bool:
 
 
 def scale(X: Matrix, factors: Numbers) -> None:
-    """X <- X diag(factors)."""
+    """Compute X <- X diag(factors)."""
     for j in range(X.shape[1]):
         X[:, j] *= X.dtype.type(factors[j])

@@ -1,7 +1,7 @@
-"""What a call costs, as its planner says it: exact bytes, and what the arithmetic is worth.
+"""The cost of a call, as computed by its planner: exact bytes, and weighted operations.
 
 A planner is a function of a `Problem` that does arithmetic only: it opens and allocates nothing.
-`oc.plan` turns its `Cost` into time with the rates of the machine.
+`oc.plan` converts its `Cost` into time with the rates of the machine.
 """
 
 from collections.abc import Callable
@@ -14,41 +14,42 @@ from outcore.disk_reads import DiskReads
 from outcore.errors import InvalidError
 from outcore.rates import Rates
 
-# Processor time of moving a byte by direct I/O. The BLAS splits its work evenly over the cores, so
-# all of them wait for the one that does it. And of a short request, with the threads it wakes.
+# Processor time per byte of direct I/O. The BLAS splits its work evenly over the cores, so all of
+# them wait for the core that does I/O. The second constant is the time of a short request,
+# including the threads that it wakes.
 _IO_CPU_S_PER_BYTE = 0.06e-9
 _REQUEST_CPU_S = 10e-6
 
 SCAN_S_PER_BYTE = 0.08e-9
-"""Seconds for each byte of memory that is read once by one thread."""
+"""Seconds per byte of a single pass over memory by one thread."""
 
 SWEEPS = 20
-"""Sweeps or iterations of an iterative method that are planned if nothing else is said."""
+"""Default number of sweeps or iterations in plans of iterative methods."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be planned.
+    """The problem to plan.
 
     Attributes
     ----------
     n, m, k
-        Order or columns of the matrix; its rows where they differ, and the inner length or number
-        of vectors where there is one. `None` where not given.
+        Order or columns of the matrix; its rows if they differ; the inner length or number of
+        vectors, if there is one. `None` if not given.
     rhs
-        Right-hand sides.
+        Number of right-hand sides.
     dtype
         Type of the arithmetic and of the result.
     memory_bytes
-        Budget.
+        The budget.
     options
-        What else a verb knows, by the names of its function's arguments.
+        Other options of the verb, by the names of its function's arguments.
     seconds
-        Predicts the time of a cost, where the plan depends on it.
+        Function that predicts the time of a cost, for plans that depend on it.
     disk
-        Says how reads of the disk grow.
+        Function that returns the granularity of the disk's reads.
     stored
-        Type of the matrix on disk, if that is another.
+        Type of the matrix on disk, if it differs.
     """
 
     n: int
@@ -64,12 +65,12 @@ class Problem:
     _asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def option(self, name: str, default: Any) -> Any:
-        """Look up an option."""
+        """Return an option."""
         self._asked.add(name)
         return self.options.get(name, default)
 
     def refuse_unasked(self) -> None:
-        """Refuse options that the planner has not looked up."""
+        """Refuse options that the planner has not used."""
         if unknown := sorted(self.options.keys() - self._asked):
             known = ", ".join(sorted(self._asked)) or "none"
             raise InvalidError(f"this plan has no option {unknown[0]!r}; those it has: {known}")
@@ -80,7 +81,7 @@ class Problem:
         return self.stored or self.dtype
 
     def needed(self, name: str) -> int:
-        """Look up `m` or `k`, which this verb cannot do without."""
+        """Return `m` or `k`, which this verb needs."""
         value = getattr(self, name)
         if value is None:
             raise InvalidError(f"this plan needs {name}= beside n=; give it")
@@ -94,25 +95,25 @@ class Phase:
     Attributes
     ----------
     dtype
-        Type in which the arithmetic is done.
+        Type of the arithmetic.
     bytes_read, bytes_written
-        Exact.
+        Exact numbers of bytes.
     flops
         Real operations.
     gemm_flops
-        The same, each kind of operation weighted by how much slower than a large matrix product it
-        is; `None` if all are as fast.
+        The same, with each kind of operation weighted by its slowness relative to a large matrix
+        product; `None` if all are as fast.
     other_seconds
-        Work at the speed of the memory: row swaps, norms.
+        Work at the speed of the memory, such as row swaps and norms.
     requests
-        Short requests, of which each takes time however few bytes it is for.
+        Number of short requests, each of which takes time regardless of its size.
     ends_read_bytes, ends_written_bytes
-        What is moved before the arithmetic can begin, and after its end.
+        Bytes that are moved before the arithmetic can begin, and after its end.
     workers
-        Threads that compute at most; `None` for as many as there are.
+        Largest number of computing threads; `None` for all.
     slowdown
-        Share of the shorter of disk and arithmetic that is not hidden behind the longer: the disk
-        gives less while all cores compute, and these compute less while it moves bytes.
+        Fraction of the shorter of disk and arithmetic that does not overlap with the longer. The
+        disk is slower while all cores compute, and the cores are slower while the disk moves bytes.
     """
 
     dtype: np.dtype[Any]
@@ -128,18 +129,18 @@ class Phase:
     workers: int | None = None
 
     def compute_seconds(self, rates: Rates) -> float:
-        """Time of the arithmetic alone, at the measured speed of matrix products."""
+        """Return the time of the arithmetic alone, at the measured speed of matrix products."""
         work = self.flops if self.gemm_flops is None else self.gemm_flops
         idle = 1.0 if self.workers is None else max(rates.threads / self.workers, 1.0)
         return idle * work / rates.gemm_flops_s[self.dtype.name] + self.other_seconds
 
     def io_seconds(self, rates: Rates) -> float:
-        """Time of the disk alone."""
+        """Return the time of the disk alone."""
         moving = self.bytes_read / rates.read_bytes_s + self.bytes_written / rates.write_bytes_s
         return moving + self.requests * rates.request_s
 
     def seconds(self, rates: Rates) -> float:
-        """Time with the overlap that is expected."""
+        """Return the time with the expected overlap."""
         io_cpu = (self.bytes_read + self.bytes_written) * _IO_CPU_S_PER_BYTE
         io_cpu += self.requests * _REQUEST_CPU_S
         ends = self.ends_read_bytes / rates.read_bytes_s
@@ -150,20 +151,20 @@ class Phase:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a call costs.
+    """The cost of a call.
 
     Attributes
     ----------
     method
-        How it will be done, for people.
+        Description of the method, as text.
     peak_memory_bytes
-        The most that the call takes from its budget.
+        Largest amount of memory that the call uses of its budget.
     disk_bytes
         Disk space for results and temporary files.
     words_lower_bound
-        Least words that any algorithm must move with this memory; `None` if not known.
+        Least number of words that any algorithm must move with this memory; `None` if unknown.
     phases
-        Parts of the call, one after the other.
+        Parts of the call, in order.
     """
 
     method: str
@@ -188,7 +189,7 @@ class Cost:
         return sum(phase.flops for phase in self.phases)
 
     def seconds(self, rates: Rates) -> float:
-        """Time of all phases, one after the other."""
+        """Return the time of all phases, one after the other."""
         return sum(phase.seconds(rates) for phase in self.phases)
 
 
@@ -196,5 +197,5 @@ Planner: TypeAlias = Callable[[Problem], Cost]
 
 
 def flop_weight(dtype: np.dtype[Any]) -> int:
-    """Real operations for one of this type: 4 for complex, as LAPACK counts."""
+    """Return the real operations per operation of this type: 4 for complex, as LAPACK counts."""
     return 4 if dtype.kind == "c" else 1

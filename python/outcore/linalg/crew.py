@@ -1,8 +1,9 @@
-"""Steps of work on blocks in memory, done by threads of which one also reads and writes.
+"""Steps of work on blocks in memory, by several threads, one of which also does the I/O.
 
-A BLAS cuts each product into one part for each of its threads, and all wait for the slowest: each
-time that a thread which reads needs a core, the whole product waits. The threads of a crew take
-whole products, each as soon as it is done with the one before, and some steps ahead of the slowest.
+A BLAS splits each product into one part for each of its threads, and all wait for the slowest. So
+each time that an I/O thread needs a core, the whole product waits. The threads of a crew take whole
+products, each as soon as it has finished the previous one, and a few steps ahead of the slowest
+thread.
 """
 
 import threading
@@ -17,13 +18,13 @@ from outcore.linalg.team import one_thread
 from outcore.signals import signals_held
 
 AHEAD = 5
-"""Steps that are not done, at most, when another one is added: enough to keep the threads busy."""
+"""Largest number of unfinished steps when a new one is added: enough to keep all threads busy."""
 
 Work = Callable[[], None]
 
 
 class _Task:
-    """A work, and the one that it waits for."""
+    """A work item, and the one that it waits for."""
 
     def __init__(self, place: Hashable, work: Work, after: "_Task | None", step: "Step") -> None:
         self.place, self.work, self.after, self.step = place, work, after, step
@@ -31,37 +32,38 @@ class _Task:
 
 
 class Step:
-    """Works that may be done at once, and what follows when all are."""
+    """Work items that may run concurrently, and a callback at their end."""
 
     def __init__(self, crew: "Crew", count: int, end: Callable[[], None]) -> None:
         self._crew, self.left, self.end = crew, count, end
 
     def done(self) -> bool:
-        """Whether all works are done, those of earlier steps too."""
+        """Whether all items of this step and of earlier ones are done."""
         return not any(step.left for step in self._crew.steps_until(self))
 
     def wait(self) -> None:
-        """Work, or wait, until they are. Only for the thread that adds steps."""
+        """Work, or wait, until they are done. Only for the thread that adds steps."""
         self._crew.settle(self._crew.unsettled - len(self._crew.steps_until(self)))
 
 
 class Crew:
-    """As many threads as the BLAS has, the caller's with them; use it as a context manager.
+    """As many threads as the BLAS has, including the caller's; use it as a context manager.
 
-    At the end of the context all steps are done, unless it ends with an error. Where the number of
-    threads of the BLAS cannot be set, the caller works alone, with all of them.
+    At the end of the context all steps are done, unless it ends with an error. If the number of
+    BLAS threads cannot be set, the caller works alone, with all BLAS threads.
 
     Parameters
     ----------
     trace
-        For what is computed.
+        Trace of the computation.
     most
-        Threads that there is work for; by default as many as the BLAS has.
+        Largest useful number of threads; by default as many as the BLAS has.
     """
 
     def __init__(self, trace: Trace, most: int | None = None) -> None:
         self._trace, self._most = trace, most
-        # The lock itself is taken and let go: Ctrl-C may come in between where a condition does it.
+        # The code acquires the lock directly: Ctrl-C may interrupt a condition's own locking
+        # half-way.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._due: deque[_Task] = deque()
@@ -106,7 +108,7 @@ class Crew:
             self.close()
 
     def close(self) -> None:
-        """Give up what is not begun, and wait for what is. It may be called again."""
+        """Cancel waiting items, and wait for running ones. It may be called again."""
         with signals_held():
             with self._lock:
                 self._is_over = True
@@ -115,38 +117,39 @@ class Crew:
             for other in self._others:
                 other.join()
             self._stack.close()
-            # What works know of goes back at once, also by way of an error's traceback.
+            # This releases the memory of the items at once, even if an error's traceback refers to
+            # it.
             self._steps.clear()
             self._last.clear()
             self._error = None
 
     @property
     def size(self) -> int:
-        """Threads that work at once."""
+        """Number of threads that work concurrently."""
         return len(self._others) + 1
 
     @property
     def unsettled(self) -> int:
-        """Steps that were added, and whose end was not yet noted."""
+        """Number of added steps whose callback has not been called yet."""
         return len(self._steps)
 
     def steps_until(self, last: Step) -> list[Step]:
-        """Return a step and those before it of which the end was not yet noted."""
+        """Return a step and its predecessors whose callbacks have not been called yet."""
         steps = list(self._steps)
         return steps[: steps.index(last) + 1] if last in steps else []
 
     def add(
         self, works: Sequence[tuple[Hashable, Work]], done: Callable[[], None] = lambda: None
     ) -> Step:
-        """Add a step, and return it; there may be some work first, so that not too much is left.
+        """Add a step, and return it. The call may first work off earlier steps.
 
         Parameters
         ----------
         works
-            These may be done at once, and beside those of steps before, but for those of the same
-            place, with which each comes: of each place one is done after the other.
+            Items that may run concurrently, and beside those of earlier steps, except for items of
+            the same place, the first of each pair: these run one after the other.
         done
-            Is called by the caller's thread when they are done, in the order of steps.
+            Called by the caller's thread when they are done, in the order of steps.
         """
         step = Step(self, len(works), done)
         self._steps.append(step)
@@ -160,12 +163,12 @@ class Crew:
         return step
 
     def settle(self, most: int) -> None:
-        """Work, or wait, until at most so many steps are not done, unless it is given up.
+        """Work, or wait, until at most `most` steps are not done, or the crew is closed.
 
         Raises
         ------
         BaseException
-            What a work raised.
+            The exception of an item.
         """
         self._note_ends()
         while len(self._steps) > most:
@@ -181,7 +184,7 @@ class Crew:
             self._note_ends()
 
     def help(self) -> bool:
-        """Do a work, if there is one that does not wait; tell whether."""
+        """Do one item that does not wait, if there is any; return whether there was."""
         with self._lock:
             task = self._next()
         if task is None:
@@ -197,7 +200,7 @@ class Crew:
             self._steps.popleft().end()
 
     def _next(self) -> _Task | None:
-        """Take the first work that does not wait for another one."""
+        """Remove and return the first item that does not wait for another one."""
         for task in self._due:
             if task.after is None or task.after.is_done:
                 self._due.remove(task)
@@ -216,7 +219,7 @@ class Crew:
             self._changed.notify_all()
 
     def _help_on(self) -> None:
-        """Do works until it is over."""
+        """Do items until the crew is closed."""
         while True:
             with self._lock:
                 task = self._next()

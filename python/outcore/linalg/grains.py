@@ -1,4 +1,4 @@
-"""The parts in which a matrix on disk is read: grains, of whole pages where its chunks allow."""
+"""Grains: the smallest parts of a matrix for reads, in whole pages if its chunks allow that."""
 
 import dataclasses
 import math
@@ -10,21 +10,21 @@ from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 @dataclass(frozen=True)
 class Grains:
-    """Least parts of a matrix that are read whole; of a box made of them no byte is read twice.
+    """Smallest parts of a matrix for reads: boxes of whole grains read no byte twice.
 
-    A grain is as long as a chunk along the chunk's fast dimension, and as short along the other one
+    A grain is as long as a chunk along the chunk's fast dimension, and along the other one as short
     as whole pages allow.
 
     Attributes
     ----------
     rows, columns
-        Elements of a grain.
+        Rows and columns of a grain.
     itemsize
-        Bytes of an element; 0 for a matrix in memory, of which nothing is read.
+        Bytes of an element; 0 for a matrix in memory, which needs no reads.
     is_aligned
-        Whether the disk can use the memory of a box as it is.
+        Whether the disk can read directly into the memory of a box.
     computed_itemsize
-        Bytes of an element of the type in which is computed, where that is another; 0 where not.
+        Bytes of an element in the type of the arithmetic, if it differs; otherwise 0.
     """
 
     rows: int = 1
@@ -37,11 +37,11 @@ class Grains:
     def of(
         cls, chunks: Sequence[int], order: str, itemsize: int, computed_itemsize: int = 0
     ) -> "Grains":
-        """Find the grains of a matrix on disk, or of a vector, which is a column."""
+        """Return the grains of a matrix on disk, or of a vector, which is a column."""
         rows, columns = (chunks[0], 1) if len(chunks) == 1 else chunks
         is_row_major = order == "C" and len(chunks) == 2
         fast, slow = (columns, rows) if is_row_major else (rows, columns)
-        # So many runs of the fast dimension end on a page.
+        # This number of runs of the fast dimension ends on a page.
         least = SLOT_ALIGN_BYTES // math.gcd(SLOT_ALIGN_BYTES, fast * itemsize)
         thin = least if slow % least == 0 else slow
         shape = (thin, fast) if is_row_major else (fast, thin)
@@ -50,23 +50,23 @@ class Grains:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether anything is read."""
+        """Whether the matrix is read from disk."""
         return self.itemsize > 0
 
     def transposed(self) -> "Grains":
-        """Those of the transpose."""
+        """Return the grains of the transpose."""
         return dataclasses.replace(self, rows=self.columns, columns=self.rows)
 
     def covering(self, rows: int, columns: int) -> tuple[int, int]:
-        """Grow the sizes of a box that begins where a grain does to whole grains."""
+        """Round the size of a box that begins at a grain up to whole grains."""
         return -(-rows // self.rows) * self.rows, -(-columns // self.columns) * self.columns
 
     def box_bytes(self, rows: int, columns: int) -> int:
-        """Bytes that are read for a box. Exact."""
+        """Return the exact number of bytes read for a box."""
         return math.prod(self.covering(rows, columns)) * self.itemsize
 
     def memory_bytes(self, rows: int, columns: int) -> int:
-        """Memory of a box, in whole pages: as it is read, and as it is computed with."""
+        """Return the memory of a box, in whole pages, as it is read and as it is computed with."""
         itemsize = max(self.itemsize, self.computed_itemsize) if self.itemsize else 0
         return pages(math.prod(self.covering(rows, columns)) * itemsize)
 
@@ -77,7 +77,7 @@ def pages(nbytes: int) -> int:
 
 
 def cut(first: int, end: int, step: int) -> list[slice]:
-    """Cut a range into parts of one length; the last one may be shorter."""
+    """Cut a range into parts of equal length; the last one may be shorter."""
     return [slice(i, min(i + step, end)) for i in range(first, end, step)]
 
 
@@ -86,9 +86,9 @@ BOUNCE_BYTES = (4 * SLOT_ALIGN_BYTES, 4 << 20)
 
 
 def bounce_bytes(memory_bytes: int, *, is_aligned: bool) -> int:
-    """Memory, out of a budget, for transfers that the disk cannot do in place.
+    """Return the memory, out of a budget, for transfers that the disk cannot do in place.
 
-    Where all are aligned there are none, but on disks that want more than a page.
+    If all are aligned, such transfers occur only on disks that need more than page alignment.
     """
     least, most = BOUNCE_BYTES
     return least if is_aligned else pages(min(most, max(least, memory_bytes // 32)))

@@ -1,8 +1,8 @@
-"""What a call holds in memory, kept on disk from time to time: what goes by once need not again.
+"""State of a call in memory, saved on disk from time to time, so that streams need no second pass.
 
-Beside the result lie two copies of it, written in turn, each with the number of the step that it is
-of, and checksums. A note (`outcore.linalg.steps_done`) is made when a copy is durable, so the one
-that the last note is of is never the one that is being written.
+Beside the result are two copies of the state, written alternately, each with the number of its
+step, and checksums. The call records the step (`outcore.linalg.steps_done`) after a copy is
+durable. So the copy of the last recorded step is never the one that is being written.
 """
 
 import contextlib
@@ -34,14 +34,14 @@ class KeptState:
     Parameters
     ----------
     target
-        The result; `None` where it is in memory, so that nothing can be kept.
+        The result; `None` if it is in memory, so that nothing can be saved.
     steps
-        The notes.
+        The record of durable steps.
     heights
-        Rows of the blocks in which matrices go by, and the like: with others, what is kept is of
+        Heights of the blocks of rows, and similar numbers: a state saved with other heights has
         other steps.
     matrices
-        All of the memory that `allocated` gave for each.
+        The complete memory that `allocated` returned for each.
     call
         The call.
     """
@@ -67,14 +67,14 @@ class KeptState:
         self._next = 0
 
     def load(self, steps: int, *needed: str) -> int:
-        """Take up what the last note is of, and tell after how many of all steps that is.
+        """Load the state of the last recorded step, and return the number of that step.
 
-        If it is not there, or `needed` arrays in the result are not, the call begins anew: 0.
+        If the state is missing, or `needed` arrays in the result are, the call restarts: 0.
 
         Raises
         ------
         CorruptError
-            If it is damaged.
+            If the state is damaged.
         """
         done = self._steps.begin(steps)
         if not done or self._target is None:
@@ -91,9 +91,9 @@ class KeptState:
     def passed(
         self, done: int, steps: int, make_durable: Callable[[], object] = lambda: None
     ) -> None:
-        """Keep it, if it is time, and note that so many steps of all are done.
+        """Save the state, if it is time, and record that `done` of all `steps` are done.
 
-        What is on disk of them is made durable before.
+        First `make_durable` syncs the data of these steps on disk.
         """
 
         def keep() -> None:
@@ -110,7 +110,7 @@ class KeptState:
         return [buffer.crc32c(buffer.nbytes) for buffer in self._buffers]
 
     def _take(self, number: int) -> None:
-        """Read a copy, and see that it is whole."""
+        """Load a copy, and check that it is complete."""
         self._read(number, self._parts)
         if self._mark[1 + len(self._heights) :, 0].tolist() != self._checksums():
             assert self._target is not None, "there is a place"
@@ -121,7 +121,7 @@ class KeptState:
         self._next = 1 - number
 
     def _is_of(self, number: int, done: int) -> bool:
-        """Whether a copy is of a step."""
+        """Whether a copy belongs to a step."""
         with contextlib.suppress(OutcoreError):
             self._read(number, self._parts[:1])
             found = self._mark[: 1 + len(self._heights), 0]
@@ -145,7 +145,7 @@ class KeptState:
         wait(file.submit_sync(), self._call.trace)
 
     def _opened(self, *, anew: bool) -> ArrayFile:
-        """Open the file, of which all room on disk is taken before anything is written."""
+        """Open the file, whose space on disk is allocated before the first write."""
         if self._file is None:
             assert self._target is not None, "there is a place"
             metadata = state_metadata(self._pages)
@@ -157,13 +157,13 @@ class KeptState:
 
 
 def _whole_pages(matrix: Matrix) -> npt.NDArray[np.uint8]:
-    """Return all of the memory that a matrix was given, page by page."""
+    """Return the complete memory of a matrix, page by page."""
     memory = memoryview(_buffer(matrix))
     return np.frombuffer(memory, np.uint8).reshape(-1, SLOT_ALIGN_BYTES)
 
 
 def _buffer(matrix: Matrix) -> Buffer:
-    """Return what the arena gave for a matrix."""
+    """Return the arena's buffer of a matrix."""
     owner: object = matrix
     while isinstance(owner, np.ndarray):
         owner = owner.base

@@ -1,4 +1,4 @@
-"""How the matrix of a plan lies on disk, or its factors."""
+"""The layout on disk of the matrix of a plan, or of its factors."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,20 @@ from outcore.linalg.lu.segments import Layout
 from outcore.zarr_format import default_chunks
 
 LAYOUT_OPTIONS = ("order", "chunks")
-"""Options that say how it does; by default with default chunks."""
+"""Options for the layout; the default is default chunks."""
 
 
 def layout_of(
     problem: Problem, shape: tuple[int, int] | None = None, order: str = "F", of: str = ""
 ) -> Layout:
-    """Give the layout of a matrix, by the options of `LAYOUT_OPTIONS`; or else of this order.
+    """Return the layout of a matrix, from the options of `LAYOUT_OPTIONS` or the given order.
 
-    `of` is added to the names of options that are of one operand only, and go before the others.
+    The suffix `of` marks options of a single operand, which override the general ones.
 
     Raises
     ------
     InvalidError
-        If there is no such layout.
+        If the options have no valid layout.
     """
     order = problem.option(f"order{of}", problem.option("order", order))
     chunks = problem.option(f"chunks{of}", problem.option("chunks", None))
@@ -37,12 +37,12 @@ def layout_of(
 
 
 def tile_of(problem: Problem) -> tuple[int, int] | None:
-    """Give the tiles of factors that are there already, by the option ``tile``; `None` without it.
+    """Return the tile of existing factors, from the option ``tile``; `None` without it.
 
     Raises
     ------
     InvalidError
-        If there are no such tiles.
+        If the option is not a valid tile.
     """
     given = problem.option("tile", None)
     if given is None:

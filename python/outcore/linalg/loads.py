@@ -1,7 +1,7 @@
-"""How slabs come into memory: from the matrix as it lies, or from a copy of it in tiles.
+"""Loading of slabs into memory: from the matrix in its layout, or from a copy of it in tiles.
 
-Narrow slabs read far more of a matrix in C order than they need. Where a copy in tiles costs less,
-the matrix is copied first (`outcore.linalg.tile_copy`), into the room of the factors.
+Narrow slabs read far more of a matrix in C order than they need. If a copy in tiles costs less, the
+matrix is first copied (`outcore.linalg.tile_copy`) into the space of the factors.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ G = TypeVar("G", bound=Geometry)
 
 @dataclass(frozen=True)
 class Loads(ABC, Generic[G]):
-    """How the slabs of a matrix are loaded. Each kind of factors has its own class.
+    """Loading of the slabs of a matrix. Each kind of factors has its own subclass.
 
     Attributes
     ----------
     geometry
-        How it is cut; not a part of a larger matrix.
+        Slabs of the matrix, which is not a part of a larger one.
     layout
-        Of the matrix.
+        Layout of the matrix.
     disk
-        How reads of it grow.
+        Granularity of the disk's reads.
     is_lower
-        Whether only what is on and below the diagonal is loaded.
+        Whether only the elements on and below the diagonal are loaded.
     """
 
     geometry: G
@@ -43,21 +43,21 @@ class Loads(ABC, Generic[G]):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the matrix."""
+        """Shape of the matrix."""
         return self.geometry.n, self.geometry.n
 
     @abstractmethod
     def slab_bytes(self, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
-        """Bytes of the matrix, or of its copy, that slabs from `first_panel` on read. Exact."""
+        """Return the exact bytes that slabs from `first_panel` read of the matrix or copy."""
 
     @property
     def is_copied(self) -> bool:
-        """Whether a copy in tiles moves fewer bytes than slabs that come from the matrix itself."""
+        """Whether a copy in tiles moves fewer bytes than loading slabs from the matrix itself."""
         return self.copy.block.rows > 0 and sum(self._copied(0)) < self._direct(0)
 
     @property
     def copy(self) -> TileCopy:
-        """How it is copied, if it is."""
+        """The copy, if there is one."""
         g = self.geometry
         return TileCopy(
             self.shape, g.dtype, self.layout, (g.rows, g.columns),
@@ -66,15 +66,15 @@ class Loads(ABC, Generic[G]):
 
     @property
     def source_layout(self) -> Layout:
-        """Layout of what slabs come from."""
+        """Layout of the source of the slabs."""
         return self._tiles if self.is_copied else self.layout
 
     def bytes_moved(self, first_panel: int = 0) -> tuple[int, int]:
-        """Bytes read and written by a run that begins with a panel, but for the factors. Exact."""
+        """Return the exact bytes read and written by a run from a panel, without the factors."""
         return self._copied(first_panel) if self.is_copied else (self._direct(first_panel), 0)
 
     def phases(self, factoring: Phase) -> tuple[Phase, ...]:
-        """Give the phases of a factorization, given one that moves the factors only."""
+        """Return the phases of a factorization, given the phase that moves the factors only."""
         (read, written), copied = self.bytes_moved(), self._copying(0)
         if not self.is_copied:
             copied = 0, 0
@@ -86,14 +86,14 @@ class Loads(ABC, Generic[G]):
         return (Phase(factoring.dtype, *copied), loading) if self.is_copied else (loading,)
 
     def peak_bytes(self, factoring: int) -> int:
-        """Memory at most, given that of a factorization without a copy.
+        """Return the peak memory, given that of a factorization without a copy.
 
-        Blocks of a copy are kept for what comes after, up to the budget.
+        The blocks of a copy stay allocated for the rest of the call, up to the budget.
         """
         return self.geometry.budget_bytes if self.is_copied else factoring
 
     def method(self, itself: str) -> str:
-        """How the matrix is factored, for people, given how that is done without a copy."""
+        """Return the method as text, given that of a factorization without a copy."""
         return f"{itself}, from the matrix copied to tiles first" if self.is_copied else itself
 
     @property

@@ -1,4 +1,4 @@
-"""Matrices: what they are in memory, and where they are on disk."""
+"""Matrices: their type in memory, and their places on disk."""
 
 from typing import Any, TypeAlias
 
@@ -10,11 +10,11 @@ from outcore.errors import InvalidError
 from outcore.volumes import PathLike, Place, place
 
 Matrix: TypeAlias = npt.NDArray[Any]
-"""Column-major: elements of a column next to each other, columns any distance apart."""
+"""Column-major: elements of a column are contiguous, columns have any stride."""
 
 
 def place_of(A: Array | PathLike) -> Place:
-    """Find where a matrix is that must be on disk.
+    """Return the place of a matrix that must be on disk.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def place_of(A: Array | PathLike) -> Place:
 
 
 def refuse_transpose(source: Place) -> None:
-    """Refuse to give up a matrix to the factors of its transpose.
+    """Refuse to overwrite a matrix with the factors of its transpose.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def open_matrix(source: Place) -> Array:
     Raises
     ------
     OutcoreError
-        As `outcore.open_array`.
+        As in `outcore.open_array`.
     """
     A = open_array(source.path)
     return A.T if source.is_transposed else A

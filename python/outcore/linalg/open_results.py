@@ -1,7 +1,7 @@
-"""Results on disk that an earlier call made: with ``if_exists="open"`` they are opened.
+"""Results on disk of earlier calls, which ``if_exists="open"`` opens.
 
-A call with ``if_exists="open"`` writes into the metadata of its result which function made it, from
-which arguments and operands. A later call opens the result if all of that is the same.
+A call with ``if_exists="open"`` stores in the metadata of its result the function that made it, its
+arguments and its operands. A later call opens the result if all of them are the same.
 """
 
 import dataclasses
@@ -36,18 +36,18 @@ _HOW = frozenset({
     "out", "if_exists", "resume", "memory", "threads", "progress", "factors", "keep_factors",
     "overwrite_a", "scratch", "pin", "comm", "timeout",
 })  # fmt: skip
-"""Arguments that say how a result is made, not which."""
+"""Arguments that affect how a result is computed, but not the result."""
 
 _OPERANDS = frozenset({"A", "B", "T", "b", "weights", "x0", "lu", "c", "qr", "preconditioner"})
 
 _BESIDE = "outcore.made-{}.npy"
-"""Files in a result: arrays that the call returned beside it."""
+"""Files in a result with the other arrays that the call returned."""
 
 _MAKING: ContextVar[tuple[str, dict[str, Any]] | None] = ContextVar("_MAKING", default=None)
 
 
 def beside(name: str, suffix: str) -> Callable[[Mapping[str, Any]], PathLike | None]:
-    """Name the default place of a result: after an operand on disk."""
+    """Return a function for the default place of a result: named after an operand on disk."""
 
     def found(given: Mapping[str, Any]) -> PathLike | None:
         operand = given[name]
@@ -64,14 +64,14 @@ def opens_results(
     default: Callable[[Mapping[str, Any]], PathLike | None] = lambda given: None,
     report: type[Report] = Report,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Give a function that writes a result to ``out=`` its ``if_exists="open"``.
+    """Add ``if_exists="open"`` to a function that writes a result to ``out=``.
 
     Parameters
     ----------
     default
-        Tells from its arguments where the result goes without ``out=``; `None`: into memory.
+        Returns the place of a result without ``out=``, given the arguments; `None` for memory.
     report
-        Type of its report.
+        Type of the function's report.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -111,7 +111,7 @@ def opens_results(
 
 
 def made_by_this_call(array: Array) -> dict[str, Any] | None:
-    """Identify the call that is about to mark its result whole, if the call can be repeated."""
+    """Return the identity of the current call for its complete result, if it can be repeated."""
     making = _MAKING.get()
     if making is None or making[0] != str(array.path):
         return None
@@ -126,7 +126,7 @@ def _described(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _identity(name: str, value: Any) -> Any:
-    """Tell a value of an argument from others, as JSON has it."""
+    """Return a JSON value that distinguishes an argument's value from others."""
     if isinstance(value, Array | Factor):
         return version_of_operand(value)
     if name == "dtype":
@@ -159,11 +159,11 @@ def _version_at(path: PathLike) -> list[Any]:
 
 
 def _whole(where: Place, made: Mapping[str, Any]) -> Metadata | None:
-    """Read the metadata of a whole result of the same call; `None` if there is none."""
+    """Read the metadata of a complete result of the same call; `None` if there is none."""
     try:
         found = read_metadata(where)
     except OutcoreError:
-        return None  # The call itself refuses other things.
+        return None  # The call itself reports the error.
     if found.state is not None:
         return None
     was = found.made or {}
@@ -186,14 +186,14 @@ def _whole(where: Place, made: Mapping[str, Any]) -> Metadata | None:
 
 
 def _is_given_up(then: Any, now: Any) -> bool:
-    """Whether an operand is the same matrix, which has no files since it gave them to factors."""
+    """Whether an operand is the same matrix, after its files were given to the factors."""
     if not isinstance(then, list) or not isinstance(now, list):
         return False
     return len(now) == 3 and then[:2] == now[:2] and now[2] == 0
 
 
 def _opened(where: Place, found: Metadata, kind: type[Report]) -> Any:
-    """Open the values that a call returned; `None` if one of them is missing."""
+    """Load the values that a call returned; `None` if one of them is missing."""
     made = found.made or {}
     array = open_array(where.path, "r+")
     if "report" not in made:
@@ -236,7 +236,7 @@ def _write_beside(where: Place, number: int | str, array: npt.NDArray[Any]) -> N
 
 
 def _complete(where: Place, result: Any) -> None:
-    """Write the report, and what the call returned beside its result, into the result."""
+    """Store the report, and the other values that the call returned, in the result."""
     parts = result if isinstance(result, tuple) else (result,)
     metadata = read_metadata(where) if where.exists() else None
     if metadata is None or metadata.made is None:

@@ -45,7 +45,7 @@ PLANNERS: dict[str, Planner] = {
     "matmul": matmul_cost,
     "solve_triangular": triangular_cost,
 }
-"""Who plans what: a line for each verb, with the planner from its ``linalg/*_plan.py``."""
+"""The planner of each verb, from its module ``linalg/*_plan.py``."""
 
 FUNCTIONS = {"lu_factor": "lu", "cho_factor": "cholesky"}
-"""Verbs by the names of their functions, where these differ."""
+"""Verbs of functions with other names."""

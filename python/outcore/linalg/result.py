@@ -1,4 +1,4 @@
-"""Where a call puts its result: an array on disk, incomplete until it is whole, or memory."""
+"""The result of a call: in memory, or an array on disk that is incomplete until the call ends."""
 
 import contextlib
 import dataclasses
@@ -36,27 +36,28 @@ _WORKING = "the call that works with it was stopped; call it again"
 def claimed(
     out: PathLike | None, operands: Sequence[object], *, if_exists: IfExists, why: str
 ) -> Iterator[Place | None]:
-    """Check the place of a result, and hold it against other calls; `None` stays `None`.
+    """Check the place of a result, and lock it against other calls; `None` stays `None`.
 
     Parameters
     ----------
     out
         Directory of the result.
     operands
-        What the call reads, which the result must not replace: arrays, and paths of factors.
+        Inputs of the call, which the result must not replace: arrays, and paths of factors.
     if_exists
-        ``"overwrite"`` replaces a whole array. What a stopped call left is always replaced.
+        ``"overwrite"`` replaces a complete array. The remains of a stopped call are always
+        replaced.
     why
-        What marks an array as left by a stopped call of the same function.
+        Text that marks an array as left by a stopped call of the same function.
 
     Raises
     ------
     ExistsError
-        If there is something at `out` that may not be replaced.
+        If `out` exists and may not be replaced.
     InvalidError
-        If it is an operand.
+        If `out` is an operand.
     BusyError
-        If another call writes there.
+        If another call writes to `out`.
     """
     if out is None:
         yield None
@@ -78,10 +79,10 @@ def claimed(
 def written(
     where: Place, metadata: Metadata, why: str, steps: StepsDone | None = None
 ) -> Iterator[Array]:
-    """Make an array, and mark it whole at the end of the block; an error removes it.
+    """Create an array, and mark it complete at the end of the block; an error removes it.
 
-    Its room on disk is taken at once. With `steps`, an array of which some are done is gone on
-    with, and an error leaves it.
+    Its space on disk is allocated at once. With `steps`, the call resumes an array with durable
+    steps, and an error leaves the array.
     """
     metadata = metadata.on(where.volume)
     begun = dataclasses.replace(metadata, state="incomplete", why=why)
@@ -111,9 +112,9 @@ def written(
 
 
 def working_array(target: Array, name: str, metadata: Metadata, *, anew: bool) -> Array:
-    """Open an array in a result, of which all room on disk is taken when it is made.
+    """Open an array inside a result; its space on disk is allocated at its creation.
 
-    It is gone when the result is whole. Unless `anew`, one that is there is kept.
+    It is removed when the result is complete. An existing one is kept, unless `anew` is true.
     """
     where = target.place.below(name)
     if anew or not where.exists():
@@ -126,7 +127,7 @@ def working_array(target: Array, name: str, metadata: Metadata, *, anew: bool) -
 
 
 def columns_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Metadata:
-    """Describe a result on disk that is made in memory, column-major."""
+    """Return the metadata of a result on disk that is computed in memory, column-major."""
     chunks = default_chunks(shape, dtype.itemsize, "F")
     return Metadata(shape, dtype, chunks, "F", "column-major")
 
@@ -134,7 +135,7 @@ def columns_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Metadata:
 def put(
     X: npt.NDArray[Any], target: Array, call: LongCall, transfer_bytes: int, number: int
 ) -> tuple[int, int]:
-    """Write a result that is in memory, column-major; say what was read and written for that.
+    """Write a result from memory, column-major; return the bytes read and written.
 
     `number` is that of the array in the trace.
     """
@@ -147,12 +148,12 @@ def put(
 
 
 def room(rows: int, columns: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Make a result in memory, column-major.
+    """Allocate a result in memory, column-major.
 
     Raises
     ------
     BudgetError
-        If there is less memory available.
+        If less memory is available.
     """
     need, have = rows * columns * dtype.itemsize, budget.available_bytes()
     if need > have:

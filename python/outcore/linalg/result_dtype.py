@@ -1,9 +1,8 @@
-"""Which type a call computes in, and its result has: NumPy's promotion of the operands.
+"""The type of a call's arithmetic and of its result: NumPy's promotion of the operands.
 
-Every function of `outcore.linalg` takes the type from here, so that the same operands give the same
-type whatever is asked of them, and wherever they are. Integers and booleans count as float64, as in
-SciPy, and half precision as float32. An array that is stored in another type is converted block by
-block as it is read.
+All functions of `outcore.linalg` use this module, so that the same operands yield the same type in
+every function and every place. Integers and booleans count as float64, as in SciPy, and half
+precision as float32. An array of another type is converted block by block as it is read.
 """
 
 from collections.abc import Mapping
@@ -19,14 +18,14 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def work_dtype(name: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Find the type in which a matrix of some type is computed with, if there is nothing else.
+    """Return the type of arithmetic with a single matrix of the given type.
 
-    That is float32, float64, complex64 or complex128; integers become float64.
+    It is float32, float64, complex64 or complex128; integers become float64.
 
     Raises
     ------
     InvalidError
-        If there is none.
+        If the matrix has no such type.
     """
     kind = np.dtype(dtype)
     if kind.kind in "biu":
@@ -47,15 +46,15 @@ def result_dtype(
     Parameters
     ----------
     operands
-        The type of each, by the name of its argument.
+        The type of each operand, by the name of its argument.
     dtype
-        Another precision, if the user asks for one.
+        Another precision, if the user passes one.
 
     Raises
     ------
     InvalidError
-        If an operand's type cannot be computed with, or `dtype` is none of the four types of the
-        arithmetic, or real for complex operands or the other way round.
+        If arithmetic does not support an operand's type; if `dtype` is none of its four types; or
+        if `dtype` is real for complex operands or vice versa.
     """
     found = np.result_type(*(work_dtype(name, each) for name, each in operands.items()))
     if dtype is None:
@@ -74,7 +73,7 @@ _KINDS = {"f": "real", "c": "complex"}
 
 
 def _named(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Read one of the four types."""
+    """Parse one of the four types."""
     try:
         found = np.dtype(dtype).newbyteorder("=")
     except TypeError:
@@ -85,10 +84,10 @@ def _named(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def matrix_dtype(result: np.dtype[Any], stored: npt.DTypeLike) -> np.dtype[Any]:
-    """Find the type in which a matrix is factored, or multiplied with, for a result of some type.
+    """Return the type for factoring, or multiplying with, a matrix, given the result's type.
 
-    A real matrix stays real beside complex right-hand sides, of which it solves for the real and
-    the imaginary parts.
+    A real matrix stays real with complex right-hand sides: it solves for their real and imaginary
+    parts.
     """
     if result.kind == "c" and np.dtype(stored).kind != "c":
         return np.empty(0, result).real.dtype
@@ -96,12 +95,12 @@ def matrix_dtype(result: np.dtype[Any], stored: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def factor_dtype(stored: np.dtype[Any], dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Find the type of the factors of a matrix on disk, whose elements can be widened in place.
+    """Return the type of the factors of a matrix on disk, to which its elements can be widened.
 
     Raises
     ------
     InvalidError
-        As `result_dtype` does, and if the matrix would have to be rounded.
+        As in `result_dtype`, and if the matrix would have to be rounded.
     """
     found = result_dtype({"A": stored}, dtype)
     if not np.can_cast(stored, found) or stored.itemsize > found.itemsize:

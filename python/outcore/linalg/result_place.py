@@ -1,4 +1,4 @@
-"""What a call may write its result over."""
+"""Existing data that a call may replace by its result."""
 
 import contextlib
 
@@ -9,14 +9,14 @@ from outcore.volumes import Place
 
 
 def refuse_there(where: Place, why: str, *, if_exists: IfExists) -> None:
-    """Refuse to write a result where something else is.
+    """Refuse to replace other data by a result.
 
-    `why` is what marks an array as left by such a call that was stopped.
+    `why` is the mark of arrays that stopped calls of the same function left.
 
     Raises
     ------
     ExistsError
-        If it is no array, or one that may not be overwritten.
+        If it is not an array, or an array that may not be overwritten.
     """
     is_there = where.volume.exists(where.name) and not _is_stopped(where, why)
     if is_there and (if_exists != "overwrite" or not where.exists()):
@@ -27,10 +27,9 @@ def refuse_there(where: Place, why: str, *, if_exists: IfExists) -> None:
 
 
 def _is_stopped(where: Place, why: str) -> bool:
-    """Whether this is what a call that was killed left of its result.
+    """Whether this is the incomplete result of a killed call.
 
-    Of one that was killed at its start that is a directory with nothing in it, or with metadata
-    that is half written.
+    A call that was killed at its start leaves an empty directory, or one with partial metadata.
     """
     with contextlib.suppress(OutcoreError):
         metadata = read_metadata(where)

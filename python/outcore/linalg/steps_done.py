@@ -1,9 +1,9 @@
-"""Results on disk that are written step by step: where a call that was stopped goes on.
+"""Results on disk that are written step by step, and the record from which a stopped call resumes.
 
-Steps are parts of a result that do not need each other, in an order that follows from the arguments
-and the budget. Every minute or so what is written is made durable, and a note beside it says how
-many steps that is, of which call. The same call goes on from there, with the same budget, since its
-steps would be others with another one.
+Steps are independent parts of a result, in an order determined by the arguments and the budget.
+About every minute the call makes the written data durable, and records the number of durable steps,
+with its identity, beside the result. The same call resumes from there. It needs the same budget,
+because its steps depend on the budget.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ from outcore.volumes import PathLike, Place, place
 from outcore.zarr_format import Metadata
 
 NOTE_S = 60.0
-"""Steps that were done in less time are noted with later ones."""
+"""Steps that took less time are recorded together with later ones."""
 
 MOST_SHARE = 0.05
-"""Share of the time that notes may take, with what must be made durable for them."""
+"""Largest share of the time for records, including the syncs that they need."""
 
 _PART_BYTES, _PART_ROWS = 4 << 20, 1 << 16
 
@@ -40,29 +40,29 @@ Operand = Array | npt.NDArray[Any] | Factor
 
 
 class StepsDone:
-    """Which steps of a call are durable.
+    """The durable steps of a call.
 
     Parameters
     ----------
     out
-        Place of the result; `None` for one in memory, of which nothing is noted.
+        Place of the result; `None` for a result in memory, without a record.
     verb, arguments
-        What is done, as JSON has it.
+        The operation and its arguments, as JSON values.
     operands
-        With what.
+        The operands.
     memory
-        The budget, as the user gave it.
+        The budget, as passed by the user.
     resume
-        Go on with what is there of the same call.
+        Whether to resume an earlier, stopped call with the same arguments.
 
     Attributes
     ----------
     memory_bytes
-        The budget: of a call that is gone on with, the one it was begun with.
+        The budget; in a resumed call, that of the first call.
     done
-        Steps that are durable.
+        Number of durable steps.
     gone_on_at
-        Steps that were when this call began.
+        Number of durable steps at the start of this call.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StepsDone:
         self._record = None if out is None else BlocksDone(place(out), STEPS, verb)
         self._due_s = time.monotonic() + NOTE_S
         if self._record is not None:
-            # As it is before anything is read of it.
+            # The versions before the call reads any data.
             self._versions = {
                 name: version_of_operand(given)
                 for name, given in operands.items()
@@ -93,7 +93,7 @@ class StepsDone:
         self.gone_on_at = self.done
 
     def _find(self, most_bytes: int) -> None:
-        """Look for the note of a call that was stopped; one that is damaged is none."""
+        """Read the record of a stopped call; a damaged record is ignored."""
         record = self._record
         with contextlib.suppress(OutcoreError, ValueError, KeyError, TypeError):
             if record is None or not record.is_there():
@@ -105,7 +105,7 @@ class StepsDone:
                 record.header = json.dumps(header).encode() + b"\n"
 
     def _described(self) -> Any:
-        """Tell this call apart: what is in memory is summed up, which takes a while."""
+        """Return the identity of this call. The checksums of operands in memory take a while."""
         if self._operands is not None:
             versions = {
                 name: self._versions.get(name) or version_of_operand(given)
@@ -116,9 +116,9 @@ class StepsDone:
         return self._system
 
     def find(self, where: Place, begun: Metadata) -> bool:
-        """Tell whether the array that a call begins with is there, and is to be gone on with.
+        """Return whether the array to resume exists.
 
-        What a killed process left of files that it was about to replace is removed.
+        Temporary files of a killed process are removed.
         """
         if self.done:
             with contextlib.suppress(OutcoreError):
@@ -129,27 +129,27 @@ class StepsDone:
         return False
 
     def forget(self) -> None:
-        """Begin anew: what a note says is there is not."""
+        """Restart: remove the record, whose steps are lost."""
         if self.done and self._record is not None:
             with contextlib.suppress(OutcoreError):
                 self._record.remove()
         self.done = self.gone_on_at = 0
 
     def begin(self, steps: int) -> int:
-        """Tell after how many of all steps a call begins."""
+        """Return the number of durable steps from which a call with `steps` steps resumes."""
         if self._of != steps:
             self.forget()
         return self.gone_on_at
 
     def left(self, steps: Sequence[T]) -> list[tuple[int, T]]:
-        """Tell which steps are left when a call begins: each with how many are done after it."""
+        """Return the remaining steps, each with the number of done steps after it."""
         self.begin(len(steps))
         return list(enumerate(steps[self.gone_on_at :], self.gone_on_at + 1))
 
     def passed(self, done: int, steps: int, make_durable: Callable[[], None]) -> None:
-        """Note, if it is time, that so many steps of all are written.
+        """Record, if it is time, that `done` of `steps` steps are written.
 
-        On a disk that has no room for that, the call goes on, and tries again later.
+        If the disk is full, the call continues, and retries later.
         """
         begun_s = time.monotonic()
         if self._record is None or done == steps or begun_s < self._due_s:
@@ -172,12 +172,12 @@ class StepsDone:
         self.done = done
 
     def finish(self) -> None:
-        """Remove the note: the result is whole."""
+        """Remove the record: the result is complete."""
         if self.done and self._record is not None:
             self._record.remove()
 
     def notes(self, steps: int, what: str = "step") -> list[str]:
-        """Say in a report that a call was gone on with; `what` a step is."""
+        """Return a note for the report of a resumed call; `what` is the name of a step."""
         if not self.gone_on_at:
             return []
         return [
@@ -186,7 +186,7 @@ class StepsDone:
         ]
 
     def stopped(self, what: str, function: str) -> str:
-        """Say to who stopped a call what is left."""
+        """Return the message about the remains of an interrupted call."""
         if self.done:
             return (
                 f"{what} was stopped; call {function} again with the same arguments to go on from "
@@ -196,7 +196,7 @@ class StepsDone:
 
 
 def version_of_operand(given: Operand) -> list[Any]:
-    """Tell operands apart, as they are on disk or in memory, as JSON has it."""
+    """Return a JSON value that distinguishes operands, on disk or in memory."""
     if isinstance(given, Factor):
         tiles = place(given.path).below(given.kind.array)
         return [str(given.path), *version_of(tiles)]
@@ -207,7 +207,7 @@ def version_of_operand(given: Operand) -> list[Any]:
 
 
 def _digest(given: npt.NDArray[Any]) -> str:
-    """Sum up elements, some at a time, the same whatever their strides."""
+    """Compute a checksum of the elements, in parts, independent of their strides."""
     found = hashlib.blake2b(digest_size=16)
     columns = given[:, None] if given.ndim == 1 else given
     for first in range(0, len(columns), _PART_ROWS):

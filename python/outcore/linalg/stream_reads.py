@@ -1,8 +1,8 @@
-"""What a stream of boxes of a matrix reads from the disk: exact, for any layout.
+"""Exact numbers of bytes that a stream of boxes of a matrix reads from the disk, in any layout.
 
-A box that is a whole chunk is read as it is on disk, padding included, unless most of the chunk is
-beyond the edge of the matrix (`crates/client/src/stream.rs`); any other as `BoxReads` says, to
-memory that is packed in the order of the matrix.
+A box that is a whole chunk is read with its padding, unless most of the chunk is beyond the edge of
+the matrix (`crates/client/src/stream.rs`). Any other box is read as in `BoxReads`, into memory that
+is packed in the order of the matrix.
 """
 
 import math
@@ -21,27 +21,27 @@ from outcore.linalg.lu.segments import Layout
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 _RING_BYTES = 64 << 20
-"""Tiles of a matrix read ahead at most."""
+"""Largest memory for read-ahead tiles of a matrix."""
 
 
 def pass_ring_bytes(
     slot_bytes: int, memory_bytes: int, stored: "np.dtype[Any]", dtype: "np.dtype[Any]"
 ) -> int:
-    """Memory of a pass over a matrix, in chunks of so many bytes on disk, beside its columns."""
+    """Return the memory of a pass over a matrix with the given chunk size, besides its columns."""
     slots = 8 * (1 + _times(stored, dtype))
     return min(_RING_BYTES, memory_bytes // 2, slots * slot_bytes)
 
 
 def _times(stored: "np.dtype[Any]", dtype: "np.dtype[Any]") -> int:
-    """Say how many times as large a box is in the type of the arithmetic; 0 if that is the same."""
+    """Return the size ratio of a converted box to the stored one; 0 if the types are equal."""
     return 0 if stored == dtype else -(-dtype.itemsize // stored.itemsize)
 
 
 def pass_box_bytes(ring_bytes: int, stored: "np.dtype[Any]", dtype: "np.dtype[Any]") -> int:
-    """Bytes of the boxes of a pass with so much memory, of a matrix that is computed with in dtype.
+    """Return the bytes of a box in a pass with the given memory and conversion.
 
-    A quarter of the memory is for what is not read in place. Three boxes share the rest, and room
-    for one of them in the type of the arithmetic, if that is another.
+    A quarter of the memory is for buffered reads. Three boxes share the rest, with one converted
+    box if the types differ.
     """
     times = _times(stored, dtype)
     box = 3 * ring_bytes // (4 * (3 + times))
@@ -49,9 +49,9 @@ def pass_box_bytes(ring_bytes: int, stored: "np.dtype[Any]", dtype: "np.dtype[An
 
 
 class _Range(NamedTuple):
-    """Rows, or columns, of a box: the first counted from its chunk's, and their number.
+    """Rows, or columns, of a box: the first, relative to its chunk, and their number.
 
-    `is_whole` tells whether they are all that the matrix has of the chunk.
+    `is_whole` is true if they are all rows, or columns, of the matrix in the chunk.
     """
 
     first: int
@@ -60,16 +60,16 @@ class _Range(NamedTuple):
 
 
 class StreamReads(NamedTuple):
-    """How boxes of a matrix come in a stream.
+    """Reads of boxes of a matrix in a stream.
 
     Attributes
     ----------
     shape, dtype, layout
-        Of the matrix.
+        Shape, type and layout of the matrix.
     bounce_bytes
-        Memory for what is not read in place.
+        Memory for reads that do not go directly to their target.
     disk
-        How reads of it grow.
+        Granularity of the disk's reads.
     """
 
     shape: tuple[int, int]
@@ -80,7 +80,7 @@ class StreamReads(NamedTuple):
 
     @classmethod
     def of(cls, A: Array, bounce_bytes: int, granularity: tuple[int, int]) -> "StreamReads":
-        """Those of an array; `granularity` is its file's."""
+        """Return the reads of an array; `granularity` is that of its file."""
         shape = (A.shape[0], A.shape[1])
         disk = DiskReads(*granularity)
         return cls(shape, A.dtype, Layout.of(A.metadata), bounce_bytes, disk)
@@ -91,7 +91,7 @@ class StreamReads(NamedTuple):
         return pages(math.prod(self.layout.chunks) * self.dtype.itemsize)
 
     def bytes_of_pass(self, box_bytes: int | None = None) -> int:
-        """Bytes read by a pass over the matrix in boxes of so many, or of as many as bounce."""
+        """Return the bytes read by a pass in boxes of the given size, or `bounce_bytes`."""
         layout, itemsize = self.layout, self.dtype.itemsize
         most = self.bounce_bytes if box_bytes is None else box_bytes
         steps = small_shape(layout.chunks, layout.order, itemsize, most)
@@ -106,7 +106,7 @@ class StreamReads(NamedTuple):
         return self.bytes_of(rows, columns)
 
     def bytes_of_grid(self, box: tuple[int, int]) -> int:
-        """Bytes read for all boxes of a grid of such rows and columns."""
+        """Return the bytes read for all boxes of a grid with the given rows and columns."""
         rows, columns = (
             [(at, min(at + step, extent)) for at in range(0, extent, step)]
             for extent, step in zip(self.shape, box, strict=True)
@@ -114,7 +114,7 @@ class StreamReads(NamedTuple):
         return self.bytes_of(rows, columns)
 
     def bytes_of(self, rows: Iterable[tuple[int, int]], columns: Iterable[tuple[int, int]]) -> int:
-        """Bytes read for the boxes of all pairs of such ranges of rows and columns."""
+        """Return the bytes read for the boxes of all pairs of ranges of rows and columns."""
         down, across = self._kinds(0, rows), self._kinds(1, columns)
         return sum(
             times * other * self._bytes_of_box(i, j)
@@ -123,7 +123,7 @@ class StreamReads(NamedTuple):
         )
 
     def _kinds(self, dim: int, ranges: Iterable[tuple[int, int]]) -> "Counter[_Range]":
-        """Count ranges that are alike."""
+        """Count equal ranges."""
         chunk, extent = self.layout.chunks[dim], self.shape[dim]
         return Counter(
             _Range(first % chunk, end - first, _is_whole(first, end, chunk, extent))
@@ -134,7 +134,7 @@ class StreamReads(NamedTuple):
         chunk_bytes = math.prod(self.layout.chunks) * self.dtype.itemsize
         box_bytes = rows.size * columns.size * self.dtype.itemsize
         if rows.is_whole and columns.is_whole and 2 * box_bytes >= chunk_bytes:
-            # A slot is whole pages, so a whole block is never more.
+            # A slot is whole pages, so whole blocks never exceed it.
             return min(self.disk.whole_blocks(0, chunk_bytes), self.slot_bytes)
         layout = self.layout
         if layout.order == "C":

@@ -1,9 +1,9 @@
-"""Products that do not depend on each other, shared by threads of which each calls the BLAS itself.
+"""Independent products, shared by threads that each call the BLAS.
 
-A BLAS cuts each product into one part for each of its threads, and all wait for the slowest: in
-small products cores stand still for a good part of the time. The threads of a team take whole
-products, the largest first, each as soon as it is done with the one before. What is more than one
-of them has to do is left to the threads of the BLAS.
+A BLAS splits each product into one part for each of its threads, and all wait for the slowest: in
+small products cores are idle for much of the time. The threads of a team take whole products, the
+largest first, each as soon as it has finished the previous one. Products that exceed an even share
+are left to the threads of the BLAS.
 """
 
 import functools
@@ -21,17 +21,17 @@ from outcore.linalg.matrix import Matrix
 
 
 class _Product(NamedTuple):
-    """A product: its multiplications, and what does them."""
+    """A product: its number of multiplications, and its function."""
 
     size: int
     work: Callable[[], None]
 
 
 class Team:
-    """As many threads as the BLAS has, the caller's with them; use it as a context manager.
+    """As many threads as the BLAS has, including the caller's; use it as a context manager.
 
-    Products are noted by `gemm` and `herk`, and done by `run`: all of them at once, so none may
-    need what another one makes.
+    `gemm` and `herk` queue products, and `run` does all of them concurrently. So no product may
+    depend on another one.
     """
 
     def __init__(self, kernels: Kernels) -> None:
@@ -54,24 +54,24 @@ class Team:
     def gemm(
         self, A: Matrix, B: Matrix, C: Matrix, *, alpha: complex, beta: complex, trans_b: Trans
     ) -> None:
-        """Note C <- beta C + alpha A op(B), with the transpose or the conjugate transpose of B."""
+        """Queue C <- beta C + alpha A op(B), with the transpose or the conjugate transpose of B."""
         work = functools.partial(
             self._kernels.gemm, A, B, C, alpha=alpha, beta=beta, trans_b=trans_b
         )
         self._due.append(_Product(A.size * C.shape[1], work))
 
     def herk(self, A: Matrix, C: Matrix, *, alpha: float, beta: float, lower: bool) -> None:
-        """Note C <- beta C + alpha A Aᴴ, of which one triangle is made."""
+        """Queue C <- beta C + alpha A Aᴴ, of which one triangle is computed."""
         work = functools.partial(self._kernels.herk, A, C, alpha=alpha, beta=beta, lower=lower)
         self._due.append(_Product(A.size * A.shape[0] // 2, work))
 
     def run(self) -> None:
-        """Do what was noted.
+        """Do the queued products.
 
         Raises
         ------
         KeyboardInterrupt
-            After Ctrl-C: some of it may be done.
+            After Ctrl-C: some products may be done.
         """
         due, self._due = sorted(self._due, key=lambda product: product.size), []
         shared = self._balanced(due)
@@ -80,7 +80,7 @@ class Team:
         if not shared:
             return
         with one_thread() as is_so:
-            # Others, if they can have the BLAS to themselves, take products from the same list.
+            # If the BLAS runs with one thread, the other threads take products from the same list.
             small, count = due[:shared], self._size - 1 if is_so else 0
             others = [self._others.submit(_work_off, small) for _ in range(count)]
             try:
@@ -92,7 +92,7 @@ class Team:
             other.result()
 
     def _balanced(self, due: Sequence[_Product]) -> int:
-        """Count the products, the smallest first, that threads can share about evenly."""
+        """Return the number of products, smallest first, that threads can share about evenly."""
         if self._size == 1:
             return 0
         total = sum(product.size for product in due)
@@ -105,25 +105,25 @@ class Team:
 
 
 _turn = threading.Lock()
-"""Of who sets the number of threads of the BLAS, which is the process's."""
+"""Held by the thread that sets the number of threads of the BLAS, which is global."""
 
 
 @contextmanager
 def one_thread() -> Iterator[bool]:
-    """Have the BLAS use one thread, unless another thread sets its number: tell whether it does."""
+    """Set the BLAS to one thread, unless another thread holds the lock; yield whether it is."""
     if not _turn.acquire(blocking=False):
         yield False
         return
     try:
         with blas_choice.threads(1):
-            # Not every thread may set it.
+            # Some threads may not set it.
             yield blas_choice.in_use()[1] == 1
     finally:
         _turn.release()
 
 
 def _work_off(products: list[_Product]) -> None:
-    """Do one product after the other, from the end, until none is left."""
+    """Do products from the end of the list until it is empty."""
     while products:
         try:
             product = products.pop()

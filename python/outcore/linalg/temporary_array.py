@@ -1,4 +1,4 @@
-"""An array on disk that lasts as long as a call."""
+"""An array on disk that exists during one call."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ _WHY = "it belongs to a call that was killed, and can go"
 
 @contextmanager
 def temporary_array(where: Place, metadata: Metadata) -> Iterator[Array]:
-    """Make an array, marked incomplete as long as it is there, and remove it at the end.
+    """Create an array that is marked incomplete, and remove it at the end.
 
-    What a killed call left in its place is made anew.
+    An array of a killed call at the same place is replaced.
 
     Raises
     ------
     BusyError, ExistsError
-        If another call uses the place, or there is something else.
+        If another call uses the place, or it has other content.
     """
     fix = "pass another directory as scratch="
     with contextlib.ExitStack() as held:
         try:
-            # The lock of an assembly: `outcore rm` leaves alone what is locked so.
+            # The lock of an assembly: `outcore rm` does not remove locked arrays.
             held.enter_context(exclusive(filling(where), ""))
         except BusyError:
             raise BusyError(

@@ -1,11 +1,11 @@
-"""A matrix in C order is copied to the room of its factors, in their tiles, before narrow slabs.
+"""Copy of a matrix in C order into the space of its factors, in their tiles, for narrow slabs.
 
-Each slab is then loaded from where its factors will be written. Nothing is noted of the copy: a run
-that goes on copies what is left of the matrix again.
+Each slab is then loaded from the future place of its factors. The copy is not recorded: a resumed
+run copies the rest of the matrix again.
 
-Memory holds blocks of whole tiles and of whole rows of chunks, so that nothing is read twice. Where
-chunks are too wide for that, blocks have a part of their columns: whole rows go by in strips, once
-for each part.
+Memory holds blocks of whole tiles and whole rows of chunks, so that no byte is read twice. If
+chunks are too wide for that, a block has only some of their columns, and strips of whole rows are
+read once for each set of columns.
 """
 
 import contextlib
@@ -26,26 +26,26 @@ from outcore.longcall import LongCall
 from outcore.streams import Pending, wait
 
 _STRIPS = 2
-"""Strips in memory: one is cut, the other is on its way."""
+"""Strips in memory: one is split, the other is being read."""
 
 _STRIPS_SHARE = 16
-"""Strips take at least this part of the memory: a row by itself may be a short read."""
+"""Strips get at least this part of the memory, because a single row may be a short read."""
 
 
 class CopyBlock(NamedTuple):
-    """The blocks in which a matrix is copied.
+    """The blocks of a copy.
 
     Attributes
     ----------
     rows
-        Of a block, whole tiles; 0 if memory does not hold one, or rows of chunks are not whole
-        blocks of the disk.
+        Rows of a block, in whole tiles; 0 if memory does not hold a block, or rows of chunks are
+        not whole disk blocks.
     columns
-        Whole tiles, and if there are no strips whole chunks.
+        Columns in whole tiles, and without strips in whole chunks.
     places
-        How many blocks memory holds, of those that are read as such.
+        Number of blocks in memory, for blocks without strips.
     strip
-        Rows of whole chunks that are read at once, to be cut; 0 if blocks are read as such.
+        Rows of whole chunks in a strip; 0 if blocks are read directly.
     """
 
     rows: int
@@ -55,7 +55,7 @@ class CopyBlock(NamedTuple):
 
 
 class CopyPart(NamedTuple):
-    """Columns that are copied together, and the whole chunks of them that are read."""
+    """Columns that are copied together, and the whole chunks that are read for them."""
 
     left: int
     right: int
@@ -64,20 +64,20 @@ class CopyPart(NamedTuple):
 
 
 class TileCopy(NamedTuple):
-    """How a matrix in C order is copied to tiles.
+    """Copy of a matrix in C order into tiles.
 
     Attributes
     ----------
     shape, dtype
-        Of the matrix.
+        Shape and type of the matrix.
     layout
-        On disk.
+        Layout on disk.
     tile
         Rows and columns of a tile.
     memory_bytes
-        For blocks; see `copy_memory`.
+        Memory for blocks; see `copy_memory`.
     block_bytes
-        Of the disk.
+        Block size of the disk.
     lower
         Whether only the tiles on and below the diagonal are copied.
     """
@@ -92,7 +92,7 @@ class TileCopy(NamedTuple):
 
     @property
     def block(self) -> CopyBlock:
-        """The blocks in which it is copied."""
+        """The blocks of the copy."""
         rows, itemsize, wide = self.tile[0], self.dtype.itemsize, self._wide
         line_bytes = self.layout.chunks[1] * self.layout.itemsize(self.dtype)
         if self.layout.order != "C" or line_bytes % self.block_bytes:
@@ -105,16 +105,16 @@ class TileCopy(NamedTuple):
 
     @property
     def _wide(self) -> int:
-        """Columns of whole tiles and whole chunks; of all of the matrix, if it has fewer."""
+        """Columns in whole tiles and whole chunks; at most those of the matrix."""
         chunk, columns = self.layout.chunks[1], self.tile[1]
-        # Rows in memory are whole blocks of the disk, as rows of chunks are.
+        # Rows in memory are whole disk blocks, like rows of chunks.
         unit = math.lcm(columns, max(self.block_bytes // self.dtype.itemsize, 1))
         whole = -(-self.end // unit) * unit
         return min(math.lcm(chunk, columns), whole)
 
     @property
     def _narrow(self) -> CopyBlock:
-        """Blocks of a part of those columns, as few as memory allows, and the strips."""
+        """Blocks of as many of those columns as memory allows, and their strips."""
         rows, columns = self.tile
         itemsize, wide = self.dtype.itemsize, self._wide
         least, tiles, found = self.memory_bytes // _STRIPS_SHARE, -(-wide // columns), 0
@@ -131,15 +131,15 @@ class TileCopy(NamedTuple):
         return CopyBlock(0, wide, 1)
 
     def parts(self, first_panel: int) -> list[CopyPart]:
-        """Columns that are copied together, for the panels from `first_panel` on."""
+        """Return the sets of columns that are copied together, from panel `first_panel`."""
         return self._cut(self._wide, self.block.columns, first_panel * self.tile[1])
 
     def _span(self, first_panel: int) -> int:
-        """Columns of the widest strips."""
+        """Return the columns of the widest strips."""
         return max((part.end - part.first for part in self.parts(first_panel)), default=0)
 
     def _cut(self, wide: int, narrow: int, begin: int) -> list[CopyPart]:
-        """Cut each `wide` columns into parts, and give those that end behind a column."""
+        """Cut each `wide` columns into parts, and return those that end beyond column `begin`."""
         chunk, found = self.layout.chunks[1], []
         for region in range(begin // wide * wide, self.shape[1], wide):
             last = min(region + wide, self.shape[1])
@@ -162,11 +162,11 @@ class TileCopy(NamedTuple):
         return -(-self.shape[1] // chunk) * chunk
 
     def top(self, column: int) -> int:
-        """First row that is copied of a column: of a tile."""
+        """Return the first row of a column that is copied: that of a tile."""
         return column // self.tile[0] * self.tile[0] if self.lower else 0
 
     def bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes read to copy the panels from `first_panel` on. Exact."""
+        """Return the exact bytes read to copy the panels from `first_panel`."""
         words = sum(
             (self.shape[0] - self.top(part.left)) * (part.end - part.first)
             for part in self.parts(first_panel)
@@ -174,7 +174,7 @@ class TileCopy(NamedTuple):
         return words * self.layout.itemsize(self.dtype)
 
     def blocks(self, first_panel: int) -> Iterator[tuple[int, CopyPart]]:
-        """First row and columns of each block, in their order."""
+        """Yield the first row and the columns of each block, in order."""
         rows = self.block.rows
         for part in self.parts(first_panel):
             for top in range(self.top(part.left), self.shape[0], rows):
@@ -189,9 +189,9 @@ class TileCopy(NamedTuple):
         *,
         is_transposed: bool = False,
     ) -> None:
-        """Copy; `matrix` may be opened as the transpose of what this describes.
+        """Copy the matrix; `matrix` may be its transpose.
 
-        Its columns are as many as `end` says: whole rows of chunks are read, padding included.
+        `matrix` has the columns of `end`: the copy reads whole rows of chunks, including padding.
         """
         if self.block.strip:
             self._run_by_strips(matrix, tiles, first_panel, call, is_transposed=is_transposed)
@@ -228,7 +228,7 @@ class TileCopy(NamedTuple):
         *,
         is_transposed: bool,
     ) -> None:
-        """Copy: a block takes its columns from strips of whole rows that go by."""
+        """Copy by strips: a block takes its columns from strips of whole rows."""
         high, wide, _, strip = self.block
         begin, itemsize = first_panel * self.tile[1], self.dtype.itemsize
         span = self._span(first_panel)
@@ -279,7 +279,7 @@ class TileCopy(NamedTuple):
     def _write(
         self, tiles: ArrayFile, T: Matrix, top: int, part: CopyPart, begin: int
     ) -> list[Ticket]:
-        """Write a block's tiles from column `begin` on, with zeros beyond the matrix."""
+        """Write a block's tiles from column `begin`, with zeros beyond the matrix."""
         (m, n), columns, left = self.shape, self.tile[1], part.left
         T[m - top :] = 0
         T[:, n - left :] = 0
@@ -293,15 +293,16 @@ class TileCopy(NamedTuple):
 
 
 def _read(matrix: MatrixFile, top: int, left: int, box: Matrix, *, is_transposed: bool) -> Pending:
-    """Read a box of what is described; the matrix may be its transpose."""
+    """Read a box of the described matrix; `matrix` may be its transpose."""
     if is_transposed:
         return matrix.submit_read([left, top], [1, 1], box.T)
     return matrix.submit_read([top, left], [1, 1], box)
 
 
 def copy_memory(budget_bytes: int, bounce_bytes: int) -> int:
-    """Bytes of a budget that are left for blocks, beside the buffers of both files.
+    """Return the bytes of a budget for blocks, without the buffers of both files.
 
-    Half of what is left out for tiles is for what whole pages take more.
+    Two `TILE_BOUNCE_BYTES` are left out: one for the buffer of the tiles, the other for rounding up
+    to whole pages.
     """
     return budget_bytes - bounce_bytes - 2 * TILE_BOUNCE_BYTES

@@ -16,18 +16,21 @@ In LU of random matrices of order 2048 the backward error grows by 4 % with 32, 
 """
 
 MOST_GROWTH = 30.0
-"""Largest product of the greatest elements of a triangle and its inverse for which it is inverted.
+"""Limit for inversion: largest elements of a triangle and its inverse, multiplied.
 
-Both are scaled to ones on the diagonal. In factors of random matrices it is a few.
+Both are scaled to ones on the diagonal. In factors of random matrices the product is small, below
+ten.
 """
 
 _LEAST_WIDTH = 2
-"""Right-hand sides for each row of a block, from which on its inverse pays."""
+"""Number of right-hand sides, per row of a block, from which its inverse pays."""
 
 _BY_TRSM = ("L", "complex128")
-"""Side and type whose ``trsm`` is faster than products with inverses, by a sixth (OpenBLAS 0.3.30).
+"""Side and type for which ``trsm`` is faster than products with inverses.
 
-On the right those are as fast or faster, by a quarter with the kernels for AVX-512.
+It is faster by a sixth (OpenBLAS 0.3.30).
+
+On the right the products are as fast or faster, by a quarter with the kernels for AVX-512.
 """
 
 
@@ -40,25 +43,25 @@ def solve_lower(
     trans: Trans = "N",
     unit: bool,
 ) -> None:
-    """Solve L X = B, or X op(L) = B on the right, X over B, for a lower triangle L.
+    """Solve L X = B, or X op(L) = B on the right, for a lower triangle L; X replaces B.
 
-    As BLAS's ``trsm``, which runs at a fraction of the speed of a product: diagonal blocks are
-    inverted and multiplied with instead, but for complex128 on the left. The error is bounded as
-    that of ``trsm`` is, but for a factor of ``|L| |L⁻¹|`` of the blocks (Higham 2002, section
-    14.2): a block where that may be large is solved with.
+    It replaces BLAS's ``trsm``, which runs at a fraction of the speed of a product. Diagonal blocks
+    are inverted and multiplied with, except for complex128 on the left. The error bound is that of
+    ``trsm`` times a factor of ``|L| |L⁻¹|`` of the blocks (Higham 2002, section 14.2). A block
+    where that factor may be large is not inverted.
 
     Parameters
     ----------
     kernels
-        For the type of both.
+        Kernels for the type of both matrices.
     L
-        (k, k), of which the lower triangle is read.
+        (k, k); only the lower triangle is read.
     B
         (k, m), or (m, k) on the right; column-major.
     side, trans
-        L X = B by default. On the right, `trans` says whether op(L) is Lᵀ or Lᴴ.
+        L X = B by default. On the right, `trans` chooses Lᵀ or Lᴴ as op(L).
     unit
-        Take the diagonal of L as ones.
+        Whether the diagonal of L counts as ones.
     """
     solve_each(kernels, L, [B], side, trans=trans, unit=unit)
 
@@ -72,7 +75,7 @@ def solve_each(
     trans: Trans = "N",
     unit: bool,
 ) -> None:
-    """Do what `solve_lower` does, to each of several B: blocks are inverted once."""
+    """Apply `solve_lower` to several B, with one inversion of the blocks."""
     if (side == "L") != (trans == "N"):
         raise ValueError(f"side {side} with trans {trans}: this is for L X = B and X Lᴴ = B")
     k = L.shape[0]
@@ -95,7 +98,7 @@ def _solve(
     trans: Trans,
     unit: bool,
 ) -> None:
-    """Do what `solve_lower` does, given the inverses of the diagonal blocks."""
+    """Solve like `solve_lower`, given the inverses of the diagonal blocks."""
     if len(inverses) == 1:
         if inverses[0] is None:
             kernels.trsm(L, B, side, lower=True, trans=trans, unit=unit)
@@ -115,10 +118,10 @@ def _solve(
 
 
 def _invert_blocks(kernels: Kernels, L: Matrix, *, unit: bool) -> list[Matrix | None]:
-    """Invert the diagonal blocks; give `None` for one where solving is better."""
+    """Invert the diagonal blocks; the result is `None` for a block that is better solved with."""
     k = L.shape[0]
     count = -(-k // BLOCK)
-    # A stack of blocks in Fortran order, the last one filled up with ones on the diagonal.
+    # A stack of blocks in Fortran order; ones on the diagonal extend the last one.
     triangles: np.ndarray[Any, Any] = np.zeros((count, BLOCK, BLOCK), L.dtype).transpose(0, 2, 1)
     triangles[:] = np.eye(BLOCK)
     for i, o in enumerate(range(0, k, BLOCK)):

@@ -1,7 +1,7 @@
-"""Elements that are computed with in another type than they are stored in: converted as they come.
+"""Conversion of elements whose type on disk differs from that of the arithmetic.
 
-A block that comes from a stream is converted to room of its own (`Converted`). A factorization
-reads straight to where it computes, which has no room to spare; there elements are widened in place
+A block from a stream is converted into separate memory (`Converted`). A factorization reads
+directly into its working memory, and has none to spare; there elements are widened in place
 (`WidenedFile`). Neither ever has a copy of the whole matrix.
 """
 
@@ -18,20 +18,20 @@ from outcore.longcall import LongCall
 from outcore.streams import Pending
 
 _AT_ONCE = 64 << 10
-"""Elements that are widened at once: NumPy copies them aside, since both types overlap."""
+"""Number of elements widened at once; NumPy copies them first, because both types overlap."""
 
 
 class Converted:
-    """Room for one block in the type that it is computed with, if that is another.
+    """Memory for one block in the type of the arithmetic, if that differs.
 
     Parameters
     ----------
     stored, dtype
-        Both types.
+        Type on disk, and type of the arithmetic.
     block_bytes
-        The largest block, as it is stored.
+        Bytes of the largest block, in the stored type.
     call
-        For memory.
+        The call whose arena supplies the memory.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class Converted:
             self._room = np.frombuffer(memoryview(room), dtype)
 
     def __call__(self, data: Matrix) -> Matrix:
-        """Convert a block; it is there until the next one is."""
+        """Convert a block; the result is valid until the next call."""
         if self._room is None:
             return data
-        # A part of a chunk has gaps, so its flags do not tell the order.
+        # A part of a chunk has gaps, so its flags do not show the order.
         is_by_row = data.ndim == 2 and data.strides[1] < data.strides[0]
         room: Matrix = self._room[: data.size].reshape(data.shape, order="C" if is_by_row else "F")
-        # Elements that are too large for the type become infinite, as in a matrix of that type.
+        # Elements beyond the range of the type become infinite, as in a matrix of that type.
         with np.errstate(over="ignore"):
             room[...] = data
         return room
 
 
 def converted_bytes(stored: np.dtype[Any], dtype: np.dtype[Any], block_bytes: int) -> int:
-    """Memory for a block of so many bytes in another type; 0 if it is the same."""
+    """Return the memory for a block in another type; 0 if the types are equal."""
     if dtype == stored:
         return 0
     return pages(-(-block_bytes // stored.itemsize) * dtype.itemsize)
@@ -65,7 +65,7 @@ def converted_bytes(stored: np.dtype[Any], dtype: np.dtype[Any], block_bytes: in
 def as_read(
     memory: memoryview, count: int, stored: np.dtype[Any], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """Say where elements are read to that `convert_in_place` converts afterwards."""
+    """Return the target for reading elements that `convert_in_place` converts afterwards."""
     ahead = count * max(dtype.itemsize - stored.itemsize, 0)
     return np.frombuffer(memory, stored, count, ahead)
 
@@ -73,7 +73,7 @@ def as_read(
 def convert_in_place(
     memory: memoryview, count: int, stored: np.dtype[Any], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """Convert elements that were read to where `as_read` says; they begin with the memory then."""
+    """Convert elements at the place of `as_read`, and move them to the start of the memory."""
     read, found = as_read(memory, count, stored, dtype), np.frombuffer(memory, dtype, count)
     if stored != dtype:
         with np.errstate(over="ignore"):
@@ -88,31 +88,31 @@ class MatrixFile(Protocol):
     def submit_read(
         self, start: Sequence[int], step: Sequence[int], target: npt.NDArray[Any]
     ) -> Pending:
-        """Start reading a box."""
+        """Start to read a box."""
 
     def submit_read_rows(
         self, rows: npt.NDArray[np.int64], first_column: int, target: npt.NDArray[Any]
     ) -> Pending:
-        """Start reading a list of rows."""
+        """Start to read a list of rows."""
 
     def counters(self) -> tuple[int, int, int, int]:
-        """Bytes read, bytes written, read requests, write requests."""
+        """Return bytes read, bytes written, read requests, write requests."""
 
     @property
     def read_granularity(self) -> tuple[int, int]:
-        """How reads grow on this disk."""
+        """Granularity of the disk's reads."""
 
 
 def widened_file(file: ArrayFile, stored: np.dtype[Any], dtype: np.dtype[Any]) -> MatrixFile:
-    """Give the elements of a file in a type that is at least as wide."""
+    """Return a file that delivers its elements in a type that is at least as wide."""
     return file if stored == dtype else WidenedFile(file, stored)
 
 
 class WidenedFile:
-    """A file whose elements become those of a wider type where they are read to.
+    """A file whose elements are widened in the memory that they are read into.
 
-    The elements of a line in memory come to the last of its bytes, and are widened from the first
-    one on. So each is read before anything is written over it, and no further memory is needed.
+    The elements of a line are read into the end of its memory, and widened from the first one. So
+    each is read before another one overwrites it, and no extra memory is needed.
     """
 
     def __init__(self, file: ArrayFile, stored: np.dtype[Any]) -> None:
@@ -145,9 +145,9 @@ class WidenedFile:
 
 
 def _ends_of(target: npt.NDArray[Any], stored: np.dtype[Any]) -> tuple[Matrix, Matrix, bool]:
-    """Give the lines of a target as rows, the last bytes of each, and whether they are columns."""
+    """Return the lines of a target as rows, the end of each, and whether they are columns."""
     lines = target.reshape(1, -1) if target.ndim == 1 else target
-    # The stride of a single element says nothing.
+    # The stride of a single element has no meaning.
     along, across = lines.strides[::-1]
     is_turned = along != lines.itemsize if lines.shape[1] > 1 else across == lines.itemsize
     lines = lines.T if is_turned else lines
@@ -156,17 +156,17 @@ def _ends_of(target: npt.NDArray[Any], stored: np.dtype[Any]) -> tuple[Matrix, M
 
 
 class _Widening:
-    """Elements that are read, and widened when the caller waits for them."""
+    """A pending read, whose elements are widened when the caller waits for it."""
 
     def __init__(self, ticket: Pending, lines: Matrix, ends: Matrix) -> None:
         self._ticket, self._lines, self._ends, self._is_due = ticket, lines, ends, True
 
     def done(self) -> bool:
-        """Whether they are read."""
+        """Whether they have been read."""
         return self._ticket.done()
 
     def wait(self) -> None:
-        """Wait until they are, and widen them."""
+        """Wait for the read, and widen the elements."""
         self._ticket.wait()
         if self._is_due:
             self._is_due = False

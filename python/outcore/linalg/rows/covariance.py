@@ -1,9 +1,9 @@
-"""Covariance of least-squares coefficients, and degrees of freedom that the fit takes, from R.
+"""Covariance of least-squares coefficients, and the degrees of freedom of a fit, computed from R.
 
 With W^½ A = Q R of full rank the covariance is σ² (Rᴴ R)⁻¹ (Björck, *Numerical Methods for Least
-Squares Problems*, 1996, section 2.8). With rank r it is that of the x of least norm, by the r
-largest singular values of R. With damp d, and R of the rows d I too, x = C Aᴴ W b for
-C = (Rᴴ R)⁻¹, so the covariance is σ² C (Rᴴ R - d² I) C = σ² (C - d² C²).
+Squares Problems*, 1996, section 2.8). With rank r it is that of the x of least norm, from the r
+largest singular values of R. With damp d, R includes the rows d I. Then x = C Aᴴ W b for C = (Rᴴ
+R)⁻¹, so the covariance is σ² C (Rᴴ R - d² I) C = σ² (C - d² C²).
 """
 
 import numpy as np
@@ -22,9 +22,9 @@ def covariance_of(R: Matrix, rank: int, damp: float) -> Matrix:
     R
         (n, n), with zeros below the diagonal.
     rank
-        Singular values of it that count.
+        Number of its singular values that count.
     damp
-        The d of the rows d I that R is of, too.
+        The d of the rows d I that R includes.
     """
     C = _inverse_product(R.astype(np.result_type(R, np.float64)), rank)
     if damp:
@@ -34,17 +34,17 @@ def covariance_of(R: Matrix, rank: int, damp: float) -> Matrix:
 
 
 def degrees_lost(R: Matrix, rank: int, damp: float, copy: Matrix) -> float:
-    """Count the degrees of freedom that the fit takes: the trace of the matrix from b to A x.
+    """Return the degrees of freedom of the fit: the trace of the matrix from b to A x.
 
-    That is the rank without damp d, else ∑ s²/(s² + d²) over the singular values s of A; it is
-    rank - ‖d R⁻¹‖² in the Frobenius norm, as R has the singular values √(s² + d²).
+    Without damp d this is the rank. With d it is ∑ s²/(s² + d²) over the singular values s of A,
+    which equals rank - ‖d R⁻¹‖² in the Frobenius norm, since R has the singular values √(s² + d²).
 
     Parameters
     ----------
     R, rank, damp
-        As of `covariance_of`; R of any precision.
+        As in `covariance_of`; R of any precision.
     copy
-        Memory as that of R.
+        Scratch memory of the shape and type of R.
     """
     if not damp:
         return float(rank)
@@ -60,7 +60,7 @@ def degrees_lost(R: Matrix, rank: int, damp: float, copy: Matrix) -> float:
 
 
 def _inverse_product(R: Matrix, rank: int) -> Matrix:
-    """(Rᴴ R)⁻¹, or with a lower rank its pseudo-inverse; R is overwritten."""
+    """Return (Rᴴ R)⁻¹, or with a lower rank its pseudo-inverse; R is overwritten."""
     n = len(R)
     if rank < n:
         _, values, Vh = scipy.linalg.svd(R, overwrite_a=True)

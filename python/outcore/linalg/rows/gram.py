@@ -1,9 +1,9 @@
-"""AᴴA or A Aᴴ of a matrix whose rows, or columns, go by.
+"""AᴴA or A Aᴴ of a matrix whose rows, or columns, are streamed.
 
 With the rows cut into blocks X, AᴴA is the sum of all XᴴX, of which one triangle is computed
-(BLAS's herk). It is in memory while the rows go by; where it does not fit, it is computed in parts,
-with a pass over A for each (`outcore.linalg.rows.gram_plan`). A Aᴴ is the same with the columns
-of A taken as rows, and conjugated.
+(BLAS's herk). It stays in memory while the rows are streamed. If it does not fit, it is computed in
+parts, with a pass over A for each (`outcore.linalg.rows.gram_plan`). A Aᴴ is the same with the
+columns of A as rows, and conjugated.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Triangle: TypeAlias = Literal["both", "lower"]
 _WHY = "the call of gram that wrote it was stopped; call it again"
 _MOST_ELEMENTS = 2**31 - 1
 _MIRROR = 256
-"""Columns of the squares in which a triangle is mirrored."""
+"""Size of the squares in which a triangle is mirrored."""
 
 
 @opens_results()
@@ -89,39 +89,39 @@ def gram(
     Parameters
     ----------
     A
-        (m, n): an array on disk or its path, a NumPy array or memmap, anything with shape, dtype
+        (m, n): an array on disk or its path, a NumPy array or memmap, an object with shape, dtype
         and slicing, or an iterator: of blocks of rows for ``side="left"``, of blocks of columns,
         (m, any), for ``side="right"``. Integers become float64.
     side
         ``"left"`` for AᴴA, (n, n), reading A by rows; ``"right"`` for A Aᴴ, (m, m), by columns.
     alpha, shift
-        Real numbers: a factor, and what is added to the diagonal.
+        Real numbers: a factor of the product, and a number that is added to the diagonal.
     transform
         Called with each block of rows (of columns for ``side="right"``), as it was read; returns
-        the block to use, of the same shape, for instance with columns centred and scaled. It gets
-        whole rows (columns), a bounded number of them, and must not keep them.
+        the block to use, of the same shape, for instance with columns centred and scaled. It gets a
+        limited number of whole rows (columns), and must not keep references to them.
     dtype
-        Element type of the result, and of the arithmetic; by default that of `A`.
+        Element type of the result and the arithmetic; by default that of `A`.
     triangle
-        ``"both"``, or ``"lower"`` for the lower triangle only, which is what `cho_factor` reads;
-        above it are zeros.
+        ``"both"``, or ``"lower"`` for the lower triangle only, which `cho_factor` reads, with zeros
+        above.
     memory
         Budget; by default half of the available memory. A result in memory counts against it.
     out
-        Directory of the result, to have it on disk. If it does not fit into the budget, it is
-        computed in parts then, with a pass over `A` for each.
+        Directory of a result on disk. If the result does not fit into the budget, it is computed in
+        parts, with a pass over `A` for each.
     if_exists
-        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"open"`` opens a complete result at `out` if the same call made it, with the same
+        operands. ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with a result on disk that a stopped call with the same arguments left, if `A` is an
-        array on disk or of NumPy's and there is no `transform`.
+        Resume a stopped call with the same arguments and a result on disk, if `A` is an array on
+        disk or of NumPy, and there is no `transform`.
     threads
-        Threads of the BLAS; by default as it is set.
+        Number of BLAS threads; by default unchanged.
     progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left).
-        Of an iterator the end is not known: the function gets (0.0, NaN) before it, and nothing
-        is shown.
+        Whether to show progress on the terminal, or a function of (fraction, seconds left). The
+        length of an iterator is unknown: the function gets (0.0, NaN) until its end, and no bar is
+        shown.
 
     Returns
     -------
@@ -132,23 +132,23 @@ def gram(
     Raises
     ------
     InvalidError
-        If `A` is no matrix that can be used, or the result overflows.
+        If `A` is not a usable matrix, or the result overflows.
     BudgetError
-        If the budget does not hold the result, and that is needed: for a result in memory, for an
-        iterator, whose rows pass only once, and for a `transform`, which needs whole rows.
+        If the budget is too small for a result that must fit: a result in memory, or that of an
+        iterator, whose rows can be read only once, or of a `transform`, which needs whole rows.
     NonFiniteError
-        If there is a NaN or an infinity, with its index.
+        If `A` has a NaN or an infinity, with its index.
     ExistsError
-        If there is something at `out`.
+        If `out` exists.
     Interrupted
-        After Ctrl-C or SIGTERM. With `out` a later call goes on.
+        After Ctrl-C or SIGTERM. With `out` a later call resumes.
 
     Notes
     -----
     m n² operations (n m² for ``side="right"``), four times that for complex types: half of a full
-    product. In one pass, m n words are read. In the normal equations the condition number of A is
-    squared: for least squares use `lstsq`. Source: Beaumont, Eyraud-Dubois, Vérité & Langou 2022,
-    *I/O-optimal algorithms for symmetric linear algebra kernels*, for the lower bound.
+    product. One pass reads m n words. The normal equations square the condition number of A: for
+    least squares use `lstsq`. Source: Beaumont, Eyraud-Dubois, Vérité & Langou 2022, *I/O-optimal
+    algorithms for symmetric linear algebra kernels*, for the lower bound.
     """
     check_arguments(side, triangle)
     for name, number in (("alpha", alpha), ("shift", shift)):
@@ -165,7 +165,7 @@ def gram(
     arguments = {
         "side": side, "alpha": alpha, "shift": shift, "triangle": triangle, "dtype": str(kind)
     }  # fmt: skip
-    # What a transform does may change unseen.
+    # The behaviour of a transform may change without a trace.
     known = {} if transform else known_operands({"A": (source, A)})
     steps = StepsDone(out if known else None, "gram", arguments, known, memory, resume=resume)
     geometry = gram_geometry(problem, steps.memory_bytes)
@@ -209,14 +209,14 @@ def _result_dtype(
 
 
 def _one_pass(source: RowSource, transform: Transform | None) -> str:
-    """Say why there can be no second pass."""
+    """Return the reason why only one pass is possible; empty if there is none."""
     if not source.can_repeat:
         return "the rows of an iterator pass only once"
     return "" if transform is None else "transform needs whole rows"
 
 
 class _Product:
-    """G, part by part."""
+    """The computation of G, part by part."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class _Product:
         return G
 
     def on_disk(self, target: Array, steps: StepsDone) -> None:
-        """Compute G and write it. A step is a block of rows in the pass for a part."""
+        """Compute G and write it. A step is a block of rows in the pass of a part."""
         g, call = self._g, self._call
         kept = KeptState(target, steps, [g.rows.height], [self._memory], call)
         done = kept.load(g.steps)
@@ -259,7 +259,7 @@ class _Product:
         )
 
         def make_durable() -> None:
-            # What was written of the parts before.
+            # This syncs the parts that are already written.
             wait(file.submit_sync(), call.trace)
 
         for number, part in enumerate(g.parts[first:], first):
@@ -286,7 +286,7 @@ class _Product:
         self._wrote = file.counters()[1]
 
     def _compute(self, part: Part, begun: int, passed: Callable[[int], None]) -> Matrix:
-        """Let the rows go by for one part, from a block on; ``passed(blocks)`` is told of each."""
+        """Stream the rows for one part, from block `begun`; call ``passed(blocks)`` after each."""
         g, call = self._g, self._call
         shape = g.part_shape(part)
         C: Matrix = self._memory[: shape[0] * shape[1], 0].reshape(shape, order="F")
@@ -320,8 +320,8 @@ class _Product:
         return C
 
     def _finish(self, part: Part, C: Matrix) -> None:
-        # Blocks that lie by rows are the transposes of what the BLAS gets, so their products come
-        # out conjugated; those of columns must be.
+        # Row-major blocks are the transposes of the BLAS's operands, so their products are
+        # conjugated; those of columns must be conjugated.
         by_row = self._g.plans(part)[0].order == "C"
         if C.dtype.kind == "c" and by_row != self._is_right:
             np.conjugate(C, out=C)
@@ -330,7 +330,7 @@ class _Product:
                 C[j, j] += self._shift
 
     def report(self) -> Report:
-        """Report on the call."""
+        """Return the report of the call."""
         g = self._g
         shape = (g.n, self._rows) if self._is_right else (self._rows, g.n)
         report = Report(
@@ -348,10 +348,12 @@ class _Product:
 def add_product(
     kernels: Kernels, blocks: list[Matrix], C: Matrix, alpha: float, order: str
 ) -> None:
-    """C <- C + alpha XᴴY for blocks X and Y of the same rows, or its conjugate if they lie by rows.
+    """Compute C <- C + alpha XᴴY for blocks X and Y of the same rows.
 
-    With one block X, Y is its first columns, and of the square on the diagonal of C the lower
-    triangle is computed.
+    Row-major blocks yield the conjugate.
+
+    With one block X, Y is its first columns, and only the lower triangle of the square on the
+    diagonal of C is computed.
     """
     X = blocks[0].T if order == "C" else blocks[0]
     k = C.shape[1]
@@ -362,7 +364,7 @@ def add_product(
         else:
             kernels.gemm(left, right, to, alpha=alpha, trans_a="C")
 
-    # BLAS counts in 32-bit integers: no more of C than that at once.
+    # BLAS counts in 32-bit integers, which limits the columns of C per call.
     for columns in cut(0, k, max(_MOST_ELEMENTS // len(C), 1)):
         if len(blocks) == 2:
             Y = blocks[1].T if order == "C" else blocks[1]
@@ -376,7 +378,7 @@ def add_product(
 
 
 def _part(X: Matrix, columns: slice, order: str) -> Matrix:
-    """Return some columns of a block, which may be its transpose."""
+    """Return some columns of a block, which may be transposed."""
     return X[columns] if order == "C" else X[:, columns]
 
 

@@ -1,7 +1,7 @@
 """The parts in which the lower triangle of AᴴA is computed: pure arithmetic.
 
-There may be millions of tiles, but few kinds of them: sums over all are made of sums over groups of
-columns.
+There may be millions of tiles, but only a few kinds: sums over all tiles are computed from sums
+over groups of columns.
 """
 
 import functools
@@ -28,27 +28,27 @@ class Part:
         return bool(self.rows.start == self.columns.start)
 
     def shape(self, unit: int) -> tuple[int, int]:
-        """Rows and columns, rounded up to whole units."""
+        """Return its rows and columns, rounded up to whole units."""
         rows, columns = (s.stop - s.start for s in (self.rows, self.columns))
         return -(-rows // unit) * unit, -(-columns // unit) * unit
 
     def layouts(self, A: RowLayout) -> list[RowLayout]:
-        """Columns of A that it needs: the ones, or two groups of them."""
+        """Return the layouts of the columns of A that it needs: one or two groups of columns."""
         groups = [self.rows] if self.is_on_diagonal else [self.rows, self.columns]
         return [A.narrowed(group.start, group.stop) for group in groups]
 
 
 @dataclass(frozen=True)
 class Parts(Sequence[Part]):
-    """All parts, in the order in which they are computed.
+    """All parts, in the order of their computation.
 
     Attributes
     ----------
     edges
-        Where groups of columns begin, and the last one ends.
+        First columns of the groups, and the end of the last group.
     is_tiled
-        Whether a part has the rows of one group, all groups but the last being as wide; otherwise
-        those from its first column down.
+        Whether a part has the rows of one group, with equal widths of all groups but the last.
+        Otherwise a part has all rows from its first column down.
     """
 
     edges: tuple[int, ...]
@@ -82,14 +82,14 @@ class Parts(Sequence[Part]):
 
     @property
     def on_diagonal(self) -> Iterator[Part]:
-        """Those that begin on the diagonal."""
+        """The parts that begin on the diagonal."""
         for group in self.groups:
             yield Part(group if self.is_tiled else slice(group.start, self.edges[-1]), group)
 
     def words_below(self, down: int, across: int, *, is_full: bool) -> int:
-        """Elements that the parts below the diagonal fill in chunks of such a shape.
+        """Return the number of elements, in chunks of this shape, of the parts below the diagonal.
 
-        With all of the triangle above it, if `is_full`.
+        With `is_full`, the elements of the triangle above are included.
         """
         if not self.is_tiled:
             return 0
@@ -105,9 +105,9 @@ class Parts(Sequence[Part]):
 
 @functools.lru_cache(maxsize=64)
 def layouts_of(parts: Parts, A: RowLayout) -> dict[RowLayout, int]:
-    """Columns of A that the parts on the diagonal need, and how many of them need such.
+    """Return the columns of A that the parts on the diagonal need, with their counts.
 
-    One layout stands for all that take as much.
+    One layout represents all layouts of the same size.
     """
     kinds = Counter(
         (part.rows.stop - part.rows.start, part.rows.start % A.grains.columns)
@@ -123,13 +123,13 @@ def layouts_of(parts: Parts, A: RowLayout) -> dict[RowLayout, int]:
 
 @functools.lru_cache(maxsize=64)
 def largest_shape(parts: Parts, unit: int) -> tuple[int, int]:
-    """Rows and columns of the largest part, in whole units."""
+    """Return rows and columns of the largest part, in whole units."""
     some = islice(parts.on_diagonal, 1) if parts.is_tiled else parts.on_diagonal
     return max((part.shape(unit) for part in some), key=math.prod)
 
 
 def slabs(n: int, words: int, unit: int) -> Parts | None:
-    """Cut into slabs of columns from the diagonal down; `None` if not even a narrow one fits."""
+    """Return slabs of columns from the diagonal down; `None` if not even a narrow one fits."""
     edges = [0]
     while edges[-1] < n:
         height = -(-(n - edges[-1]) // unit) * unit
@@ -141,6 +141,6 @@ def slabs(n: int, words: int, unit: int) -> Parts | None:
 
 
 def tiles(n: int, words: int, unit: int) -> Parts | None:
-    """Cut into square tiles on and below the diagonal; `None` if not even small ones fit."""
+    """Return square tiles on and below the diagonal; `None` if not even small ones fit."""
     side = math.isqrt(words) // unit * unit
     return Parts((*range(0, n, side), n), is_tiled=side < n) if side else None

@@ -1,7 +1,7 @@
-"""How AᴴA is cut for a memory budget, and what it costs. Pure arithmetic.
+"""Parts of AᴴA for a memory budget, and their cost. Pure arithmetic.
 
-Its lower triangle is computed in *parts*, one after the other, each of which is in memory while the
-rows go by. One part holds all of it where it fits: then each row is read once. Otherwise a part is
+The lower triangle of AᴴA is computed in *parts*, one after the other, each of which is in memory
+while the rows are streamed. If one part holds all of it, each row is read once. Otherwise a part is
 a slab of columns from the diagonal down, or a square tile, whichever reads less.
 """
 
@@ -25,23 +25,23 @@ from outcore.linalg.rows.tsqr_plan import stored_layout
 from outcore.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
 
 _SHARES = (15 / 16, 7 / 8, 3 / 4, 1 / 2, 1 / 4, 1 / 8)
-"""Shares of the budget that are tried for a part: the rest is for blocks of rows."""
+"""Fractions of the budget to try for a part; the rest is for blocks of rows."""
 
 
 @dataclass(frozen=True)
 class GramGeometry:
-    """How G = AᴴA of order `n` is cut.
+    """The parts of G = AᴴA of order `n`.
 
     Attributes
     ----------
     n, dtype
         Order and element type of G.
     rows
-        Blocks of the matrix whose rows go by: of some of its columns, for most parts.
+        Blocks of the streamed matrix; most parts need only some of its columns.
     tile
-        Chunk of G on disk; `None` if it stays in memory.
+        Chunk of G on disk; `None` if G stays in memory.
     parts
-        In the order in which they are computed.
+        The parts, in the order of their computation.
     budget_bytes
         The budget.
     """
@@ -55,15 +55,15 @@ class GramGeometry:
 
     @property
     def A(self) -> RowLayout:  # noqa: N802  # its name everywhere else
-        """The matrix whose rows go by."""
+        """The streamed matrix."""
         return self.rows.layout
 
     def plans(self, part: Part) -> list[RowPlan]:
-        """Blocks in which a part reads A."""
+        """Return the blocks in which a part reads A."""
         return [dataclasses.replace(self.rows, layout=one) for one in part.layouts(self.A)]
 
     def part_shape(self, part: Part) -> tuple[int, int]:
-        """Rows and columns of a part in memory: whole chunks of G, if it goes to the disk."""
+        """Return rows and columns of a part in memory: whole chunks of G, if G is on disk."""
         return part.shape(self._unit)
 
     @property
@@ -85,22 +85,22 @@ class GramGeometry:
 
     @property
     def blocks(self) -> int:
-        """Blocks of rows in the pass for a part; 0 if the rows are not counted."""
+        """Number of blocks of rows in the pass of a part; 0 if the number of rows is unknown."""
         return -(-(self.A.rows or 0) // self.rows.height)
 
     @property
     def steps(self) -> int:
-        """Blocks of rows in all passes."""
+        """Number of blocks of rows in all passes."""
         return len(self.parts) * self.blocks
 
     @property
     def state_bytes(self) -> int:
-        """Bytes on disk of what is kept there to go on from."""
+        """Bytes on disk of the state for resuming."""
         return state_bytes(self.part_words * self.dtype.itemsize) if self.tile else 0
 
     @property
     def memory_bytes(self) -> int:
-        """The most that is taken from the budget."""
+        """Largest amount of memory that the call uses of the budget."""
         own = pages(self.part_words * self.dtype.itemsize)
         beside = STATE_MEMORY_BYTES if self.tile else 0
         return own + self._blocks_bytes() + self.target_bounce_bytes + beside
@@ -109,7 +109,7 @@ class GramGeometry:
         if not self.parts.is_tiled:
             # The first part has the most columns, and begins with whole grains of them.
             return blocks_bytes(self.plans(self.parts[0]))
-        # Each two groups of columns are side by side in some part.
+        # Each pair of groups of columns is in memory together in some part.
         sizes: list[int] = []
         for layout, groups in layouts_of(self.parts, self.A).items():
             plan = dataclasses.replace(self.rows, layout=layout)
@@ -117,14 +117,14 @@ class GramGeometry:
         return sum(heapq.nlargest(2, sizes))
 
     def bytes_read(self) -> int:
-        """Bytes of A that all parts read. Exact if its chunks are whole pages."""
-        # The columns of a tile are in as many parts as there are groups of them.
+        """Return the bytes of A that all parts read. Exact if its chunks are whole pages."""
+        # The number of parts that contain a tile's columns is the number of groups.
         times = len(self.parts.groups) if self.parts.is_tiled else 1
         layouts = layouts_of(self.parts, self.A)
         return times * sum(count * layout.bytes_read() for layout, count in layouts.items())
 
     def bytes_written(self, *, is_full: bool) -> int:
-        """Bytes of G, in whole chunks. Exact."""
+        """Return the exact bytes of G, in whole chunks."""
         if self.tile is None:
             return 0
         words = self.parts.words_below(*self.tile, is_full=is_full)
@@ -134,7 +134,7 @@ class GramGeometry:
         return words * self.dtype.itemsize
 
     def is_better_than(self, other: "GramGeometry") -> bool:
-        """Whether it reads ahead, or else less, or else in higher blocks."""
+        """Whether it reads ahead, or reads less, or has higher blocks, in this order."""
         return self._merits() > other._merits()
 
     def _merits(self) -> tuple[bool, int, int]:
@@ -142,7 +142,7 @@ class GramGeometry:
         return reads_ahead, -self.bytes_read(), self.rows.height
 
     def boxes(self, part: Part, *, is_full: bool) -> Iterator[tuple[bool, slice, slice]]:
-        """Whole chunks of G that a part fills: (whether transposed, rows, columns)."""
+        """Yield the whole chunks of G that a part fills: (whether transposed, rows, columns)."""
         assert self.tile is not None, "G goes to the disk"
         down, across = self.tile
         high = -(-part.rows.stop // down) * down
@@ -154,17 +154,17 @@ class GramGeometry:
             yield True, slice(part.columns.start, part.columns.stop), slice(below, right)
 
     def flops(self, rows: int) -> float:
-        """Real operations: n² for each row, four times that for complex types."""
+        """Return the real operations: n² for each row, four times that for complex types."""
         return gram_flops(rows, self.n, self.dtype)
 
     def part_flops(self, part: Part, rows: int | None = None) -> float:
-        """Real operations for a part, or for some rows of A in it."""
+        """Return the real operations of a part, or of some rows of A in it."""
         high, wide = (s.stop - s.start for s in (part.rows, part.columns))
         words = float(2 * high * wide - wide**2 * part.is_on_diagonal)
         return self.flops((self.A.rows or 0) if rows is None else rows) / self.n**2 * words
 
     def words_lower_bound(self, *, is_full: bool) -> float | None:
-        """Words that must move: A, or n² m / √(2 M) (Beaumont et al. 2022), and G written."""
+        """Return the words that must move: A, or n² m / √(2 M) (Beaumont et al. 2022), and G."""
         if self.A.rows is None:
             return None
         words = self.budget_bytes / self.dtype.itemsize
@@ -173,7 +173,7 @@ class GramGeometry:
 
     @property
     def method(self) -> str:
-        """How it is done, for people."""
+        """Description of the method, as text."""
         if len(self.parts) == 1:
             return f"one pass, {self.rows.height} rows at once"
         kind = "tiles" if self.parts.is_tiled else "slabs"
@@ -181,26 +181,26 @@ class GramGeometry:
 
 
 def gram_flops(m: int, n: int, dtype: np.dtype[Any]) -> float:
-    """Real operations of AᴴA for A of m x n: one triangle, m n²; four times that for complex."""
+    """Return the operations of AᴴA for A of m x n: m n², four times that for complex types."""
     return flop_weight(dtype) * float(m) * n**2
 
 
 @dataclass(frozen=True)
 class GramProblem:
-    """What is to be cut.
+    """The matrix and the result to plan.
 
     Attributes
     ----------
     A
-        The matrix whose rows go by.
+        The streamed matrix.
     dtype
         Element type of AᴴA.
     is_stored
-        Whether AᴴA goes to the disk.
+        Whether AᴴA is stored on disk.
     converts
-        Whether blocks are converted whatever their type.
+        Whether blocks are converted regardless of their type.
     one_pass
-        Why there can be one pass over A only; empty if there can be more.
+        Reason why only one pass over A is possible; empty if there is none.
     """
 
     A: RowLayout
@@ -211,22 +211,22 @@ class GramProblem:
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether there can be several parts."""
+        """Whether there may be several parts."""
         return self.is_stored and not self.one_pass
 
 
 def gram_geometry(problem: GramProblem, memory_bytes: int) -> GramGeometry:
-    """Cut AᴴA for a memory budget.
+    """Divide AᴴA into parts for a memory budget.
 
     Raises
     ------
     BudgetError
-        If it cannot be done with so much memory.
+        If no division fits into the memory.
     """
     found, need = _cut(problem, memory_bytes)
     if found is not None:
         return found
-    # With more memory chunks of G may be larger: ask until what is asked for is enough.
+    # With more memory the chunks of G may be larger: repeat until the stated need is sufficient.
     while found is None:
         found, need = _cut(problem, need)
     n, fix = problem.A.columns, "raise memory="
@@ -238,7 +238,7 @@ def gram_geometry(problem: GramProblem, memory_bytes: int) -> GramGeometry:
 
 
 def _cut(problem: GramProblem, memory_bytes: int) -> tuple[GramGeometry | None, int]:
-    """Cut so that least is read, if any parts fit, and tell what the smallest need."""
+    """Return the division that reads least, if any fits, and the smallest need."""
     n, itemsize = problem.A.columns, problem.dtype.itemsize
     tile = _tile(n, problem.dtype, memory_bytes) if problem.is_stored else None
     whole = Parts((0, n))
@@ -263,7 +263,7 @@ def _fit(
     tile: tuple[int, int] | None,
     memory_bytes: int,
 ) -> tuple[GramGeometry | None, int]:
-    """Choose blocks of rows beside such parts."""
+    """Choose blocks of rows that fit beside these parts."""
     A, n = problem.A, problem.A.columns
 
     def geometry(plan: RowPlan) -> GramGeometry:
@@ -286,12 +286,12 @@ def _tile(n: int, dtype: np.dtype[Any], memory_bytes: int) -> tuple[int, int]:
 
 
 def check_arguments(side: object, triangle: object) -> None:
-    """Refuse what `gram` does not have.
+    """Refuse arguments that `gram` does not support.
 
     Raises
     ------
     InvalidError
-        If there is no such side, or triangle.
+        If the side or the triangle is unknown.
     """
     if side not in ("left", "right"):
         raise InvalidError(f"side must be 'left' or 'right', have {side!r}")

@@ -1,4 +1,4 @@
-"""An orthonormal basis of a block Krylov space of G = AᴴA, and what it tells of G.
+"""An orthonormal basis of a block Krylov space of G = AᴴA, and its approximations of G.
 
 Block Lanczos with full orthogonalization (Musco & Musco 2015) and thick restarts (Wu & Simon 2000).
 After the product W = G Z with the newest block Z of the basis V,
@@ -6,7 +6,7 @@ After the product W = G Z with the newest block Z of the basis V,
     H = Vᴴ W,   W <- W - V H,   W = Q B          Q is the next block of V
     T = Vᴴ G V,   T Y = Y diag(θ)                T gains H as its last columns and rows
 
-the columns of V Y are Ritz vectors of G, with G V y = θ V y + Q B y', where y' are the last rows of
+The columns of V Y are Ritz vectors of G, with G V y = θ V y + Q B y', where y' are the last rows of
 y. A full basis is replaced by its best l Ritz vectors, followed by Q. A basis of one block is
 replaced by that of G Z, which is subspace iteration.
 """
@@ -25,11 +25,11 @@ from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS
 from outcore.longcall import LongCall
 
 MOST_COLUMNS = 1280
-"""Columns of a basis of several blocks: its eigenvalue problem is solved in each pass."""
+"""Limit for columns of a basis of several blocks, due to the eigenvalue problem in each pass."""
 
 
 def basis_bytes(n: int, width: int, blocks: int, dtype: np.dtype[Any]) -> int:
-    """Memory of a basis, and of what its products need beside it."""
+    """Return the memory of a basis, and of its products."""
     columns, wide = width * blocks, np.result_type(dtype, "f8").itemsize
     vectors = pages(n * width * (blocks + 1) * dtype.itemsize)
     small = pages(columns**2 * wide) + pages(columns * width * dtype.itemsize)
@@ -42,16 +42,16 @@ class KrylovBasis:
     Parameters
     ----------
     n, width, blocks
-        Length of the vectors, l, and how many blocks are kept at most.
+        Length of the vectors, l, and the largest number of blocks.
     dtype
         Type of A.
     call
-        The call whose arena the memory comes from.
+        The call whose arena supplies the memory.
 
     Attributes
     ----------
     state
-        Memory of everything that a resumed call needs.
+        Memory of all data that a resumed call needs.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class KrylovBasis:
     ) -> None:
         self._width, self._blocks, self._call = width, blocks, call
         self._kernels = kernels(dtype)
-        # Q lies behind a full basis.
+        # Q is stored behind a full basis.
         self._V = allocated(call, (n, width * (blocks + 1)), dtype)
         self._T = allocated(call, (width * blocks,) * 2, np.result_type(dtype, "f8"))
         self._T[...] = 0
@@ -69,12 +69,12 @@ class KrylovBasis:
 
     @property
     def passes(self) -> int:
-        """How many products with G the basis has taken."""
+        """Number of products with G so far."""
         return int(self._counts[1, 0])
 
     @property
     def first(self) -> Matrix:
-        """(n, l) first block: random vectors at the start, the best vectors in the end."""
+        """(n, l) first block: random vectors at the start, the best vectors at the end."""
         return self._V[:, : self._width]
 
     @property
@@ -84,27 +84,27 @@ class KrylovBasis:
 
     @property
     def newest(self) -> Matrix:
-        """(n, l) block that the next product is with."""
+        """(n, l) block of the next product."""
         return self._V[:, self._end - self._width : self._end]
 
     @property
     def _end(self) -> int:
-        """Columns in the basis."""
+        """Number of columns in the basis."""
         return int(self._counts[0, 0]) * self._width
 
     def begin(self, W: Matrix) -> None:
-        """Make the first block orthonormal; W is scratch of its shape."""
+        """Orthonormalize the first block; W is scratch of its shape."""
         W[...] = self.first
         self._orthonormalize(W, self.first)
 
     def rescale(self, exponent: int) -> None:
-        """Multiply T by 2 to this power: products with G are in other units from now on."""
+        """Multiply T by this power of 2: later products with G have other units."""
         if exponent:
             parts = self._T.T.view(np.float64)
             np.ldexp(parts, exponent, out=parts)
 
     def add(self, W: Matrix) -> None:
-        """Take W = G Z, with the newest block Z; W is spoiled."""
+        """Add W = G Z, with the newest block Z; W is overwritten."""
         end = self._end
         last, V = slice(end - self._width, end), self._V[:, :end]
         H = self._project_out(V, W)
@@ -112,7 +112,7 @@ class KrylovBasis:
         self._T[last, :end] = H.conj().T
         self._T[last, last] = (H[last] + H[last].conj().T) / 2
         del H
-        # Once more against rounding, which leaves parts of V in W.
+        # A second projection removes the parts of V that rounding leaves in W.
         self._project_out(V, W)
         Q = self._V[:, end : end + self._width]
         self._B = self._orthonormalize(W, Q)
@@ -122,7 +122,7 @@ class KrylovBasis:
         self._rest = self._B @ self._Y[last, : self._width]
 
     def residuals(self) -> npt.NDArray[np.float64]:
-        """‖Aᴴu - s v‖ / s[0] of the best l triplets (u, s, v), after `add`."""
+        """Return ‖Aᴴu - s v‖ / s[0] of the best l triplets (u, s, v), after `add`."""
         return triplet_residuals(
             np.linalg.norm(self._rest, axis=0), np.sqrt(self._theta[: self._width])
         )
@@ -138,7 +138,7 @@ class KrylovBasis:
             self._orthonormalize(W, self.first)
             self._T[...] = 0
             return
-        # Columns of W that were almost zero became directions which V may have.
+        # Columns of W that were almost zero became directions that V may contain.
         self._project_out(V, Q)
         W[...] = Q
         self._orthonormalize(W, Q)
@@ -152,9 +152,9 @@ class KrylovBasis:
         self._counts[0, 0] += 1
 
     def keep_best(self, W: Matrix) -> None:
-        """Put the products of G with the best l Ritz vectors into `first`, orthonormal.
+        """Replace `first` by the orthonormalized products of G with the best l Ritz vectors.
 
-        They are better than the vectors, and cost no pass: G V y / θ = V y + Q B y' / θ. W is
+        They are better than the vectors, and need no pass: G V y / θ = V y + Q B y' / θ. W is
         scratch.
         """
         self._combine(W)
@@ -166,7 +166,7 @@ class KrylovBasis:
         self._orthonormalize(W, self.first)
 
     def _combine(self, W: Matrix) -> None:
-        """W <- the best l Ritz vectors."""
+        """Compute W <- the best l Ritz vectors."""
         self._kernels.gemm(
             self._V[:, : self._end], self._small(self._Y[:, : self._width]), W, beta=0
         )
@@ -175,14 +175,14 @@ class KrylovBasis:
         return np.asfortranarray(X, self._V.dtype)
 
     def _project_out(self, V: Matrix, W: Matrix) -> Matrix:
-        """W <- W - V H with H = Vᴴ W, which is returned."""
+        """Compute W <- W - V H with H = Vᴴ W, and return H."""
         H = allocated(self._call, (V.shape[1], W.shape[1]), W.dtype)
         self._kernels.gemm(V, W, H, beta=0, trans_a="C")
         self._kernels.gemm(V, H, W, alpha=-1)
         return H
 
     def _orthonormalize(self, W: Matrix, Q: Matrix) -> Matrix:
-        """Factor W = Q B and return B; W is spoiled."""
+        """Factor W = Q B and return B; W is overwritten."""
         width, dtype = self._width, W.dtype
         tau = allocated(self._call, (width, 1), dtype)[:, 0]
         work = allocated(self._call, (WORK_COLUMNS * width, 1), dtype)[:, 0]
@@ -195,8 +195,9 @@ class KrylovBasis:
 
 
 def triplet_residuals(residuals: npt.NDArray[Any], s: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Turn ‖AᴴA v - s² v‖ into ‖Aᴴu - s v‖ / s[0], with u = A v / s."""
-    # The root of a Ritz value that is small is known only to that of its residual.
+    """Return ‖Aᴴu - s v‖ / s[0] from ‖AᴴA v - s² v‖, with u = A v / s."""
+    # A small Ritz value has the absolute error of its residual, so its root is only as accurate as
+    # the root of that.
     size = np.maximum(s, np.sqrt(residuals)) * s[0]
     found = np.zeros(len(s))
     np.divide(residuals, size, out=found, where=size > 0)

@@ -1,13 +1,13 @@
-"""The solution of least norm of a wide system, whose columns go by twice.
+"""The solution of least norm of a wide system, whose columns are streamed twice.
 
 With Aᴴ = Q R, which needs no Q (the semi-normal equations)::
 
     Rᴴ R y = b,    x = Aᴴ y
 
-The error of x is of the order of that of a solution by Q: the condition number of A counts, not its
-square (Paige 1973; Demmel & Higham 1993). What is left of b, b - A x, comes along in the second
-pass. In the code are the conjugates of all of these, since the columns of A are rows of its
-transpose, not of Aᴴ.
+The error of x is of the order of that of a solution by Q: it depends on the condition number of A,
+not on its square (Paige 1973; Demmel & Higham 1993). The second pass also yields the residual b - A
+x. The code has the conjugates of all of these, because the columns of A are rows of its transpose,
+not of Aᴴ.
 """
 
 import math
@@ -35,20 +35,20 @@ from outcore.longcall import LongCall
 
 
 class LeastNorm(NamedTuple):
-    """What is found.
+    """The solution, and its figures.
 
     Attributes
     ----------
     x
         (n, k), column-major.
     rank, condition
-        Of A's triangle, as of `solve_triangle`.
+        Rank and condition of A's triangle, as in `solve_triangle`.
     residual_norms
         ‖b - A x‖₂ of each right-hand side.
     degrees_of_freedom
-        Rows that count, less those that the fit takes.
+        Rows that count, less the degrees of freedom of the fit.
     bytes_read
-        Of A, b and the weights.
+        Bytes read of A, b and the weights.
     """
 
     x: Matrix
@@ -79,14 +79,14 @@ def least_norm(
     b, weights
         Right-hand sides, and weights of the rows if there are any.
     g
-        In which blocks they are read.
+        Blocks in which they are read.
     damp, cond
-        As for `lstsq`.
+        As in `lstsq`.
     call
         The call.
     target, steps
-        The solution on disk, if it is to be there, beside which it is kept how far the call is; and
-        the notes: a step is a block of columns in either pass.
+        The solution on disk, if any, beside which the state is saved; and the record of durable
+        steps: a step is a block of columns in either pass.
     """
     dtype, shape = g.columns.dtype, (g.m, b.columns)
     c, rest = allocated(call, shape, dtype), allocated(call, shape, dtype)
@@ -96,7 +96,7 @@ def least_norm(
         assert g.weights is not None, "they are planned with"
         roots = read_roots(weights, g.weights, g.m, call)
         multiply(c, roots[:, None])
-    # Products of what A and b have must be within the range of the type.
+    # Products of elements of A and b must be within the range of the type.
     top = power_of_two(float(largest(c).max(initial=0)))
     c /= dtype.type(top)
     rest[...] = c
@@ -155,7 +155,7 @@ def _reduce(
     begun: int,
     kept: KeptState,
 ) -> None:
-    """Let the columns go by, from a block on, and keep R."""
+    """Stream the columns from block `begun`, and keep R."""
     work = tsqr_flops(g.n, g.m, 0, g.columns.dtype) / g.n
     factor.rows = begun * g.columns.height
     call.meter.skip(factor.rows * work)
@@ -183,9 +183,9 @@ def _multiply(
     begun: int,
     kept: KeptState,
 ) -> int:
-    """X <- B y / scale and rest <- rest - Bᴴ x / scale, from a block on; return the bytes read.
+    """Compute X <- B y / scale and rest <- rest - Bᴴ x / scale; return the bytes read.
 
-    The rows of B are the columns of A.
+    The rows of B are the columns of A, from block `begun`.
     """
     K, half = kernels(g.columns.dtype), power_of_two(math.sqrt(scale))
     y /= y.dtype.type(half)

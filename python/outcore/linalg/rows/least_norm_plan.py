@@ -1,4 +1,4 @@
-"""How the solution of least norm of a wide system is found, and what it costs. Pure arithmetic."""
+"""The blocks for the solution of least norm of a wide system, and its cost. Pure arithmetic."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ _FIX = (
 
 @dataclass(frozen=True)
 class LeastNormGeometry:
-    """How an m x n matrix is read, m < n.
+    """The blocks in which an m x n matrix is read, m < n.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class LeastNormGeometry:
     b
         Blocks of rows of the right-hand sides.
     beside_bytes
-        Memory for what goes to disk.
+        Memory for writes of a solution on disk.
     weights
         Blocks of the weights of the rows, if there are any.
     """
@@ -58,14 +58,14 @@ class LeastNormGeometry:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a pass."""
+        """Number of blocks in a pass."""
         return -(-self.n // self.columns.height)
 
     @property
     def memory_bytes(self) -> int:
-        """The most that is taken from the budget."""
+        """Largest amount of memory that the call uses of the budget."""
         k, dtype = self.b.layout.columns, self.columns.dtype
-        # b and what is left of it, x, and its scale.
+        # b and its residual, x, and its scale.
         vectors = pages(self.m * k * dtype.itemsize) + pages(self.n * k * dtype.itemsize)
         vectors += pages(8)
         blocks = blocks_bytes([self.columns, self.b])
@@ -77,7 +77,7 @@ class LeastNormGeometry:
 
     @property
     def method(self) -> str:
-        """How it is done, for people."""
+        """Description of the method, as text."""
         return (
             f"solution of least norm: QR of columns as they are read, {self.columns.height} at "
             "once, then a second pass over them"
@@ -85,18 +85,18 @@ class LeastNormGeometry:
 
     @property
     def product_flops(self) -> float:
-        """Operations of the second pass: x, and what is left of b."""
+        """Operations of the second pass: x, and the residual of b."""
         return flop_weight(self.columns.dtype) * 4.0 * self.m * self.n * self.b.layout.columns
 
     @property
     def flops(self) -> float:
-        """Operations in all."""
+        """Operations of the whole call."""
         k, dtype = self.b.layout.columns, self.columns.dtype
         solving = flop_weight(dtype) * 2.0 * self.m**2 * k
         return tsqr_flops(self.n, self.m, 0, dtype) + solving + self.product_flops
 
     def bytes_read(self) -> int:
-        """Bytes read: A twice, b, and the weights."""
+        """Return the bytes read: A twice, b, and the weights."""
         once = self.b.layout.bytes_read()
         if self.weights is not None:
             once += self.weights.layout.bytes_read()
@@ -111,7 +111,7 @@ def fit_columns(
     beside_bytes: int,
     weights: RowLayout | None = None,
 ) -> tuple[list[RowPlan] | None, int]:
-    """Choose blocks of columns of A and of rows of b, if any fit, and tell what the least need."""
+    """Return blocks of columns of A and of rows of b, if any fit, and the smallest need."""
     return fit_tall(
         [A.transposed(), b, *([] if weights is None else [weights])], dtype, memory_bytes,
         lambda plans: LeastNormGeometry(plans[0], plans[1], beside_bytes, *plans[2:]).memory_bytes,
@@ -129,12 +129,12 @@ def least_norm_geometry(
 ) -> LeastNormGeometry:
     """Choose the blocks in which a wide matrix is read.
 
-    `instead` is what the caller may do so that less memory suffices.
+    `instead` is advice for the caller to need less memory.
 
     Raises
     ------
     BudgetError
-        If not even small ones fit.
+        If not even small blocks fit.
     """
     found, need = fit_columns(A, b, dtype, memory_bytes, beside_bytes, weights)
     if found is None:
@@ -148,7 +148,7 @@ def least_norm_geometry(
 
 
 def least_norm_cost(g: LeastNormGeometry, x_bytes: int) -> Cost:
-    """Plan both passes, with so many bytes of the solution on disk."""
+    """Plan both passes, with `x_bytes` of the solution on disk."""
     dtype, read = g.columns.dtype, g.columns.layout.bytes_read()
     first = tsqr_phase(g.n, g.m, 0, g.columns, dtype)
     solved = g.flops - tsqr_flops(g.n, g.m, 0, dtype)

@@ -22,16 +22,16 @@ class LeastSquaresReport(Report):
         Number of singular values of A above ``cond`` times the largest.
     condition
         Estimate of the condition number of A's triangle in the 1-norm; infinite if R is singular,
-        `None` by slabs of columns. Where rows go by of an A with fewer rows than columns, and of
-        full rank, it is that of A in the 2-norm. With weights it is that of W^½ A.
+        `None` for slabs of columns. If A has fewer rows than columns, full rank, and its rows are
+        streamed, it is the condition number of A in the 2-norm. With weights it is that of W^½ A.
     residual_norms
-        ‖b - A x‖₂ of each right-hand side, with weights ‖W^½ (b - A x)‖₂; by slabs without what
-        rounding adds, so 0 with m <= n.
+        ‖b - A x‖₂ of each right-hand side, with weights ‖W^½ (b - A x)‖₂. Slabs do not include the
+        effect of rounding, so it is 0 with m <= n.
     degrees_of_freedom
-        Rows whose weight is not zero, less the rank of A; with ``damp=`` less the trace of the
-        matrix from b to A x, ∑ s²/(s² + damp²) over the singular values s. `None` if no call said.
+        Number of rows with non-zero weight, less the rank of A; with ``damp=`` less the trace of
+        the matrix from b to A x, ∑ s²/(s² + damp²) over the singular values s. `None` if unknown.
     damp
-        That of the call.
+        ``damp=`` of the call.
     R
         With ``keep_r=True`` the (n, n) triangle with RᴴR = Aᴴ W A + damp² I, column-major.
     """
@@ -48,14 +48,14 @@ class LeastSquaresReport(Report):
     ) -> npt.NDArray[Any]:
         """Compute the covariance matrix of the coefficients of one right-hand side.
 
-        It is ``scale`` (Aᴴ W A)⁻¹. With ``damp=`` it is ``scale`` C Aᴴ W A C for
-        C = (Aᴴ W A + damp² I)⁻¹. Where A has a lower rank, the inverse is the pseudo-inverse, so it
-        is that of the coefficients of least norm.
+        It is ``scale`` (Aᴴ W A)⁻¹. With ``damp=`` it is ``scale`` C Aᴴ W A C for C = (Aᴴ W A +
+        damp² I)⁻¹. If A has a lower rank, the inverse is the pseudo-inverse, so it is the
+        covariance of the coefficients of least norm.
 
         Parameters
         ----------
         column
-            Right-hand side; may be left out if there is one.
+            Number of the right-hand side; optional if there is only one.
         scale
             Variance of an observation of weight 1; by default that of `residual_variances`. Pass
             1.0 if the weights are the inverses of known variances.
@@ -91,7 +91,7 @@ class LeastSquaresReport(Report):
         return covariance
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as plain values, for JSON; without R."""
+        """Return the figures as plain values, for JSON; without R."""
         values = super().to_dict()
         del values["R"]
         return values

@@ -1,10 +1,10 @@
-"""Least squares with a matrix whose rows go by once: from disk, from memory, or as they are made.
+"""Least squares with a matrix whose rows are streamed once: from disk, memory or an iterator.
 
-Where the triangle does not fit into memory, of a wide matrix the columns go by
-(`outcore.linalg.rows.least_norm`), or slabs of columns, or of a wide matrix of rows, are factored
-(`outcore.linalg.slab_qr.least_squares`). Else: QR of [A b] by `ParallelQR`, of which only the
-triangle R, c = Qᴴ b and the norms of what remains of b are kept. Then R x = c is solved, by
-singular values if R is near a matrix of lower rank.
+If the triangle does not fit into memory, a wide matrix is streamed by columns
+(`outcore.linalg.rows.least_norm`), or slabs of columns, or of rows of a wide matrix, are factored
+(`outcore.linalg.slab_qr.least_squares`). Otherwise `ParallelQR` factors [A b], and keeps only the
+triangle R, c = Qᴴ b and the norms of the residuals of b. Then R x = c is solved, by singular values
+if R is close to a matrix of lower rank.
 """
 
 from __future__ import annotations
@@ -87,26 +87,27 @@ def lstsq(
 ) -> tuple[Any, LeastSquaresReport]:
     """Find the x that minimizes ‖b - A x‖₂, or with weights ‖W^½ (b - A x)‖₂.
 
-    Where a triangle of n x n elements fits into memory, each row of A is read once, and nothing is
-    written. Otherwise, of an A with m < n, which is no iterator, each column is read twice, if a
-    triangle of m x m elements fits. Else an A on disk, of full rank, is factored by slabs as
-    `qr_factor` does it, with m < n its transpose.
+    If a triangle of n x n elements fits into memory, each row of A is read once, and nothing is
+    written. Otherwise, if m < n, `A` is not an iterator, and a triangle of m x m elements fits,
+    each column is read twice. Otherwise an A of full rank on disk is factored by slabs, like
+    `qr_factor`; with m < n its transpose is factored.
 
     Parameters
     ----------
     A
-        (m, n): an array on disk or its path, a NumPy array or memmap, anything with shape, dtype
+        (m, n): an array on disk or its path, a NumPy array or memmap, an object with shape, dtype
         and slicing, or an iterator of blocks of rows of any heights. Integers become float64.
     b
-        (m,) or (m, k) right-hand sides, in any of the same ways; an iterator's blocks need not be
-        as high as those of `A`. Leave it out if `A` is an iterator of pairs (rows of A, rows of b).
+        (m,) or (m, k) right-hand sides, in any of the same forms; an iterator's blocks may differ
+        in height from those of `A`. Leave it out if `A` is an iterator of pairs (rows of A, rows of
+        b).
     weights
-        (m,) weights of the rows, at least 0, in any of the same ways: the inverses of the variances
-        of the observations, or multiples of these. They minimize ∑ w |b - A x|². Rows of weight 0
-        count as absent. Slabs have neither weights nor `damp`.
+        (m,) weights of the rows, at least 0, in any of the same forms: the inverses of the
+        variances of the observations, or multiples of these. The call minimizes ∑ w |b - A x|².
+        Rows of weight 0 do not count. Slabs support neither weights nor `damp`.
     cond
         Singular values of A below `cond` times the largest count as zero. By default n ε, with the
-        machine epsilon ε of the type. SciPy's default, ε, is less than what rounding makes of an
+        machine epsilon ε of the type. SciPy's default, ε, is smaller than the rounding error of an
         exact zero.
     damp
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
@@ -115,42 +116,42 @@ def lstsq(
         of `A`, `b` and `weights`. Blocks of an operand of another type are converted as they are
         read.
     memory
-        Budget; by default half of the available memory. 2 n² elements for the triangle and its
-        update, more where threads share the rows, n k for the right-hand sides, and blocks of rows;
-        or for m < n, 2 m² elements, n k for the solution, and blocks of columns; or a slab of
-        columns, for m < n of rows.
+        Budget; by default half of the available memory. Streamed rows need 2 n² elements for the
+        triangle and its update (more if threads share the rows), n k for the right-hand sides, and
+        blocks of rows. Streamed columns, for m < n, need 2 m² elements, n k for the solution, and
+        blocks of columns. Slabs need one slab of columns; for m < n of rows.
     out
-        Directory of the solution on disk; by default it is in memory.
+        Directory of a solution on disk; by default the solution is in memory.
     factors
-        Directory of the factors while the call runs, where A is factored by slabs; by default that
-        of `A` with ``.qr`` appended. Complete factors of the same `A` that are there already are
-        used. A call that was stopped leaves them for the next one to go on with.
+        Directory of the factors during the call, if A is factored by slabs; by default that of `A`
+        with ``.qr`` appended. Existing complete factors of the same `A` are used. A stopped call
+        leaves its factors, from which the next one resumes.
     keep_r
-        Keep the triangle R in memory as ``report.R``, for ``report.covariance()``. R must fit into
-        the budget: neither blocks of columns nor slabs are used.
+        Return the triangle R in memory as ``report.R``, for ``report.covariance()``. R must fit
+        into the budget: the call then uses neither blocks of columns nor slabs.
     keep_factors
-        Leave the factors on disk for `open_factor` and `qr_solve`; with m < n those of the
-        transpose, with which `qr_solve` finds solutions of least norm. Where rows or columns go by
-        there are none, and the report says so.
+        Leave the factors on disk for `open_factor` and `qr_solve`. With m < n they are those of the
+        transpose, with which `qr_solve` finds solutions of least norm. Streaming makes no factors,
+        and then the report has a note.
     if_exists
-        ``"open"`` opens a whole solution at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`, and factors of something else at
+        ``"open"`` opens a complete solution at `out` if the same call made it, with the same
+        operands. ``"overwrite"`` replaces an array at `out`, and factors of another matrix at
         `factors`.
     resume
-        Go on with what a call with the same arguments left that was stopped: with factors, or, if
-        `out` is given and `A` and `b` are arrays, with what it kept of its triangle.
+        Resume a stopped call with the same arguments: from its factors, or from its saved triangle
+        if `out` is given and `A` and `b` are arrays.
     threads
-        Threads of the BLAS; by default as it is set.
+        Number of BLAS threads; by default unchanged.
     progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left).
-        If `A` is an iterator and `b` no array, the end is not known: the function gets (0.0, NaN)
-        before it, nothing is shown.
+        Whether to show progress on the terminal, or a function of (fraction, seconds left). If `A`
+        is an iterator and `b` is not an array, the length is unknown: the function gets (0.0, NaN)
+        until the end, and no bar is shown.
 
     Returns
     -------
     x : numpy.ndarray or Array
         (n,) or (n, k), of the type that `A`, `b` and `weights` promote to, or of `dtype`; on disk
-        if `out` is given. Of several minimizers, the one of least 2-norm.
+        if `out` is given. If there are several minimizers, the one of least 2-norm.
     report : LeastSquaresReport
         With ``rank``, ``condition``, ``residual_norms``, ``residual_variances``, and
         ``covariance()`` of the coefficients.
@@ -158,31 +159,31 @@ def lstsq(
     Raises
     ------
     InvalidError
-        If `A`, `b` and `weights` do not fit each other, or are of types that cannot be used; if a
+        If `A`, `b` and `weights` do not fit each other, or their types are not supported; if a
         weight is negative.
     BudgetError
         If neither the triangle and blocks of a few rows nor slabs fit into the budget.
     SingularMatrixError
-        By slabs, if the columns of A, with m < n its rows, depend on each other.
+        With slabs, if the columns of A (for m < n its rows) are linearly dependent.
     ExistsError
-        If there is something at `out`, or by slabs factors of something else at `factors`.
+        If `out` exists, or with slabs if `factors` has factors of another matrix.
     JournalError
-        By slabs, if what a stopped call left does not fit, since A has been written to.
+        With slabs, if the files of a stopped call do not match, because A has been written to.
     DiskFullError
-        If the disk has no room for the solution, or by slabs for the factors.
+        If the disk has no space for the solution, or with slabs for the factors.
     NonFiniteError
-        If there is a NaN or an infinity, with its index.
+        If an operand has a NaN or an infinity, with its index.
     Interrupted
-        After Ctrl-C or SIGTERM. With `out` and by slabs a later call goes on.
+        After Ctrl-C or SIGTERM. With `out` and with slabs a later call resumes.
 
     Notes
     -----
-    2 n² (m - n/3) + 4 k n (m - n/2) operations, four times that for complex types; m n words are
-    read, by slabs of w columns about n² (m - n/3) / (2w) + 3 m n, and m n written; with m < n
-    exchange m and n. Sources: Golub & Van Loan, *Matrix Computations*, 4th ed., sections 5.3 and
-    5.5, and 5.6.2 for wide matrices; Demmel, Grigori, Hoemmen & Langou 2012 (TSQR); LAPACK's xGELSD
-    for matrices of lower rank; Paige, Math. Comp. 27 (1973) and Demmel & Higham, SIAM J. Matrix
-    Anal. Appl. 14 (1993) for wide matrices.
+    2 n² (m - n/3) + 4 k n (m - n/2) operations, four times that for complex types. Streaming reads
+    m n words. Slabs of w columns read about n² (m - n/3) / (2w) + 3 m n words, and write m n; with
+    m < n exchange m and n. Sources: Golub & Van Loan, *Matrix Computations*, 4th ed., sections 5.3
+    and 5.5, and 5.6.2 for wide matrices; Demmel, Grigori, Hoemmen & Langou 2012 (TSQR); LAPACK's
+    xGELSD for matrices of lower rank; Paige, Math. Comp. 27 (1973) and Demmel & Higham, SIAM J.
+    Matrix Anal. Appl. 14 (1993) for wide matrices.
     """
     if b is None:
         given, right = _read_pairs(A)
@@ -253,7 +254,7 @@ def _check_weights(A: RowSource, weights: RowSource) -> None:
 
 
 class _Problem:
-    """Sources of rows that fit each other, and how to solve."""
+    """Sources of rows that fit each other, and their solution."""
 
     def __init__(
         self,
@@ -290,17 +291,17 @@ class _Problem:
         self.cond = float(cond) if cond is not None else self.n * float(np.finfo(self.dtype).eps)
 
     def work(self, way: list[RowPlan] | LeastNormGeometry) -> float | None:
-        """Operations, for progress; `None` if it is known only at the end how many."""
+        """Return the operations, for progress; `None` if unknown before the end."""
         if isinstance(way, LeastNormGeometry):
             return way.flops
         return self.flops(self.rows) if self.rows else None
 
     def flops(self, rows: int) -> float:
-        """Operations for so many rows."""
+        """Return the operations for a number of rows."""
         return tsqr_flops(rows, self.n, self.k, self.dtype)
 
     def use_slabs_if(self) -> str | None:
-        """Say what must be done before slabs of columns can be used; `None` if nothing."""
+        """Return the condition for slabs of columns, as advice; `None` if they can be used."""
         instead = use_slabs_if(self.A.layout, self.dtype)
         if instead is None and self.damp:
             return "leave out damp=, which slabs of columns do not have"
@@ -334,7 +335,7 @@ class _Problem:
         out: Place | None,
         steps: StepsDone,
     ) -> tuple[Any, LeastSquaresReport]:
-        """Let rows or columns go by, and bring x to where it is wanted."""
+        """Solve with streamed rows or columns, and deliver x in memory or on disk."""
         solve: Any = self.solve_wide if isinstance(way, LeastNormGeometry) else self.solve
         if out is None:
             x, report = solve(call, way, None, steps)
@@ -378,7 +379,7 @@ class _Problem:
         )  # fmt: skip
         sizes = np.hypot(sizes, factor.rest)
         if self.damp:
-            # The rows damp * I add to the sum of squares.
+            # The rows damp * I contribute to the sum of squares.
             share = self.damp * norms(x) / np.where(sizes > 0, sizes, 1)
             sizes *= np.sqrt(np.maximum(1 - share**2, 0))
         spare = allocated(call, R.shape, R.dtype) if self.damp else R

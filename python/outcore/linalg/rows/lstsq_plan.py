@@ -1,7 +1,7 @@
-"""How least squares is solved within a budget, and what that costs. Pure arithmetic.
+"""The method of least squares within a budget, and its cost. Pure arithmetic.
 
-By rows as they go by where the triangle fits into memory; else of a matrix with more columns than
-rows by columns that go by, where their triangle fits; else by slabs, with factors on disk.
+Rows are streamed if the triangle fits into memory. Otherwise, columns of a wide matrix are streamed
+if their triangle fits. Otherwise slabs are used, with factors on disk.
 """
 
 import contextlib
@@ -49,10 +49,10 @@ def lstsq_way(
     weights: RowLayout | None = None,
     keep_r: bool = False,
 ) -> list[RowPlan] | SlabQrGeometry | LeastNormGeometry:
-    """Choose the blocks in which A and b are read, or else the slabs into which A is cut.
+    """Choose the blocks in which A and b are read, or the slabs of A.
 
-    Of a matrix with more columns than rows blocks of columns are read, if those of rows need more,
-    or else its transpose is cut.
+    A matrix with more columns than rows is read by columns if blocks of rows need more memory;
+    otherwise its transpose is cut into slabs.
 
     Parameters
     ----------
@@ -61,20 +61,20 @@ def lstsq_way(
     dtype
         Type of the arithmetic.
     memory_bytes
-        Budget.
+        The budget.
     instead
-        What the caller is to do so that slabs can be used; `None` if they can.
+        Advice for the caller that makes slabs possible; `None` if they are.
     is_stored
-        Whether the solution goes to disk.
+        Whether the solution is stored on disk.
     weights
-        Those of the rows, if there are any.
+        Weights of the rows, if there are any.
     keep_r
-        Whether R is wanted, which rows that go by leave alone.
+        Whether R is needed, which only streamed rows preserve.
 
     Raises
     ------
     BudgetError
-        If neither fits.
+        If no method fits.
     """
     beside = is_stored * TRANSFER_BYTES[0]
     found, need = _fit_rows(A, b, dtype, memory_bytes, beside, weights)
@@ -96,7 +96,7 @@ def lstsq_way(
     for way in ways:
         with contextlib.suppress(BudgetError):
             return way(memory_bytes)
-    # Of several budgets that are too small the smallest is named.
+    # If several methods need more memory, the error names the smallest budget.
     cheapest = _cheapest(ways, memory_bytes, need)
     raise (cheapest and _refusal(cheapest, memory_bytes)) or refused
 
@@ -104,7 +104,7 @@ def lstsq_way(
 def least_bytes_going_by(
     A: RowLayout, b: RowLayout, dtype: np.dtype[Any], *, is_stored: bool
 ) -> int:
-    """Say which memory is the least with which rows or columns go by, as `lstsq_way` has it."""
+    """Return the least memory with which rows or columns can be streamed; see `lstsq_way`."""
     beside = is_stored * TRANSFER_BYTES[0]
     need = _fit_rows(A, b, dtype, 0, beside)[1]
     if A.rows is not None and A.rows < A.columns:
@@ -120,7 +120,7 @@ def _fit_rows(
     beside_bytes: int,
     weights: RowLayout | None = None,
 ) -> tuple[list[RowPlan] | None, int]:
-    """Choose blocks of rows of all of them, if any fit, and tell what the least need."""
+    """Return blocks of rows of all operands, if any fit, and the smallest need."""
     return fit_tall(
         [A, b, *([] if weights is None else [weights])], dtype, memory_bytes,
         lambda plans: going_by_bytes(plans, b.columns) + beside_bytes, b.columns,
@@ -128,10 +128,10 @@ def _fit_rows(
 
 
 def going_by_bytes(plans: Sequence[RowPlan], k: int) -> int:
-    """Memory of least squares with rows that go by, and k right-hand sides."""
+    """Return the memory of least squares with streamed rows, and k right-hand sides."""
     A = plans[0]
     own = lstsq_bytes(A.layout.columns, k, A.dtype, lanes_of(A, k))
-    # With weights there is a count of those that are not zero.
+    # With weights there is a counter of those that are not zero.
     return own + blocks_bytes(plans) + pages(_COUNT_BYTES) * (len(plans) > 2)
 
 
@@ -142,7 +142,7 @@ _Way: TypeAlias = Callable[[int], SlabQrGeometry | LeastNormGeometry]
 
 
 def _cheapest(ways: list[_Way], memory_bytes: int, need: int) -> _Way | None:
-    """Of ways for which a budget does not suffice, find one that needs least; less than `need`."""
+    """Return the method that needs the least memory, if that is less than `need`."""
     cheapest = None
     while need - memory_bytes > 1:
         middle = (memory_bytes + need) // 2
@@ -163,7 +163,7 @@ def _refusal(way: _Way, memory_bytes: int) -> BudgetError | None:
 
 
 def use_slabs_if(A: RowLayout, dtype: np.dtype[Any]) -> str | None:
-    """Say what must be done before a matrix can be cut into slabs; `None` if nothing."""
+    """Return the condition for cutting a matrix into slabs, as advice; `None` if it can be cut."""
     if A.rows is None or not A.is_stored:
         return "copy A to disk with oc.from_array: of arrays on disk slabs of columns are read"
     made_in = matrix_dtype(dtype, A.dtype)
@@ -173,7 +173,7 @@ def use_slabs_if(A: RowLayout, dtype: np.dtype[Any]) -> str | None:
 
 
 def lstsq_cost(problem: Problem) -> Cost:
-    """Plan `lstsq`, with the right-hand sides in memory, and the solution there or on disk."""
+    """Plan `lstsq`, with the right-hand sides in memory, and the solution in memory or on disk."""
     layout, k = stored_layout(problem), problem.rhs
     dtype = work_dtype("A", problem.dtype)
     m, n = problem.needed("m"), problem.n

@@ -1,10 +1,10 @@
-"""QR of a tall matrix whose rows go by, by threads of which each makes a triangle of its own.
+"""QR of a tall matrix whose rows are streamed, by threads that each update their own triangle.
 
 With the rows cut into steps A_1, A_2, ..., step i goes to lane i modulo their number: sequential
 TSQR in each lane, and parallel TSQR of the lanes' triangles at the end (Demmel, Grigori, Hoemmen &
-Langou 2012, sections 4.1 and 4.2). A step is a few matrix products between narrow panels, of which
-a BLAS with several threads makes little; here each thread has a step to itself, while that of the
-caller gets the next rows ready.
+Langou 2012, sections 4.1 and 4.2). A step consists of narrow panels with a few matrix products
+between them, which several BLAS threads hardly speed up. Here each thread has a step of its own,
+while the caller's thread prepares the next rows.
 """
 
 import functools
@@ -23,27 +23,27 @@ from outcore.streams import Pending
 
 
 class ParallelQR:
-    """The triangle of the rows so far, which are added in the context of `at_work`.
+    """The triangle of the rows so far; rows are added in the context of `at_work`.
 
     Parameters
     ----------
     plan
-        In which blocks the rows come.
+        Blocks of the rows.
     k
-        Right-hand sides.
+        Number of right-hand sides.
     call
-        From whose arena the memory comes.
+        The call whose arena supplies the memory.
     damp, most
-        As for `TallQR`.
+        As in `TallQR`.
 
     Attributes
     ----------
     R, c, rest
-        As `TallQR` has them; of all rows after `finish`.
+        As in `TallQR`; after `finish`, of all rows.
     cuts
-        Lanes, and rows of a step: with others, what is kept is of other triangles.
+        Lanes, and rows of a step: a state saved with other numbers has other triangles.
     state
-        Memory of all of that but the number of rows, for who keeps it to go on later; not before
+        Memory of the complete state except the number of rows, to save for resuming; valid after
         `settle`.
     """
 
@@ -68,7 +68,7 @@ class ParallelQR:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Have threads: in this context rows are added, and the triangles put together."""
+        """Run the threads: in this context rows are added, and the triangles merged."""
         if self._crew is None:
             yield
             return
@@ -76,12 +76,12 @@ class ParallelQR:
             with self._crew:
                 yield
         finally:
-            # Ctrl-C may come just where a block of `with` begins or ends.
+            # Ctrl-C may arrive exactly where a `with` block begins or ends.
             self._crew.close()
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
+        """Number of rows so far."""
         return self._lanes[0].rows
 
     @rows.setter
@@ -89,7 +89,7 @@ class ParallelQR:
         self._lanes[0].rows = rows
 
     def add(self, A: Matrix, b: Matrix | None = None) -> Pending | None:
-        """Add rows, column-major, which are overwritten; return what uses them from now on."""
+        """Add rows, column-major, which are overwritten; return the step that uses them."""
         first = self._lanes[0]
         if self._crew is None:
             first.add(A, b)
@@ -98,7 +98,7 @@ class ParallelQR:
         start, start_ns = first.rows, self._trace.now_ns()
         first.add_head(A, b)
         self._trace.record("compute", start_ns)
-        # Which lane takes rows depends on their number alone, not on where a call begins.
+        # The lane of a row depends on its number alone, not on the start of a resumed call.
         works = []
         for step in first.steps(start, len(A), self._step):
             number = (start + step.start) // self._step % len(self._lanes)
@@ -108,12 +108,12 @@ class ParallelQR:
         return self._crew.add(works)
 
     def settle(self) -> None:
-        """Wait until all rows that were added are in a triangle."""
+        """Wait until all added rows are in a triangle."""
         if self._crew is not None:
             self._crew.settle(0)
 
     def finish(self) -> None:
-        """Put the triangles together: of a pair one takes the other's, and so on."""
+        """Merge the triangles pairwise: one of each pair takes the other."""
         self.settle()
         self._lanes[0].finish()
         apart = 1

@@ -1,4 +1,4 @@
-"""In blocks of how many rows matrices are read: pure arithmetic."""
+"""Heights of the blocks in which matrices are read: pure arithmetic."""
 
 import dataclasses
 import math
@@ -14,27 +14,27 @@ from outcore.sizes import format_bytes
 from outcore.zarr_format import SLOT_ALIGN_BYTES
 
 BLOCK_BYTES = 16 << 20
-"""Blocks grow to this size where the budget allows: a few of the disk's requests."""
+"""Largest size of a block if the budget allows it: a few disk requests."""
 
 _LEAST_ROWS = 16
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What a plan knows of a matrix whose rows are read.
+    """The properties of a matrix that a plan of its rows needs.
 
     Attributes
     ----------
     rows
-        Rows; `None` where they are counted as they come.
+        Number of rows; `None` if unknown before the end.
     columns, dtype
-        Elements of a row, and their type as they are delivered.
+        Elements of a row, and their delivered type.
     by_row
-        Whether the elements of a row lie next to each other.
+        Whether the elements of a row are contiguous.
     grains
-        Parts in which it is read from disk.
+        Parts for reads from disk.
     skip
-        Elements of a row that are read before those that are wanted, for whole grains.
+        Elements of a row that are read before the wanted ones, because grains are whole.
     """
 
     rows: int | None
@@ -46,12 +46,12 @@ class RowLayout:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is on disk."""
+        """Whether the matrix is on disk."""
         return self.grains.is_on_disk
 
     @property
     def order(self) -> str:
-        """Order of its elements."""
+        """Order of the elements."""
         return "C" if self.by_row else "F"
 
     @property
@@ -60,25 +60,25 @@ class RowLayout:
         return self.grains.covering(1, self.skip + self.columns)[1]
 
     def bytes_read(self) -> int:
-        """Bytes that taking all rows reads. Exact if chunks are whole pages."""
+        """Return the bytes that reading all rows takes. Exact if chunks are whole pages."""
         return self.grains.box_bytes(self.rows, self.width) if self.rows is not None else 0
 
     def transposed(self) -> "RowLayout":
-        """Describe the transpose."""
+        """Return the layout of the transpose."""
         assert self.rows is not None, "the rows are counted"
         return RowLayout(
             self.columns, self.rows, self.dtype, not self.by_row, self.grains.transposed()
         )
 
     def narrowed(self, first: int, end: int) -> "RowLayout":
-        """Describe its columns from `first` to ``end - 1``."""
+        """Return the layout of the columns from `first` to ``end - 1``."""
         skip = first % self.grains.columns
         return dataclasses.replace(self, columns=end - first, skip=skip)
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Blocks in which a matrix is read.
+    """The blocks in which a matrix is read.
 
     Attributes
     ----------
@@ -87,13 +87,13 @@ class RowPlan:
     height
         Rows of a block.
     dtype, order
-        Of the elements in a block as it is used.
+        Type and order of the elements in a block as it is used.
     buffers
-        Blocks in memory as they are read.
+        Number of blocks in memory as they are read.
     copies
-        Blocks in memory as they are used, if that is not as they are read.
+        Number of blocks in memory as they are used, if that differs.
     in_use
-        Blocks that are in use at once.
+        Number of blocks in use at the same time.
     """
 
     layout: RowLayout
@@ -106,7 +106,7 @@ class RowPlan:
 
     @property
     def read_order(self) -> str:
-        """Order of the elements as they are read: from disk, that which they have there."""
+        """Order of the elements as they are read: from disk, the order that they have there."""
         return self.layout.order if self.layout.is_stored else self.order
 
     @property
@@ -129,7 +129,7 @@ class RowPlan:
 
     @property
     def memory_bytes(self) -> int:
-        """All of that."""
+        """Memory of all blocks and transfers."""
         blocks = self.buffers * self.buffer_bytes + self.copies * self.copy_bytes
         return blocks + self.bounce_bytes
 
@@ -154,9 +154,9 @@ def plan_rows(
     Parameters
     ----------
     what, fix
-        What the call is, and what can be done, for the message.
+        Description of the call, and the advice, for the error message.
     layouts, dtype, order, budget_bytes, memory, writes_back
-        As for `fit_rows`.
+        As in `fit_rows`.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def plan_rows(
 
 
 def too_small(need: int, budget_bytes: int, what: str, fix: str = "raise memory=") -> BudgetError:
-    """Make the error of a call for which the budget does not suffice."""
+    """Return the error of a call that needs more memory than its budget."""
     return BudgetError(
         f"need {need} bytes ({format_bytes(need)}) of memory for {what}, have {budget_bytes} "
         f"({format_bytes(budget_bytes)}); {fix}"
@@ -191,31 +191,31 @@ def fit_rows(
     converts: bool = False,
     in_use: int = 1,
 ) -> tuple[list[RowPlan] | None, int]:
-    """Choose blocks, if any fit, and tell how much memory the smallest would need.
+    """Return blocks, if any fit, and the memory of the smallest ones.
 
     Parameters
     ----------
     layouts
         The matrices.
     dtype
-        Type in which they are used.
+        Type in which the elements are used.
     order
-        In which order of elements; `None` for that in which they are read.
+        Order in which the elements are used; `None` for the order in which they are read.
     budget_bytes
         Budget of the call.
     memory
-        Memory of the whole call with such blocks.
+        Function for the memory of the whole call with given blocks.
     writes_back
-        Whether blocks are written after their use, which takes their memory for a while longer.
+        Whether blocks are written after their use, which occupies their memory for longer.
     converts
-        Whether blocks are converted whatever their type.
+        Whether blocks are converted regardless of their type.
     in_use
-        Blocks that are in use at once.
+        Number of blocks in use at the same time.
     """
 
     def plan(layout: RowLayout, rows: int, spare: int) -> RowPlan:
         grain = layout.grains.rows
-        # Whole pages, so that a block can be written from where it is.
+        # With whole pages, a block can be written directly from its memory.
         row_bytes = layout.columns * dtype.itemsize
         paged = math.lcm(grain, SLOT_ALIGN_BYTES // math.gcd(SLOT_ALIGN_BYTES, row_bytes))
         grain = paged if paged <= rows else grain
@@ -233,8 +233,8 @@ def fit_rows(
 
     def plans(rows: int, spare: int) -> list[RowPlan]:
         found = [plan(layout, rows, spare) for layout in layouts]
-        # What goes side by side goes in steps of the lowest block: a vector's is as high as the
-        # matrix's, whose grains may be high, if that can be had.
+        # Matrices side by side advance in steps of the lowest block. So a vector's block is as high
+        # as the matrix's, whose grains may be high, if memory allows it.
         tallest = max(found, key=lambda each: each.height).height
         level = [plan(layout, max(rows, tallest), spare) for layout in layouts]
         return level if memory(level) <= budget_bytes else found
@@ -246,12 +246,12 @@ def fit_rows(
         if memory(found) <= budget_bytes:
             return found, memory(found)
         rows = rows * 7 // 8
-    # One block less: reading waits for the arithmetic then.
+    # With one block less, reads do not overlap with the arithmetic.
     least = plans(_LEAST_ROWS, 0)
     need = memory(least)
     return (least if need <= budget_bytes else None), need
 
 
 def blocks_bytes(plans: Sequence[RowPlan]) -> int:
-    """Memory of all blocks."""
+    """Return the memory of all blocks."""
     return sum(plan.memory_bytes for plan in plans)

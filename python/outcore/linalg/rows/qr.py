@@ -1,4 +1,4 @@
-"""QR of a matrix with many more rows than columns: R as the rows go by, or Q on disk as well."""
+"""QR of a matrix with many more rows than columns: R with streamed rows, or also Q on disk."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _WHY = "the QR that wrote it was stopped; call qr again"
 
 
 def _default_place(given: Mapping[str, Any]) -> PathLike | None:
-    """Name the place of Q without ``out=``: beside the matrix on disk."""
+    """Return the default place of Q: beside the matrix on disk."""
     return beside("A", ".q")(given) if given["mode"] == "economic" else None
 
 
@@ -117,31 +117,31 @@ def qr(
     Parameters
     ----------
     A
-        (m, n): an array on disk or its path, a NumPy array or memmap, anything with shape, dtype
+        (m, n): an array on disk or its path, a NumPy array or memmap, an object with shape, dtype
         and slicing, or, for ``mode="r"``, an iterator of blocks of rows of any heights. Integers
-        become float64. R must fit into the budget, for ``mode="economic"`` twice; of an iterator,
-        n x n elements.
+        become float64. The budget must hold R, for ``mode="economic"`` twice; for an iterator, n x
+        n elements.
     mode
-        ``"r"`` for R only; ``"economic"`` for Q on disk as well.
+        ``"r"`` for R only; ``"economic"`` for R and Q on disk.
     dtype
         Type of the arithmetic and of the result, float32 to complex128; by default that of `A`.
     memory
         Budget; by default half of the available memory. R counts against it.
     out
         Directory of Q; by default that of `A`, if that is on disk, with ``.q`` appended. For
-        ``mode="r"`` that of R, which is in memory otherwise.
+        ``mode="r"`` the directory of R, which is otherwise in memory.
     if_exists
-        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"open"`` opens a complete result at `out` if the same call made it, with the same
+        operands. ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with what a call with the same arguments left on disk that was stopped, if `A` is an
-        array on disk or of NumPy's.
+        Resume a stopped call with the same arguments and a result on disk, if `A` is an array on
+        disk or of NumPy.
     threads
-        Threads of the BLAS; by default as it is set.
+        Number of BLAS threads; by default unchanged.
     progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left).
-        Of an iterator the end is not known: the function gets (0.0, NaN) before it, and nothing
-        is shown.
+        Whether to show progress on the terminal, or a function of (fraction, seconds left). The
+        length of an iterator is unknown: the function gets (0.0, NaN) until its end, and no bar is
+        shown.
 
     Returns
     -------
@@ -155,23 +155,23 @@ def qr(
     Raises
     ------
     InvalidError
-        If `A` is no matrix that can be used, or the result overflows.
+        If `A` is not a usable matrix, or the result overflows.
     BudgetError
         If the triangles and blocks of a few rows do not fit into the budget; `qr_factor`, with
-        `form_q` for Q, does with less.
+        `form_q` for Q, needs less.
     NonFiniteError
-        If there is a NaN or an infinity, with its index.
+        If `A` has a NaN or an infinity, with its index.
     ExistsError
-        If there is something at `out`.
+        If `out` exists.
     Interrupted
-        After Ctrl-C or SIGTERM. With a result on disk a later call goes on.
+        After Ctrl-C or SIGTERM. With a result on disk a later call resumes.
 
     Notes
     -----
     2 n² (m - n/3) operations for R, twice that with Q; four times that for complex types. For Q,
-    the reflections are written beside it, and read back from the last block to the first:
-    2 m n words are read and 2 m n written, and so many lie on disk meanwhile. Q is orthogonal to
-    rounding whatever the condition of A. Source: Demmel, Grigori, Hoemmen & Langou,
+    the reflections are written beside it, and read back from the last block to the first. So 2 m n
+    words are read and 2 m n written, and 2 m n words are on disk during the call. Q is orthogonal
+    to rounding whatever the condition of A. Source: Demmel, Grigori, Hoemmen & Langou,
     *Communication-optimal parallel and sequential QR and LU factorizations*, SIAM J. Sci. Comput.
     34 (2012), section 4.2.
     """
@@ -219,7 +219,7 @@ def _name(source: RowSource) -> str:
 def _factored(
     source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
 ) -> ParallelQR:
-    """Let the rows go by."""
+    """Factor the streamed rows."""
     n, dtype = source.columns, plan.dtype
     row_work = tsqr_flops(source.rows, n, 0, dtype) / source.rows if source.rows else 0.0
     factor = ParallelQR(plan, 0, call, most=source.rows)
@@ -245,7 +245,7 @@ def _blocks(source: RowSource, plan: RowPlan) -> int:
 def _triangle(
     source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
 ) -> tuple[Matrix, Report]:
-    """Let the rows go by, and keep R."""
+    """Factor the streamed rows, and return R."""
     n, dtype = source.columns, plan.dtype
     factor = _factored(source, plan, call, target, steps)
     R = factor.triangle()[: min(factor.rows, n)]
@@ -266,7 +266,7 @@ def _triangle(
 def _stored_triangle(
     source: RowSource, plan: RowPlan, call: LongCall, where: Place, steps: StepsDone
 ) -> tuple[Array, Report]:
-    """Let the rows go by, and write R."""
+    """Factor the streamed rows, and write R."""
     with contextlib.ExitStack() as stack:
         dtype, target = plan.dtype, None
         if source.rows is not None:
@@ -274,7 +274,7 @@ def _stored_triangle(
             target = stack.enter_context(written(where, columns_of(shape, dtype), _WHY, steps))
         R, report = _triangle(source, plan, call, target, steps)
         if target is None:
-            # Of an iterator it is known only now how many rows there are.
+            # The length of an iterator is known only now.
             target = stack.enter_context(written(where, columns_of(R.shape, dtype), _WHY))
         moved = put(np.asfortranarray(R), target, call, TRANSFER_BYTES[0], number=1)
     written_too(report, R.nbytes, moved, call)
@@ -284,8 +284,8 @@ def _stored_triangle(
 def _with_square_q(
     source: RowSource, g: WideQrGeometry, call: LongCall, where: Place, steps: StepsDone
 ) -> tuple[Array, Matrix, Report]:
-    """Factor a matrix with fewer rows than columns in memory, where R is as large as it."""
-    # Chunks of whole columns, which lie on disk as in memory.
+    """Factor a matrix with fewer rows than columns in memory, where R has its size."""
+    # Chunks of whole columns have the same layout on disk and in memory.
     chunks = g.m, min(g.m, max(MAX_TILE_BYTES // (g.m * g.rows.dtype.itemsize), 1))
     metadata = Metadata((g.m, g.m), g.rows.dtype, chunks, "F", "column-major")
     with written(where, metadata, _WHY, steps) as target:
@@ -312,7 +312,7 @@ def _with_square_q(
 def _with_q(
     source: RowSource, g: QrGeometry, call: LongCall, where: Place, steps: StepsDone
 ) -> tuple[Array, Matrix, Report]:
-    """Write the reflections of the rows to the disk, and make Q of them."""
+    """Write the reflections of the rows to disk, and form Q from them."""
     with written(where, g.q.metadata(), _WHY, steps) as target:
         R, read, wrote = _form(source, g, call, target, steps)
     report = Report(
@@ -331,7 +331,7 @@ def _with_q(
 def _form(
     source: RowSource, g: QrGeometry, call: LongCall, target: Array, steps: StepsDone
 ) -> tuple[Matrix, int, int]:
-    """Make Q, and return R, and how much was read and written beside A.
+    """Form Q; return R, and the bytes read and written besides A.
 
     A step is a block of rows, first of reflections, then of Q.
     """
@@ -364,7 +364,7 @@ def _reduce(
     begun: int,
     kept: KeptState,
 ) -> None:
-    """Let the rows go by, from a block on, and write their reflections."""
+    """Stream the rows from block `begun`, and write their reflections."""
     leaving: deque[Ticket] = deque()
 
     def make_durable() -> None:
@@ -378,13 +378,13 @@ def _reduce(
         for block, (first, data, whole) in enumerate(stream, begun + 1):
             check_finite(source.name, first, data)
             q.add(data)
-            # Rows beyond the matrix are padding: zeros rather than what was there.
+            # Rows beyond the matrix are padding, which must be zero.
             whole[len(data) :] = 0
             leaving.append(file.submit_write([first, 0], [1, 1], whole))
             stream.leave(leaving[-1])
             kept.passed(block, 2 * g.q.blocks, make_durable)
             while leaving and leaving[0].done():
                 wait(leaving.popleft(), call.trace)
-    # Its buffers are free only then.
+    # Only then its buffers are free.
     for ticket in leaving:
         wait(ticket, call.trace)

@@ -1,4 +1,4 @@
-"""How QR of a tall matrix with Q on disk is cut for a memory budget. Pure arithmetic."""
+"""Blocks for QR of a tall matrix with Q on disk, within a memory budget. Pure arithmetic."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from outcore.linalg.systems.columns import TRANSFER_BYTES
 def r_blocks(
     A: RowLayout, dtype: np.dtype[Any], memory_bytes: int, *, is_stored: bool = False
 ) -> RowPlan:
-    """Choose the blocks in which a matrix is read if only R is wanted, in memory or on disk."""
+    """Choose the blocks in which a matrix is read for R only, in memory or on disk."""
     found, need = fit_tall(
         [A], dtype, memory_bytes, lambda plans: r_bytes(plans[0], is_stored=is_stored)
     )
@@ -39,7 +39,7 @@ def r_blocks(
 
 
 def r_bytes(plan: RowPlan, *, is_stored: bool) -> int:
-    """Memory of a call that makes R only."""
+    """Return the memory of a call for R only."""
     own = tsqr_bytes(plan.layout.columns, 0, plan.dtype, plan.layout.rows, lanes_of(plan))
     return own + plan.memory_bytes + is_stored * TRANSFER_BYTES[0]
 
@@ -57,7 +57,7 @@ def _what(A: RowLayout) -> str:
 
 @dataclass(frozen=True)
 class WideQrGeometry:
-    """How an m x n matrix is read, m < n, with R and Q in memory."""
+    """The blocks in which an m x n matrix is read, m < n, with R and Q in memory."""
 
     rows: RowPlan
 
@@ -79,13 +79,13 @@ class WideQrGeometry:
 
     @property
     def memory_bytes(self) -> int:
-        """The most that is taken from the budget."""
+        """Largest amount of memory that the call uses of the budget."""
         fixed = tsqr_bytes(self.n, 0, self.rows.dtype, self.m) + pages(self.q_bytes)
         return fixed + blocks_bytes([self.rows]) + TRANSFER_BYTES[0]
 
     @property
     def method(self) -> str:
-        """How it is done, for people."""
+        """Description of the method, as text."""
         return f"{self.rows.height} rows at once into memory, Q of the first {self.m} columns"
 
     @property
@@ -97,7 +97,7 @@ class WideQrGeometry:
 
 @dataclass(frozen=True)
 class QrGeometry:
-    """How an m x n matrix is cut, m >= n.
+    """The blocks of an m x n matrix, m >= n.
 
     Attributes
     ----------
@@ -112,38 +112,38 @@ class QrGeometry:
 
     @classmethod
     def of(cls, m: int, n: int, dtype: np.dtype[Any], rows: RowPlan) -> "QrGeometry":
-        """Cut by the blocks of A."""
+        """Return the geometry for given blocks of A."""
         return cls(TallQGeometry(m, n, 0, dtype, rows.height), rows)
 
     @property
     def memory_bytes(self) -> int:
-        """The most that is taken from the budget."""
+        """Largest amount of memory that the call uses of the budget."""
         blocks = max(self.rows.memory_bytes, RING_BLOCKS * self.q.block_bytes)
         moving = 2 * self.q.bounce_bytes + STATE_MEMORY_BYTES
         return self.q.fixed_bytes + moving + blocks
 
     @property
     def flops(self) -> float:
-        """Operations: R, and as many for Q."""
+        """Operations: R, and the same number for Q."""
         return 2 * tsqr_flops(self.q.m, self.q.n, 0, self.q.dtype)
 
     @property
     def method(self) -> str:
-        """How it is done, for people."""
+        """Description of the method, as text."""
         return f"reflections of {self.q.height} rows at once, then Q from the last ones up"
 
 
 def qr_geometry(
     A: RowLayout, dtype: np.dtype[Any], memory_bytes: int
 ) -> QrGeometry | WideQrGeometry:
-    """Cut a matrix for QR with Q on disk.
+    """Choose the blocks for QR with Q on disk.
 
     Raises
     ------
     BudgetError
         If two triangles and blocks of a few rows do not fit.
     InvalidError
-        If it is not known how many rows there are.
+        If the number of rows is unknown.
     """
     if A.rows is None:
         raise InvalidError(
@@ -172,7 +172,7 @@ def check_mode(mode: object) -> None:
     Raises
     ------
     InvalidError
-        If it is one.
+        If the mode is unknown.
     """
     if mode not in ("r", "economic"):
         raise InvalidError(f"mode must be 'r' or 'economic', have {mode!r}")

@@ -1,4 +1,4 @@
-"""What a method whose rows go by reports of itself."""
+"""Figures in the reports of methods that stream rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,12 @@ from outcore.report import Report
 
 
 def written_too(report: Report, nbytes: int, moved: tuple[int, int], call: LongCall) -> None:
-    """Add to a report that a result of so many bytes was written in the end.
+    """Add the final write of a result to a report.
 
     Parameters
     ----------
     moved
-        Bytes read and written for that.
+        Bytes read and written by that write.
     """
     report.planned_bytes_written = (report.planned_bytes_written or 0) + nbytes
     report.bytes_read += moved[0]
@@ -39,18 +39,18 @@ def figures_of(
     words_written: float = 0.0,
     arrays: Sequence[str] = ("A",),
 ) -> dict[str, Any]:
-    """Figures of a `Report` on a matrix of some shape.
+    """Return the figures of a `Report` for a matrix of the given shape.
 
     Parameters
     ----------
     call, verb, shape, dtype, method, flops
-        What was done, how, on what.
+        Operation, method and matrix of the call.
     moved, planned
         Bytes read and written, as counted and as planned.
     is_stored
-        Whether the matrix is on disk, so that each of its words must be read.
+        Whether the matrix is on disk, so that any method must read each of its words.
     words_written
-        Those of results that any method must write.
+        Words of results that any method must write.
     arrays
         Names of the arrays in the trace.
     """

@@ -1,6 +1,6 @@
-"""Rows of a matrix from wherever they are: on disk, in memory, or from an iterator.
+"""Sources of matrix rows: an array on disk or in memory, or an iterator.
 
-Each row is taken once, in order. The columns of a matrix may be taken as rows in the same way.
+A source delivers each row once, in order. It can also deliver the columns of a matrix as rows.
 """
 
 import copy
@@ -30,24 +30,24 @@ from outcore.volumes import PathLike
 RowsLike: TypeAlias = Array | PathLike | npt.ArrayLike | Iterable[npt.ArrayLike] | Iterator[Any]
 
 _STRIP_ROWS = 32
-"""Rows that are copied at once: so that neither side misses its cache when one is transposed."""
+"""Rows that are copied at a time, so that transposing misses the cache on neither side."""
 
 
 class RowSource(ABC):
-    """Rows to be taken from the first to the last.
+    """Source of rows, which delivers them from the first to the last.
 
     Attributes
     ----------
     name
-        What the caller calls the matrix, for messages.
+        Name of the matrix in the caller's arguments, for messages.
     layout
-        What a plan knows of it.
+        Layout of the matrix, for plans.
     is_vector
         Whether it was given as a vector, which is a matrix of one column.
     can_repeat
-        Whether the rows can be taken a second time.
+        Whether the rows can be read a second time.
     first_column
-        The column that is read first.
+        First column to read.
     """
 
     can_repeat = True
@@ -59,7 +59,7 @@ class RowSource(ABC):
 
     @property
     def rows(self) -> int | None:
-        """Number of rows; `None` if it is known only at the end."""
+        """Number of rows; `None` if unknown before the end."""
         return self.layout.rows
 
     @property
@@ -73,20 +73,20 @@ class RowSource(ABC):
             self.layout = dataclasses.replace(self.layout, dtype=dtype)
 
     def narrowed(self, first: int, end: int) -> "RowSource":
-        """Return a source of the same rows, but of their columns `first` to ``end - 1`` only."""
+        """Return a source of the same rows, with their columns `first` to ``end - 1`` only."""
         part = copy.copy(self)
         part.layout = self.layout.narrowed(first, end)
         part.first_column = first - part.layout.skip
         return part
 
     def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
-        """Get ready for a call; `number` is the source's own in the trace."""
+        """Prepare for a call; `number` is the source's number in the trace."""
 
     @abstractmethod
     def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
-        """Begin to fill `target` with the rows from `first` on; return how many there will be.
+        """Start to fill `target` with the rows from `first`; return their number.
 
-        Fewer than there is room for are the last ones.
+        Fewer rows than the height of `target` are the last ones.
         """
 
     def bytes_read(self) -> int:
@@ -95,12 +95,12 @@ class RowSource(ABC):
 
 
 class StoredRows(RowSource):
-    """Rows of an array on disk, or its columns."""
+    """Rows, or columns, of an array on disk."""
 
     def __init__(self, name: str, array: Array, *, transposed: bool = False) -> None:
         rows, columns = (*array.shape, 1)[:2]
         chunks = (*array.chunks, 1)[:2]
-        # Where chunks have one column, it is contiguous in any order, and read in parts of them.
+        # A chunk of a single column is contiguous in either order, and can be read in parts.
         by_row = array.order == "C" or chunks[1] == 1
         grains = Grains.of(chunks, "C" if by_row else "F", array.dtype.itemsize)
         layout = RowLayout(rows, columns, array.dtype, by_row, grains)
@@ -114,7 +114,7 @@ class StoredRows(RowSource):
         self._file = open_whole_chunks(self.array, call, bounce_bytes, number)
 
     def fetch(self, first: int, target: Matrix) -> tuple[int, Ticket | None]:
-        """See `RowSource`. Whole grains are read, as many as reach into the matrix."""
+        """See `RowSource`. The read covers all grains that contain elements of the matrix."""
         assert self._file is not None, "open comes first"
         assert self.rows is not None, "an array has a shape"
         count = min(len(target), self.rows - first)
@@ -133,7 +133,7 @@ class StoredRows(RowSource):
 
 
 class SlicedRows(RowSource):
-    """Rows of a NumPy array, a memmap, or anything else with a shape, a type and slicing."""
+    """Rows of a NumPy array, a memmap, or another object with a shape, a type and slicing."""
 
     def __init__(self, name: str, array: Any, *, transposed: bool = False) -> None:
         rows, columns = (*array.shape, 1)[:2]
@@ -163,7 +163,7 @@ class SlicedRows(RowSource):
         return count, None
 
     def _box(self, rows: slice) -> Any:
-        # Without a second index where it is not needed: some have only one.
+        # Some objects accept a single index only, so a second one is used only if necessary.
         if self.columns == self._all_columns and not self._transposed:
             return rows
         columns = slice(self.first_column, self.first_column + self.columns)
@@ -171,9 +171,9 @@ class SlicedRows(RowSource):
 
 
 class IteratedRows(RowSource):
-    """Rows that an iterator gives in blocks of whatever heights; they are counted as they come.
+    """Rows from an iterator of blocks of any heights, whose number is unknown before the end.
 
-    A block of one dimension is a row; with `is_column` it is a piece of a single column.
+    A block of one dimension is a row; with `is_column` it is a part of a single column.
     """
 
     can_repeat = False
@@ -209,7 +209,7 @@ class IteratedRows(RowSource):
         return filled, None
 
     def _refill(self, first: int) -> bool:
-        """Take the next block that has rows."""
+        """Fetch the next block that has rows."""
         for given in self._blocks:
             block = array_of(given, f"a block of rows from the iterator {self.name}")
             if block.ndim == 1:
@@ -231,7 +231,7 @@ class IteratedRows(RowSource):
         return False
 
     def _refuse_wider(self, block: npt.NDArray[Any], first: int) -> None:
-        """Refuse to round a block to the type of the first one."""
+        """Refuse a block that would have to be rounded to the type of the first one."""
         if self._columns is None or block.dtype.kind not in "fc":
             return
         dtype = np.result_type(self._given, self.layout.dtype)
@@ -240,7 +240,7 @@ class IteratedRows(RowSource):
 
 
 def paired_rows(pairs: Iterator[Any]) -> tuple[Iterator[Any], Iterator[Any]]:
-    """Split an iterator of (block of A, block of b) into two, to be taken at one pace."""
+    """Split an iterator of (block of A, block of b) into two, which advance together."""
     waiting: tuple[deque[Any], deque[Any]] = deque(), deque()
 
     def side(number: int) -> Iterator[Any]:
@@ -274,19 +274,19 @@ def row_source(
     is_column: bool = False,
     transposed: bool = False,
 ) -> RowSource:
-    """Tell where rows come from.
+    """Return the source for a matrix.
 
     Parameters
     ----------
     name
-        What the caller calls the matrix.
+        Name of the matrix in the caller's arguments.
     given
-        An array on disk or its path, a NumPy array or memmap, anything with shape, dtype and
+        An array on disk or its path, a NumPy array or memmap, an object with shape, dtype and
         slicing, or an iterator of blocks of rows.
     is_column
-        Whether a block of one dimension from an iterator is a piece of a column.
+        Whether a block of one dimension from an iterator is a part of a column.
     transposed
-        Take the columns of the matrix as rows.
+        Whether to deliver the columns of the matrix as rows.
 
     Raises
     ------
@@ -320,7 +320,7 @@ def row_source(
 
 
 def _is_iterated(given: Any) -> TypeGuard[Iterable[Any]]:
-    """Whether it gives blocks; what is itself an array, such as a table of pandas, does not."""
+    """Whether the object yields blocks; an array, or a table of pandas, does not."""
     is_array = hasattr(given, "__array__") or (hasattr(given, "shape") and hasattr(given, "ndim"))
     return isinstance(given, Iterable) and not isinstance(given, list | tuple) and not is_array
 
@@ -328,13 +328,13 @@ def _is_iterated(given: Any) -> TypeGuard[Iterable[Any]]:
 def known_operands(
     given: Mapping[str, tuple[RowSource, object]],
 ) -> dict[str, Array | npt.NDArray[Any]]:
-    """Return arrays of which a later call can tell whether they are the same; none unless all are.
+    """Return the operands that a later call can recognize; none unless all are recognizable.
 
     Parameters
     ----------
     given
-        Each as a source, and as the caller gave it. An iterator's rows cannot be known before they
-        are taken, and those of a memmap, or of anything else that is sliced, may change unseen.
+        Source and original argument of each operand. The rows of an iterator are unknown in
+        advance. Those of a memmap, or of another sliced object, may change without a trace.
     """
     known: dict[str, Array | npt.NDArray[Any]] = {}
     for name, (source, array) in given.items():
@@ -348,7 +348,7 @@ def known_operands(
 
 
 def copy_rows(source: npt.NDArray[Any], target: Matrix, name: str, first: int) -> None:
-    """Copy rows and convert them; `first` is the number of the first one."""
+    """Copy and convert rows; `first` is the number of the first one."""
     if not np.can_cast(source.dtype, target.dtype, "same_kind"):
         raise _other_type(name, target.dtype, source.dtype, first)
     for i in range(0, len(source), _STRIP_ROWS):

@@ -1,4 +1,4 @@
-"""Blocks of rows, read ahead of their use, each row once."""
+"""Streams of blocks of rows, read ahead of their use, each row once."""
 
 import contextlib
 from collections import deque
@@ -23,9 +23,9 @@ Transform: TypeAlias = Callable[[npt.NDArray[Any]], npt.ArrayLike]
 
 
 class RowBlock(NamedTuple):
-    """Rows from `first` on. They may be changed; their memory is used again for later ones.
+    """Rows from `first`. The caller may change them; their memory is reused for later rows.
 
-    ``whole`` is that memory, of which all but the last block's rows make use.
+    ``whole`` is the complete memory, which the rows of the last block may not fill.
     """
 
     first: int
@@ -41,17 +41,18 @@ class _Reading(NamedTuple):
 
 
 class _Free(NamedTuple):
-    """Memory of a block, which may still be in use, or on its way to the disk."""
+    """Memory of a block, which may still be in use, or in a pending write."""
 
     memory: Matrix
     leaving: Pending | None = None
 
     def taken(self, trace: Trace) -> Matrix:
-        """Return the memory once nothing needs it any more."""
+        """Return the memory after all its users have finished."""
         if isinstance(self.leaving, Ticket):
             wait(self.leaving, trace)
         elif self.leaving is not None:
-            # Of steps of a crew some are done meanwhile: that is no waiting for the disk.
+            # While it waits for a step of a crew, this thread works: that is no waiting for the
+            # disk.
             self.leaving.wait()
         return self.memory
 
@@ -62,17 +63,17 @@ class RowStream:
     Parameters
     ----------
     source
-        Where the rows come from.
+        Source of the rows.
     plan
-        Heights, and buffers, which come from the call's arena.
+        Heights of the blocks, and buffers, which come from the call's arena.
     call
         The call.
     number
-        The source's own in the trace.
+        Number of the source in the trace.
     transform
-        Called with each block as it was read; returns as many rows.
+        Called with each block as it was read; returns the same number of rows.
     first
-        A row of the block to begin with. Blocks are cut as if it were 0.
+        A row of the first block. Blocks are cut as if it were 0.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class RowStream:
             if self._copies:
                 mine, used = self._copies, buffer
                 whole = buffer = self._converted(first, whole[:rows])
-                # The memory that was read to is free while its copy is in use.
+                # The memory of the read is free while its copy is in use.
                 self._free.append(_Free(used))
                 if self._plan.layout.is_stored:
                     self._read_ahead()
@@ -123,11 +124,11 @@ class RowStream:
             mine.append(_Free(buffer, self._leaving))
 
     def leave(self, pending: Pending) -> None:
-        """Keep the memory of the block in use as it is until something is done."""
+        """Reserve the memory of the current block until `pending` has ended."""
         self._leaving = pending
 
     def abandon(self) -> None:
-        """Wait for what is in flight, so that its memory can go."""
+        """Wait for requests in flight, so that their memory can be freed."""
         tickets: list[Pending | None] = [free.leaving for free in (*self._free, *self._copies)]
         tickets += [self._leaving, *(reading.ticket for reading in self._reading)]
         for ticket in tickets:
@@ -136,7 +137,7 @@ class RowStream:
                     ticket.wait()
 
     def _read_ahead(self) -> None:
-        # What is not read in the background is not fetched before it is needed.
+        # Sources without background reads are read only when a block is needed.
         most = len(self._free) if self._plan.layout.is_stored else 1 - len(self._reading)
         for _ in range(most):
             leaving = self._free[0].leaving
@@ -174,9 +175,9 @@ def streams(
     first: int = 0,
     number: int = 0,
 ) -> Iterator[list[RowStream]]:
-    """Open streams over sources, from a row on; at the end nothing is in flight any more.
+    """Open streams over sources, from a row; at the end no request is in flight.
 
-    `number` is the first source's own in the trace.
+    `number` is the number of the first source in the trace.
     """
     opened: list[RowStream] = []
     try:
@@ -189,14 +190,14 @@ def streams(
 
 
 def side_by_side(opened: Sequence[RowStream], first: int = 0) -> Iterator[tuple[int, list[Matrix]]]:
-    """Go through several streams at once: (first row, a block of each), of equal heights.
+    """Yield blocks of equal heights from several streams: (first row, a block of each).
 
-    `first` is the row to begin with; what the streams have before it is left out.
+    `first` is the row to begin with; earlier rows of the streams are skipped.
 
     Raises
     ------
     InvalidError
-        If one has more rows than another.
+        If one stream has more rows than another.
     """
     iterators = [iter(stream) for stream in opened]
     blocks: list[Matrix | None] = [None] * len(opened)
@@ -223,7 +224,7 @@ def side_by_side(opened: Sequence[RowStream], first: int = 0) -> Iterator[tuple[
 
 
 def leave(opened: Sequence[RowStream], pending: Pending | None) -> None:
-    """Keep the memory of the blocks in use as it is until something is done."""
+    """Reserve the memory of the current blocks until `pending` has ended."""
     if pending is not None:
         for stream in opened:
             stream.leave(pending)
@@ -232,7 +233,7 @@ def leave(opened: Sequence[RowStream], pending: Pending | None) -> None:
 def allocated(
     call: LongCall, shape: tuple[int, int], dtype: np.dtype[Any], order: str = "F"
 ) -> Matrix:
-    """Take whole pages for a matrix from the call's arena. What it holds is not defined."""
+    """Allocate whole pages for a matrix from the call's arena, uninitialized."""
     if 0 in shape:
         return np.empty(shape, dtype, order="F")
     memory = memoryview(call.arena.allocate(pages(shape[0] * shape[1] * dtype.itemsize)))
@@ -241,14 +242,14 @@ def allocated(
 
 
 def refuse_overflow(found: Matrix) -> None:
-    """Refuse a result, column-major, that is not finite though what it is made of was.
+    """Refuse a column-major result that is not finite, computed from finite operands.
 
     Raises
     ------
     InvalidError
-        If it is not.
+        If it is not finite.
     """
-    # One fast look at sums, which may overflow themselves.
+    # A fast test of sums, which may overflow themselves.
     if np.isfinite(column_extremes(found, False)[0]):
         return
     if not all(np.isfinite(found[:, j]).all() for j in range(found.shape[1])):
@@ -258,21 +259,21 @@ def refuse_overflow(found: Matrix) -> None:
 def check_finite(
     name: str, first: int, block: Matrix, first_column: int = 0, *, transposed: bool = False
 ) -> None:
-    """Refuse rows with a NaN or an infinity, naming the first such row.
+    """Refuse rows with a NaN or an infinity; name the first such row.
 
     Parameters
     ----------
     name, first, block, first_column
-        The matrix, and rows of it from a row and a column on.
+        Name of the matrix; a block of it, and the indices of its first row and column.
     transposed
-        Whether its columns were taken as rows.
+        Whether the rows are columns of the matrix.
 
     Raises
     ------
     NonFiniteError
-        With its index.
+        With the index of the element.
     """
-    # One fast look at sums of absolute values, along whichever side is contiguous.
+    # A fast test of sums of absolute values, along the contiguous side.
     by_column = block if block.strides[0] == block.itemsize else block.T
     if np.isfinite(column_extremes(by_column, False)[0]):
         return

@@ -1,15 +1,15 @@
 """The largest singular values of a matrix and their vectors, in a few passes over its rows.
 
-Block Krylov iteration on AᴴA (Musco & Musco 2015), so that each pass does the work of two:
+Block Krylov iteration on AᴴA (Musco & Musco 2015), in which each pass makes two products:
 
     Z random, orthonormal
     W = Aᴴ (A Z), and the next Z from W by Lanczos      a pass each, until the triplets converge
     Z <- products of AᴴA with the best Ritz vectors, which follow from W
     A Z = Q R;  R = Û S Ŵᴴ;  U = Q Û,  V = Z Ŵ          the last pass
 
-The last pass forms W, too: it gives the residuals of the triplets.
-Blocks of rows X of A give A Z block by block, X Z, and Aᴴ (A Z) as the sum of all Xᴴ (X Z).
-`outcore.linalg.rows.krylov_basis` has the Lanczos steps. Q comes from the reflections of the rows
+The last pass also forms W, which yields the residuals of the triplets. Blocks of rows X of A give A
+Z block by block, X Z, and Aᴴ (A Z) as the sum of all Xᴴ (X Z). `outcore.linalg.rows.krylov_basis`
+implements the Lanczos steps. Q is formed from the reflections of the rows
 (`outcore.linalg.rows.tall_q`), and is orthogonal to rounding.
 """
 
@@ -61,7 +61,7 @@ from outcore.report import Report
 from outcore.volumes import PathLike
 
 _LEAST_REST = 1e-10
-"""Share of ‖A‖² beyond U S Vᴴ below which it is not told by a difference."""
+"""Share of ‖A‖² beyond U S Vᴴ below which a difference does not determine it."""
 
 _WHY = "the svd that wrote it was stopped; call it again"
 
@@ -73,16 +73,16 @@ class SvdReport(Report):
     Attributes
     ----------
     passes
-        How often A was read.
+        Number of passes over A.
     triplet_residuals
-        ‖Aᴴu - s v‖₂ / s[0] of each triplet. The error of a singular value is at most that times
+        ‖Aᴴu - s v‖₂ / s[0] of each triplet. The error of a singular value is at most this times
         s[0], and usually about its square.
     error_bound
         Bound of ‖A - U S Vᴴ‖₂: the Frobenius norm, or a smaller bound by random vectors, which
         fails with probability 10⁻¹⁰ (Halko, Martinsson & Tropp 2011, equation 4.3).
     frobenius_error
         ‖A - U S Vᴴ‖ in the Frobenius norm: the root of ‖A‖² - ‖S‖², since the columns of A V are
-        orthogonal. Where rounding would spoil that difference, an estimate by random vectors.
+        orthogonal. If rounding would spoil that difference, it is an estimate by random vectors.
     """
 
     passes: int = 0
@@ -112,37 +112,36 @@ def svd(
     Parameters
     ----------
     A
-        (m, n): an array on disk or its path, a NumPy array or memmap, or anything with shape,
+        (m, n): an array on disk or its path, a NumPy array or memmap, or an object with shape,
         dtype and slicing. It is read by rows, up to ``power + 1`` times. Integers become float64.
     k
         Number of singular values, at most min(m, n).
     tol
-        Stop when ‖Aᴴu - s v‖ is at most ``tol * s[0]`` for each of the `k` triplets. The singular
-        values are then usually as exact as its square. `None` for `power` passes in any case.
+        Tolerance: the iteration stops when ‖Aᴴu - s v‖ is at most ``tol * s[0]`` for each of the
+        `k` triplets. The error of the singular values is then usually about its square. With `None`
+        the call makes `power` passes.
     oversample
-        Vectors that are iterated beside the `k`: more of them save passes.
+        Additional vectors in the iteration, which save passes.
     power
-        Passes before the last one, at most. Each uses all vectors of the passes before it, as far
-        as half of the budget holds them.
+        Largest number of passes before the last one. Each uses all vectors of the earlier passes,
+        as far as half of the budget holds them.
     seed
-        For the random vectors: an integer, or a generator. The result does not depend on the
-        budget but for rounding.
+        Seed of the random vectors: an integer, or a generator. The result depends on the budget
+        within `tol` only, and in the signs of vectors.
     dtype
         Type of the arithmetic and of the result, float32 to complex128; by default that of `A`.
-        For the random vectors: an integer, or a generator. The result depends on the
-        budget within `tol` only, and in the signs of vectors.
     memory
         Budget; by default half of the available memory. Vectors in memory count against it.
     out
-        Directory of U, to have it on disk.
+        Directory of U on disk; by default U is in memory.
     if_exists
-        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array that is at `out`.
+        ``"open"`` opens a complete result at `out` if the same call made it, with the same
+        operands. ``"overwrite"`` replaces an array at `out`.
     resume
-        Go on with what a call with the same arguments left at `out` that was stopped, if `A` is an
-        array on disk or of NumPy's.
+        Resume a stopped call with the same arguments and a result at `out`, if `A` is an array on
+        disk or of NumPy.
     threads
-        Threads of the BLAS; by default as it is set.
+        Number of BLAS threads; by default unchanged.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 
@@ -153,39 +152,39 @@ def svd(
     s : numpy.ndarray
         (k,) singular values, the largest first.
     Vh : numpy.ndarray
-        (k, n) with orthonormal rows. For a matrix with more columns than memory holds vectors of,
-        pass the transpose.
+        (k, n) with orthonormal rows. If memory does not hold vectors of n elements, pass the
+        transpose.
     report : SvdReport
         With ``passes``, ``triplet_residuals``, ``error_bound`` and ``frobenius_error``.
 
     Warns
     -----
     ConvergenceWarning
-        If `power` passes do not suffice for `tol`: the report says which triplets are affected.
+        If `power` passes are too few for `tol`: the report has the residuals of the triplets.
 
     Raises
     ------
     InvalidError
-        If `A` is no matrix that can be used, or an iterator: its rows pass only once.
+        If `A` is not a usable matrix, or is an iterator, whose rows can be read only once.
     BudgetError
         If the vectors and blocks of a few rows do not fit into the budget.
     NonFiniteError
-        If there is a NaN or an infinity, with its index.
+        If `A` has a NaN or an infinity, with its index.
     ExistsError
-        If there is something at `out`.
+        If `out` exists.
     Interrupted
-        After Ctrl-C or SIGTERM. With `out` a later call goes on.
+        After Ctrl-C or SIGTERM. With `out` a later call resumes.
 
     Notes
     -----
-    About 4 m n (k + oversample) operations a pass, four times that for complex types. Matrices
-    whose singular values decay take three to six passes, noise takes 20. Singular values below √ε
-    of the largest are not resolved, with the machine epsilon ε of the type, since squares are
-    iterated with; the errors in the report show it. Sources: Musco & Musco, *Randomized block
-    Krylov methods for stronger and faster approximate singular value decomposition*, NIPS 28
-    (2015); Wu & Simon, *Thick-restart Lanczos method for large symmetric eigenvalue problems*, SIAM
-    J. Matrix Anal. Appl. 22 (2000); Halko, Martinsson & Tropp, *Finding structure with randomness*,
-    SIAM Review 53 (2011), for the error bound.
+    About 4 m n (k + oversample) operations per pass, four times that for complex types. Matrices
+    with decaying singular values take three to six passes, noise takes 20. Singular values below √ε
+    of the largest are not resolved, with the machine epsilon ε of the type, because the iteration
+    uses AᴴA; the errors in the report show it. Sources: Musco & Musco, *Randomized block Krylov
+    methods for stronger and faster approximate singular value decomposition*, NIPS 28 (2015); Wu &
+    Simon, *Thick-restart Lanczos method for large symmetric eigenvalue problems*, SIAM J. Matrix
+    Anal. Appl. 22 (2000); Halko, Martinsson & Tropp, *Finding structure with randomness*, SIAM
+    Review 53 (2011), for the error bound.
     """
     if tol is not None and not (is_finite(tol) and tol > 0):
         raise InvalidError(f"tol must be above 0 and finite, or None, have {tol!r}")
@@ -249,7 +248,7 @@ def _generator(seed: Any) -> np.random.Generator:
 
 
 def _seed_of(seed: object, draw: np.random.Generator) -> object:
-    """Tell seeds apart: of a generator its state counts."""
+    """Return a value that distinguishes seeds; for a generator, its state."""
     if isinstance(seed, np.random.Generator):
         return repr(draw.bit_generator.state)
     return None if seed is None else repr(seed)
@@ -272,7 +271,7 @@ class _Svd:
         self._target, self._steps, self._tol = target, steps, tol
         self._kernels, self._read = kernels(g.q.dtype), 0
         self._basis = KrylovBasis(g.n, g.q.n, g.blocks, g.q.dtype, call)
-        # The error is estimated with these.
+        # Vectors for the estimate of the error.
         self._probes = allocated(call, (g.n, g.q.k), g.q.dtype)
         for vectors in (self._basis.first, self._probes):
             for j in range(vectors.shape[1]):
@@ -288,11 +287,11 @@ class _Svd:
 
     @property
     def _exponent(self) -> int:
-        """Elements of A Z are about 2 to this power."""
+        """Power of 2 near the elements of A Z."""
         return int(self._exponents[0, 0])
 
     def solve(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], SvdReport]:
-        """Do all passes."""
+        """Make all passes, and return the result."""
         g, k, call = self._g, self._g.k, self._call
         q = TallQ(g.q, call)
         matrices = [
@@ -343,8 +342,8 @@ class _Svd:
     def _iterate(self, done: list[int]) -> None:
         """Extend the basis by passes over A until the triplets converge.
 
-        `done` are the blocks of rows of each pass that a stopped call did. All of them are done if
-        it came to the last pass, even where it left out some passes.
+        `done` has, for each pass, the number of blocks of rows that a stopped call did. If that
+        call had reached the last pass, all of them count as done, including skipped passes.
         """
         g, call = self._g, self._call
         if done[-1] == g.q.blocks:
@@ -366,7 +365,7 @@ class _Svd:
             self._basis.extend(self._W)
 
     def _multiply(self, number: int, done: int) -> None:
-        """W <- Aᴴ A Z, of which so many blocks of rows are done."""
+        """Compute W <- Aᴴ A Z, of which `done` blocks of rows are done."""
         g, call = self._g, self._call
         Z, W = self._basis.newest, self._W
         product = allocated(call, (g.q.height, g.q.n), g.q.dtype)
@@ -386,7 +385,7 @@ class _Svd:
         self._finish_product()
 
     def _add_product(self, rows: Matrix, Y: Matrix) -> None:
-        """W <- W + Xᴴ Y for rows X, until `_finish_product` its conjugate if they lie by row."""
+        """Add Xᴴ Y to W for rows X; with row-major rows the conjugate, until `_finish_product`."""
         if self._g.rows.order == "C":
             # The BLAS gets the transpose of a block, and can transpose but not conjugate it.
             np.conjugate(Y, out=Y)
@@ -402,7 +401,7 @@ class _Svd:
             raise InvalidError(f"numbers as large as those of A overflow {W.dtype}; scale it")
 
     def _add_squares(self, rows: Matrix) -> None:
-        """Add to ‖A‖² in the Frobenius norm, scaled by a power of 2 that fits the elements."""
+        """Add to ‖A‖² in the Frobenius norm, scaled by a suitable power of 2."""
         columns = rows if rows.strides[0] == rows.itemsize else rows.T
         found, before = exponent(columns), int(self._exponents[1, 0])
         if found > before:
@@ -411,9 +410,9 @@ class _Svd:
         self._squares += squares(columns, math.ldexp(1.0, -before)).sum()
 
     def _scale(self, Y: Matrix, W: Matrix) -> None:
-        """Scale a part of A Z by such a power of 2 that its products with A are about 1.
+        """Scale a part of A Z by a power of 2 so that its products with A are about 1.
 
-        If they were larger than those so far, these are scaled, too.
+        If it is larger than earlier parts, their products are scaled, too.
         """
         found = exponent(Y)
         if found > self._exponent:
@@ -423,7 +422,7 @@ class _Svd:
         shift(Y, -2 * self._exponent)
 
     def _project(self, q: TallQ, u: MemoryU | DiskU, done: int) -> None:
-        """Go through the rows of A Z, and of A times the other vectors, from a block on."""
+        """Process the rows of A Z, and of A times the probe vectors, from block `done`."""
         g = self._g
         others = allocated(self._call, (g.q.height, g.q.k), g.q.dtype)
         copies = allocated(self._call, (g.q.height, g.q.n), g.q.dtype)
@@ -452,7 +451,7 @@ class _Svd:
         self._kept.passed(step, self._g.steps, make_durable)
 
     def _rows(self, done: int) -> Iterator[tuple[int, Matrix]]:
-        """Go through the rows of A once more, from a block on: (blocks then, rows)."""
+        """Yield the rows of A from a block: (number of blocks including this one, rows)."""
         trace = self._call.trace
         first = min(done * self._g.q.height, self._g.q.m)
         with streams([self._source], [self._g.rows], self._call, first=first) as (stream,):
@@ -467,7 +466,7 @@ class _Svd:
     def _right_vectors(
         self, right: Matrix, s: npt.NDArray[Any]
     ) -> tuple[Matrix, npt.NDArray[np.float64]]:
-        """Form V in place of W, and the residuals of the triplets."""
+        """Form V in the memory of W, and the residuals of the triplets."""
         k, W = self._g.k, self._W
         rest = self._basis.second[:, :k]
         self._kernels.gemm(W, right, rest, beta=0, trans_b="C")
@@ -479,9 +478,9 @@ class _Svd:
         return V, triplet_residuals(norms(rest), s)
 
     def _probed_squares(self, q: TallQ, R: Matrix, right: Matrix) -> npt.NDArray[np.float64]:
-        """Square the norms of E w, with E = A - U S Vᴴ, for the vectors w that were set aside.
+        """Return the squared norms of E w, with E = A - U S Vᴴ, for the probe vectors w.
 
-        A w is Q c and a rest; U S Vᴴ w is Q R g, with g = Ŵ Ŵᴴ Zᴴ w for the k columns of Ŵ.
+        A w is Q c plus a rest; U S Vᴴ w is Q R g, with g = Ŵ Ŵᴴ Zᴴ w for the k columns of Ŵ.
         """
         g = self._basis.first.conj().T @ self._probes
         g = right.conj().T @ (right @ g)
@@ -490,7 +489,7 @@ class _Svd:
         return found
 
     def _errors(self, s: npt.NDArray[Any], probed: npt.NDArray[np.float64]) -> tuple[float, float]:
-        """Find ‖A - U S Vᴴ‖ in the Frobenius norm, and a bound of its 2-norm."""
+        """Return ‖A - U S Vᴴ‖ in the Frobenius norm, and a bound of its 2-norm."""
         bound = math.ldexp(10 * math.sqrt(2 / np.pi * probed.max()), self._exponent)
         norm = math.ldexp(math.sqrt(self._squares[0, 0]), int(self._exponents[1, 0]))
         rest = 1 - float(((s.astype(np.float64) / norm) ** 2).sum()) if norm else 0.0
@@ -501,7 +500,7 @@ class _Svd:
 
 
 def exponent(Y: Matrix) -> int:
-    """Find the power of 2 that the largest element is about, in few steps; 0 for most matrices."""
+    """Return a coarse power of 2 near the largest element; 0 for most matrices."""
     largest, most = column_extremes(Y, False)[1], _most_exponent(Y.dtype)
     if not np.isfinite(largest):
         return 0
@@ -512,19 +511,19 @@ def exponent(Y: Matrix) -> int:
 
 
 def _most_exponent(dtype: np.dtype[Any]) -> int:
-    """Exponents that numbers may be scaled by twice."""
+    """Return the largest exponent for scaling, which may be applied twice."""
     return int(np.finfo(dtype).maxexp) // 8 * 5
 
 
 def shift(X: Matrix, power: int) -> None:
-    """X <- 2^power X, column-major."""
+    """Compute X <- 2^power X, column-major."""
     if power:
         parts = X.T.view(X.real.dtype)
         np.ldexp(parts, power, out=parts)
 
 
 def times(kernels: Kernels, rows: Matrix, Z: Matrix, Y: Matrix) -> None:
-    """Y <- X Z for rows X of either order."""
+    """Compute Y <- X Z for rows X of either order."""
     if rows.strides[0] == rows.itemsize:
         kernels.gemm(rows, Z, Y, beta=0)
     else:

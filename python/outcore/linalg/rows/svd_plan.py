@@ -1,4 +1,4 @@
-"""How a truncated SVD is cut for a memory budget, and what it costs. Pure arithmetic."""
+"""Blocks of a truncated SVD for a memory budget, and its cost. Pure arithmetic."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,31 +17,34 @@ from outcore.linalg.rows.tall_q_plan import RING_BLOCKS, TallQGeometry, block_bo
 from outcore.linalg.rows.tsqr_plan import WORK_COLUMNS, stored_layout, tsqr_flops
 
 PROBES = 10
-"""Random vectors that the error is estimated with: the bound fails once in 10 to this power."""
+"""Number of random vectors for the error estimate.
+
+The bound fails with probability 10 to minus this power.
+"""
 
 
 MOST_PASSES = 20
-"""Passes before the last one, by default at most."""
+"""Default limit of passes before the last one."""
 
 
 @dataclass(frozen=True)
 class SvdGeometry:
-    """How k singular triplets of an m x n matrix are computed.
+    """The computation of k singular triplets of an m x n matrix.
 
     Attributes
     ----------
     n, k
-        Columns, and triplets that are wanted.
+        Columns, and number of triplets.
     power
-        Passes over A before the last one, at most.
+        Largest number of passes over A before the last one.
     blocks
-        Blocks of vectors in the basis, at most.
+        Largest number of blocks of vectors in the basis.
     q
         Blocks of the orthogonal factor of A Z, with l columns.
     rows
         Blocks of A, of the same height.
     is_stored
-        Whether U goes to the disk.
+        Whether U is stored on disk.
     """
 
     n: int
@@ -54,17 +57,17 @@ class SvdGeometry:
 
     @property
     def passes(self) -> int:
-        """How often A is read, at most."""
+        """Largest number of passes over A."""
         return self.power + 1
 
     @property
     def steps(self) -> int:
-        """Blocks of rows, in all passes and of U."""
+        """Number of blocks of rows, in all passes and of U."""
         return (self.passes + 1) * self.q.blocks
 
     @property
     def state_bytes(self) -> int:
-        """Bytes on disk of what is kept there to go on from."""
+        """Bytes on disk of the state for resuming."""
         if not self.is_stored:
             return 0
         q, columns = self.q, self.q.n * self.blocks
@@ -81,7 +84,7 @@ class SvdGeometry:
 
     @property
     def memory_bytes(self) -> int:
-        """The most that is taken from the budget."""
+        """Largest amount of memory that the call uses of the budget."""
         q, itemsize = self.q, self.q.dtype.itemsize
         out_block = pages(q.height * self.k * itemsize)
         vectors = basis_bytes(self.n, q.n, self.blocks, q.dtype)
@@ -118,13 +121,13 @@ class SvdGeometry:
         return self.power * self.iteration_flops + self.last_flops
 
     def bytes_moved(self) -> tuple[int, int]:
-        """Bytes read and written. Exact if chunks are whole pages."""
+        """Return bytes read and written. Exact if chunks are whole pages."""
         q_bytes = self.q.q_bytes() if self.is_stored else 0
         return self.passes * self.rows.layout.bytes_read() + q_bytes, q_bytes + self.u_bytes
 
     @property
     def method(self) -> str:
-        """How it is done, for people."""
+        """Description of the method, as text."""
         return (
             f"block Krylov iteration with {self.q.n} vectors, {self.passes} passes over A, "
             f"{self.q.height} rows at once"
@@ -141,14 +144,14 @@ def svd_geometry(
     power: int,
     is_stored: bool,
 ) -> SvdGeometry:
-    """Cut a matrix for a truncated SVD.
+    """Choose the blocks of a truncated SVD.
 
     Raises
     ------
     BudgetError
         If the vectors and blocks of a few rows do not fit.
     InvalidError
-        If `k`, `oversample` or `power` cannot be.
+        If `k`, `oversample` or `power` is invalid.
     """
     if A.rows is None:
         raise InvalidError(
@@ -160,7 +163,7 @@ def svd_geometry(
         raise InvalidError(f"k must be an integer from 1 to {min(m, n)}, have {k!r}")
     for name, number, least in (("oversample", oversample, 0), ("power", power, 1)):
         count_of(name, number, least)
-    # More than half of all that there can be converge slowly; all of them, at once.
+    # With more than half of all possible vectors convergence is slow; with all, immediate.
     vectors = int(k) + int(oversample)
     vectors = min(m, n) if 2 * vectors > min(m, n) else vectors
 

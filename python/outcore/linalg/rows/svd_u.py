@@ -1,4 +1,4 @@
-"""Where the left singular vectors are made: in memory, or on disk beside their reflections."""
+"""The left singular vectors, formed in memory, or on disk from stored reflections."""
 
 from collections import deque
 
@@ -18,7 +18,7 @@ from outcore.zarr_format import Metadata
 
 
 class MemoryU:
-    """U in memory, in place of the reflections."""
+    """U in memory, which replaces the reflections."""
 
     def __init__(self, g: SvdGeometry, call: LongCall) -> None:
         self._g, self._call = g, call
@@ -29,13 +29,13 @@ class MemoryU:
         return self._memory[first : first + count]
 
     def keep(self, first: int) -> None:
-        """Keep the reflections that are there now."""
+        """Keep the current reflections."""
 
     def make_durable(self) -> None:
-        """Nothing is on disk."""
+        """Do nothing: no data is on disk."""
 
     def build(self, q: TallQ, left: Matrix, built: int, passed: Passed) -> Matrix:
-        """Make U = Q `left`."""
+        """Form U = Q `left`."""
         g = self._g
         block = allocated(self._call, (g.q.height, g.k), g.q.dtype)
         for rows in reversed(cut(0, g.q.m, g.q.height)):
@@ -46,12 +46,12 @@ class MemoryU:
         return self._memory[:, : g.k]
 
     def bytes_moved(self) -> tuple[int, int]:
-        """Bytes read and written."""
+        """Return bytes read and written."""
         return 0, 0
 
 
 class DiskU:
-    """U on disk. The reflections are in an array of their own until then.
+    """U on disk. The reflections are in a separate array during the call.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class DiskU:
         return self._blocks[0][:count]
 
     def keep(self, first: int) -> None:
-        """Write the reflections that are there now."""
+        """Write the current reflections."""
         self._leaving.append(self._reflections.submit_write([first, 0], [1, 1], self._blocks[0]))
         self._blocks.rotate()
 
@@ -91,7 +91,7 @@ class DiskU:
         wait(self._reflections.submit_sync(), self._call.trace)
 
     def build(self, q: TallQ, left: Matrix, built: int, passed: Passed) -> Array:
-        """Make U = Q `left`; so many blocks are there already."""
+        """Form U = Q `left`; `built` blocks exist already."""
         g, call = self._g, self._call
         for ticket in self._leaving:
             wait(ticket, call.trace)
@@ -100,7 +100,7 @@ class DiskU:
         product = kernels(g.q.dtype)
 
         def put(first: int, rows: Matrix, block: Matrix) -> Ticket:
-            # Of two blocks the one written before the last is free: `build_from_disk` waits for it.
+            # The older of both blocks is free: `build_from_disk` has waited for its write.
             U = blocks[0]
             blocks.rotate()
             product.gemm(rows, left, U[: len(rows)], beta=0)
@@ -111,12 +111,12 @@ class DiskU:
         return self._target
 
     def bytes_moved(self) -> tuple[int, int]:
-        """Bytes read and written."""
+        """Return bytes read and written."""
         counters = [file.counters() for file in (self._reflections, self._file)]
         return sum(c[0] for c in counters), sum(c[1] for c in counters)
 
 
 def u_metadata(g: SvdGeometry) -> Metadata:
-    """Describe U on disk."""
+    """Return the metadata of U on disk."""
     chunk = block_chunk(g.q.height, g.k, g.q.dtype)
     return Metadata((g.q.m, g.k), g.q.dtype, chunk, "F", "row-major")

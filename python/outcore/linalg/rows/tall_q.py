@@ -1,12 +1,12 @@
-"""The orthogonal factor of a tall matrix, from the reflections that `TallQR` left of its rows.
+"""The orthogonal factor of a tall matrix, from the reflections of its rows by `TallQR`.
 
-They lie on disk, block by block. With Q_i the reflections of step i,
+They are on disk, block by block. With Q_i the reflections of step i,
 
     Q = Q_1 [I; ...],    built from the last step to the first:  [C; B_i] <- Q_i [C; 0]
 
-where C is n x n, the unit matrix at first, and B_i are the rows of Q that take the place of the
-step's reflections (Demmel, Grigori, Hoemmen & Langou 2012, section 4.2). Nothing is divided by R,
-so Q is orthogonal to rounding however A is conditioned.
+where C is n x n, the unit matrix at first, and B_i are the rows of Q that replace the step's
+reflections (Demmel, Grigori, Hoemmen & Langou 2012, section 4.2). There is no division by R, so Q
+is orthogonal to rounding whatever the condition of A.
 """
 
 from collections import deque
@@ -27,11 +27,11 @@ from outcore.longcall import LongCall
 from outcore.streams import BlockStream, wait
 
 Passed: TypeAlias = Callable[[int, Callable[[], None]], None]
-"""Told of each block of Q: how many there are then, and what makes them durable."""
+"""Called after each block of Q, with the number of blocks and a function that syncs them."""
 
 
 class TallQ:
-    """Q of a matrix whose rows go by twice: from the first to the last, and back.
+    """Q of a matrix whose rows are streamed twice: from the first to the last, and back.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class TallQ:
     Attributes
     ----------
     factor
-        R, and Qᴴ of what went along.
+        R, and Qᴴ applied to the right-hand sides.
     state
-        Memory of all that `go_on` takes up, of which the number of blocks is not a part.
+        Memory of the state that `go_on` resumes, without the number of blocks.
     """
 
     def __init__(self, geometry: TallQGeometry, call: LongCall) -> None:
@@ -61,7 +61,7 @@ class TallQ:
         self.state = [*self.factor.state, self._memory, self._C]
 
     def go_on(self, blocks: int) -> None:
-        """Go on with a state in which so many blocks have reflections, in either direction."""
+        """Resume from a state in which `blocks` blocks have reflections, in either direction."""
         g = self.geometry
         self._taus, self._done = [], 0
         for rows in cut(0, g.m, g.height)[:blocks]:
@@ -72,7 +72,7 @@ class TallQ:
             self.factor.rows = rows.stop
 
     def add(self, block: Matrix, b: Matrix | None = None) -> None:
-        """Add a block of rows, in whose place are its reflections then."""
+        """Add a block of rows, which its reflections replace."""
         self._taus.append([])
         for tau in self.factor.add(block, b):
             self._memory[:, self._done] = tau
@@ -81,7 +81,7 @@ class TallQ:
         self._call.meter.advance(len(block) * self.geometry.row_work)
 
     def build(self, first: int, block: Matrix) -> None:
-        """Put rows of Q in place of the reflections of a block: the last block first."""
+        """Replace the reflections of a block by rows of Q; the last block comes first."""
         start_ns = self._call.trace.now_ns()
         n, steps = self.geometry.n, self.factor.steps(first, len(block))
         for step, tau in reversed(list(zip(steps, self._taus.pop(), strict=True))):
@@ -103,23 +103,23 @@ def build_from_disk(
     built: int,
     passed: Passed,
 ) -> None:
-    """Make Q from the reflections in a file, from the last block to the first.
+    """Form Q from the reflections in a file, from the last block to the first.
 
-    ``put(first, rows, block)`` starts to write what becomes of the rows from `first` on; `block` is
-    the memory that they are in, with padding below the last row of all. `built` blocks are there
-    already; `passed` is told of each.
+    ``put(first, rows, block)`` starts to write the result for the rows from `first`; `block` is
+    their memory, with padding below the last row of the matrix. `built` blocks exist already;
+    `passed` is called after each block.
     """
     g = q.geometry
     stream = BlockStream(reflections, g.dtype, call.arena, RING_BLOCKS * g.block_bytes, call.trace)
     blocks = cut(0, g.blocks * g.height, g.height)[::-1][built:]
     stream.extend((rows, slice(0, g.n)) for rows in blocks)
-    # A block's memory stays as it is until it is written.
+    # The memory of a block must not change until it is written.
     writing: deque[tuple[Ticket, Matrix]] = deque()
 
     def make_durable() -> None:
         for ticket, _ in writing:
             wait(ticket, call.trace)
-        # Those are needed to go on, too.
+        # The reflections are needed for resuming, too.
         for file in (reflections, target):
             wait(file.submit_sync(), call.trace)
 
@@ -146,7 +146,7 @@ class _Back:
         self._square = allocated(call, (self._columns, self._columns), g.dtype)
 
     def apply(self, V: Matrix, tau: npt.NDArray[Any], C: Matrix) -> None:
-        """[C; V] <- Q_i [C; 0], where V holds the reflections of Q_i.
+        """Compute [C; V] <- Q_i [C; 0], where V holds the reflections of Q_i.
 
         With a panel P of V's columns, a block reflection is I - [E; P] T [E; P]ᴴ, and T⁻¹ is the
         strictly upper part of PᴴP with 1 / tau on the diagonal (Puglisi 1992).
@@ -161,8 +161,8 @@ class _Back:
             k.gemm(P, V[:, e:], W[:, e - a :], trans_a="C")
             inverse = self._square[: e - a, : e - a]
             k.gemm(P, P, inverse, beta=0, trans_a="C")
-            # A reflection with tau = 0 is none: its column of P is zero, and its row of W counts
-            # for nothing.
+            # A reflection with tau = 0 is the identity: its column of P is zero, and its row of W
+            # must not contribute.
             none = tau[a:e] == 0
             np.fill_diagonal(inverse, 1 / np.where(none, 1, tau[a:e]))
             k.trsm(inverse, W, lower=False, unit=False)

@@ -1,4 +1,4 @@
-"""The blocks in which the orthogonal factor of a tall matrix is made. Pure arithmetic."""
+"""The blocks in which the orthogonal factor of a tall matrix is formed. Pure arithmetic."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +13,19 @@ Q_COLUMNS = 64
 """Columns of the block reflections that build Q."""
 
 RING_BLOCKS = 3
-"""Blocks in memory while Q is built: one in use, one being read, one being written."""
+"""Blocks in memory while Q is formed: one in use, one being read, one being written."""
 
 
 @dataclass(frozen=True)
 class TallQGeometry:
-    """How Q of an m x n matrix is cut, m >= n.
+    """The blocks of Q of an m x n matrix, m >= n.
 
     Attributes
     ----------
     m, n, dtype
         Rows, columns, element type.
     k
-        Columns of what Qᴴ is applied to on the way.
+        Columns of the right-hand sides that Qᴴ is applied to.
     height
         Rows of a block.
     """
@@ -38,7 +38,7 @@ class TallQGeometry:
 
     @property
     def step_rows(self) -> int:
-        """Rows of a step, of which a block may have several."""
+        """Rows of a step; a block may have several steps."""
         return min(factor_rows(self.n, self.dtype), self.height)
 
     @property
@@ -48,7 +48,7 @@ class TallQGeometry:
 
     @property
     def steps(self) -> int:
-        """Most steps that there can be."""
+        """Largest number of steps."""
         return self.blocks * -(-self.height // self.step_rows)
 
     @property
@@ -73,7 +73,7 @@ class TallQGeometry:
 
     @property
     def fixed_bytes(self) -> int:
-        """Memory beside the blocks: triangles, the factors tau, workspaces."""
+        """Memory besides the blocks: triangles, the factors tau, workspaces."""
         columns = min(Q_COLUMNS, self.n)
         words = [self.n * self.steps, self.n**2, self.step_rows * columns, columns * self.n]
         words.append(columns**2)
@@ -81,11 +81,11 @@ class TallQGeometry:
         return tsqr_bytes(self.n, self.k, self.dtype) + own
 
     def metadata(self) -> Metadata:
-        """Describe an array of blocks of Q, or of reflections."""
+        """Return the metadata of an array of blocks of Q, or of reflections."""
         return Metadata((self.m, self.n), self.dtype, self.chunk, "F", "row-major")
 
     def state_sizes(self) -> list[int]:
-        """Bytes of each matrix that a stopped call needs to go on."""
+        """Return the bytes of each matrix in the state for resuming."""
         own = [self.n * self.steps, self.n**2]
         return [
             *state_sizes(self.n, self.k, self.dtype),
@@ -93,7 +93,7 @@ class TallQGeometry:
         ]
 
     def q_bytes(self) -> int:
-        """Bytes of Q on disk, in whole blocks. Exact if these are whole pages."""
+        """Return the bytes of Q on disk, in whole blocks. Exact if these are whole pages."""
         return self.blocks * self.height * self.n * self.dtype.itemsize
 
 
@@ -103,7 +103,7 @@ def block_chunk(height: int, n: int, dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def block_bounce_bytes(height: int, n: int, dtype: np.dtype[Any]) -> int:
-    """Memory for moving such blocks."""
+    """Return the memory for moving such blocks."""
     rows, columns = block_chunk(height, n, dtype)
     is_aligned = rows * columns * dtype.itemsize % SLOT_ALIGN_BYTES == 0
     return bounce_bytes(8 * height * n * dtype.itemsize, is_aligned=is_aligned)

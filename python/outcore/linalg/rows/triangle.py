@@ -1,4 +1,4 @@
-"""Systems with the triangle that QR leaves, whatever its rank."""
+"""Systems with the triangle of a QR factorization, of any rank."""
 
 import math
 
@@ -16,7 +16,7 @@ from outcore.linalg.rows.stream import allocated
 from outcore.longcall import LongCall
 
 _CONDITION_MARGIN = 10
-"""What an estimate of the condition number may be too small by."""
+"""Factor by which an estimate of the condition number may be too small."""
 
 
 def solve_triangle(
@@ -24,8 +24,9 @@ def solve_triangle(
 ) -> tuple[Matrix, int, float, npt.NDArray[np.float64]]:
     """Minimize ‖c - op(R) x‖₂ for a triangular R, with the x of least norm.
 
-    `c` is overwritten if R is near a matrix of lower rank. For op, see `outcore.blas.Blas.gemm`.
-    `most` is the rank that R has at most, as of a matrix with fewer rows than columns.
+    `c` is overwritten if R is close to a matrix of lower rank. For op, see
+    `outcore.blas.Blas.gemm`. `most` is an upper bound of the rank of R, such as the rows of a
+    matrix with fewer rows than columns.
 
     Returns
     -------
@@ -34,8 +35,8 @@ def solve_triangle(
     rank : int
         Number of singular values above `cond` times the largest.
     condition : float
-        Estimate of R's condition number in the 1-norm; with `most` below n and reached, the ratio
-        of the singular values that are not zero.
+        Estimate of R's condition number in the 1-norm. If the rank is `most` and below n, it is the
+        ratio of the largest to the smallest non-zero singular value.
     sizes : numpy.ndarray
         ‖c - op(R) x‖₂ of each column.
     """

@@ -1,13 +1,13 @@
-"""QR of a tall matrix whose rows go by once: the triangle is kept, and nothing else.
+"""QR of a tall matrix whose rows are streamed once: only the triangle is kept.
 
-With the rows cut into blocks A_1, A_2, ..., of which the first has n rows::
+With the rows cut into blocks A_1, A_2, ..., the first of which has n rows::
 
     A_1 = Q_1 R_1,    [R_(i-1); A_i] = Q_i [R_i; 0]
 
 so that R is the last R_i, in sequential TSQR (Demmel, Grigori, Hoemmen & Langou 2012, section 4.2).
-Each step makes use of the triangle's zeros (LAPACK's tpqrt): 2 h n² operations for h rows, no more
-than an ordinary QR. Right-hand sides go along: c <- Q_iᴴ [c; b_i], and what is left of b_i below is
-a part of the residual.
+Each step exploits the triangle's zeros (LAPACK's tpqrt): 2 h n² operations for h rows, as in an
+ordinary QR. Right-hand sides are updated in each step: c <- Q_iᴴ [c; b_i], and the rest of b_i is a
+part of the residual.
 """
 
 from typing import Any
@@ -37,13 +37,13 @@ class TallQR:
     n, k, dtype
         Columns, right-hand sides, element type.
     call
-        From whose arena the memory comes.
+        The call whose arena supplies the memory.
     damp
-        Begin with the rows ``damp * I`` above all others, and zeros for their right-hand sides.
+        Factor of additional rows ``damp * I`` above all others, with zeros as right-hand sides.
     most
-        Rows that come at most, if that is known; of fewer than n, R has as many.
+        Upper bound of the number of rows, if known; with fewer than n, R has this many rows.
     has_head
-        Begin with the first n rows; else with a triangle of zeros.
+        Whether to begin with the first n rows; otherwise with a triangle of zeros.
 
     Attributes
     ----------
@@ -53,11 +53,11 @@ class TallQR:
     c
         (n, k): Qᴴ b.
     rest
-        (k,) float64: 2-norms of what of Qᴴ b is below `c`.
+        (k,) float64: 2-norms of the part of Qᴴ b below `c`.
     rows
-        Rows so far.
+        Number of rows so far.
     state
-        Memory of all of that but the number of rows, for who keeps it to go on later.
+        Memory of the complete state except the number of rows, to save for resuming.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TallQR:
         self.c = allocated(call, (n, k), dtype)
         self.R[...] = 0
         self.c[...] = 0
-        # Rows that are a triangle already need not be factored.
+        # Rows that already form a triangle need not be factored.
         self._head = 0 if damp or not has_head else n
         np.fill_diagonal(self.R, damp)
         rest, tau = allocated(call, (k, 1), np.dtype(np.float64)), allocated(call, (n, 1), dtype)
@@ -91,7 +91,7 @@ class TallQR:
     def add(self, A: Matrix, b: Matrix | None = None) -> list[npt.NDArray[Any]]:
         """Add rows, column-major, which are overwritten; return the factors tau of each step.
 
-        In place of the rows are the vectors of their reflections, and of `b` its part of Qᴴ b.
+        The vectors of the reflections replace the rows, and a part of Qᴴ b replaces `b`.
         """
         start_ns = self._trace.now_ns()
         b = np.zeros((len(A), 0), A.dtype, order="F") if b is None else b
@@ -103,25 +103,25 @@ class TallQR:
         return taus
 
     def steps(self, first: int, rows: int, height: int | None = None) -> list[slice]:
-        """Cut a block of rows, of which the first is number `first`, into steps.
+        """Cut a block of rows, starting at row `first`, into steps.
 
-        The first n rows of all are in none.
+        The first n rows of the matrix belong to no step.
         """
         head = min(max(self._head - first, 0), rows)
         return cut(head, rows, height or self._step)
 
     def finish(self) -> None:
-        """Factor the first rows after all, if there were fewer than n."""
+        """Factor the first rows at the end, if there were fewer than n."""
         if self.rows < self._head:
             self._factor_head(self.rows)
 
     def take(self, other: "TallQR") -> None:
-        """Add what another one has made of its rows, which is overwritten; the caller counts."""
+        """Add the triangle of another one, which is overwritten; the caller counts the rows."""
         self.add_below(other.triangle(), other.c)
         np.hypot(self.rest, other.rest, out=self.rest)
 
     def apply_head(self, C: Matrix) -> None:
-        """Multiply with the reflections of the first n rows: C <- Q_1 C, of as many rows as R."""
+        """Multiply with the reflections of the first n rows: C <- Q_1 C, with the rows of R."""
         rows = len(self.R)
         self._kernels.unmqr(self.R[:, :rows], self.tau[:rows], C, self._work)
 
@@ -132,7 +132,7 @@ class TallQR:
         return self.R
 
     def add_head(self, A: Matrix, b: Matrix) -> None:
-        """Keep those of the first n rows, and factor them as soon as they are there."""
+        """Store those of the first n rows, and factor them when all have arrived."""
         count = min(self._head - self.rows, len(A))
         if count <= 0:
             return
@@ -161,7 +161,7 @@ class TallQR:
 
 
 def column_squares(b: Matrix) -> npt.NDArray[np.float64]:
-    """Sum the squares of the absolute values of each column of a column-major matrix."""
+    """Return the sums of squared absolute values of the columns of a column-major matrix."""
     columns = b.T.view(np.zeros((), b.dtype).real.dtype)
     squares: npt.NDArray[np.float64] = np.einsum("ij,ij->i", columns, columns, dtype=np.float64)
     return squares

@@ -1,4 +1,4 @@
-"""How a tall matrix is factored while its rows go by, and what that costs. Pure arithmetic."""
+"""Factorization of a tall matrix with streamed rows: its blocks and its cost. Pure arithmetic."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,57 +11,60 @@ from outcore.linalg.layouts import layout_of
 from outcore.linalg.rows.plan import Memory, RowLayout, RowPlan, fit_rows
 
 FACTOR_BYTES = 16 << 20
-"""Rows are factored in blocks of about this size, which a cache of the processor holds."""
+"""Approximate size of the blocks of a factorization, which fits into a processor's cache."""
 
 FACTOR_ROWS = (512, 8192)
 """Fewest and most rows of such a block."""
 
 WIDE_COLUMNS = 256
-"""From here on block reflections of more columns are faster."""
+"""Number of matrix columns from which wider block reflections are faster."""
 
 LANES = 8
-"""Most triangles that are made at once (`outcore.linalg.rows.parallel_qr`)."""
+"""Largest number of concurrent triangles (`outcore.linalg.rows.parallel_qr`)."""
 
 _LANE_BYTES = 32 << 20
-"""Most memory for them."""
+"""Largest memory for them."""
 
 LANES_IN_USE = 4
-"""Blocks that are in use at once then."""
+"""Number of blocks in use at the same time with several triangles."""
 
 _LANE_ROWS = 16
-"""Rows of the matrix for each of a triangle's, so that putting triangles together is little."""
+"""Least rows of the matrix per row of a triangle, so that merging triangles is cheap."""
 
 WORK_COLUMNS = 64
-"""Columns of LAPACK's widest block reflection: what its workspaces are made for."""
+"""Columns of LAPACK's widest block reflection, which determines its workspaces."""
 
-# Share of the speed of a large matrix product that factoring a triangle with rows below it
-# reaches, measured with OpenBLAS 0.3.30, and half of it at so many columns: with all threads of the
-# BLAS, and in lanes, of real and of complex types.
+# Speed of factoring a triangle with rows below it, as a share of a large matrix product, and the
+# number of columns with half of that speed. Measured with OpenBLAS 0.3.30: with all BLAS threads,
+# and in lanes, of real and of complex types.
 _QR_SHARE, _LANES_SHARES = (0.6, 120), {"f": (0.58, 45), "c": (0.75, 22)}
 
 
 def reflector_columns(n: int, dtype: np.dtype[Any]) -> int:
-    """Columns of a block reflection: more make better products, and more work column by column."""
+    """Return the columns of a block reflection.
+
+    More columns make products faster, but need more work column by column.
+    """
     few = 8 if n < WIDE_COLUMNS else 16
     return min(n, 2 * few if dtype.kind == "c" else few)
 
 
 def factor_rows(n: int, dtype: np.dtype[Any]) -> int:
-    """Rows that are factored at once."""
+    """Return the number of rows that are factored at a time."""
     least, most = FACTOR_ROWS
     return min(max(FACTOR_BYTES // (n * dtype.itemsize), least), most)
 
 
 def lane_step_rows(plan: RowPlan) -> int:
-    """Rows that are factored at once by each of several threads, which share caches."""
+    """Return the rows that each of several threads, which share caches, factors at a time."""
     most = factor_rows(plan.layout.columns, plan.dtype) // 2
     return min(max(most, FACTOR_ROWS[0]), plan.height)
 
 
 def lanes_of(plan: RowPlan, k: int = 0) -> int:
-    """Triangles that are made at once of the rows of a matrix, with k right-hand sides.
+    """Return the number of concurrent triangles for a matrix, with k right-hand sides.
 
-    As many as pay, and take little memory.
+    It is limited by their benefit and their memory.
     """
     n, rows = plan.layout.columns, plan.layout.rows
     if plan.in_use == 1 or plan.height < max(n, FACTOR_ROWS[0]):
@@ -78,9 +81,10 @@ def fit_tall(
     memory: Memory,
     k: int = 0,
 ) -> tuple[list[RowPlan] | None, int]:
-    """Choose blocks of rows, of the first matrix to be factored, as `fit_rows` does.
+    """Choose blocks of rows, with the matrix to factor first, as `fit_rows` does.
 
-    More of them are in use at once where threads can share them. With k right-hand sides.
+    With several threads, more blocks are in use at the same time. `k` is the number of right-hand
+    sides.
     """
     for in_use in (LANES_IN_USE, 1):
         found, need = fit_rows(
@@ -93,7 +97,7 @@ def fit_tall(
 
 
 def tsqr_flops(m: int, n: int, k: int, dtype: np.dtype[Any]) -> float:
-    """Real operations of QR of m x n, applied to k right-hand sides.
+    """Return the real operations of QR of m x n, applied to k right-hand sides.
 
     2 n² (m - n/3) + 4 k n (m - n/2) for m >= n; four times that for complex types.
     """
@@ -103,14 +107,14 @@ def tsqr_flops(m: int, n: int, k: int, dtype: np.dtype[Any]) -> float:
 
 
 def triangle_rows(n: int, most: int | None) -> int:
-    """Rows of R, if so many rows come at most."""
+    """Return the rows of R, given an upper bound of the number of rows."""
     return n if most is None else min(most, n)
 
 
 def tsqr_bytes(
     n: int, k: int, dtype: np.dtype[Any], most: int | None = None, lanes: int = 1
 ) -> int:
-    """Memory for R of so many rows at most, for k right-hand sides, and for workspaces."""
+    """Return the memory for R, with at most `most` rows, k right-hand sides, and workspaces."""
     block = reflector_columns(n, dtype)
     words = [triangle_rows(n, most) * n, n * k, n, block * n, WORK_COLUMNS * max(n, k)]
     own = sum(pages(count * dtype.itemsize) for count in words) + pages(8 * k)
@@ -120,18 +124,21 @@ def tsqr_bytes(
 def state_sizes(
     n: int, k: int, dtype: np.dtype[Any], most: int | None = None, lanes: int = 1
 ) -> list[int]:
-    """Bytes of each matrix that a stopped call needs to go on."""
+    """Return the bytes of each matrix in the state for resuming."""
     words = [triangle_rows(n, most) * n, n * k, n]
     return ([count * dtype.itemsize for count in words] + [8 * k]) * lanes
 
 
 def lstsq_bytes(n: int, k: int, dtype: np.dtype[Any], lanes: int = 1) -> int:
-    """Memory of least squares beside blocks of rows: R is copied if it must be factored again."""
+    """Return the memory of least squares besides blocks of rows.
+
+    It includes a copy of R for a second factorization.
+    """
     return tsqr_bytes(n, k, dtype, lanes=lanes) + pages(n * n * dtype.itemsize)
 
 
 def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> Phase:
-    """Predict a pass over the rows."""
+    """Return the predicted phase of a pass over the rows."""
     work = tsqr_flops(m, n, k, dtype)
     first = plan.height * plan.layout.width * plan.layout.dtype.itemsize
     lanes = lanes_of(plan, k)
@@ -148,7 +155,7 @@ def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> P
 
 
 def stored_layout(problem: Problem) -> RowLayout:
-    """Describe the matrix of a plan: on disk, in default chunks of the order that is asked for."""
+    """Return the layout of the matrix of a plan on disk, in default chunks of its order."""
     shape = problem.needed("m"), problem.n
     order, chunks, _ = layout_of(problem, shape, "C")
     grains = Grains.of(chunks, order, problem.on_disk.itemsize)

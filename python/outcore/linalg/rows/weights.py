@@ -1,4 +1,4 @@
-"""Weights of rows: least squares with the rows of A and b times the square roots of them."""
+"""Weights of rows: least squares with the rows of A and b times the roots of their weights."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from outcore.longcall import LongCall
 
 
 class RowWeights:
-    """Weights that go by beside the rows, and how many of them are not zero.
+    """Weights that are streamed with the rows, and the number of non-zero weights.
 
     Attributes
     ----------
     counted
-        (1, 1) int64, the rows so far whose weight is not zero: memory of the call, to be kept.
+        (1, 1) int64, the number of rows with non-zero weight so far: memory of the call, to save.
     """
 
     def __init__(self, call: LongCall) -> None:
@@ -27,7 +27,7 @@ class RowWeights:
         self.counted[...] = 0
 
     def apply(self, first: int, weights: Matrix, *blocks: Matrix) -> None:
-        """Multiply blocks of rows, the first of which is number `first`, in place."""
+        """Multiply blocks of rows in place, starting at row `first`."""
         roots = square_roots(first, weights)
         self.counted += np.count_nonzero(roots)
         for block in blocks:
@@ -35,14 +35,14 @@ class RowWeights:
 
 
 def square_roots(first: int, weights: Matrix) -> npt.NDArray[Any]:
-    """Take the square roots of a block of one column, from row `first` on.
+    """Return the square roots of a block of one column, starting at row `first`.
 
     Raises
     ------
     InvalidError
         If a weight is negative.
     NonFiniteError
-        If one is not finite.
+        If a weight is not finite.
     """
     check_finite("weights", first, weights)
     values = weights[:, 0].real
@@ -57,7 +57,7 @@ def square_roots(first: int, weights: Matrix) -> npt.NDArray[Any]:
 
 
 def multiply(block: Matrix, roots: npt.NDArray[Any]) -> None:
-    """Multiply a block with what broadcasts to it, and refuse overflow."""
+    """Multiply a block with broadcast roots, and refuse overflow."""
     with np.errstate(over="ignore"):
         block *= roots
     refuse_overflow(block if block.strides[0] == block.itemsize else block.T)
