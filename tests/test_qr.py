@@ -1,4 +1,4 @@
-"""QR of tall matrices, with LAPACK's ratios and against SciPy."""
+"""QR of tall matrices, by LAPACK's ratios and against SciPy."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ LAPACK_THRESHOLD = 30
 
 
 def assert_triangle(a: Any, R: Any) -> None:
-    """R is upper triangular and is SciPy's, up to the signs of its rows."""
+    """Check that R is upper triangular, and SciPy's up to the signs of its rows."""
     assert R.dtype == a.dtype
     assert np.array_equal(np.triu(R), R)
     want = scipy.linalg.qr(a, mode="economic")[1]
@@ -44,7 +44,7 @@ def assert_triangle(a: Any, R: Any) -> None:
 
 
 def assert_factors(a: Any, Q: Any, R: Any) -> None:
-    """LAPACK's ratios for QR: ‖R - QᴴA‖₁ / (m ‖A‖₁ ε), ‖I - QᴴQ‖₁ / (m ε)."""
+    """Check LAPACK's ratios for QR: ‖R - QᴴA‖₁ / (m ‖A‖₁ ε), ‖I - QᴴQ‖₁ / (m ε)."""
     m, n = a.shape[0], min(a.shape)
     wide = np.result_type(a.dtype, np.float64)
     q, r, whole = Q.astype(wide), R.astype(wide), a.astype(wide)
@@ -90,7 +90,7 @@ def test_q_on_disk(tmp_path: Path, dtype: str, order: str) -> None:
 def test_wherever_the_rows_are_cut(
     tmp_path: Path, height: int, step: int, m: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks lower than n rows, blocks that end where the first n rows do, and one block."""
+    """Blocks lower than n rows, blocks that end at row n, and a single block."""
     cut_at(monkeypatch, height, step)
     a = tall(m, 20, "f8")
     Q, R, _ = qr(a, mode="economic", out=tmp_path / "Q", progress=False, memory="4 MiB")
@@ -98,7 +98,7 @@ def test_wherever_the_rows_are_cut(
 
 
 def cut_at(patch: pytest.MonkeyPatch, height: int, step: int) -> None:
-    """Have blocks of so many rows, and steps of so many."""
+    """Set the number of rows of blocks and of steps."""
 
     def plan_rows(layouts: Any, dtype: Any, **_: Any) -> list[row_plan.RowPlan]:
         return [row_plan.RowPlan(layouts[0], height, dtype, "F", 1)]
@@ -124,7 +124,7 @@ def test_r_of_any_shape(m: int, n: int, height: int, step: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_q_is_orthogonal_however_ill_conditioned(tmp_path: Path, dtype: str) -> None:
-    """Columns of a Hilbert matrix, and a matrix of lower rank with columns of zeros."""
+    """Columns of a Hilbert matrix, and a matrix of lower rank with zero columns."""
     hilbert = (1 / (np.arange(900)[:, None] + np.arange(18) + 1)).astype(dtype)
     assert np.linalg.cond(hilbert) > 1 / np.finfo(dtype).eps
     lower = tall(900, 4, dtype) @ tall(4, 18, dtype, seed=1)
@@ -137,7 +137,10 @@ def test_q_is_orthogonal_however_ill_conditioned(tmp_path: Path, dtype: str) -> 
 
 
 def test_bytes_are_those_of_the_plan(tmp_path: Path) -> None:
-    """R: A is read once. Q: A is read, reflections written and read, Q written."""
+    """For R, A is read once.
+
+    For Q, A is read, the reflections are written and read, Q is written.
+    """
     m, n = 4096, 32
     for order, memory in (("C", 700 << 10), ("F", 8 << 20)):
         A = oc.from_array(tall(m, n, "f8"), tmp_path / order, order=order)
@@ -150,7 +153,7 @@ def test_bytes_are_those_of_the_plan(tmp_path: Path) -> None:
         assert report.bytes_read == planned.bytes_read
         assert report.bytes_written == planned.bytes_written == 2 * (report.bytes_read - A.nbytes)
         assert A.nbytes <= planned.bytes_read - A.nbytes < 1.2 * A.nbytes
-        # Memory that one pass gives back is kept for the next, within the budget.
+        # The arena keeps memory of one pass for the next, within the budget.
         assert max(planned.peak_memory_bytes, report.peak_memory_bytes) <= memory
         assert report.flops == pytest.approx(planned.flops)
 
@@ -207,7 +210,7 @@ def test_the_least_budget_that_is_named_suffices(tmp_path: Path, mode: str) -> N
     *_, R, report = qr(A, mode=mode, memory=need, progress=False)  # type: ignore[call-overload]
     assert_triangle(a, R)
     assert report.peak_memory_bytes <= need
-    # A square matrix out of core is not what this is for, and it says so.
+    # `qr` does not serve square matrices larger than memory, and its error says so.
     with pytest.raises(BudgetError, match="stay in memory"):
         oc.plan("qr", m=10_000, n=10_000, memory="400 MB", rates=RATES)
 
@@ -247,7 +250,7 @@ def test_a_stop_in_the_iterator() -> None:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("m", [1, 40, 199])
 def test_wide(tmp_path: Path, dtype: str, order: str, m: int) -> None:
-    """R is as large as A, and no square of n."""
+    """R is as large as A, and the call needs no n x n square."""
     a = tall(200, m, dtype).T.copy()
     A = oc.from_array(a, tmp_path / "A", order=order, chunks=(16, 50))
     memory = (m * 200 + m * m) * a.itemsize + 600_000
@@ -274,7 +277,7 @@ def test_wide(tmp_path: Path, dtype: str, order: str, m: int) -> None:
 
 
 def test_wide_where_the_square_does_not_fit() -> None:
-    """3 x 20,000, of which the square would be 3.2 GB."""
+    """Factor 3 x 20,000, where an n x n square would have 3.2 GB."""
     a = tall(20_000, 3, "f8").T.copy()
     R, report = qr(a, memory="20 MB", progress=False)
     assert_triangle(a, R)

@@ -1,6 +1,7 @@
 """Least squares with QR factors on disk: any number of right-hand sides, two passes.
 
-With those of Aᵀ that `lstsq` keeps, of an A with more columns than rows, solutions of least norm.
+For an A with more columns than rows, `lstsq` keeps factors of Aᵀ, which give the solutions of least
+norm.
 """
 
 import itertools
@@ -46,7 +47,7 @@ SHAPES = {"tall": (333, 200), "wide": (200, 333)}
 
 
 class Problem(NamedTuple):
-    """A matrix, and its factors or those of its transpose."""
+    """A matrix, and its QR factors or those of its transpose."""
 
     a: Matrix
     qr: QRFactor
@@ -64,7 +65,7 @@ def reported(qr: QRFactor, b: Any, memory: int = TINY, probes: int = 0) -> Solve
 
 @pytest.fixture(scope="module", params=itertools.product(SHAPES, DTYPES), ids="-".join)
 def problem(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Problem:
-    """Both, in the four types; tall ones in two of them have panels in any order on disk."""
+    """Return tall and wide problems of four types; two tall ones overwrite A, out of order."""
     shape, dtype = request.param
     a, where = tall(*SHAPES[shape], dtype), tmp_path_factory.mktemp("problem") / "Z"
     if shape == "wide":
@@ -82,14 +83,14 @@ def problem(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def assert_minimizes(a: Matrix, x: Matrix, b: Matrix) -> None:
-    """SciPy's is of least norm too."""
+    """Compare with SciPy's solution, which also has the least norm."""
     expected = scipy.linalg.lstsq(a, b)[0]
     tolerance = 1e3 * np.finfo(a.dtype).eps
     np.testing.assert_allclose(x, expected, rtol=tolerance, atol=tolerance)
 
 
 def assert_residuals(solved: Solved, a: Matrix, b: Matrix, rtol: float | None = None) -> None:
-    """Those of wide matrices are zero without rounding."""
+    """Check the residual norms; those of wide matrices are zero without rounding."""
     tolerance = rtol or 1e3 * float(np.finfo(a.dtype).eps)
     norms = np.linalg.norm((b - a @ solved.x[...]).reshape(len(a), -1), axis=0)
     if a.shape[0] < a.shape[1]:
@@ -145,7 +146,7 @@ def test_no_right_hand_side_at_all(problem: Problem) -> None:
 
 @pytest.mark.parametrize("columns", [1, 5, 60])
 def test_two_passes_for_all(problem: Problem, columns: int) -> None:
-    """Tiles on and below the diagonal, then those on and above it."""
+    """Read the tiles on and below the diagonal, then those on and above it."""
     a, qr = problem
     report = reported(qr, tall(len(a), columns, a.dtype)).report
     (high, wide), (rows, width) = qr.shape, qr.tile
@@ -226,7 +227,7 @@ def test_every_budget_from_the_least_on_suffices(problem: Problem, tmp_path: Pat
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_condition_is_estimated(tmp_path: Path, dtype: str) -> None:
-    """‖R‖ ‖R⁻¹‖ in the Frobenius norm, to a small factor, from 8 random vectors."""
+    """Estimate ‖R‖ ‖R⁻¹‖ in the Frobenius norm from 8 random vectors, to a small factor."""
     draw = np.random.default_rng(3)
     most = 1e4 if dtype in ("f4", "c8") else 1e11
     for number, spread in enumerate([1.0, most**0.5, most]):
@@ -290,7 +291,7 @@ def test_square_systems_are_solved(tmp_path: Path) -> None:
 
 
 def test_a_zero_row_is_refused(tmp_path: Path) -> None:
-    """The diagonal of R has an exact zero then."""
+    """With a zero row, the diagonal of R has an exact zero."""
     a = tall(200, 333, "f8")
     a[7] = 0
     A = oc.from_array(a, tmp_path / "Z", progress=False)
@@ -305,7 +306,7 @@ def test_a_zero_row_is_refused(tmp_path: Path) -> None:
 
 
 def test_groups_on_disk_are_minutes_of_work(tmp_path: Path) -> None:
-    """What is noted is counted by both sides of the matrix."""
+    """The size of a group depends on both dimensions of the matrix."""
     b = np.broadcast_to(0.0, (20_000, 10**6))
     rhs = RightHandSide.read(
         len(b), b.dtype, b, "N", tmp_path / "x", if_exists="error", unknowns=10**6

@@ -1,4 +1,4 @@
-"""Ranks of which one calls otherwise, or wrongly: all are told, and none waits for it."""
+"""One rank calls with other or wrong arguments: every rank gets an error, and none waits."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def local(rank: int) -> dict[str, Any]:
 
 
 def assert_told(found: list[Any], message: str) -> None:
-    """Every rank has an error of outcore's, none a barrier that was given up."""
+    """Check that each rank raised an error of outcore, not a broken barrier."""
     for each in found:
         assert isinstance(each, OutcoreError), found
         with pytest.raises(OutcoreError, match=message):
@@ -68,7 +68,7 @@ def test_options_of_a_collective(wrong: dict[str, Any], message: str, at: int) -
 def test_arrays_in_different_pools(
     way: str, at: int, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are told at once, also those who have the same array: long before the timeout."""
+    """Ranks with the same array get the error too, long before the timeout."""
     kind = "embedded" if way == "embedded" else "served"
     with some_pool(kind) as pool, some_pool(kind) as other:
         for each in (pool, other):
@@ -196,7 +196,7 @@ def test_groups(tmp_path: Path, wrong: dict[str, Any], message: str, at: int) ->
 def test_a_background_checkpoint_that_failed_is_told_on_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on those whose thread has not ended yet when the next step comes."""
+    """A rank gets the error even if its own thread still runs at the next step."""
 
     def full(*_: Any) -> None:
         raise DiskFullError("no room")
@@ -216,7 +216,7 @@ def test_a_background_checkpoint_that_failed_is_told_on_all_ranks(
 
 
 def test_a_group_alone(tmp_path: Path) -> None:
-    """What one process gets wrong is no traceback from deep inside."""
+    """A mistake in a group of one process raises a clear error, not an internal traceback."""
     group = oc.ArrayGroup(tmp_path / "run", {"u": oc.ArraySpec(np.int64(6))})
     for wrong, message in [
         (

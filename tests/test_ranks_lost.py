@@ -1,4 +1,4 @@
-"""Ranks of a group that die, or never come: the others are told within a bounded time."""
+"""Ranks of a group that die or never arrive: the others get an error within a bounded time."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ CHECKPOINTS = ("checkpoint", "background")
 
 
 def run(path: Any, call: str, who: int, dies_at: int | None) -> tuple[list[Any], list[int]]:
-    """Return what the call ended with on each rank, also what the next one did, and messages."""
+    """Return the results of this call and the next one on each rank, and the message counts."""
     said: Said = {}
     comms = [
         NonblockingComm(rank, SIZE, said, dies_at if rank == who else None) for rank in range(SIZE)
@@ -83,7 +83,7 @@ def run(path: Any, call: str, who: int, dies_at: int | None) -> tuple[list[Any],
 @pytest.mark.parametrize("who", range(SIZE))
 @pytest.mark.parametrize("call", CALLS)
 def test_a_rank_that_dies_at_any_message(above: Any, call: str, who: int) -> None:
-    """The others get an error in time; what is there is as it was, or whole."""
+    """The other ranks get an error in time; the data stay unchanged, or are whole."""
     for dies_at in range(MOST_MESSAGES):
         with oc.ArrayGroup(above / f"run{dies_at}", SPECS) as group:
             group.checkpoint({"u": whole(3.0), "v": np.arange(4.0)})

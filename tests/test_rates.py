@@ -1,4 +1,4 @@
-"""Measured rates, and where they are kept."""
+"""Measured rates, and the file that stores them."""
 
 import dataclasses
 import errno
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_a_plan_that_measures(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_better_rates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by itself, however the machine was when the others were measured."""
+    """Keep the better of each rate on its own, whatever the load during the other measurements."""
     monkeypatch.setattr(rates.blas_choice, "in_use", lambda: (MADE_UP.kernels, MADE_UP.threads))
     first = dataclasses.replace(MADE_UP, directory=str(tmp_path), request_s=2e-5)
     gemm = {**MADE_UP.gemm_flops_s, "float64": 3e10, "float32": 2e11}
@@ -220,7 +220,7 @@ def test_the_better_rates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_rates_of_writes_that_a_cache_answered_are_forgotten(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are of format 1, by which blocks were written again and again."""
+    """Ignore rates of format 1, which measured repeated writes of the same blocks."""
     monkeypatch.setattr(rates.blas_choice, "in_use", lambda: (MADE_UP.kernels, MADE_UP.threads))
     rates._keep(dataclasses.replace(MADE_UP, directory=str(tmp_path)))
     document = json.loads(cache.read_text())

@@ -1,8 +1,8 @@
-"""Least squares as statisticians use it: weights, variances and covariances.
+"""Weighted least squares, variances and covariances, as in statistics.
 
-Against values that NIST certifies (Statistical Reference Datasets, linear regression, Longley and
-Norris: https://www.itl.nist.gov/div898/strd/lls/lls.shtml), exact rational arithmetic, and the
-formulas of the textbooks in NumPy.
+The expected values are those that NIST certifies (Statistical Reference Datasets, linear
+regression, Longley and Norris: https://www.itl.nist.gov/div898/strd/lls/lls.shtml), exact rational
+arithmetic, and textbook formulas in NumPy.
 """
 
 from fractions import Fraction
@@ -72,7 +72,7 @@ def certified(name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 @pytest.mark.parametrize("name", CERTIFIED)
 @pytest.mark.parametrize("doubled", [False, True])
 def test_certified_values(tmp_path: Path, name: str, doubled: bool) -> None:
-    """A row of weight 2 counts as two rows, but for the degrees of freedom."""
+    """A row of weight 2 counts as two rows, except in the degrees of freedom."""
     a, b = certified(name)
     _, _, coefficients, errors, deviation, freedom = CERTIFIED[name]
     options: dict[str, Any] = {}
@@ -91,7 +91,7 @@ def test_certified_values(tmp_path: Path, name: str, doubled: bool) -> None:
 
 
 def inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
-    """Invert a small matrix exactly, by Gauss and Jordan."""
+    """Invert a small matrix exactly, by Gauss-Jordan elimination."""
     n = len(matrix)
     rows = [[*row, *(Fraction(i == j) for j in range(n))] for i, row in enumerate(matrix)]
     for i in range(n):
@@ -104,7 +104,7 @@ def inverse(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
 
 
 def test_covariance_in_exact_arithmetic() -> None:
-    """A weighted polynomial as in NIST's Wampler data, at 8 points."""
+    """Fit a weighted polynomial, as in NIST's Wampler data, at 8 points."""
     a = np.vander(np.arange(8), 4, increasing=True)
     w = np.array([1, 2, 3, 4, 4, 3, 2, 1])
     exact = [
@@ -120,7 +120,7 @@ def test_covariance_in_exact_arithmetic() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("damp", [0.0, 3.0])
 def test_by_formula(tmp_path: Path, dtype: str, damp: float) -> None:
-    """Weights of 0, a singular value below damp, k right-hand sides; from disk, one pass."""
+    """Use weights of 0, a singular value below damp, and k right-hand sides; one pass on disk."""
     n, k, m = 9, 2, 700
     a, b = tall(m, n, dtype), tall(m, k, dtype, seed=1)
     a[:, 3] *= 1e-2
@@ -213,7 +213,7 @@ def test_bad_weights_are_refused() -> None:
 @pytest.mark.parametrize("damp", [0.0, 2.0])
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_more_columns_than_rows(tmp_path: Path, dtype: str, damp: float) -> None:
-    """By columns that go by twice, with rows that count as absent."""
+    """Stream the columns twice; rows of weight 0 count as absent."""
     m, n = 24, 2000
     a, b = tall(n, m, dtype).T.copy(order="F"), tall(m, 2, dtype, seed=1)
     w = np.arange(m) % 4 / b.dtype.type(2).real

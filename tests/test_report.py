@@ -1,4 +1,4 @@
-"""Reports and timelines: figures add up, pictures are drawn."""
+"""Reports and timelines: figures add up, and pictures are drawn."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reports in files: what is saved is loaded, and what is damaged is said to be."""
+"""Reports in files: saved reports load, and damaged ones raise errors."""
 
 import html
 import io
@@ -95,7 +95,7 @@ def test_ranks_residuals_and_errors_are_drawn_too(tmp_path: Path) -> None:
 
 
 def test_json_is_json(tmp_path: Path) -> None:
-    """It has no numbers that are infinite."""
+    """JSON has no infinite numbers."""
 
     def refuse(name: str) -> None:
         raise ValueError(name)
@@ -213,7 +213,7 @@ def test_an_archive_of_something_else_is_damaged(document: Any, tmp_path: Path) 
 
 
 def test_no_flipped_byte_and_no_cut_goes_unnoticed(tmp_path: Path) -> None:
-    """Each is an error of ours, or in bytes that mean nothing, such as dates."""
+    """Each flip raises an error of outcore, or changes bytes without meaning, such as dates."""
     report().save(tmp_path / "r")
     whole = (tmp_path / "r").read_bytes()
     noticed = 0

@@ -1,4 +1,4 @@
-"""Reports as pages: what is measured is drawn."""
+"""Reports as web pages: the pictures show the measured figures."""
 
 import base64
 import importlib.metadata
@@ -28,7 +28,7 @@ from outcore.reporting.page import html_page, write_page
 from outcore.reporting.spans import LANES, Spans
 from outcore.reporting.svg import WIDTH, tick_step, ticks
 
-# Sums over time and place
+# Sums over time and file offset.
 
 
 def test_busy_time_and_rates_add_up() -> None:
@@ -59,7 +59,7 @@ def test_heat_maps_lose_no_bytes_and_make_none() -> None:
     cells = reads.heat((37, 53), seconds, reach)
     assert cells.min() >= 0
     assert cells.sum() == pytest.approx(reads.bytes.sum(), rel=1e-6)
-    # Row by row and column by column, the slow way.
+    # Compute the expected pixels row by row and column by column, slowly.
     rows_at, columns_at = np.linspace(0, reach, 38), np.linspace(0, seconds, 54)
 
     def overlaps(a: Any, b: Any, edges: Any) -> Any:
@@ -190,7 +190,7 @@ def test_lanes_are_as_high_as_they_were_busy() -> None:
 
 def test_heat_maps_show_reads_and_writes_where_and_when_they_were() -> None:
     page = Page(html_page(report()))
-    reads = picture_of(page, 0)[::-1, :, 3]  # of the matrix; the first row is that of offset 0
+    reads = picture_of(page, 0)[::-1, :, 3]  # of the matrix; the first row is at offset 0
     rows, columns = SHAPE
     assert reads.shape == SHAPE
     second = columns / 4.25
@@ -344,7 +344,7 @@ def test_a_page_says_of_what_when_and_where_it_is(tmp_path: Path) -> None:
     assert found.finished.replace("T", " ") in words
     factors = oc.linalg.lu_factor(A, memory="1 MB", progress=False)
     assert "stiffness" in Report.load(factors.path).job
-    # A report that says nothing of it does not get what is true here.
+    # A report without these fields does not get the current machine's values.
     values = {name: value for name, value in given.to_dict().items()
               if name not in ("job", "finished", "host", "version")}  # fmt: skip
     report_file.write(tmp_path / "old", values, None)

@@ -1,4 +1,4 @@
-"""A restart from a pool whose servers cannot all be reached: nobody says that it is damaged."""
+"""A restart from a pool with unreachable servers: the error does not call the data damaged."""
 
 import warnings
 

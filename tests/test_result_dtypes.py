@@ -1,4 +1,4 @@
-"""Results have the type that NumPy promotes the operands to, wherever these are."""
+"""Results have NumPy's promoted type of the operands, wherever the operands are."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ MEMORY = "1 MB"
 
 
 def matrix(dtype: str, m: int = N, n: int = N, *, seed: int = 0) -> Any:
-    """A well-conditioned matrix that each type can hold but for its noise."""
+    """Return a well-conditioned matrix with elements that each type holds, except for noise."""
     draw = np.random.default_rng(seed)
     if np.dtype(dtype).kind in "iub":
         a = (draw.random((m, n)) < 0.2).astype(dtype)
@@ -31,36 +31,36 @@ def matrix(dtype: str, m: int = N, n: int = N, *, seed: int = 0) -> Any:
 
 
 def placed(a: Any, where: str, path: Path) -> Any:
-    """The matrix in memory, or on disk in whole pages of an order."""
+    """Return the matrix in memory, or on disk in whole pages of an order."""
     if where == "memory":
         return a
     return oc.from_array(a, path, order=where[-1], chunks=(64, 64), progress=False)
 
 
 def expected(*dtypes: str) -> np.dtype[Any]:
-    """NumPy's promotion, with integers and booleans as float64, as in SciPy."""
+    """Return NumPy's promoted type, with integers and booleans as float64, as in SciPy."""
     return np.result_type(*("f8" if np.dtype(each).kind in "iub" else each for each in dtypes))
 
 
 def assert_like(found: Any, want: Any, dtype: np.dtype[Any]) -> None:
-    """Compare with a result of double precision, to the precision of the type."""
+    """Compare with a double-precision result, to the precision of the type."""
     assert found.dtype == dtype
     error = np.abs(np.asarray(found[...]) - want).max() / np.abs(want).max()
     assert error < 50 * np.sqrt(N) * np.finfo(dtype).eps
 
 
 def double(a: Any) -> Any:
-    """The same elements in double precision."""
+    """Convert to double precision."""
     return a.astype(np.result_type(a, "f8"))
 
 
 def solved(a: Any, b: Any) -> Any:
-    """What SciPy finds in double precision."""
+    """Return SciPy's solution in double precision."""
     return scipy.linalg.lstsq(double(a), double(b))[0]
 
 
 def is_as_planned() -> bool:
-    """Whether the last call read the bytes that its plan said."""
+    """Return whether the last call read as many bytes as its plan said."""
     report = oc.last_report()
     return report is not None and report.bytes_read == report.planned_bytes_read
 
@@ -73,7 +73,7 @@ def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("where", PLACES[:2])
 @pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
 def test_solve(of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
-    """A system, by each way to factors; the report names the type."""
+    """Solve a system with each kind of factors; the report names the type."""
     a, b = matrix(of_a), matrix(of_b, N, COLUMNS, seed=1)
     A = placed(a, where, tmp_path / "A")
     for right in (b, placed(b, where, tmp_path / "b")):
@@ -87,7 +87,7 @@ def test_solve(of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
 def test_lstsq(of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
-    """Least squares of rows that go by."""
+    """Least squares with streamed rows."""
     a, b = matrix(of_a, 3 * N, N // 4), matrix(of_b, 3 * N, COLUMNS, seed=1)
     A, B = placed(a, where, tmp_path / "A"), placed(b, where, tmp_path / "b")
     for left, right in ((A, B), (A, b), (a, B)):
@@ -99,7 +99,7 @@ def test_lstsq(of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
 def test_matmul(of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
-    """Products, of which either operand is held."""
+    """Products that hold either operand in memory."""
     a, b = matrix(of_a, N, 2 * N), matrix(of_b, 2 * N, N, seed=1)
     A, B = placed(a, where, tmp_path / "A"), placed(b, where, tmp_path / "B")
     for left, right in ((A, B), (A, b), (a, B)):
@@ -128,7 +128,7 @@ def test_solve_triangular(of_a: str, of_b: str, where: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(("of_a", "of_b"), [pair for pair in PAIRS if pair[0] in FLOATS])
 @pytest.mark.parametrize("method", ["gauss_seidel", "jacobi", "cg", "gmres"])
 def test_iterative_methods(method: str, of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
-    """Iterations, whose tolerance single precision would not reach."""
+    """Iterative methods, with a tolerance that single precision cannot reach."""
     a, b = matrix(of_a), matrix(of_b, N, COLUMNS, seed=1)
     a = ((a + a.conj().T) / 2).astype(of_a)
     dtype = expected(of_a, of_b)
@@ -149,10 +149,10 @@ FACTORS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("kind", FACTORS)
 @pytest.mark.parametrize(("of_a", "of_b"), [pair for pair in PAIRS if pair[0] in FLOATS])
 def test_saved_factors(kind: str, of_a: str, of_b: str, tmp_path: Path) -> None:
-    """Factors keep their type; what is solved with them has the promoted one, and its digits.
+    """Factors keep their type, and solutions have the promoted type and its precision.
 
-    The solution is as good as the factors of their type are; how it is substituted is seen by the
-    factors of a matrix that they hold exactly.
+    Factors limit the accuracy of a solution. Hence the test takes matrices whose factors are exact,
+    so that only the substitution decides.
     """
     factor, solve = FACTORS[kind]
     a = (np.diag(np.full(N, 4.0)) + np.diag(np.full(N - 1, 2.0), -1)).astype(of_a)
@@ -176,7 +176,7 @@ def test_saved_factors(kind: str, of_a: str, of_b: str, tmp_path: Path) -> None:
 def test_factors_in_a_wider_type(
     kind: str, stored: str, dtype: str, chunks: Any, order: str, tmp_path: Path
 ) -> None:
-    """A matrix is converted as slabs, rows or copies of it are read: the plan counts it."""
+    """The call converts the slabs, rows or copies that it reads, and the plan counts the bytes."""
     n = 300
     a = matrix(stored, n, n)
     a = np.tril(a, -1) + np.tril(a, -1).conj().T + np.diag(a.diagonal().real).astype(stored)

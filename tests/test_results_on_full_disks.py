@@ -1,4 +1,4 @@
-"""Results for which a disk has no room: said clearly, nothing left, and made once there is room."""
+"""Results that do not fit on a disk: a clear error, no left-overs, and success with more space."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Right-hand sides on disk are looked at before a matrix is factored."""
+"""Checks of right-hand sides on disk before a matrix is factored."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ Stored = Callable[[np.ndarray[Any, Any]], oc.Array]
 
 @pytest.fixture(params=[("C", (64, 8)), ("F", (64, 8)), ("F", (256, 1)), ("C", (1, K))])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
-    """Write right-hand sides in some order and chunks."""
+    """Write right-hand sides in one order and chunk shape."""
     order, chunks = request.param
 
     def write(b: np.ndarray[Any, Any]) -> oc.Array:
@@ -85,7 +85,7 @@ def test_what_is_too_large_for_the_type_is_refused_first(tmp_path: Path) -> None
 
 
 def test_it_is_counted(tmp_path: Path, stored: Stored) -> None:
-    """The report says what was read in all, and in how much memory."""
+    """The report counts these reads and their memory."""
     a, b = random_matrix(N, "f8"), tall(N, K, "c16")
     A, B = on_disk(tmp_path / "A", a), stored(b)
     rhs = RightHandSide.read(N, A.dtype, B, "N", tmp_path / "x", if_exists="error")
@@ -113,7 +113,7 @@ def test_it_is_counted(tmp_path: Path, stored: Stored) -> None:
 
 
 def test_with_little_memory_it_is_not_looked_at(tmp_path: Path) -> None:
-    """Where a few rows are more than the budget: what is wrong is found with its columns then."""
+    """If a few rows exceed the budget, the call reports bad elements later, with their columns."""
     a, b = random_matrix(64, "f8"), np.ones((64, 6000))
     b[5, 5000] = np.nan
     A, B = (

@@ -1,6 +1,6 @@
-"""Whatever replaces a file keeps its mode, its group and, where that is allowed, its owner.
+"""A replacement of a file keeps its mode, its group and, where allowed, its owner.
 
-GNU ``cp`` and NumPy write into the file that is there, so that it keeps them.
+GNU ``cp`` and NumPy write into the existing file, which keeps all three.
 """
 
 import os
@@ -108,7 +108,7 @@ def test_zarr_arrays(tmp_path: Path) -> None:
     expected = set_rights(tmp_path / "a.zarr", 0o750)
     exported("a.zarr")(tmp_path)
     assert rights(tmp_path / "a.zarr") == expected
-    # A directory gets nothing from a file.
+    # A new directory does not inherit the rights of a file.
     (tmp_path / "file").touch()
     oc.export_array(
         np.ones(4), tmp_path / "file", format="zarr", if_exists="overwrite", progress=False
@@ -187,7 +187,7 @@ def test_in_a_pool(served_here: Served, tmp_path: Path) -> None:
 
 
 def test_who_may_not_give_a_file_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new owner is the writer, and a group that cannot be kept gives nobody anything."""
+    """If `chown` fails, the writer owns the file, and the file loses the group's rights."""
     (tmp_path / "x.npy").touch()
     mine = rights(tmp_path / "x.npy")[1:]
     set_rights(tmp_path / "x.npy", 0o664)

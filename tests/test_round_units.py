@@ -1,4 +1,4 @@
-"""Files of which only the first stripe units go round: what follows lies on the last server."""
+"""Files whose first stripe units alternate between servers, and whose rest is on the last one."""
 
 import json
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def on_servers(pool: oc.Pool, places: list[Path], name: str) -> list[bytes]:
 
 
 def parts(content: bytes, unit: int, units: int, count: int = SERVERS) -> list[bytes]:
-    """What each entry has, as docs/format.md says."""
+    """Return the content of each server's data file, by docs/format.md."""
     cut = [content[unit * n : unit * (n + 1)] for n in range(units)]
     found = [b"".join(cut[entry::count]) for entry in range(count)]
     found[-1] += content[unit * units :]
@@ -87,7 +87,7 @@ def test_a_file_is_what_was_written_wherever_it_lies(
         assert on_servers(pool, places, "f") == parts(bytes(model), unit, units)
         status = pool.stat("f")
         assert (status.stripe_unit_bytes, status.round_units) == (unit, units)
-    # The manager keeps it.
+    # The manager stores the number.
     with oc.Pool.embedded(places) as pool:
         assert pool.stat("f").round_units == units
         assert pool.open("f").read() == model
@@ -103,7 +103,7 @@ def test_damage_is_told_by_the_byte_of_the_file(places: list[Path]) -> None:
             file.write(noise(9 * BLOCK + 5))
         assert pool.stat("f").servers == (0, 1, 2)
         handle = pool.core.handle("f")
-    # Units 0 and 3, 1, and 2 with the tail.
+    # Damage units 0 and 3, 1, and 2 with the tail.
     flip(with_handle(places[0], handle), BLOCK)
     flip(with_handle(places[2], handle), 5 * BLOCK + 7)
     with oc.Pool.embedded(places) as pool:
@@ -123,7 +123,7 @@ def test_data_files_that_are_lost_or_too_long_are_found(places: list[Path]) -> N
     lost, grown = with_handle(places[2], handles[0]), with_handle(places[0], handles[1])
     lost.unlink()
     sums_of(lost).unlink()
-    # A server that has one unit of the file, as no write can leave it.
+    # Extend the data file by a byte, to a length that no write leaves.
     grown.write_bytes(grown.read_bytes() + bytes(1))
     with oc.Pool.embedded(places) as pool:
         findings = {(f.kind, f.server, f.path) for f in fsck(pool, patience_s=0).findings}

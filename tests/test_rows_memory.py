@@ -1,4 +1,4 @@
-"""Methods whose rows go by, under a hard memory limit: the kernel kills whoever takes more."""
+"""Methods that stream rows, under a hard memory limit: the kernel kills a call above it."""
 
 from pathlib import Path
 
@@ -101,6 +101,6 @@ for first in range(0, n, 500):
 
 @pytest.mark.parametrize("script", [TALL, WIDE, GRAM], ids=["tall", "wide", "gram"])
 def test_never_killed(tmp_path: Path, limit: Limit, script: str) -> None:
-    """A matrix, or a product, of 200 MB or more with a twelfth of it or less for a budget."""
+    """The matrix or product has 200 MB or more, the budget a twelfth of it or less."""
     budget = 16 << 20
     limit.survived(script, tmp_path, budget)

@@ -1,4 +1,4 @@
-"""What has gone by is not read again: QR, least squares, AᴴA and SVD go on after a stop."""
+"""QR, least squares, AᴴA and SVD resume after a stop without reading the same rows again."""
 
 import contextlib
 import re
@@ -39,7 +39,7 @@ __all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
 
 @pytest.fixture(autouse=True)
 def low_blocks_have_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triangles are made at once of low blocks too: what is kept is all of them."""
+    """Build a triangle of each low block at once, so that the saved state has several of them."""
     monkeypatch.setattr(tsqr_plan, "FACTOR_ROWS", (32, 8192))
 
 
@@ -73,7 +73,7 @@ def test_it_goes_on_from_every_step(case: Case, tmp_path: Path) -> None:
         (where,) = (re.match(r"gone on at (?:row|step) (\d+) of (\d+)", t) for t in found[2].notes)
         assert where is not None
         begun.append(int(where[1]))
-        # The later it was stopped, the less is left; at the end nothing is read of A any more.
+        # A later stop leaves less to read; a stop at the end leaves nothing of A.
         assert found[2].bytes_read <= read
         assert found[2].bytes_written <= report.bytes_written
         read = found[2].bytes_read
@@ -101,7 +101,7 @@ def test_it_is_stopped_again_and_again(case: Case, tmp_path: Path) -> None:
 
 
 def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
-    """Between a copy of the state, its note, and what is on disk of the result."""
+    """Kill between a copy of the state, its note, and the data of the result."""
     out, line, resumed = tmp_path / "X", 1, 0
     whole = case.run(tmp_path / "W")
     before = sorted(p.name for p in tmp_path.iterdir())
@@ -128,7 +128,7 @@ def without_reflections(out: Path) -> None:
 
 
 def change_a_byte(out: Path, page: int, byte: int) -> None:
-    """In both copies of the state."""
+    """Flip a bit in both copies of the state."""
     with oc.open_array(out / STATE, "r+", allow_incomplete=True) as kept:
         for first in (0, kept.shape[0] // 2):
             found = kept[first + page]
@@ -137,12 +137,12 @@ def change_a_byte(out: Path, page: int, byte: int) -> None:
 
 
 def of_other_steps(out: Path) -> None:
-    """What is kept says of which step it is."""
+    """Change the number of the step that the state belongs to."""
     change_a_byte(out, 0, 0)
 
 
 def of_other_blocks(out: Path) -> None:
-    """And in how high blocks the rows went by."""
+    """Change the height of the blocks of rows in the state."""
     change_a_byte(out, 0, 8)
 
 
@@ -225,7 +225,7 @@ def test_right_hand_sides_that_changed(tmp_path: Path) -> None:
 def test_a_matrix_that_is_written_to_while_it_goes_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read before counts: as it was when the call began."""
+    """A call that was stopped restarts if the matrix changed since the call began."""
     case, out, passed = Case("R", tmp_path), tmp_path / "X", [0]
     keep = KeptState.passed
 
@@ -254,7 +254,7 @@ def test_a_matrix_that_is_written_to_while_it_goes_by(
 def test_all_is_durable_before_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, every: int
 ) -> None:
-    """Of what is written none would be lost that the call that goes on relies on."""
+    """Each write is synced before the note of a step that a resume relies on."""
     case, calls = Case(verb, tmp_path), list[LongCall]()
     opened, passed, noted = KeptState.__init__, StepsDone.passed, [0]
 
@@ -287,7 +287,7 @@ def test_all_is_durable_before_a_note(
 
 
 def test_a_note_that_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy that the note before is of stays as it is."""
+    """Without a new note, the copy of the state that the last note names stays unchanged."""
     case, out = Case("R", tmp_path), tmp_path / "X"
     whole = case.run(tmp_path / "W")
     note, write, written = StepsDone._note, KeptState._write, list[int]()
@@ -331,7 +331,7 @@ def test_numbers_of_numpy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["lstsq", "qr", "gram", "svd"])
 def test_interrupted_at_the_end_it_is_whole_or_goes_on(tmp_path: Path, verb: str) -> None:
-    """Between what is removed and the mark nothing stops a call."""
+    """No stop hits between the removal of the state and the mark of the whole result."""
     case, out, line = Case(verb, tmp_path), tmp_path / "X", 1
     whole = case.run(tmp_path / "W")
     stops = 0
@@ -357,7 +357,7 @@ def test_interrupted_at_the_end_it_is_whole_or_goes_on(tmp_path: Path, verb: str
 def test_a_disk_that_is_full_keeps_nothing(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call itself goes on."""
+    """On a full disk the call continues without saving its state."""
     tries = [0]
 
     def full(target: oc.Array, name: str, *rest: Any, **options: Any) -> oc.Array:
@@ -408,7 +408,7 @@ def test_results_in_memory_keep_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_left_is_known_and_can_be_removed(case: Case, tmp_path: Path) -> None:
-    """Also where a process was killed while it removed it."""
+    """A kill during the removal of left-overs leaves an object that can be removed."""
     before = names_below(tmp_path)
     for is_half_gone in (False, True):
         with stopped_at(2):
@@ -438,7 +438,7 @@ def test_what_is_left_is_known_and_can_be_removed(case: Case, tmp_path: Path) ->
 def test_the_plan_has_room_for_what_is_kept(
     tmp_path: Path, verb: str, options: dict[str, Any]
 ) -> None:
-    """All that is on disk at once, but for indexes and the rest of pages of chunks this small."""
+    """The plan counts all files on disk at once, except indexes and padding of small chunks."""
     case, largest, write = Case(verb, tmp_path), [0], KeptState._write
 
     def writing(self: KeptState) -> None:

@@ -1,4 +1,4 @@
-"""QR, AᴴA and SVD killed at any moment: nothing half-written passes for whole."""
+"""QR, AᴴA and SVD killed at any moment: no half-written result is reported as whole."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_killed_anywhere(tmp_path: Path, name: str) -> None:
         except (NotFoundError, IncompleteError):
             pass
     assert killed > 5
-    # What is left is replaced without being asked, unless it is whole; and nothing else stays.
+    # The next call replaces an unfinished result without `if_exists`, and leaves no other files.
     if not is_whole(out):
         assert np.array_equal(call(A, out)[...], want)
     names = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}

@@ -1,4 +1,4 @@
-"""TIFF, NIfTI and Parquet as sources by name, against the libraries that write them."""
+"""TIFF, NIfTI and Parquet files as sources, against the libraries that write them."""
 
 import gzip
 import re
@@ -106,7 +106,7 @@ def test_a_compressed_image_is_decompressed_once(
     found, report = copied(tmp_path / "a.nii.gz", tmp_path / "A", memory="1 MiB")
     np.testing.assert_array_equal(found, model)
     assert report.blocks > 4
-    # One for the first element, which tells the type, and one for the first block.
+    # One rewind for the first element, which gives the type, and one for the first block.
     assert len(rewinds) <= 2
 
 

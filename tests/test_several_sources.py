@@ -1,6 +1,6 @@
-"""Several sources of one call: none destroys another's copy, and an error ends none of the rest.
+"""Several sources in one call: no copy destroys another, and an error does not stop the rest.
 
-Plain files are compared with what GNU ``cp`` and ``mv`` do with the same tree.
+For plain files the expected result is that of GNU ``cp`` and ``mv`` on the same tree.
 """
 
 import json
@@ -23,7 +23,7 @@ from outcore.volumes import AnyPath
 
 
 def tree(top: Path) -> dict[str, str | None]:
-    """What is below a directory, links not followed; `None` is a directory."""
+    """Return the tree below a directory without following links; `None` marks a directory."""
     found: dict[str, str | None] = {}
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(top))
@@ -35,7 +35,7 @@ def tree(top: Path) -> dict[str, str | None]:
 
 
 def make(top: Path) -> None:
-    """Files and links of one base name in several directories, and a directory for copies."""
+    """Create files and links of one base name in several directories, and a target directory."""
     for above in ("a", "b", "c", "d"):
         (top / above).mkdir(parents=True)
     for above in ("a", "b", "c"):
@@ -76,7 +76,7 @@ def test_plain_files_as_gnu_does(
 @pytest.mark.parametrize("verb", ["cp", "mv"])
 @pytest.mark.parametrize(("first", "then"), [("", ""), ("", "P"), ("P", ""), ("P", "P")])
 def test_the_first_copy_stays(served_here: Served, verb: str, first: str, then: str) -> None:
-    """From and to pools and directories: files, directories and arrays of one base name."""
+    """Copy files, directories and arrays of one base name from and to pools."""
     pool = f"{served_here.url}/"
     source, target = (pool if each else "" for each in (first, then))
     with oc.connect(served_here.url) as opened:
@@ -105,7 +105,7 @@ def test_the_first_copy_stays(served_here: Served, verb: str, first: str, then: 
     assert Path("seen/x").read_text() == Path("seen/D/f").read_text() == "one"
     with oc.open_array("seen/A") as A:
         assert (A[...] == 0).all()
-    # The sources that were refused are still there.
+    # The refused sources still exist.
     assert outcore("ls", f"{source}two").stdout.split() == ["A", "D", "x"]
     assert outcore("ls", f"{source}one").stdout.split() == (sorted(names) if verb == "cp" else [])
 
@@ -159,7 +159,7 @@ def test_a_hard_link_is_not_moved_over_the_other(tmp_path: Path) -> None:
 
 
 def test_a_move_to_another_disk_replaces_no_directory(served_here: Served) -> None:
-    """A move within a disk refuses that too."""
+    """A move within one disk refuses it too."""
     Path("f").write_text("1")
     Path("D").mkdir()
     for name in ("f", "D"):

@@ -1,4 +1,4 @@
-"""Signatures as ``help`` and editors show them: short enough to read, with the names of types."""
+"""Signatures in ``help`` and editors: short enough to read, with the names of types."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ def public() -> Iterator[tuple[str, Callable[..., Any]]]:
             if inspect.isclass(found):
                 methods = ((key, value) for key, value in vars(found).items() if key[0] != "_")
                 yield from ((f"{name}.{key}", each) for key, each in methods if callable(each))
-            # Reports are made by calls only, and their figures are many.
+            # Only calls create reports, and reports have many figures.
             if callable(found) and not (inspect.isclass(found) and issubclass(found, oc.Report)):
                 yield name, found
 

@@ -1,6 +1,6 @@
 """Matrices of one row or one column, in chunks that are wider or higher than they are.
 
-Strides along an axis of length 1 say nothing, and memory that is as wide as a chunk has gaps there.
+The stride along an axis of length 1 has no meaning, and memory as wide as a chunk has gaps there.
 """
 
 from pathlib import Path
@@ -18,13 +18,13 @@ QUIET: dict[str, Any] = {"memory": "4 MB", "progress": False}
 
 
 def line(*shape: int, seed: int = 0) -> Any:
-    """Random elements."""
+    """Return random elements of a shape."""
     return np.random.default_rng(seed).standard_normal(shape)
 
 
 @pytest.fixture(params=[f"{order} {i}" for order in "FC" for i in range(len(CHUNKS))])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Put matrices on disk in an order and in chunks."""
+    """Return a function that stores matrices in one order and chunk shape."""
     order, number = request.param.split()
 
     def put(a: Any, name: str) -> Any:
@@ -35,7 +35,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def test_one_column_of_a_tall_matrix(stored: Any) -> None:
-    """Functions whose rows go by."""
+    """Verbs that stream rows."""
     a, b = line(ROWS, 1), line(ROWS, 1, seed=1)
     A, B = stored(a, "A"), stored(b, "B")
     for left, right in ((A, B), (A, b), (a, B)):
@@ -58,7 +58,7 @@ def test_one_column_of_a_tall_matrix(stored: Any) -> None:
 
 
 def test_one_row_of_a_wide_matrix(stored: Any) -> None:
-    """Least squares of more columns than rows, and the same of what reads rows."""
+    """Least squares with more columns than rows, and other verbs that stream rows."""
     a, b = line(1, 5000), line(1, 2, seed=1)
     A, B = stored(a, "A"), stored(b, "B")
     for right in (B, b):

@@ -1,4 +1,4 @@
-"""QR by slabs of columns against SciPy, closed forms and LAPACK's own measure."""
+"""QR by slabs of columns against SciPy, closed forms and LAPACK's test ratios."""
 
 import types
 import warnings
@@ -34,7 +34,7 @@ def factor(path: Path, a: Matrix, memory: int = TINY, **options: Any) -> QRFacto
 
 
 def assert_like_lapack(a: Matrix, qr: QRFactor) -> None:
-    """|diag R| is unique for a matrix of full rank."""
+    """Check LAPACK's ratios, and |diag R|, which is unique for a matrix of full rank."""
     R = scipy.linalg.qr(a, mode="r")[0]
     want = np.abs(np.diagonal(R))
     have = np.abs(np.diagonal(packed(qr)))
@@ -59,7 +59,7 @@ def test_four_types(tmp_path: Path, dtype: str, shape: tuple[int, int]) -> None:
     assert_like_lapack(a, qr)
     assert packed(qr).dtype == qr.tau.dtype == a.dtype
     assert (qr.shape, qr.info) == (shape, 0)
-    # For complex types it is a lower bound within √2.
+    # For complex types the norm is a lower bound within √2.
     norm1, slack = np.linalg.norm(a, 1), 2**0.5 if a.dtype.kind == "c" else 1
     assert norm1 / slack * (1 - 1e-5) <= qr.norm1 <= norm1 * (1 + 1e-5)
     assert qr.path == tmp_path / "Z.qr"
@@ -103,7 +103,7 @@ def test_a_single_row_and_a_single_column(tmp_path: Path) -> None:
 
 
 def test_a_reflection_is_its_own_factorization(tmp_path: Path) -> None:
-    """I - 2 v vᵀ has orthonormal columns: R has a diagonal of ±1, and nothing else."""
+    """I - 2 v vᵀ has orthonormal columns: R is diagonal, with ±1."""
     n = 900
     v = np.sin(np.arange(n) + 1.0)
     v /= np.linalg.norm(v)
@@ -122,7 +122,7 @@ def test_a_reflection_is_its_own_factorization(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["f8", "c8"])
 def test_matrices_that_are_hard(tmp_path: Path, dtype: str) -> None:
-    """Graded, of low rank, Kahan's, of zeros: the ratios hold however A is conditioned."""
+    """Graded, low-rank, Kahan's and zero matrices: the ratios hold whatever the condition of A."""
     m, n = 300, 200
     a = tall(m, n, dtype)
     grades = 10.0 ** np.linspace(0, -30, n)
@@ -150,7 +150,7 @@ def test_matrices_that_are_hard(tmp_path: Path, dtype: str) -> None:
         b = given.astype(dtype)
         qr = factor(tmp_path / name, b)
         scaled = b / np.abs(b).max() if b.any() else b
-        # In the type of the matrix, products of tiny or large numbers leave its range.
+        # In the type of the matrix, products of tiny or large numbers would underflow or overflow.
         Q, R = q_and_r(qr)
         R = R / np.abs(b).max() if b.any() else R
         eps, rows = unit_roundoff(dtype), len(b)
@@ -218,7 +218,7 @@ def flops_of(m: int, n: int) -> float:
 def test_every_budget_from_the_least_on_suffices(
     tmp_path: Path, dtype: str, shape: tuple[int, int]
 ) -> None:
-    """No budget that is accepted runs out in the middle."""
+    """Every accepted budget suffices to the end."""
     a = tall(*shape, dtype)
     A = on_disk(tmp_path / "Z", a, chunks=(31, 17))
     with pytest.raises(BudgetError, match="need") as refused:
@@ -258,7 +258,7 @@ def test_overwrite_a_gives_the_same_factors(
 
 
 def test_other_zarr_readers_see_what_lapack_gives(tmp_path: Path) -> None:
-    """R and the reflections, with which LAPACK's own ormqr works."""
+    """Other readers of Zarr get R and the reflections, which LAPACK's ormqr accepts."""
     a = tall(300, 200, "f8")
     A = on_disk(tmp_path / "Z", a, chunks=(64, 16))
     moved = qr_factor(A, memory=350_000, overwrite_a=True, progress=False)
@@ -307,7 +307,7 @@ def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_padding_is_zeros(tmp_path: Path) -> None:
-    """Tiles are written whole, but nothing of the memory's past is."""
+    """Padding of tiles is zero, without old contents of memory."""
     for name, (m, n) in {"tall": (333, 210), "wide": (133, 210)}.items():
         qr = factor(tmp_path / name, tall(m, n, "f8"))
         rows, columns = (-(-n // size) * size for n, size in zip((m, n), qr.tile, strict=True))

@@ -1,4 +1,4 @@
-"""What QR by slabs refuses: one clear error each, and everything on disk as it was."""
+"""Input that QR by slabs refuses: one clear error each, and the disk unchanged."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def test_no_matrix(tmp_path: Path, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", ["i4", "bool", "f2"])
 def test_types_without_qr(tmp_path: Path, dtype: str) -> None:
-    """They are widened; a type that would round them is refused."""
+    """Widen types without QR; refuse a type that would round them."""
     B = oc.from_array(np.eye(*(8, 7)).astype(dtype), tmp_path / "Z", progress=False)
     if dtype in ("i4", "i8"):
         with refused(tmp_path, InvalidError, "in a type that holds its elements, have .*float32"):
@@ -75,7 +75,7 @@ def test_a_number_that_is_none(
 ) -> None:
     a = tall(M, N, dtype)
     a[index] = value if dtype == "f4" else complex(1, value)
-    a[199, 149] = value  # a later one is not the one told
+    a[199, 149] = value  # the error names the first one, not this later one
     B = on_disk(tmp_path / "Z", a, CHUNKS)
     with refused(tmp_path, NonFiniteError, rf"A\[{index[0]}, {index[1]}\] is") as caught:
         qr_factor(B, memory=400_000, progress=False)
@@ -124,7 +124,7 @@ def test_no_such_number_of_threads(tmp_path: Path, A: oc.Array, threads: Any) ->
 
 
 def test_more_than_the_disk_holds(tmp_path: Path) -> None:
-    """The matrix itself is all holes."""
+    """The matrix is a sparse file."""
     n, free = order_beyond(tmp_path, 200_000), shutil.disk_usage(tmp_path).free
     B = oc.create_array(tmp_path / "Z", (2 * n, n), "f8", order="F", reserve=False)
     names = names_below(tmp_path)
@@ -198,7 +198,7 @@ def test_damaged_factors(tmp_path: Path, A: oc.Array) -> None:
 
 
 def test_as_the_command_line_sees_them(tmp_path: Path, A: oc.Array) -> None:
-    """``outcore info`` and ``outcore rm``: stopped, whole, and what a kill at the start leaves."""
+    """Check ``outcore info`` and ``outcore rm``: stopped, whole, and killed at the start."""
     stop_after(2, A, qr_factor, memory=MEMORY)
     text = outcore("info", tmp_path).stdout
     assert "call qr_factor with the same arguments to go on (" in text

@@ -1,4 +1,4 @@
-"""QR by slabs and least squares with it under a hard memory limit: who takes more is killed."""
+"""QR by slabs and its least squares under a hard limit: the kernel kills a call above it."""
 
 from pathlib import Path
 
@@ -50,5 +50,5 @@ else:
 def test_never_killed(
     tmp_path: Path, limit: Limit, m: int, n: int, dtype: str, budget: int
 ) -> None:
-    """A matrix of 100 MB with an eighth of it for a budget."""
+    """Factor a matrix of 100 MB with a budget of an eighth of it."""
     limit.survived(SCRIPT, tmp_path, budget, str(m), str(n), dtype)

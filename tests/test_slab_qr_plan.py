@@ -1,4 +1,4 @@
-"""Plans of QR by slabs: exact words, and figures that a run then shows."""
+"""Plans of QR by slabs: exact words, and figures that a run confirms."""
 
 from pathlib import Path
 
@@ -112,7 +112,7 @@ def test_flops_of_the_steps_add_up() -> None:
 
 
 def test_words_follow_the_formula() -> None:
-    """n²(m - n/3)/(2w) read back, 2mn for the matrix and its factors."""
+    """A run reads n²(m - n/3)/(2w) words back, and 2mn for the matrix and its factors."""
     for m, n in ((16384, 16384), (65536, 16384)):
         for share in (2, 4, 8, 16, 32):
             g = geometry((m, n), "f8", m * n * 8 // share)

@@ -1,4 +1,4 @@
-"""QR by slabs goes on after whatever stopped it, to the same bits, and refuses what is not its."""
+"""QR by slabs resumes after any stop with identical bits, and refuses foreign journals."""
 
 import functools
 import shutil
@@ -80,7 +80,7 @@ def assert_same(qr: QRFactor, expected: Bits, text: str = "") -> None:
 def undisturbed(
     request: pytest.FixtureRequest, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[bool, Bits, Path]:
-    """Whether A is overwritten, the bits that result, and an A to copy."""
+    """Return whether A is overwritten, the resulting bits, and an A to copy."""
     home = tmp_path_factory.mktemp("undisturbed")
     put(home / "A", matrix)
     shutil.copytree(home / "A", home / "Z")
@@ -104,7 +104,7 @@ def assert_finished(qr: QRFactor, expected: Bits) -> None:
 
 
 def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]) -> None:
-    """kill -9 between any two steps: what is left counts as whole only if it is."""
+    """kill -9 between any two steps: only complete factors count as whole."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
 
@@ -113,7 +113,7 @@ def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]
         shutil.copytree(source, path)
 
     def numbers(lines: int) -> list[int]:
-        """Every step of the beginning and of the end, and some of the many between."""
+        """Return every step of the beginning and of the end, and some between."""
         return [*range(2, 150, 13), *range(150, lines - 90, 53), *range(lines - 90, lines, 7)]
 
     runs = killed_at_lines(
@@ -172,7 +172,7 @@ def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, 
 def test_a_slab_is_durable_before_its_note(
     tmp_path: Path, undisturbed: tuple[bool, Bits, Path]
 ) -> None:
-    """Power loss after a note must find the whole slab on the disk: written, then synced."""
+    """Write and sync a whole slab before its note, so that a power loss after it loses nothing."""
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
@@ -181,7 +181,7 @@ def test_a_slab_is_durable_before_its_note(
         g = storage.geometry
         at = spans[:, 4] // (g.tiles * g.tile_bytes)
         writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(at, record.places)]
-        # A place may be written a second time in a run that overwrites A.
+        # A run that overwrites A may write a place twice.
         whole = len(record.places) * g.tiles * g.tile_bytes
         assert int(writes[:, 5].sum()) % whole == 0
         assert len(writes)
@@ -198,9 +198,9 @@ def test_a_slab_is_durable_before_its_note(
 def test_nothing_is_overwritten_that_a_crash_would_need(
     tmp_path: Path, matrix: Matrix, overwrite_a: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No write goes to a panel that was noted, nor to columns of A that were not factored then.
+    """Write neither to noted panels nor to columns of A that are not factored yet.
 
-    And none goes anywhere before the slab before is noted: a crash loses one slab at most.
+    A slab is written only after the note of the one before, so a crash loses at most one slab.
     """
     path = put(tmp_path / "Z", matrix)
     panel_done, written = Conveyor.panel_done, []
@@ -217,7 +217,7 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
         written.append(at)
 
     monkeypatch.setattr(Conveyor, "panel_done", leaving)
-    # As if every sync took long: nothing is durable before it is waited for.
+    # As if each sync were slow: nothing becomes durable until the call waits for it.
     monkeypatch.setattr(FactorStorage, "commit_if_durable", lambda self: None)
     for memory in (MEMORY, 280_000):
         with after_notes(2, interrupt), pytest.raises(Interrupted):
@@ -336,7 +336,7 @@ def test_one_kind_of_factorization_does_not_go_on_with_another(tmp_path: Path) -
 
 
 def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
-    """The factors have their room from the beginning; the journal finds none left."""
+    """The factors reserve their space at the start; the journal finds no space."""
     a, out = tall(900, 700, "f8"), small_disk / "F"
     A = on_disk(tmp_path / "Z", a)
     qr = stopped_by_a_full_disk(lambda: qr_factor(A, memory=900_000, out=out, progress=False), out)
@@ -365,6 +365,6 @@ def test_a_forked_process_is_told(tmp_path: Path, matrix: Matrix) -> None:
 
     assert in_a_fork(with_the_parents_array) == 0
     assert not (tmp_path / "Z.qr").exists()
-    # By name, everything is opened anew.
+    # A call by path opens everything again.
     assert in_a_fork(lambda: factor(A.path)) == 0
     assert_factors(matrix, whole_or_again(lambda: factor(A.path), tmp_path / "Z.qr"))

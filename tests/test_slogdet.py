@@ -1,4 +1,4 @@
-"""Determinants: against NumPy, and against closed forms where memory holds little of the matrix."""
+"""Determinants: against NumPy, and against closed forms where memory is far below the matrix."""
 
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ QUIET: dict[str, Any] = {"memory": TINY, "threads": 1, "progress": False}
 
 
 def close(got: oc.linalg.Determinant, a: Matrix) -> None:
-    """As NumPy has it, in double precision.
+    """Compare with NumPy's result in double precision.
 
-    A change E of A, here of n ε ‖A‖ by rounding, changes log det A by tr(A⁻¹ E): up to n ε cond(A).
+    Rounding changes A by E, of norm up to n ε ‖A‖, and log det A by tr(A⁻¹ E): up to n ε cond(A).
     """
     wide = a.astype(np.result_type(a.dtype, np.float64))
     sign, logabsdet = np.linalg.slogdet(wide)
@@ -65,7 +65,7 @@ def test_any_order_and_only_the_diagonal_is_read(tmp_path: Path, n: int) -> None
 
 
 def test_beyond_memory_in_closed_form(tmp_path: Path) -> None:
-    """det (D + u vᵀ) = det D (1 + vᵀ D⁻¹ u), of a matrix 18 times as large as the budget."""
+    """Use det (D + u vᵀ) = det D (1 + vᵀ D⁻¹ u) for a matrix 18 times as large as the budget."""
     n, memory = 1500, 1_000_000
     draw = np.random.default_rng(0)
     d, u, v = draw.uniform(1, 2, n) * draw.choice([-1, 1], n), *draw.standard_normal((2, n))
@@ -108,7 +108,7 @@ def test_of_a_matrix_by_the_method_that_is_chosen(
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_of_factors_by_any_method(tmp_path: Path, method: str, dtype: str) -> None:
-    """The sign is that of the row swaps: a swap of two rows turns it round."""
+    """Compare signs: each swap of two rows changes the sign."""
     a = random_matrix(400, dtype)
     for name in "ZY":
         lu = factor_by(method, tmp_path / name, a, 300_000)
@@ -170,7 +170,7 @@ def test_a_stopped_factorization_goes_on(tmp_path: Path) -> None:
 
 
 def test_killed_anywhere(tmp_path: Path) -> None:
-    """The factors that it makes for itself are gone on with by the next call, and go with it."""
+    """The next call resumes the factors that `slogdet` made for itself, and removes them."""
     a = random_matrix(N, "f8")
     A = on_disk(tmp_path / "Z", a)
     pages = (*DECISIVE, "factors/own.py", "factors/slogdet.py")

@@ -1,4 +1,4 @@
-"""The page for a small lab, on four addresses of this machine instead of four PCs."""
+"""The page for a small lab, on four addresses of this machine in place of four PCs."""
 
 import re
 import signal
@@ -18,14 +18,14 @@ OUTCORE = [sys.executable, "-c", "from outcore.cli import main; main()"]
 
 
 def block(first: str) -> str:
-    """The block of the page that begins with a line."""
+    """Return the code block of the page that begins with this line."""
     found = re.search(rf"```\w+\n{re.escape(first)}\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None, first
     return found[1]
 
 
 class Lab:
-    """Its addresses are those of the page, its directories are below one."""
+    """The lab of the page, with addresses of this machine, below one directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -38,7 +38,7 @@ class Lab:
             return [one.getsockname()[1], other.getsockname()[1]]
 
     def here(self, text: str, pc: int = 1) -> str:
-        """Write a text of the page so that it holds here, on a PC."""
+        """Adapt a text of the page to this machine, as one of the PCs."""
         text = re.sub(r"7171|7172", lambda port: self.ports[port[0]], text)
         text = re.sub(r"pc(\d)", r"127.0.0.\1", text)
         text = text.replace("/scratch/ada", f"{self.directory}/pc{pc}")
@@ -55,7 +55,7 @@ class Lab:
         assert f"127.0.0.{pc}:" in daemon.stdout.readline()
 
     def stop(self) -> None:
-        """End all as the page says; they must end well."""
+        """Stop all daemons as the page says, and check that each exits with status 0."""
         for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
             daemon.communicate(timeout=60)
@@ -100,7 +100,7 @@ def test_four_pcs(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OUTCORE_KEY", str(tmp_path / "pool.key"))
     room = subprocess.run([*OUTCORE, "df", url], capture_output=True, text=True, check=True).stdout
     assert re.findall(r"^\d", room, re.MULTILINE) == ["0", "1", "2", "3"]
-    # All four have bytes of the matrix, and nothing of it is elsewhere.
+    # All four servers store part of the matrix, and no other place does.
     for pc in PCS:
         data = tmp_path / f"pc{pc}" / "data"
         assert sum(file.stat().st_size for file in data.rglob("*") if file.is_file()) > 500_000

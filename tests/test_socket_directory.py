@@ -1,4 +1,4 @@
-"""Directories for sockets: those of processes that were killed go, all others stay."""
+"""Directories for sockets: those of killed processes are removed, all others stay."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def names(directory: Path) -> list[str]:
 
 
 def held_elsewhere() -> "subprocess.Popen[str]":
-    """Start a process that holds a directory, and tells its name."""
+    """Start a process that holds a directory and prints its name."""
     code = (
         "import sys; from outcore.socket_directory import SocketDirectory\n"
         "made = SocketDirectory(); print(made.path, flush=True); sys.stdin.read()"

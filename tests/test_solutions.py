@@ -1,4 +1,4 @@
-"""Right-hand sides and solutions on disk: in the budget, counted, and gone on with."""
+"""Right-hand sides and solutions on disk: within the budget, counted, and resumed."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ def system(
 
 @pytest.fixture
 def b(tmp_path: Path) -> oc.Array:
-    """Chunks of whole pages."""
+    """A right-hand side in chunks of whole pages."""
     return oc.from_array(
         random_matrix(N, "f8", 4)[:, :COLUMNS], tmp_path / "b", chunks=(N, 8), order="F"
     )
@@ -69,7 +69,7 @@ def b(tmp_path: Path) -> oc.Array:
 
 @contextmanager
 def after_note(number: int, act: Callable[[], object]) -> Iterator[None]:
-    """Act after so many groups of columns were noted."""
+    """Call `act` after this many notes of finished columns."""
     plain, count = Solution.note, [0]
 
     def note(self: Solution, done: int) -> None:
@@ -95,7 +95,7 @@ def stop_after(number: int, work: Callable[[], object]) -> None:
 def test_columns_are_counted(
     system: tuple[Matrix, Factor, Solver], b: oc.Array, tmp_path: Path
 ) -> None:
-    """Of whole pages nothing is read twice; all memory is the budget's."""
+    """With whole pages no byte is read twice, and all memory comes from the budget."""
     a, factor, solver = system
     x = solver(factor, b, memory=MEMORY, progress=False)
     report = x.report
@@ -107,7 +107,7 @@ def test_columns_are_counted(
     if solver is lu_solve:
         assert swept % solve_bytes_read(N, factor.dtype, factor.tile) == 0
     assert b.nbytes / 4 < report.peak_memory_bytes <= MEMORY
-    # Bytes of the right-hand sides (8) and the solutions (9), by the trace of the disk.
+    # Bytes of the right-hand sides (8) and the solutions (9) in the trace of the disk.
     spans = report.spans
     moved = {number: int(spans[spans[:, 1] == number, 5].sum()) for number in (8, 9)}
     assert moved == {8: b.nbytes, 9: b.nbytes}
@@ -135,7 +135,7 @@ def test_a_stopped_solution_is_gone_on_with(
     assert x.report.flops == whole.report.flops * (COLUMNS - done) / COLUMNS
     np.testing.assert_array_equal(x[...], whole[...])
     assert sorted(p.name for p in x.path.iterdir()) == sorted(p.name for p in whole.path.iterdir())
-    # Another budget has other groups, and goes on as well.
+    # Another budget has other groups, and resumes too.
     x.close()
     stop_after(1, lambda: again(if_exists="overwrite"))
     again(memory=2 * MEMORY)
@@ -188,12 +188,12 @@ def test_in_memory_right_hand_sides_are_known_again(
 def test_killed_at_any_line(
     system: tuple[Matrix, Factor, Solver], b: oc.Array, tmp_path: Path, first: int
 ) -> None:
-    """After kill -9 there is no solution, one that says it is half-made, or a whole one."""
+    """After kill -9 there is no solution, one marked incomplete, or a whole one."""
     a, factor, solver = system
     out = tmp_path / "b.x"
 
     def work() -> None:
-        # Threads do not survive a fork: all is opened anew.
+        # Threads do not survive a fork, so the child opens everything again.
         again, given = open_factor(factor.path), oc.open_array(b.path)
         solver(again, given, memory=MEMORY, threads=1, if_exists="overwrite", progress=False)
 
@@ -248,7 +248,7 @@ def test_solve_goes_on_with_the_solution(b: oc.Array, tmp_path: Path, low: str |
 
 
 def test_what_lower_precision_did_is_not_gone_on_with_in_full(b: oc.Array, tmp_path: Path) -> None:
-    """Columns after the first group are too much for it."""
+    """Columns after the first group are too hard for lower precision."""
     a = random_matrix(N, "f8")
     A = oc.from_array(a, tmp_path / "Z", order="F")
     calls = iter(range(100))
@@ -275,7 +275,7 @@ def test_what_lower_precision_did_is_not_gone_on_with_in_full(b: oc.Array, tmp_p
 
 
 def test_groups_are_minutes_of_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """However much memory there is: what is lost when a call is stopped is bounded."""
+    """Groups stay small however much memory there is, which bounds the work that a stop loses."""
     a = random_matrix(64, "f8")
     lu = lu_factor(oc.from_array(a, tmp_path / "Z", order="F"), progress=False)
     B = oc.from_array(random_matrix(64, "f8", 1), tmp_path / "b")
@@ -297,7 +297,7 @@ def test_groups_are_minutes_of_work(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_any_layout_and_type(
     tmp_path: Path, dtype: str, chunks: tuple[int, ...], order: str
 ) -> None:
-    """Of vectors, too; least squares has solutions with fewer rows."""
+    """Vectors too; solutions of least squares have fewer rows."""
     a, right = random_matrix(N, "f8")[:, :200], random_matrix(N, dtype, 3)[:, :96]
     if len(chunks) == 1:
         right = right[:, 0]

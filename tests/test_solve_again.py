@@ -1,4 +1,4 @@
-"""`solve` called again: after it was stopped, after the matrix changed, over a solution."""
+"""`solve` called again: after a stop, after the matrix changed, over a solution."""
 
 import functools
 import itertools
@@ -53,7 +53,7 @@ def test_factors_of_a_stopped_call_are_used_and_removed(
 def test_progress_that_raises_leaves_what_the_next_call_uses_and_removes(
     matrix: oc.Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it raises: while factors are made, when they are whole, in the check."""
+    """Raise from `progress` during the factorization, after it, and in the check."""
     ticks = itertools.count()
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
     solve = functools.partial(oc.linalg.solve, matrix, np.ones(N), memory="300 kB")
@@ -84,7 +84,7 @@ def test_progress_that_raises_leaves_what_the_next_call_uses_and_removes(
 def test_a_call_killed_at_any_line_leaves_what_the_next_one_removes(
     matrix: oc.Array, assume_a: str
 ) -> None:
-    """Also between the moment when factors are whole and the next line."""
+    """Kill the call at any line, also between the last byte of the factors and the next line."""
     matrix.close()
     a = matrix_of(assume_a)
     oc.from_array(a, matrix.path, order="F", if_exists="overwrite").close()
@@ -100,7 +100,7 @@ def test_a_call_killed_at_any_line_leaves_what_the_next_one_removes(
     total = int(count[0])
     assert total > 300
     killed = whole = 0
-    # How many lines there are depends a little on how long blocks take.
+    # The number of lines varies slightly with the time that blocks take.
     for number in (*range(10, total, total // 12), *range(total - 60, total, 3)):
         killed += kill_at_line(number, solve, pages)
         left = [entry.state for entry in catalog.find(matrix.path.parent)[0]]
@@ -130,7 +130,7 @@ def test_factors_of_a_stopped_call_that_the_user_makes_whole_stay(matrix: oc.Arr
 def test_a_stopped_call_goes_on_by_its_method(
     tmp_path: Path, method: str, slow_disk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With more memory, and rates of another disk, a call would choose slabs by now."""
+    """With more memory and another disk's rates, a new call would choose slabs."""
     (dtype, n, memory), *_ = (case[1:] for case in CHOSEN.args[1] if case[0] == method)
     a = random_matrix(n, dtype)
     A = row_major(tmp_path / "Z", a)

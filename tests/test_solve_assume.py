@@ -1,4 +1,4 @@
-"""What `solve` assumes of a matrix, and what it finds: Cholesky where it does, LU elsewhere."""
+"""Assumptions of `solve` about a matrix: Cholesky where they hold, LU otherwise."""
 
 import warnings
 from pathlib import Path
@@ -29,7 +29,7 @@ N, TINY = 300, 500_000
 
 
 def positive(n: int, dtype: Any = "f8") -> Matrix:
-    """A Hermitian positive definite matrix, to the last bit."""
+    """Return a matrix that is Hermitian positive definite, to the last bit."""
     a = random_matrix(n, dtype)
     a = a @ a.conj().T / n + np.eye(n, dtype=dtype)
     lower = np.tril(a, -1)
@@ -64,7 +64,7 @@ def test_positive_definite(tmp_path: Path, dtype: str, order: str, assume_a: str
 @pytest.mark.parametrize("assume_a", ["pos", "auto"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_not_positive_definite_after_all(tmp_path: Path, dtype: str, assume_a: str) -> None:
-    """Hermitian with a positive diagonal, and still with a negative eigenvalue."""
+    """Hermitian with a positive diagonal, but with a negative eigenvalue."""
     a, b = positive(N, dtype), random_matrix(N, dtype, 1)[:, :3]
     a[200, 201] = a[201, 200] = 50
     x, report = solved(on_disk(tmp_path / "Z", a), b, assume_a)
@@ -132,7 +132,7 @@ def test_what_pos_promises_wrongly_is_said(tmp_path: Path) -> None:
 def test_a_small_difference_of_the_triangles_is_warned_of(
     tmp_path: Path, order: str, assume_a: str
 ) -> None:
-    """Of either triangle, and far below the square root of the precision."""
+    """Change either triangle by far less than the square root of the precision."""
     a, b = positive(N), random_matrix(N, "f8", 1)[:, :2]
     want = scipy.linalg.solve(a, b)
     for name, at in (("upper", (3, 200)), ("lower", (200, 3))):
@@ -148,7 +148,7 @@ def test_a_small_difference_of_the_triangles_is_warned_of(
 def test_a_difference_is_warned_of_before_a_matrix_is_given_up(
     tmp_path: Path, at: tuple[int, int]
 ) -> None:
-    """There is no residual afterwards. A difference that rounding explains is none."""
+    """Warn before `overwrite_a`, since no residual follows; ignore differences from rounding."""
     a, b = positive(N), random_matrix(N, "f8", 1)[:, :2]
     for name, change in (("Z", 1e-8), ("R", 1e-15)):
         other = a.copy()
@@ -183,7 +183,7 @@ def test_the_look_before_a_matrix_is_given_up_is_planned(tmp_path: Path) -> None
 def test_a_factorization_sees_the_blocks_on_the_diagonal(
     tmp_path: Path, order: str, lower: bool
 ) -> None:
-    """Wherever they are, but not in a triangle that is left out."""
+    """Compare the triangles in diagonal blocks, unless one triangle is all zeros."""
     a = positive(N, "c16")
     A = oc.from_array(a, tmp_path / "A", order=order, progress=False)
     left_out = np.tril(a) if lower else np.triu(a)
@@ -269,7 +269,7 @@ def test_a_matrix_in_memory_is_told_where_it_can_be_solved_with(tmp_path: Path) 
 
 
 def test_right_hand_sides_by_their_path(tmp_path: Path) -> None:
-    """An array is taken, and a file of another format says what to do."""
+    """Use an array by its path; a file of another format raises an error with a fix."""
     a, b = positive(N), random_matrix(N, "f8", 1)[:, :2]
     A = on_disk(tmp_path / "Z", a)
     oc.from_array(b, tmp_path / "b", progress=False)
@@ -370,7 +370,7 @@ def test_ready_factors_are_used_and_kept(tmp_path: Path) -> None:
 
 
 def test_with_overwrite_a(tmp_path: Path) -> None:
-    """Nothing is risked by "auto"; who says "pos" takes the risk."""
+    """With "auto" the call risks nothing; with "pos" the caller accepts the risk."""
     a = positive(N)
     for name, assume_a, method in (("one", "auto", "LU"), ("two", "pos", "Cholesky")):
         A = on_disk(tmp_path / name, a, chunks=(64, 32))

@@ -1,4 +1,4 @@
-"""Factors in lower precision, and solutions that are refined with them."""
+"""Factors in lower precision, and solutions refined with them."""
 
 import contextlib
 import dataclasses
@@ -56,7 +56,7 @@ def test_as_good_as_full_precision(
 
 @pytest.mark.parametrize("name", ["leading block of zeros", "Kahan", "Wilkinson"])
 def test_matrices_that_are_hard(tmp_path: Path, name: str) -> None:
-    """As good as in full precision; that pivots grew is told."""
+    """Hard matrices get the accuracy of full precision; the report mentions pivot growth."""
     a = random_matrix(N, "f8")
     if name == "leading block of zeros":
         a[: N // 2, : N // 2] = 0
@@ -86,7 +86,7 @@ def test_a_complex_right_hand_side_of_a_real_matrix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", LOW)
 def test_many_right_hand_sides_on_disk(tmp_path: Path, dtype: str) -> None:
-    """They are refined in groups, and each group has its own passes."""
+    """Refine right-hand sides on disk in groups, each with its own passes."""
     a, b = random_matrix(N, dtype), random_matrix(N, dtype, 1)[:, :90]
     b[:, 40:] *= 1e-200
     A, B = on_disk(tmp_path / "Z", a), oc.from_array(b, tmp_path / "b", chunks=(100, 7))
@@ -109,7 +109,7 @@ def test_nothing_to_solve_for(tmp_path: Path) -> None:
 
 
 def test_scales_beyond_single_precision(tmp_path: Path) -> None:
-    """Right-hand sides and solutions may be beyond it; the matrix may not."""
+    """Right-hand sides and solutions may exceed the range of float32; the matrix may not."""
     a = random_matrix(N, "f8")
     A = on_disk(tmp_path / "Z", a)
     b = random_matrix(N, "f8", 1)[:, :4] * np.array([1e-300, 1e250, 1e-100, 1])
@@ -122,10 +122,10 @@ def test_scales_beyond_single_precision(tmp_path: Path) -> None:
 def test_the_plan_is_what_the_run_does(
     tmp_path: Path, dtype: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it takes as many steps as the plan assumes."""
+    """The plan equals the run if the run takes the planned number of steps."""
     n, memory = 1024, 3 << 20
     a = random_matrix(n, dtype)
-    # One and the same column, since groups of others may take a step more or less.
+    # All columns are equal, since other columns may need a step more or less.
     A, b = on_disk(tmp_path / "Z", a), np.tile(random_matrix(n, dtype, 1)[:, :1], columns)
     _, report = mixed(A, b, memory=memory)
     assert solve_plan.PLANNED_STEPS - 2 <= len(report.history) - 1 <= solve_plan.PLANNED_STEPS
@@ -160,10 +160,10 @@ def test_the_disk_space_is_as_planned(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("first", "steps"), [(1e-6, 6), (1e-7, 6), (1e-5, 6)])
 def test_steps_go_on_while_they_gain_a_digit(first: float, steps: int) -> None:
-    """Until the error is as small as that of LU in the type of A, or 2 eps.
+    """Refine until the error equals that of LU in the type of A, or 2 eps.
 
-    The first solution has that error in single precision; each step leaves 0.03 of it. By n eps two
-    more steps are to be had.
+    The first solution has the error of single precision, and each step leaves 0.03 of it. At n eps
+    two more steps still gain a digit.
     """
     n, leaves = 4000, iter([2 * first, *[0.03] * 9])
     b = np.linspace(1, 2, n)[:, None]
@@ -274,7 +274,7 @@ def test_memory_of_refinement_is_kept(n: int, columns: int) -> None:
             assert not g.krylov(stalled) or g.ring_bytes + g.group_bytes + vectors <= memory
 
 
-# Factors that stay.
+# Factors that the call keeps.
 
 
 def test_kept_factors_are_of_single_precision_and_are_used_again(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_kept_factors_are_of_single_precision_and_are_used_again(tmp_path: Path)
     assert any("used the factors" in note for note in report.notes)
     np.testing.assert_array_equal(again, x)
     assert (tmp_path / "Z.f4.lu").exists(), "they are the user's"
-    # Without factor_dtype they are not what is wanted.
+    # Without `factor_dtype` the call needs other factors.
     _, report = solve(A, b[:, 0], memory=TINY, progress=False)
     assert report.method == "LU"
     with pytest.raises(oc.OutcoreError, match=r"holds factors of .* in float32"):
@@ -342,7 +342,7 @@ def test_plans_say_from_where_it_pays(tmp_path: Path) -> None:
 
 
 def test_it_does_not_pay_where_it_does_not_fit() -> None:
-    """At all orders that fit it takes longer; larger ones do not count."""
+    """Never advise lower precision if it is slower at every order that fits in memory."""
     problem = Problem(512, np.dtype("f8"), 4 << 20, options={"factor_dtype": np.dtype("f4")})
 
     def fits(n: int) -> bool:
@@ -355,7 +355,7 @@ def test_it_does_not_pay_where_it_does_not_fit() -> None:
 
     assert solve_plan.pays_from(problem, lambda cost: 2.0 - is_low(cost)) == 256
     least = solve_plan.pays_from(problem, lambda cost: 1.0 + is_low(cost))
-    # Where only the lower precision fits, it pays.
+    # Lower precision pays at orders where only it fits.
     assert least is not None
     assert fits(least)
     problem = dataclasses.replace(problem, memory_bytes=1000)

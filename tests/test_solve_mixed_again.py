@@ -1,4 +1,4 @@
-"""A mixed-precision solve that was stopped or killed, and called again."""
+"""A mixed-precision solve that is called again after a stop or a kill."""
 
 import functools
 import os
@@ -37,7 +37,7 @@ def mixed(path: Path, **more: Any) -> tuple[Any, oc.Report]:
 
 
 def check_again(path: Path, a: Matrix, **more: Any) -> oc.Report:
-    """Solve again; nothing but the matrix is left."""
+    """Solve again, and check that only the matrix remains."""
     x, report = mixed(path, **more)
     assert hpl_residual(a, x, np.ones(N)) < 16
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -51,7 +51,7 @@ def lines_executed(path: Path) -> int:
 
 
 def test_killed_anywhere(tmp_path: Path, matrix: Matrix) -> None:
-    """What is left is recognised, and the next call solves and clears it away."""
+    """After a kill, `outcore info` lists all left-overs; the next call solves and removes them."""
     path = on_disk(tmp_path / "Z", matrix).path
     total = lines_executed(path)
     assert total > 500
@@ -59,7 +59,7 @@ def test_killed_anywhere(tmp_path: Path, matrix: Matrix) -> None:
     for number in (*range(5, total, total // 25), *range(total - 40, total, 4)):
         status = in_a_fork(functools.partial(_until_killed, path, number))
         assert status == -signal.SIGKILL
-        # The lock of what is being written is listed, and goes, with that.
+        # A lock file counts as part of the object that it locks.
         left = {p for p in tmp_path.iterdir() if p != path and p.suffix != ".filling"}
         entries = {Path(entry.path): entry for entry in catalog.find(tmp_path)[0]}
         assert left <= entries.keys(), "outcore info lists all of it"
@@ -155,7 +155,7 @@ def test_refinement_begins_with_the_factors_that_are_there(
 
 
 def test_stopped_in_the_full_factorization(tmp_path: Path, matrix: Matrix) -> None:
-    """It goes on there, and does not find out again that single precision does not do."""
+    """The next call resumes the full factorization, without trying single precision again."""
     matrix[3, 4] = 1e300
     path = on_disk(tmp_path / "Z", matrix).path
     with after_notes(2, interrupt), pytest.raises(Interrupted):
@@ -169,7 +169,7 @@ def test_stopped_in_the_full_factorization(tmp_path: Path, matrix: Matrix) -> No
 
 
 def test_what_belongs_to_another_matrix_stays(tmp_path: Path, matrix: Matrix) -> None:
-    """Two matrices whose factors the user sent to one place."""
+    """Keep the left-overs of another matrix whose factors have the same path."""
     one, two = (on_disk(tmp_path / name, matrix).path for name in ("one", "two"))
     factors = tmp_path / "F"
     with after_notes(2, interrupt), pytest.raises(Interrupted):

@@ -1,4 +1,4 @@
-"""Where refinement of factors in lower precision does not do: GMRES, or full precision."""
+"""Matrices for which refinement of low-precision factors fails: GMRES, or full precision."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ SMALL = 8
 
 
 def conditioned(n: int, condition: float, dtype: Any = "f8", small: int = 1) -> Matrix:
-    """A matrix of this 2-norm condition: `small` singular values from 10⁻³ down, the rest 1."""
+    """Return a matrix of this 2-norm condition: `small` singular values up to 10⁻³, the rest 1."""
     q, r = (np.linalg.qr(random_matrix(n, dtype, seed))[0] for seed in (1, 2))
     values = np.ones(n)
     values[n - small :] = np.geomspace(1e-3, 1 / condition, small) if small > 1 else 1 / condition
@@ -37,13 +37,13 @@ def test_gmres_where_refinement_stalls(tmp_path: Path, dtype: str, columns: int 
     assert "steps of GMRES" in report.method
     assert report.method.startswith(f"LU in {np.dtype(LOW[dtype])}")
     assert report.bytes_read > 0
-    # The solution is as near as its condition lets it be, and that of refinement is not.
+    # The error is as small as the condition allows; plain refinement does not reach it.
     exact = scipy.linalg.solve(a, b)
     assert np.linalg.norm(x - exact) < 1e-3 * np.linalg.norm(exact)
 
 
 def test_some_columns_need_gmres_and_others_do_not(tmp_path: Path) -> None:
-    """The last left singular vectors make it hard: a right-hand side without them is easy."""
+    """A right-hand side without the last left singular vectors is easy, the others are hard."""
     a = conditioned(N, 1e10, small=SMALL)
     b = random_matrix(N, "f8", 3)[:, :3]
     worst = scipy.linalg.svd(a)[0][:, -SMALL:]
@@ -73,7 +73,7 @@ def test_full_precision_where_gmres_stalls(tmp_path: Path, dtype: str) -> None:
 
 
 def test_too_little_memory_for_gmres(tmp_path: Path) -> None:
-    """Of so many columns at once, no Krylov spaces fit."""
+    """The Krylov spaces of so many columns do not fit in memory."""
     a, b = conditioned(N, 1e10, small=SMALL), random_matrix(N, "f8", 3)[:, :40]
     x, report = mixed(on_disk(tmp_path / "Z", a), b, memory=TINY)
     assert backward_error(a, x, b) < N * EPS
@@ -159,7 +159,7 @@ def test_elements_that_are_not_finite(tmp_path: Path, bad: float) -> None:
 
 @pytest.mark.parametrize("is_singular", [False, True])
 def test_full_precision_where_factors_are_kept(tmp_path: Path, is_singular: bool) -> None:
-    """Those in single precision are of no use, and make room for those that are."""
+    """Factors in double precision replace the useless ones in single precision."""
     q, r = (np.linalg.qr(random_matrix(N, "f8", seed))[0] for seed in (1, 2))
     a = np.eye(N) if is_singular else (q * np.geomspace(1, 1e-12, N)) @ r
     if is_singular:
@@ -180,7 +180,7 @@ def test_full_precision_beside_low_factors_of_the_users(tmp_path: Path) -> None:
     hard = (q * np.geomspace(1, 1e-12, N)) @ r
     b = random_matrix(N, "f8", 3)[:, :2]
     A = on_disk(tmp_path / "Z", hard)
-    # They do for nothing.
+    # The low factors suffice for a zero right-hand side.
     mixed(A, np.zeros((N, 1)), factors=tmp_path / "F", keep_factors=True)
     assert open_factor(tmp_path / "F").dtype == np.float32
     x, report = mixed(A, b, factors=tmp_path / "F", keep_factors=True)

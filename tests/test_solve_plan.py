@@ -1,4 +1,4 @@
-"""What `solve` and its kin read, against their plans: to the byte, wherever chunks end."""
+"""Bytes that `solve` and related calls read, equal to their plans wherever chunks end."""
 
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def test_a_look_for_symmetry(tmp_path: Path, order: Any, chunks: Any, memory: in
 
 
 def test_a_copy_in_boxes_lower_than_its_tiles_stays_in_its_memory(tmp_path: Path) -> None:
-    # Boxes of 9 rows, tiles of 64: the last tile has 8 rows of the matrix, all in the last box.
+    # Boxes of 9 rows and tiles of 64: the last tile has 8 rows of the matrix, all in the last box.
     n = 648
     A = matrix(tmp_path / "A", n, "f8", "C", (16, n))
     _, report = solve(A, np.ones(n), factor_dtype="f4", memory=200_000, progress=False)

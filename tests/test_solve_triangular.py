@@ -51,7 +51,7 @@ def random(shape: tuple[int, ...], dtype: Any = "f8", seed: int = 0) -> Matrix:
 
 
 def well(n: int, dtype: Any = "f8", seed: int = 0) -> Matrix:
-    """A matrix both of whose triangles are well conditioned, with or without their diagonal."""
+    """Return a matrix whose two triangles are well conditioned, with or without their diagonal."""
     return (random((n, n), dtype, seed) / n + 1.5 * np.eye(n)).astype(dtype)
 
 
@@ -63,13 +63,13 @@ def stored(path: Path, a: Matrix, **layout: Any) -> oc.Array:
 
 
 def assert_solved(got: Any, a: Matrix, b: Matrix, trans: str, **triangle: bool) -> None:
-    """‖b - op(T) x‖ / (‖op(T)‖ ‖x‖ ε) below 30 for each column, as LAPACK's tests want it."""
+    """Check ‖b - op(T) x‖ / (‖op(T)‖ ‖x‖ ε) < 30 for each column, as in LAPACK's tests."""
     lower = triangle.get("lower", False)
     t = np.tril(a) if lower else np.triu(a)
     if triangle.get("unit_diagonal"):
         np.fill_diagonal(t, 1)
     if isinstance(got, oc.Array):
-        got = oc.open_array(got.path)  # which it would not, if it did not say that it is whole
+        got = oc.open_array(got.path)  # opening it would fail if it were marked incomplete
     x = got[...]
     assert x.dtype == a.dtype
     assert x.shape == b.shape
@@ -84,7 +84,7 @@ def assert_solved(got: Any, a: Matrix, b: Matrix, trans: str, **triangle: bool) 
 @pytest.mark.parametrize("trans", ["N", "T", "C"])
 @pytest.mark.parametrize("lower", [False, True])
 def test_as_scipy(tmp_path: Path, dtype: str, trans: Any, lower: bool) -> None:
-    """Several groups of columns; all orders of chunks, half of them with each type."""
+    """Solve several groups of columns; the chunk orders alternate between the types."""
     n, k = 190, 90
     a, b = well(n, dtype), random((n, k), dtype, 1)
     want = scipy.linalg.solve_triangular(a, b, trans=trans, lower=lower)
@@ -218,7 +218,7 @@ def test_no_right_hand_side_at_all() -> None:
     assert solve_triangular(np.ones((0, 0)), np.ones(0)).shape == (0,)
 
 
-# Larger than the budget, and known.
+# Matrices larger than the budget with known solutions.
 
 
 def test_ones_below_the_diagonal_take_differences(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_ones_below_the_diagonal_take_differences(tmp_path: Path) -> None:
     B = stored(tmp_path / "B", b)
     X = solve_triangular(T, B, lower=True, memory=T.nbytes // 6, progress=False)
     assert (X[...] == np.diff(b, axis=0, prepend=0)).all()
-    # Transposed, differences with the row below.
+    # The transpose takes differences with the row below.
     X = solve_triangular(
         T, B, lower=True, trans="T", if_exists="overwrite", memory=T.nbytes // 6, progress=False
     )
@@ -240,7 +240,7 @@ def test_ones_below_the_diagonal_take_differences(tmp_path: Path) -> None:
 
 
 def test_the_triangle_of_pascal(tmp_path: Path) -> None:
-    """Its inverse is its own, with alternating signs."""
+    """Pascal's triangle: its inverse is the same with alternating signs."""
     n = 26
     pascal = scipy.linalg.pascal(n, kind="lower").astype("f8")
     T = stored(tmp_path / "T", pascal, chunks=(5, 7))
@@ -280,7 +280,7 @@ def test_the_plan_is_what_the_run_does(tmp_path: Path, trans: Any, lower: bool, 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("lower", [False, True])
 def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str, lower: bool) -> None:
-    """All of it but the buffers for transfers that are not aligned, of which there are none."""
+    """The plan counts all memory but bounce buffers, and every transfer here is aligned."""
     n, k = 1024, 512
     a, b = well(n), random((n, k), seed=1)
     T = stored(tmp_path / "T", a, chunks=(512, 512), order=order)
@@ -301,7 +301,7 @@ def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str, lo
 
 
 def test_one_pass_over_the_triangle_for_each_group(tmp_path: Path) -> None:
-    """Of n²/2 words, and half a strip more for each row."""
+    """Each group reads n²/2 words, and half a strip more for each row."""
     n = 512
     a = well(n)
     T = stored(tmp_path / "T", a, chunks=(64, 64))
@@ -339,7 +339,7 @@ def test_every_budget_from_the_least_on_suffices(tmp_path: Path) -> None:
                 shutil.rmtree(out)
 
 
-# What is refused.
+# Refused input.
 
 
 @pytest.mark.parametrize("lower", [False, True])
@@ -371,7 +371,7 @@ def test_the_first_zero_on_the_diagonal_is_named(
 @pytest.mark.parametrize("at", [(0, 0), (149, 149), (3, 140), (64, 70), (80, 81)])
 @pytest.mark.parametrize("trans", ["N", "T"])
 def test_what_is_not_finite_is_named(tmp_path: Path, bad: float, at: Any, trans: Any) -> None:
-    """In the triangle, of T and of B; and not in what is never used."""
+    """Report non-finite elements in the triangle of T and in B, and ignore the unused triangle."""
     a, b = well(150), random((150, 40), seed=1)
     a[at] = bad
     at_once = a.T.copy()
@@ -392,7 +392,7 @@ def test_what_is_not_finite_is_named(tmp_path: Path, bad: float, at: Any, trans:
 
 @pytest.mark.parametrize("at", [(3, 5), (3, 90), (5, 5)])
 def test_what_is_not_finite_is_found_beside_zeros(tmp_path: Path, at: Any) -> None:
-    """The BLAS may leave out products with zeros, and a number over infinity is zero."""
+    """A BLAS may skip products with zero, and a number divided by infinity is zero."""
     a = well(100)
     a[at] = np.inf
     with pytest.raises(NonFiniteError, match="must be finite"):

@@ -1,4 +1,4 @@
-"""What works with factors and products, under a hard memory limit: who takes more is killed."""
+"""Calls that use factors and products, under a hard limit: the kernel kills a call above it."""
 
 from pathlib import Path
 
@@ -100,6 +100,6 @@ def test_never_killed(tmp_path: Path, limit: Limit, script: str) -> None:
 
 
 def test_a_whole_matrix_is_noticed(tmp_path: Path, limit: Limit) -> None:
-    """By the kernel, or where what others loaded is not counted, by its own peak."""
+    """The kernel kills the call; where page cache is not counted, its own peak shows the excess."""
     with pytest.raises(AssertionError):
         limit.survived(SCRIPT + "whole = A[...]", tmp_path, N * N, str(N), fixed=LEFT)

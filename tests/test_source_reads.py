@@ -1,4 +1,4 @@
-"""`from_array`: what is read, how often, and in what memory; rows from an iterator."""
+"""`from_array`: which bytes it reads, how often, in how much memory; rows from an iterator."""
 
 import collections
 import os
@@ -22,11 +22,11 @@ from outcore.copying import copy_to_array
 from outcore.errors import BudgetError, IncompleteError, InvalidError
 from outcore.open_source import open_source
 
-# Reading each chunk once.
+# Each chunk is read once.
 
 
 class Counting:
-    """Elements in chunks, each of which has to be decoded whole."""
+    """An array whose chunks must each be decoded whole."""
 
     def __init__(self, model: Values, chunks: tuple[int, ...]) -> None:
         self.shape, self.dtype, self.chunks = model.shape, model.dtype, chunks
@@ -72,7 +72,7 @@ def test_short_of_memory_what_is_decoded_again_is_said(tmp_path: Path, order: st
     np.testing.assert_array_equal(found, model)
     assert sum(source.decoded.values()) / 32 == pytest.approx(report.times_read)
     if order == "C":
-        # Rows of chunks are written in parts instead.
+        # The call writes rows of chunks in parts instead.
         assert report.times_read == 1
     else:
         assert 1 < report.times_read < 8
@@ -131,7 +131,7 @@ def test_dask_is_computed_by_parts(tmp_path: Path) -> None:
                                                  np.ones((64, 64))))  # fmt: skip
     assert set(computed.values()) == {1}
     assert len(computed) == 64
-    # 32 KiB each; a block and what dask takes beside it are within the budget.
+    # Each has 32 KiB; a block and dask's own memory stay within the budget.
     assert max(graphs) * 32 * 1024 * 2 < 1 << 20
     assert report.times_read == 1
 
@@ -148,7 +148,7 @@ def test_dask_arrays_of_unknown_shape_are_refused(tmp_path: Path) -> None:
 
 
 def in_blocks(model: Values, heights: list[int]) -> Iterator[Values]:
-    """Blocks of these heights, all in the same memory."""
+    """Yield blocks of these heights, all in the same memory."""
     memory, at = np.empty_like(model), 0
     while at < len(model):
         height = heights[at % len(heights)]
@@ -207,7 +207,7 @@ def test_without_memory_for_a_band_of_chunks_they_are_written_in_parts(tmp_path:
         iter(model), tmp_path / "A", shape=(500, 300), chunks=(250, 100), memory="300 KiB"
     )
     np.testing.assert_array_equal(found, model)
-    # In Fortran order the parts would be short runs, one request each.
+    # In Fortran order the parts would be short runs with one request each.
     with pytest.raises(BudgetError, match="smaller chunks="):
         oc.from_array(
             iter(model),
@@ -242,7 +242,7 @@ def test_blocks_that_do_not_fit(
 ) -> None:
     with pytest.raises(InvalidError, match=message):
         oc.from_array(iter(blocks), tmp_path / "A", chunks=(2, 2), **options)
-    # What was begun does not pass for whole.
+    # An unfinished array is not reported as whole.
     if (tmp_path / "A").exists():
         with pytest.raises(IncompleteError):
             oc.open_array(tmp_path / "A")

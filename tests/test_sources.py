@@ -1,4 +1,4 @@
-"""`from_array` from everything that it takes: the elements against NumPy's, within the budget."""
+"""`from_array` from every kind of source: elements against NumPy's, within the budget."""
 
 import contextlib
 import importlib
@@ -82,7 +82,7 @@ def test_every_source_and_type(tmp_path: Path, kind: str, dtype: str) -> None:
     source = SOURCES[kind](model, tmp_path)
     found, _ = copied(source, tmp_path / "A", chunks=(4, 3), memory="1 MiB")
     np.testing.assert_array_equal(found, model)
-    # A list has no types but Python's.
+    # A list has Python types only.
     assert found.dtype == (np.asarray(source).dtype if kind == "list" else model.dtype)
 
 
@@ -195,7 +195,7 @@ def test_npy_files_of_all_versions(tmp_path: Path) -> None:
     for version in [(1, 0), (2, 0), (3, 0)]:
         with (tmp_path / "a.npy").open("wb") as file:
             np.lib.format.write_array(file, model, version)
-        # By its content, whatever its name.
+        # The content decides the format, not the file name.
         (tmp_path / "a.npy").rename(tmp_path / "a.data")
         found, _ = copied(tmp_path / "a.data", tmp_path / "A", shape=None)
         np.testing.assert_array_equal(found, model)
@@ -334,7 +334,7 @@ def test_hdf5_by_name(tmp_path: Path) -> None:
     (tmp_path / "bad.h5").write_text("text" * 100)
     with pytest.raises(InvalidError, match="as HDF5"):
         oc.from_array(tmp_path / "bad.h5", tmp_path / "B")
-    # Closed again: another may write to it.
+    # The call closed the file: another program can write to it.
     h5py.File(file, "a").close()
 
 
@@ -455,7 +455,7 @@ assert not {"h5py", "zarr", "dask"} & set(sys.modules)
     assert process.returncode == 0, said
 
 
-# Being stopped.
+# Stopped calls.
 
 
 @pytest.mark.parametrize("after", [1, 3, 10])

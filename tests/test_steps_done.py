@@ -1,4 +1,4 @@
-"""Results on disk that are written step by step: calls that were stopped go on where they were."""
+"""Results that calls write to disk in steps: a stopped call resumes at the next step."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def _with_report(result: Any) -> tuple[oc.Array, oc.Report]:
 
 
 class Case:
-    """A verb, and what it should give."""
+    """A verb and its expected result."""
 
     def __init__(self, verb: str, where: Path) -> None:
         a, b = random_matrix(N, "c16"), random_matrix(N, "c16", 1)
@@ -104,7 +104,7 @@ def test_a_stopped_call_goes_on(case: Case, tmp_path: Path) -> None:
     assert json.loads(header)["memory_bytes"] == case.memory
     with stopped_at(1):
         case.run(out)
-    # What a kill leaves that comes while a small file is written anew.
+    # Files that a kill leaves while the call replaces a small file.
     for half_written in ("zarr.json.77.new", f"{STEPS}.77.new"):
         (out / half_written).write_text("{")
     told: list[float] = []
@@ -123,7 +123,7 @@ def test_a_stopped_call_goes_on(case: Case, tmp_path: Path) -> None:
 
 
 def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
-    """Between a note and what it notes, and while a half-made result gives way to another."""
+    """Kill a call anywhere, also before a note, and while a result replaces a half-made one."""
     out, line, resumed = tmp_path / "X", 1, 0
     before = sorted(p.name for p in tmp_path.iterdir())
     while kill_at_line(line, lambda: case.run(out), ("steps_done.py", "result.py")):
@@ -141,12 +141,12 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
 
 
 def damage(case: Case, out: Path) -> None:
-    """Cut the record off."""
+    """Truncate the record."""
     (out / STEPS).write_bytes((out / STEPS).read_bytes()[:-20])
 
 
 def write_again(case: Case, out: Path) -> None:
-    """Write what is there: that it is the same is not known."""
+    """Write the same elements again: outcore cannot know that they are the same."""
     if case.verb == "form_q":
         (case.source / "qr" / "c" / "0" / "0").touch()
     elif case.verb == "export_lapack":
@@ -203,7 +203,7 @@ def test_other_arguments_and_other_operands_in_memory(tmp_path: Path) -> None:
 def test_the_budget_is_that_of_the_stopped_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without memory=, it changes with what is available, and steps would be others."""
+    """A resume without `memory=` keeps the first budget: another one would change the steps."""
     case, out = Case("matmul", tmp_path), tmp_path / "X"
     with stopped_at(1):
         case.run(out)

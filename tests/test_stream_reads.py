@@ -1,4 +1,4 @@
-"""What streams of boxes read, as the plan has it, against the counters of files."""
+"""Bytes that streams of boxes read: the plan against the counters of files."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from outcore.streams import BlockStream, Box
 
 
 def both(A: Any, bounce: int, boxes: Any) -> tuple[int, int]:
-    """Bytes that boxes take from the disk, as counted and as planned."""
+    """Return the bytes that boxes read from the disk, as counted and as planned."""
     arena = Arena(1 << 27)
     file = A.open_file(arena, bounce)
     reads = StreamReads.of(A, bounce, file.read_granularity)
@@ -40,7 +40,7 @@ def test_any_boxes(tmp_path: Path, seed: int) -> None:
     A = oc.create_array(tmp_path / "A", (n, n), dtype, order="FC"[seed % 2], chunks=chunks)
     bounce = int(rng.integers(4096, 1 << 17))
     box = [int(size) for size in rng.integers(max(n // 8, 1), n + 1, 2)]
-    # Half of the time boxes are whole along a chunk.
+    # Half of the boxes span a chunk along each axis.
     box = [min(c, n) if rng.integers(2) else size for c, size in zip(chunks, box, strict=True)]
     counted, planned = both(A, bounce, grid(n, box))
     assert counted == planned
@@ -51,8 +51,8 @@ def test_any_boxes(tmp_path: Path, seed: int) -> None:
 
 
 def test_whole_columns_are_one_run(tmp_path: Path) -> None:
-    # 62 columns of a chunk's whole height, which are next to each other on disk and in memory: they
-    # are cut into pieces of whole pages, and not column by column.
+    # The box is 62 whole columns of a chunk, contiguous on disk and in memory. They are cut into
+    # pieces of whole pages, not column by column.
     A = oc.create_array(tmp_path / "A", (257, 257), "c16", order="F", chunks=(100, 70))
     counted, planned = both(A, 25_000, [(slice(0, 100), slice(0, 62))])
     assert counted == planned

@@ -1,4 +1,4 @@
-"""Streams: every schedule, in bounded memory; and writes behind the caller's back."""
+"""Streams: every schedule, in bounded memory, and concurrent writes by the caller."""
 
 import gc
 import itertools
@@ -123,7 +123,7 @@ def test_keeping_every_block_is_an_error_not_a_hang(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match=r"need 4096 .* held .* copy") as caught:
         kept.extend(stream)
     assert caught.value.kind == "budget"
-    # The error costs nothing: with room again the stream goes on where it was.
+    # The error loses no block: once memory is free, the stream continues with the next block.
     left = len(stream)
     for index, data in kept:
         np.testing.assert_array_equal(data, model[index])
@@ -210,7 +210,7 @@ def test_a_stream_left_early_gives_its_memory_back(tmp_path: Path) -> None:
     gc.collect()
     assert data.size
     del data
-    # Reads in flight hold their memory until they are done.
+    # Reads in flight hold their memory until they complete.
     deadline = time.monotonic() + 10
     while arena.used_bytes and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -228,7 +228,7 @@ def test_writing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_read_after_a_write_of_the_same_chunk_sees_it(tmp_path: Path, order: str) -> None:
-    """The requests are submitted without waiting; their order is that of submission."""
+    """Requests run in the order of submission, although no caller waits between them."""
     array = oc.create_array(tmp_path / "A", (256, 256), chunks=(128, 128), order=order)
     file = array.open_file(Arena(8 << 20), 4 << 20, writable=True)
     tickets = []
@@ -278,7 +278,7 @@ def write_and_fail(file: ArrayFile) -> None:
 
 
 def test_leaving_with_an_error_keeps_the_first_one(tmp_path: Path) -> None:
-    """Writes that fail for any reason do not hide what went wrong before."""
+    """A write that fails while the file closes does not hide the first error."""
     array = oc.create_array(tmp_path / "A", SHAPE, chunks=CHUNKS)
     for file in [
         array.open_file(Arena(1 << 20), 1 << 18),
@@ -315,7 +315,7 @@ def test_rows_that_follow_each_other_are_one_request(tmp_path: Path) -> None:
     file = array.open_file(Arena(1 << 20), 1 << 16)
     before = file.counters()
     rows = np.array([*range(10, 200), 7, *range(250, 350)])
-    # Aligned memory, which the disk can use as it is.
+    # Aligned memory, which the disk uses without a bounce buffer.
     memory = Arena(2 << 20).allocate(len(rows) * 4096)
     target = np.ndarray((len(rows), 512), "f8", memoryview(memory))
     file.submit_read_rows(rows, 0, target).wait()

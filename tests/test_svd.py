@@ -1,4 +1,4 @@
-"""Truncated SVD against SciPy's, and the errors that it reports against those it makes."""
+"""Truncated SVD against SciPy's, and its reported errors against the true ones."""
 
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,14 @@ THRESHOLD = 30
 
 
 def with_values(m: int, n: int, values: Any, dtype: str) -> Any:
-    """A matrix with given singular values."""
+    """Return a matrix with the given singular values."""
     u = scipy.linalg.qr(tall(m, len(values), dtype), mode="economic")[0]
     v = scipy.linalg.qr(tall(n, len(values), dtype, seed=1), mode="economic")[0]
     return ((u * values) @ v.conj().T).astype(dtype)
 
 
 def assert_svd(a: Any, U: Any, s: Any, Vh: Any, report: SvdReport, accuracy: float) -> None:
-    """Orthonormal vectors, SciPy's values, and an error that is what the report says."""
+    """Check orthonormality, SciPy's singular values, and the reported error."""
     eps = unit_roundoff(a.dtype)
     wide = np.result_type(a.dtype, np.float64)
     a, u, vh = a.astype(wide), U.astype(wide), Vh.astype(wide)
@@ -58,7 +58,7 @@ def assert_svd(a: Any, U: Any, s: Any, Vh: Any, report: SvdReport, accuracy: flo
     else:
         assert report.frobenius_error == pytest.approx(size, rel=0.7, abs=least)
     residuals = np.linalg.norm(a.conj().T @ u - vh.conj().T * s, axis=0) / max(s[0], 1e-300)
-    # Where rounding matters: squares of A are known to eps, relative to the largest.
+    # Rounding limits small values: squares of A have an error of eps relative to the largest.
     rounding = THRESHOLD * eps * s[0] / np.maximum(s, eps**0.5 * s[0] + 1e-300)
     assert (np.abs(report.triplet_residuals - residuals) <= 1e-2 * residuals + rounding).all()
 
@@ -100,7 +100,7 @@ def test_more_passes_for_slow_decay() -> None:
         assert_svd(a, U, s, Vh, report, 0.2)
         errors.append(np.abs(s - scipy.linalg.svdvals(a)[:10]).max())
     assert errors[0] > 3 * errors[1] > 9 * errors[2]
-    # Nothing but the wanted vectors: all of the error is beyond them.
+    # Only the wanted vectors, without oversampling: all of the error lies beyond them.
     assert_svd(a, *svd(a, 10, tol=None, oversample=0, power=5, seed=0, progress=False), 0.2)
     oversampled = svd(a, 10, tol=None, power=1, oversample=60, seed=0, progress=False)[1]
     assert np.abs(oversampled - scipy.linalg.svdvals(a)[:10]).max() < errors[0] / 3
@@ -121,7 +121,7 @@ def test_a_seed_gives_the_same_result_with_any_budget(tmp_path: Path) -> None:
         svd(a, 5, tol=1e-11, seed=7, memory=memory, progress=False) for memory in ("1 MiB", "9 MiB")
     )
     np.testing.assert_allclose(one[1], other[1], rtol=1e-12)
-    # The signs of vectors are anybody's.
+    # Signs of singular vectors are arbitrary.
     for x, y in ((one[0], other[0]), (one[2].T, other[2].T)):
         np.testing.assert_allclose(np.abs((x * y).sum(axis=0)), 1, rtol=1e-10)
     again = svd(a, 5, tol=1e-11, seed=np.random.default_rng(7), memory="1 MiB", progress=False)
@@ -138,7 +138,7 @@ def test_bytes_are_those_of_the_plan(tmp_path: Path) -> None:
         *_, report = svd(A, k, tol=None, memory=memory, power=power, out=out, progress=False)
         assert report.bytes_read == planned.bytes_read
         assert report.bytes_written == planned.bytes_written
-        # Memory that one pass gives back is kept for the next, within the budget.
+        # The arena keeps memory of one pass for the next, within the budget.
         assert max(planned.peak_memory_bytes, report.peak_memory_bytes) <= planned.memory_bytes
         assert report.flops == pytest.approx(planned.flops)
     assert planned.bytes_read >= 3 * A.nbytes + m * 16 * 8
@@ -160,7 +160,7 @@ def test_the_report_can_be_printed() -> None:
 @pytest.mark.parametrize("memory", ["1 MB", "20 MB"])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 def test_slow_decay_against_arpack(dtype: str, memory: str) -> None:
-    """Noise, and values that fall by 1/√i, as ARPACK finds them; the bases have 1 to 9 blocks."""
+    """Compare slowly falling values (1/√i) and noise with ARPACK; bases have 1 to 9 blocks."""
     for a in (tall(600, 150, dtype), with_values(600, 150, 1 / np.sqrt(np.arange(1, 151)), dtype)):
         U, s, Vh, report = svd(a, 5, tol=1e-6, power=60, seed=1, memory=memory, progress=False)
         want = scipy.sparse.linalg.svds(a, 5, tol=1e-12, random_state=0)
@@ -193,7 +193,7 @@ def test_triplets_that_have_not_converged_are_told() -> None:
 
 
 def test_the_error_is_never_said_to_be_larger_than_the_matrix() -> None:
-    """Of noise, ten triplets tell little."""
+    """Ten triplets explain little of a matrix of noise."""
     a = np.random.default_rng(1).standard_normal((2000, 300))
     U, s, Vh, report = svd(a, 10, tol=None, power=2, seed=0, progress=False)
     error = np.linalg.norm(a - (U * s) @ Vh)

@@ -1,4 +1,4 @@
-"""The lines of docs/operations.md by which a pool becomes services, run below another root."""
+"""The commands of docs/operations.md that turn a pool into services, run below another root."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ def test_the_lines_put_everything_where_the_units_look(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == [
         "install", "install", "useradd", "install", "install", "systemctl",
     ]  # fmt: skip
-    # What a system has, and what who does this has in the current directory.
+    # Create the directories of a system, and the files that the page expects in the current one.
     for directory in ("usr/local/bin", "etc/systemd/system", "mnt/a"):
         (tmp_path / directory).mkdir(parents=True)
     here = tmp_path / "here"

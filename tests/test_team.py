@@ -1,4 +1,4 @@
-"""Products that threads share: all of them done, and which by whom."""
+"""Products shared by threads: each is computed, by the expected thread."""
 
 import threading
 from typing import Any, cast
@@ -17,7 +17,7 @@ LONG = 60.0
 
 
 class _Recorder:
-    """Stands in for kernels: notes who did what, with how many threads of the BLAS."""
+    """A fake of `Kernels` that records each product, its thread and the number of BLAS threads."""
 
     def __init__(self) -> None:
         self.done: list[tuple[int, str, int]] = []
@@ -25,7 +25,7 @@ class _Recorder:
 
     def gemm(self, A: Matrix, B: Matrix, C: Matrix, **_: Any) -> None:
         if len(C) == 8:
-            # Two threads must be here at once.
+            # The test needs two threads here at the same time.
             self.together.wait(LONG)
         if len(C) == 13:
             raise MemoryError("no room")
@@ -116,14 +116,14 @@ def test_an_error_is_told_wherever_it_was(sizes: tuple[int, ...]) -> None:
 
 
 def test_of_two_teams_at_once_one_shares_and_the_other_leaves_the_blas_alone() -> None:
-    """Who is not the one that set the number of threads would restore what it found: one."""
+    """The inner team leaves the thread count alone; it would restore the count it found, 1."""
     inner = _Recorder()
 
     class Outer(_Recorder):
         def gemm(self, A: Matrix, B: Matrix, C: Matrix, **kwargs: Any) -> None:
             if threading.current_thread() is threading.main_thread() and not inner.done:
                 with inner.team() as team:
-                    team._size = 2  # as if it were there before
+                    team._size = 2  # as if the number of threads allowed two before
                     note(team, 6, 6, 6)
                     team.run()
             super().gemm(A, B, C, **kwargs)

@@ -1,4 +1,4 @@
-"""The testbed: disks and links keep to their limits, and nothing is left behind."""
+"""The testbed: disks and links keep their limits, and no traces remain."""
 
 import os
 import signal
@@ -35,12 +35,12 @@ with socket.create_server((sys.argv[1], 7000)) as listening:
 
 
 def traces(scratch: Path) -> set[str]:
-    """All that a testbed might leave."""
+    """Return every kind of trace that a testbed might leave."""
     return left_of(os.getpid(), scratch)
 
 
 def left_of(pid: int, scratch: Path) -> set[str]:
-    """What a process left."""
+    """Return the traces that one process left."""
     printed = [
         subprocess.run(command, capture_output=True, text=True, check=True).stdout
         for command in (["ip", "netns"], ["losetup"])

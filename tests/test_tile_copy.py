@@ -1,4 +1,4 @@
-"""A copy to tiles, with files that do everything as late as they may."""
+"""A copy to tiles, with files that complete each transfer as late as possible."""
 
 import itertools
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ BUDGET = 200_000
 
 
 class Late:
-    """A ticket whose work is done when it is waited for."""
+    """A ticket that does its work in `wait`."""
 
     def __init__(self, work: Any) -> None:
         self._work, self.waited = work, 0
@@ -36,7 +36,7 @@ def stop() -> None:
 
 
 class LateFile:
-    """An array whose boxes are read and written late: what is in memory until then counts."""
+    """An array that transfers each box when its ticket is waited for, which exposes early reuse."""
 
     def __init__(self, data: Matrix, stop_at: int = -1) -> None:
         self.data, self.tickets = data, list[Late]()
@@ -126,7 +126,7 @@ def test_copies_whatever_is_done_when(is_transposed: bool) -> None:
 
 @pytest.mark.parametrize("memory", [100_000, BUDGET])
 def test_who_is_stopped_waits_for_what_is_under_way(memory: int) -> None:
-    """In strips, and in blocks; at any write."""
+    """An error at any write, in strips and in blocks, waits for all transfers in flight."""
     copy = TileCopy((300, 300), np.dtype("f8"), Layout("C", (16, 320)), (64, 64), memory, 512)
     assert (copy.block.strip > 0) == (memory < BUDGET)
 

@@ -1,4 +1,4 @@
-"""Tiles that are counted are those that are made; plans of large matrices are quick for it."""
+"""Counts of tiles equal the tiles that are created, so that plans of large matrices stay quick."""
 
 from collections import Counter
 from functools import partial
@@ -69,7 +69,7 @@ def test_counts_of_passes(is_half: bool, by_triangle: bool, has_blocks: bool, me
 def test_plans_of_iterations_make_no_tiles(
     monkeypatch: pytest.MonkeyPatch, verb: str, order: str
 ) -> None:
-    """Nor anything for each of them: four times as many do not take four times as much."""
+    """Plans do no work per tile: four times as many tiles take less than four times the calls."""
 
     def refuse(strips: Strips) -> list[Tile]:
         raise AssertionError("a plan has no use for tiles")

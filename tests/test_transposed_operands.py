@@ -134,7 +134,7 @@ OBLONG: dict[str, tuple[Callable[[oc.Array, Any], Any], Callable[[Matrix], Any]]
 def assert_as_if_stored(
     place: Any, call: Callable[[oc.Array, Any], Any], model: Matrix, order: str, expected: Any
 ) -> None:
-    """A call gives NumPy's result, and takes the I/O of the transpose stored on disk."""
+    """Check a call against NumPy, and its I/O against that of the transpose stored on disk."""
     A = stored(place / "A", np.ascontiguousarray(model.T), order)
     B = stored(place / "B", model, "C" if order == "F" else "F")
     assert A.T.chunks == B.chunks
@@ -158,7 +158,7 @@ def test_square_matrices(above: Any, name: str, order: str) -> None:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("name", POSITIVE)
 def test_positive_definite_matrices(above: Any, name: str, order: str) -> None:
-    """A complex one differs from its transpose."""
+    """Use a complex matrix, which differs from its transpose."""
     model = definite(N, "c16")
     call = POSITIVE[name]
     assert_as_if_stored(above, call, model, order, lambda a: np.linalg.solve(a, right()))
@@ -172,7 +172,7 @@ def test_tall_matrices(tmp_path: Path, name: str, order: str) -> None:
 
 
 def test_types_are_promoted_and_chosen(tmp_path: Path) -> None:
-    """A single-precision matrix with a double right-hand side, and in lower precision."""
+    """Solve a single-precision matrix with a double right-hand side, and with `factor_dtype`."""
     model = general("f4")
     A = stored(tmp_path / "A", model, "F")
     x, report = linalg.solve(A.T, right(), **QUIET)
@@ -248,7 +248,7 @@ def test_a_matrix_that_was_written_to_is_factored_again(tmp_path: Path) -> None:
 @settings(max_examples=40)
 @given(st.data())
 def test_chunks_of_a_transpose_are_found_where_they_lie(data: st.DataObject) -> None:
-    """In whatever order they lie, in one file or in one for each step."""
+    """Read chunks in any order, in one file or in one file per step."""
     shape = (data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9)))
     chunks = tuple(data.draw(st.integers(1, n)) for n in shape)
     order = data.draw(st.sampled_from("CF"))

@@ -1,4 +1,4 @@
-"""Triangular solves by inverted blocks, against SciPy and against BLAS's ``trsm``."""
+"""Triangular solves with inverted blocks, against SciPy and the ``trsm`` of the BLAS."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def random(shape: tuple[int, int], dtype: type, seed: int = 0) -> Any:
 @pytest.mark.parametrize(("side", "trans"), [("L", "N"), ("R", "T"), ("R", "C")])
 @pytest.mark.parametrize("unit", [True, False])
 def test_against_scipy(dtype: type, k: int, side: Any, trans: Any, unit: bool) -> None:
-    # As LU makes them; what is above the diagonal must not be read.
+    # A packed result of LU: the solver must not read above the diagonal.
     L, _ = lu_factor(random((k, k), dtype))
     L = np.asfortranarray(L)
     np.fill_diagonal(L, np.diagonal(L) + np.sign(np.diagonal(L).real) * 2)
@@ -40,7 +40,7 @@ def test_against_scipy(dtype: type, k: int, side: Any, trans: Any, unit: bool) -
     if side == "L":
         expected = solve_triangular(T, B.astype(wide), lower=True)
     else:
-        # X op(L) = B is conj(L) X' = B' or L X' = B' for the transposes.
+        # X op(L) = B equals conj(L) X' = B' or L X' = B' for the transposes.
         t = T.conj() if trans == "C" else T
         expected = solve_triangular(t, B.astype(wide).T, lower=True).T
     eps = float(np.finfo(dtype).eps)
@@ -50,7 +50,7 @@ def test_against_scipy(dtype: type, k: int, side: Any, trans: Any, unit: bool) -
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_triangle_with_a_large_inverse_is_solved_with(dtype: type) -> None:
-    # Wilkinson's: the inverse has elements up to 2**(BLOCK - 2).
+    # Wilkinson's matrix: its inverse has elements up to 2**(BLOCK - 2).
     L = np.asfortranarray(np.eye(BLOCK) - np.tril(np.ones((BLOCK, BLOCK)), -1)).astype(dtype)
     B = random((BLOCK, 4 * BLOCK), dtype)
     X, expected = np.array(B, order="F"), np.array(B, order="F")

@@ -1,4 +1,4 @@
-"""Matrices and factors whose files were cut off: said by every verb, and nothing is left."""
+"""Matrices and factors with truncated files: every verb reports them and leaves no files."""
 
 import os
 from collections.abc import Callable
@@ -54,7 +54,7 @@ OF_FACTORS: dict[str, tuple[Callable[..., Any], Callable[[Any, Path], object]]] 
 
 
 def cut_off(content: Path) -> None:
-    """Halve the file of an array."""
+    """Truncate the file of an array to half its length."""
     (shard,) = (path for path in (content / "c").rglob("*") if path.is_file())
     os.truncate(shard, shard.stat().st_size // 2)
 

@@ -1,4 +1,4 @@
-"""What the reports of all verbs say alike: the lower bound of the plan, the BLAS, the arrays."""
+"""Fields that the reports of all verbs share: lower bound of the plan, BLAS, arrays."""
 
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def test_a_run_that_went_on_knows_no_bound(tmp_path: Path) -> None:
 )
 def test_the_blas_of_a_solve_is_told(options: dict[str, Any], tmp_path: Path) -> None:
     A = made(tmp_path, square())
-    for _ in range(2):  # the second time with the factors of the first
+    for _ in range(2):  # the second call uses the factors of the first
         _, report = linalg.solve(
             A, np.ones(N), threads=1, keep_factors=True, memory=MEMORY, progress=False, **options
         )
@@ -113,7 +113,7 @@ def test_the_blas_of_a_solve_is_told(options: dict[str, Any], tmp_path: Path) ->
 
 
 def bytes_of(report: Report) -> dict[str, tuple[float, float]]:
-    """Bytes read and written of each array, by its name."""
+    """Return the bytes read and written of each array, by name."""
     assert report.spans is not None
     spans = Spans.of(report.spans)
     names = [report.array_name(number) for number in spans.arrays()]
@@ -132,7 +132,7 @@ def test_arrays_of_a_mixed_solve(tmp_path: Path) -> None:
     B = made(tmp_path, np.ones((N, 2)), "B")
     _, report = linalg.solve(A, B, factor_dtype="f4", out=tmp_path / "x", **QUIET)
     found = bytes_of(report)
-    # In the order in which they are used: the right-hand sides are looked at first.
+    # In order of first use: the call checks the right-hand sides first.
     assert list(found) == [
         "the right-hand sides", "the matrix", "its copy in lower precision", "the factors",
         "the solutions",

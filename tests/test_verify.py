@@ -1,4 +1,4 @@
-"""Reading an array through, and checksums that notice a flipped bit."""
+"""Reading a whole array, and checksums that detect a flipped bit."""
 
 import math
 import struct
@@ -62,7 +62,7 @@ def test_a_flipped_bit_is_found_and_placed(
     message = rf"chunk \({chunk[0]}, {chunk[1]}\) of .* 4096 bytes from {offset} on in c/0/0"
     with pytest.raises(CorruptError, match=message):
         oc.verify(tmp_path / "A")
-    # Recording anew would bless the damage.
+    # Recording the checksums again would accept the damage.
     with pytest.raises(CorruptError, match=message):
         oc.verify(tmp_path / "A", record=True)
     flip(tmp_path / "A/c/0/0", offset + 777)
@@ -86,7 +86,7 @@ def test_after_a_write_checksums_are_stale_not_wrong(tmp_path: Path) -> None:
 
 
 def test_the_file_holds_the_crc_of_each_chunk(tmp_path: Path) -> None:
-    """A line of JSON, then little-endian numbers, chunks in row-major order; docs/format.md."""
+    """The file is a line of JSON and little-endian numbers, row-major by chunk (docs/format.md)."""
     with oc.create_array(tmp_path / "A", (3, 4), "i2", chunks=(2, 2), order="F") as array:
         array[...] = np.arange(1, 13).reshape(3, 4)
     oc.verify(tmp_path / "A", record=True)

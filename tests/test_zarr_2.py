@@ -1,4 +1,4 @@
-"""Zarr of version 2, written by `export_array`, as zarr-python and xarray read it."""
+"""Zarr version 2 from `export_array`, read by zarr-python and xarray."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def test_zarr_python_reads_what_was_written(
     assert (found.metadata.zarr_format, found.chunks, found.dtype) == (2, (10, 9, 4), model.dtype)
     assert found.order == order
     np.testing.assert_array_equal(found[...], model)
-    # xarray would take elements that equal a fill value for missing ones.
+    # With a fill value, xarray would treat elements equal to it as missing.
     assert json.loads((path / ".zarray").read_text())["fill_value"] is None
     assert len(list(path.glob("[0-9]*"))) == 3 * 2
     dims = {"_ARRAY_DIMENSIONS": ["z", "y", "x"]}

@@ -1,4 +1,4 @@
-"""Attributes of Zarr that are not finite, as xarray has them, through copies in and out."""
+"""Zarr attributes that are not finite, as xarray writes them, through copies in and out."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def assert_same(found: Any) -> None:
-    """Compare with what was given; NaN is not equal to itself."""
+    """Compare attributes with the given ones as JSON, since NaN does not equal itself."""
     assert json.dumps({name: found[name] for name in GIVEN}) == json.dumps(GIVEN)
 
 
@@ -50,7 +50,7 @@ def test_copies_in_and_out_keep_them(source: str, tmp_path: Path) -> None:
 def test_the_command_line(source: str, tmp_path: Path) -> None:
     assert outcore("convert", source, tmp_path / "B").exit_code == 0
     found = outcore("info", tmp_path / "B", "--json")
-    # JSON of the command line is for other programs, and has null for these.
+    # Other programs read the JSON of the command line, so it has null for these numbers.
     attributes = json.loads(found.stdout)["entries"][0]["details"]["attributes"]
     assert attributes["missing_value"] is None
     assert outcore("verify", tmp_path / "B").exit_code == 0

@@ -1,4 +1,4 @@
-"""zarr-python, TensorStore and xarray read what we write; what they write is refused clearly."""
+"""zarr-python, TensorStore and xarray read outcore's arrays; their own arrays are refused."""
 
 import json
 from pathlib import Path
@@ -116,8 +116,8 @@ def test_xarray_opens_a_group(tmp_path: Path) -> None:
         assert data["p"].dims == ("t", "y", "x")
         assert data["p"].attrs["unit"] == "Pa"
         np.testing.assert_array_equal(data["p"].sel(x=1.5).values, field[:, :, 3])
-    # Without being told, xarray looks for consolidated metadata first, and says that there is none:
-    # a group that arrays are added to later has no list of them that could be out of date.
+    # By default xarray looks for consolidated metadata first, and warns that there are none. A
+    # group that gains arrays later has none, because such a list would go out of date.
     with pytest.warns(RuntimeWarning, match="consolidated metadata"):
         data = xarray.open_zarr(group)
     with data:
@@ -143,7 +143,7 @@ def test_foreign_arrays_are_refused_and_can_be_copied(tmp_path: Path) -> None:
 
 
 def test_a_foreign_array_with_our_attributes_is_still_foreign(tmp_path: Path) -> None:
-    """Copying attributes from array to array is common."""
+    """Programs often copy attributes from one array to another."""
     ours = oc.create_array(tmp_path / "A", (6, 7), chunks=(3, 3))
     document = json.loads((tmp_path / "A/zarr.json").read_text())
     attributes = document["attributes"]

@@ -1,4 +1,4 @@
-"""A directory of a pool as a store of zarr-python: zarr's own tests, and what they do not ask."""
+"""A directory of a pool as a store of zarr-python: zarr's own tests, and cases beyond them."""
 
 import asyncio
 import functools
@@ -40,7 +40,7 @@ def pool(any_pool: oc.Pool) -> Iterator[oc.Pool]:
 
 
 def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a test that is a coroutine one that is a function."""
+    """Turn a test that is a coroutine into a function."""
 
     @functools.wraps(test)
     def call(*args: Any, **kwargs: Any) -> None:
@@ -114,7 +114,7 @@ def test_arrays_of_outcores_open_in_zarr(pool: oc.Pool, dtype: str, order: str) 
     assert found.dtype == model.dtype
     assert found[...].tobytes() == model.tobytes()
     assert found[3:60:7, 11].tobytes() == model[3:60:7, 11].tobytes()
-    # zarr finds what is made of an array too, by names.
+    # zarr also finds metadata that outcore derives from an array, by their names.
     assert dict(zarr.open_array(PoolStore(pool / "run/A"), mode="r").attrs) == dict(found.attrs)
 
 
@@ -149,7 +149,7 @@ def test_ranges_of_a_value_are_one_request(pool: oc.Pool) -> None:
     ]  # 12 regions of 4096 bytes each, on two servers
     before = pool.messages
     found = sync(store.get_partial_values(CPU, wanted))
-    # One for the length of each of both data files, one for the ranges on each.
+    # One message reads the length of each of the two data files, one reads each file's ranges.
     assert pool.messages - before == 2 + 2
     for (_, each), part in zip(wanted, found, strict=True):
         assert part is not None
@@ -167,7 +167,7 @@ def test_ranges_of_a_value_are_one_request(pool: oc.Pool) -> None:
 
 
 def test_values_are_there_whole_or_not_at_all(pool: oc.Pool) -> None:
-    """What one writer replaces over and over, others read as one or the other."""
+    """Readers see one of the values that a writer replaces repeatedly, each of them whole."""
     store = PoolStore(pool / "store")
     values = [bytes([number]) * 150_000 for number in range(8)]
     sync(store.set("k", CPU.buffer.from_bytes(values[0])))
@@ -179,7 +179,7 @@ def test_values_are_there_whole_or_not_at_all(pool: oc.Pool) -> None:
     async def read() -> None:
         for _ in range(20):
             found = await store.get("k", CPU)
-            # Removed with the old file while it was being read: as if there were none.
+            # The writer removed the old file during this read: the store reports no value.
             assert found is None or found.to_bytes() in values
             assert [key async for key in store.list()] == ["k"]
             assert [name async for name in store.list_dir("")] == ["k"]
@@ -199,7 +199,7 @@ def test_one_of_several_makes_a_value(pool: oc.Pool) -> None:
         given = await asyncio.gather(
             *(store.set_if_not_exists(key, value) for value in values), return_exceptions=True
         )
-        # Who came while another was making it is told so.
+        # A writer that finds another one creating the value gets `FileExistsError`.
         assert all(each is None or isinstance(each, FileExistsError) for each in given), given
         found = await store.get(key, CPU)
         await store.set_if_not_exists(key, CPU.buffer.from_bytes(b"late"))
@@ -229,11 +229,11 @@ def test_a_prefix_is_not_a_directory_beside_it(pool: oc.Pool) -> None:
     assert sync(store.getsize_prefix("foo")) == 8
     assert sync(store.getsize_prefix("")) == 20
     sync(store.delete_dir("foo"))
-    sync(store.delete_dir("foobar/c/0"))  # a value, and so nothing below it
+    sync(store.delete_dir("foobar/c/0"))  # deletes a value: no key lies below it
     assert sync(listed("")) == ["a/foo/x", "fo", "foobar/c/0"]
     sync(store.delete("a"))
     assert sync(store.exists("a/foo/x"))
-    # Directories go with the last value in them, as in zarr's own store in memory.
+    # A directory is removed with its last value, as in zarr's own store in memory.
     sync(store.delete("a/foo/x"))
     sync(store.delete_dir("foobar/c"))
     assert pool.ls("store") == ["fo"]

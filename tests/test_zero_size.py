@@ -1,4 +1,4 @@
-"""Operands with no rows or no columns: as SciPy and NumPy have it, or refused with a fix."""
+"""Operands with no rows or no columns: the results of SciPy and NumPy, or an error with a fix."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def A(tmp_path: Path) -> oc.Array:  # noqa: N802
 
 
 def solvers(A: oc.Array) -> dict[str, tuple[Any, Any]]:
-    """Each solver of A x = b, and what SciPy does."""
+    """Return each solver of A x = b with the call of SciPy that it must equal."""
     options: dict[str, Any] = {"progress": False}
     lu = linalg.lu_factor(A, **options)
     c = linalg.cho_factor(A, **options)
@@ -158,7 +158,7 @@ def test_triangles_of_order_0() -> None:
 
 @pytest.mark.parametrize("shape", EMPTY)
 def test_arrays_on_disk_have_elements(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    """So no verb meets one of zero size there."""
+    """Refuse arrays of zero size on disk, so that no verb meets one there."""
     with pytest.raises(InvalidError, match="integers of at least 1"):
         oc.from_array(np.zeros(shape), tmp_path / "Z")
     with pytest.raises(InvalidError, match="integers of at least 1"):
