@@ -1,4 +1,4 @@
-"""The command ``outcore``: one module for each verb, imported when the verb is used."""
+"""The command ``outcore``: one module for each verb, imported on use."""
 
 import importlib
 
@@ -11,18 +11,18 @@ VERBS = (
     "attr", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "info", "ls", "mkdir", "mv",
     "plan", "pool", "repack", "report", "rm", "serve", "solve", "stat", "verify",
 )  # fmt: skip
-"""In the order in which the help lists them."""
+"""The verbs, in the order of the help."""
 
 
 class _Main(Verbs):
     """The group of all verbs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the verbs."""
+        """Return the names of the verbs."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a verb."""
+        """Import the module of a verb, and return its command."""
         if cmd_name not in VERBS:
             return None
         command: click.Command = importlib.import_module(f"outcore.cli.{cmd_name}").command

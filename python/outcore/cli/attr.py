@@ -27,7 +27,7 @@ NAME = click.argument("name")
 def command() -> None:
     """Get, set, list and remove extended attributes.
 
-    In a pool they have up to 64 KiB each. NAME in a pool is user.NAME of a plain file.
+    In a pool each value has up to 64 KiB. NAME in a pool is user.NAME of a plain file.
     """
 
 
@@ -58,7 +58,7 @@ def get_attribute(path: AnyPath, name: str, as_json: bool) -> None:
 def set_one(
     path: AnyPath, name: str, value: str | None, source: Path | None, as_json: bool
 ) -> None:
-    """Set the attribute NAME of PATH to VALUE, or to what is in a file."""
+    """Set the attribute NAME of PATH to VALUE, or to the content of a file."""
     if (value is None) == (source is None):
         raise click.UsageError("give a VALUE or --file, not both")
     data = source.read_bytes() if source is not None else os.fsencode(value or "")

@@ -22,8 +22,8 @@ from outcore.volumes import AnyPath
 def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool, as_json: bool) -> None:
     """Change the permissions of each PATH to MODE.
 
-    MODE is octal, such as 640, or symbolic, such as u+rwx,g-w, as chmod of the system has it. Files
-    in pools have no set-ID bits.
+    MODE is octal, such as 640, or symbolic, such as u+rwx,g-w, as in the system's chmod. Files in
+    pools have no set-ID bits.
     """
     try:
         check_mode(mode)

@@ -23,7 +23,7 @@ class _Owner(click.ParamType):  # type: ignore[type-arg]  # new in click 8.4
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int | None, int | None]:
-        """Read it as numbers."""
+        """Return the ids of the user and the group."""
         user, colon, group = value.partition(":")
         if not user and not group:
             self.fail(f"{value!r} names neither a user nor a group")
@@ -63,7 +63,7 @@ def command(
     """Change the owner of each PATH, its group, or both.
 
     USER and GROUP are names that this machine knows, or numbers; :GROUP changes the group only,
-    USER: takes the user's own. Only who has the pool's key gives files in a pool to other users.
+    USER: sets the user's own group. In a pool, giving files to other users needs the pool's key.
     """
     changed: list[str] = []
     failures = Failures({"changed": changed}, as_json=as_json)

@@ -20,7 +20,7 @@ from outcore.printable import as_line
 def _extents(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[int, ...] | None:
-    """Read extents such as ``512,256``."""
+    """Parse extents such as ``512,256``."""
     try:
         return None if value is None else tuple(int(n) for n in value.split(","))
     except ValueError:
@@ -28,7 +28,7 @@ def _extents(
 
 
 def _place(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Open the pool that a URL is in; other text stays as it is."""
+    """Open the pool of a URL; other text stays unchanged."""
     return str(ANY_PATH.convert(value, parameter, context)) if is_url(value) else value
 
 
@@ -88,11 +88,11 @@ def command(
 ) -> None:
     """Copy an array from SRC to DST in bounded memory.
 
-    SRC is an array of outcore's or another Zarr array, a .npy file, an HDF5 file (FILE::DATASET
-    where it has several), a TIFF, NIfTI or Parquet file, or a raw file with --shape and --dtype.
-    DST is a new array of outcore's, or what its suffix says: .npy, .h5 (or FILE.h5::DATASET),
-    .zarr. Arrays of outcore's may be in pools, by their URLs. If the copy is stopped, run the
-    command again to resume.
+    SRC is an array of outcore or another Zarr array, a .npy file, an HDF5 file (FILE::DATASET if it
+    has several), a TIFF, NIfTI or Parquet file, or a raw file with --shape and --dtype. DST is a
+    new array of outcore, or the format of its suffix: .npy, .h5 (or FILE.h5::DATASET), .zarr.
+    Arrays of outcore may be in pools, by their URLs. If the copy is stopped, run the command again
+    to resume.
     """
     kind = file_format or format_of(target) or "outcore"
     if kind == "outcore":

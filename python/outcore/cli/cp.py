@@ -63,21 +63,21 @@ def command(
 ) -> None:
     """Copy each SOURCE to TARGET, or into it if it is a directory.
 
-    Both are plain paths or URLs of names in pools; a SOURCE in a pool may be a pattern. A copy is
-    made under a hidden name beside its place, and gets its own when all of it is there and durable.
-    After an error the other sources are copied all the same, and the exit code is 1. No SOURCE
-    replaces what the same call copied.
+    Both are plain paths or URLs of names in pools; a SOURCE in a pool may be a pattern. A copy gets
+    its name only when it is complete and durable; until then it has a hidden name in the same
+    directory. After an error the other sources are still copied, and the exit code is 1. A SOURCE
+    never replaces an earlier copy of the same call.
 
-    Verified means: bytes that go to a pool carry a CRC-32C of what was read; its servers check it
-    on arrival, keep it, and check it at each reading. A plain copy is read back from the disk, and
-    its CRC-32C compared with that of what was read from SOURCE. --verify reads copies in pools back
-    as well.
+    Verification of a copy in a pool: the data carries a CRC-32C of the bytes read, which the
+    servers check on arrival, store, and check at each read. Verification of a plain copy: the call
+    reads it back from the disk, and compares its CRC-32C with that of SOURCE. --verify also reads
+    copies in pools back.
 
-    A pool has no symbolic links. Those below a SOURCE are followed with -L; else they are left out
-    and named, and the exit code is 1. A SOURCE that is a link itself is followed.
+    A pool has no symbolic links. With -L the call follows links below a SOURCE; otherwise it leaves
+    them out and names them, and the exit code is 1. A SOURCE that is itself a link is followed.
 
-    A copy that was stopped, by Ctrl-C, an error or kill -9, goes on with --resume: what it wrote is
-    read and compared with the checksums in its journal, and what differs is copied again.
+    After Ctrl-C, an error or kill -9, --resume continues a copy: the call compares the written data
+    with the checksums in its journal, and copies differing data again.
     """
     copied: list[dict[str, Any]] = []
     failures = Failures({"copied": copied}, as_json=as_json)

@@ -24,8 +24,8 @@ def command(
 ) -> None:
     """Scatter a plane wave from a sound-soft sphere: assemble, solve out of core, check, and draw.
 
-    The dense complex matrix is eight times larger than the memory that is used. Stopped with
-    Ctrl-C or killed, the same command goes on where it was.
+    The dense complex matrix is eight times larger than the memory budget. After Ctrl-C or a kill,
+    the same command resumes.
     """
     result = run_demo(
         level, directory=directory, memory=memory, output=output,

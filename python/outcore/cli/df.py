@@ -21,12 +21,12 @@ from outcore.volumes import AnyPath
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
-    """Tell how much room there is where each PATH is: of a pool, on each of its servers.
+    """Print the free space at each PATH; for a pool, on each of its servers.
 
-    What can still be written to files that go round all servers is told below them: the fullest
-    server is where these end. Where there are several places, the last line is of all of them, each
-    pool and each disk counted once. A server that does not answer is counted nowhere, and the exit
-    code is 1 then. Those that were retired are named below.
+    For a pool, a line below them gives the space for files striped over all servers, which the
+    fullest server limits. With several places, the last line is their total, with each pool and
+    each disk counted once. A server that does not answer is not counted, and the exit code is 1.
+    Retired servers are listed at the end.
     """
     documents: list[dict[str, Any]] = []
     document: dict[str, Any] = {"places": documents}
@@ -48,7 +48,7 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
 
 
 def _identity(found: dict[str, Any]) -> Any:
-    """Tell places apart by what has the room."""
+    """Return an identifier of the pool or device with the free space."""
     return found.get("pool", found.get("device"))
 
 

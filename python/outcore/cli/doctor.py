@@ -14,10 +14,10 @@ from outcore.doctor import examine, show
 @click.argument("directory", default=".", type=click.Path(path_type=Path))
 @json_option
 def command(directory: Path, as_json: bool) -> None:
-    """Examine the BLAS, threads, memory and the disk of DIRECTORY (here, if none is given).
+    """Examine the BLAS, threads, memory and the disk of DIRECTORY (default: the current one).
 
-    Every finding that isn't ok comes with one fix. Takes about four seconds, and keeps the rates
-    it measures for planning. The exit code is 1 if outcore cannot work there.
+    Every finding that is not ok comes with one fix. The command takes about four seconds, and
+    stores the rates that it measures for planning. The exit code is 1 if outcore cannot work there.
     """
     found = examine(directory)
     if as_json:

@@ -22,9 +22,9 @@ from outcore.volumes import AnyPath, as_path
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
-    """Tell what an array or factor is, or what lies in a directory.
+    """Describe an array or factor, or list the arrays and factors in a directory.
 
-    Also of what is half made, consumed or damaged, and how a stopped call goes on.
+    It includes incomplete, consumed and damaged ones, and the way to resume a stopped call.
     """
     entries: list[dict[str, Any]] = []
     document = {"complete": True, "entries": entries}
@@ -44,7 +44,7 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
 
 
 def _about(path: AnyPath) -> tuple[list[Entry], str, bool]:
-    """Find what is at a path and below; return also the text, and whether that is all."""
+    """Return the entries at a path and below, their text, and whether the list is complete."""
     entry = catalog.recognise(path) or catalog.of_a_pool(as_path(path))
     if entry is None and path.is_symlink():
         raise InvalidError(

@@ -1,7 +1,6 @@
-"""How a verb runs and ends: errors, Ctrl-C, ``--json``.
+"""Execution of a verb, and its end: errors, Ctrl-C, ``--json``.
 
-Exit codes: 0; 1 for an error; 2 for a command line that cannot be understood; 130 for Ctrl-C and
-SIGTERM.
+Exit codes: 0; 1 for an error; 2 for an invalid command line; 130 for Ctrl-C and SIGTERM.
 """
 
 import io
@@ -25,23 +24,23 @@ INTERRUPTED = 130
 
 
 def json_option(command: _Command) -> _Command:
-    """Give a verb the flag ``--json``, as the argument `as_json`."""
+    """Add the flag ``--json`` to a verb, as the argument `as_json`."""
     flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     return flag(command)
 
 
 def print_json(document: Any) -> None:
-    """Print the one document of a verb with ``--json``."""
+    """Print the single document of a verb with ``--json``."""
     click.echo(strict_json.dumps(document, indent=2, default=str))
 
 
 def keep_document(document: dict[str, Any]) -> None:
-    """Have what a verb did before it was ended by an error in the document of that error."""
+    """Set the document of a verb, which a later error adds itself to."""
     click.get_current_context().meta[_DOCUMENT] = document
 
 
 def say(text: str) -> None:
-    """Print what a verb found, in one line or several, without commands to the terminal."""
+    """Print the result of a verb, with control characters escaped."""
     click.echo(as_lines(text))
 
 
@@ -50,7 +49,7 @@ def _print_error(kind: str, message: str, document: dict[str, Any]) -> None:
 
 
 class Failure(click.ClickException):
-    """An error as the command line shows it: one line, no traceback."""
+    """An error on the command line: one line, no traceback."""
 
     exit_code = 1
 
@@ -60,24 +59,24 @@ class Failure(click.ClickException):
         self._document = context.meta.get(_DOCUMENT, {})
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print it on standard error, and with ``--json`` as the document too."""
+        """Print the error on standard error, and with ``--json`` also as the document."""
         if self.as_json:
             _print_error(self.kind, self.message, self._document)
         click.echo(f"error: {as_line(self.message)}", file=file, err=True)
 
 
 class Verbs(click.Group):
-    """A group of verbs that end as said above."""
+    """A group of verbs with the exit codes of this module."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Look for ``--json`` first: the rest may be a command line that cannot be understood."""
+        """Look for ``--json`` first, because the rest may be an invalid command line."""
         ctx.meta[_JSON] = "--json" in takewhile(lambda argument: argument != "--", args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb."""
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # Names of plain files are printed as they are, be they no UTF-8.
+            # Names of plain files are printed unchanged, even if they are not UTF-8.
             sys.stdout.reconfigure(errors="surrogateescape")
         as_json = ctx.meta[_JSON]
         try:

@@ -1,4 +1,4 @@
-"""What files are, as ``ls`` and ``stat`` print it."""
+"""Attributes of files, as ``ls`` and ``stat`` print them."""
 
 import grp
 import pwd
@@ -12,7 +12,7 @@ from outcore.sizes import format_bytes
 
 
 def to_dict(status: FileStatus) -> dict[str, Any]:
-    """Give it as plain values; the mode in octal."""
+    """Return the status as plain values."""
     found = {
         "path": str(status.path), "kind": status.kind,
         "nbytes": status.nbytes if status.unknown is None else None,
@@ -30,7 +30,7 @@ def to_dict(status: FileStatus) -> dict[str, Any]:
 
 
 def as_row(status: FileStatus, name: str, *, exact: bool) -> tuple[str, ...]:
-    """Give mode, owner, group, size, time and name, as ``ls -l`` has them."""
+    """Return mode, owner, group, size, time and name, as ``ls -l`` prints them."""
     size = "-" if status.kind != "file" else size_of(status.nbytes, exact=exact)
     if status.unknown is not None:
         size = "?"
@@ -41,7 +41,7 @@ def as_row(status: FileStatus, name: str, *, exact: bool) -> tuple[str, ...]:
 
 
 def in_columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> list[str]:
-    """Lay rows out in columns; those of the numbers `right` end at one place."""
+    """Arrange rows in columns; those with numbers in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def cell(number: int, text: str) -> str:
@@ -51,18 +51,18 @@ def in_columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> list
 
 
 def size_of(nbytes: int, *, exact: bool) -> str:
-    """Write a size."""
+    """Format a size."""
     return str(nbytes) if exact else format_bytes(nbytes)
 
 
 def time_of(ns: int) -> str:
-    """Write a time as it is here."""
+    """Format a time in the local time zone."""
     return datetime.fromtimestamp(ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
 
 
 @lru_cache(maxsize=1024)
 def user_name(number: int) -> str:
-    """Name a user, by the number if this machine does not know it."""
+    """Return the name of a user, or the number if this machine does not know it."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -71,7 +71,7 @@ def user_name(number: int) -> str:
 
 @lru_cache(maxsize=1024)
 def group_name(number: int) -> str:
-    """Name a group, by the number if this machine does not know it."""
+    """Return the name of a group, or the number if this machine does not know it."""
     try:
         return grp.getgrgid(number).gr_name
     except KeyError:

@@ -33,14 +33,14 @@ def command(
     exact: bool,
     as_json: bool,
 ) -> None:
-    """List what is in each PATH (here, if none is given), or a file itself.
+    """List the entries of each PATH (default: the current directory), or a file itself.
 
-    In a pool, PATH may be a pattern: * ? [...] within names, ** for any number of directories. It
-    is asked for a thousand names at a time. Names with control characters are quoted, as GNU ls
-    does: on a terminal, and with -l everywhere. The exit code is 1 if anything could not be listed,
-    or the size of a file, for which a ? stands, is not known: a server of the pool does not answer.
+    In a pool, PATH may be a pattern: * ? [...] within names, ** for any number of directories. The
+    command requests a thousand names at a time. Names with control characters are quoted, as in GNU
+    ls: on a terminal, and with -l everywhere. The exit code is 1 if a PATH cannot be listed, or a
+    server of a pool does not answer. A file whose size is then unknown has a ? for it.
     """
-    # With --json everything is told.
+    # With --json every attribute is included.
     printer = _Printer(is_long=is_long or as_json, exact=exact, as_json=as_json)
     failures, silent = Failures({"entries": printer.entries}, as_json=as_json), Silent()
     given = failures.expanded(paths or [ANY_PATH.convert(".", None, None)])
@@ -77,7 +77,7 @@ def _one(
     recursive: bool,
     hidden: bool,
 ) -> tuple[list[FileStatus], list[AnyPath]]:
-    """List a directory; return what was found of its files, and what is to be listed too."""
+    """List a directory; return its files, and the subdirectories to list."""
     if titled:
         printer.title(path)
     below: list[AnyPath] = []
@@ -95,7 +95,7 @@ def _one(
 
 
 def _note_unknown(failures: Failures, path: AnyPath, found: list[FileStatus]) -> None:
-    """Say once for each reason why sizes are not known."""
+    """Report each reason for unknown sizes once."""
     reasons = Counter(each.unknown for each in found if each.unknown is not None)
     for reason, count in reasons.items():
         sizes = "the size of 1 file is" if count == 1 else f"the sizes of {count} files are"
@@ -110,7 +110,7 @@ class _Printer:
         self.entries: list[dict[str, object]] = []
 
     def _shown(self, name: str) -> str:
-        """Write a name so that it is one line; only lists of names for programs have it raw."""
+        """Return a name as one line, quoted for people; lists for programs stay unchanged."""
         is_quoted = self._is_terminal or (self.is_long and has_controls(name))
         return as_shell_word(name) if is_quoted else name
 
@@ -122,7 +122,7 @@ class _Printer:
 
     def names(self, names: list[str]) -> None:
         for name in names:
-            # In color means that nothing is taken out of it.
+            # With color=True, click leaves control sequences in the text.
             click.echo(self._shown(name), color=True)
 
     def show(self, found: list[tuple[FileStatus, str]]) -> None:

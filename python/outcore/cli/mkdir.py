@@ -37,7 +37,7 @@ def command(
     hints: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Make a directory at each PATH."""
+    """Create a directory at each PATH."""
     if mode is not None:
         check_mode(mode)
     layout = hints_of(hints)
@@ -66,7 +66,7 @@ def _make(path: AnyPath, parents: bool) -> None:
     if isinstance(path, PoolPath):
         if not parents and not path.parent.is_dir():
             raise NotFoundError(f"there is no directory {path.parent}; make it first, or pass -p")
-        # The manager makes as many at once at most.
+        # The manager creates at most this many at once.
         for above in path.parents[-1 - _MOST_NEW : 0 : -_MOST_NEW]:
             if not above.exists():
                 above.root.core.make_directory(above.inside)

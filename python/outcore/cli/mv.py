@@ -34,9 +34,10 @@ def command(
 ) -> None:
     """Rename SOURCE to TARGET, or move each SOURCE into it if it is a directory.
 
-    Within a pool or a file system that is one step, whatever is below. Elsewhere SOURCE is copied
-    as by `outcore cp -rp --verify`, and then removed. After an error the other sources are moved
-    all the same, and the exit code is 1. No SOURCE replaces what the same call moved.
+    Within a pool or a file system a move is one atomic step, even for a directory. Otherwise SOURCE
+    is copied as by `outcore cp -rp --verify`, and then removed. After an error the other sources
+    are still moved, and the exit code is 1. A SOURCE never replaces an earlier target of the same
+    call.
     """
     moved: list[dict[str, str]] = []
     failures = Failures({"moved": moved}, as_json=as_json)

@@ -31,7 +31,7 @@ class _AnyPath(click.ParamType):  # type: ignore[type-arg]  # new in click 8.4
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> AnyPath:
-        """Make it a path; a pool is open until the verb ends."""
+        """Return the path; its pool stays open until the verb ends."""
         if not is_url(value):
             return Path(check_plain(value))
         assert ctx is not None
@@ -46,10 +46,10 @@ ANY_PATH = _AnyPath()
 
 
 class _Target(_AnyPath):
-    """Where something is put: text, of which a slash at the end says that it is a directory."""
+    """The target of a command; a slash at its end marks a directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Make it the name of a path, with its slash."""
+        """Return the path, as text with its slash if there is one."""
         path = super().convert(value, param, ctx)
         return f"{path}/" if value.endswith("/") and path.name else path
 
@@ -63,11 +63,11 @@ POOL_KEY = click.option(
     type=click.Path(path_type=Path),
     help="The pool's key; by default what OUTCORE_KEY names.",
 )
-"""The option ``--key`` of verbs that are about a whole pool."""
+"""The option ``--key`` of verbs for a whole pool."""
 
 
 def key_option(command: _Command) -> _Command:
-    """Give a verb the option ``--key``, for pools that its paths are in."""
+    """Add the option ``--key`` to a verb, for the pools of its paths."""
 
     def note(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         context.meta[_KEY] = value
@@ -81,19 +81,19 @@ def key_option(command: _Command) -> _Command:
 
 
 def paths_argument(command: _Command) -> _Command:
-    """Give a verb paths, at least one, as the argument `paths`."""
+    """Add the argument `paths` to a verb, with at least one path."""
     argument = click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=ANY_PATH)
     return argument(command)
 
 
 class Failures:
-    """What a verb did, and what went wrong with some of its paths while it went on with others.
+    """The result of a verb with several paths, and the errors of some of them.
 
     Parameters
     ----------
     document
-        What the verb has done so far. The verb adds to it, and ``--json`` prints it however the
-        verb ends, with the errors.
+        The result so far. The verb adds to it, and ``--json`` prints it with the errors, however
+        the verb ends.
     """
 
     def __init__(self, document: dict[str, Any], *, as_json: bool) -> None:
@@ -105,31 +105,31 @@ class Failures:
 
     @property
     def are_there(self) -> bool:
-        """Whether anything went wrong."""
+        """Whether any path failed."""
         return bool(self._found)
 
     def expanded(self, paths: Iterable[AnyPath]) -> list[AnyPath]:
-        """Replace patterns in pools by what they match; note those that match nothing."""
+        """Expand patterns in pools; record those that match nothing as errors."""
         return expanded(paths, self.failed)
 
     def noted(self, path: AnyPath) -> AbstractContextManager[None]:
-        """Note and print an error, and go on."""
+        """Return a context that records and prints an error, after which the verb continues."""
         return tried(path, self.failed)
 
     def failed(self, path: AnyPath, error: OutcoreError | OSError) -> None:
-        """Note and print an error."""
+        """Record and print an error."""
         if isinstance(error, OutcoreError):
             self.note(path, str(error), error.kind)
         else:
             self.note(path, f"{error.filename or path}: {error.strerror or error}")
 
     def note(self, path: AnyPath, said: str, kind: str = "io") -> None:
-        """Note and print what went wrong."""
+        """Record and print an error message."""
         self._found.append({"path": os.fspath(path), "kind": kind, "message": said})
         click.echo(f"error: {as_line(said)}", err=True)
 
     def end(self) -> None:
-        """Print the document with ``--json``, and end with 1 if anything went wrong."""
+        """Print the document with ``--json``, and exit with 1 if any path failed."""
         if self._as_json:
             print_json(self._document)
         if self._found:
@@ -139,7 +139,7 @@ class Failures:
 def read_hints(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Read ``NAME=VALUE``."""
+    """Parse ``NAME=VALUE``."""
     pairs = [each.partition("=") for each in given]
     for (name, equals, _), text in zip(pairs, given, strict=True):
         if not name or not equals:

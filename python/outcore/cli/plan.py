@@ -13,7 +13,7 @@ from outcore.plan_methods import COMPARABLE, compare_methods
 from outcore.volumes import AnyPath
 
 _LAYOUT = {"order", "chunks"}
-"""Options that go with ``--compare``."""
+"""Options that are valid with ``--compare``."""
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 
@@ -21,7 +21,7 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 def _options(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Read ``NAME=VALUE`` with values as Python has them; what is none of those is text."""
+    """Parse ``NAME=VALUE`` with a number, boolean, None or integers as VALUE; others are text."""
     found = {}
     for each in given:
         name, equals, text = each.partition("=")
@@ -90,11 +90,11 @@ def command(
     directory: AnyPath,
     as_json: bool,
 ) -> None:
-    """Say what VERB will need and take, with its files in DIRECTORY (here, if none is given).
+    """Print the resources and the time of VERB, with its files in DIRECTORY.
 
-    DIRECTORY may be in a pool, by its URL.
+    DIRECTORY is the current one by default. It may be in a pool, by its URL.
 
-    The exit code is 1 if memory or disk do not suffice.
+    The exit code is 1 if memory or disk space are too small.
     """
     if overwrite_a:
         options = options | {"overwrite_a": True}

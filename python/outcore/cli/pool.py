@@ -16,11 +16,11 @@ from outcore.pool_path import is_url
 from outcore.pool_state import PoolState, make_key
 
 MOST_ID = 2**32 - 2
-"""Of users and groups; the last number means nobody."""
+"""Largest id of users and groups; the next number means nobody."""
 
 
 def _on_this_machine(context: click.Context, parameter: click.Parameter, given: str) -> Path:
-    """Take a directory, not the address of a pool."""
+    """Return the path of a directory; refuse the address of a pool."""
     if is_url(given):
         raise click.BadParameter(
             f"need the first directory of a pool on this machine, have the address {given}; "
@@ -78,14 +78,14 @@ def up(
 ) -> None:
     """Start a manager and an I/O server for each DIR, best each on a disk of its own.
 
-    The first DIR has the manager's files too, and in its directory "pool" the key, the settings and
-    the logs. A pool that was started before needs only its first DIR: the others, --listen,
+    The first DIR also has the manager's files, and in its directory "pool" the key, the settings
+    and the logs. To start a pool again, name its first DIR only: the other directories, --listen,
     --metrics and --tls are those of the last start. To add or leave out directories, name all of
-    them after --dirs; new ones become new servers. If some daemons of the pool run, those that are
-    missing are started.
+    them after --dirs; new ones become new servers. If some daemons of the pool run, the missing
+    ones are started.
 
-    An empty DIR is refused while a server of the pool is missing, since its disk may not be
-    mounted; with --new it becomes a new server all the same.
+    An empty DIR is refused while a server of the pool is missing, because its disk may not be
+    mounted. With --new the DIR still becomes a new server.
     """
     started = []
     if len(directories) == 1 and not dirs and not new:
@@ -120,14 +120,14 @@ def up(
 @DIRECTORY
 @json_option
 def status(directory: Path, as_json: bool) -> None:
-    """Say which daemons run of the pool whose first directory is DIRECTORY.
+    """Print the running daemons of the pool whose first directory is DIRECTORY.
 
-    The exit code is 1 if one does not run that was started, or was stopped by a signal; one that
-    was retired need not run.
+    The exit code is 1 if a daemon that was started does not run, or a signal has stopped it. A
+    retired one need not run.
     """
     local_pool.check_started(directory)
     daemons = local_pool.running(directory)
-    # The manager is asked only if there may be some.
+    # The manager is asked only if servers may be retired.
     is_whole = all(daemon.is_alive for daemon in daemons)
     gone = [] if is_whole else local_pool.retired(directory)
     if as_json:
@@ -149,7 +149,7 @@ def status(directory: Path, as_json: bool) -> None:
 def down(directory: Path, as_json: bool) -> None:
     """Stop the daemons of the pool whose first directory is DIRECTORY.
 
-    Each finishes what it was asked, and makes it durable.
+    Each daemon completes its pending requests, and makes their data durable.
     """
     stopped = local_pool.stop(directory)
     if as_json:
@@ -189,12 +189,12 @@ def key(
 ) -> None:
     """Derive a key for USER from the pool's, and write it to a new file of mode 0600.
 
-    With --new, make one at random for a pool whose daemons are started one by one, on several
-    machines; `outcore pool up` makes its own.
+    With --new, create a random key for a pool whose daemons are started one by one, on several
+    machines; `outcore pool up` creates its own.
 
-    Who has it is USER to the pool: it checks owner, group and mode of files, and lets nobody with
-    such a key act for others. User id and groups are this machine's, if they are not given; they
-    are bound to the key. To take it back, make a new key for the pool, and new ones for its users.
+    The holder of the key is USER to the pool: it checks owner, group and mode of files, and refuses
+    requests on behalf of other users. User id and groups default to those of this machine; they are
+    bound to the key. To revoke it, create a new key for the pool, and new ones for its users.
     """
     if new == (user is not None):
         raise click.UsageError("need either USER or --new")
@@ -219,7 +219,7 @@ def key(
 
 
 def _identity(user: str, uid: int | None, gids: tuple[int, ...]) -> tuple[int, list[int]]:
-    """Find user id and groups, as far as they are not given."""
+    """Return the given user id and groups; the defaults are those of this machine."""
     if uid is not None and gids:
         return uid, list(gids)
     try:

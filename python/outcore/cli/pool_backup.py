@@ -15,8 +15,8 @@ from outcore.cli.invocation import json_option, print_json
 def backup(directory: Path, target: Path, as_json: bool) -> None:
     """Copy names, rights and layouts of the pool whose first directory is DIRECTORY to TARGET.
 
-    TARGET is a new file. It has every change that was made before, whether the pool runs or not.
-    The bytes of the files are not in it. Run this as the user who runs the manager.
+    TARGET is a new file. It contains all earlier changes, whether the pool runs or not, but no file
+    data. Run this as the user who runs the manager.
     """
     _core.backup_metadata(str(directory), str(target))
     if as_json:
@@ -30,11 +30,10 @@ def backup(directory: Path, target: Path, as_json: bool) -> None:
 @click.argument("copy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @json_option
 def restore(directory: Path, copy: Path, as_json: bool) -> None:
-    """Go back to COPY, which `outcore pool backup` made of the pool in DIRECTORY.
+    """Restore COPY, which `outcore pool backup` made of the pool in DIRECTORY.
 
-    The pool must not run. The replaced store is kept. Files that were made since COPY have
-    no names any more: after the next start, `outcore pool fsck` lists their data. New files never
-    get their data.
+    The pool must not run. The replaced store is kept. Files created after COPY lose their names:
+    after the next start, `outcore pool fsck` lists their data. New files never get their data.
     """
     replaced = _core.restore_metadata(str(directory), str(copy))
     if as_json:

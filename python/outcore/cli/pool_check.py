@@ -25,11 +25,11 @@ _TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=Tr
 )
 @json_option
 def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json: bool) -> None:
-    """Compare every block of a pool's servers with its checksum, while the pool is used.
+    """Compare every block of a pool's servers with its checksum, while the pool is in use.
 
-    Name the pool by its address, or by its directories: one of a pool that runs on this machine, or
-    all of one that does not run. The exit code is 1 if something is damaged, or a server could not
-    be reached.
+    Name the pool by its address, or by its directories: one directory of a pool that runs on this
+    machine, or all of a pool that does not run. The exit code is 1 if a block is damaged, or a
+    server could not be reached.
     """
     bytes_per_s = None if rate is None else rate.removesuffix("/s")
     with _open(targets, key) as pool:
@@ -50,11 +50,11 @@ def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json:
 @click.option("--repair", is_flag=True, help="Remove data that no file owns, and finish removals.")
 @json_option
 def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool) -> None:
-    """Compare what a pool's manager knows of its files with what its servers have.
+    """Compare the manager's records of a pool's files with the data files of its servers.
 
-    Name the pool as for scrub; it may be in use. Without --repair nothing is changed, and what
-    would be done is said. The exit code is 1 if something is left that is not as it must be, or a
-    server could not be reached.
+    Name the pool as for scrub; it may be in use. Without --repair nothing changes, and the report
+    lists the possible repairs. The exit code is 1 if an inconsistency is left, or a server could
+    not be reached.
     """
     with _open(targets, key) as pool:
         report = check(pool, repair=repair)
@@ -69,7 +69,7 @@ def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool
 
 
 def _open(targets: Sequence[str], key: Path | None) -> Pool:
-    """Open the pool that a command line names."""
+    """Open the pool of a command line."""
     if is_address(targets[0]) and len(targets) > 1:
         raise InvalidError("need one address of a pool, or its directories")
     if pool := connect_named(targets[0], key):

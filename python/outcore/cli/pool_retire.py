@@ -17,10 +17,10 @@ from outcore.named_pool import connect_named
 @POOL_KEY
 @json_option
 def retire(target: str, server: int, undo: bool, key: Path | None, as_json: bool) -> None:
-    """Count I/O server NUMBER of a pool as gone, with all that lay on it.
+    """Retire I/O server NUMBER of a pool: its data counts as lost.
 
-    New files lie on the others. Files that have a part there can be removed; fsck names them. The
-    server is refused should it come back, until that is undone. It must not answer any more.
+    New files lie on the other servers. Files with a part on this server can be removed; fsck names
+    them. If the server returns, the pool refuses it until --undo. The server must no longer answer.
 
     Name the pool by its address, or by its first directory, if that is on this machine.
     """

@@ -16,10 +16,10 @@ from outcore.volumes import AnyPath
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
-    """Rewrite arrays of outcore's, to which other software wrote, into outcore's own layout.
+    """Rewrite arrays of outcore that other software wrote to, into outcore's own layout.
 
-    zarr-python and others replace whole shard files. Each is written anew beside the old one, and
-    renamed. Arrays that nobody else wrote to stay as they are.
+    zarr-python and others replace whole shard files. The command rewrites each such file beside the
+    old one, and renames it. Other arrays stay unchanged.
     """
     found = []
     for path in expanded(paths):

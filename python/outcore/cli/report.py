@@ -23,10 +23,10 @@ from outcore.volumes import AnyPath
 def command(path: AnyPath, output: Path | None, as_json: bool) -> None:
     """Print the report in FILE, and draw it as an HTML page.
 
-    FILE is what report.save() or `outcore solve --report` wrote, or a directory of factors. Factors
-    keep the figures of their factorization only, so their page has no timeline. The page needs no
-    network and no other file. With --json, the page is drawn only with -o. FILE may be in a pool,
-    by its URL.
+    FILE is an output of report.save() or `outcore solve --report`, or a directory of factors.
+    Factors store the figures of their factorization only, so their page has no timeline. The page
+    needs no network and no other file. With --json, the page is drawn only with -o. FILE may be in
+    a pool, by its URL.
     """
     report = Report.load(path)
     name = path.name if isinstance(path, PoolPath) else path.resolve().name

@@ -20,7 +20,7 @@ from outcore.volumes import AnyPath, as_path, bytes_on_disk, is_there, place
 
 
 class _Doomed(NamedTuple):
-    """What is to be removed: of outcore's, or any file or directory of a pool."""
+    """An object to remove: one of outcore, or any file or directory of a pool."""
 
     path: AnyPath
     kind: str
@@ -35,11 +35,11 @@ class _Doomed(NamedTuple):
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: bool) -> None:
-    """Remove arrays, groups, factors, and what stopped calls left; in a pool, files too.
+    """Remove arrays, groups, factors, and remains of stopped calls; in a pool, files too.
 
-    In a pool, PATH may be a pattern, and with -r any directory. Of plain files nothing else is ever
-    removed: if one PATH is nothing of outcore's, none is. After any other error the rest is removed
-    all the same, and the exit code is 1.
+    In a pool, PATH may be a pattern, and with -r any directory. Other plain files are never
+    removed: if one PATH is not an object of outcore, no PATH is removed. After any other error the
+    rest is still removed, and the exit code is 1.
     """
     removed: list[dict[str, Any]] = []
     failures = Failures({"removed": removed}, as_json=as_json)
@@ -61,7 +61,7 @@ def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: boo
         _ask([_as_line(each, sizes[name]) for name, each in doomed.items()])
     for name, each in doomed.items():
         with failures.noted(each.path):
-            # One that lay within another is gone already, or somebody else removes it as well.
+            # It was inside another one, or another process removes it as well.
             with contextlib.suppress(FileNotFoundError):
                 if is_there(each.path):
                     _remove(each)
@@ -72,7 +72,7 @@ def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: boo
 
 
 def _check_removable(doomed: _Doomed, recursive: bool) -> None:
-    """Find out, before anything is removed, what cannot be."""
+    """Refuse, before the first removal, an object that cannot be removed."""
     if doomed.entry is not None:
         catalog.check_removable(doomed.entry)
     elif doomed.kind == "directory" and not recursive:
@@ -81,7 +81,7 @@ def _check_removable(doomed: _Doomed, recursive: bool) -> None:
 
 def _recognised(path: AnyPath) -> _Doomed:
     entry = None
-    # What cannot be read is no less a file, or a directory, of its pool.
+    # An unreadable object is still a file, or a directory, of its pool.
     with contextlib.suppress(*[DiskError] if isinstance(path, PoolPath) else []):
         entry = catalog.recognise(path)
     if entry is not None:
@@ -94,11 +94,11 @@ def _recognised(path: AnyPath) -> _Doomed:
 
 
 def _bytes_of(path: AnyPath) -> int | None:
-    """Tell how much it is, as far as that is known."""
+    """Return the size on disk; `None` if unknown."""
     try:
         return bytes_on_disk(path)
     except FileNotFoundError:
-        return 0  # removed meanwhile
+        return 0  # removed by another process
     except DiskError:
         return None
 

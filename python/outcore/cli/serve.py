@@ -29,16 +29,16 @@ _ONLY_READS = (
 def command(role: str, config: Path, as_json: bool) -> None:
     """Run the manager or an I/O server of a pool, until Ctrl-C or SIGTERM.
 
-    One line says where it listens. The settings of both are directory, listen and key_file, and if
-    wanted metrics; of an I/O server also manager, and if wanted server, advertise, threads and
-    memory_bytes. See docs/operations.md.
+    One line gives its addresses. Both roles need the settings directory, listen and key_file, with
+    metrics as an option. An I/O server also needs manager, with server, advertise, threads and
+    memory_bytes as options. See docs/operations.md.
     """
     daemon = _core.Daemon(role, check_text(str(config)))
     said = {
         "role": role, "pool": daemon.pool, "server": daemon.server, "listen": daemon.addresses,
         "metrics": daemon.metrics, "is_writable": daemon.is_writable,
     }  # fmt: skip
-    # Ctrl-C and SIGTERM are how it ends.
+    # Ctrl-C and SIGTERM are its normal end.
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
             print_json(said)

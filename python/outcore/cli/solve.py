@@ -83,9 +83,9 @@ def command(
 ) -> None:
     """Solve A x = b for the matrix in the array A and the right-hand sides B.
 
-    B is an array of outcore's or a .npy file. So is x, by its name; as a .npy file it is in
-    memory while the system is solved. If the command is stopped, run it again to resume.
-    All arrays may be in pools, by their URLs; .npy files are plain ones.
+    B is an array of outcore or a .npy file. The name of x chooses the same for x; as a .npy file x
+    is in memory while the system is solved. If the command is stopped, run it again to resume. All
+    arrays may be in pools, by their URLs; .npy files are plain ones.
     """
     _check_writable(output, overwrite=if_exists == "overwrite" or output.suffix != ".npy")
     if report_path:
@@ -100,7 +100,7 @@ def command(
     if planned and not as_json:
         click.echo(planned.summary)
     try:
-        # Until x is in its file, which may find no room, it can be had again from the factors.
+        # The factors stay until x is in its file: if that fails, x can be solved for again.
         with removed_later():
             x, report = solve(
                 a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
@@ -144,7 +144,7 @@ def _no_plain_file(path: PoolPath) -> InvalidError:
 
 
 def _check_writable(path: AnyPath, *, overwrite: bool) -> None:
-    """Find out before the hours of solving, not after. In a pool, that is asked for with x."""
+    """Check this before the hours of solving. For a pool, `solve` checks it with x."""
     if isinstance(path, PoolPath):
         if path.suffix == ".npy":
             raise _no_plain_file(path)
@@ -161,7 +161,7 @@ def _check_writable(path: AnyPath, *, overwrite: bool) -> None:
 
 
 def _check_report(path: AnyPath, others: dict[str, AnyPath | None]) -> None:
-    """Refuse to write the report over anything but a report, or into an array."""
+    """Refuse to write the report over any file but a report, or into an array."""
     _check_writable(path, overwrite=True)
     for name, other in others.items():
         if other is not None and (meets := how_they_meet(path, other)):
@@ -172,7 +172,7 @@ def _check_report(path: AnyPath, others: dict[str, AnyPath | None]) -> None:
 def _planned(
     a: AnyPath, rhs: Any, factors: AnyPath | None, memory: str | None, options: dict[str, Any]
 ) -> Plan | None:
-    """Plan the call; `None` if it will be refused, with a better word on why."""
+    """Plan the call; `None` if the call will fail, since its own error is clearer."""
     with contextlib.suppress(OutcoreError):
         metadata = read_metadata(place(a))
         columns = rhs.shape[1] if isinstance(rhs, Array | np.ndarray) and rhs.ndim == 2 else 1

@@ -21,10 +21,10 @@ from outcore.volumes import AnyPath
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
-    """Tell of each PATH its size, owner, mode, times, extended attributes, and layout in a pool.
+    """Print size, owner, mode, times, extended attributes and pool layout of each PATH.
 
-    If a server of a pool does not say what it has of a file, the size is not known, and the exit
-    code is 1.
+    If a server of a pool does not report its part of a file, the size is unknown, and the exit code
+    is 1.
     """
     documents: list[dict[str, Any]] = []
     failures, silent = Failures({"entries": documents}, as_json=as_json), Silent()

@@ -18,9 +18,9 @@ from outcore.volumes import AnyPath
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], record: bool, as_json: bool) -> None:
-    """Read arrays through, and compare every chunk with its checksum where there is one.
+    """Read arrays, and compare every chunk with its checksum if there is one.
 
-    The exit code is 1 if an array cannot be read or is not what it was; the others are read too.
+    The exit code is 1 if an array is unreadable or has changed; the others are still read.
     """
     verified: list[dict[str, Any]] = []
     failures = Failures({"verified": verified}, as_json=as_json)
