@@ -1,4 +1,4 @@
-"""The command: runs benchmarks, each in a process of its own, or renders what they left."""
+"""The command: runs benchmarks, each in a process of its own, or renders their results."""
 
 import argparse
 import signal
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def run(name: str, options: list[str], *, keep_env: bool) -> int:
-    """Run one benchmark to its end, however this process is asked to stop."""
+    """Run one benchmark to its end, even if this process is asked to stop."""
     child = subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.{name}", *options],
         env=environment.for_child(keep=keep_env),
@@ -81,7 +81,7 @@ def run(name: str, options: list[str], *, keep_env: bool) -> int:
             raise SystemExit(code)
         return code
     except KeyboardInterrupt:
-        # The terminal has told the child too; it cleans up.
+        # The terminal has signalled the child too; it cleans up.
         child.wait()
         raise SystemExit(130) from None
     finally:

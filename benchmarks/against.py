@@ -1,6 +1,6 @@
-"""A call out of core against the same in core with the same kernels, and against its own plan.
+"""An out-of-core call against the same in core with the same kernels, and against its own plan.
 
-Each run is a process of its own, as a user's is: what one leaves in memory does not touch the next.
+Each run is a process of its own, like a user's: its remains in memory do not affect the next run.
 """
 
 import math
@@ -22,7 +22,7 @@ Case = TypeVar("Case")
 OURS, RIVAL = "outcore", "in core"
 
 MOST_PLAN_OFF = 25
-"""Percent by which the plan's time may be off."""
+"""Largest error of the plan's time, in percent."""
 
 
 def measure_cases(
@@ -30,7 +30,7 @@ def measure_cases(
     cases: Iterable[Case],
     compare: Callable[[Setting, rates.Rates, Case], list[Figure]],
 ) -> Outcome:
-    """Compare case by case, with the rates of machine and disk measured once."""
+    """Compare case by case, with one measurement of the rates of machine and disk."""
     known = rates.measure(setting.scratch, 0.2 if setting.size == "tiny" else 4.0)
     figures = [figure for case in cases for figure in compare(setting, known, case)]
     details = {
@@ -43,20 +43,20 @@ def measure_cases(
 
 @dataclass(frozen=True)
 class Comparison:
-    """What both sides measured, and the plan.
+    """The measurements of both sides, and the plan.
 
     Attributes
     ----------
     name
-        What was done; every figure's name begins with it.
+        The operation; every figure's name begins with it.
     plan
-        Of the call out of core.
+        Plan of the out-of-core call.
     gemm_flops_s
         The peak: the rate of a large matrix product.
     rounds
         Seconds of `OURS` and `RIVAL`.
     found
-        What each process printed, in turn, those of warm-ups too; ours is the report.
+        Output of each process, in order, warm-ups included; ours is the report.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Comparison:
 
     @property
     def report(self) -> dict[str, Any]:
-        """Of our last run."""
+        """Report of our last run."""
         return self.found[OURS][-1]
 
     @property
@@ -77,11 +77,11 @@ class Comparison:
 
     @property
     def words(self) -> float:
-        """The same in elements of the matrix."""
+        """The same, in elements of the matrix."""
         return self.bytes_moved / np.dtype(self.plan.dtype).itemsize
 
     def time(self, rival: str, bound: float | None, **details: object) -> Figure:
-        """Time against the rival's."""
+        """Return the time against the rival's."""
         return Figure(
             f"{self.name}: time against {rival}",
             self.rounds.ratios(OURS, RIVAL),
@@ -93,7 +93,7 @@ class Comparison:
         )
 
     def plan_off(self) -> Figure:
-        """How far the plan's time is off; plan and report are kept with it."""
+        """Return the error of the plan's time, with plan and report."""
         return Figure(
             f"{self.name}: plan's time off by",
             [abs(self.plan.seconds / s - 1) * 100 for s in self.rounds.measures[OURS]],
@@ -104,7 +104,7 @@ class Comparison:
         )
 
     def beyond_plan(self) -> Figure:
-        """Words moved that the plan did not say."""
+        """Return the words moved beyond the plan."""
         planned = self.plan.bytes_read + self.plan.bytes_written
         return Figure(
             f"{self.name}: words moved beyond the plan",
@@ -114,7 +114,7 @@ class Comparison:
         )
 
     def words_over(self, what: str, words: float, target: Target | None = None) -> Figure:
-        """Words moved over so many, given and shown in squares of the order."""
+        """Return the words moved over the given number, also in squares of the order."""
         return Figure(
             f"{self.name}: words moved over {what}",
             [self.words / words],
@@ -124,11 +124,13 @@ class Comparison:
         )
 
     def words_over_bound(self, target: Target | None = None) -> Figure:
-        """Words moved over the least that any algorithm must move."""
+        """Return the words moved over the least that any algorithm must move."""
         return self.words_over("the lower bound", self.plan.words_lower_bound or math.nan, target)
 
     def hidden(self) -> Figure:
-        """Share of the disk's time that was hidden, in the rounds that count."""
+        """Return the share of the disk's time that overlapped with arithmetic, in the counted
+        rounds.
+        """
         rounds = len(self.rounds.measures[OURS])
         return Figure(
             f"{self.name}: I/O time hidden",
@@ -149,9 +151,9 @@ def run_both(
     rival: tuple[object, ...],
     rounds: int = 3,
 ) -> Comparison:
-    """Run both in turn, in so many rounds of a full run.
+    """Run both alternately, with `rounds` rounds in a full run.
 
-    `ours` and `rival` are each a module of this package, without its package's name, and its
+    `ours` and `rival` are each a module of this package, without the package's name, and its
     arguments.
     """
     found: dict[str, list[dict[str, Any]]] = {OURS: [], RIVAL: []}
@@ -176,5 +178,5 @@ def run_both(
 
 
 def rated(seconds: float, work: float) -> str:
-    """Write a time and its rate."""
+    """Format a time and its rate."""
     return f"{seconds:.2f} s, {work / seconds / 1e9:.0f} GFLOP/s"

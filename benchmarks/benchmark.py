@@ -1,4 +1,4 @@
-"""What each benchmark's process does around its measurements."""
+"""The frame of each benchmark's process around its measurements."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from benchmarks.scratch import scratch_directory
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how large: ``size`` is ``"full"``, ``"quick"`` or ``"tiny"``."""
+    """Place and scale: ``size`` is ``"full"``, ``"quick"`` or ``"tiny"``."""
 
     size: str
     scratch: Path
@@ -25,20 +25,20 @@ class Setting:
     keep_env: bool
 
     def child_environment(self) -> dict[str, str]:
-        """Environment for a process to measure."""
+        """Return the environment of a measured process."""
         return environment.for_child(keep=self.keep_env)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a benchmark found."""
+    """The results of a benchmark."""
 
     figures: list[Figure]
     details: dict[str, Any] = field(default_factory=dict)
 
 
 def main(name: str, measure: Callable[[Setting], Outcome]) -> None:
-    """Run a benchmark as a command: measure, print the table, keep the result."""
+    """Run a benchmark as a command: measure, print the table, store the result."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}")
     add_options(parser)
     given = parser.parse_args()
@@ -64,5 +64,5 @@ def main(name: str, measure: Callable[[Setting], Outcome]) -> None:
 
 
 def _stop(number: int, frame: object) -> NoReturn:
-    # An exception, so that scratch files, control groups and children go.
+    # An exception removes scratch files, control groups and children.
     sys.exit(128 + number)

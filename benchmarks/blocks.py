@@ -1,7 +1,7 @@
 """Every block once through the block interface, against a stream of the same blocks.
 
-Same blocks (the chunks), same order, same memory. Superblocks are block rows. The stream knows its
-blocks beforehand; the block interface must find out where the reader is going.
+Both use the same blocks (the chunks), order and memory. Superblocks are block rows. The stream
+knows its blocks in advance; the block interface must detect the reader's direction.
 """
 
 import time
@@ -61,19 +61,19 @@ def measure(setting: Setting) -> Outcome:
 
 
 def rate(value: float) -> str:
-    """Write a rate."""
+    """Format a rate."""
     return f"{value / 1e9:.2f} GB/s"
 
 
 class Reader:
-    """One pass over an array, chunk by chunk. Each returns bytes a second."""
+    """One pass over an array, chunk by chunk. Each method returns bytes per second."""
 
     def __init__(self, array: oc.Array) -> None:
         self.array = array
         self.out = np.zeros(CHUNK, array.dtype)
 
     def stream(self) -> float:
-        """Read by a stream, in the memory that the block interface's buffers have."""
+        """Read by a stream, in as much memory as the block interface's buffers."""
         memory = BUFFERS * SUPERBLOCK[1] * self.out.nbytes
         seen = 0
         start = time.perf_counter()
@@ -91,7 +91,7 @@ class Reader:
         return self.rate(seen, start)
 
     def rate(self, seen: int, start: float) -> float:
-        """Bytes a second since `start`, if all of them were seen."""
+        """Return bytes per second since `start`; check that all were read."""
         seconds = time.perf_counter() - start
         if seen != self.array.nbytes:
             raise AssertionError(f"{seen} bytes of {self.array.nbytes} were read")

@@ -1,7 +1,7 @@
 """Boxes, planes, rows and columns of an array in default chunks, against numpy.memmap.
 
 Each pass writes or reads the whole array in parts of one shape. Writing ends with a flush. Reading
-makes a new array of each part, from a cold or a warm page cache.
+creates a new array for each part, from a cold or a warm page cache.
 """
 
 import functools
@@ -22,7 +22,7 @@ from benchmarks.rounds import alternate
 from benchmarks.scratch import drop_cached, sync
 
 SIDES = {"full": (320, 6144), "quick": (192, 2048), "tiny": (48, 256)}
-"""Of the cube, and of the square."""
+"""Sides of the cube and of the square."""
 
 Part = tuple[slice, ...]
 
@@ -44,7 +44,7 @@ def measure(setting: Setting) -> Outcome:
 
 
 def parts(dims: int, side: int) -> dict[str, tuple[int, ...]]:
-    """Name the shapes of parts."""
+    """Return the shapes of parts, by name."""
     if dims == 2:
         return {
             f"boxes of {side // 8} a side": (side // 8, side // 8),
@@ -86,12 +86,12 @@ def compare(name: str, case: "Case", rounds: int) -> Iterator[Figure]:
 
 
 def rate(value: float) -> str:
-    """Write a rate."""
+    """Format a rate."""
     return f"{value / 1e9:.2f} GB/s"
 
 
 class Case:
-    """The same values in an array and in a mapped file. Each pass returns bytes a second."""
+    """The same values in an array and in a mapped file. Each pass returns bytes per second."""
 
     def __init__(self, scratch: Path, values: np.ndarray, part: tuple[int, ...]) -> None:
         self.values = values
@@ -107,7 +107,7 @@ class Case:
         self.boxes: list[Part] = list(itertools.product(*cuts))
 
     def remove(self) -> None:
-        """Make room for the next case."""
+        """Free the disk space for the next case."""
         shutil.rmtree(self.path)
         self.plain.unlink()
 
@@ -125,7 +125,7 @@ class Case:
             return self.values.nbytes / (time.perf_counter() - start)
 
     def write_memmap(self) -> float:
-        """Do the same with the mapped file."""
+        """Write parts to the mapped file, and flush."""
         mapped = self.mapped("r+")
         start = time.perf_counter()
         for box in self.boxes:
@@ -135,7 +135,7 @@ class Case:
 
     def read_ours(self, *, is_cold: bool = False) -> float:
         """Read parts, each into a new array."""
-        # Pages that are mapped stay in memory: the array is opened after this.
+        # Mapped pages stay in memory, so the array is opened after this.
         prepare(self.path, is_cold=is_cold)
         with oc.open_array(self.path) as array:
             start = time.perf_counter()
@@ -143,7 +143,7 @@ class Case:
             return self.checked(total, start)
 
     def read_memmap(self, *, is_cold: bool = False) -> float:
-        """Do the same with the mapped file."""
+        """Read parts of the mapped file, each into a new array."""
         prepare(self.plain, is_cold=is_cold)
         mapped = self.mapped("r")
         start = time.perf_counter()
@@ -151,7 +151,7 @@ class Case:
         return self.checked(total, start)
 
     def checked(self, total: int, start: float) -> float:
-        """Bytes a second since `start`, if all of them were read."""
+        """Return bytes per second since `start`; check that all were read."""
         seconds = time.perf_counter() - start
         if total != self.values.nbytes:
             raise AssertionError(f"{total} bytes of {self.values.nbytes} were read")
@@ -159,7 +159,7 @@ class Case:
 
 
 def prepare(path: Path, *, is_cold: bool) -> None:
-    """Have files in the page cache, or not; mappings that nobody holds are gone."""
+    """Load files into the page cache, or drop them; unused mappings are gone."""
     gc.collect()
     if is_cold:
         drop_cached(path)

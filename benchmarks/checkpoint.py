@@ -1,7 +1,7 @@
 """A checkpoint in the background, beside a loop that computes on one core.
 
-How much slower the loop is while its arrays are written than while nothing is; and how long it is
-held up while they are copied.
+It measures the slowdown of the loop while its arrays are written, and the time for which the loop
+is held up while they are copied.
 """
 
 import time
@@ -25,7 +25,7 @@ def measure(setting: Setting) -> Outcome:
     held_up: list[float] = []
 
     def loop(group: oc.ArrayGroup | None) -> float:
-        """Steps a second; with a group, a checkpoint of it is always being written."""
+        """Return steps per second; with a group, its checkpoints are written all the time."""
         steps, away, handle = 0, 0.0, None
         begin = time.monotonic()
         while time.monotonic() - begin - away < LOOP_S[setting.size]:

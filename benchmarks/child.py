@@ -1,4 +1,4 @@
-"""Measured processes of their own, which print what they found as JSON on their last line."""
+"""Measured child processes, which print their results as JSON on their last line."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.memory_limit import MemoryLimit
 
-# The shell enters the group and becomes the process, so that all of it counts, Python included.
+# The shell enters the group and becomes the process, so that all of it counts, including Python.
 _ENTER = 'echo $$ > "$0" && exec "$@"'
 
 KILLED = -9
@@ -17,7 +17,7 @@ KILLED = -9
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: what it found, or that memory ran out, or that its time was up."""
+    """The end of a process: its result, or that memory or time ran out."""
 
     found: dict[str, Any] = field(default_factory=dict)
     is_out_of_memory: bool = False
@@ -25,7 +25,7 @@ class Ended:
 
     @property
     def seconds(self) -> float:
-        """The time that it measured."""
+        """The time measured by the process."""
         return float(self.found["seconds"])
 
 
@@ -42,7 +42,7 @@ def run_module(
     Raises
     ------
     RuntimeError
-        If it fails by itself.
+        If the process fails.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
     if limit is not None:
@@ -55,7 +55,7 @@ def run_module(
         except subprocess.TimeoutExpired:
             return Ended(is_out_of_time=True)
         finally:
-            # Whatever the reason for leaving; `Popen` waits for it.
+            # For every way of leaving; `Popen` waits for it.
             child.kill()
     if limit is not None and (child.returncode == KILLED or "MemoryError" in err):
         return Ended(is_out_of_memory=True)

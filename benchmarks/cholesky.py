@@ -18,7 +18,7 @@ CASES = {
 MOST_TIME = 1.1
 MOST_WORDS = 1.1
 ROUNDS = 15
-"""Rounds differ by 7 % each way on a machine that is shared: medians of seven by 3 %."""
+"""Rounds differ by 7 % each way on a shared machine; medians of seven differ by 3 %."""
 
 
 def measure(setting: Setting) -> Outcome:

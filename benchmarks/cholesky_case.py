@@ -1,7 +1,7 @@
 """A process that factors a positive definite array on disk, by outcore or in memory.
 
-``outcore PATH OUT BUDGET_BYTES``, or ``in_core PATH``: LAPACK's potrf through outcore's BLAS, where
-reading the array is not timed. OpenBLAS's potrf kills the process from an order of about 16,000 on
+``outcore PATH OUT BUDGET_BYTES``, or ``in_core PATH``: LAPACK's potrf through outcore's BLAS;
+reading the array is not timed. OpenBLAS's potrf kills the process from an order of about 16,000
 (`outcore.blas.MOST_HERK`), so a larger matrix is cut in halves, each for potrf.
 """
 
@@ -23,7 +23,7 @@ from outcore.lapack import kernels
 def outcore(path: str, out: str, memory: str) -> dict[str, Any]:
     clear(Path(out))
     touch_memory(int(memory))
-    cho_factor = oc.linalg.cho_factor  # what it imports is not timed
+    cho_factor = oc.linalg.cho_factor  # its imports are not timed
     start = time.perf_counter()
     factor = cho_factor(path, memory=int(memory), out=out, progress=False)
     seconds = time.perf_counter() - start
@@ -46,7 +46,7 @@ def in_core(path: str) -> dict[str, Any]:
 
 
 def potrf_in_halves(a: Any) -> int:
-    """Do what potrf does to the lower triangle, with potrf on blocks that it can do."""
+    """Factor the lower triangle like potrf, with potrf on blocks within its limit."""
     k = kernels(a.dtype)
     if len(a) <= MOST_HERK:
         return k.potrf(a, lower=True)
@@ -58,7 +58,7 @@ def potrf_in_halves(a: Any) -> int:
 
 
 def _sum(diagonal: Any) -> float:
-    """Make one number of some of the diagonal, to compare."""
+    """Return one number from part of the diagonal, to compare."""
     return float(np.sum(np.log(np.real(diagonal))))
 
 

@@ -1,8 +1,8 @@
-"""What it costs to factor a matrix under a hard memory limit, below the limit and far beyond it.
+"""The cost of factoring a matrix under a hard memory limit, below the limit and far beyond it.
 
-Three ways, each a process of its own in a control group that counts the interpreter and the page
-cache too: SciPy in memory while that fits, SciPy in place on ``numpy.memmap``, and outcore with a
-budget of the limit less `OVERHEAD_BYTES` for the interpreter and its libraries.
+Three ways, each a process of its own in a control group that also counts the interpreter and the
+page cache: SciPy in memory while the matrix fits, SciPy in place on ``numpy.memmap``, and outcore
+with a budget of the limit minus `OVERHEAD_BYTES` for the interpreter and its libraries.
 """
 
 import math
@@ -29,7 +29,7 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "cost-curve.png"
 
 @dataclass(frozen=True)
 class Scale:
-    """How far to go: `shares` are matrix bytes over limit bytes; the figure is taken at one."""
+    """Extent of the curve: `shares` are matrix bytes over limit bytes; the figure is at one."""
 
     limit_bytes: int
     shares: tuple[float, ...]
@@ -44,14 +44,14 @@ SCALES = {
     "tiny": Scale(192 << 20, (1 / 64, 1 / 16), 1 / 16, 5, 10),
 }
 CAP_FACTOR = 25
-"""A rival that takes this many times as long as ours is stopped, but not before `LEAST_CAP_S`."""
+"""A rival that takes this many times our time is stopped, but not before `LEAST_CAP_S`."""
 
 LEAST_CAP_S = 10.0
 
 
 @dataclass
 class Point:
-    """One way at one order: times of its runs, or how it came to nothing."""
+    """One way at one order: times of its runs, or the reason of its failure."""
 
     way: str
     n: int
@@ -60,7 +60,7 @@ class Point:
     end: str = "done"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and for the picture."""
+        """Return plain values, for JSON and for the picture."""
         return {**self.__dict__, "median_s": statistics.median(self.seconds or [math.nan])}
 
 
@@ -113,7 +113,7 @@ class _Curves:
             here = {way: Point(way, n, share) for way in WAYS}
             rounds = 3 if share < 1 and self.setting.size == "full" else 1
             for _ in range(rounds):
-                # Ours first: it says how long the others may take.
+                # Ours comes first: its time limits that of the others.
                 for way in reversed(WAYS):
                     self.run(here[way], statistics.median(here["outcore"].seconds or [0.0]))
             points += here.values()
@@ -144,7 +144,7 @@ class _Curves:
             self.given_up.add(point.way)
 
     def left_s(self) -> float:
-        """Seconds until the whole benchmark should be over, but always a few."""
+        """Return the seconds left for the whole benchmark, but always a few."""
         return max(self.started + self.scale.total_s - time.monotonic(), LEAST_CAP_S)
 
     def _outcore(self, directory: Path, n: int, cap_s: float) -> Ended:

@@ -1,7 +1,7 @@
-"""An array that processes of a parallel program write and read together, directed by the servers.
+"""Collective reads and writes of an array by the processes of a parallel program.
 
-Against one process that streams the same bytes to the same disks, against MPI-IO, and with disks
-left out against TCP (Seamons et al. 1995: natural and traditional order, infinitely fast disk).
+They are compared with one process that streams the same bytes to the same disks, with MPI-IO, and
+without disks with TCP (Seamons et al. 1995: natural and traditional order, infinitely fast disk).
 """
 
 import functools
@@ -28,10 +28,10 @@ SIDE = {"full": 512, "quick": 256, "tiny": 32}
 MESH = (2, 2, 2)
 WORDS = "block,block,block"
 ORDERS = {"natural": 0.8, "traditional": 0.7}
-"""Orders on disk, and what they are to reach of one process's rate."""
+"""Orders on disk, and their targets relative to one process's rate."""
 
 OF_DISK = 0.8
-"""What is to be reached of the disk's rate, where MPI-IO is not left behind far enough."""
+"""Target relative to the disk's rate, where MPI-IO is not far enough behind."""
 
 FIO_BLOCK_BYTES, FIO_THREADS = 4 << 20, 4
 
@@ -72,12 +72,12 @@ def measure(setting: Setting) -> Outcome:
 
 
 def on_disk(order: str) -> dict[str, Any]:
-    """Arguments of an array in an order."""
+    """Return the arguments of an array in an order."""
     return {"disk_schema": order} | ({"mesh": MESH} if order == "natural" else {})
 
 
 class Job:
-    """The work, and the figures that come of it."""
+    """The work, and its figures."""
 
     def __init__(self, setting: Setting, side: int) -> None:
         self.side = side
@@ -87,7 +87,7 @@ class Job:
     def against_others(
         self, pool: oc.Pool, one: PoolClient, ranks: Ranks, rounds: int
     ) -> list[Figure]:
-        """Against one process, against MPI-IO, and against the plan."""
+        """Compare with one process, with MPI-IO, and with the plan."""
         figures = []
         view = {"path": str(self.flat), "shape": [self.side] * 3, "mesh": MESH}
         for direction in ("write", "read"):
@@ -122,7 +122,7 @@ class Job:
     def disk(
         self, direction: str, path: Path, *, anew: bool = False
     ) -> dict[str, Callable[[], float]]:
-        """Bytes a second of fio, which moves as many as the array has; nothing without it."""
+        """Bytes per second of fio, moving as many bytes as the array has; empty without fio."""
         if not fio.is_installed():
             return {}
         block_bytes = min(FIO_BLOCK_BYTES, self.nbytes // FIO_THREADS)
@@ -130,7 +130,7 @@ class Job:
         return {"the disk's": functools.partial(one.rate, direction)}
 
     def plan_off(self, pool: oc.Pool, direction: str, order: str, found: Rounds) -> Figure:
-        """How far the plan's time is off, at the pool's rates as they were measured before."""
+        """Return the error of the plan's time, at the pool's previously measured rates."""
         plan = oc.plan(
             "write_all" if direction == "write" else "read_all",
             array=pool / order,
@@ -148,14 +148,14 @@ class Job:
         )
 
     def make(self, ranks: Ranks, order: str) -> float:
-        """Bytes a second of making an array and writing it."""
+        """Return bytes per second of creating an array and writing it."""
         shape = [self.side] * 3
         return self.nbytes / ranks.seconds(
             "make", name="new", shape=shape, disk=on_disk(order), schema=WORDS, mesh=MESH
         )
 
     def without_disks(self, ranks: Ranks, rounds: int) -> list[Figure]:
-        """With disks left out, against the rate of TCP."""
+        """Compare the rate without disks with the rate of TCP."""
         figures = []
         if not iperf3.is_installed():
             return [Figure("collectives without disks", skipped="there is no iperf3")]
@@ -169,7 +169,9 @@ class Job:
         return figures
 
     def imbalance(self, pool: oc.Pool, ranks: Ranks) -> Figure:
-        """Bytes of the fullest server over the mean where chunks do not divide among servers."""
+        """Return the bytes of the fullest server over the mean, for chunks that do not divide
+        evenly.
+        """
         plan = oc.plan(
             "read_all",
             array=pool / "uneven",
@@ -197,18 +199,18 @@ class Job:
     def run(
         self, ranks: Ranks, direction: str, order: str, *, skip_disk: bool = False
     ) -> Callable[[], float]:
-        """Bytes a second of a collective."""
+        """Return bytes per second of a collective."""
         return lambda: (
             self.nbytes
             / ranks.seconds(direction, name=order, schema=WORDS, mesh=MESH, skip_disk=skip_disk)
         )
 
     def alone(self, one: PoolClient, whole: dict[str, Any]) -> float:
-        """Bytes a second of one process."""
+        """Return bytes per second of one process."""
         return self.nbytes / one.seconds(**whole)
 
     def mpi(self, ranks: Ranks, do: str, view: dict[str, Any]) -> float:
-        """Bytes a second of MPI-IO. What is read comes from the disk, not from memory."""
+        """Return bytes per second of MPI-IO. Reads come from the disk, not from memory."""
         if do == "mpi_read":
             drop_from_memory(self.flat)
         return self.nbytes / ranks.seconds(do, **view)
@@ -216,7 +218,7 @@ class Job:
     def figure(
         self, what: str, found: Rounds, ours: str, rival: str, least: float | None
     ) -> Figure:
-        """One ratio of rates, and what it is to be at least."""
+        """Return one ratio of rates, and its least value."""
         return Figure(
             f"{self.side}³ float64, {math.prod(MESH)} processes, {what}",
             found.ratios(ours, rival),
@@ -228,7 +230,7 @@ class Job:
 
 
 def drop_from_memory(path: Path) -> None:
-    """Have the system forget what it keeps of a file in memory."""
+    """Drop the cached pages of a file."""
 
     with open(path, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

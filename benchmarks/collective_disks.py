@@ -29,7 +29,7 @@ def measure(setting: Setting) -> Outcome:
 
 
 def with_servers(setting: Setting, servers: int) -> list[Figure]:
-    """Measure with so many servers."""
+    """Measure with the given number of servers."""
     side = SIDE[setting.size]
     nbytes = 8 * side**3
     rounds = 1 if setting.size == "tiny" else 3

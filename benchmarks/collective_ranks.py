@@ -1,7 +1,7 @@
-"""Processes of a parallel program, which write and read an array together, and take the time.
+"""Processes of a parallel program, which write and read an array together, and measure the time.
 
-Rank 0 reads lines of JSON, each one thing that all are to do, and answers each with the seconds
-from the moment at which all began to the one at which the last was done.
+Rank 0 reads lines of JSON, each one command for all ranks. It answers each with the seconds from
+the common start to the end of the last rank.
 """
 
 import json
@@ -19,20 +19,20 @@ from benchmarks.commanded import Commanded
 
 
 class Ranks(Commanded):
-    """The processes, as the benchmark that started them sees them; use it as a context manager.
+    """The processes, as seen by their benchmark; use it as a context manager.
 
     Parameters
     ----------
     count
-        How many.
+        Number of processes.
     url, key_file
         The pool.
     prefix
-        What comes before the command: what runs it on a host of a testbed.
+        Words before the command, which run it on a host of a testbed.
     """
 
     def __init__(self, count: int, url: str, key_file: Path, prefix: Sequence[str] = ()) -> None:
-        # The MPI that the package mpich has.
+        # The MPI of the package mpich.
         library = Path(mpi4py.__file__).parents[3]
         command = [
             *prefix, str(library.parent / "bin" / "mpiexec"), "-n", str(count),
@@ -45,20 +45,20 @@ class Ranks(Commanded):
         super().__init__(command, variables)
 
     def seconds(self, do: str, **what: Any) -> float:
-        """Have all do something; return how long it took."""
+        """Let all processes do something; return its duration."""
         self.begin(do, **what)
         return float(self.answer())
 
 
 class Work:
-    """What the processes can be told to do; every one of them calls the same."""
+    """The commands of the processes; all of them make the same call."""
 
     def __init__(self, pool: oc.Pool, comm: Any) -> None:
         self.pool, self.comm = pool, comm
         self.local = np.zeros(0)
 
     def hold(self, shape: Sequence[int]) -> None:
-        """Have a part of an array in memory."""
+        """Allocate a part of an array in memory."""
         self.local = np.random.default_rng(self.comm.rank).random(tuple(shape))
 
     def make(
@@ -69,7 +69,7 @@ class Work:
         schema: str,
         mesh: Sequence[int],
     ) -> None:
-        """Make an array anew, and write it, durably."""
+        """Create an array, and write it, durably."""
         if self.comm.rank == 0:
             there = self.pool / name
             oc.create_array(there, tuple(shape), "f8", if_exists="overwrite", **disk).close()
@@ -77,7 +77,7 @@ class Work:
         self.write(name, schema, mesh)
 
     def open(self, name: str) -> None:
-        """Open an array of the pool for reading, and nothing more."""
+        """Open an array of the pool for reading."""
         oc.open_array(self.pool / name).close()
 
     def write(
@@ -90,7 +90,7 @@ class Work:
             )
 
     def read(self, name: str, schema: str, mesh: Sequence[int], *, skip_disk: bool = False) -> None:
-        """Read it."""
+        """Read an array of the pool."""
         with oc.open_array(self.pool / name) as u:
             u.read_all(
                 self.local, oc.Schema(schema, mesh=tuple(mesh)), self.comm, skip_disk=skip_disk
@@ -112,7 +112,7 @@ class Work:
         file.Close()
 
     def mpi_read(self, path: str, shape: Sequence[int], mesh: Sequence[int]) -> None:
-        """Read it."""
+        """Read the flat file by MPI-IO."""
         from mpi4py import MPI
 
         file = MPI.File.Open(self.comm, path, MPI.MODE_RDONLY)
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def told(comm: Any, call: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Give all what rank 0 has. Those that wait for it leave the processors to others."""
+    """Broadcast rank 0's value. Ranks that wait for it leave the processors to others."""
     arrival = comm.Ibarrier()
     while not arrival.Test():
         time.sleep(0.005)
@@ -158,7 +158,7 @@ def told(comm: Any, call: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def next_call() -> dict[str, Any] | None:
-    """What is to be done next; `None`: nothing more."""
+    """Return the next command; `None` at the end."""
     line = sys.stdin.readline()
     return json.loads(line) if line else None
 

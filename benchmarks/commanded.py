@@ -1,4 +1,4 @@
-"""A process that does what it is told: it reads lines of JSON, and answers each with one."""
+"""A process that executes commands: it reads lines of JSON, and answers each with one line."""
 
 import json
 import os
@@ -8,14 +8,14 @@ from typing import Any, Self
 
 
 class Commanded:
-    """The process, as the benchmark that started it sees it; use it as a context manager.
+    """The process, as seen by its benchmark; use it as a context manager.
 
     Parameters
     ----------
     command
-        What starts it. It says that it is ready by a line.
+        Command that starts the process, which announces itself with a line.
     environment
-        Variables beside those that there are.
+        Additional environment variables.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class Commanded:
         self._from.readline()
 
     def begin(self, do: str, **what: Any) -> None:
-        """Tell it to do something."""
+        """Send a command."""
         self._to.write(json.dumps({"do": do, **what}) + "\n")
         self._to.flush()
 
     def answer(self) -> Any:
-        """Wait until it is done; return what it says."""
+        """Wait for the end of the command; return its answer."""
         line = self._from.readline()
         if not line:
             raise RuntimeError(f"a process ended with {self._process.wait()}")

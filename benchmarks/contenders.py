@@ -1,4 +1,4 @@
-"""Those who store arrays as Zarr, behind one interface: outcore, TensorStore, zarr-python."""
+"""Libraries that store arrays as Zarr, behind one interface: outcore, TensorStore, zarr-python."""
 
 import importlib
 import importlib.util
@@ -24,7 +24,7 @@ Box = tuple[slice, slice]
 Pair = tuple[int, int]
 
 IN_FLIGHT = 3
-"""Strips in memory while reading: one in use, the others on their way."""
+"""Strips in memory while reading: one in use, the others being read."""
 
 
 class Store(Protocol):
@@ -34,10 +34,10 @@ class Store(Protocol):
         """Write a box."""
 
     def read(self, boxes: list[Box]) -> Iterator[npt.NDArray[Any]]:
-        """Read boxes, in order, ahead where the library can."""
+        """Yield boxes in order, read ahead if the library can."""
 
     def close(self) -> None:
-        """Finish writing."""
+        """Finish all writes."""
 
 
 class _Outcore:
@@ -136,7 +136,7 @@ class _Zarr:
 
 @dataclass(frozen=True)
 class Kind:
-    """A library, and how its stores are made (uncompressed) and opened."""
+    """A library, and functions that create (uncompressed) and open its stores."""
 
     package: str
     module: Any
@@ -144,7 +144,7 @@ class Kind:
     open: Callable[[Path], Store]
 
     def is_installed(self) -> bool:
-        """Whether the package is there."""
+        """Whether the package is installed."""
         return self.module is not None
 
 

@@ -18,7 +18,7 @@ STYLES = {
 
 
 def draw(details: dict[str, Any], path: Path) -> None:
-    """Draw the points that the benchmark `cliff` kept."""
+    """Draw the points of the benchmark `cliff`."""
     limit = details["limit_bytes"]
     with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(7.6, 4.9), layout="constrained")
@@ -54,7 +54,7 @@ def _curve(ax: Axes, way: str, points: list[dict[str, Any]]) -> None:
             )  # fmt: skip
     killed = [p["n"] for p in points if p["way"] == way and p["end"] == "out of memory"]
     if killed:
-        # A cross where the curve would go on: arithmetic grows with n³.
+        # A cross at the continuation of the curve: arithmetic grows with n³.
         height = y[-1] * (killed[0] / x[-1]) ** 3
         ax.plot([x[-1], killed[0]], [y[-1], height], color=colour, linewidth=1.4, linestyle=":")
         ax.plot(killed[0], height, marker="x", color=colour, markersize=10, markeredgewidth=2.4)

@@ -1,7 +1,7 @@
-"""A process that does one thing with ``dask.array.linalg``: ``CASE PATH RESULT CHUNK``.
+"""A process for one operation of ``dask.array.linalg``: ``CASE PATH RESULT CHUNK``.
 
-It reads the array through zarr-python, as a user of dask would, and never imports outcore. Factors
-go to disk; a solution or R, as a ``.npy`` file.
+It reads the array through zarr-python, like a user of dask, and never imports outcore. Factors go
+to disk; a solution or R is a ``.npy`` file.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-# Optional, and without types.
+# Optional packages without type annotations.
 da: Any = importlib.import_module("dask.array")
 zarr: Any = importlib.import_module("zarr")
 
@@ -40,7 +40,7 @@ def main(case: str, path: str, result: str, chunk: int) -> None:
 
 
 def store(arrays: list[Any], result: str, chunk: int) -> None:
-    """Write factors to disk, as those of outcore are."""
+    """Write factors to disk, like those of outcore."""
     targets = [
         zarr.create_array(
             str(Path(result) / f"{i}"), shape=a.shape, dtype="f8", chunks=(chunk, chunk),

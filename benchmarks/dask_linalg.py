@@ -1,6 +1,6 @@
 """Dense linear algebra against ``dask.array.linalg``, both under the same hard memory limit.
 
-Each side's result is checked: a time for a wrong one would say nothing.
+Each side's result is checked, because the time of a wrong one would mean nothing.
 """
 
 import importlib
@@ -26,7 +26,7 @@ Matrix = npt.NDArray[Any]
 TIMEOUT_S = 900.0
 
 MOST_RESIDUAL = 1e-10
-"""Relative: dask's LU, which pivots inside a chunk only, may lose some digits."""
+"""Relative residual: dask's LU, which pivots only inside a chunk, may lose some digits."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def measure(setting: Setting) -> Outcome:
 
 
 class _Cases:
-    """Arrays, and who does what with them."""
+    """Arrays, and the operations of both sides."""
 
     def __init__(self, setting: Setting, sizes: Sizes, limit: MemoryLimit) -> None:
         self.setting, self.sizes, self.limit = setting, sizes, limit
@@ -85,7 +85,7 @@ class _Cases:
         return self.setting.scratch / (name if case in ("lu", "cholesky") else f"{name}.npy")
 
     def compare(self, case: str, array: oc.Array) -> Figure:
-        """Time both, if dask can do it."""
+        """Time both, if dask supports the operation."""
         shape = " x ".join(map(str, array.shape))
         limit = self.sizes.limit_bytes >> 20
         what = (
@@ -126,7 +126,7 @@ class _Cases:
         )
 
     def positive(self) -> oc.Array:
-        """Make a positive definite matrix: |i - j|ᵗʰ powers of 0.9 and a little on the diagonal."""
+        """Create a positive definite matrix: 0.9 to the power |i - j|, plus 0.1 on the diagonal."""
 
         def fill(rows: slice, cols: slice) -> Any:
             i, j = np.ogrid[rows, cols]
@@ -138,7 +138,7 @@ class _Cases:
         )
 
     def tall(self) -> oc.Array:
-        """Make a tall matrix in row blocks."""
+        """Create a tall matrix in row blocks."""
 
         def fill(rows: slice, cols: slice) -> Any:
             shape = rows.stop - rows.start, cols.stop - cols.start
@@ -176,10 +176,11 @@ class _Cases:
 
 
 def residual(who: str, case: str, array: oc.Array, result: Path) -> float:
-    """Look how good a result is, with one random vector where it is a factorization.
+    """Return the residual of a result, with one random vector for a factorization.
 
-    Of LU and Cholesky, ‖A z - L (U z)‖₁ over ‖A‖₁‖z‖₁ + ‖A z‖₁, or with our factors the backward
-    error of a solution; of R, ‖Rᴴ(R z) - Aᴴ(A z)‖₂ over ‖R‖² ‖z‖₂ in the Frobenius norm.
+    For LU and Cholesky it is ‖A z - L (U z)‖₁ over ‖A‖₁‖z‖₁ + ‖A z‖₁, or with our factors the
+    backward error of a solution. For R it is ‖Rᴴ(R z) - Aᴴ(A z)‖₂ over ‖R‖² ‖z‖₂ in the Frobenius
+    norm.
     """
     a: Matrix = np.asarray(array[...])
     z: Matrix = np.random.default_rng(1).standard_normal((a.shape[1],))
@@ -210,7 +211,7 @@ def product(case: str, result: Path, z: Matrix) -> Matrix:
 
 
 def backward_error(a: Matrix, x: Matrix, b: Matrix) -> float:
-    """‖b - Ax‖₁ over ‖A‖₁‖x‖₁ + ‖b‖₁."""
+    """Return ‖b - Ax‖₁ over ‖A‖₁‖x‖₁ + ‖b‖₁."""
     scale = np.linalg.norm(a, 1) * np.abs(x).sum() + np.abs(b).sum()
     return float(np.abs(b - a @ x).sum() / scale)
 

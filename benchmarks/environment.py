@@ -1,4 +1,4 @@
-"""The environment of measured processes: without what would choose OpenBLAS's kernels for them."""
+"""The environment of measured processes, without variables that choose OpenBLAS's kernels."""
 
 import os
 
@@ -6,16 +6,16 @@ PREFIX = "OPENBLAS_"
 
 
 def removed() -> list[str]:
-    """Names of the variables that `for_child` takes out."""
+    """Return the names of the variables that `for_child` removes."""
     return sorted(name for name in os.environ if name.startswith(PREFIX))
 
 
 def for_child(*, keep: bool = False) -> dict[str, str]:
-    """Environment for a child.
+    """Return the environment of a child.
 
-    Unless it is to be kept, it has no ``OPENBLAS_*``: outcore and SciPy then choose kernels as they
-    do for a user who has set nothing. outcore sets one for its own process, so children of a
-    process that imported it need this too.
+    Unless `keep` is true, it has no ``OPENBLAS_*``: outcore and SciPy then choose kernels as for a
+    user who has set none. outcore sets one for its own process, so children of a process that
+    imported it need this too.
     """
     if keep:
         return dict(os.environ)

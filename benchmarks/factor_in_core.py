@@ -1,6 +1,6 @@
 """A process that factors an array on disk in memory, by LAPACK through outcore's BLAS: ``PATH``.
 
-Reading it is not timed, nor bringing it into Fortran order.
+Reading and converting to Fortran order are not timed.
 """
 
 import json

@@ -17,7 +17,7 @@ from outcore.linalg.lu.choice import LuMethod
 def main(path: str, out: str, memory: int, method: LuMethod = "auto") -> None:
     clear(Path(out))
     touch_memory(memory)
-    lu_factor = oc.linalg.lu_factor  # what it imports is not timed, as the rival's is not
+    lu_factor = oc.linalg.lu_factor  # its imports are not timed, as the rival's are not
     start = time.perf_counter()
     factor = lu_factor(path, memory=memory, out=out, method=method, progress=False)
     seconds = time.perf_counter() - start

@@ -1,8 +1,8 @@
 """A process that factors with SciPy alone: in memory, or in place on ``numpy.memmap``.
 
 It never imports outcore, which would choose better kernels for it. SciPy gets its best case, a
-matrix in Fortran order that it may overwrite, unchecked, or with ``plain`` the call that people
-write: ``lu_factor(a)``.
+matrix in Fortran order that it may overwrite, unchecked, or with ``plain`` the usual call:
+``lu_factor(a)``.
 """
 
 import json

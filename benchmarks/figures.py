@@ -1,4 +1,4 @@
-"""A figure: what was measured, what it should be, and whether it is."""
+"""A figure: a measurement, its target, and the verdict."""
 
 import operator
 import statistics
@@ -17,7 +17,7 @@ class Target:
     bound: float
 
     def is_met_by(self, value: float) -> bool:
-        """Whether a value is on the right side."""
+        """Whether a value meets the target."""
         met: bool = _MEETS[self.relation](value, self.bound)
         return met
 
@@ -26,9 +26,9 @@ class Target:
 class Figure:
     """One row of a table.
 
-    ``values`` are the ratios ours / rival (or whatever ``what`` says), one a round; the figure is
-    their median. ``ours``, ``rival`` and ``peak`` are for people. ``skipped`` says why there is no
-    measurement.
+    ``values`` are the ratios ours / rival (or the quantity in ``what``), one for each round; the
+    figure is their median. ``ours``, ``rival`` and ``peak`` are text for people. ``skipped`` is the
+    reason if there is no measurement.
     """
 
     what: str
@@ -44,7 +44,7 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """The figure itself."""
+        """The median of the values."""
         return statistics.median(self.values)
 
     @property
@@ -59,18 +59,18 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Whether the target is met."""
+        """Text for the table: whether the target is met."""
         if self.skipped or self.target is None:
             return ""
         return "yes" if self.target.is_met_by(self.median) else "**no**"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Figure":
-        """Read what `to_dict` wrote."""
+        """Create a figure from the output of `to_dict`."""
         target = values.pop("target")
         return cls(target=Target(**target) if target else None, **values)
 

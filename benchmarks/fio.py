@@ -1,4 +1,4 @@
-"""fio: the yardstick of disk rates."""
+"""fio: the reference for disk rates."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def is_installed() -> bool:
-    """Whether there is an fio to run."""
+    """Whether fio is installed."""
     return shutil.which("fio") is not None
 
 
@@ -17,10 +17,11 @@ def is_installed() -> bool:
 class Fio:
     """Direct I/O over the first `nbytes` of a file that exists, by `threads` of blocking calls.
 
-    With ``anew`` the file is made in the pass: its room is found while it is written.
+    With ``anew`` the pass creates the file, which allocates its space during the writes.
 
-    A disk takes a request in as many pieces as its memory has: with ``huge_pages`` fio's buffers
-    lie in them (by glibc's leave, 2.35 or later), as ours do, and its requests are larger.
+    The number of pieces of a disk request depends on the pages of its memory. With ``huge_pages``
+    fio's buffers lie in huge pages (with glibc 2.35 or later), as ours do, and its requests are
+    larger.
     """
 
     path: Path
@@ -31,7 +32,7 @@ class Fio:
     anew: bool = False
 
     def rate(self, direction: str) -> float:
-        """Bytes a second of one pass, ``"read"`` or ``"write"``; writing includes a sync."""
+        """Return bytes per second of one pass, ``"read"`` or ``"write"``, including its sync."""
         share = self.nbytes // self.threads
         if self.anew:
             self.path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """A sweep of Gauss-Seidel with half of the matrix in memory: its words, and the disk's rate.
 
-The rivals are a stream over the same array in the same run, and fio reading the same file. The
-time of a sweep is the difference of two calls with different numbers of sweeps, so that setting up
-and checking do not count.
+The rivals are a stream over the same array in the same run, and fio reading the same file. The time
+of a sweep is the difference of two calls with different numbers of sweeps, so that setup and checks
+do not count.
 """
 
 import mmap
@@ -83,7 +83,7 @@ def measure(setting: Setting) -> Outcome:
 
 
 def dominant_array(setting: Setting, n: int) -> oc.Array:
-    """Make a random matrix with a diagonal for which sweeps converge."""
+    """Create a random matrix with a diagonal for which sweeps converge."""
 
     def fill(rows: slice, cols: slice) -> npt.NDArray[Any]:
         shape = (rows.stop - rows.start, cols.stop - cols.start)
@@ -100,7 +100,7 @@ def dominant_array(setting: Setting, n: int) -> oc.Array:
 
 
 class Sweeping:
-    """Sweeps over a matrix of which half is in memory."""
+    """Sweeps over a matrix, half of which is in memory."""
 
     def __init__(self, A: oc.Array, **options: Any) -> None:
         slot_bytes = A.metadata.grid().slot_bytes
@@ -112,7 +112,7 @@ class Sweeping:
         self.report: Report
 
     def rate(self) -> float:
-        """Bytes a second that a sweep reads."""
+        """Return bytes per second that a sweep reads."""
         seconds, nbytes = [], []
         for sweeps in SWEEPS:
             start = time.perf_counter()
@@ -125,7 +125,7 @@ class Sweeping:
 
 
 def stream_rate(A: oc.Array) -> float:
-    """Bytes a second of a stream with as much read-ahead."""
+    """Return bytes per second of a stream with the same read-ahead."""
     start = time.perf_counter()
     for _ in A.stream(memory=RING_TILES * A.metadata.grid().slot_bytes):
         pass
@@ -133,9 +133,9 @@ def stream_rate(A: oc.Array) -> float:
 
 
 def fio_reading(A: oc.Array) -> dict[str, Contender]:
-    """Sequential reads of the array's file by fio, as the rows of least squares are compared with.
+    """Return fio's sequential reads of the array's file, the reference of least squares, too.
 
-    Empty if there is no fio.
+    The result is empty without fio.
     """
     if not fio.is_installed():
         return {}
@@ -147,7 +147,7 @@ def fio_reading(A: oc.Array) -> dict[str, Contender]:
 
 
 def rated(value: float) -> str:
-    """Write a rate."""
+    """Format a rate."""
     return f"{value / 1e9:.2f} GB/s"
 
 

@@ -1,4 +1,4 @@
-"""iperf3: the yardstick of TCP."""
+"""iperf3: the reference for TCP."""
 
 import json
 import shutil
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 
 def is_installed() -> bool:
-    """Whether there is an iperf3 to run."""
+    """Whether iperf3 is installed."""
     return shutil.which("iperf3") is not None
 
 
 def rate(address: str, *, seconds: float, at: Sequence[str] = (), to: Sequence[str] = ()) -> float:
-    """Bytes a second that one connection brings to a server at `address`.
+    """Return bytes per second of one connection to a server at `address`.
 
-    `at` and `to` come before the commands of client and server: what runs them on other hosts.
+    `at` and `to` are words before the commands of client and server, which run them on other hosts.
     """
     port = str(_free_port())
     server = subprocess.Popen(

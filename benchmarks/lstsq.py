@@ -1,8 +1,8 @@
 """Tall least squares from disk, against reading the rows or factoring them, whichever is longer.
 
-Reading is at the rate that fio reaches on the same file (that of a stream, if there is no fio),
-factoring at the speed of LAPACK's ``geqrf`` in memory, with its best workspace and at the best of
-several heights. All alternate in one run.
+The reading rate is that of fio on the same file (of a stream, without fio). The factoring speed is
+that of LAPACK's ``geqrf`` in memory, with its best workspace and the best of several heights. All
+alternate in one run.
 """
 
 import time
@@ -88,7 +88,7 @@ def compare(setting: Setting, known: rates.Rates, order: str) -> list[Figure]:
 
 
 def fill(A: oc.Array) -> npt.NDArray[Any]:
-    """Write random rows; return what makes a vector of ones the solution, with some noise."""
+    """Write random rows; return b for a solution of ones, with some noise."""
     m, n = A.shape
     b = np.random.default_rng(2).standard_normal(m) / 100
     height = A.chunks[0] * max((32 << 20) // (A.chunks[0] * n * A.dtype.itemsize), 1)
@@ -124,7 +124,7 @@ class Reading:
             self.fio = fio.Fio(shard_file(Path(A.path)), nbytes, self.block_bytes, 4, True)
 
     def run(self) -> float:
-        """Seconds."""
+        """Return the seconds of a read of all bytes."""
         if self.fio is not None:
             return self.A.nbytes / self.fio.rate("read")
         start = time.perf_counter()
@@ -134,7 +134,7 @@ class Reading:
 
 
 class Factoring:
-    """``geqrf`` of so many rows, from a block of them: at the best height."""
+    """``geqrf`` of all rows, extrapolated from a block of the best height."""
 
     def __init__(self, m: int, n: int) -> None:
         self.kernels, self.work = kernels(DTYPE), tsqr_flops(m, n, 0, np.dtype(DTYPE))
@@ -142,11 +142,11 @@ class Factoring:
         self.height = min(heights, key=self.seconds_at)
 
     def run(self) -> float:
-        """Seconds."""
+        """Return the seconds for all rows."""
         return self.seconds_at(self.height)
 
     def seconds_at(self, height: int) -> float:
-        """Time for all rows, at the speed with which a block of some height is factored."""
+        """Return the time for all rows, at the speed of factoring a block of the given height."""
         block = np.asfortranarray(random_block((height, self.n), DTYPE, [1]))
         tau = np.empty(self.n)
         workspace = np.empty(self.kernels.geqrf_work(height, self.n))

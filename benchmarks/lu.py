@@ -12,14 +12,15 @@ from outcore import rates
 from outcore.linalg.lu.choice import LuMethod
 
 SMALL: LuMethod = "block-columns"
-"""For budgets that hold few columns: fewest words."""
+"""The method for budgets that hold few columns: fewest words."""
 
 ROUNDS = 7
-"""One round of LU differs from the next by some 3 % each way: as much as there is to tell."""
+"""One round of LU differs from the next by about 3 % each way, as much as the effects to measure.
+"""
 
 
 class Case(NamedTuple):
-    """A matrix, the budget as a share of it, and what is to be reached."""
+    """A matrix, the budget as a share of it, and the targets."""
 
     dtype: str
     n: int
@@ -27,7 +28,7 @@ class Case(NamedTuple):
     budget_share: int = 8
     order: str = "F"
     most_words: float | None = None
-    """Over the lower bound."""
+    """Relative to the lower bound."""
     method: LuMethod = "auto"
 
 
@@ -89,7 +90,7 @@ def compare(setting: Setting, known: rates.Rates, case: Case) -> list[Figure]:
 
 
 def method_of(report: dict[str, Any]) -> str:
-    """Name the method that was taken, which ``"auto"`` does not say."""
+    """Return the method of a run, which ``"auto"`` does not name."""
     name: str = report["method"].partition(" of ")[0]
     return name.replace("-", " ")
 

@@ -1,4 +1,4 @@
-"""On what a benchmark ran: hardware, file system, versions."""
+"""The machine of a benchmark: hardware, file system, versions."""
 
 import datetime
 import importlib.metadata
@@ -18,7 +18,7 @@ PACKAGES = ("outcore", "numpy", "scipy", "zarr", "tensorstore", "dask")
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """Describe this machine, and the disk that `directory` is on."""
+    """Describe this machine, and the disk of `directory`."""
     mount = mount_of(directory)
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -34,7 +34,7 @@ def describe(directory: Path) -> dict[str, Any]:
 
 
 def version(package: str) -> str:
-    """Version of an installed package."""
+    """Return the version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -59,11 +59,11 @@ def _fio_version() -> str:
 
 
 def touch_memory(nbytes: int) -> None:
-    """Take so much memory, touch all of it, and give it back.
+    """Allocate the given amount of memory, touch all of it, and free it.
 
-    What a virtual machine has given back to its host comes in again at less than 1 GB/s, at the
-    first touch. A rival in memory has that behind it when its clock starts, since its matrix is
-    there; so must what is compared with it.
+    Memory that a virtual machine has returned to its host comes back at less than 1 GB/s, at the
+    first touch. A rival in memory does this before its clock starts, because its matrix is there;
+    so the out-of-core run must do it, too.
     """
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

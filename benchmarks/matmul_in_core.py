@@ -15,7 +15,7 @@ from outcore.lapack import kernels
 
 
 def some_rows(C: Any) -> list[float]:
-    """Sums of the elements of some rows and of all their columns, with alternating signs."""
+    """Return sums of some rows over all columns, with alternating signs."""
     rows = np.asarray(C[:: max(len(C) // 16, 1)])
     sums = rows @ np.where(np.arange(rows.shape[1]) % 2, -1.0, 1.0)
     return [*sums.real.tolist(), *sums.imag.tolist()]
@@ -25,7 +25,7 @@ def main(a: str, b: str) -> None:
     with oc.open_array(a) as A, oc.open_array(b) as B:
         left, right = A[...], B[...]
     product = np.empty((left.shape[0], right.shape[1]), left.dtype, order="F")
-    product[...] = 0  # its pages are there before the clock starts, as getrf's are
+    product[...] = 0  # touches its pages before the clock starts, as for getrf
     start = time.perf_counter()
     kernels(left.dtype).gemm(left, right, product, beta=0)
     seconds = time.perf_counter() - start

@@ -24,9 +24,9 @@ def random_block(count: tuple[int, int], dtype: str, seed: list[int]) -> npt.NDA
 
 
 def random_array(path: Path, n: int, dtype: str, diagonal: float = 0, order: str = "F") -> oc.Array:
-    """Make a random square array, laid out for LU by default, with a number added to its diagonal.
+    """Create a random square array, laid out for LU by default, plus a multiple of the unit matrix.
 
-    Its elements depend on its chunks, and so on the order.
+    Its elements depend on its chunks, and therefore on the order.
     """
 
     def fill(rows: slice, cols: slice) -> npt.NDArray[Any]:
@@ -44,7 +44,7 @@ def random_array(path: Path, n: int, dtype: str, diagonal: float = 0, order: str
 
 
 def random_file(path: Path, n: int) -> None:
-    """Write a random float64 matrix as a plain file in Fortran order, none of it left cached."""
+    """Write a random float64 matrix as a plain file in Fortran order, and drop its cached pages."""
     step = max((32 << 20) // (8 * n), 1)
     with path.open("wb") as file:
         for left in range(0, n, step):
@@ -55,7 +55,7 @@ def random_file(path: Path, n: int) -> None:
 
 
 def clear(path: Path) -> None:
-    """Remove what the last round wrote and let the disk settle: that is not this round's work."""
+    """Remove the files of the last round and let the disk settle, outside this round's time."""
     was_there = path.exists()
     shutil.rmtree(path, ignore_errors=True)
     os.sync()

@@ -26,13 +26,13 @@ class MemoryLimit:
 
     @property
     def members(self) -> Path:
-        """Where a process writes its id to enter."""
+        """The file to which a process writes its id to enter the group."""
         return self.group / "cgroup.procs"
 
 
 @contextmanager
 def memory_limit(nbytes: int) -> Iterator[MemoryLimit | None]:
-    """Make a control group of `nbytes`, and remove it at the end; `None` where that cannot be."""
+    """Create a control group of `nbytes`, and remove it at the end; `None` if impossible."""
     found = _make(nbytes)
     try:
         yield found
@@ -52,7 +52,7 @@ def _make(nbytes: int) -> MemoryLimit | None:
         made = MemoryLimit(group, nbytes)
         try:
             (group / limit_name).write_text(str(nbytes))
-            with suppress(OSError):  # absent where the kernel does not count swap
+            with suppress(OSError):  # absent if the kernel does not count swap
                 (group / swap_name).write_text(str(nbytes if version == 1 else 0))
             if cgroups.read_number(group / limit_name) == nbytes and _can_enter(made):
                 return made
@@ -63,7 +63,7 @@ def _make(nbytes: int) -> MemoryLimit | None:
 
 
 def _can_enter(limit: MemoryLimit) -> bool:
-    """Version 2 refuses processes in some places where it allows groups."""
+    """Whether a process can enter the group: version 2 refuses this in some places."""
     child = os.fork()
     if child == 0:
         try:

@@ -93,7 +93,7 @@ def _ratio(ours: float | None, rival: float | None) -> float:
 
 
 class Solve:
-    """One way of solving, within a budget."""
+    """One method of solving, within a budget."""
 
     def __init__(
         self, A: oc.Array, b: Any, memory: int, factors: Path, factor_dtype: str | None

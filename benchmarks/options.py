@@ -1,4 +1,4 @@
-"""Options that every benchmark takes."""
+"""The common options of all benchmarks."""
 
 import argparse
 
@@ -6,7 +6,7 @@ SIZES = ("full", "quick", "tiny")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add them to a command."""
+    """Add the options to a command."""
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="full sizes: the default")
     size.add_argument("--quick", action="store_true", help="small sizes, about a minute each")
@@ -21,5 +21,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def size_of(given: argparse.Namespace) -> str:
-    """Which of `SIZES` was asked for."""
+    """Return the size of `SIZES` on the command line."""
     return next((size for size in SIZES if getattr(given, size)), SIZES[0])

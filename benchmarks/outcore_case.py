@@ -1,4 +1,4 @@
-"""A process that does one thing with ``outcore.linalg``: ``CASE PATH RESULT BUDGET_BYTES``."""
+"""A process for one operation of ``outcore.linalg``: ``CASE PATH RESULT BUDGET_BYTES``."""
 
 import json
 import sys

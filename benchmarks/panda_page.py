@@ -1,6 +1,6 @@
 """Tables and picture of the page on Panda: ``python -m benchmarks.panda_page RESULT.json [PAGE]``.
 
-With a page it puts the tables there, in place of those between its two comments.
+With a page it replaces the tables between its two comments.
 """
 
 import json
@@ -23,18 +23,18 @@ LINES = {"write": ("-", "o"), "read": ("--", "s")}
 
 @dataclass(frozen=True)
 class Point:
-    """A call on an array of one size: its rates, one a round, and what they are compared with.
+    """A call on an array of one size: its rates, one for each round, and their peak.
 
     Attributes
     ----------
     call, order
-        ``"write"`` or ``"read"``; how the array lies on disk.
+        ``"write"`` or ``"read"``; the array's order on disk.
     has_disks
         Whether disks took part.
     servers, mib
-        How many I/O servers, and the size of the array in MiB.
+        Number of I/O servers, and the size of the array in MiB.
     rates
-        Bytes a second of all servers together.
+        Bytes per second of all servers together.
     peak_bytes_s
         The sum of the disks' rates, or that of TCP.
     """
@@ -49,7 +49,7 @@ class Point:
 
     @property
     def median(self) -> float:
-        """Bytes a second."""
+        """Median rate in bytes per second."""
         return statistics.median(self.rates)
 
     @property
@@ -88,7 +88,7 @@ def put_into(page: Path, points: Sequence[Point]) -> None:
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
-    """Draw the share of the peak over the size: a plane for each order, with and without disks."""
+    """Draw the share of the peak over the size: a plot for each order, with and without disks."""
     orders = list(dict.fromkeys(point.order for point in points))
     with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(8.4, 6.2), layout="constrained")

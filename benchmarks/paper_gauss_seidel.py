@@ -1,8 +1,8 @@
 """Table 1 of Cettei, Ligon & Ross (1997) on one machine: sweeps over a growing matrix.
 
-Complex double matrices of the paper's orders under one hard memory limit, a fixed number of sweeps.
-Virtual memory is ``numpy.memmap``; against it stand the paper's algorithm on the block interface,
-and `oc.linalg.gauss_seidel`. As in the paper the matrix is 64 x 64 blocks.
+Complex double matrices of the paper's orders under one hard memory limit, with a fixed number of
+sweeps. Virtual memory is ``numpy.memmap``. It is compared with the paper's algorithm on the block
+interface, and with `oc.linalg.gauss_seidel`. As in the paper the matrix is 64 x 64 blocks.
 """
 
 import math
@@ -25,7 +25,7 @@ from benchmarks.scratch import drop_cached
 BLOCKS = 64
 OVERHEAD_BYTES = 150 << 20
 CAP_FACTOR = 30
-"""Virtual memory is stopped after so many times the time of the slower of ours."""
+"""Virtual memory is stopped after this many times the time of our slower method."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _compare(sweeps: "_Sweeps", scale: Scale, n: int) -> Figure:
 
 
 class _Sweeps:
-    """The same sweeps over the same matrix, each way in a process of its own."""
+    """The same sweeps over the same matrix, each method in a process of its own."""
 
     def __init__(
         self, setting: Setting, scale: Scale, limit: MemoryLimit, n: int, directory: Path
@@ -114,7 +114,7 @@ class _Sweeps:
             A.flush()
 
     def strip(self, first: int) -> npt.NDArray[Any]:
-        """Rows of a random matrix with a diagonal for which sweeps converge."""
+        """Return rows of a random matrix with a diagonal for which sweeps converge."""
         block = np.ascontiguousarray(random_block((self.rows, self.n), "c16", [first]))
         here = np.arange(self.rows)
         block[here, first + here] += 2 * math.sqrt(self.n)
@@ -123,7 +123,7 @@ class _Sweeps:
     def outcore(self, way: str) -> Ended:
         memory = self.scale.limit_bytes - OVERHEAD_BYTES
         if way == "blocks":
-            # The factored diagonal blocks are beside the buffers.
+            # The factored diagonal blocks need memory besides the buffers.
             memory -= 16 * self.n * self.rows
         arguments = [way, self.array, self.rows, self.scale.sweeps, memory]
         return self._run("benchmarks.sweeps_outcore", arguments, None)

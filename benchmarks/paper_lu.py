@@ -1,8 +1,8 @@
 """Tables 1 and 3 of Womble et al. (1993) on this machine: budget against I/O, and I/O not hidden.
 
-The paper cuts the matrix into column blocks as wide as memory allows, and halves the memory. So do
-slabs, which are taken whatever would be faster. Here the first budget is the least that gives as
-many of them as the paper's run had blocks, and the others are halves of it.
+The paper cuts the matrix into column blocks as wide as memory allows, and halves the memory. Slabs
+do the same, and are used here even if another method would be faster. The first budget is the least
+with as many slabs as the paper's run had blocks, and the others are halves of it.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ def measure(setting: Setting) -> Outcome:
 
 
 def budget_for(n: int, slabs: int) -> int:
-    """Return the least budget, to a part in 500, that cuts a matrix into so few slabs."""
+    """Return the least budget, to a part in 500, with at most the given number of slabs."""
     low, high = 1, 2 * n * n * 8 + (64 << 20)
     while high - low > high // 500:
         middle = (low + high) // 2
@@ -71,7 +71,7 @@ def budget_for(n: int, slabs: int) -> int:
 
 
 def count(n: int, memory: int) -> float:
-    """Slabs at a budget; infinite if nothing fits."""
+    """Return the number of slabs at a budget; infinite if none fits."""
     try:
         return len(lu_geometry(n, np.dtype("f8"), memory).slabs())
     except BudgetError:

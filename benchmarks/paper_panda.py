@@ -1,9 +1,9 @@
 """Figures 3 to 9 of Seamons et al. (1995) on one machine: collectives of arrays of several sizes.
 
 Eight processes as 2 x 2 x 2, and 1, 2 and 4 I/O servers; in natural and in traditional order; with
-a slow disk for each server, as the paper's I/O nodes had, and with infinitely fast disks. Peaks are
-measured in the same run: of a disk by one process that moves a file in large requests, of the
-transport by one connection of TCP.
+a slow disk for each server, like the paper's I/O nodes, and with infinitely fast disks. The same
+run measures the peaks: of a disk by one process that moves a file in large requests, of the
+transport by one TCP connection.
 """
 
 import functools
@@ -35,7 +35,7 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "panda.png"
 
 @dataclass(frozen=True)
 class Scale:
-    """How far to go. `peak_mib`: size of the file by which the peak of a disk is measured."""
+    """Extent of the measurement. `peak_mib`: size of the file that measures the peak of a disk."""
 
     servers: tuple[int, ...]
     sizes_mib: tuple[int, ...]
@@ -65,8 +65,8 @@ def measure(setting: Setting) -> Outcome:
 
 
 def with_servers(setting: Setting, scale: Scale, servers: int, tcp: float) -> Iterator[Point]:
-    """Measure arrays of all sizes on so many servers."""
-    # Two arrays of the largest size, and one of those before it that is still there.
+    """Measure arrays of all sizes on the given number of servers."""
+    # Two arrays of the largest size, and one of the previous size that still exists.
     room = 3 * (max(scale.sizes_mib) << 20) // servers + (scale.peak_mib << 20) + SPARE_BYTES
     with Testbed(setting.scratch, disks=servers, disk_bytes=room, disk_bytes_s=DISK_BYTES_S) as bed:
         disk = disk_peaks(bed, bed.disks[0], scale.peak_mib)
@@ -85,7 +85,7 @@ def with_servers(setting: Setting, scale: Scale, servers: int, tcp: float) -> It
 
 
 def make(there: oc.Pool, ranks: Ranks, mib: int) -> None:
-    """Make an array of so many MiB in each order, and have the processes hold their parts."""
+    """Create an array of this size in each order, and let the processes allocate their parts."""
     elements_log2 = (mib << 20).bit_length() - 1 - 3
     shape = [1 << ((elements_log2 + more) // 3) for more in range(3)]
     for order in ORDERS:
@@ -96,7 +96,7 @@ def make(there: oc.Pool, ranks: Ranks, mib: int) -> None:
 def rates_of(
     ranks: Ranks, mib: int, rounds: int, title: str
 ) -> dict[tuple[str, str, bool], list[float]]:
-    """Bytes a second of every call, order, and with or without disks, in turn."""
+    """Return bytes per second of every call and order, with and without disks, in rounds."""
 
     def run(call: str, order: str, has_disks: bool) -> float:
         seconds = ranks.seconds(call, name=order, schema=WORDS, mesh=MESH, skip_disk=not has_disks)
@@ -114,7 +114,7 @@ def rates_of(
 
 
 def disk_peaks(bed: Testbed, disk: Disk, mib: int) -> dict[str, float]:
-    """Bytes a second of one process that writes a file, by requests of 1 MiB, and reads it."""
+    """Return bytes per second of one process that writes and reads a file by requests of 1 MiB."""
     file = disk.path / "peak"
     copy = ("dd", "bs=1M", f"count={mib}", "status=none")
     commands = {
@@ -131,7 +131,7 @@ def disk_peaks(bed: Testbed, disk: Disk, mib: int) -> dict[str, float]:
 
 
 def figure(point: Point) -> Figure:
-    """A row of the table: the share of the peak."""
+    """Return a row of the table: the share of the peak."""
     servers = f"{point.servers} server" + "s" * (point.servers != 1)
     limit = "the disks' peak" if point.has_disks else "TCP's rate, without disks"
     return Figure(

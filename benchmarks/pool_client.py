@@ -1,7 +1,7 @@
-"""A client of a pool in a process of its own, which does what it is told, and takes the time.
+"""A client of a pool in a process of its own, which executes commands, and measures their time.
 
-It reads lines of JSON, each one thing to do, and answers each with a line: when it began and ended,
-on the clock that all processes share.
+It reads lines of JSON, each one command, and answers each with a line: its begin and end, on the
+clock that all processes share.
 """
 
 import json
@@ -18,18 +18,18 @@ from benchmarks.commanded import Commanded
 from outcore._core import Regions
 
 CALL_BYTES = 32 << 20
-"""Of one request to the pool; two are under way."""
+"""Size of one request to the pool; two are in flight."""
 
 
 class PoolClient(Commanded):
-    """The process, as the benchmark that started it sees it; use it as a context manager.
+    """The process, as seen by its benchmark; use it as a context manager.
 
     Parameters
     ----------
     url, key_file
         The pool.
     prefix
-        What comes before the command: what runs it on a host of a testbed.
+        Words before the command, which run it on a host of a testbed.
     """
 
     def __init__(self, url: str, key_file: Path, prefix: Sequence[str] = ()) -> None:
@@ -38,19 +38,19 @@ class PoolClient(Commanded):
         )
 
     def end(self) -> tuple[float, float]:
-        """Wait until it is done; return when it began and ended."""
+        """Wait for the end of the command; return its begin and end."""
         begin, end = self.answer()
         return begin, end
 
     def seconds(self, do: str, **what: Any) -> float:
-        """Have something done; return how long it took."""
+        """Execute a command; return its duration."""
         self.begin(do, **what)
         begin, end = self.end()
         return end - begin
 
 
 def together(clients: Sequence[PoolClient], calls: Sequence[dict[str, Any]]) -> float:
-    """Have several do things at once; return how long it took from the first to the last."""
+    """Execute commands of several clients concurrently; return the time from first to last."""
     for client, call in zip(clients, calls, strict=True):
         client.begin(**call)
     times = [client.end() for client in clients]
@@ -58,26 +58,26 @@ def together(clients: Sequence[PoolClient], calls: Sequence[dict[str, Any]]) -> 
 
 
 class Work:
-    """What a client can be told to do."""
+    """The commands of a client."""
 
     def __init__(self, pool: oc.Pool) -> None:
         self.pool = pool
         self.data = np.random.default_rng(1).integers(0, 256, CALL_BYTES, dtype=np.uint8)
 
     def make(self, name: str, nbytes: int, **hints: Any) -> None:
-        """Make a file of random bytes."""
+        """Create a file of random bytes."""
         with self.pool.open(name, "w", hints=hints) as file:
             file.truncate(nbytes)
         self.write(name, 0, nbytes)
 
     def write(self, name: str, offset: int, nbytes: int) -> None:
-        """Write, and sync."""
+        """Write a range, and sync."""
         with self.pool.open(name, "r+") as file:
             self._move(file.start_write, [self.data] * 2, offset, nbytes)
             file.sync()
 
     def read(self, name: str, offset: int, nbytes: int) -> None:
-        """Read."""
+        """Read a range."""
         buffers = [np.empty_like(self.data) for _ in range(2)]
         with self.pool.open(name) as file:
             self._move(file.start_read, buffers, offset, nbytes)
@@ -107,21 +107,21 @@ class Work:
             file.sync()
 
     def read_pieces(self, name: str, piece: int, stride: int, count: int) -> None:
-        """Read each piece by a request of its own."""
+        """Read each piece by a separate request."""
         out = np.empty(piece, np.uint8)
         with self.pool.open(name) as file:
             for number in range(count):
                 file.read_at(number * stride, out=out)
 
     def write_pieces(self, name: str, piece: int, stride: int, count: int) -> None:
-        """Write each piece by a request of its own, and sync."""
+        """Write each piece by a separate request, and sync."""
         with self.pool.open(name, "r+") as file:
             for number in range(count):
                 file.write_at(number * stride, self.data[:piece])
             file.sync()
 
     def create(self, directory: str, count: int) -> None:
-        """Make empty files."""
+        """Create empty files."""
         for number in range(count):
             self.pool.open(f"{directory}/{number:06}", "x").close()
 

@@ -1,7 +1,8 @@
 """A Beowulf in a box: one client and 1 to 8 I/O servers, each with a slow disk of its own.
 
 The limit is the sum of the disks' rates, which the testbed sets (Sterling et al. 1995: parallel
-disks and channels in balance). And two clients on halves of a file against one on all of it.
+disks and channels in balance). It also compares two clients on halves of a file with one on all of
+it.
 """
 
 import functools
@@ -20,7 +21,7 @@ SERVERS = (1, 2, 4, 8)
 PER_SERVER_BYTES = {"full": 384 << 20, "quick": 96 << 20, "tiny": 4 << 20}
 UNIT_BYTES = 1 << 20
 SPARE_BYTES = 96 << 20
-"""What a disk has beside its share of the file: checksums, the log, the file system itself."""
+"""Disk space besides the share of the file: checksums, the log, the file system itself."""
 
 
 def measure(setting: Setting) -> Outcome:
@@ -34,7 +35,7 @@ def measure(setting: Setting) -> Outcome:
 
 
 def with_servers(setting: Setting, servers: int, *, compare_halves: bool) -> list[Figure]:
-    """Measure with so many servers."""
+    """Measure with the given number of servers."""
     share = PER_SERVER_BYTES[setting.size]
     nbytes = share * servers
     rounds = 1 if setting.size == "tiny" else 3
@@ -79,7 +80,7 @@ def with_servers(setting: Setting, servers: int, *, compare_halves: bool) -> lis
                             f"{direction} by two clients, half the file each, against one; "
                             f"{servers} servers: rate",
                             found.ratios("two", "one"),
-                            # "No slower", but for what two measurements of one rate differ by.
+                            # "No slower", within the difference of two measurements of one rate.
                             Target("≥", 0.98),
                             ours=rate(found.median("two")),
                             rival=rate(found.median("one")),
@@ -90,7 +91,7 @@ def with_servers(setting: Setting, servers: int, *, compare_halves: bool) -> lis
 
 
 def transfer(nbytes: int, clients: list[PoolClient], calls: list[dict[str, Any]]) -> float:
-    """Bytes a second that clients move together."""
+    """Return bytes per second that the clients move together."""
     return nbytes / together(clients, calls)
 
 

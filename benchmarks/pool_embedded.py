@@ -1,7 +1,7 @@
 """A pool embedded over two directories of a disk against a plain directory of it: streams, and LU.
 
-A pool keeps and checks a checksum of every 64 KiB, and puts files together from two servers; what
-that costs is measured here.
+A pool stores and checks a checksum of every 64 KiB, and assembles files from two servers; this
+benchmark measures the cost.
 """
 
 import functools
@@ -20,11 +20,10 @@ ORDER = {"full": 16384, "quick": 2048, "tiny": 512}
 BUDGET_SHARE = 8
 
 THREADS = DEPTH // 2
-"""For each of the two directories: both are on one disk, which a plain path gives `DEPTH` requests
-at once."""
+"""For each of the two directories, which share a disk: a plain path has `DEPTH` requests."""
 
 BLOCKS = 2 * DEPTH
-"""In memory: of a pool each is on one of its servers, and both are to have enough."""
+"""Blocks in memory: in a pool each lies on one of its servers, and both need enough."""
 
 PLAIN, POOL = "plain directory", "pool"
 EMBEDDED = "pool embedded over 2 directories"
@@ -73,7 +72,7 @@ def streams(setting: Setting, places: dict[str, Any], rounds: int) -> list[Figur
 def factored(
     setting: Setting, places: dict[str, Any], rounds: int, what: str, target: Target
 ) -> Figure:
-    """Factor the same matrix on both; compare the times, or where more is better the speeds."""
+    """Factor the same matrix on both; compare the times, or the speeds if more is better."""
     n = ORDER[setting.size]
 
     def fill(rows: slice, cols: slice) -> Any:

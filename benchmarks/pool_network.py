@@ -1,4 +1,4 @@
-"""The wire: one server on loopback against disk and TCP, and two channels against one."""
+"""The network: one server on loopback against disk and TCP, and two channels against one."""
 
 import functools
 
@@ -26,7 +26,7 @@ def measure(setting: Setting) -> Outcome:
 
 
 def loopback(setting: Setting) -> list[Figure]:
-    """One server on loopback, with the disk as it is."""
+    """Measure one server on loopback, with the disk unthrottled."""
     what = "one server on loopback"
     if not (fio.is_installed() and iperf3.is_installed()):
         return [Figure(what, skipped="fio or iperf3 is not installed")]
@@ -67,7 +67,7 @@ def loopback(setting: Setting) -> list[Figure]:
 
 
 def channels(setting: Setting) -> list[Figure]:
-    """A server with two channels against one with one."""
+    """Compare a server with two channels with one with a single channel."""
     nbytes = LINK_BYTES[setting.size]
     figures = []
     with Testbed(setting.scratch, hosts=2, networks=2, link_bits_s=LINK_BITS_S) as bed:
@@ -112,7 +112,7 @@ def channels(setting: Setting) -> list[Figure]:
 
 
 def transfer(client: PoolClient, direction: str, nbytes: int) -> float:
-    """Bytes a second of a whole file."""
+    """Return bytes per second of a whole file."""
     return nbytes / client.seconds(direction, name="f", offset=0, nbytes=nbytes)
 
 

@@ -1,7 +1,7 @@
-"""Requests: many small pieces by one request against one request a piece, and creates a second.
+"""Requests: many small pieces by one request against one request per piece, and creates per second.
 
-Strided requests as in Ross et al. (2001) and Cettei et al. (1997): the server is told of all pieces
-at once.
+Strided requests as in Ross et al. (2001) and Cettei et al. (1997): one request describes all
+pieces.
 """
 
 import functools
@@ -29,11 +29,11 @@ SERVERS = 2
 CLIENTS = 8
 LISTED = 1_000_000
 LISTED_SHARE = {"full": 1 / 4, "quick": 1 / 16, "tiny": 1 / 512}
-"""How much of the bytes are moved; the time is scaled."""
+"""Share of the bytes that are moved; the time is scaled."""
 
 CREATES = {"full": 1000, "quick": 250, "tiny": 5}
 RECORD = bytes(80)
-"""About as many bytes as the manager keeps of a file."""
+"""About as many bytes as the manager stores for a file."""
 
 
 def measure(setting: Setting) -> Outcome:
@@ -109,10 +109,11 @@ def listed(setting: Setting, pool: BedPool) -> Figure:
 
 
 def creates(setting: Setting, pool: BedPool) -> list[Figure]:
-    """Create files by several clients at once, each of them durable when it is answered.
+    """Create files by several clients concurrently, each durable when it is answered.
 
-    The manager commits together what waits for it. SQLite by itself commits as many rows at once
-    as that were, and one row of each client at once, which no manager can have all the time.
+    The manager commits waiting requests together. SQLite alone is measured with the same number of
+    rows in each commit, and with one row of each client in each commit, which no manager can always
+    have.
     """
     count = CREATES[setting.size]
     ways = {"TCP": pool.url}
@@ -171,14 +172,14 @@ def creates(setting: Setting, pool: BedPool) -> list[Figure]:
 
 
 def commits(pool: BedPool) -> int:
-    """Ask the manager for its commits so far."""
+    """Return the manager's number of commits so far."""
     with urllib.request.urlopen(pool.metrics) as answer:
         page: str = answer.read().decode()
     return int(page.split("\noutcore_commits_total ")[1].split()[0])
 
 
 def bare_seconds(path: Path, rows: int, batch: float) -> float:
-    """Time rows inserted by SQLite itself, so many in a commit on average."""
+    """Return the time of rows inserted by SQLite alone, with `batch` rows per commit on average."""
     commits = max(round(rows / batch), 1)
     with sqlite3.connect(path, isolation_level=None) as database:
         database.execute("PRAGMA journal_mode = WAL")
@@ -199,7 +200,7 @@ def bare_seconds(path: Path, rows: int, batch: float) -> float:
 
 
 def a_second(value: float) -> str:
-    """Write how many there are in a second."""
+    """Format a number per second."""
     return f"{value:.0f} /s"
 
 

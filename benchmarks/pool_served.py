@@ -1,6 +1,6 @@
-"""A served pool on this machine: LU against a plain path. The wire shares the cores with the work.
+"""A served pool on this machine: LU against a plain path. The network shares the cores with LU.
 
-The servers are processes of their own, reached over UNIX sockets where the names of these are short
+The servers are separate processes, reached over UNIX sockets if the names of these are short
 enough.
 """
 
@@ -18,7 +18,7 @@ def measure(setting: Setting) -> Outcome:
     rounds = 1 if setting.size == "tiny" else 3
     daemons = list(local_pool.start(directories, "127.0.0.1:0"))
     try:
-        # The name of a socket must be short; below a long directory there is none.
+        # The path of a socket must be short; below a long directory there is none.
         unix = [name for name in daemons[0].addresses if name.startswith("unix:")]
         url = (unix or [f"//{daemons[0].addresses[0].removeprefix('tcp:')}"])[0]
         key = directories[0] / pool_state.STATE / pool_state.KEY

@@ -1,4 +1,4 @@
-"""Waiting until nothing but the benchmark runs: neither other programs nor the machine's host."""
+"""Waiting until only the benchmark uses the machine: no other programs, and not its host."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 from outcore.machine import usable_cores
 
 WINDOW_S = 2.5
-"""A virtual machine gives free memory back to its host every two seconds, some of it each time."""
+"""A virtual machine returns some free memory to its host every two seconds."""
 
 MOST_S = 90.0
 MOST_LOST = 0.006
@@ -16,12 +16,12 @@ MOST_LOST = 0.006
 
 
 def wait_until_quiet() -> None:
-    """Return when all processors are there for this process, or after 90 s.
+    """Return when all processors are free for this process, or after 90 s.
 
-    After a process with much memory has ended, a virtual machine gives that memory back for half a
-    minute, and its host takes processor time for this. Who runs next pays for it: LU that came
-    after a rival in memory was 3 % slower than when run again. An idle machine does not show this.
-    So all processors are kept busy, and what they lose is measured.
+    After the end of a process with much memory, a virtual machine returns that memory for half a
+    minute, and its host takes processor time for this. The next process loses it: LU after a rival
+    in memory was 3 % slower than when run again. An idle machine does not show this. So this
+    function keeps all processors busy, and measures their loss.
     """
     until = time.perf_counter() + MOST_S
     while lost_share(WINDOW_S) > MOST_LOST and time.perf_counter() < until:
@@ -29,7 +29,7 @@ def wait_until_quiet() -> None:
 
 
 def lost_share(seconds: float) -> float:
-    """Keep all processors busy for so long; return the share of their time that others took."""
+    """Keep all processors busy for this time; return the share of their time that others took."""
     cores = usable_cores()
     until = time.perf_counter() + seconds
     used_s = [0.0] * cores
@@ -38,7 +38,7 @@ def lost_share(seconds: float) -> float:
         block = bytes(1 << 20)
         begun = time.thread_time()
         while time.perf_counter() < until:
-            zlib.crc32(block)  # without the interpreter's lock
+            zlib.crc32(block)  # releases the interpreter's lock
         used_s[core] = time.thread_time() - begun
 
     stolen_s, threads = _stolen_s(), []
@@ -52,6 +52,6 @@ def lost_share(seconds: float) -> float:
 
 
 def _stolen_s() -> float:
-    """Seconds that the host took, of all processors."""
+    """Return the seconds that the host took, summed over all processors."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(fields[8]) / 100 if len(fields) > 8 else 0.0

@@ -14,7 +14,7 @@ ORDER = (
 
 
 def render(directory: Path) -> str:
-    """Render the results that are in a directory."""
+    """Render the results in a directory."""
     documents = {
         found["benchmark"]: found
         for found in (json.loads(path.read_text()) for path in sorted(directory.glob("*.json")))

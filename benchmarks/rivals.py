@@ -2,7 +2,7 @@
 
 All read the array that outcore wrote, with a cold cache. For writing, each has an array of its own
 with the same chunks; TensorStore and zarr-python with a file for each chunk or for each strip (a
-shard), whichever was faster in a trial. Writing ends when all would survive power loss.
+shard), whichever was faster in a trial. Writing ends when all data would survive power loss.
 """
 
 import shutil
@@ -62,7 +62,7 @@ class Work:
         self.notes: dict[str, str] = {}
 
     def compare(self, verb: str, contenders: dict[str, Contender], rounds: int) -> Iterator[Figure]:
-        """Measure who is there, and say who is not."""
+        """Measure the installed contenders, and name the missing ones."""
         found = alternate(
             f"{self.direction} {verb}",
             contenders,
@@ -92,7 +92,7 @@ class Work:
             )
 
     def writers(self) -> dict[str, Contender]:
-        """Return those who write, each in the layout that suits it."""
+        """Return the contenders that write, each in the layout that suits it."""
         writers = {}
         for name, kind in CONTENDERS.items():
             if not kind.is_installed():
@@ -106,13 +106,13 @@ class Work:
         return writers
 
     def layouts(self, kind: Kind) -> list[tuple[str, tuple[int, int] | None]]:
-        """Shard shapes to try."""
+        """Return the shard shapes to try."""
         if kind is CONTENDERS["outcore"]:
             return [("one file", None)]
         return [("a file a chunk", None), ("a file a strip", self.count)]
 
     def writer(self, name: str, kind: Kind, shard: tuple[int, int] | None) -> Contender:
-        """Return what makes an array and writes every strip."""
+        """Return a contender that creates an array and writes every strip."""
         path = self.directory / name
 
         def run() -> float:
@@ -128,13 +128,13 @@ class Work:
         return run
 
     def readers(self) -> dict[str, Contender]:
-        """Return those who read, all the same array: ours, which `writers` left."""
+        """Return the contenders that read, all of the same array: ours, from `writers`."""
         path = self.directory / "outcore"
         present = {name: kind for name, kind in CONTENDERS.items() if kind.is_installed()}
         return {name: self.reader(kind.open, path) for name, kind in present.items()}
 
     def reader(self, open_store: Callable[[Path], Store], path: Path) -> Contender:
-        """Return what reads every strip of an array that is not cached."""
+        """Return a contender that reads every strip of an array with a cold cache."""
 
         def run() -> float:
             drop_cached(path)
@@ -151,7 +151,7 @@ class Work:
         return run
 
     def check(self, data: npt.NDArray[Any]) -> None:
-        """Look at a few elements: what was read is what was written."""
+        """Compare a few elements with those that were written."""
         for at in ((0, 0), (-1, -1), (7, -3)):
             if data[at] != self.strip[at]:
                 raise AssertionError(f"read {data[at]} where {self.strip[at]} was written")

@@ -1,4 +1,4 @@
-"""Contenders measured in turn: A B A B ..., so that what drifts drifts for all."""
+"""Contenders measured alternately: A B A B ..., so that drift affects all of them."""
 
 import statistics
 import sys
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from benchmarks.quiet import wait_until_quiet
 
 Contender = Callable[[], float]
-"""Does its work once and returns its measure: seconds, or bytes a second."""
+"""Does its work once and returns its measure: seconds, or bytes per second."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Measures of each contender, one a round, without the warm-up."""
+    """Measures of each contender, one for each round, without the warm-up."""
 
     measures: dict[str, list[float]]
 
     def ratios(self, ours: str, rival: str) -> list[float]:
-        """Ours over the rival's, round by round."""
+        """Return ours over the rival's, round by round."""
         pairs = zip(self.measures[ours], self.measures[rival], strict=True)
         return [a / b for a, b in pairs]
 
     def median(self, name: str) -> float:
-        """Median of one contender's measures."""
+        """Return the median of one contender's measures."""
         return statistics.median(self.measures[name])
 
 
@@ -36,7 +36,7 @@ def alternate(
     show: Callable[[float], str] = lambda seconds: f"{seconds:.2f} s",
     from_quiet: bool = False,
 ) -> Rounds:
-    """Measure contenders in turn, showing each round; if so asked, each from a quiet machine."""
+    """Measure contenders alternately, showing each round; optionally each from a quiet machine."""
     measures: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(-warmups, rounds):
         found = {}

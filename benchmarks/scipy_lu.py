@@ -1,6 +1,6 @@
 """Out-of-core LU against ``scipy.linalg.lu_factor`` as installed, in memory.
 
-Each contender is a process of its own, and times its factorization alone.
+Each contender is a separate process, and times its factorization alone.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Files of a benchmark: a directory that goes whatever happens, and files that leave the cache."""
+"""Files of a benchmark: a directory that is always removed, and files without cached pages."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """Make a directory below `parent`, and remove it and all that is in it at the end."""
+    """Create a directory below `parent`, and remove it and its contents at the end."""
     parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix="scratch-", dir=parent))
     try:
@@ -38,7 +38,7 @@ def sync(path: Path) -> None:
 
 
 def drop_cached(path: Path) -> None:
-    """Take the files below `path` out of the page cache."""
+    """Drop the cached pages of the files below `path`."""
     sync(path)
     for name in files_below(path):
         handle = os.open(name, os.O_RDONLY)
@@ -46,6 +46,6 @@ def drop_cached(path: Path) -> None:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(handle)
-    # Directory entries and what advice leaves behind; for root only, and not in every container.
+    # Directory entries, and pages that the advice left; for root only, and not in every container.
     with suppress(OSError):
         Path("/proc/sys/vm/drop_caches").write_text("3")

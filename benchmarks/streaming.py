@@ -1,6 +1,6 @@
 """Streaming an array against fio with direct I/O, on the same extents of the same file.
 
-Same block (the chunk) and same depth; the two alternate, because disks and hosts cache.
+Both use the same block (the chunk) and depth; they alternate, because disks and hosts cache.
 """
 
 import functools
@@ -23,9 +23,9 @@ DEPTH = 4
 """Requests in flight: the I/O threads of a volume."""
 
 BLOCKS = DEPTH + 2
-"""Chunks in memory: those in flight, and two with the user. Of fio's there are `DEPTH`.
+"""Chunks in memory: those in flight, and two with the user. fio has `DEPTH`.
 
-More would leave the cache before the disk's data comes again: with 8, reading is a tenth slower.
+More would leave the cache before the disk's data arrives: with 8, reading is a tenth slower.
 """
 
 ROWS = {"full": 16384, "quick": 4096, "tiny": 1024}
@@ -48,7 +48,7 @@ def measure(setting: Setting) -> Outcome:
 
 
 def compare(direction: str, run: Contender, ours: "Streaming", *, rounds: int) -> Iterator[Figure]:
-    """Measure one direction against fio, as it comes and with huge pages."""
+    """Measure one direction against fio, by default and with huge pages."""
     nbytes = ours.array.nbytes
     fios = {
         name: fio.Fio(shard_file(Path(ours.array.path)), nbytes, ours.block_bytes, DEPTH, huge)
@@ -71,7 +71,7 @@ def compare(direction: str, run: Contender, ours: "Streaming", *, rounds: int) -
 
 
 def rate(value: float) -> str:
-    """Write a rate."""
+    """Format a rate."""
     return f"{value / 1e9:.2f} GB/s"
 
 
@@ -82,7 +82,7 @@ def shard_file(array: Path) -> Path:
 
 
 class Streaming:
-    """One pass over an array, chunk by chunk, in the order on disk, with so many in memory."""
+    """One pass over an array, chunk by chunk, in the order on disk, with `blocks` in memory."""
 
     def __init__(self, array: oc.Array, blocks: int = BLOCKS) -> None:
         self.array = array
@@ -99,7 +99,7 @@ class Streaming:
             block[...] = rng.random(block.shape)
 
     def read_rate(self) -> float:
-        """Bytes a second."""
+        """Return bytes per second."""
         seen = 0
         start = time.perf_counter()
         for _, data in self.array.stream(memory=len(self.blocks) * self.block_bytes):
@@ -110,7 +110,7 @@ class Streaming:
         return seen / seconds
 
     def write_rate(self) -> float:
-        """Bytes a second, the sync included."""
+        """Return bytes per second, including the sync."""
         start = time.perf_counter()
         with WriteBehind(self.file, most=len(self.blocks)) as writer:
             for number, box in enumerate(self.boxes):

@@ -1,7 +1,7 @@
 """A process that makes Gauss-Seidel sweeps on ``numpy.memmap``: ``PATH N BLOCK SWEEPS``.
 
-Memory is the operating system's affair, as in the virtual memory version of Cettei et al. (1997,
-figure 5). It never imports outcore.
+The operating system manages the memory, as in the virtual memory version of Cettei et al. (1997,
+figure 5). The process never imports outcore.
 """
 
 import json

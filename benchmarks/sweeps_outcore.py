@@ -1,6 +1,6 @@
 """A process that makes Gauss-Seidel sweeps with outcore: ``WAY PATH BLOCK SWEEPS BUDGET_BYTES``.
 
-The way is ``blocks``, the algorithm of Cettei et al. (1997, figure 6) on the block interface with
+WAY is ``blocks``, the algorithm of Cettei et al. (1997, figure 6) on the block interface with
 superblocks of a row of blocks and the factored diagonal blocks in memory, or ``gauss_seidel``.
 """
 

@@ -4,7 +4,7 @@
 
 Pulse basis, point matching, electric field along the axis, time factor e^(+jwt) (R. F. Harrington,
 *Field Computation by Moment Methods*, section 3-3). The surface current is compared with the
-analytic series. Stopped at any moment and started again, the script goes on where it was.
+analytic series. If the script is stopped and started again, it resumes.
 """
 
 import sys
@@ -28,7 +28,7 @@ width = 2 * np.pi / n
 
 
 def fill(rows, cols):
-    """Impedances of the match points `rows` and the strips `cols`, two slices."""
+    """Return the impedances of the match points `rows` and the strips `cols`, two slices."""
     distance = abs(points[rows, None] - points[None, cols])
     itself = np.arange(n)[rows, None] == np.arange(n)[None, cols]
     Z = hankel2(0, np.where(itself, 1, ka * distance))
@@ -37,7 +37,7 @@ def fill(rows, cols):
 
 
 def matrix(path):
-    """The matrix on disk: as it is if it is whole, else assembled, or the rest of it."""
+    """Open the matrix on disk if it is complete; otherwise assemble or resume it."""
     try:
         return oc.open_array(path)
     except (NotFoundError, IncompleteError):
@@ -45,7 +45,7 @@ def matrix(path):
 
 
 def series(phi):
-    """Surface current for a wave that travels along x, by separation of variables."""
+    """Return the surface current for a wave along x, by separation of variables."""
     m = np.arange(-60, 61)
     terms = (-1j) ** m / hankel2(m, ka)
     return 2 / (np.pi * ka * eta) * np.exp(1j * np.outer(phi, m)) @ terms

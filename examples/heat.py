@@ -2,14 +2,14 @@
 
     python examples/heat.py [DIRECTORY]
 
-It computes until it is killed (by itself, with SIGKILL), goes on from its newest checkpoint, and
-compares the end with the exact solution. Under MPI the two parts are two commands, and the second
-may have other ranks than the first:
+It computes until it kills itself with SIGKILL, restarts from its newest checkpoint, and compares
+the end with the exact solution. Under MPI the two parts are two commands, and the second may have a
+different number of ranks:
 
     mpiexec -n 4 python examples/heat.py DIRECTORY --die
     mpiexec -n 2 python examples/heat.py DIRECTORY --go-on
 
-With --pool=URL, of a pool that is served, DIRECTORY is a name in it.
+With --pool=URL of a served pool, DIRECTORY is a name in it.
 """
 
 import os
@@ -40,12 +40,12 @@ else:
     ranks, rank, mesh, comm = 1, 0, (1, 1), None
 
 if not options and ranks == 1:
-    # Alone: begin anew, have a first process die, and go on from what it left.
+    # Without MPI: start afresh, let a first process die, and restart from its checkpoint.
     shutil.rmtree(where, ignore_errors=True)
     dead = subprocess.run([sys.executable, __file__, str(where), "--die"], check=False)
     assert dead.returncode == -signal.SIGKILL
 
-# Each rank has a block of the plane, and a frame around it of one point.
+# Each rank has a block of the plane, and a frame of one point around it.
 schema = distribute((n, n), "block,block", mesh)
 rows, columns = schema.shares(rank)
 framed = np.zeros((len(rows) + 2, len(columns) + 2))
@@ -53,7 +53,7 @@ inner = framed[1:-1, 1:-1]
 
 
 def fill_frames():
-    """Fetch the edges of the neighbours; at the border of the plane the frame stays zero."""
+    """Receive the edges of the neighbours; at the border of the plane the frame stays zero."""
     if comm is None:
         return
     for axis in (0, 1):
@@ -69,12 +69,12 @@ def fill_frames():
 
 # u_t = u_xx + u_yy on the unit square, zero at its border; explicit Euler.
 h = 1 / (n + 1)
-ratio = 0.2  # of the time step to h squared; stable up to 1/4
+ratio = 0.2  # time step over h squared; stable up to 1/4
 x = h * (1 + np.arange(n))
 mode = np.outer(np.sin(np.pi * x), np.sin(2 * np.pi * x))[
     rows.start : rows.start + len(rows), columns.start : columns.start + len(columns)
 ]
-# The mode is an eigenvector of the step: it shrinks by the same factor each time.
+# The mode is an eigenvector of the step, which scales it by the same factor each time.
 factor = 1 - 4 * ratio * (np.sin(np.pi * h / 2) ** 2 + np.sin(np.pi * h) ** 2)
 
 path = oc.connect(urls[0]) / str(where) if urls else where
@@ -91,7 +91,7 @@ except oc.errors.NotFoundError:
 
 for step in range(first, steps):
     if step % every == 0:
-        # A step may be there already, of a run that died after it.
+        # A run that died later may have written this step already.
         if group.steps == step // every:
             group.timestep({"u": inner}, step * ratio * h * h, schema=schema)
         group.checkpoint({"u": inner}, {"step": step}, background=True, schema=schema)

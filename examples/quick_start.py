@@ -1,8 +1,9 @@
-"""A dense system solved in a quarter of its size.
+"""A dense system, solved in a quarter of its size.
 
     python examples/quick_start.py [DIRECTORY]
 
-Leaves the matrix in DIRECTORY/A (default: quick-start here); the factors go when the call ends.
+The matrix stays in DIRECTORY/A (default: quick-start here); the call removes the factors at its
+end.
 """
 
 import sys
@@ -17,7 +18,7 @@ where = Path(sys.argv[1] if len(sys.argv) > 1 else "quick-start")
 
 
 def fill(rows, cols):
-    """One block of the matrix. It is called for all blocks in turn, never for the whole."""
+    """Return one block of the matrix. It is called for each block, never for the whole matrix."""
     i, j = np.ogrid[rows, cols]
     return 1 / (1 + abs(i - j)) + (i == j)
 

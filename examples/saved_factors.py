@@ -1,8 +1,8 @@
-"""Factor once, solve later, in another process, for right-hand sides that are on disk.
+"""Factor once, and solve later, in another process, for right-hand sides on disk.
 
     python examples/saved_factors.py [DIRECTORY]
 
-The second half of the script runs in a process of its own.
+The second half of the script runs in a separate process.
 """
 
 import shutil
@@ -19,7 +19,7 @@ where = Path(sys.argv[1] if len(sys.argv) > 1 else "saved-factors")
 
 
 def fill(rows, cols):
-    """Random, and the same for the same block: a resumed assembly must get what it would have."""
+    """Return a random block, the same for the same slices, which resuming requires."""
     shape = (rows.stop - rows.start, cols.stop - cols.start)
     return np.random.default_rng([rows.start, cols.start]).standard_normal(shape)
 
@@ -41,7 +41,8 @@ else:
     lu = oc.linalg.open_factor(where / "A.lu")
     B = oc.open_array(where / "B")
     shutil.rmtree(where / "X", ignore_errors=True)  # an earlier solution is not overwritten
-    # In a small budget the columns are solved for in groups, each one pass over L and one over U.
+    # With a small budget the columns are solved for in groups, each with one pass over L and one
+    # over U.
     X = oc.linalg.lu_solve(lu, B, memory="6 MB", out=where / "X")
     residual = oc.open_array(where / "A")[...] @ X[:, :3] - B[:, :3]
     print(f"{X.shape[1]} solutions in {X.path}; residual of three: {abs(residual).max():.1e}")

@@ -1,4 +1,4 @@
-"""A testbed: disks and hosts together, gone at its end whatever happens."""
+"""A testbed: disks and hosts together, which are always removed at its end."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from benchmarks.testbed.names import left_over, missing, own, try_run
 
 
 def why_not() -> str | None:
-    """Say what a testbed lacks on this machine; `None` if it can be made."""
+    """Return the missing requirement of a testbed on this machine; `None` if there is none."""
     if os.geteuid() != 0:
         return "a testbed needs root"
     if lacking := missing((*disks_.TOOLS, *hosts_.TOOLS)):
@@ -36,25 +36,25 @@ class Testbed:
     scratch
         Directory for the images of the disks.
     disks
-        How many.
+        Number of disks.
     disk_bytes
-        Size of each.
+        Size of each disk.
     disk_bytes_s
-        Rate of each, reading and writing, for the processes started here; `None`: no limit.
+        Rate of each disk, reading and writing, for the processes started here; `None`: no limit.
     hosts
-        How many.
+        Number of hosts.
     networks
-        How many each host is in: parallel channels.
+        Number of networks of each host: parallel channels.
     link_bits_s
         Rate of every link, each way; `None`: no limit.
 
     Attributes
     ----------
     disks, hosts
-        What was asked for.
+        The created disks and hosts.
     """
 
-    __test__ = False  # not a test, whatever its name begins with
+    __test__ = False  # not a test, despite its name
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class Testbed:
     ) -> subprocess.Popen[Any]:
         """Start a process whose disks are limited, on a host or on this machine.
 
-        `options` are those of `subprocess.Popen`. It is ended with the testbed.
+        `options` are those of `subprocess.Popen`. The testbed ends the process at its own end.
         """
         words = host.command(*command) if host else list(map(str, command))
-        # A process moves itself, before it becomes the program: all it does is limited.
+        # The process enters the group before it becomes the program, so all of its I/O is limited.
         enter = f'echo $$ > {self._group}/cgroup.procs && exec "$@"'
         process = subprocess.Popen(["sh", "-c", enter, "sh", *words], **options)
         self._processes.append(process)
         return process
 
     def run(self, command: Sequence[object], host: Host | None = None) -> str:
-        """Run a program as `start` does; return what it prints."""
+        """Run a program as `start` does; return its output."""
         process = self.start(command, host, stdout=subprocess.PIPE, text=True)
         printed, _ = process.communicate()
         if process.returncode:
@@ -132,7 +132,7 @@ class Testbed:
                 process.wait()
 
     def close(self) -> None:
-        """End its processes, and remove all that was made."""
+        """End its processes, and remove its disks and hosts."""
         self._end.close()
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class Testbed:
 
 
 def clean(scratch: Path) -> None:
-    """Remove what testbeds of processes that were killed left, their images in `scratch` too."""
+    """Remove the testbeds of killed processes, including their images in `scratch`."""
     hosts_.clean()
     disks_.clean()
     for name in left_over(path.name for path in scratch.iterdir()):

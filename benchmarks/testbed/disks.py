@@ -20,16 +20,16 @@ class Disk:
     Parameters
     ----------
     directory
-        Where the image and the mount point are made.
+        Directory of the image and the mount point.
     number
-        Of this disk.
+        Number of this disk.
     size_bytes
-        Size of the image, all of which is taken from the disk beneath.
+        Size of the image, all of which is allocated on the disk beneath.
 
     Attributes
     ----------
     path
-        Where it is mounted.
+        The mount point.
     """
 
     def __init__(self, directory: Path, number: int, size_bytes: int) -> None:
@@ -49,9 +49,9 @@ class Disk:
             raise
 
     def limit(self, group: Path, bytes_s: int) -> None:
-        """Limit reads and writes of the processes in a group, each to so many bytes a second.
+        """Limit reads and writes of the processes in a group, each in bytes per second.
 
-        Only direct I/O is limited: the group of what leaves the page cache is not known.
+        Only direct I/O is limited: the group of writes from the page cache is unknown.
         """
         device = os.stat(self._loop).st_rdev
         for name in LIMITS:
@@ -68,14 +68,14 @@ class Disk:
 
 
 def make_group() -> Path:
-    """Make the control group of the processes whose disks are limited."""
+    """Create the control group of the processes whose disks are limited."""
     group = BLKIO / own()
     group.mkdir()
     return group
 
 
 def remove_group(group: Path) -> None:
-    """Remove a control group, whose processes, if there still are any, go back to the root's."""
+    """Remove a control group; remaining processes return to the root group."""
     if not group.exists():
         return
     for pid in (group / "cgroup.procs").read_text().split():
@@ -85,7 +85,7 @@ def remove_group(group: Path) -> None:
 
 
 def clean() -> None:
-    """Remove the disks and groups of processes that are gone."""
+    """Remove the disks and groups of dead processes."""
     devices: list[dict[str, Any]] = json.loads(run("losetup", "--json") or "{}").get(
         "loopdevices", []
     )

@@ -14,7 +14,7 @@ class Host:
     Attributes
     ----------
     name
-        Of its namespace.
+        Name of its namespace.
     addresses
         Its IPv4 address in each network, by the network's number.
     """
@@ -27,11 +27,13 @@ class Host:
         run("ip", "-n", self.name, "link", "set", "lo", "up")
 
     def command(self, *words: object) -> list[str]:
-        """Give the command that runs another one on this host."""
+        """Return the command that runs another one on this host."""
         return ["ip", "netns", "exec", self.name, *map(str, words)]
 
     def join(self, switch: "Switch", bits_s: int | None) -> None:
-        """Add a link to a network, limited both ways to so many bits a second, if that is given."""
+        """Add a link to a network, limited in both directions to `bits_s` bits per second, if
+        given.
+        """
         card, port = f"eth{len(self.addresses)}", f"h{self._number}"
         on_switch, here = ("ip", "-n", switch.name), ("ip", "-n", self.name)
         ends = ("type", "veth", "peer", "name", card, "netns", self.name)
@@ -52,7 +54,7 @@ class Host:
 
 
 class Switch:
-    """A network: a bridge in a namespace of its own, reached by nothing outside."""
+    """A network: a bridge in a namespace of its own, unreachable from outside."""
 
     def __init__(self, number: int) -> None:
         self.name = f"{own()}-s{number}"
@@ -62,7 +64,7 @@ class Switch:
         run("ip", "-n", self.name, "link", "set", "bridge", "up")
 
     def address(self, host: int) -> str:
-        """Give the address of a host in this network."""
+        """Return the address of a host in this network."""
         return f"10.{77 + self._number}.0.{host + 1}"
 
     def close(self) -> None:
@@ -71,7 +73,7 @@ class Switch:
 
 
 def clean() -> None:
-    """Remove the namespaces of processes that are gone."""
+    """Remove the namespaces of dead processes."""
     names = [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line]
     for name in left_over(names):
         try_run("ip", "netns", "delete", name)

@@ -1,4 +1,4 @@
-"""Names of what a testbed makes, and commands that make it."""
+"""Names of a testbed's objects, and commands that create them."""
 
 import os
 import re
@@ -8,17 +8,17 @@ from collections.abc import Iterable
 
 PREFIX = "outcore-bed-"
 
-# Where Debian has the tools of root, which not every root has in its path.
+# Debian's directories of administration tools, which not every root has in its path.
 os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 def own(pid: int | None = None) -> str:
-    """Give the beginning of the names that a process uses; this one by default."""
+    """Return the prefix of a process's names; of this process by default."""
     return f"{PREFIX}{os.getpid() if pid is None else pid}"
 
 
 def left_over(names: Iterable[str]) -> list[str]:
-    """Choose the names of processes that are gone."""
+    """Return the names of dead processes."""
     found = []
     for name in names:
         match = re.match(rf"{PREFIX}(\d+)", name)
@@ -28,12 +28,12 @@ def left_over(names: Iterable[str]) -> list[str]:
 
 
 def missing(tools: Iterable[str]) -> list[str]:
-    """Tell which programs are not there."""
+    """Return the programs that are not installed."""
     return [tool for tool in tools if shutil.which(tool) is None]
 
 
 def run(*command: object) -> str:
-    """Run a program; return what it prints."""
+    """Run a program; return its output."""
     words = [str(word) for word in command]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     if ended.returncode:
@@ -42,5 +42,5 @@ def run(*command: object) -> str:
 
 
 def try_run(*command: object) -> None:
-    """Run a program that undoes something; what is not there needs no undoing."""
+    """Run a program that undoes something, and ignore its failure."""
     subprocess.run([str(word) for word in command], capture_output=True, check=False)

@@ -13,7 +13,7 @@ from benchmarks.testbed.bed import Testbed
 from benchmarks.testbed.hosts import Host
 
 MOST_SOCKET_BYTES = 108
-"""Of the path of a UNIX socket, with a byte that ends it (unix(7))."""
+"""Limit of the path of a UNIX socket, including its final zero byte (unix(7))."""
 
 MAIN = "import sys; from outcore.cli import main; sys.exit(main())"
 
@@ -24,25 +24,25 @@ class BedPool:
     Parameters
     ----------
     bed
-        Where they run.
+        The testbed of the daemons.
     state
-        Directory for the manager's files, the key and the settings; it is made.
+        Directory for the manager's files, the key and the settings; it is created.
     directories
-        One for each I/O server.
+        One directory for each I/O server.
     host
-        The host that all of them run on; by default this machine.
+        The host of all daemons; by default this machine.
     networks
-        Those of the host's networks in which the I/O servers listen: their channels.
+        The host's networks in which the I/O servers listen: their channels.
 
     Attributes
     ----------
     url, key_file
-        What a client needs.
+        URL and key file for clients.
     local_url
         The same pool by a UNIX socket, for clients on the manager's machine; `None` if the
         directory's path is too long for one.
     metrics
-        Where those of the manager are, on its host.
+        Address of the manager's metrics, on its host.
     """
 
     def __init__(
