@@ -31,7 +31,7 @@ assert (A[part] == model[part]).all()
 
 
 def run(path: Path, *, first: str = "", then: str) -> subprocess.CompletedProcess[str]:
-    """Read an array in a process of its own, and do something else before or after that."""
+    """Read an array in its own process, with other code before and after."""
     return subprocess.run(
         [sys.executable, "-c", READER.format(first=first, then=then), str(path)],
         capture_output=True,
@@ -133,14 +133,14 @@ def test_what_zarr_and_memmap_write_to_the_file_is_seen(path: Path) -> None:
 
 @pytest.fixture
 def few_mapped_bytes() -> Iterator[int]:
-    """Let plain indexing keep 6 MiB of a file mapped."""
+    """Limit the mapping of a file by plain indexing to 6 MiB."""
     limit_mapped_bytes(6 << 20)
     yield 6 << 20
     limit_mapped_bytes(budget.mapped_bytes())
 
 
 def mapped_bytes(path: Path) -> int:
-    """Bytes of a file that are in this process's memory."""
+    """Return the bytes of a file that are in this process's memory."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     sizes = [
         next(line for line in lines if line.startswith("Rss:"))
@@ -151,7 +151,7 @@ def mapped_bytes(path: Path) -> int:
 
 
 def columns_read(array: oc.Array, model: np.ndarray) -> int:
-    """Read single columns, and return how many pages were missing in this process."""
+    """Read single columns, and return the number of page faults of this process."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for at in range(0, 100, 4):
         assert np.array_equal(array[:, at], model[:, at])
@@ -167,7 +167,7 @@ def test_pages_that_were_read_stay_mapped_within_a_limit(
     with oc.open_array(tmp_path / "A") as A:
         for row in range(0, 2048, 100):
             assert np.array_equal(A[row], model[row])
-            # A chunk has 4 MiB, and is counted by units of 2 MiB.
+            # A chunk has 4 MiB, and the limit counts units of 2 MiB.
             assert mapped_bytes(shard_file(tmp_path / "A")) <= few_mapped_bytes + (6 << 20)
     limit_mapped_bytes(64 << 20)
     with oc.open_array(tmp_path / "A") as A:
@@ -178,7 +178,7 @@ def test_pages_that_were_read_stay_mapped_within_a_limit(
 
 
 def test_short_runs_that_fill_the_disk_are_an_error(small_disk: Path) -> None:
-    """Neither a signal nor a change of other elements."""
+    """A full disk raises an error, without a signal or a change of other elements."""
     strips = range(0, 4096, 128)
 
     def write(A: oc.Array) -> None:

@@ -1,4 +1,4 @@
-"""Arrays of `numpy.ma`, and of dask made of them: what lies below a mask is no element."""
+"""Arrays of `numpy.ma`, and dask arrays of them: values below a mask are not elements."""
 
 import shutil
 from collections.abc import Callable
@@ -54,7 +54,7 @@ WAYS: dict[str, Callable[[oc.Array, Path], Any]] = {
 
 
 class Sliced:
-    """Gives masked blocks, as a variable of netCDF does."""
+    """A source that returns masked blocks, as a variable of netCDF does."""
 
     shape, dtype = (N, N), np.dtype("f8")
 

@@ -41,13 +41,13 @@ def stored(path: Path, a: Matrix, **layout: Any) -> oc.Array:
 
 
 def assert_product(got: Any, a: Matrix, b: Matrix) -> None:
-    """Each element within the bound of the rounding errors of its sum (Higham 2002, 3.5)."""
+    """Check each element within the bound of the rounding errors of its sum (Higham 2002, 3.5)."""
     wide = np.result_type(a.dtype, np.float64)
     want = a.astype(wide) @ b.astype(wide)
     k = a.shape[-1]
     bound = 4 * (k + 2) * np.finfo(a.dtype).eps * (np.abs(a).astype("f8") @ np.abs(b).astype("f8"))
     if isinstance(got, oc.Array):
-        got = oc.open_array(got.path)  # which it would not, if it did not say that it is whole
+        got = oc.open_array(got.path)  # opening it would fail if it were marked incomplete
     whole = got[...]
     assert whole.dtype == a.dtype
     assert whole.shape == want.shape
@@ -57,7 +57,7 @@ def assert_product(got: Any, a: Matrix, b: Matrix) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product("NTC", "NTC")))
 def test_as_numpy(tmp_path: Path, dtype: str, trans_a: Any, trans_b: Any) -> None:
-    """Out of core in both directions; all orders of chunks, half of them with each type."""
+    """Out of core in both directions; the chunk orders alternate between the types."""
     m, n, k = 150, 130, 170
     a, b = random((m, k), dtype), random((k, n), dtype, 1)
     inverse = {"N": lambda x: x, "T": lambda x: x.T, "C": lambda x: x.conj().T}
@@ -169,7 +169,7 @@ def test_any_shape_and_layout(
 @pytest.mark.parametrize("where", ["memory", "disk"])
 @pytest.mark.parametrize("out", [False, True])
 def test_vectors_as_in_numpy(tmp_path: Path, dtype: str, where: str, out: bool) -> None:
-    """A vector is a row on the left, a column on the right, and its dimension goes."""
+    """A vector is a row on the left and a column on the right, and its dimension is dropped."""
     a, x, y = random((90, 120), dtype), random((120,), dtype, 1), random((90,), dtype, 2)
     A: Any = stored(tmp_path / "A", a, chunks=(32, 16))
     X, Y = (x, y) if where == "memory" else (
@@ -223,7 +223,7 @@ def test_alpha_is_a_factor(tmp_path: Path) -> None:
             matmul(np.ones((2, 2)), np.ones((2, 2)), alpha=wrong)
 
 
-# Larger than the budget, and known.
+# Products larger than the budget with known results.
 
 
 def test_the_fourier_matrix_times_its_conjugate_is_n(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_the_fourier_matrix_times_its_conjugate_is_n(tmp_path: Path) -> None:
 
 
 def test_a_hadamard_matrix_exactly(tmp_path: Path) -> None:
-    """Sylvester's matrices: H Hᵀ = n I, in whole numbers."""
+    """Sylvester's matrices: H Hᵀ = n I, in integers."""
     n = 1024
 
     whole = scipy.linalg.hadamard(n)
@@ -326,7 +326,7 @@ def test_bytes_are_as_planned(tmp_path: Path, dtype: str, order: str, shape: Any
 def test_blocks_that_are_final_with_their_last_piece(
     tmp_path: Path, trans_b: Any, axis: int
 ) -> None:
-    """Pieces as long as blocks of C: these leave in parts, along the other axis."""
+    """Pieces as long as blocks of C, which are written in parts along the other axis."""
     n, memory = 512, 512 * 512 * 16 // 4
     a, b = random((n, n), "c16", 1), random((n, n), "c16", 2)
     chunks = (256, 8) if trans_b == "N" else (64, 16)
@@ -351,14 +351,14 @@ def test_each_operand_is_read_once_if_the_result_is_in_memory(tmp_path: Path) ->
     _, report = matmul_and_report(A, B, memory=1_500_000, progress=False)
     assert report.bytes_read == A.nbytes + B.nbytes
     assert report.bytes_written == 0
-    # A slab that serves all blocks is read once as well: here B as a whole.
+    # The call reads a slab that serves all blocks once: here the whole of B.
     C, report = matmul_and_report(A, B[:, :64], memory=450_000, out=tmp_path / "C", progress=False)
     assert report.bytes_read == A.nbytes
     assert report.bytes_written == C.nbytes
 
 
 def test_a_narrow_operand_on_disk_is_read_once(tmp_path: Path) -> None:
-    """Blocks of C come and go, but all of them need the same slab."""
+    """All blocks of C need the same slab."""
     a, b = random((2048, 64)), random((64, 192), seed=1)
     A, B = stored(tmp_path / "A", a), stored(tmp_path / "B", b)
     C, report = matmul_and_report(A, B, memory=1_000_000, out=tmp_path / "C", progress=False)
@@ -391,7 +391,7 @@ def test_the_plan_is_what_the_run_does(tmp_path: Path, dtype: str, options: Any)
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str) -> None:
-    """All of it but the buffers for transfers that are not aligned, of which there are none."""
+    """The plan counts all memory but bounce buffers, and every transfer here is aligned."""
     n = 1024
     layout = {"chunks": (512, 512), "order": order}
     A = stored(tmp_path / "A", random((n, n)), **layout)
@@ -412,7 +412,7 @@ def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str) ->
 
 
 def test_chunks_of_the_operands_need_not_meet(tmp_path: Path) -> None:
-    """Pieces that reach into the next slab: both are held."""
+    """Pieces may reach into the next slab; the call then holds both."""
     a, b = random((200, 500)), random((500, 180), seed=1)
     for chunks_a, chunks_b in (((64, 48), (80, 64)), ((32, 256), (96, 32)), ((64, 100), (64, 64))):
         for order in "CF":
@@ -425,7 +425,7 @@ def test_chunks_of_the_operands_need_not_meet(tmp_path: Path) -> None:
 
 
 def test_words_follow_the_model() -> None:
-    """(p + q + 1) n² for p x q blocks, and not far above 2n³/√M + n²."""
+    """Blocks of p x q move (p + q + 1) n² words, not far above 2n³/√M + n²."""
     n = 16384
     for order, most in (("N", 10.0), ("T", 9.0)):
         planned = oc.plan("matmul", n=n, memory=n * n, trans_b=order)

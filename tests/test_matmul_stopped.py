@@ -1,4 +1,4 @@
-"""Products that are refused, interrupted or killed: nothing half-written passes for whole."""
+"""Refused, interrupted and killed products: no half-written result is reported as whole."""
 
 import os
 import signal
@@ -181,7 +181,7 @@ def test_a_killed_product_is_recognised_and_begun_anew(tmp_path: Path, square: o
 
 
 def _state(path: Path) -> str:
-    """Whether an array is whole, or why it cannot be opened."""
+    """Return the state of an array: whole, or the kind of the error on opening it."""
     try:
         oc.open_array(path).close()
     except oc.OutcoreError as error:
@@ -200,7 +200,7 @@ def _killed_at(line: int, work: Any) -> None:
 def test_an_error_midway_leaves_nothing(
     tmp_path: Path, square: oc.Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last chunk of A is gone: it is found when it is read."""
+    """Truncate the file of A during the call, so that a read fails."""
     before = names_below(tmp_path)
     shard = square.path / "c" / "0" / "0"
     length = shard.stat().st_size

@@ -1,4 +1,4 @@
-"""Matrices in memory: each function computes with them, or names what does."""
+"""Matrices in memory: each function accepts them, or names a function that does."""
 
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def matrix() -> npt.NDArray[np.float64]:
 
 
 class OfAnotherLibrary:
-    """An array as one of JAX, PyTorch or h5py."""
+    """An array like those of JAX, PyTorch or h5py."""
 
     shape = (N, N)
     dtype = np.dtype("f8")

@@ -1,4 +1,4 @@
-"""What users get wrong, and are told: arguments of the Python interface."""
+"""Mistakes of users in arguments of the Python interface, and their errors."""
 
 import contextlib
 import math
@@ -156,7 +156,7 @@ def test_objects_have_no_bytes_in_a_pools_file(tmp_path: Path) -> None:
             lambda: file.write_list([0], 16, data=objects),
             lambda: file.view(0, 8, 16).write_at(0, objects),
             lambda: file.start_write_at(0, objects),
-            # Numbers that came to lie there would be taken for addresses.
+            # Python would treat numbers read into object arrays as addresses.
             lambda: file.read_at(0, out=objects),
             lambda: file.readinto(objects),
             lambda: file.readinto(memoryview(objects)),
@@ -211,7 +211,7 @@ def test_directories_in_another_order_leave_no_second_pool(tmp_path: Path) -> No
         with pytest.raises(InvalidError, match=r"of another pool|not its first directory"):
             oc.Pool.embedded(wrong)
         with contextlib.suppress(FileNotFoundError):
-            fresh.rmdir()  # a pool would have left something in it
+            fresh.rmdir()  # fails if a pool left files in it
         result = CliRunner().invoke(main, ["pool", "up", *map(str, wrong)])
         assert result.exit_code == 1
         with contextlib.suppress(FileNotFoundError):

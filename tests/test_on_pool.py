@@ -1,4 +1,4 @@
-"""Arrays, streams and solvers in a pool: tests of plain paths again, and the same bits as there."""
+"""Arrays, streams and solvers in a pool: tests of plain paths again, with identical bits."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +62,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[oc.PoolPath]:
-    """Directory of a test: the root of a pool of three servers."""
+    """The directory of a test: the root of a pool of three servers."""
     home = tmp_path_factory.mktemp("pool")
     with oc.Pool.embedded([home / "a", home / "b", home / "c"]) as pool:
         yield pool / ""
@@ -113,7 +113,7 @@ def test_cholesky_is_the_same_to_the_bit(
 
 
 def test_a_cholesky_factor_takes_the_room_of_a_triangle(tmp_path: oc.PoolPath) -> None:
-    """Of 12 x 12 tiles in slots of 64 KiB, 78 are on or below the diagonal."""
+    """A triangle takes 78 of 12 x 12 tiles, in slots of 64 KiB."""
     on_disk(tmp_path / "A", definite(12 * 64, "f8"), (64, 128)).close()
     home = Path(tmp_path.root.url.removeprefix("outcore:").removesuffix("::")).parent
 
@@ -126,7 +126,7 @@ def test_a_cholesky_factor_takes_the_room_of_a_triangle(tmp_path: oc.PoolPath) -
     with oc.open_array(tmp_path / "A.cho" / "l") as factor:
         grid = factor.metadata.grid()
         assert (grid.counts, grid.slot_bytes) == ([12, 12], 65_536)
-    # Beside them there are an index, and the small files of the factor.
+    # The rest is an index and the small files of the factor.
     assert 78 * 65_536 <= taken <= 82 * 65_536
 
 
@@ -172,7 +172,7 @@ def test_a_stopped_factorization_goes_on(
     lu = oc.linalg.lu_factor(tmp_path / "A", **SETTING)
     assert "resumed" in lu.report.notes[0]
     assert (packed(lu) == whole).all()
-    # With a matrix that was written to meanwhile it does not.
+    # It refuses to resume if the matrix was written to in between.
     noted.clear()
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "append", stopping)
@@ -188,7 +188,7 @@ def test_a_stopped_factorization_goes_on(
 def test_what_goes_by_once_goes_on(
     tmp_path: oc.PoolPath, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """Its state is in the pool, too."""
+    """The saved state lies in the pool, too."""
     note_each_step(monkeypatch)
     case = Case(verb, tmp_path)
     whole = case.run(tmp_path / "W")
@@ -204,7 +204,7 @@ def test_what_goes_by_once_goes_on(
 def test_a_matrix_written_to_meanwhile_is_noticed(
     tmp_path: oc.PoolPath, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an array that was open all the while: the generation stays."""
+    """Write through an array that stays open, so that the generation does not change."""
     A, append = on_disk(tmp_path / "A", matrix, CHUNKS), Journal.append
 
     def writing(self: Journal, record: Record) -> None:

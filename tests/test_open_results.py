@@ -218,7 +218,7 @@ class StoppedError(Exception):
 
 
 def script(where: Path, stop_at: int) -> tuple[Matrix, Matrix, float]:
-    """A script as the how-to shows it, stopped before one of its steps or within `fill`."""
+    """Run the script of the how-to, stopped before one of its steps or within `fill`."""
     steps = iter(range(100))
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""What ``out=`` may not be: anything that the call still needs."""
+"""Paths that ``out=`` refuses: anything that the call still needs."""
 
 from collections.abc import Callable
 from pathlib import Path

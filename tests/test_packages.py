@@ -1,4 +1,4 @@
-"""Packages that outcore can do without: which versions it takes, and what it says of others."""
+"""Optional packages: the accepted versions, and the error for all others."""
 
 import tomllib
 import types
@@ -37,7 +37,7 @@ def test_versions_are_ordered_as_packaging_orders_them(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zarr, "__version__", version)
-    # Candidates for a release count as the release.
+    # A release candidate counts as the release.
     if Version(Version(version).base_version) >= Version("3.1"):
         packages.require("zarr", "a test")
     else:

@@ -1,4 +1,4 @@
-"""The benchmark of Panda's figures runs, at sizes that say nothing about speed."""
+"""The benchmark of Panda's figures runs, at sizes too small to measure speed."""
 
 import itertools
 import json

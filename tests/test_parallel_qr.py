@@ -1,4 +1,4 @@
-"""Rows of which threads make triangles of their own: what comes of it, and which memory is used."""
+"""Rows of which threads factor their own triangles: results and memory."""
 
 import contextlib
 import itertools
@@ -39,7 +39,7 @@ FACTOR_ROWS = tsqr_plan.FACTOR_ROWS
 
 @pytest.fixture(autouse=True)
 def nothing_left(two_threads: None) -> Iterator[None]:
-    """Look that the threads of the BLAS are as before, and that no other is left."""
+    """Check that the BLAS has its threads back, and that no thread of a crew remains."""
     yield
     assert blas_choice.in_use()[1] == 2
     assert not [t for t in threading.enumerate() if t.name.startswith("outcore-crew")]
@@ -47,7 +47,7 @@ def nothing_left(two_threads: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def lanes(monkeypatch: pytest.MonkeyPatch) -> list[ParallelQR]:
-    """Have steps of few rows; give what is made, with all its lanes."""
+    """Use steps of few rows; return the created objects with all their lanes."""
     begin, made = ParallelQR.__init__, list[ParallelQR]()
 
     def beginning(self: ParallelQR, *arguments: Any, **options: Any) -> None:
@@ -64,7 +64,7 @@ Act = Callable[[int], None]
 
 @contextlib.contextmanager
 def before_each_step(act: Act) -> Iterator[None]:
-    """Act before each step in a lane: called with its number."""
+    """Call `act` with the number of the step before each step in a lane."""
     add, numbers = TallQR.add_below, itertools.count()
 
     def adding(self: TallQR, *rows: Any) -> Any:
@@ -77,12 +77,12 @@ def before_each_step(act: Act) -> Iterator[None]:
 
 
 def late(number: int) -> None:
-    """Have steps take longer than it takes to get other rows ready, some more than others."""
+    """Delay steps, by different times, beyond the time that preparing other rows takes."""
     time.sleep((0.002, 0.008, 0.001)[number % 3])
 
 
 def is_triangle_of(R: npt.NDArray[Any], a: npt.NDArray[Any]) -> bool:
-    """Compare with LAPACK's, whose rows may have other signs."""
+    """Compare with LAPACK's triangle, whose rows may have other signs."""
     want = scipy.linalg.qr(a, mode="economic")[1]
     signs = np.diag(R).conj() / np.diag(want).conj()
     tolerance = 100 * float(np.finfo(R.dtype).eps) * np.linalg.norm(want)
@@ -104,7 +104,7 @@ def test_from_disk(tmp_path: Path, dtype: str, order: str, lanes: list[ParallelQ
     assert len(used) == 2, "both threads take part"
     for made in lanes:
         assert len(made._lanes) == tsqr_plan.LANES
-        # One has taken up the others; all had rows.
+        # One lane has merged the others; all had rows.
         assert all(lane.R.any() for lane in made._lanes)
         assert made.rows == M
     assert is_triangle_of(R, a)
@@ -121,7 +121,7 @@ def test_from_disk(tmp_path: Path, dtype: str, order: str, lanes: list[ParallelQ
 
 
 def test_the_same_whichever_thread_is_late(tmp_path: Path) -> None:
-    """Memory of a block is not used for other rows before its steps are done."""
+    """The memory of a block holds no other rows before its steps are done."""
     # Some twenty blocks.
     a, b = tall(8000, N, "f8"), tall(8000, 2, "f8", seed=1)
     A = oc.from_array(a, tmp_path / "A", progress=False)
@@ -140,7 +140,7 @@ def test_the_same_whichever_thread_is_late(tmp_path: Path) -> None:
 
 
 def test_ridge_and_fewer_rows_than_lanes() -> None:
-    """The rows of some blocks come to their end before each lane has some."""
+    """Some blocks have too few rows for all lanes."""
     for m in (1, 15, 40, 90):
         a, b = tall(m, 12, "c16"), tall(m, 2, "c16", seed=1)
         x = lstsq(iter([a]), b, damp=0.5, memory="3 MiB", progress=False)[0]
@@ -155,7 +155,7 @@ def test_ridge_and_fewer_rows_than_lanes() -> None:
 def test_what_is_kept_is_of_all_rows(
     tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A note is of steps that are done, though threads are late."""
+    """A note covers finished steps only, even if threads are late."""
     note_each_step(monkeypatch)
     case = Case(verb, tmp_path)
     whole, out = case.run(tmp_path / "W"), tmp_path / "X"
@@ -174,7 +174,7 @@ def test_what_is_kept_is_of_all_rows(
 
 
 def test_right_hand_sides_count(lanes: list[ParallelQR]) -> None:
-    """Each lane has room for its part of them: of many there is one lane."""
+    """Each lane needs memory for right-hand sides; with many of them there is one lane."""
     a, b = tall(900, 8, "f8"), tall(900, 50_000, "f4", seed=1)
     x, report = lstsq(a, b, memory="400 MB", progress=False)
     assert len(lanes[0]._lanes) == 1
@@ -183,7 +183,7 @@ def test_right_hand_sides_count(lanes: list[ParallelQR]) -> None:
 
 
 def test_work_is_not_said_to_be_waiting_for_the_disk(tmp_path: Path) -> None:
-    """Where the caller's thread needs the memory of a block, it helps."""
+    """A caller that needs the memory of a block computes steps instead of waiting."""
     a, b = tall(8000, N, "f8"), np.ones(8000)
     A = oc.from_array(a, tmp_path / "A", progress=False)
 
@@ -197,7 +197,7 @@ def test_work_is_not_said_to_be_waiting_for_the_disk(tmp_path: Path) -> None:
 
 
 def test_given_up_while_steps_are_left() -> None:
-    """Who waits for a step of a crew that was closed does not wait for ever."""
+    """A wait for a step of a closed crew returns."""
     crew, started, go_on = Crew(Trace()), threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -207,7 +207,7 @@ def test_given_up_while_steps_are_left() -> None:
     with crew:
         step = crew.add([("a", slow), ("a", slow)])
         assert started.wait(60)
-        # As a second Ctrl-C leaves it that comes while `close` waits for the threads.
+        # The state after a second Ctrl-C, while `close` waits for the threads.
         crew._due.clear()
         crew._is_over = True
         assert not step.done()
@@ -255,15 +255,15 @@ def test_interrupted_while_threads_work() -> None:
         (2_000_000, 2048, "f8", 1 << 30, 1),  # blocks are lower than the triangle
         (512 * 16 * 3, 512, "f8", 512 << 20, 3),
         (512 * 16, 512, "f8", 512 << 20, 1),
-        (2_000_000, 512, "f8", 20 << 20, 1),  # 8 triangles take all of that
+        (2_000_000, 512, "f8", 20 << 20, 1),  # 8 triangles would take all of that
         (None, 100, "f8", 64 << 20, 8),
-        (2_000_000, 100, "f8", 1_700_000, 1),  # in lanes blocks would be of 130 rows
+        (2_000_000, 100, "f8", 1_700_000, 1),  # with more lanes, blocks would have 130 rows
     ],
 )
 def test_how_many(
     m: int | None, n: int, dtype: str, memory: int, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many as pay, of which the triangles take little memory."""
+    """Use as many lanes as pay, if their triangles take little memory."""
     monkeypatch.setattr(tsqr_plan, "FACTOR_ROWS", FACTOR_ROWS)
     kind = np.dtype(dtype)
     plans, need = tsqr_plan.fit_tall(

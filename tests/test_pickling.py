@@ -1,4 +1,4 @@
-"""Open arrays and names in pools, given to other processes: each opens what they stand for."""
+"""Open arrays and names in pools, sent to other processes, each of which opens them again."""
 
 import multiprocessing
 import pickle

@@ -1,4 +1,4 @@
-"""Columns of matrices in memory lie apart where that is faster; nobody else sees it."""
+"""Columns of matrices in memory are padded where that is faster, without visible effects."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def test_columns_are_padded_where_they_would_share_a_set_of_the_cache() -> None:
     assert pitch(4096, 8) == 4096 + 64
     assert pitch(2048, 16) == 2048 + 32
     assert pitch(8192, 4) == 8192 + 128
-    # Too short for a pad, or apart already.
+    # The first column is too short for a pad; the others need none.
     assert pitch(4095, 8) == 4095
     assert pitch(2048, 8) == 2048
     assert pitch(4096 + 64, 8) == 4096 + 64
@@ -31,7 +31,7 @@ def test_a_matrix_takes_the_memory_that_it_says(rows: int, columns: int) -> None
     matrix = allocate_matrix(arena, rows, columns, dtype)
     assert matrix.shape == (rows, columns)
     assert arena.peak_bytes <= matrix_bytes(rows, columns, 16) < arena.peak_bytes + 4096
-    matrix[:] = 1  # all of it is there
+    matrix[:] = 1  # touches all of it
     if rows == 2048:
         assert matrix.strides == (16, (2048 + 32) * 16)
 
@@ -44,7 +44,7 @@ def random(seed: int, columns: int = N) -> np.ndarray:
 
 LAYOUTS = {
     "tiles": {},
-    # Whole columns, which lie next to each other on the disk, and are apart in memory.
+    # Whole columns, which are contiguous on disk and padded in memory.
     "whole columns": {"chunks": (N, 48)},
     "C": {"order": "C"},
 }

@@ -1,4 +1,4 @@
-"""Which chunk lies on which server: by what the servers' files hold, and as a picture."""
+"""The server of each chunk: by the contents of the servers' files, and as a picture."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def picture(array: oc.Array) -> tuple[str, ...]:
 
 
 def holders(directory: Path, marker: bytes) -> list[str]:
-    """The servers whose files hold these bytes."""
+    """Return the servers whose files contain these bytes."""
     return [
         name
         for name in "012"
@@ -83,14 +83,14 @@ def test_blocks_go_to_servers_in_turn(
     array = oc.create_array(pool / "A", (12, 12), **setting)
     found = array.info().placement
     assert found is not None
-    # A file begins at some server or other.
+    # The first server of a file is arbitrary.
     names = dict(zip("abc", map(str, found.servers), strict=False))
     assert list(found.picture) == ["".join(names[letter] for letter in row) for row in expected]
     assert sum(found.chunk_counts) == sum(map(len, expected))
 
 
 def test_a_chunk_on_several_servers(pool: oc.Pool) -> None:
-    """By hand, since arrays are not made so."""
+    """Make the file by hand, since outcore does not create arrays with such stripes."""
     array = oc.create_array(pool / "A", (4, 256, 512), "i8", chunks=(1, 256, 512))
     path = array.path / "c/0/0/0"
     content = path.read_bytes()

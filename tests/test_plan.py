@@ -1,4 +1,4 @@
-"""Plans: exact words, honest refusals, and figures that a run then shows."""
+"""Plans: exact words, clear refusals, and figures that a run confirms."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def test_the_plan_of_a_solve_counts_substitution_and_residual(tmp_path: Path) ->
 
 
 def test_words_follow_the_model() -> None:
-    """A slab reads the L to its left, and half a tile more per panel; A, L and U go once."""
+    """A slab reads the L to its left, and half a tile more per panel; A, L and U move once."""
     n = 16384
     g = lu_geometry(n, np.dtype("f8"), n * n * 8 // 8)
     lefts = [slab.first * g.columns for slab in g.slabs()]

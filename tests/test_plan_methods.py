@@ -87,7 +87,7 @@ def test_the_fastest_comes_first(slow: str) -> None:
 
 
 def test_steps_to_win_are_those_of_the_direct_method() -> None:
-    """LU is 2n³/3 operations, and Cholesky half: 533 s and 267 s, which hide the disk."""
+    """LU takes 2n³/3 operations and Cholesky half: 533 s and 267 s, which hide the disk."""
     slow = dict.fromkeys(RATES.gemm_flops_s, 1e10)
     found = by_name(compared(rates=dataclasses.replace(RATES, gemm_flops_s=slow)))
     seconds = {name: method.plan.seconds for name, method in found.items()}
@@ -103,7 +103,7 @@ def test_steps_to_win_are_those_of_the_direct_method() -> None:
 
 
 def test_steps_to_win_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many sweeps of 2 s each as LU has time for."""
+    """Count how many sweeps of 2 s each fit in the time of LU."""
     times = {"solve": 91.0, "gauss_seidel": 14.0, "jacobi": 28.0, "cg": 7.0, "gmres": 700.0}
 
     def planned(verb: str, **options: Any) -> oc.Plan:
@@ -160,7 +160,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any]) -> None:
         compared(**options)
 
 
-# The command line
+# The command line.
 
 
 def said(*arguments: object, verb: str = "solve") -> Any:

@@ -1,4 +1,4 @@
-"""Pools embedded in the process: names, files, regions, arrays, and who may open one."""
+"""Pools embedded in the process: names, files, regions, arrays, and locks on directories."""
 
 import os
 import signal
@@ -74,7 +74,7 @@ def test_a_file_is_like_any_file(pool: oc.Pool) -> None:
 
 
 def test_appending_goes_to_the_end(pool: oc.Pool, tmp_path: Path) -> None:
-    """The same calls on a plain file: `open` of Python has the semantics."""
+    """Run the same calls on a plain file: Python's `open` defines the semantics."""
     for mode in ("ab", "a+b"):
         texts = []
         for opening in (lambda m: pool.open("log", m), lambda m: (tmp_path / "log").open(m)):
@@ -98,7 +98,7 @@ def test_appending_goes_to_the_end(pool: oc.Pool, tmp_path: Path) -> None:
     with pool.open("log", "a") as file:
         file.seek(-3, 2)
         assert file.read() == b"r!?"
-        file.write_at(0, b"AB")  # what names its place goes there
+        file.write_at(0, b"AB")  # a write at an offset ignores the append mode
         assert file.write(b"end") == 3
     assert (pool / "log").read_bytes() == b"ABcdZZother!?end"
 
@@ -116,7 +116,7 @@ def test_modes_are_pythons(pool: oc.Pool) -> None:
     for mode in ("", "b", "+", "wa", "rw", "r++", "bab", "t"):
         with pytest.raises(InvalidError, match="mode must be"):
             pool.open("f", mode)
-    # A file where a directory is needed is no file that somebody else made meanwhile.
+    # A file in place of a directory is not mistaken for a file that another client just created.
     with pytest.raises((ExistsError, InvalidError, NotFoundError)):
         pool.open("f/g", "w")
 
@@ -166,7 +166,7 @@ def test_a_request_is_one_message_to_each_server(pool: oc.Pool) -> None:
             call()
             return pool.messages - before
 
-        # 512 bytes of each 4096: on both servers; of each 8192: on the first alone.
+        # 512 bytes of every 4096 lie on both servers; of every 8192, on the first alone.
         assert messages(lambda: file.read_strided(0, 0, 512, 256, 4096)) == 2
         assert messages(lambda: file.read_strided(0, 0, 512, 128, 8192)) == 1
         at = np.arange(0, 1 << 20, 1000)
@@ -250,7 +250,7 @@ def test_hints_say_how_a_file_lies(pool: oc.Pool) -> None:
                                "cb_buffer_size": 4}).close()  # fmt: skip
     found = pool.stat("f")
     assert (found.stripe_unit_bytes, found.servers, found.nbytes) == (1 << 20, (1,), 0)
-    # Those that nobody here knows are kept.
+    # outcore stores hints that it does not know.
     assert pool.listxattr("f") == ["hint.cb_buffer_size"]
     assert pool.getxattr("f", "hint.cb_buffer_size") == b"4"
     with pytest.raises(InvalidError, match="stripe_count"):
@@ -264,7 +264,7 @@ def test_paths_are_like_paths(pool: oc.Pool, tmp_path: Path) -> None:
     assert path.parents == (pool / "sim", (pool / "sim").parent)
     assert path.with_name("v") == pool / "sim/v"
     assert str(path) == f"outcore:{tmp_path / 'a'}::sim/u.dat" == os.fspath(path)
-    # A URL is a name too, even if it went through a pathlib.Path.
+    # A URL also names the array after a `pathlib.Path` has collapsed its slashes.
     for text in (str(path), Path(str(path))):
         assert place(text).path == path
     assert not path.exists()
@@ -303,7 +303,7 @@ def test_a_pool_is_opened_once(
         other = run_python(script, *map(str, directories))
         out, err = other.communicate(timeout=60)
         assert out.startswith("busy"), err
-        # A server's directory is refused by itself too.
+        # Another pool cannot use a single directory of it either.
         with pytest.raises((BusyError, InvalidError)):
             oc.Pool.embedded([tmp_path / "c", tmp_path / "b"])
     with oc.Pool.embedded(directories) as pool:
@@ -357,7 +357,7 @@ def test_arrays_lie_in_a_pool(pool: oc.Pool, tmp_path: Path) -> None:
     assert oc.verify(pool / "sim/A").checksums == "matched"
     with pytest.raises(ExistsError):
         oc.create_array(pool / "sim/A", 3)
-    # To a plain directory, and back.
+    # Copy to a plain directory, and back.
     oc.from_array(pool / "sim/A", tmp_path / "copy", progress=False).close()
     B = oc.from_array(tmp_path / "copy", pool / "sim/B", progress=False)
     assert (B[...] == expected).all()
@@ -429,7 +429,7 @@ def test_a_killed_process_leaves_a_pool_that_opens(tmp_path: Path, run_python: S
             done = int((pool / "done").read_bytes())
             with oc.open_array(pool / "A", "r+") as A:
                 values = set(np.unique(A[...]).tolist())
-                # What was synced is there; what was being written is the old or the new.
+                # Synced data survive; a block in flight has the old or the new value.
                 assert values <= {float(done), float(done + 1), float(done + 2)}
                 A[...] = -1
                 assert (A[...] == -1).all()

@@ -82,7 +82,7 @@ def umask() -> Iterator[Callable[[int], int]]:
 def test_new_names_get_no_bits_of_the_umask(
     pool: oc.Pool, tmp_path: Path, umask: Callable[[int], int], mask: int
 ) -> None:
-    """As the system has it for plain files."""
+    """New names follow the umask, as plain files do."""
     umask(mask)
     pool.open("f", "w").close()
     pool.open("g", "x", permissions=0o640).close()
@@ -218,7 +218,7 @@ def test_a_directory_says_how_new_files_are_cut(pool: oc.Pool) -> None:
 
 
 def test_rights_are_those_that_posix_gives(served: Served) -> None:
-    """EACCES and EPERM of chmod(), chown(), utimensat(), opendir() and the like."""
+    """EACCES and EPERM of chmod(), chown(), utimensat(), opendir() and similar calls."""
     ada, bob = served.key_of("ada", 1001, 100, 200), served.key_of("bob", 1002, 100)
     with oc.connect(served.url, key=served.key) as root:
         root.mkdir("home")
@@ -234,14 +234,14 @@ def test_rights_are_those_that_posix_gives(served: Served) -> None:
                 lambda: his.chown("home/f", 1002),
                 lambda: his.utime("home/f", (1, 1)),
                 lambda: his.utime("home/f"),
-                # Also where nothing would change.
+                # A call that would change nothing fails too.
                 lambda: his.chown("home/f", 1001, 100),
                 lambda: his.chown("home/f"),
                 lambda: his.getxattr("home/f", "a"),
                 lambda: his.listxattr("home/f"),
                 lambda: his.setxattr("home/f", "a", b""),
                 lambda: his.set_layout("home", {"stripe_count": 1}),
-                # A file is not given away, and only to groups of one's own.
+                # Owners cannot give a file away, and can choose only among their own groups.
                 lambda: hers.chown("home/f", 1002),
                 lambda: hers.chown("home/f", group=300),
             ):
@@ -254,7 +254,8 @@ def test_rights_are_those_that_posix_gives(served: Served) -> None:
             assert his.getxattr("home/f", "a") == b"1", "a member of the group reads"
             with pytest.raises(DeniedError):
                 his.setxattr("home/f", "a", b"2")
-            # Who may write sets it to now, and his writes are told; other times are the owner's.
+            # A writer may set the times to now, and a write updates them. Only the owner sets other
+            # times.
             hers.chmod("home/f", 0o660)
             hers.utime("home/f", (1, 1))
             with pytest.raises(DeniedError):
@@ -266,7 +267,7 @@ def test_rights_are_those_that_posix_gives(served: Served) -> None:
                 file.write(b"shared")
             his._root.core.tell_written()
             assert root.stat("home/f").modified_ns > 10**9
-            # What he may only write is opened by its owner.
+            # Its owner can open a file that is write-only.
             hers.chmod("home/f", 0o222)
             with hers.open("home/f", "a") as file:
                 file.write(b"!")

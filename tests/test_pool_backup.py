@@ -1,4 +1,4 @@
-"""Copies of a pool's metadata, made while it runs and put back: no file gets the data of others."""
+"""Backups of a pool's metadata, made while it runs and restored: no file gets foreign data."""
 
 import shutil
 import sqlite3
@@ -22,12 +22,12 @@ SECRET = b"PRIVATE OF ADA\n" * 20_000
 
 @pytest.fixture
 def places(tmp_path: Path) -> list[Path]:
-    """The directories of a pool of two servers."""
+    """Return the directories of a pool of two servers."""
     return [tmp_path / "a", tmp_path / "b"]
 
 
 def put_back(places: list[Path], during: Callable[[OwnDaemons], None]) -> None:
-    """Make a copy, then newer files in a later run, go back to the copy, and start."""
+    """Back up, make newer files in a later run, restore the backup, and start."""
     state, copy = places[0].parent, places[0].parent / "copy"
     daemons = OwnDaemons(state, places)
     try:
@@ -84,7 +84,7 @@ def test_servers_that_run_tell_a_manager_that_starts_anew(places: list[Path]) ->
         manager = daemon(home, daemons.key, "manager", "a", listen=f'"unix:{home}/0"')
         try:
             with daemons.connect() as pool:
-                # Whether they have told it already or not.
+                # The servers may or may not have reported their handles yet.
                 for number in range(20):
                     (pool / f"note{number}").write_bytes(b"hi")
                     assert (pool / f"note{number}").read_bytes() == b"hi"

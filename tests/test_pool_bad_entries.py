@@ -1,4 +1,4 @@
-"""A bad entry on a disk, or a server that fails, hides nothing else from fsck and scrub."""
+"""A bad directory entry or failing server hides no other damage from fsck and scrub."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ FILES, SERVERS = 6, 2
 
 @pytest.fixture
 def places() -> Iterator[list[Path]]:
-    """Directories of a closed pool; each of its files lies on all servers."""
+    """Yield the directories of a closed pool; each of its files lies on all servers."""
     with in_memory() as above:
         found = [above / "a", above / "b"]
         with oc.Pool.embedded(found) as pool:
@@ -58,7 +58,7 @@ def test_the_other_files_of_the_server_are_checked(
     first, second, third, *_ = data_files(places[1])
     spoil(first)
     spoil(third)
-    # What fsck is to find behind and between them.
+    # Damage that fsck must find between and behind the bad entries.
     second.write_bytes(second.read_bytes()[:65_536])
     with oc.Pool.embedded(places) as pool:
         report = fsck(pool, repair=True, patience_s=0)
@@ -86,7 +86,7 @@ def test_what_does_not_belong_there_is_left_alone(places: list[Path]) -> None:
 
 
 class Failing:
-    """A check in which a server fails in some requests, for some files or all."""
+    """A check in which one server fails in some requests, for some files or all."""
 
     def __init__(self, core: Any, error: OutcoreError, requests: str, bad: set[int]) -> None:
         self._check = PoolCheck(core)
@@ -106,7 +106,7 @@ class Failing:
         return ask
 
     def _asked(self, name: str, server: int, first: int, *_: int) -> list[int]:
-        """Files that a list or a scrub from a handle on begins with."""
+        """Return the file with which a listing or scrub from this handle begins."""
         after = first if name == "data_files" else max(first - 1, 0)
         files, _ = self._check.data_files(server, after, 1)
         return [handle for handle, _ in files]

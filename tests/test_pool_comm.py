@@ -1,4 +1,4 @@
-"""Pools of parallel jobs: of threads, of processes one of which dies, and of MPI."""
+"""Pools of parallel jobs: of threads, of processes of which one dies, and of MPI."""
 
 import subprocess
 import tempfile
@@ -21,7 +21,7 @@ from outcore.pool_comm import check_launcher
 
 
 def whole(found: list[Any]) -> list[Any]:
-    """What the ranks returned; what they raised is raised here."""
+    """Return the results of the ranks, or raise the first error among them."""
     for each in found:
         if isinstance(each, BaseException):
             raise each
@@ -29,7 +29,7 @@ def whole(found: list[Any]) -> list[Any]:
 
 
 def work_together(pool: oc.Pool, comm: ThreadComm) -> tuple[str, list[int]]:
-    """Rank 0 makes an array, each writes its rows, all read them."""
+    """Rank 0 makes an array, each rank writes its rows, all ranks read them."""
     if comm.rank == 0:
         oc.create_array(pool / "A", (30, 40), "f8", chunks=(4, 40), if_exists="overwrite").close()
     comm.barrier()
@@ -51,7 +51,7 @@ def test_each_rank_has_a_server_and_the_pool_comes_back(tmp_path: Path, size: in
 
     first, again = whole(ThreadJob(size).run(job)), whole(ThreadJob(size).run(job))
     assert first == again == [(first[0][0], list(range(size)))] * size
-    # It is a pool like any other.
+    # It is an ordinary pool.
     directories = [tmp_path / str(rank) for rank in range(size)]
     with oc.Pool.embedded(directories) as pool:
         assert (pool.id, pool.ls()) == (first[0][0], ["A"])
@@ -107,7 +107,7 @@ def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path) -> None:
         True, False, True,
     ]  # fmt: skip
     assert set(threading.enumerate()) == before
-    # Nothing is held: with another directory it works.
+    # No lock remains: the call works with another directory.
     (tmp_path / "1").unlink()
     whole(ThreadJob(3).run(lambda comm: oc.Pool.from_comm(comm, tmp_path / "{rank}").close()))
 
@@ -146,7 +146,7 @@ def test_directories_must_be_those_of_one_pool(tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", tmp_path / "b", tmp_path / "copy"], check=True)
     assert "is a copy" in str(start(["a", "b", "c", "copy"])[2])
     assert whole(start(["a", "b", "c"])) == [None] * 3
-    # One more is a new server.
+    # A fourth directory adds a new server.
     whole(start(["a", "b", "c", "d"]))
     with oc.Pool.embedded([tmp_path / name for name in "abcd"]) as pool:
         assert len(pool.servers()) == 4
@@ -164,7 +164,7 @@ def test_closing_waits_for_all(tmp_path: Path) -> None:
             return None
         closing.wait()
         time.sleep(0.1)
-        # The manager and a server are of a rank that is about to leave.
+        # The other rank hosts the manager and a server, and is about to close.
         with oc.from_array(np.arange(1e5), pool / "A", chunks=9999, progress=False) as A:
             found = A[::-1]
         pool.close()
@@ -183,7 +183,7 @@ def test_a_rank_that_fails_does_not_wait_and_the_others_are_told(tmp_path: Path)
                     file.write(bytes(1 << 16))
                     time.sleep(0.01)
 
-    # The server of rank 1 ends, and rank 0 does not hang on it, nor wait for rank 1 on its way out.
+    # The server of rank 1 ends. Rank 0 does not hang on it, and does not wait for rank 1 to close.
     found = ThreadJob(2, patience_s=20).run(job)
     assert isinstance(found[0], DiskError)
     assert isinstance(found[1], RuntimeError)
@@ -260,7 +260,7 @@ def test_a_launcher_of_another_library_is_noticed() -> None:
                 check_launcher(1, {variable: "4"}, mpi)
         check_launcher(2, {variable: "4"}, None)
         check_launcher(1, {variable: "1"}, World(1))
-        check_launcher(1, {variable: "4"}, World(4))  # one rank of several, by itself
+        check_launcher(1, {variable: "4"}, World(4))  # one rank of several, on its own
     check_launcher(1, {"PMI_SIZE": "many"}, None)
 
 
@@ -303,7 +303,7 @@ def test_mpi_jobs(tmp_path: Path, size: int) -> None:
     for _ in range(4 - size):
         done = mpiexec(size, script, str(tmp_path / "disk{rank}"), str(size))
         assert done.returncode == 0, done.stdout + done.stderr
-        # Lines of several ranks may be put together.
+        # The output of several ranks may share a line.
         ids = "".join(done.stdout.split())
         assert len(ids) == 32 * size, ids
         found |= {ids[at : at + 32] for at in range(0, len(ids), 32)}

@@ -30,7 +30,7 @@ SERVE = "import sys; from outcore.cli import main; sys.exit(main())"
 
 @contextlib.contextmanager
 def started_again(directories: list[Path], server: int) -> Iterator[subprocess.Popen[str]]:
-    """An I/O server that was killed; in the end it is told to stop."""
+    """Restart a killed I/O server, and stop it at the end."""
     config = directories[0] / pool_state.STATE / f"io{server}.conf"
     command = [sys.executable, "-c", SERVE, "serve", "io", "--config", config]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
@@ -124,7 +124,7 @@ def test_what_is_missing_of_a_pool_is_started(directories: list[Path]) -> None:
         for gone in ([1], [0, 2]):
             for number in gone:
                 kill(daemons[number]["pid"])
-            # In another order, and with a new one.
+            # Pass the directories in another order, with a new one.
             directories.append(directories[0].with_name("c" * len(gone)))
             given = [directories[0], *reversed(directories[1:])]
             started = up(given)
@@ -170,19 +170,19 @@ def test_a_daemon_that_was_stopped_by_a_signal_is_named(directories: list[Path])
     result = outcore("pool", "status", directories[0])
     assert result.exit_code == 1
     assert "IS STOPPED by a signal" in result.stdout.splitlines()[0]
-    # It ends in order all the same.
+    # It still ends cleanly.
     stopped = outcore("pool", "down", directories[0])
     assert stopped.stdout.splitlines() == ["stopped I/O server 1", "stopped manager"]
 
 
 def test_a_daemon_ends_by_a_signal_that_any_of_its_threads_gets(directories: list[Path]) -> None:
-    """The system chooses the thread, and one that was stopped need not be woken first."""
+    """The system chooses the thread that gets the signal, and it need not be the main thread."""
     for daemon in reversed(up(directories)):
         pid = daemon["pid"]
         others = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
         others.remove(pid)
         assert ctypes.CDLL(None).tgkill(pid, others[0], signal.SIGTERM) == 0
-        # Not by the signal: in order.
+        # It exits by itself, not by the signal.
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         assert (ended.si_code, ended.si_status) == (os.CLD_EXITED, 0)
@@ -201,7 +201,7 @@ def test_a_daemon_that_hangs_when_it_starts_is_given_up(
 
 
 def test_a_daemon_is_there_until_its_last_thread_has_ended() -> None:
-    # As when it is killed: its first thread may end before another has closed the files.
+    # As after a kill: the first thread may end before another has closed the files.
     code = """
 import ctypes, sys, threading
 threading.Thread(target=sys.stdin.read).start()
@@ -244,7 +244,7 @@ def test_who_wrote_to_a_killed_daemon_is_told(directories: list[Path]) -> None:
         restart()
         A.flush()
         np.testing.assert_array_equal(A[...], a)
-        # A solver makes its matrix durable first, and does not go on from what may be gone.
+        # A solver makes its matrix durable first, and raises rather than read lost writes.
         A[0, 0] = a[0, 0] = 3
         restart()
         with pytest.raises(LostError, match="A/"):
@@ -276,7 +276,7 @@ def test_a_new_disk_where_a_dead_one_was_has_a_number_of_its_own(directories: li
     dead = local_pool.running(directories[0])[2]
     kill(dead.pid)
     state = directories[0] / pool_state.STATE
-    # Nobody waits for long for the dead one.
+    # Wait only briefly for the dead server.
     core = _core.Pool.connect(
         [f"unix:{state}/manager.sock"], key_file=str(state / pool_state.KEY), patience_s=0
     )
@@ -303,7 +303,7 @@ def test_a_retired_directory_is_refused_and_not_missed(directories: list[Path]) 
     result = outcore("pool", "up", *given, directories[1])
     assert result.exit_code == 1
     assert "have I/O server 1, which is: its files count as gone" in result.stderr
-    # Neither an address of files nor the rest of the pool need it.
+    # Neither an address of files nor the rest of the pool needs the retired server.
     assert outcore("ls", f"outcore:{directories[0]}::").exit_code == 0
     result = outcore("pool", "up", *given, directories[0].parent / "new")
     assert result.exit_code == 0, result.output
@@ -365,7 +365,7 @@ def test_who_is_stopped_while_a_daemon_starts_leaves_none(
 
 
 def test_what_was_started_so_far_can_be_stopped(directories: list[Path]) -> None:
-    """By another process, if the one that starts them is killed."""
+    """Another process can stop the daemons if the starting process is killed."""
     starting = local_pool.start(directories, "127.0.0.1:0")
     manager = next(starting)
     assert local_pool.running(directories[0]) == [manager]
@@ -383,7 +383,7 @@ def test_who_cannot_start_a_pool_leaves_the_sockets_of_one_that_runs(
 ) -> None:
     up(directories)
     state = directories[0] / pool_state.STATE
-    # As after `mv`: nothing tells that the daemons run.
+    # As after `mv`: no file says that the daemons run.
     state.rename(state.with_name("hidden"))
     with pytest.raises(OutcoreError, match="lock is locked"):
         list(local_pool.start(directories, "127.0.0.1:0"))

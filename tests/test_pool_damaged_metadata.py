@@ -1,4 +1,4 @@
-"""Damage in a pool's metadata store is an error that names the record, and no walk is endless."""
+"""Damage in a pool's metadata store: an error names the record, and no walk is endless."""
 
 import contextlib
 import struct
@@ -14,7 +14,7 @@ from outcore.pool_fsck import fsck
 
 @pytest.fixture
 def places(tmp_path: Path) -> list[Path]:
-    """The directory of a pool with some files and directories."""
+    """Return the directory of a pool with some files and directories."""
     directories = [tmp_path / "a"]
     with oc.Pool.embedded(directories) as pool:
         for name in ("d/e/f", "d/g", "h"):
@@ -36,7 +36,7 @@ def test_each_record_with_a_flipped_bit_is_named(places: list[Path]) -> None:
         names = walk(pool)
     with opened(places[0]) as store:
         every = records(store)
-    # The manager reads the notes on finished requests only when a client repeats one.
+    # The manager reads records of finished requests only when a client repeats a request.
     tree = [(key, value) for key, value in every if key[:1] in b"inx"]
     assert len(tree) > 8
     for number, (key, value) in enumerate(tree):
@@ -113,7 +113,7 @@ def test_pages_that_do_not_fit_together_are_found(places: list[Path]) -> None:
     whole, page = file.read_bytes(), 2048
     found = 0
     for number in range(2, len(whole) // page):
-        # The number of cells in the head of a page, one less: a record is gone, and no other is.
+        # Decrement the number of cells in the page header: one record disappears, all others stay.
         at = number * page + 4
         file.write_bytes(whole[:at] + bytes([(whole[at] - 1) % 256]) + whole[at + 1 :])
         with pytest.raises(OutcoreError), oc.Pool.embedded(places) as pool:

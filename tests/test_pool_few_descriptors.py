@@ -1,4 +1,4 @@
-"""Daemons that may have few files open: they close idle files and connections, and go on."""
+"""Daemons with few file descriptors: they close idle files and connections, and keep serving."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ DESCRIPTORS = 64
 
 
 def serve(stack: ExitStack, home: Path, role: str, **settings: str) -> str:
-    """Start a daemon in a process of its own; its first address."""
+    """Start a daemon in its own process; return its first address."""
     lines = [f"{name} = {value}\n" for name, value in settings.items()]
     config = home / f"{role}.conf"
     config.write_text("".join([*lines, 'listen = ["tcp:127.0.0.1:0"]\n']))
@@ -42,7 +42,7 @@ def serve(stack: ExitStack, home: Path, role: str, **settings: str) -> str:
 
 @pytest.fixture
 def connected(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Address and key of a pool whose daemons may have 64 files open each."""
+    """Yield address and key of a pool whose daemons may have 64 files open each."""
     key = make_key(tmp_path / "key")
     (tmp_path / "a").mkdir()
     common = {"directory": f'"{tmp_path / "a"}"', "key_file": f'"{key}"'}
@@ -72,7 +72,7 @@ def test_many_files_and_clients_at_once(connected: tuple[str, Path]) -> None:
             assert list(threads.map(read, range(DESCRIPTORS))) == [
                 *map(content, range(DESCRIPTORS))
             ]
-        # Each has a connection to the manager and two to the I/O server, and keeps them.
+        # Each client keeps one connection to the manager and two to the I/O server.
         clients = [stack.enter_context(oc.connect(url, key=key)) for _ in range(DESCRIPTORS // 2)]
         for _ in range(2):
             for number, client in enumerate(clients):

@@ -1,4 +1,4 @@
-"""Mistakes in calls of a pool and its files: each is told, and nothing is done."""
+"""Mistakes in calls of a pool and its files: each raises an error and changes nothing."""
 
 from collections.abc import Callable, Iterator
 
@@ -71,7 +71,7 @@ def test_calls(pool: oc.Pool, call: Callable[[oc.Pool], object], told: str) -> N
 
 
 def test_owners_that_stay(pool: oc.Pool) -> None:
-    """As with `os.chown`."""
+    """An owner of -1 stays, as in `os.chown`."""
     before = pool.stat("f")
     pool.chown("f", -1, -1)
     pool.chown("f")

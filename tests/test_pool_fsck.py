@@ -1,4 +1,4 @@
-"""Checking a pool: each kind of damage is built by hand, found, and repaired only when told."""
+"""Checking a pool: fsck finds each kind of damage, made by hand, and repairs on request only."""
 
 import json
 import shutil
@@ -25,7 +25,10 @@ Places = list[Path]
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
-    """Directories of a pool of two servers: files on both, on one, removed, and empty."""
+    """Return the directories of a pool of two servers.
+
+    Its files lie on both servers or on one, are removed, or are empty.
+    """
     directories = [tmp_path / "a", tmp_path / "b"]
     with oc.Pool.embedded(directories) as pool:
         for name, hints in (
@@ -51,20 +54,20 @@ def kinds(report: FsckReport) -> list[tuple[str, int | None, str | None]]:
 
 
 def everything(places: Places) -> dict[Path, bytes]:
-    """The data files and their checksums."""
+    """Return the contents of the data files and checksum files."""
     files = (path for place in places for path in place.glob("data/*/*"))
     return {path: path.read_bytes() for path in files}
 
 
 def handles(places: Places) -> dict[str, int]:
-    """Handles by name, as the metadata says."""
+    """Return the handles by name, from the metadata."""
     with opened(places[0]) as store:
         rows = store.execute("SELECT key, value FROM entries WHERE substr(key, 1, 1) = x'6e'")
         return {key[9:].decode(): struct.unpack("<Q", value[1:])[0] for key, value in rows}
 
 
 def edit(places: Places, handle: int, change: Callable[[bytes], tuple[bytes, bytes]]) -> None:
-    """Change the record of a file: from its value to another key's letter and value."""
+    """Change the record of a file: `change` maps its value to another key's letter and value."""
     with opened(places[0]) as store:
         key = b"i" + struct.pack(">Q", handle)
         value, version = store.execute(
@@ -94,7 +97,7 @@ def test_stray_data_is_removed_when_told_and_not_before(places: Places) -> None:
     gone = max(handles(places).values()) + 1
     owned = everything(places)
     copy_data(data_files(places[1])[0], with_handle(places[1], gone))
-    # What is left of a removal that a crash stopped in its middle.
+    # The rest of a removal that a crash interrupted.
     lone = with_handle(places[0], gone + 1)
     lone.parent.mkdir(exist_ok=True)
     sums_of(lone).write_bytes(b"")
@@ -166,7 +169,7 @@ def test_data_files_that_are_missing_or_cut_short_or_without_checksums(places: P
         ("short data", 0, "d/first"),
     ]
     texts = {finding.kind: finding.text for finding in report.findings}
-    # Units 0, 2 and 4 of 5; the last one that the other server has is the fourth.
+    # Units 0, 2 and 4 of 5; the last unit on the other server is unit 3.
     assert f"{2 * UNIT} bytes" in texts["missing data"]
     assert f"{UNIT} bytes" in texts["short data"]
     assert str(5 * UNIT) in texts["short data"]
@@ -174,7 +177,7 @@ def test_data_files_that_are_missing_or_cut_short_or_without_checksums(places: P
 
 
 class FakePool:
-    """One file, whose data file is as long as no disk of a test is."""
+    """A pool of one file, whose data file is longer than a test's disk could store."""
 
     servers = (0,)
     retired = (4,)

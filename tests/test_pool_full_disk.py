@@ -1,4 +1,4 @@
-"""A pool whose only disk is full: its daemons start, files are read, and room helps."""
+"""A pool on a full disk: its daemons start and serve reads; freed space allows writes again."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ _PAGE = 4096
 
 
 def fill(directory: Path) -> None:
-    """Take all the room there is, to the last block."""
+    """Fill the disk to the last block."""
     with (directory / "ballast").open("ab", buffering=0) as file:
         for nbytes in (1 << 20, _PAGE, 1024, 1):
             try:
@@ -35,10 +35,10 @@ def test_daemons_start_on_a_full_disk(small_disk: Path, tmp_path: Path, has_rese
         file.sync()
     daemons.stop()
     if not has_reserve:
-        # As on a disk that was full when the server came, or one that never overwrites in place.
+        # As if the disk was full when the server started, or never overwrites in place.
         for name in ("log.0", "log.1"):
             os.truncate(directory / name, 0)
-        # Nor has the manager any room left that it could give back.
+        # The manager has no reserve to release either.
         (directory / "manager" / "reserve").unlink()
     fill(small_disk)
     daemons = OwnDaemons(tmp_path, [directory])
@@ -52,7 +52,7 @@ def test_daemons_start_on_a_full_disk(small_disk: Path, tmp_path: Path, has_rese
                     file.write(b"y" * (1 << 20))
             with pool.open("f") as file:
                 assert file.read()[:300_000] == b"x" * 300_000
-            # Without a reserve not even the log can be written.
+            # Without a reserve, even the log has no space.
             assert [server.is_writable for server in pool.servers()] == [has_reserve]
             (small_disk / "ballast").unlink()
             with pool.open("g", "w") as file:
@@ -99,7 +99,7 @@ def test_files_are_removed_and_daemons_stop_and_start_on_a_full_disk(small_disk:
 
 
 def test_the_room_of_what_was_removed_is_there_for_what_comes_next(small_disk: Path) -> None:
-    """It is given back in the background; each array takes most of the disk."""
+    """The server frees space in the background; each array takes most of the disk."""
     shape = (30, 1 << 17)
     with oc.Pool.embedded([small_disk / "pool"]) as pool:
         for number in range(6):

@@ -1,4 +1,4 @@
-"""Requests to a pool's files in the background: overlap, errors, and who is told of them."""
+"""Background requests to a pool's files: overlap, errors, and their delivery to callers."""
 
 import gc
 import threading
@@ -25,7 +25,7 @@ def pool(tmp_path: Path) -> Iterator[oc.Pool]:
 
 @pytest.fixture
 def gated(tmp_path: Path) -> Iterator[tuple[oc.Pool, Gate]]:
-    """A pool of one server, and the gate before it."""
+    """A pool of one server, with a gate in front of it."""
     key, gate = make_key(tmp_path / "key"), Gate()
     manager = daemon(tmp_path, key, "manager", "a")
     where = f'["{manager.addresses[0]}"]'
@@ -109,12 +109,12 @@ def test_closing_waits_for_what_is_under_way(gated: tuple[oc.Pool, Gate]) -> Non
     timer.join()
     with pytest.raises(ClosedError):
         file.start_read_at(0, 3)
-    read.result(PATIENCE_S)  # its file has no other name any more
+    read.result(PATIENCE_S)  # the file was replaced: only the open handle refers to it
     assert (pool / "f").read_bytes() == b"abcd"
 
 
 def damaged(pool: oc.Pool, tmp_path: Path, name: str) -> None:
-    """Make a file of 3 blocks of which the second is damaged on disk."""
+    """Make a file of 3 blocks, and damage the second on disk."""
     with pool.open(name, "w", hints={"stripe_count": 1, "base": 0}) as file:
         file.write(noise(3 << 16))
         file.sync()
@@ -140,7 +140,7 @@ def test_an_error_is_raised_to_who_asks(tmp_path: Path) -> None:
                     future.result()
             assert isinstance(future.exception(), CorruptError)
             assert (other.result() == noise(3 << 16)[:10]).all()
-            file.sync()  # nobody need be told again
+            file.sync()  # the caller already got the error
 
 
 @pytest.mark.parametrize("end", ["sync", "start_sync", "close"])
@@ -151,14 +151,14 @@ def test_an_error_that_nobody_asked_for_comes_later(tmp_path: Path, end: str) ->
         file.start_read_at(1 << 16, 10)
         file.start_read_at((1 << 16) + 5, 10)
         kept = file.start_read_at((1 << 16) + 9, 10)
-        for at in range(100):  # the list of those that nobody was told of does not grow
+        for at in range(100):  # the list of undelivered errors does not grow
             file.read_at(at, 10)
         finish: Callable[[], object] = getattr(file, end)
         with pytest.raises(CorruptError, match="damaged") as raised:
             finish().result() if end == "start_sync" else finish()
         assert "2 other requests failed too" in raised.value.__notes__[0]
         assert isinstance(kept.exception(), CorruptError)
-        file.close()  # once
+        file.close()  # the error was raised once
         assert file.closed
 
 
@@ -166,7 +166,7 @@ def test_a_sync_that_nobody_asks_for_passes_errors_on(tmp_path: Path) -> None:
     with oc.Pool.embedded([tmp_path / "a"]) as pool:
         damaged(pool, tmp_path, "f")
         file = pool.open("f", "r+")
-        file.start_write_at((1 << 16) + 3, b"abc")  # the rest of the block is needed, and damaged
+        file.start_write_at((1 << 16) + 3, b"abc")  # the server needs the rest of the damaged block
         for _ in range(3000):
             file.start_sync()
         with pytest.raises(CorruptError, match="damaged"):

@@ -1,4 +1,4 @@
-"""Names that calls hold in a pool: one at a time, wherever a process is killed."""
+"""Names that calls lock in a pool: one holder at a time, wherever a process is killed."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def served() -> Iterator[Served]:
 
 
 def claim(path: Any, host: str | None = None, numbered_in: str | None = None) -> None:
-    """Make the claim of a process that is gone if it was of this machine."""
+    """Leave the claim of a process that no longer exists, if `host` is this machine."""
     host = pool_locks._host() if host is None else host
     space = pool_locks._numbered_in() if numbered_in is None else numbered_in
     (path / f"lock.1.1.{space}.{random.randbytes(8).hex()}.{host}").open("x").close()
@@ -53,7 +53,7 @@ def test_a_name_is_held_against_other_clients(served: Served) -> None:
         with being_made(place(one / "B"), "one"):
             pass
         assert one.ls() == []
-        # Of processes that are gone, the name is taken over.
+        # A call takes over the name of dead processes.
         for _ in range(3):
             claim(one / "C")
         assert not is_held(one / "C")
@@ -147,7 +147,7 @@ def test_a_process_that_was_killed_is_gone_before_its_parent_hears_of_it() -> No
 
 
 def test_a_process_that_is_hidden_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of other users' processes /proc may say nothing."""
+    """/proc may hide the processes of other users."""
 
     def denied(*_: Any) -> None:
         raise PermissionError
@@ -181,7 +181,7 @@ def test_any_name_of_a_machine_is_in_a_claim(
 
 
 class Killed:
-    """The pool's calls, before or after one of which the process is killed."""
+    """The calls of a pool, with a kill before or after one of them."""
 
     def __init__(self, core: Any, call: int, *, after: bool) -> None:
         self._core, self._left, self._after = core, call, after
@@ -216,7 +216,7 @@ def hold(url: str, key: str, number: int, after: bool) -> None:
 def test_wherever_a_process_is_killed_the_next_has_the_name(
     served: Served, is_left: bool, after: bool
 ) -> None:
-    """Also while it takes over the name of another that is gone."""
+    """Kill the process also while it takes over the name of a dead process."""
     with oc.connect(served.url, key=served.key) as pool:
         for number in range(100):
             if is_left:
@@ -267,9 +267,10 @@ class Death(BaseException):
 
 
 class Names:
-    """A directory as the manager has it. Of several processes one at a time goes on, by chance.
+    """A directory as the manager keeps it, with a scheduler that runs one process at a time.
 
-    Each may die at a call; what it asked for last is then done, not done, or done much later.
+    Each process may die at a call. Its last request then succeeds, is dropped, or arrives much
+    later.
     """
 
     def __init__(self, seed: int, processes: int) -> None:
@@ -312,12 +313,12 @@ class Names:
             self._done.release()
 
     def pause(self, *_: Any) -> None:
-        """Let others go on."""
+        """Let other processes run."""
         self._done.release()
         self._turns[self._me.number].acquire()
 
     def ask(self, do: Callable[[], Any]) -> Any:
-        """Do something as one step."""
+        """Run a call as one step."""
         me = self._me.number
         if me not in self.alive:
             raise Death
@@ -334,12 +335,12 @@ class Names:
             raise Death
         return do()
 
-    # What of a pool is used for locks.
+    # The part of a pool's interface that locks use.
 
     def create(self, name: str) -> Any:
         if name in self.names:
             raise ExistsError(name)
-        # It may be set back.
+        # An administrator may set the clock back.
         self.clock += self.draw.randrange(-1, 3)
         self.names[name] = self.clock
         return types.SimpleNamespace(close=lambda: None)
@@ -355,7 +356,7 @@ class Names:
 
 
 def take_and_let_go(names: Names, number: int) -> None:
-    """Hold a name some times, as long as others do some steps."""
+    """Take and release the name a few times, each time for some steps of other processes."""
     core = types.SimpleNamespace(
         names=lambda path: names.ask(lambda: names.listed(path)),
         create=lambda path, *_: names.ask(lambda: names.create(path.removeprefix("D/"))),
@@ -378,7 +379,7 @@ def take_and_let_go(names: Names, number: int) -> None:
 
 @pytest.mark.parametrize("seeds", [range(first, first + 50) for first in range(0, 300, 50)])
 def test_two_never_hold_a_name(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In whatever order the manager does what they ask for, and wherever they die."""
+    """Draw the order in which the manager serves requests, and the moments of death."""
     taken = 0
     for seed in seeds:
         names = Names(seed, 4)

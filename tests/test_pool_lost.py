@@ -1,4 +1,4 @@
-"""Data files of a pool that are lost or cut short: an error, never zeros or a shorter file."""
+"""Lost or truncated data files of a pool: an error, never zeros or a shorter file."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def empty(path: Path) -> None:
 
 
 def made(tmp_path: Path, stripe_count: int, content: bytes) -> Places:
-    """Directories of a pool of two servers, with a synced file."""
+    """Make a pool of two servers with one synced file, and return its directories."""
     places = [tmp_path / "a", tmp_path / "b"]
     hints = {"stripe_count": stripe_count}
     with oc.Pool.embedded(places) as pool, pool.open("f", "w", hints=hints) as file:

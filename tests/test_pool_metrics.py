@@ -1,4 +1,4 @@
-"""Metrics of a pool's daemons, read by Prometheus' own parsers and compared with what was done."""
+"""Metrics of a pool's daemons, read by Prometheus' own parsers, against the requests made."""
 
 import contextlib
 import json
@@ -31,16 +31,16 @@ Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class Daemon(Protocol):
-    """What has metrics."""
+    """A daemon with metrics."""
 
     @property
     def metrics(self) -> str | None:
-        """Where."""
+        """Return the address of the metrics page."""
 
 
 @pytest.fixture
 def served(tmp_path: Path, directories: list[Path]) -> Iterator[OwnDaemons]:
-    """A manager and two I/O servers in this process, with metrics at any free ports."""
+    """A manager and two I/O servers in this process, with metrics at free ports."""
     daemons = OwnDaemons(tmp_path, directories, metrics=True)
     yield daemons
     daemons.stop()
@@ -55,7 +55,7 @@ def page(daemon: Daemon) -> str:
 
 
 def values(daemon: Daemon) -> Values:
-    """All samples, once the parser has found each in its family and of its type."""
+    """Return all samples, and check that each has its family and the family's type."""
     found: Values = {}
     for family in text_string_to_metric_families(page(daemon)):
         assert family.type in ("counter", "gauge", "histogram"), family
@@ -131,7 +131,7 @@ def test_counts_are_those_of_what_was_done(directories: list[Path], served: OwnD
 
         of = values(manager)
         assert value(of, "outcore_requests_total", kind="create", outcome="ok") == FILES
-        # Who writes a file anew opens what is there first.
+        # A client that writes a new file first tries to open an existing one.
         assert value(of, "outcore_requests_total", kind="open", outcome="not_found") == FILES + 1
     info = [labels for name, labels in values(second) if name == "outcore_build_info"]
     assert [dict(labels) for labels in info] == [
@@ -181,7 +181,7 @@ def test_damage_is_told(directories: list[Path], served: OwnDaemons) -> None:
 
 
 def ask(daemon: Daemon, request: bytes) -> bytes:
-    """What comes back until the other side has nothing more to say."""
+    """Send a request, and return the bytes up to the end of the connection."""
     assert daemon.metrics is not None
     host, port = re.findall(r"//(.*):(\d+)/", daemon.metrics)[0]
     with socket.create_connection((host, int(port))) as connection:
@@ -210,7 +210,7 @@ def test_nothing_else_is_answered(served: OwnDaemons) -> None:
         head, _, body = answer.partition(b"\r\n\r\n")
         assert f"Content-Length: {len(body)}".encode() in head
         assert b"Connection: close" in head
-    # Who says nothing keeps others waiting for a few seconds only.
+    # A silent client delays the page by a few seconds at most.
     host, port = re.findall(r"//(.*):(\d+)/", str(manager.metrics))[0]
     with socket.create_connection((host, int(port))):
         assert "outcore_build_info" in page(manager)
@@ -221,7 +221,7 @@ def test_nothing_else_is_answered(served: OwnDaemons) -> None:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_clients_that_say_nothing_keep_nobody_waiting(served: OwnDaemons, count: int) -> None:
-    """The page comes while a silent connection is open, which the server ends only in time."""
+    """The page arrives before the server times out the silent connections."""
     daemon = served.daemons[-1]
     assert daemon.metrics is not None
     host, port = daemon.metrics.removeprefix("http://").removesuffix("/metrics").split(":")
@@ -239,7 +239,7 @@ def test_clients_that_say_nothing_keep_nobody_waiting(served: OwnDaemons, count:
             for each in silent:
                 each.close()
 
-    # A machine that stops for seconds may end it first.
+    # On a machine that stalls for seconds, a silent connection may time out first.
     assert any(comes_before_the_end() for _ in range(5))
 
 

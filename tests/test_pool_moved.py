@@ -1,4 +1,4 @@
-"""I/O servers that are started again at another address, under clients that are connected."""
+"""I/O servers that restart at another address while clients are connected."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ SIZE = 2
 
 
 class Moving:
-    """A pool of two I/O servers that can be moved, and a client of it."""
+    """A pool of two I/O servers that a test can move, and a client."""
 
     def __init__(self, home: Path) -> None:
         self._home, self._key = home, make_key(home / "pool.key")

@@ -1,4 +1,4 @@
-"""Files in a pool whose writers were killed before they got their names."""
+"""Files in a pool whose writers were killed before the files got their names."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def served() -> Iterator[Served]:
 
 @contextmanager
 def writing(served: Served, name: str, *, exclusive: bool = False) -> Iterator[None]:
-    """Another process writes a file, and is killed at the end."""
+    """Start another process that writes a file, and kill it at the end."""
     command = [sys.executable, "-c", WRITER, served.url, str(served.key), name, str(exclusive)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True) as process:  # type: ignore[call-overload]
@@ -92,7 +92,7 @@ def test_fsck_finds_parts_and_removes_them(served: Served, monkeypatch: pytest.M
             with WholeFile(pool / "far"):
                 monkeypatch.setattr(pool_locks, "_host", lambda: host)
                 assert pool_fsck.fsck(pool).findings == ()
-                # Every part that is a day old is named.
+                # With an age limit below zero, fsck names every part.
                 with monkeypatch.context() as patch:
                     patch.setattr(pool_fsck, "_LONG_NS", -(10**18))
                     findings = pool_fsck.fsck(pool, repair=True).findings
@@ -120,7 +120,7 @@ def test_a_file_that_must_be_new_is_made_after_its_writer_was_killed(served: Ser
             write_whole(pool / "d" / "f", b"again", exclusive=True)
         remove_left(pool / "d")
         assert pool.ls("d") == ["f"]
-        # Nor does it stay where nobody makes that file.
+        # A part also goes if no caller creates that file again.
         with writing(served, "d/g", exclusive=True):
             pass
         assert len(hidden(pool)) == 2

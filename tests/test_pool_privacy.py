@@ -1,4 +1,4 @@
-"""Other users of the machine read nothing of a pool from its disks, whatever the umask is."""
+"""Other users of the machine cannot read a pool's disks, whatever the umask is."""
 
 import os
 import stat
@@ -18,14 +18,14 @@ __all__ = ["directories"]
 
 @pytest.fixture(params=[0o000, 0o022])
 def umask(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Masks that refuse other users nothing, or only writing."""
+    """Set masks that leave other users all rights, or all except writing."""
     before = os.umask(request.param)
     yield
     os.umask(before)
 
 
 def open_to_others(*roots: Path) -> list[Path]:
-    """List what other users may use, below directories and these themselves."""
+    """List the paths, from these directories down, that other users may access."""
     every = [each for root in roots for each in (root, *root.rglob("*"))]
     return [each for each in every if each.lstat().st_mode & 0o077]
 
@@ -59,7 +59,7 @@ def test_daemons_in_directories_of_the_user(tmp_path: Path, directories: list[Pa
     assert len(below) >= 9
     assert open_to_others(*below) == []
     assert all(stat.S_IMODE(place.stat().st_mode) == 0o755 for place in directories)
-    # Every user who may search its directory connects to a socket.
+    # Any user with search permission for its directory may connect to a socket.
     socket = Path(daemons.daemons[0].addresses[0].removeprefix("unix:"))
     assert stat.S_IMODE(socket.stat().st_mode) == 0o666
     daemons.stop()
@@ -83,7 +83,7 @@ def test_a_start_mends_what_older_ones_made(tmp_path: Path, directories: list[Pa
             file: file.read_bytes()
             for file in (directories[0] / "manager").glob("metadata.sqlite*")
         }
-    # As after a power cut: SQLite's log is there.
+    # Restore the files as after a power loss, with SQLite's log.
     for file, content in copy.items():
         file.write_bytes(content)
     every = [each for place in directories for each in (place, *place.rglob("*"))]

@@ -1,4 +1,4 @@
-"""A disk of a pool was mounted read-only: its server starts, serves reads, and refuses changes."""
+"""A disk of a pool mounted read-only: its server starts, serves reads, and refuses changes."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ REFUSED = (
 
 @contextmanager
 def read_only(path: Path) -> Iterator[None]:
-    """Let nobody write below a directory; permission bits do not bind root."""
+    """Refuse all writes below a directory; for root by a mount, since modes do not bind root."""
     if os.geteuid() != 0:
         modes = {each: each.stat().st_mode for each in (path, *path.rglob("*"))}
         for each, mode in modes.items():
@@ -47,7 +47,7 @@ def read_only(path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[list[Path]]:
-    """Directories of a closed pool of two servers, the second one on a read-only disk."""
+    """Yield the directories of a closed pool of two servers, the second on a read-only disk."""
     found = [tmp_path / "a", tmp_path / "b"]
     daemons = OwnDaemons(tmp_path, found)
     try:
@@ -65,7 +65,7 @@ def places(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 def check(pool: oc.Pool) -> None:
-    """Read and check all of the pool, and fail to change what lies on the read-only disk."""
+    """Read and check the whole pool, and fail to change files on the read-only disk."""
     assert [one.is_writable for one in pool.servers()] == [True, False]
     for name in ("both", "there"):
         assert pool.open(name).read() == DATA

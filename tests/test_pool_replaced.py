@@ -1,4 +1,4 @@
-"""Files that are replaced while others read them: these find one of both, whole."""
+"""Files that are replaced while clients read them: a reader gets one of both, whole."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +58,7 @@ def test_a_file_that_is_open_is_not_the_one_that_replaces_it() -> None:
             with pytest.raises(NotFoundError, match="replaced or removed"):
                 file.read(5)
         with fs.open("/f", "rb", cache_type="none") as file:
-            # So it is, too, if only its length was looked at.
+            # The handle keeps its file even if the caller asked only for its length.
             file.seek(0, 2)
             fs.pipe_file("/f", VALUES[2])
             file.seek(0)
@@ -93,7 +93,7 @@ def _into(file: oc.PoolFile) -> bytes:
 
 @pytest.mark.parametrize("kind", ["embedded", "served"])
 def test_a_file_that_is_replaced_before_it_is_read_is_the_new_one(kind: str) -> None:
-    """At each moment between the opening and the first byte."""
+    """Replace it at each moment between opening and first byte."""
     old, new = b"old: 5678\n", b"new: some more bytes\n"
     with some_pool(kind) as pool:
         path = pool / "f"
@@ -109,7 +109,7 @@ def test_a_file_that_is_replaced_before_it_is_read_is_the_new_one(kind: str) -> 
                     else:
                         path.write_bytes(new)
                     assert read(file) == expected, name
-                    # From now on it is this one.
+                    # The handle now belongs to the new file.
                     path.write_bytes(old)
                     with pytest.raises(NotFoundError, match="removed or replaced"):
                         file.read_at(0, 1)
@@ -122,7 +122,7 @@ def test_fsspec_reads_the_file_that_replaced_another_before_it_was_read(cache_ty
         for size in (10, 200_000, 100):
             fs.pipe_file("/f", VALUES[0])
             file = fs.open("/f", "rb", cache_type=cache_type)
-            if cache_type != "all":  # that one reads when it is opened
+            if cache_type != "all":  # that cache type reads the file as it opens it
                 fs.pipe_file("/f", bytes([9]) * size)
                 assert file.read() == bytes([9]) * size
                 assert file.size == size
@@ -157,7 +157,7 @@ def test_a_file_is_opened_again_only_if_there_is_another(monkeypatch: pytest.Mon
 
 
 def test_a_copy_is_of_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source is replaced after the first block of it was copied."""
+    """Replace the source after the copy of its first block."""
     monkeypatch.setattr(whole_file, "COPY_BYTES", 50_000)
     with some_pool("embedded") as pool:
         path, write = pool / "f", oc.PoolFile.start_write

@@ -1,4 +1,4 @@
-"""Requests for many regions of a pool's file, from and to many regions of memory."""
+"""Requests for many regions of a pool's file, with many regions of memory."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def pool(tmp_path: Path) -> Iterator[oc.Pool]:
 
 @pytest.fixture
 def cube(pool: oc.Pool) -> Iterator[tuple[oc.PoolFile, np.ndarray]]:
-    """A file in stripe units of 1000 bytes, and what is in it."""
+    """A file in stripe units of 1000 bytes, and its contents."""
     data = np.random.default_rng(1).normal(size=SHAPE)
     with pool.open("cube", "w", hints={"striping_unit": 1000}) as file:
         file.write(data)
@@ -35,7 +35,7 @@ def messages(pool: oc.Pool, call: Callable[[], object]) -> int:
 
 
 def block(first: tuple[int, int, int]) -> int:
-    """The byte at which a block of the cube begins."""
+    """Return the first byte of a block of the cube."""
     return int(np.ravel_multi_index(first, SHAPE)) * ITEM
 
 
@@ -76,7 +76,7 @@ def test_lists_of_regions_are_read_to_lists_of_arrays(
     expected = np.concatenate(
         [data.view(np.uint8).ravel()[at : at + n] for at, n in zip(offsets, lengths, strict=True)]
     )
-    # The arrays are cut at other places than the regions, one with gaps, one backwards, one empty.
+    # The memory regions end at other places than those of the file: gaps, reversed, empty.
     matrix = np.zeros((30, 20))
     out = [np.zeros(35), matrix[5:25:2, 3:13], np.empty(0), np.zeros(125, np.uint8)[::-1]]
     told: list[object] = []

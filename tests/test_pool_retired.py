@@ -1,4 +1,4 @@
-"""An I/O server whose disk is dead is retired: the pool goes on, and says what is gone."""
+"""Retire an I/O server whose disk is dead: the pool stays usable, and lists the lost files."""
 
 import json
 import shutil
@@ -44,13 +44,13 @@ def fill(pool: oc.Pool) -> None:
 
 @pytest.fixture
 def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnDaemons]:
-    """A pool of two servers with files on one and on both, of which the second does not answer."""
+    """A pool whose second server does not answer, with files on one server and on both."""
     found = OwnDaemons(tmp_path, [tmp_path / "a", tmp_path / "b"])
     try:
         with found.connect() as pool:
             fill(pool)
         found.daemons.pop().stop()
-        # Nobody waits for long here.
+        # Keep timeouts short.
         connect = partial(_core.Pool.connect, patience_s=0)
         monkeypatch.setattr("outcore.pool_connect._core.Pool", SimpleNamespace(connect=connect))
         monkeypatch.setenv("OUTCORE_KEY", str(found.key))
@@ -108,7 +108,7 @@ def test_what_lay_there_is_an_error_that_names_it(daemons: OwnDaemons, tmp_path:
             result = outcore("cp", f"{daemons.url}::d/{name}", tmp_path)
             assert f"length of d/{name} is not known: I/O server 1" in result.stderr
         with pool.open("d/both") as file:
-            # What lies on the other server is there, and is read as far as it is known to be.
+            # The part on the other server is readable, as far as its length is known.
             assert bytes(file.read_at(0, UNIT)) == CONTENT[:UNIT]
             assert bytes(file.read_at(2 * UNIT, UNIT)) == CONTENT[2 * UNIT : 3 * UNIT]
             with pytest.raises(DiskError, match=GONE.format("both")):
@@ -183,7 +183,7 @@ def test_it_is_refused_until_that_is_undone(daemons: OwnDaemons, tmp_path: Path)
         with pytest.raises(DeniedError, match="have I/O server 1, which is: its files count as"):
             start(daemons, tmp_path / "b")
         assert said("pool", "retire", daemons.url, 1, "--undo")["is_retired"] is False
-        # Where it was.
+        # The server starts again from its old directory.
         assert start(daemons, tmp_path / "b", "2") == 1
         with daemons.connect() as pool:
             with pool.open("d/both") as file:
@@ -192,7 +192,7 @@ def test_it_is_refused_until_that_is_undone(daemons: OwnDaemons, tmp_path: Path)
             assert (stray.kind, stray.server) == ("stray data", 1)
             with pytest.raises(BusyError, match="I/O server 1 answers"):
                 pool.retire(1)
-        # Who had the pool open all the time notices nothing.
+        # A client with the pool open all the time sees no change.
         with old.open("d/both") as file:
             assert file.read() == CONTENT
 
@@ -231,7 +231,7 @@ def test_an_embedded_pool_needs_no_retired_directory(tmp_path: Path) -> None:
     with oc.Pool.embedded([a, b]) as pool:
         fill(pool)
     b.rename(tmp_path / "dead")
-    # Whoever left a directory out, as after a job of which each process had one, has no dead disk.
+    # A caller that forgets a directory, as after a job with one per process, gets other advice.
     with pytest.raises(InvalidError, match=r"those of 1 are missing.*the first one first$"):
         oc.Pool.embedded([a])
     with pytest.raises(InvalidError, match=f"those of 1 are.*{c} is a new one.*retire {a} 1$"):

@@ -1,4 +1,4 @@
-"""Scrubbing a pool: damage made by hand is found, all of it and nothing else."""
+"""Scrubbing a pool: it finds all of the damage made by hand, and reports nothing more."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ BLOCK = 64 << 10
 
 @pytest.fixture
 def directories(tmp_path: Path) -> list[Path]:
-    """Directories of a pool of two servers: a striped file, one on one server, a small one."""
+    """Return the directories of a pool of two servers: a striped, an unstriped and a small file."""
     places = [tmp_path / "a", tmp_path / "b"]
     noise = np.random.default_rng(0).bytes(9 * BLOCK + 1234)
     with oc.Pool.embedded(places) as pool:
@@ -51,7 +51,7 @@ def test_flipped_bits_are_told_exactly(directories: list[Path]) -> None:
     assert single.stat().st_size == 3 * BLOCK
     flip(striped, 2 * BLOCK + 17)
     flip(small, 6)
-    # The checksum of block 1: it is the data that no longer fits.
+    # Change the checksum of block 1, so that the data no longer match it.
     flip(sums_of(single), 4 + 2)
     with oc.Pool.embedded(directories) as pool:
         report = scrub(pool, progress=False)
@@ -104,7 +104,7 @@ def test_nothing_is_found_while_others_write(directories: list[Path]) -> None:
 
 
 class FakeTime:
-    """A clock that only waiting moves."""
+    """A clock that advances only while the caller waits."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -120,7 +120,7 @@ class FakeTime:
 
 
 class FakeServer:
-    """A server with so many bytes, which it compares in no time."""
+    """A server with this many bytes, which compares them in no time."""
 
     def __init__(self, nbytes: int) -> None:
         self.left = nbytes
@@ -152,7 +152,7 @@ def test_who_stops_it_waits_for_a_piece_and_no_more(directories: list[Path]) -> 
 
     with oc.Pool.embedded(directories) as pool:
         with pytest.raises(KeyboardInterrupt):
-            # All of it would take years.
+            # At this rate the whole scrub would take years.
             scrub(pool, rate=1, progress=stop)
         assert not [each for each in threading.enumerate() if each.name.startswith("outcore-scrub")]
         assert scrub(pool, progress=False).damage == ()

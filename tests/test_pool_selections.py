@@ -1,4 +1,4 @@
-"""Selections of arrays in a pool: few messages for any of them, and the elements that NumPy has."""
+"""Selections of arrays in a pool: few messages for each, and the same elements as NumPy."""
 
 import math
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[oc.Pool]:
 
 
 class Messages:
-    """How many messages the pool sends within a block."""
+    """Count the messages that the pool sends within a block."""
 
     def __init__(self, pool: oc.Pool) -> None:
         self._pool = pool
@@ -53,7 +53,7 @@ GAPS = [
 
 
 def test_an_array_is_made_and_opened_by_few_messages(pool: oc.Pool) -> None:
-    # A small file that is new: its bytes, and a sync; one that replaces another removes that.
+    # A new small file takes a write and a sync; one that replaces another also removes that one.
     new, replaced, opened = 2, 3, 3 + 1  # Lengths on three servers, and the index.
     free, shard = 3, 3 + 1 + 3  # Lengths, the index, syncs.
     making = free + new + shard + new + opened
@@ -61,19 +61,19 @@ def test_an_array_is_made_and_opened_by_few_messages(pool: oc.Pool) -> None:
         array = oc.create_array(pool / "made", (64, 64))
     assert made.count == making
     assert array.info().generation == 1, "its making counts"
-    # zarr.json: length and bytes.
+    # The length and the bytes of `zarr.json`.
     with Messages(pool) as found:
         again = oc.open_array(pool / "made", "r+")
     assert found.count == 2 + opened
     assert again.metadata == array.metadata
-    # The generation is read and replaced before the first write.
+    # The first write also reads and replaces the generation.
     for expected in (2 + replaced + 1, 1):
         with Messages(pool) as written:
             again[0, 0] = 1
         assert written.count == expected
     again.close()
     array.close()
-    # Data files on three servers, and two small files.
+    # The removal of data files on three servers, and of two small files.
     with Messages(pool) as remade:
         oc.create_array(pool / "made", (64, 64), if_exists="overwrite").close()
     assert remade.count == 3 + 2 + making
@@ -101,7 +101,7 @@ def test_a_selection_with_gaps_is_one_message_to_each_server(
 
 
 def test_each_shard_file_is_a_request_of_its_own(pool: oc.Pool) -> None:
-    """Files of a pool are opened one by one: of each there is one request."""
+    """Each shard file takes a request of its own."""
     model = np.zeros(70_000, "c16")
     with oc.create_array(pool / "S", model.shape, "c16", chunks=1, reserve=False) as A:
         assert A.metadata.grid().shards == 2
@@ -117,7 +117,7 @@ def test_each_shard_file_is_a_request_of_its_own(pool: oc.Pool) -> None:
 
 
 def test_large_selections_are_cut_by_bytes_not_by_runs(pool: oc.Pool) -> None:
-    """20 MB of 8-byte pieces: requests of up to 4 MiB."""
+    """Cut 20 MB of 8-byte pieces into requests of up to 4 MiB."""
     data = np.arange(2 * 2_500_000, dtype="f8").reshape(2000, 2500)
     with oc.create_array(pool / "L", data.shape, "f8", chunks=(2000, 2500)) as A:
         A[...] = data
@@ -162,7 +162,7 @@ def test_what_is_written_and_read_is_as_in_numpy(
 
 
 def test_two_writers_of_every_other_element_lose_nothing(pool: oc.Pool, tmp_path: Path) -> None:
-    """A partial write leaves the other bytes of a chunk alone, also while others write them."""
+    """A partial write never changes other bytes of a chunk, even while others write them."""
     data = values((300, 400), "f8", seed=3)
     for place in (pool / "W", tmp_path / "W"):
         with oc.create_array(place, data.shape, "f8", chunks=(64, 100)):

@@ -1,4 +1,4 @@
-"""A pool that is served: the same from two clients at once, and who may write where."""
+"""A served pool: equal views for two clients at once, and write access."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One of a pool's servers does not answer: what can be told of the others is, and who is away."""
+"""A pool with one server down: commands report on the others, and name the missing one."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,10 @@ NBYTES = 200_000
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Address of a pool of two servers, of which the second was stopped; its files lie on one."""
+    """Return the address of a pool of two servers, of which the second is stopped.
+
+    Each file lies on one server.
+    """
     daemons = OwnDaemons(tmp_path, [tmp_path / "a", tmp_path / "b"])
     try:
         with daemons.connect() as pool:
@@ -36,7 +39,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
                     file.write(bytes(NBYTES))
             pool.mkdir("d/e")
         daemons.daemons.pop().stop()
-        # Nobody waits for long here.
+        # Keep timeouts short.
         connect = partial(_core.Pool.connect, patience_s=0)
         monkeypatch.setattr("outcore.pool_connect._core.Pool", SimpleNamespace(connect=connect))
         monkeypatch.setenv("OUTCORE_KEY", str(daemons.key))
@@ -46,7 +49,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def said(*arguments: object) -> Any:
-    """The document of a command that ends with 1."""
+    """Return the JSON of a command that exits with status 1."""
     result = outcore(*arguments, "--json")
     assert result.exit_code == 1, result.output
     return json.loads(result.stdout)
@@ -133,7 +136,7 @@ def test_checks_leave_it_out(url: str, tmp_path: Path) -> None:
         assert "all is well" not in str(report)
     assert "nothing is wrong on the others;" in str(whole)
     assert "nothing that was read is damaged;" in str(compared)
-    # What is wrong on the other is found, and mended.
+    # The check finds damage on the other server, and repairs it.
     here.write_bytes(b"\1" + here.read_bytes()[1:])
     document = said("pool", "scrub", url)
     assert [each["path"] for each in document["damage"]] == ["d/here"]

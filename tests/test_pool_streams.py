@@ -1,4 +1,4 @@
-"""Files of a pool are files of Python: what works on a plain binary file works on them."""
+"""Files of a pool as files of Python: they behave like plain binary files."""
 
 import csv
 import gzip
@@ -33,7 +33,7 @@ def pool() -> Iterator[oc.Pool]:
 
 @pytest.fixture
 def one_server(tmp_path: Path) -> Iterator[oc.Pool]:
-    """A pool in which each request is one message."""
+    """A pool with one server, in which each request is one message."""
     with oc.Pool.embedded([tmp_path / "a"]) as pool:
         yield pool
 
@@ -52,7 +52,7 @@ def random_lines(source: random.Random, count: int) -> bytes:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_done_is_as_with_a_plain_file(pool: oc.Pool, tmp_path: Path, seed: int) -> None:
-    """Python's own files are the reference, after each of 200 operations."""
+    """Compare with a plain file after each of 200 operations."""
     source = random.Random(seed)
     content = random_lines(source, 30)
     (tmp_path / "f").write_bytes(content)
@@ -109,7 +109,7 @@ def test_lines_take_a_message_for_each_quarter_of_a_mebibyte(one_server: oc.Pool
     before = one_server.messages
     with one_server.open("f") as file:
         assert list(file) == LINES.splitlines(keepends=True)
-        # One asks for the length, one for the bytes, and one for the length at the end.
+        # One message for the length, one for the bytes, and one for the length at the end.
         assert one_server.messages - before == 3
         file.seek(0)
         assert file.readlines() == LINES.splitlines(keepends=True)
@@ -141,7 +141,8 @@ def test_a_write_of_another_client_is_seen(pool: oc.Pool) -> None:
     with pool.open("f") as file, pool.open("f", "r+") as other:
         assert file.readline() == b"old1\n"
         other.write(b"new1\nnew2\nnew3\n")
-        # Lines come from bytes that were read ahead; reads do not, nor do lines after a seek.
+        # `readline` uses bytes that were read ahead. `read` does not, nor does `readline` after a
+        # seek.
         assert file.readline() == b"old2\n"
         assert file.read(5) == b"new3\n"
         file.seek(5)

@@ -18,7 +18,7 @@ DATA = np.arange(100.0)
 
 @pytest.fixture
 def daemons(tmp_path: Path) -> Iterator[OwnDaemons]:
-    """Those of a pool of two servers."""
+    """Run the daemons of a pool of two servers."""
     running = OwnDaemons(tmp_path, [tmp_path / "a", tmp_path / "b"])
     yield running
     running.stop()
@@ -34,7 +34,7 @@ def test_two_are_as_two_processes(daemons: OwnDaemons) -> None:
             with pytest.raises(BusyError):
                 with exclusive(place(two / "d"), "a test"):
                     pass
-        # Names of the one are names of the other.
+        # A name from one connection equals the same name from the other.
         assert one / "A" == two / "A"
         assert len({one / "A", two / "A"}) == 1
         one.open("f", "w").close()
@@ -66,7 +66,7 @@ def test_closing_one_leaves_the_other(daemons: OwnDaemons) -> None:
     one.close()
     with oc.open_array(url) as C:
         assert C.path.root is (three / "").root
-    # Who forgets to close is forgotten too.
+    # A pool that was not closed disappears with its last reference.
     four = daemons.connect()
     del four
     with oc.open_array(url) as C:
@@ -98,7 +98,7 @@ def test_one_pool_at_two_addresses_is_one(tmp_path: Path) -> None:
             assert (two / "d/f").read_bytes() == b"content"
             with oc.open_array(two / "A") as A:
                 np.testing.assert_array_equal(A[...], DATA)
-            # They may be copies of one pool at two places, so nothing is renamed.
+            # The servers may hold two copies of one pool, so outcore renames nothing between them.
             assert not on_one_disk(one / "d", two / "d")
             with pytest.raises(InvalidError, match="another pool"):
                 one.rm(two / "d/f")

@@ -1,4 +1,4 @@
-"""The disk of a manager fails: the pool names the disk, and calls no database malformed."""
+"""A manager with a failing disk: the error names the disk, and does not call the data malformed."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ except DiskError as error:
 """
 
 
-# Of the second page and those after it, SQLite says that they are malformed.
+# SQLite reports an unreadable page as malformed from the second page on.
 @pytest.mark.parametrize("first_byte", [0, 2048])
 def test_a_disk_that_fails_is_named(tmp_path: Path, first_byte: int) -> None:
     library = tmp_path / "unreadable.so"

@@ -1,4 +1,4 @@
-"""``outcore pool up`` again: with the settings of the last start, and with what is missing."""
+"""``outcore pool up`` a second time: it keeps the settings, and starts the missing daemons."""
 
 import contextlib
 import json
@@ -20,9 +20,9 @@ __all__ = ["directories"]
 
 
 def free_port() -> int:
-    """A port at which nobody listens, nor at the few after it.
+    """Return the first of several ports on which no process listens.
 
-    The system gives ports from 32768 on to whoever asks for any, so these are below.
+    The system assigns ports from 32768 on to any process, so this one is below.
     """
     for first in random.SystemRandom().sample(range(20_000, 32_000, 8), 1500):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
@@ -167,7 +167,7 @@ def test_a_list_that_is_damaged_is_said(directories: list[Path]) -> None:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of files and directories in the order in which they were made durable."""
+    """Record the names of files and directories in the order in which they become durable."""
     names: list[str] = []
     sync = os.fsync
 
@@ -184,7 +184,7 @@ def test_what_a_start_needs_is_durable(directories: list[Path], synced: list[str
     manager = next(starting)
     state = directories[0] / pool_state.STATE
     try:
-        # Before the daemon that reads them is started: each file, then its name, and those above.
+        # Before the daemon starts that reads them: each file, then its directory and those above.
         for name in ("key", "manager.conf", "running.json"):
             (place,) = [
                 number

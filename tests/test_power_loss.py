@@ -1,4 +1,4 @@
-"""Power that goes: what was noted or flushed is there afterwards, whatever else is lost."""
+"""A simulated power loss: noted and flushed data survive, whatever else is lost."""
 
 import random
 import shutil
@@ -28,7 +28,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_what_is_not_synced_is_lost(machine: Machine) -> None:
-    """The machine itself, by plain files."""
+    """Test the simulated machine itself, with plain files."""
     file = machine.root / "f"
     script = """
 import os, sys
@@ -54,7 +54,7 @@ os.pwrite(f, b"c" * 100, 1500)
 
 
 def test_a_flushed_array_survives(machine: Machine) -> None:
-    """What was written after `flush` is lost, what was written before is not."""
+    """A power loss keeps all writes before `flush`, and drops those after it."""
     script = """
 import os, sys
 import numpy as np
@@ -81,7 +81,7 @@ lu_factor(sys.argv[1], overwrite_a=overwrite_a, memory={MEMORY}, threads=1, prog
 
 @pytest.mark.parametrize("overwrite_a", [False, True], ids=["beside", "overwrite_a"])
 def test_lu_goes_on_after_a_power_loss(machine: Machine, overwrite_a: bool) -> None:
-    """A slab is written, then synced, then noted: what the journal says is on the disk."""
+    """LU writes a slab, syncs it, then notes it: data that the journal names are durable."""
     source, path = machine.root / "A", machine.root / "Z"
     out = machine.root / "Z.lu"
     on_disk(source, random_matrix(N, "f8"), (64, 32)).close()
@@ -125,7 +125,7 @@ with oc.ArrayGroup(sys.argv[1] + "/run", specs) as group:
 
 
 def test_checkpoints_are_whole_after_a_power_loss(machine: Machine) -> None:
-    """Some whole one is loaded, and not one before the last that was said to be done."""
+    """A restart loads a whole checkpoint, never one older than the last that was reported done."""
     count = machine.run(SAVE, str(machine.root))
     draw = random.Random(3)
     for turn in range(10):

@@ -1,4 +1,4 @@
-"""Names with control characters, as verbs print them: to a terminal, to a pipe, and as JSON."""
+"""Names with control characters, as verbs print them to a terminal, to a pipe, and as JSON."""
 
 import json
 import os
@@ -24,7 +24,7 @@ NAMES = [RED, FAKE, "\x1b]0;title\x07", "it's\tx", "\x7f", "\x9b31m", os.fsdecod
 
 
 def on_a_terminal(*arguments: object) -> str:
-    """What ``outcore`` writes to a terminal."""
+    """Return the output of ``outcore`` on a terminal."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-c", "from outcore.cli import main; main()", *map(str, arguments)]
     process = subprocess.Popen(command, stdout=follower, stderr=follower, stdin=follower)
@@ -33,7 +33,7 @@ def on_a_terminal(*arguments: object) -> str:
     try:
         while part := os.read(leader, 4096):
             written += part
-    except OSError:  # the other end is closed
+    except OSError:  # the other end closed
         pass
     process.wait()
     os.close(leader)
@@ -107,7 +107,7 @@ def test_damage_is_told_without_them(served_here: Served) -> None:
 
 
 def test_the_bar_of_a_copy_shows_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brackets are no markup, and an escape is no command."""
+    """Brackets are not markup, and the bar prints an escape as text."""
     shown: list[Progress] = []
 
     class Kept(Progress):
@@ -116,7 +116,7 @@ def test_the_bar_of_a_copy_shows_a_name(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(progress_module, "Progress", Kept)
     meter = progress_module.Meter("copying to [/x]\x1b[31m", 1.0, False)
-    meter._first = -1.0  # so much was done, so that there is a time to go by
+    meter._first = -1.0  # an earlier start, so that the meter can estimate the time left
     meter._draw(0.5)
     console = Console(width=200, color_system=None)
     with console.capture() as capture:

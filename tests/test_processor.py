@@ -1,4 +1,4 @@
-"""The peak of processors from the system's texts, and who used them, against sums by hand."""
+"""The peak rate of processors and their use, from texts of the system, against sums by hand."""
 
 import os
 

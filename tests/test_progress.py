@@ -31,7 +31,7 @@ AT_LEAST = {"form_q": 2_500_000, "qr_solve": 1_500_000, "qr": 1_000_000} | dict.
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A clock on which every look takes a second: nothing is held back for coming too soon."""
+    """Advance the clock by a second at each reading, so that no update comes too soon."""
     seconds = itertools.count(0.0, 1.0)
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(seconds)))
     return iter(())
@@ -48,7 +48,7 @@ def test_a_part_moves_the_whole() -> None:
 
 
 def test_what_an_earlier_call_did_is_no_sign_of_speed() -> None:
-    """Of 100 units 90 were done before; one of the rest took a few looks at the clock."""
+    """Ignore the 90 of 100 units that were done before the start when computing the speed."""
     whole = Meter("whole", 100.0, False)
     part = Meter("part", 50.0, whole.part(100.0), done=45.0)
     part.advance(0.5)
@@ -93,7 +93,7 @@ def test_every_verb_tells_how_far_it_is(verb: str, tmp_path: Path) -> None:
 
 
 def test_work_in_complex_numbers_counts_as_such(tmp_path: Path) -> None:
-    """What is told last before the end is near it."""
+    """Fractions grow evenly, up to one near the end."""
     told: list[float] = []
     A = oc.from_array(tall(700, 256, "c16"), tmp_path / "A", progress=False)
     linalg.svd(A, 5, tol=None, power=2, memory="1 MB", progress=lambda done, _: told.append(done))
@@ -101,7 +101,7 @@ def test_work_in_complex_numbers_counts_as_such(tmp_path: Path) -> None:
 
 
 def test_no_less_than_nothing_is_left() -> None:
-    """More work than was foreseen ends at no time below zero."""
+    """Never report a negative time left if a call does more work than planned."""
     left: list[float] = []
     with Meter("more", 1.0, lambda done, seconds: left.append(seconds)) as meter:
         meter.advance(0.5)
@@ -173,7 +173,7 @@ def test_what_is_no_choice_is_refused(tmp_path: Path, given: Any) -> None:
 
 
 def test_a_log_file_gets_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    """By the clock here each unit of work takes two seconds: two looks."""
+    """Each unit of work reads this clock twice, so it takes two seconds."""
     with Meter("factoring Z", 60.0, True) as meter:
         for _ in range(60):
             meter.advance(1.0)
@@ -213,7 +213,7 @@ def test_a_log_file_that_is_full_stops_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for IPython as it is in a kernel."""
+    """Use a fake of IPython as in a kernel."""
     shown: list[str] = []
     Shell = type("ZMQInteractiveShell", (), {})
 

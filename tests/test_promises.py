@@ -1,4 +1,4 @@
-"""docs/semantics-pools.md: the tests that it names for each promise exist."""
+"""Each test that docs/semantics-pools.md names for a promise exists."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ HEAD = "| promise | shown by |"
 RUST_TEST = re.compile(r"#\[test\]\n(?:\s*#\[.*\]\n)*\s*fn (\w+)\(")
 PYTHON_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
 
-# Planted bugs, as the page calls them, and the tests that require the simulation to find them.
+# Planted bugs, as the page calls them, and the tests in which the simulation must find them.
 PLANTED = {
     "skips syncs": "a_skipped_sync_is_found",
     "ignores restarts": "a_restart_that_is_not_looked_at_is_found",
