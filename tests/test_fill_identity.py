@@ -24,7 +24,7 @@ def assemble(path: Path, fill: Callable[..., Filled], **options: Any) -> oc.Arra
 
 
 def constant(value: float, stop_at: int | None = None) -> Callable[..., Filled]:
-    """A kernel whose source text is the same whatever it computes."""
+    """Return a kernel whose source text is the same whatever it computes."""
 
     def fill(rows: slice, cols: slice) -> Filled:
         if rows.start == stop_at:
@@ -77,7 +77,7 @@ def test_another_kernel_does_not_open(
 
 
 class Kernel:
-    """Another source text than that of `constant`."""
+    """A kernel with another source text than `constant`."""
 
     def __call__(self, rows: slice, cols: slice) -> Filled:
         return np.ones((rows.stop - rows.start, cols.stop - cols.start))
@@ -105,7 +105,7 @@ def test_changed_source_text_warns(
 
 
 def test_the_same_source_text_does_not_warn(tmp_path: Path) -> None:
-    """Nor does a function without source text."""
+    """A function without source text does not warn either."""
     without: dict[str, Any] = {"np": np}
     exec("def fill(r, c): return np.ones((r.stop - r.start, c.stop - c.start))", without)
     for name, first in (("A", constant(1.0)), ("B", without["fill"])):

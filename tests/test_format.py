@@ -1,4 +1,4 @@
-"""The bytes on disk, built here from the Zarr specification and compared with what is written.
+"""The bytes on disk against bytes that this file builds from the Zarr specification.
 
 Sources: Zarr core specification 3.0; sharding codec 1.0, "Binary shard format"; RFC 3720, appendix
 B.4 (CRC-32C). ``golden/*.hex`` are the same bytes as ``docs/format.md`` quotes.
@@ -22,7 +22,7 @@ PAGE = 4096
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C bit by bit: reflected polynomial 0x82F63B78, all ones before and after."""
+    """Compute CRC-32C bit by bit: reflected polynomial 0x82F63B78, all ones before and after."""
     register = 0xFFFFFFFF
     for byte in data:
         register ^= byte
@@ -32,7 +32,7 @@ def crc32c(data: bytes) -> int:
 
 
 def curve_position(chunk_order: str, at: tuple[int, int], counts: tuple[int, int]) -> int:
-    """A chunk's place along its order; gaps are closed by sorting."""
+    """Return a chunk's place along its order; sorting closes the gaps."""
     row, column = at
     if chunk_order == "row-major":
         return row * counts[1] + column
@@ -61,7 +61,7 @@ def curve_position(chunk_order: str, at: tuple[int, int], counts: tuple[int, int
 def shard(
     model: np.ndarray[Any, Any], chunks: tuple[int, int], order: str, chunk_order: str
 ) -> bytes:
-    """One shard file: slots of whole pages, (offset, length) of each chunk, and their CRC-32C."""
+    """Build a shard file: slots of whole pages, (offset, length) of each chunk, their CRC-32C."""
     counts = (-(-model.shape[0] // chunks[0]), -(-model.shape[1] // chunks[1]))
     length = chunks[0] * chunks[1] * model.itemsize
     slot = -(-length // PAGE) * PAGE

@@ -1,6 +1,6 @@
-"""docs/format.md against the code: its vectors are the bytes that are written.
+"""docs/format.md against the code: the vectors of the page equal the written bytes.
 
-The page marks what is checked with ``<!-- golden: name -->``; `test_format.py` builds the same
+The page marks each checked vector with ``<!-- golden: name -->``; `test_format.py` builds the same
 bytes from the Zarr specification.
 """
 
@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def marked(name: str) -> str:
-    """What follows a mark: a block of code, or a table."""
+    """Return the code block or table that follows a mark."""
     found = re.search(
         rf"<!-- golden: {re.escape(name)} -->\n(```\w+\n(.*?)\n```|.*?\n\n)", PAGE, re.S
     )
@@ -212,7 +212,7 @@ def test_qr_journal(qr_factors: Path) -> None:
 
 
 def test_linpack_order_becomes_lapacks(tmp_path: Path) -> None:
-    """The page's rule: the swaps of later panels, applied below a panel's diagonal block."""
+    """Apply the page's rule: later panels' swaps move the rows below a panel's diagonal block."""
     n = 130
     given: np.ndarray[Any, Any] = np.random.default_rng(1).standard_normal((n, n))
     lu = oc.linalg.lu_factor(oc.from_array(given, tmp_path / "A", order="F"), memory=200_000)

@@ -1,4 +1,4 @@
-"""fsspec's own tests of a file system, over an embedded and over a served pool."""
+"""fsspec's own tests of a file system, over an embedded and a served pool."""
 
 from collections.abc import Callable, Iterator
 

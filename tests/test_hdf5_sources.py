@@ -1,4 +1,4 @@
-"""HDF5 whose elements lie in other files, behind links, or as MATLAB writes them; against h5py."""
+"""HDF5 with elements in other files, behind links, or written by MATLAB; against h5py."""
 
 import os
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def copied(source: Any, path: Path) -> Any:
 
 
 def refused(source: Any, path: Path, kind: type[Exception], message: str) -> None:
-    """Check that nothing is made of a source, and that the error says this."""
+    """Check that a source raises this error and leaves no array."""
     with pytest.raises(kind, match=message):
         oc.from_array(source, path / "none", progress=False)
     assert not (path / "none").exists()
@@ -51,7 +51,7 @@ def test_virtual_datasets_are_copied_as_h5py_reads_them(virtual: Path) -> None:
     with h5py.File(virtual) as file:
         expected = file["a"][...]
         np.testing.assert_array_equal(copied(file["a"], virtual.parent), expected)
-    # The last two elements have no source, and are the fill value that the dataset has for them.
+    # The last two elements have no source, and read as the dataset's fill value.
     assert expected.tolist() == [1.0] * 5 + [2.0] * 5 + [-1.0] * 2
     np.testing.assert_array_equal(copied(virtual, virtual.parent), expected)
 
@@ -98,7 +98,7 @@ def test_sources_in_the_same_file_and_elsewhere(
     with h5py.File(tmp_path / "far" / "other.h5", "w") as file:
         file["d"] = np.arange(3, 6, dtype="i4")
     refused(f"{tmp_path}/v.h5::a", tmp_path, NotFoundError, "other.h5, which is missing")
-    # HDF5 looks there, if it is told so before it is loaded, and in the current directory.
+    # HDF5 searches the directory that its environment names at load, and the current directory.
     monkeypatch.chdir(tmp_path / "far")
     assert copied(f"{tmp_path}/v.h5::a", tmp_path).tolist() == list(range(6))
 
@@ -115,7 +115,7 @@ def test_virtual_datasets_of_numbered_files(tmp_path: Path) -> None:
         with h5py.File(tmp_path / f"part{i}.h5", "w") as file:
             file["d"] = np.full(2, float(i))
     assert copied(tmp_path / "v.h5", tmp_path).tolist() == [0, 0, 1, 1, 2, 2]
-    # With a gap allowed, HDF5 looks beyond one that is missing.
+    # With a gap allowed, HDF5 looks beyond a missing file.
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     access.set_virtual_printf_gap(1)
     os.remove(tmp_path / "part1.h5")
@@ -163,7 +163,7 @@ def test_links(tmp_path: Path) -> None:
 
 
 def test_a_copy_through_a_link_notices_that_its_source_changed(tmp_path: Path) -> None:
-    """The file with the link stays as it is: a stopped copy of such a dataset begins anew."""
+    """The file with the link does not change, so a stopped copy of such a dataset restarts."""
     with h5py.File(tmp_path / "there.h5", "w") as file:
         file["d"] = np.ones(40)
         file["d"][30] = 1e300

@@ -1,4 +1,4 @@
-"""Calls refuse, open or replace an array that exists."""
+"""Calls refuse, open or replace an existing array."""
 
 from pathlib import Path
 from typing import Any

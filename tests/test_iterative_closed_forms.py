@@ -1,4 +1,4 @@
-"""Iterative methods on matrices larger than their budget whose inverse is known."""
+"""Iterative methods on matrices larger than their budget with a known inverse."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ N, RHO, MEMORY = 1300, 0.3, 3 << 20
 
 
 def inverse_times(b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Multiply with the inverse of RHO^|i-j| (Kac, Murdock & Szegő 1953), which is tridiagonal."""
+    """Multiply by the inverse of RHO^|i-j| (Kac, Murdock & Szegő 1953), which is tridiagonal."""
     x = b * (1 + RHO**2)
     x[0], x[-1] = b[0], b[-1]
     x[1:] -= RHO * b[:-1]

@@ -60,7 +60,7 @@ def test_as_in_memory(
     assert report.planned_bytes_written == alike.planned_bytes_written + want.nbytes
     assert report.bytes_written >= report.planned_bytes_written
     assert {p.name for p in tmp_path.iterdir()} == {"A", "b", "x"}
-    # Without out= it is in memory.
+    # Without out= the solution is in memory.
     assert isinstance(method(A, B, **options)[0], np.ndarray)
 
 

@@ -1,4 +1,4 @@
-"""Plans of iterative methods against their reports, the way through a matrix, and the picture."""
+"""Plans of iterative methods against their reports, the order of tiles, and the picture."""
 
 import itertools
 import re
@@ -101,7 +101,7 @@ def test_the_least_words_are_those_of_what_is_not_in_memory(tmp_path: Path) -> N
         assert "times the least" in str(report)
         return float(report.words_lower_bound)
 
-    # Each has a pass at its end, or Jacobi with its last sweep, over all of A.
+    # Each ends with a pass over all of A; Jacobi combines it with its last sweep.
     sweeps, half = steps * (square - diagonal), (square + diagonal) / 2
     assert bound(gauss_seidel, pin=None, direction="forward") == sweeps + square
     assert bound(gauss_seidel, pin=None) == sweeps / 2 + square
@@ -199,7 +199,7 @@ def test_the_budget_goes_to_blocks_read_ahead_and_tiles() -> None:
     assert [pinned for pinned, *_ in seen] == sorted(pinned for pinned, *_ in seen)
     assert seen[-1][0] == len(g.strips.all_tiles)
     assert [in_file for *_, in_file in seen] == sorted((f for *_, f in seen), reverse=True)
-    # A block may be larger than a chunk of its file; two of them are in memory.
+    # A block may exceed a chunk of its file; memory holds two blocks.
     with pytest.raises(BudgetError):
         iterative_geometry(layout, [needs], int(1e8), 1, block=3072)
     large = MatrixLayout(2**18, kind, kind, (256, 2048), "C")
@@ -225,7 +225,7 @@ def test_what_counts_as_divergence() -> None:
     for history in (
         [1, 1.5**1, 1.5**2, 1.5**3, 1.5**4, 1.5**5, 1.5**6],
         [1.02**k for k in range(11)],
-        [1, 0.1, 10, 1, 100, 10],  # back and forth, in turn better and worse
+        [1, 0.1, 10, 1, 100, 10],  # alternately better and worse
         [1, 0.5, float("inf")],
         [1, 0.5, float("nan")],
         [1, 1e-6, 1e-2],
@@ -240,7 +240,7 @@ def test_what_counts_as_divergence() -> None:
         [0.5**k for k in range(50)] + [1e-15, 3e-15, 1e-14, 2e-14, 5e-15] * 5,
     ):
         noted(history, tol=None)
-    # A Krylov method's may rise for long.
+    # The residual of a Krylov method may rise for many steps.
     noted([1.5**k for k in range(20)], is_stationary=False)
 
 
@@ -265,7 +265,7 @@ def test_a_residual_that_was_too_good_is_checked_again() -> None:
     found.note(0.9e-8)
     assert found.is_over
     assert found.accepts(0.9e-6)
-    # What is not better than before will not become so.
+    # A residual no better than before will not improve.
     found = noted([1, 1e-6])
     assert not found.accepts(1e-4)
     found.note(1e-9)

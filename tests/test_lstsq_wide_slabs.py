@@ -53,7 +53,7 @@ def stored(path: Path, a: Matrix, order: str = "C", **options: Any) -> oc.Array:
 
 
 def assert_solves(a: Matrix, b: Matrix, x: Matrix, scale: float = 30) -> None:
-    """As closely as the condition allows, not its square (Higham 2002, theorem 21.4)."""
+    """Compare as closely as the condition allows, not its square (Higham 2002, theorem 21.4)."""
     double = np.result_type(a.dtype, b.dtype, np.float64)
     want = scipy.linalg.lstsq(a.astype(double), b.astype(double))[0]
     values = np.linalg.svd(a.astype(double), compute_uv=False)
@@ -86,7 +86,7 @@ def test_as_scipy(tmp_path: Path, dtype: str, order: str, shape: tuple[int, int]
         assert (report.verb, report.m, report.n, report.rank) == ("lstsq", m, n, m)
         assert report.residual_norms == [0.0] * (right.size // m)
         assert report.peak_memory_bytes <= memory
-        # A b on disk is read in whole blocks of the disk.
+        # The call reads a b on disk in whole disk blocks.
         beside = report.bytes_read - report.planned_bytes_read
         assert beside == 0 or (given is not b and 0 < beside < 8192 * 3)
         assert report.bytes_written == report.planned_bytes_written > a.nbytes
@@ -107,7 +107,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("dtype", "layout"), LAYOUTS, ids=str)
 def test_the_plan_is_what_the_call_does(tmp_path: Path, dtype: str, layout: dict[str, Any]) -> None:
-    """Bytes, and at which budget columns no longer go by."""
+    """Compare the bytes, and the budget below which columns are no longer streamed."""
     m, n, k = 512, 1024, 5
     a = tall(m, n, dtype)
     A, b = stored(tmp_path / "A", a, **layout), tall(m, k, dtype, 1)
@@ -185,7 +185,7 @@ def test_solutions_on_disk_and_in_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_factors_are_kept_and_used(tmp_path: Path, dtype: str) -> None:
-    """They are those of Aᵀ, and `qr_solve` with them finds solutions of least norm."""
+    """The factors are those of Aᵀ, and `qr_solve` finds solutions of least norm with them."""
     a, b = tall(M, N, dtype), tall(M, 2, dtype, 1)
     A, memory = stored(tmp_path / "A", a), MEMORY * a.itemsize // 8
     x, _ = solve(A, b, memory=memory, keep_factors=True)
@@ -260,7 +260,7 @@ def test_factors_of_a_and_of_its_transpose_are_told_apart(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("dtype", ["f8", "c8"])
 def test_rows_that_depend_on_each_other_are_refused(tmp_path: Path, dtype: str) -> None:
-    """Not answered with noise."""
+    """An error, not a solution of noise."""
     a = tall(M, N, dtype)
     repeated, zero, first = a.copy(), a.copy(), a.copy()
     repeated[200], zero[150], first[0] = a[3], 0, 0
@@ -277,7 +277,7 @@ def test_rows_that_depend_on_each_other_are_refused(tmp_path: Path, dtype: str) 
 
 
 def test_the_memory_that_is_named_for_dependent_rows_suffices(tmp_path: Path) -> None:
-    """Whatever the layout, the right-hand sides and the type that they give x."""
+    """It suffices for every layout, any right-hand sides, and each type of x."""
     a = tall(M, N, "f8")
     a[200] = a[3]
     for order, k, dtype, out in [
@@ -295,7 +295,7 @@ def test_the_memory_that_is_named_for_dependent_rows_suffices(tmp_path: Path) ->
 
 
 def test_that_rounding_leaves_a_residual_is_noted(tmp_path: Path) -> None:
-    """The report says 0, which it is without rounding."""
+    """The report says 0, the residual without rounding."""
     a, b = tall(M, N, "f8"), np.arange(float(M))
     a[200] = a[3] + 1e-12 * a[200]
     for options in ({}, {"cond": 0.0}):

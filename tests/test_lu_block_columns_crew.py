@@ -1,4 +1,4 @@
-"""LU by block columns with products by several threads: right in whichever order they are done."""
+"""LU by block columns with products of several threads: right whatever their order."""
 
 import random
 import threading
@@ -30,7 +30,7 @@ METHODS = ["block-columns", "tournament"]
 
 
 def shuffled(seed: int, threads: int) -> type[Crew]:
-    """Make a crew that says it has several threads, and does works in any order that it may."""
+    """Make a crew that reports several threads, and runs due work in random order."""
 
     class Shuffled(Crew):
         draw = random.Random(seed)
@@ -88,7 +88,7 @@ def test_in_any_order(
 def test_no_product_is_changed_by_two_threads_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case, method: str
 ) -> None:
-    """Products are made beside C for a while: what is changed in it meanwhile is lost."""
+    """Each product overwrites C after a delay, so that a concurrent change of C would be lost."""
     draw = random.Random(0)
     real = Kernels.gemm
 
