@@ -31,7 +31,7 @@ class ThreadComm:
 
 
 class DupComm(ThreadComm):
-    """One that can be duplicated, as MPI's can."""
+    """A rank whose communicator can be duplicated, as MPI's can."""
 
     def __init__(self, rank: int, shared: "ThreadJob") -> None:
         super().__init__(rank, shared)
@@ -48,7 +48,7 @@ class DupComm(ThreadComm):
 
 
 class Life:
-    """How many messages a rank has begun, and at which of them it dies: then it has no more."""
+    """Counter of a rank's messages, and the message at which the rank dies."""
 
     def __init__(self, dies_at: int | None) -> None:
         self.messages, self._dies_at = 0, dies_at
@@ -60,13 +60,13 @@ class Life:
 
 
 Said = dict[tuple[int, ...], bytes]
-"""What each rank has said: by number of the duplicate, if it is one, of the message, and rank."""
+"""Messages of each rank: by number of the duplicate, if any, of the message, and of the rank."""
 
 
 class NonblockingComm(ThreadComm):
-    """One whose messages need not be waited for, as MPI's can be; it may die at one of them.
+    """A rank with non-blocking messages, as in MPI; it may die at one of them.
 
-    Those of its duplicates count too.
+    Messages of its duplicates count too.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class NonblockingComm(ThreadComm):
 
     @property
     def messages(self) -> int:
-        """How many it has had, with those of its duplicates."""
+        """Number of its messages, including those of its duplicates."""
         return self.life.messages
 
     def _say(self, content: bytes) -> int:
@@ -122,7 +122,7 @@ class NonblockingComm(ThreadComm):
 
 
 class SaidInFiles(Said):
-    """What ranks of several processes have said."""
+    """Messages of ranks in several processes."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class SaidInFiles(Said):
 
 
 class Arrival:
-    """Messages that are waited for, and the memory for them."""
+    """Pending messages, and the memory for them."""
 
     def __init__(self, said: Said, keys: list[tuple[int, ...]], memory: bytearray) -> None:
         self._said, self._keys, self._memory = said, keys, memory
@@ -162,7 +162,7 @@ def _wait(arrival: Arrival) -> None:
 
 
 class TorchComm:
-    """One rank of a job of threads, called as ``torch.distributed`` is."""
+    """One rank of a job of threads, with the interface of ``torch.distributed``."""
 
     def __init__(self, comm: ThreadComm) -> None:
         self._comm = comm
@@ -192,7 +192,7 @@ class ThreadJob:
         self._lock = threading.Lock()
 
     def duplicate(self, number: int) -> "ThreadJob":
-        """The same ranks with messages of their own: the n-th such, whichever rank asks first."""
+        """Return the same ranks with separate messages: the n-th duplicate, for every rank."""
         with self._lock:
             fresh = ThreadJob(self.size, self._patience_s)
             return self._duplicates.setdefault(number, fresh)
@@ -216,7 +216,7 @@ class ThreadJob:
 
 
 class FileComm:
-    """One rank of a job of processes: what is said is in files of a directory."""
+    """One rank of a job of processes: messages are files of a directory."""
 
     def __init__(self, directory: Path, rank: int, size: int) -> None:
         self.rank, self.size = rank, size

@@ -1,4 +1,4 @@
-"""What several test files need."""
+"""Settings and fixtures of several test files."""
 
 import os
 import signal
@@ -14,26 +14,26 @@ from memory_limits import Limit, memory_limit
 from served import Served, serve
 from stopped_copies import Fetched
 
-# How long an example takes on a busy machine says nothing of it.
+# The duration of an example on a busy machine says nothing about it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # What a shell starts in the background does not hear Ctrl-C, and what that starts neither.
+    # Processes that a shell starts in the background ignore Ctrl-C, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep rates that are measured while tests run from the user's later plans."""
-    # The parts of a test run share one: they inherit it, and what is in it outlives the run.
-    cache = getattr(config, "cache", None)  # not there with -p no:cacheprovider
+    """Keep rates that tests measure away from the user's later plans."""
+    # The parts of a test run share one directory: they inherit it, and its files outlive the run.
+    cache = getattr(config, "cache", None)  # absent with -p no:cacheprovider
     os.environ["XDG_CACHE_HOME"] = str(cache.mkdir("user-cache") if cache else "")
 
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Start a Python script in a process of its own, in the test's directory."""
+    """Start a Python script in a separate process, in the test's directory."""
 
     def start(script: str, *arguments: str) -> subprocess.Popen[str]:
         file = tmp_path / f"script{len(list(tmp_path.glob('script*')))}.py"
@@ -51,13 +51,13 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> Fetched:
-    """Watch what copies read of their sources."""
+    """Watch the reads of sources by copies."""
     return Fetched(monkeypatch)
 
 
 @contextmanager
 def loop_disk(tmp_path: Path, *options: str) -> Iterator[Path]:
-    """Make and mount a file system of its own, 64 MB of ext4 on a loop device; for root only."""
+    """Create and mount a file system of 64 MB of ext4 on a loop device; for root only."""
     if os.geteuid() != 0:
         pytest.skip("mounting a file system needs root")
     image, mounted = tmp_path / "disk.img", tmp_path / "disk"
@@ -86,7 +86,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def disk_without_reserving(tmp_path: Path) -> Iterator[Path]:
-    """The same without extents, as ext2 and ext3 are: room cannot be taken before it is written."""
+    """The same without extents, like ext2 and ext3: space cannot be allocated before it is written."""
     with loop_disk(tmp_path, "-O", "^extent,^64bit") as mounted:
         yield mounted
 
@@ -107,7 +107,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def served_here(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """The same, for commands in the test's directory that have the key."""
+    """The same, for commands with the key in the test's directory."""
     monkeypatch.setenv("OUTCORE_KEY", str(served.key))
     monkeypatch.chdir(tmp_path)
     return served

@@ -1,4 +1,4 @@
-"""Hermitian positive definite matrices, and Cholesky factors as the tests judge them."""
+"""Hermitian positive definite matrices, and measures of Cholesky factors in tests."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def definite(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Matrix:
 
 
 def lower_only(a: Matrix) -> Matrix:
-    """The same with NaN above the diagonal: what is there must not be read."""
+    """The same with NaN above the diagonal, which must not be read."""
     half = a.copy(order="F")
     half[np.triu_indices(len(a), 1)] = np.nan
     return half
@@ -34,10 +34,10 @@ def upper_only(a: Matrix) -> Matrix:
 
 
 def mirrored_lower(a: Matrix, path: Path, order: str, chunks: tuple[int, int]) -> oc.Array:
-    """The lower triangle, stored as the upper one is in this order and in these chunks.
+    """The lower triangle, stored like the upper one in this order and these chunks.
 
-    Only then must both factors have the same bits: a slab is cut where chunks end, and the BLAS may
-    round otherwise in another cut (OpenBLAS's kernels for AVX2 do).
+    Only then both factors must have the same bits. A slab is cut at chunk edges, and the BLAS may
+    round differently in another cut (OpenBLAS's kernels for AVX2 do).
     """
     mirrored = "F" if order == "C" else "C"
     return oc.from_array(lower_only(a), path, order=mirrored, chunks=chunks[::-1])

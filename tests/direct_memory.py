@@ -1,6 +1,6 @@
-"""Whether the system lets a process read the memory of another, asked as servers ask it.
+"""Whether the system lets a process read the memory of another, tested with the servers' call.
 
-It may refuse that by Yama (ptrace_scope), in containers (seccomp), and for processes that hide.
+It may refuse because of Yama (ptrace_scope), in containers (seccomp), and for hidden processes.
 """
 
 import ctypes
@@ -13,13 +13,13 @@ from pathlib import Path
 _libc = ctypes.CDLL(None, use_errno=True)
 
 NONCE = ctypes.create_string_buffer(b"sixteen letters.")
-"""What others look for."""
+"""The text that other processes look for."""
 
 WHERE = (os.getpid(), ctypes.addressof(NONCE))
 
 
 def finds_nonce(pid: int, address: int) -> bool:
-    """Say whether this process may read the nonce of a process from there (process_vm_readv(2))."""
+    """Whether this process can read the nonce of a process at this address (process_vm_readv(2))."""
     found = ctypes.create_string_buffer(len(NONCE.value))
     ours = struct.pack("=QQ", ctypes.addressof(found), len(found))
     theirs = struct.pack("=QQ", address, len(found))
@@ -43,7 +43,7 @@ sys.stdin.read()
 
 
 def children_are_read() -> bool:
-    """Whether servers in this process may read the memory of processes that it started."""
+    """Whether servers in this process may read the memory of its child processes."""
     with subprocess.Popen(
         [sys.executable, "-c", _CHILD, str(Path(__file__).parent)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -75,7 +75,8 @@ def is_read_by_children() -> bool:
 
 
 def hide() -> None:
-    """Let no other process read the memory of this one from now on, if that has no capabilities."""
-    # PR_SET_DUMPABLE (prctl(2)); of others, who has CAP_SYS_PTRACE is left (capset(2), version 3).
+    """Prevent other processes without capabilities from reading the memory of this one."""
+    # PR_SET_DUMPABLE (prctl(2)); the capability CAP_SYS_PTRACE is dropped, too (capset(2), version
+    # 3).
     assert _libc.prctl(4, 0, 0, 0, 0) == 0
     assert _libc.capset(struct.pack("<Ii", 0x20080522, 0), struct.pack("<6I", *[0] * 6)) == 0

@@ -1,4 +1,4 @@
-"""Names of exported files, and what their own libraries find in them."""
+"""Names of exported files, and their content as read by their own libraries."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ CODECS = [(name, codec) for name, codecs in export.CODECS.items() for codec in c
 
 
 def read(path: Path, kind: str, model: Values, order: Any = "C") -> Values:
-    """What the format's own library finds; of a raw file, the type and shape are known."""
+    """Read a file by the format's own library; for a raw file, the type and shape are known."""
     if kind == "npy":
         return np.asarray(np.load(path))
     if kind == "hdf5":

@@ -1,4 +1,4 @@
-"""Matrices for iterative methods, sweeps as NumPy does them, and budgets that are really small."""
+"""Matrices for iterative methods, sweeps in NumPy, and really small budgets."""
 
 import re
 from pathlib import Path
@@ -49,7 +49,7 @@ def kms(n: int, rho: complex = 0.6) -> Matrix:
 def swept(
     a: Matrix, b: Matrix, x: Matrix, block: int, omega: float, direction: str, sweeps: int
 ) -> tuple[Matrix, list[float]]:
-    """Sweeps of block SOR, and the residuals that they meet: the definition, in NumPy."""
+    """Sweeps of block SOR, and their residuals, by the definition in NumPy."""
     x, history = x.copy(), []
     norms = np.linalg.norm(b, axis=0)
     for sweep in range(sweeps):
@@ -74,9 +74,9 @@ def swept_by_several(
     sweeps: int,
     size: int,
 ) -> tuple[Matrix, list[float]]:
-    """Sweeps by processes of which each has a range of blocks: the definition, in NumPy.
+    """Sweeps by processes with a range of blocks each, by the definition in NumPy.
 
-    All take their next block at once, and then learn what is new of the others'.
+    All process their next block at the same time, and then get the updates of the others.
     """
     x, history = x.copy(), []
     norms = np.linalg.norm(b, axis=0)
@@ -114,7 +114,7 @@ def least_budget(method: Any, A: oc.Array, b: Matrix, **options: Any) -> int:
 
 
 def block_of(report: Report) -> int:
-    """Return the order of the diagonal blocks that a report tells of."""
+    """Return the order of the diagonal blocks in a report."""
     found = re.search(r"diagonal blocks of (\d+)", report.method)
     assert found
     return int(found[1])

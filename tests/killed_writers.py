@@ -1,6 +1,6 @@
-"""Processes that write numbered states until they are killed, and say which are done.
+"""Processes that write numbered states until they are killed, and report each written state.
 
-They are forked from a server that has imported outcore already: to start one is cheap.
+They are forked from a server that has imported outcore already, so that starting one is cheap.
 """
 
 import multiprocessing

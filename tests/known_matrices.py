@@ -1,4 +1,4 @@
-"""Matrices of any order of which something is known: solutions, or how bad they are."""
+"""Matrices of any order with known solutions, or a known condition."""
 
 from collections.abc import Callable
 from typing import TypeAlias

@@ -1,4 +1,4 @@
-"""Factors on disk as the tests judge them: rebuilt from LINPACK order, measured as by LAPACK."""
+"""Factors on disk in tests: rebuilt from LINPACK order, measured like LAPACK's."""
 
 import math
 import shutil
@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
 
 
 def on_disk(path: Path, a: Matrix, chunks: tuple[int, int] | None = None) -> oc.Array:
-    """Write a matrix in the order that LU likes."""
+    """Write a matrix in the order that suits LU."""
     return oc.from_array(a, path, order="F", chunks=chunks)
 
 
@@ -47,7 +47,7 @@ def random_matrix(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Matrix:
 
 
 def row_order(piv: npt.NDArray[np.int32], first: int = 0) -> npt.NDArray[np.intp]:
-    """Row numbers after the swaps from number `first` on."""
+    """Return the row numbers after the swaps from number `first`."""
     rows = np.arange(len(piv))
     for i in range(first, len(piv)):
         rows[[i, piv[i]]] = rows[[piv[i], i]]
@@ -55,7 +55,7 @@ def row_order(piv: npt.NDArray[np.int32], first: int = 0) -> npt.NDArray[np.intp
 
 
 def packed(lu: LUFactor) -> Matrix:
-    """L and U as `scipy.linalg.lu_factor` returns them: every panel of L gets the later swaps."""
+    """L and U in the form of `scipy.linalg.lu_factor`: every panel of L gets the later swaps."""
     with oc.open_array(lu.path / "lu") as array:
         whole: Matrix = array[...]
     for first in range(0, lu.n, lu.tile[1]):
@@ -72,7 +72,7 @@ def triangles(lu: LUFactor) -> tuple[Matrix, Matrix]:
 
 
 def unit_roundoff(dtype: Any) -> float:
-    """Give LAPACK's ε, its DLAMCH("E"): 2⁻⁵³ (2⁻²⁴), half of NumPy's."""
+    """Return LAPACK's ε, its DLAMCH("E"): 2⁻⁵³ (2⁻²⁴), half of NumPy's."""
     return float(np.finfo(dtype).eps) / 2
 
 
@@ -100,11 +100,11 @@ def solve_ratio(a: Matrix, x: Matrix, b: Matrix) -> float:
 
 
 def names_below(directory: Path) -> list[str]:
-    """Every file and directory below, for "nothing is left behind"."""
+    """Every file and directory below, for checks that nothing is left behind."""
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
 
 
 def order_beyond(disk: Path, least: int) -> int:
-    """Order of a float64 matrix that takes more than twice what is free, `least` at the least."""
+    """Order of a float64 matrix with more than twice the free bytes, at least `least`."""
     free = shutil.disk_usage(disk).free
     return max(least, math.isqrt(free // 4) // 1000 * 1000 + 1000)

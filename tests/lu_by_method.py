@@ -1,4 +1,4 @@
-"""LU of a matrix in memory, put on disk first, by a method that is named or that a call chooses."""
+"""LU of a matrix in memory, written to disk first, by a named method or one that a call chooses."""
 
 import functools
 from collections.abc import Callable
@@ -33,24 +33,24 @@ CHOSEN = pytest.mark.parametrize(
         ("tournament", "c16", 650, 170_000),
     ],
 )
-"""Budgets for which a call chooses a method, on a `slow_disk`: of `row_major` matrices."""
+"""Budgets for which a call chooses a method, on a `slow_disk`, for `row_major` matrices."""
 
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates of a disk on which block columns pay, and matrices of any size large enough."""
+    """Rates of a disk on which block columns pay, and no minimum size of matrices."""
     slow = Rates(**RATES.__dict__ | {"read_bytes_s": 1e6, "write_bytes_s": 1e6})
     monkeypatch.setattr(choice, "LEAST_BYTES", 1)
     monkeypatch.setattr(choice.rates, "stored", lambda where: slow)
 
 
 def row_major(path: Path, a: Matrix) -> oc.Array:
-    """Write a matrix as it is in the cases of this page."""
+    """Write a matrix in the layout of the cases in this file."""
     return oc.from_array(a, path, order="C", chunks=(64, 32), progress=False)
 
 
 def assert_chosen(method: str, report: Report, memory: int) -> None:
-    """A call factored by this method, and kept to the budget for which it was chosen."""
+    """Check that a call used this method, and kept to the budget for which it was chosen."""
     why = choice.ONLY if method == "tournament" else "block-columns for time and words"
     assert sum(note.startswith(why) for note in report.notes) == 1, report.notes
     assert report.verb != "solve" or method in str(report.method)
@@ -73,7 +73,7 @@ def factor_by(
 
 
 def assert_finished(lu: LUFactor, expected: tuple[Matrix, Matrix], why: str = "") -> None:
-    """To the last bit; temporary files are gone, if not what a kill at the very end leaves."""
+    """Equal to the last bit; no temporary files, except those of a kill at the very end."""
     for have, want in zip(bits(lu), expected, strict=True):
         np.testing.assert_array_equal(have, want, err_msg=why)
     names = {p.name for p in lu.path.iterdir()} - {"lock", "journal"}
@@ -81,7 +81,7 @@ def assert_finished(lu: LUFactor, expected: tuple[Matrix, Matrix], why: str = ""
 
 
 def assert_synced(spans: Matrix, array: int) -> None:
-    """A file was synced after the last write to it."""
+    """Check that a file was synced after its last write."""
     writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == array)]
     syncs = spans[(spans[:, 0] == 2) & (spans[:, 1] == array)]
     if len(writes):
@@ -89,7 +89,7 @@ def assert_synced(spans: Matrix, array: int) -> None:
 
 
 def some_lines(inside: int) -> Callable[[int], list[int]]:
-    """Choose so many lines by chance, and some of the end."""
+    """Choose some random lines, and some at the end."""
 
     def numbers(count: int) -> list[int]:
         draw = np.random.default_rng(0)
@@ -101,7 +101,7 @@ def some_lines(inside: int) -> Callable[[int], list[int]]:
 def assert_refused_for_temporary_files(
     A: oc.Array, a: Matrix, method: Any, memory: int, g: SegmentedGeometry, disk: Path
 ) -> None:
-    """A disk with room for the factors, and half of what is beside them, is refused at once."""
+    """A disk with space for the factors, and half of the temporary files, is refused at once."""
     free = oc.volumes.place(disk / "x").volume.free_bytes()
     filler, factors = disk / "filler", g.tiles * g.panels * g.tile_bytes
     with filler.open("wb") as file:

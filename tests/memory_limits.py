@@ -1,4 +1,4 @@
-"""Scripts under a hard memory limit: the kernel kills whoever takes more."""
+"""Scripts under a hard memory limit: the kernel kills a process that takes more."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 
 BASE = Path("/sys/fs/cgroup")
 FIXED = 150 << 20
-"""What a process takes beside its budget: the interpreter, NumPy, SciPy, threads' stacks."""
+"""Memory of a process besides its budget: the interpreter, NumPy, SciPy, threads' stacks."""
 
 _ENTER = """
 import os, sys
@@ -51,7 +51,7 @@ class Limit:
     def run(
         self, script: str, cwd: Path, *arguments: str, warnings: str = "error"
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script in a directory, in the group from its first line on."""
+        """Run a script in a directory, in the group from its first line."""
         whole = _ENTER + script + _TELL
         return subprocess.run(
             [sys.executable, "-W", warnings, "-c", whole, str(self.path), *arguments],
@@ -72,7 +72,7 @@ class Limit:
         warnings: str = "error",
         fixed: int = FIXED,
     ) -> str:
-        """Run a script that may take `budget`, its first argument; return what it printed."""
+        """Run a script with a `budget`, its first argument; return its output."""
         self.set(budget + fixed)
         done = self.run(script, cwd, str(budget), *arguments, warnings=warnings)
         assert done.returncode == 0, done.stderr
@@ -84,7 +84,7 @@ class Limit:
 
 @contextmanager
 def memory_limit() -> Iterator[Limit]:
-    """Make a control group, and remove it; skip the test where none can be made."""
+    """Create a control group, and remove it; skip the test if that is impossible."""
     if os.geteuid() != 0:
         pytest.skip("a memory limit needs root")
     try:

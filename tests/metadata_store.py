@@ -11,7 +11,7 @@ import google_crc32c
 
 @contextmanager
 def opened(directory: Path) -> Iterator[sqlite3.Connection]:
-    """Open the store of a stopped pool whose first directory this is; commit at the end."""
+    """Open the store of a stopped pool in its first directory; commit at the end."""
     with closing(sqlite3.connect(directory / "manager/metadata.sqlite")) as store, store:
         yield store
 

@@ -1,4 +1,4 @@
-"""Solving with factors in lower precision: calls, and how good a solution is."""
+"""Solving with factors in lower precision: calls, and measures of a solution."""
 
 from pathlib import Path
 from typing import Any

@@ -9,12 +9,12 @@ import mpi4py
 
 
 def mpiexec(size: int, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program by the MPI that the package mpich has."""
+    """Run a program by the MPI of the package mpich."""
     site = Path(mpi4py.__file__).parent.parent
     library = site.parent.parent
     environment = os.environ | {
         "UCX_TLS": "self,sm,tcp",
-        # MPI would read the memory of other processes too, and fails where the system refuses it.
+        # MPI would read the memory of other processes, and fails if the system refuses it.
         "MPIR_CVAR_CH4_CMA_ENABLE": "0",
         "MPI4PY_LIBMPI": str(library / "libmpi.so.12"),
     }

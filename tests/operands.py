@@ -1,4 +1,4 @@
-"""Operands for the BLAS: views from the middle of larger arrays, and how close a result must be."""
+"""Operands for the BLAS: views from the middle of larger arrays, and tolerances of results."""
 
 from typing import Any
 
@@ -22,12 +22,12 @@ def view(rng: np.random.Generator, dtype: Any, m: int, n: int) -> np.ndarray:
 
 
 def op(x: np.ndarray, trans: str) -> np.ndarray:
-    """What BLAS's trans option makes of `x`."""
+    """Apply BLAS's trans option to `x`."""
     return {"N": x, "T": x.T, "C": x.conj().T}[trans]
 
 
 def outside(x: np.ndarray) -> np.ndarray:
-    """The array `x` is a view of, with x's own elements set to zero."""
+    """The base array of the view `x`, with x's own elements set to zero."""
     assert x.base is not None
     base = x.base.copy(order="F")
     base[2 : 2 + x.shape[0], 1 : 1 + x.shape[1]] = 0

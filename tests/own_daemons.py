@@ -36,7 +36,7 @@ class OwnDaemons:
 
     @property
     def url(self) -> str:
-        """Where the pool is."""
+        """Address of the pool."""
         return self.daemons[0].addresses[0].replace("unix:", "outcore:")
 
     def connect(self) -> oc.Pool:

@@ -1,4 +1,4 @@
-"""Matrices for LU by block columns with partial pivoting, and how they are cut."""
+"""Matrices for LU by block columns with partial pivoting, and their geometries."""
 
 import functools
 

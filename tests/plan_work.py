@@ -1,4 +1,4 @@
-"""How much work a plan is, whatever the machine: calls of functions, and memory."""
+"""The work of a plan, independent of the machine: calls of functions, and memory."""
 
 import functools
 import gc
@@ -11,20 +11,21 @@ LARGE = 200_000
 """Order of matrices that are only planned: 320 GB in float64."""
 
 MOST_CALLS = 8_000_000
-"""Of functions in one plan: two seconds. Such a matrix has about 300,000 tiles, or 80 pages."""
+"""Calls of functions in one plan: two seconds. Such a matrix has about 300,000 tiles, or 80 pages.
+"""
 
 MOST_BYTES = 64 << 20
 
 
 def forget() -> None:
-    """Empty what plans keep, as in a process that makes its first one."""
+    """Empty the caches of plans, as in a process that makes its first one."""
     for each in gc.get_objects():
         if isinstance(each, functools._lru_cache_wrapper) and "outcore" in str(each.__module__):
             each.cache_clear()
 
 
 def calls_of(action: Callable[[], object]) -> int:
-    """How many functions of Python an action calls, the first time: what it enumerates."""
+    """Return the number of Python function calls of an action, the first time."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -41,7 +42,7 @@ def calls_of(action: Callable[[], object]) -> int:
 
 
 def bytes_of(action: Callable[[], object]) -> int:
-    """The most memory that an action takes, the first time."""
+    """Return the peak memory of an action, the first time."""
     forget()
     tracemalloc.start()
     try:

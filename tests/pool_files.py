@@ -1,4 +1,4 @@
-"""The files of a pool's servers, and how tests damage them by hand."""
+"""The files of a pool's servers, and functions that damage them."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def sums_of(path: Path) -> Path:
 
 
 def with_handle(directory: Path, handle: int) -> Path:
-    """Where a server has the data file of a handle."""
+    """Path of a server's data file for a handle."""
     return directory / "data" / f"{handle & 0xFF:02x}" / f"{handle:016x}"
 
 

@@ -1,7 +1,7 @@
-"""Programs that lose power: what they wrote and did not sync is taken back, whole or by the sector.
+"""Programs that lose power: writes without a sync are reverted, whole or sector by sector.
 
-A library that is loaded before the program (`power_loss.c`) notes each write with what it replaces,
-and each sync. Names stay as they are: a file that was made or renamed is there afterwards.
+A preloaded library (`power_loss.c`) records each write with the bytes that it replaces, and each
+sync. Names are not reverted: a created or renamed file still exists afterwards.
 """
 
 import os
@@ -19,7 +19,9 @@ SECTOR_BYTES = 512
 
 
 class Write(NamedTuple):
-    """A write that is not durable: where, how long the file was before, and what it had there."""
+    """A write that is not durable: its place, the earlier length of the file, and the earlier
+    bytes.
+    """
 
     path: str
     offset: int
@@ -29,7 +31,7 @@ class Write(NamedTuple):
 
 
 class Machine:
-    """Where programs run that write below a directory, until their power goes."""
+    """A machine for programs that write below a directory, until it loses power."""
 
     def __init__(self, directory: Path, root: Path) -> None:
         compiler = shutil.which("cc") or shutil.which("gcc")
@@ -43,7 +45,7 @@ class Machine:
         self.synced: list[tuple[int, str]] = []
 
     def run(self, script: str, *arguments: str, until: int = 0) -> int:
-        """Run a script, and cut its power after so many notes; return how many there were."""
+        """Run a script, cut its power after `until` records, and return the number of records."""
         self.notes.unlink(missing_ok=True)
         settings = {"ROOT": str(self.root), "NOTES": str(self.notes), "AFTER": str(until)}
         done = subprocess.run(
@@ -60,7 +62,7 @@ class Machine:
         return self._read()
 
     def _read(self) -> int:
-        """Find out from the notes what is not durable, and which files were synced when."""
+        """Find, in the records, writes that are not durable, and the times of syncs."""
         self.unsynced, self.synced = {}, []
         done: set[int] = set()
         syncs: dict[int, tuple[str, set[int]]] = {}
@@ -97,7 +99,7 @@ class Machine:
                 self.unsynced[number] = write._replace(path=new + write.path[len(old) :])
 
     def lose(self, draw: random.Random | None = None) -> int:
-        """Take back writes that are not durable, or by chance some sectors; return their number."""
+        """Revert writes that are not durable, or random sectors of them; return their number."""
         for _, write in sorted(self.unsynced.items(), reverse=True):
             if not os.path.exists(write.path):
                 continue

@@ -1,4 +1,4 @@
-"""QR factors on disk as the tests judge them: Q from LAPACK's orgqr, measured as by LAPACK."""
+"""QR factors on disk in tests: Q by LAPACK's orgqr, measured like LAPACK's."""
 
 import numpy as np
 import scipy.linalg

@@ -1,4 +1,4 @@
-"""Reports and spans, made up; and pages taken apart."""
+"""Artificial reports and spans, and parsed pages."""
 
 from html.parser import HTMLParser
 from typing import Any
@@ -45,7 +45,7 @@ def report(**values: object) -> Report:
 
 
 def many(count: int = 1 << 17) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """As many spans as a trace has at most, in no order that a picture could be small by."""
+    """As many spans as a trace can have, in random order, so that no picture is small by chance."""
     rng = np.random.default_rng(1)
     start = np.cumsum(rng.integers(1000, 10**6, count))
     columns = [
@@ -57,7 +57,7 @@ def many(count: int = 1 << 17) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 
 class Page(HTMLParser):
-    """A page taken apart; what is not balanced or not quoted as it must be fails here."""
+    """A parsed page; unbalanced or wrongly quoted elements fail here."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""Calls whose rows go by, with a result on disk, and what is right."""
+"""Calls that stream rows, with a result on disk, and the expected results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def tall_of(dtype: str) -> Any:
 
 
 class Case:
-    """A call with a result on disk, and what is right."""
+    """A call with a result on disk, and the expected result."""
 
     def __init__(self, verb: str, where: Any, dtype: str = "c16") -> None:
         a = tall_of(dtype)
@@ -43,7 +43,7 @@ class Case:
         self.right = where / "b"
         # Other blocks than those of A.
         oc.from_array(self.b, self.right, chunks=(48, K), progress=False).close()
-        # Some rows count as absent.
+        # Some rows have weight zero.
         self.weights = np.arange(len(a)) % 5 / 2.0
         self.weighing = where / "weights"
         oc.from_array(self.weights, self.weighing, chunks=(80,), progress=False).close()
@@ -67,7 +67,7 @@ class Case:
                 self.is_svd,
             ),
         }
-        # Of least squares, R and the solution of least norm two lanes are made.
+        # Least squares, R and the solution of least norm use two lanes.
         self.memory = {
             "lstsq": 350_000,
             "weighted": 350_000,

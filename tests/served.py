@@ -1,4 +1,4 @@
-"""Daemons of a pool in the test's process, and a link to them that can be stopped."""
+"""Daemons of a pool in the test's process, and a link to them that can be interrupted."""
 
 import secrets
 import socket
@@ -33,7 +33,7 @@ def daemon(home: Path, key: Path, role: str, name: str, **more: str) -> _core.Da
 
 
 class Gate:
-    """A port that passes on what it is sent, while it is open."""
+    """A port that forwards all bytes while it is open."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -47,15 +47,15 @@ class Gate:
 
     @property
     def address(self) -> str:
-        """Where it listens, as daemons write it."""
+        """Its address, in the notation of daemons."""
         return "tcp:{}:{}".format(*self._listener.getsockname())
 
     def shut(self) -> None:
-        """Keep what comes from now on."""
+        """Hold back all further bytes."""
         self._open.clear()
 
     def open(self) -> None:
-        """Pass on what was kept, and what comes."""
+        """Forward the held bytes, and all further ones."""
         self._open.set()
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Gate:
             pass
 
     def _keep(self, one: socket.socket) -> bool:
-        """Close it later; false if that was just done."""
+        """Register a socket for closing; false if the gate is closed already."""
         with self._lock:
             if self._is_closed:
                 one.close()
@@ -100,13 +100,13 @@ class Gate:
 
 
 class Served(NamedTuple):
-    """A pool that is served: its address, and the file of its key."""
+    """A served pool: its address, and the file of its key."""
 
     url: str
     key: Path
 
     def key_of(self, name: str, uid: int, *gids: int) -> Path:
-        """The key of a user, made if it is not there."""
+        """The key of a user, created if it does not exist."""
         path = self.key.with_name(f"{name}.key")
         if not path.exists():
             _core.derive_key(str(self.key), name, uid, list(gids), str(path))

@@ -1,4 +1,4 @@
-"""Pools to test with: in memory, and served by daemons in this process."""
+"""Pools for tests: in memory, and served by daemons in this process."""
 
 import shutil
 import tempfile
@@ -16,7 +16,7 @@ from outcore.fsspec_filesystem import OutcoreFileSystem
 
 @contextmanager
 def in_memory() -> Iterator[Path]:
-    """A directory in which syncing costs nothing, where there is such a file system."""
+    """A directory where syncing costs nothing, if there is such a file system."""
     memory = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="outcore-", dir=memory if memory.is_dir() else None))
     try:
@@ -40,7 +40,7 @@ def some_pool(kind: str) -> Iterator[oc.Pool]:
 
 @pytest.fixture
 def served_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Address of a pool whose key is known by the environment."""
+    """Address of a pool whose key is in the environment."""
     with in_memory() as directory, serve(directory) as (url, key):
         monkeypatch.setenv("OUTCORE_KEY", str(key))
         yield url
@@ -55,7 +55,7 @@ def embedded_url() -> Iterator[str]:
 
 @pytest.fixture(params=["plain", "embedded", "served"])
 def above(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Above which files are made: a directory in memory, or a pool."""
+    """Parent of new files: a directory in memory, or a pool."""
     if request.param == "plain":
         with in_memory() as directory:
             yield directory

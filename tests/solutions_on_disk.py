@@ -1,4 +1,4 @@
-"""What every solve does whose right-hand sides and solutions are on disk."""
+"""Checks of every solve with right-hand sides and solutions on disk."""
 
 import outcore as oc
 from outcore.report import Report
@@ -7,12 +7,12 @@ from outcore.report import Report
 def assert_in_groups(
     x: oc.Array, report: Report, b_bytes: int, pass_bytes: int, most_bytes: int
 ) -> None:
-    """More than one pass over the factors was made, and what was moved is what was planned."""
+    """Several passes over the factors were made, and the bytes moved are those of the plan."""
     assert report.planned_bytes_read is not None
     passes, rest = divmod(report.planned_bytes_read - b_bytes, pass_bytes)
     assert rest == 0
     assert 1 < passes < 60
-    # Where chunks of b do not begin on pages, what is around them is read too.
+    # If chunks of b do not begin on pages, neighbouring bytes are read too.
     assert 0 <= report.bytes_read - report.planned_bytes_read < 2 * b_bytes
     assert report.bytes_written == report.planned_bytes_written == x.nbytes
     # At least a column was in the budget, and the trace knows the arrays.

@@ -1,4 +1,4 @@
-"""Arrays in the formats of others, and copies of them."""
+"""Arrays in foreign formats, and copies of them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ Values = npt.NDArray[Any]
 
 
 def copied(source: Any, path: Path, **options: Any) -> tuple[Values, CopyReport]:
-    """Copy, and check what is promised of every copy."""
+    """Copy, and check the guarantees of every copy."""
     names = ("shape", "dtype", "source_order", "offset")
     given = {name: options.pop(name) for name in names if name in options}
     with open_source(source, **given) as opened:
@@ -73,7 +73,7 @@ def in_outcore(model: Values, path: Path) -> Path:
 
 
 class Column:
-    """A column as pandas has it: its flags are not NumPy's, and it may be sliced by names."""
+    """A column like pandas's: its flags are not NumPy's, and it may be sliced by names."""
 
     def __init__(self, model: Values, *, named: bool) -> None:
         self._model, self.shape, self.ndim, self.dtype = model, model.shape, 1, model.dtype
@@ -90,7 +90,7 @@ class Column:
 
 
 class Table:
-    """Columns with names, over which it is iterated, as pandas has them."""
+    """Columns with names, with iteration over the names, like pandas's."""
 
     def __init__(self, model: Values) -> None:
         self._model, self.shape, self.ndim, self.iloc = model, model.shape, 2, model

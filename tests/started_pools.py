@@ -16,7 +16,7 @@ from outcore import local_pool, pool_state
 
 @pytest.fixture
 def directories(tmp_path: Path) -> Iterator[list[Path]]:
-    """Directories of a pool, whose daemons are gone at the end whatever happens."""
+    """Directories of a pool, whose daemons are always stopped at the end."""
     places = [tmp_path / "a", tmp_path / "b"]
     yield places
     for daemon in local_pool.running(places[0]):
@@ -34,7 +34,7 @@ def up(directories: list[Path]) -> list[dict[str, Any]]:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    # Until all threads of this child have ended; it stays there as one that nobody has waited for.
+    # Wait until all threads of this child have ended; the child stays a zombie.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 

@@ -1,4 +1,4 @@
-"""Copies into arrays that are stopped on purpose, and what is read of their sources."""
+"""Copies into arrays that are stopped on purpose, and the reads of their sources."""
 
 import json
 from collections.abc import Callable
@@ -52,9 +52,9 @@ KINDS: dict[str, Make] = {
 
 
 class Fetched:
-    """Which blocks are read of sources; and one that fails.
+    """The blocks that are read of sources; one of them may fail.
 
-    Blocks are small, so that there are many, and every one is noted as soon as it is durable.
+    Blocks are small, so that there are many, and each is recorded as soon as it is durable.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ class Fetched:
         return watched
 
     def anew(self, fail_at: int | None = None) -> list[tuple[int, ...]]:
-        """Return what was read so far, and count from here."""
+        """Return the reads so far, and reset the list."""
         before, self.boxes, self.fail_at = self.boxes, [], fail_at
         return before
 
@@ -96,7 +96,7 @@ def copy(source: Any, path: Path, **options: Any) -> oc.Array:
 
 
 def stopped(source: Any, path: Path, fetched: Fetched, at: int = 5, **options: Any) -> None:
-    """Begin a copy that fails when so many blocks were read."""
+    """Start a copy that fails after `at` reads."""
     fetched.anew(at)
     with pytest.raises(type(fetched.error)):
         copy(source, path, **options)

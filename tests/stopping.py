@@ -1,4 +1,4 @@
-"""Stopping a factorization: at a note, at a line of the code, by a signal, by kill -9."""
+"""Stopping a factorization: at a record, at a line of the code, by a signal, by kill -9."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ from outcore.linalg.steps_done import StepsDone
 from outcore.longcall import LongCall
 from outcore.progress import Meter
 
-# The pages that decide what is on disk, and when.
+# The files that decide the order and content of writes to disk.
 DECISIVE = ("factors/begin.py", "factors/storage.py", "lu/storage.py", "factors/journal.py")
 
 F = TypeVar("F", bound=Factor)
@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Factor)
 def at_line(
     number: int, act: Callable[[], None], pages: tuple[str, ...] = DECISIVE
 ) -> Iterator[Any]:
-    """Act before the line of this number, counted over the lines executed on some pages."""
+    """Act before the line of this number, counted over the executed lines of some files."""
     names = {os.path.normpath(Path(linalg.__file__).parent / page) for page in pages}
     assert all(map(os.path.exists, names)), "a page that is nowhere stops nothing"
     count = [0]
@@ -63,7 +63,7 @@ def at_line(
 
 
 def in_a_fork(work: Callable[[], object]) -> int:
-    """Do work in a forked process; its exit status (negative: the signal that killed it)."""
+    """Do work in a forked process; return its exit status (negative: the signal that killed it)."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -78,7 +78,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
 def kill_at_line(
     number: int, work: Callable[[], object], pages: tuple[str, ...] = DECISIVE
 ) -> bool:
-    """Do work in a process that is killed at a line; whether it was, else it came to the end."""
+    """Do work in a process that is killed at a line; return whether it was killed."""
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -95,9 +95,9 @@ def kill_at_line(
 def kill_at_random_moments(
     start: Callable[[], "subprocess.Popen[str]"], result: Path, within_s: float, kills: int = 3
 ) -> None:
-    """Kill runs of a script some time after each says "ready", until one has made factors.
+    """Kill runs of a script some time after each prints "ready", until one has made factors.
 
-    A run may be killed before it has made anything, and after its factors are whole.
+    A kill may come before a run has created any file, and after its factors are complete.
     """
     for delay_s in np.random.default_rng(0).uniform(0, within_s, kills):
         run = start()
@@ -115,7 +115,7 @@ def kill_at_random_moments(
 
 @contextlib.contextmanager
 def after_notes(count: int, act: Callable[[], None]) -> Iterator[None]:
-    """Act when so many slabs were noted."""
+    """Act after the given number of slabs was recorded."""
     append, noted = Journal.append, [0]
 
     def noting(self: Journal, record: Record) -> None:
@@ -136,26 +136,26 @@ def interrupt() -> None:
 def stop_after(
     notes: int, A: oc.Array | Path, factor: Callable[..., Any] = lu_factor, **options: Any
 ) -> None:
-    """Begin a factorization, and interrupt it when so many slabs were noted."""
+    """Start a factorization, and interrupt it after the given number of recorded slabs."""
     again = f"{factor.__name__} again"
     with after_notes(notes, interrupt), pytest.raises(Interrupted, match=again):
         factor(A, progress=False, **options)
 
 
 def bits(lu: linalg.LUFactor) -> tuple[Matrix, Matrix]:
-    """What must be the same to the last bit."""
+    """The results that must be equal to the last bit."""
     return packed(lu), lu.piv
 
 
 def lines_of(run: Callable[[], object], pages: tuple[str, ...]) -> int:
-    """Count the lines of some pages that a call comes to."""
+    """Count the executed lines of some files in a call."""
     with at_line(0, interrupt, pages) as lines:
         run()
     return int(lines[0])
 
 
 def whole_or_again(run: Callable[[], F], out: Path) -> F:
-    """Open what a killed call left, or call it again where that is not whole."""
+    """Open the factors of a killed call, or repeat the call if they are incomplete."""
     try:
         found: Any = linalg.open_factor(out)
     except oc.OutcoreError:
@@ -170,9 +170,9 @@ def killed_at_lines(
     pages: tuple[str, ...],
     numbers: Callable[[int], Iterable[int]],
 ) -> Iterator[tuple[F, str]]:
-    """Kill a call at some of its lines, each time from its beginning; give its factors, and where.
+    """Kill a call at some of its lines, from its start each time; yield its factors, and the line.
 
-    ``numbers`` chooses the lines when it is told how many there are.
+    ``numbers`` chooses the lines, given their number.
     """
     begin()
     count = lines_of(run, pages)
@@ -186,14 +186,14 @@ def killed_at_lines(
 def killed_again_and_again(
     run: Callable[[], F], out: Path, lines: tuple[int, int], pages: tuple[str, ...], least: int
 ) -> F:
-    """Kill each call a little further on than the one before, until one comes to the end.
+    """Kill each call a little later than the previous one, until one completes.
 
-    ``lines`` is where the first would be killed, and how much later each of the next ones is.
+    ``lines`` has the first line for a kill, and the distance of the later ones.
     """
     first, step = lines
     for kills in itertools.count(1):
         kill_at_line(first + step * kills, run, pages)
-        # A kill may come after the factors are whole, and before the call is at its end.
+        # A kill may come after the factors are complete, and before the end of the call.
         with contextlib.suppress(IncompleteError, NotFoundError):
             found: Any = linalg.open_factor(out)
             break
@@ -204,17 +204,17 @@ def killed_again_and_again(
 def interrupted_again_and_again(
     run: Callable[[], F], out: Path, step: int, pages: tuple[str, ...], least: int
 ) -> F:
-    """Ctrl-C again and again, in the arithmetic too: every call leaves a state to go on from."""
+    """Repeat Ctrl-C, in the arithmetic too: every call leaves a state from which the next resumes."""
     for stops in itertools.count(1):
         try:
             with at_line(step * stops, interrupt, pages):
-                # What is stopped after its last step is whole.
+                # A call that is stopped after its last step has complete factors.
                 found = whole_or_again(run, out)
             break
         except KeyboardInterrupt:
             assert not (out / "lock").exists()
     assert stops > least
-    # One that comes right after the word that the factors are whole leaves their journal, too.
+    # Ctrl-C right after the factors are marked complete leaves their journal, too.
     (out / "journal").unlink(missing_ok=True)
     return found
 
@@ -223,9 +223,9 @@ def interrupted_again_and_again(
 def before_notes(
     kind: type[FactorStorage], check: Callable[[Any, Any, Record], None]
 ) -> Iterator[list[Record]]:
-    """Check, before each note, the spans of the trace until then; give what was noted.
+    """Check the spans of the trace before each record; yield the records.
 
-    ``check`` gets the storage, the spans and the note.
+    ``check`` gets the storage, the spans and the record.
     """
     calls: list[tuple[FactorStorage, LongCall]] = []
     storage_open, append = kind.open, Journal.append
@@ -248,7 +248,7 @@ def before_notes(
 
 
 def fill_up(filler: Path) -> None:
-    """Leave no room on the disk of a file that is made."""
+    """Fill the disk of a new file."""
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 20, 4096):
             try:
@@ -259,9 +259,9 @@ def fill_up(filler: Path) -> None:
 
 
 def stopped_by_a_full_disk(run: Callable[[], F], out: Path, match: str = "journal") -> F:
-    """Fill the disk of ``out`` at the first note, so that its journal finds no room; then go on.
+    """Fill the disk of ``out`` at the first record, so that its journal has no space; then resume.
 
-    ``match`` is what the error names where the factors have not their room from the beginning.
+    ``match`` is the file in the error if the space of the factors was not allocated first.
     """
     filler = out.with_name("filler")
 
@@ -278,7 +278,7 @@ def stopped_by_a_full_disk(run: Callable[[], F], out: Path, match: str = "journa
 
 
 def assert_known_and_removed(out: Path) -> None:
-    """What a stopped call left is known, also where a call that removes it was killed."""
+    """The remains of a stopped call are recognized, even after a call that removed them was killed."""
     entry = catalog.recognise(out)
     assert entry is not None
     assert (entry.kind, entry.state) == ("factor", "incomplete")
@@ -293,9 +293,9 @@ def assert_known_and_removed(out: Path) -> None:
 def killed_until_whole(
     start: Callable[[], "subprocess.Popen[str]"], path: Path, delays_s: Iterable[float | None]
 ) -> tuple[int, int]:
-    """Kill what makes an array again and again, so long after it says that it is ready.
+    """Kill a script that creates an array repeatedly, each time some time after it prints "ready".
 
-    Returns how often it was killed, and how many more lines it said in all.
+    Returns the number of kills, and the number of further lines in all.
     """
     killed = said = 0
     for delay_s in delays_s:
@@ -309,7 +309,7 @@ def killed_until_whole(
         said += len(lines.splitlines())
         killed += run.returncode == -signal.SIGKILL
         assert run.returncode in (0, -signal.SIGKILL), errors
-        try:  # a kill may come after the array is whole, and before the script is at its end
+        try:  # a kill may come after the array is complete, and before the end of the script
             oc.open_array(path).close()
         except (IncompleteError, NotFoundError):
             assert run.returncode != 0
@@ -319,20 +319,20 @@ def killed_until_whole(
 
 
 def note_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note each step of a result by steps."""
+    """Record each step of a result by steps."""
     monkeypatch.setattr(steps_done, "NOTE_S", 0.0)
     monkeypatch.setattr(steps_done, "MOST_SHARE", math.inf)
 
 
 @pytest.fixture(autouse=True)
 def noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note each step in every test of a file that imports this."""
+    """Record each step in every test of a file that imports this."""
     note_each_step(monkeypatch)
 
 
 @contextlib.contextmanager
 def interrupted_after(note: int) -> Iterator[None]:
-    """Interrupt right after a note of steps, if there are so many."""
+    """Interrupt right after a record of steps, if there are so many."""
     passed, notes = StepsDone.passed, [0]
 
     def passing(self: StepsDone, done: int, *rest: Any) -> None:
@@ -349,7 +349,7 @@ def interrupted_after(note: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_at(note: int) -> Iterator[None]:
-    """Interrupt right after a note of steps; a later call goes on."""
+    """Interrupt right after a record of steps; a later call resumes."""
     with (
         interrupted_after(note),
         pytest.raises(Interrupted, match="to go on from what is done"),
@@ -359,7 +359,7 @@ def stopped_at(note: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def skipped() -> Iterator[list[float]]:
-    """Give the work that does not count as done by a call: the time left is not made of it."""
+    """Yield the work that an earlier call did, which the estimate of the time left must ignore."""
     skip, found = Meter.skip, list[float]()
 
     def skipping(self: Meter, work: float) -> None:
@@ -372,7 +372,7 @@ def skipped() -> Iterator[list[float]]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether there is an array that is whole."""
+    """Whether there is a complete array."""
     with contextlib.suppress(oc.OutcoreError):
         oc.open_array(path).close()
         return True

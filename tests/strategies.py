@@ -14,7 +14,7 @@ CHUNK_ORDERS = ("row-major", "column-major", "hilbert", "z-order")
 
 
 class Layout(NamedTuple):
-    """The arguments of `create_array` that say how an array lies on disk."""
+    """The arguments of `create_array` for the layout of an array on disk."""
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
@@ -44,7 +44,7 @@ def layouts(max_dims: int = 4, max_extent: int = 12) -> st.SearchStrategy[Layout
 
 
 def selections(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
-    """What basic indexing takes: integers, slices both ways, an ellipsis, too few indices."""
+    """Basic indices: integers, slices both ways, an ellipsis, too few indices."""
 
     def one(extent: int) -> st.SearchStrategy[Any]:
         bound = st.none() | st.integers(-extent - 2, extent + 2)
@@ -62,7 +62,7 @@ def selections(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
 
 
 def values(shape: tuple[int, ...], dtype: npt.DTypeLike, seed: int = 0) -> npt.NDArray[Any]:
-    """Elements that use every bit that survives a comparison, the same for the same seed."""
+    """Elements with all bits that survive a comparison, the same for the same seed."""
     dtype = np.dtype(dtype)
     draw = np.random.default_rng(seed)
     if dtype.kind == "b":

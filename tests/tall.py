@@ -1,4 +1,4 @@
-"""Tall matrices, and sources of their rows that count what is taken of them."""
+"""Tall matrices, and sources of their rows that count reads."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def tall(m: int, n: int, dtype: npt.DTypeLike, seed: int = 0) -> npt.NDArray[Any
 
 
 def ragged(a: npt.NDArray[Any], heights: list[int]) -> Iterator[npt.NDArray[Any]]:
-    """Blocks of rows of such heights, again and again; a height of 0 is a block without rows."""
+    """Blocks of rows of these heights, repeatedly; a height of 0 is a block without rows."""
     first = number = 0
     while first < len(a):
         height = heights[number % len(heights)]
@@ -42,7 +42,7 @@ def ragged(a: npt.NDArray[Any], heights: list[int]) -> Iterator[npt.NDArray[Any]
 
 
 class Counting:
-    """Rows that can only be sliced, and which notes how often each was."""
+    """Rows that can only be sliced, with a count of reads of each."""
 
     def __init__(self, a: npt.NDArray[Any]) -> None:
         self.shape, self.dtype, self._a = a.shape, a.dtype, a

@@ -1,4 +1,4 @@
-"""Groups of arrays: steps of all of them at once, which xarray opens as they come."""
+"""Groups of arrays: steps of all of them at once, which xarray opens at any time."""
 
 import warnings
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_a_time_that_is_no_number_is_refused(above: Any, time: Any) -> None:
 
 
 def test_a_step_that_not_all_arrays_count_is_taken_back(above: Any) -> None:
-    """What a call leaves that was killed between two arrays, and before the group."""
+    """The state after a call was killed between two arrays, and before the group."""
     group = oc.ArrayGroup(above / "run", SPECS)
     group.timestep(state(0), 0.0)
     before = (
@@ -218,14 +218,14 @@ def test_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_group_is_made_where_one_was_half_made(tmp_path: Path) -> None:
-    """The group's zarr.json comes last."""
+    """The group's zarr.json is written last."""
     oc.ArrayGroup(tmp_path / "run", SPECS)
     (tmp_path / "run/zarr.json").unlink()
     assert oc.ArrayGroup(tmp_path / "run", SPECS).timestep(state(0)) == 0
 
 
 def test_several_ranks_need_a_schema(tmp_path: Path) -> None:
-    """None hangs, and nothing is written."""
+    """No rank hangs, and nothing is written."""
 
     def work(comm: ThreadComm) -> None:
         group = oc.ArrayGroup(tmp_path / "run", {"u": oc.ArraySpec((4, 6))}, comm=comm)
@@ -246,7 +246,7 @@ def test_several_ranks_need_a_schema(tmp_path: Path) -> None:
 @settings(max_examples=20)
 @given(st.data(), st.booleans())
 def test_several_ranks(data: st.DataObject, in_pool: bool) -> None:
-    """Steps and checkpoints by some ranks, loaded by others that lie otherwise."""
+    """Steps and checkpoints by some ranks, loaded by others with another schema."""
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=2)))
     model = values(shape, "f8")
     size = data.draw(st.integers(1, 4))
@@ -302,7 +302,7 @@ def test_an_error_of_one_rank_is_one_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", ["traditional", "block,block", "natural"])
 def test_disk_schemas(above: Any, schema: str) -> None:
-    """Steps and checkpoints lie on disk as a fixed array of the same schema does."""
+    """Steps and checkpoints have the layout of a fixed array with the same schema."""
     servers = 1 if isinstance(above, Path) else 2
     mesh = {"traditional": None, "block,block": (1, servers), "natural": (2, 3)}[schema]
     layout: Any = {"disk_schema": schema, "mesh": mesh}
@@ -345,7 +345,7 @@ def test_info_of_what_has_no_steps_yet(above: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "embedded"])
 def test_a_rank_that_has_something_else(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are told; the step and the checkpoint before are what they were."""
+    """All ranks raise; the previous step and checkpoint are unchanged."""
     collectives = []
     write_all = Array.write_all
 

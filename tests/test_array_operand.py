@@ -1,4 +1,4 @@
-"""Arrays on disk as operands of NumPy: products by blocks, lazy transposes, loads that are said."""
+"""Arrays on disk as operands of NumPy: products by blocks, lazy transposes, warnings of loads."""
 
 import pickle
 import warnings
@@ -33,7 +33,7 @@ def stored(path: Any, model: npt.NDArray[Any], order: str = "C") -> oc.Array:
 
 @pytest.fixture
 def never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail where an array is indexed or loaded."""
+    """Fail if the array is indexed or loaded."""
     monkeypatch.setattr(Array, "__getitem__", lambda *_: pytest.fail("the array was loaded"))
 
 
@@ -65,7 +65,7 @@ def test_products_go_by_blocks(above: Any, dtype: str, order: str) -> None:
 
 
 def test_products_take_the_default_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A matrix larger than it is multiplied without a word, as `matmul` would."""
+    """A matrix larger than the budget is multiplied without a warning, as by `matmul`."""
     model = values((700, 500), "f8")
     A = stored(tmp_path / "A", model, "F")
     monkeypatch.setattr(budget, "available_bytes", lambda: 4_000_000)
@@ -182,7 +182,7 @@ def test_loads_larger_than_the_default_budget_are_said(
         warnings.simplefilter("error")
         np.testing.assert_allclose(LOADS[how](A), LOADS[how](model))
         monkeypatch.setattr(budget, "available_bytes", lambda: 4_000_000)
-        assert A[...].shape == (600, 500)  # asked for
+        assert A[...].shape == (600, 500)  # explicit
     with pytest.warns(LargeLoadWarning, match=r"need 2.29 MiB .*A.*1.91 MiB; read parts"):
         LOADS[how](A)
 

@@ -52,7 +52,7 @@ def test_writes_what_numpy_writes_and_nothing_else(
                 part = values(np.shape(model[key]), layout.dtype, seed + number + 1)
                 array[key] = part
                 model[key] = part
-        # Elements outside the boxes are compared too, by a reader that has cached nothing.
+        # A reader without a cache also compares the elements outside the boxes.
         np.testing.assert_array_equal(oc.open_array(path)[...], model)
 
 
@@ -236,7 +236,7 @@ def test_numpy_takes_an_array(tmp_path: Path) -> None:
 
 
 def test_many_arrays_in_use_at_once(tmp_path: Path) -> None:
-    """The memory of plain indexing is bounded for the process, and none is kept between calls."""
+    """The memory of plain indexing is limited per process, and freed after each call."""
     arrays = []
     for number in range(24):
         array = oc.create_array(tmp_path / f"{number}", (1025, 513), "f8", chunks=(1025, 513))

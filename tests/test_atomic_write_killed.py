@@ -1,4 +1,4 @@
-"""Atomic collectives of which a process is killed: the array is as it was, or wholly written."""
+"""Atomic collectives with a killed process: the array is unchanged, or completely written."""
 
 import json
 import os
@@ -69,7 +69,7 @@ with oc.open_array(pool / "u", "r+") as u:
 
 
 def make(pool: oc.Pool, steps: int) -> None:
-    """Make an array in one shard file, or in one for each of some steps."""
+    """Create an array in one shard file, or in one for each of some steps."""
     if steps == 1:
         with oc.create_array(pool / "u", (1200, 1000), chunks=(100, 1000)) as u:
             u[...] = BEFORE
@@ -117,13 +117,13 @@ def test_a_process_that_is_killed(
         with oc.open_array(pool / "u") as u:
             assert u.info().state == "whole"
             found = set(np.unique(u[...]))
-        # The first makes it count when all of it is there, also if others died then.
+        # The first process commits after all data arrived, even if others died then.
         counts = moment == "counts" or (moment, who) == ("moved", 2)
         assert found == {AFTER if counts else BEFORE} or moment == "any"
         assert found in ({BEFORE}, {AFTER})
         left = atomic_write.left(place(pool / "u"))
         if moment != "any":
-            # The first removes it unless it is killed, and then as late as it can be.
+            # The first process removes the temporary file at the very end, unless it is killed.
             assert len(left) == (who == 0 and moment != "counts")
         assert [name for name in pool.ls() if name != "u"] == []
         for each in left:

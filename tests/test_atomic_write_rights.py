@@ -1,4 +1,4 @@
-"""Atomic collectives: what takes the place of an array's files has the rights of these."""
+"""Atomic collectives: the new files of an array have the rights of the old ones."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def shared(served: Served) -> Iterator[dict[str, oc.Pool]]:
-    """A pool as its users have it: three of one lab, and who runs it."""
+    """A pool as seen by its users: three of one lab, and the owner."""
     before = os.umask(0o022)
     keys = {name: served.key_of(name, uid, uid, LAB)
             for name, uid in (("ada", ADA), ("bob", BOB), ("cid", CID))}  # fmt: skip
@@ -50,7 +50,7 @@ def below(pool: oc.Pool, name: str) -> Iterator[str]:
 
 
 def rights(pool: oc.Pool, name: str = "u/c") -> dict[str, Any]:
-    """What a pool keeps of each name besides its content."""
+    """The rights of each name in a pool."""
     found = {}
     for each in below(pool, name):
         status = pool.stat(each)
@@ -63,7 +63,7 @@ def rights(pool: oc.Pool, name: str = "u/c") -> dict[str, Any]:
 
 
 def share(pools: dict[str, oc.Pool], steps: int, *, mode: int = 0o660) -> None:
-    """Let ada make an array that her lab may write; `mode` is that of its files."""
+    """Let ada create an array that her lab may write; `mode` is that of its files."""
     ada, root = pools["ada"], pools["root"]
     root.mkdir("lab")
     root.chmod("", 0o777)
@@ -105,7 +105,7 @@ def test_a_group_goes_on_writing(shared: dict[str, oc.Pool], steps: int) -> None
         assert owners <= {{"bob": BOB, "cid": CID, "ada": ADA}[name]}
         for each, kept in before.items():
             assert after[each][1:] == kept[1:], each
-    # With the pool's key they stay whose they were.
+    # With the pool's key the owners stay the same.
     before = rights(shared["root"])
     write(shared["root"], 9)
     assert element(shared["cid"]) == 9

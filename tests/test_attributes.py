@@ -1,4 +1,4 @@
-"""Attributes come back as they were given, or are refused by the name of their key."""
+"""Attributes come back with their types, or are refused by the name of their key."""
 
 import json
 import math
@@ -28,7 +28,7 @@ U = {"u": np.arange(6.0)}
 
 
 def assert_same(found: Any, expected: Any) -> None:
-    """Compare values and types, NaN and the bytes of arrays too."""
+    """Compare values and types, including NaN and the bytes of arrays."""
     assert type(found) is type(expected)
     if isinstance(expected, dict):
         assert len(found) == len(expected)
@@ -180,7 +180,7 @@ def test_what_restart_cannot_return_is_refused(
 def test_what_json_would_change_is_refused(
     tmp_path: Path, attributes: dict[Any, Any], where: str
 ) -> None:
-    """Arrays, groups, and arrays and coordinates of time steps have one rule."""
+    """The same rule holds for arrays, groups, and arrays and coordinates of time steps."""
     spec = oc.ArraySpec(6, attributes=attributes)
     for call in [
         lambda path: oc.create_array(path, 6, attributes=attributes),
@@ -204,7 +204,7 @@ def test_attributes_that_contain_themselves(tmp_path: Path) -> None:
 
 
 def test_attributes_of_an_array_are_what_other_software_reads(tmp_path: Path) -> None:
-    """Also those of the array as it was made, before it is opened again."""
+    """Including those of the new array, before it is opened again."""
     given = {"step": np.int64(3), "dt": np.float32(0.1), "tags": ["a", {"b": None}], "on": True}
     array = oc.create_array(tmp_path / "A", 6, attributes=given)
     expected = {"step": 3, "dt": float(np.float32(0.1)), "tags": ["a", {"b": None}], "on": True}
@@ -217,7 +217,7 @@ def test_attributes_of_an_array_are_what_other_software_reads(tmp_path: Path) ->
 
 
 def test_attributes_that_were_given_or_taken_may_be_changed(tmp_path: Path) -> None:
-    """A later write of ``zarr.json`` stores the attributes as they were given."""
+    """A later write of ``zarr.json`` stores the original attributes."""
     given = {"tags": ["a"]}
     array = oc.create_array(tmp_path / "A", (0, 3), growing=True, attributes=given)
     given["tags"].append("b")

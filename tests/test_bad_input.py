@@ -1,4 +1,4 @@
-"""What bad input gets from arrays: one clear error, and nothing half-written passes for whole."""
+"""Bad input for arrays: one clear error, and no partial array that counts as complete."""
 
 import json
 import os
@@ -32,7 +32,7 @@ SHARD = "c/0/0"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A whole array of 40 by 30 float64."""
+    """A complete array of 40 by 30 float64."""
     with oc.create_array(tmp_path / "A", (40, 30), chunks=(16, 16)) as array:
         array[...] = values((40, 30), "f8")
     return tmp_path / "A"
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def read_only(path: Path) -> Iterator[Path]:
-    """The array on a file system that is mounted read-only; permission bits don't bind root."""
+    """The array on a read-only file system; permission bits do not bind root."""
     if os.geteuid() == 0:
         try:
             subprocess.run(["mount", "--bind", path, path], check=True, capture_output=True)
@@ -121,7 +121,7 @@ def test_corrupt_index(path: Path, at: int) -> None:
 
 
 def test_a_whole_index_of_another_layout(path: Path) -> None:
-    """The same length and number of chunks, in another order, as other software writes them."""
+    """The same length and number of chunks in another order, as other software writes them."""
     with oc.open_array(path) as array:
         model = array[...]
     edit(path, lambda d: d["attributes"]["outcore"].update(chunk_order="column-major"))
@@ -327,7 +327,7 @@ def test_killed_while_it_is_made(
         with pytest.raises(ExistsError):
             oc.create_array(tmp_path / "A", 1000)
     oc.create_array(tmp_path / "A", 1000, if_exists="overwrite")
-    # What is not outcore's stays, whatever its name.
+    # Files that are not outcore's stay, whatever their name.
     (tmp_path / "B" / "c").mkdir(parents=True)
     with pytest.raises(ExistsError, match="no Zarr array"):
         oc.create_array(tmp_path / "B", 1000, if_exists="overwrite")
@@ -391,7 +391,7 @@ def test_closed_array(path: Path) -> None:
 
 
 def in_forked_child(check: Callable[[], None]) -> str:
-    """Run `check` in a forked child; what it failed with, or nothing."""
+    """Run `check` in a forked child; return its error, or nothing."""
     receiver, sender = os.pipe()
     sys.stdout.flush()
     child = os.fork()
@@ -428,7 +428,7 @@ def test_forked_process(path: Path) -> None:
         oc.from_array(model, path.parent / "child")
 
     assert in_forked_child(child) == ""
-    # The parent goes on.
+    # The parent continues.
     assert array[1, 1] == 77.0
     array[1, 1] = 78.0
     assert array[1, 1] == 78.0

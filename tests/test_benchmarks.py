@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 def run(
     tmp_path: Path, *arguments: str, stand_ins: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command with results, scratch files and kept rates in the test's directory.
+    """Run the command with results, scratch files and stored rates in the test's directory.
 
-    With stand-ins for yardsticks that are not installed.
+    Stand-ins replace reference tools that are not installed.
     """
     path = os.environ["PATH"] + (f":{ROOT}/tests/stand_ins" if stand_ins else "")
     return subprocess.run(

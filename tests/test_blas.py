@@ -1,4 +1,4 @@
-"""The BLAS and LAPACK calls, and looks at matrices in memory, against NumPy's and SciPy's."""
+"""The BLAS and LAPACK calls, and tests of matrices in memory, against NumPy's and SciPy's."""
 
 import threading
 import time
@@ -49,11 +49,11 @@ def test_gemm_of_single_rows_and_columns(dtype: Any) -> None:
     outer = np.zeros((9, 9), dtype, order="F")
     gemm(column, row, outer)
     assert_close(outer, column @ row)
-    # a row of a column-major array: its elements lie a column's length apart
+    # a row of a column-major array: its elements are a column's length apart
     across = random(rng, dtype, 4, 9)[2:3]
     gemm(across, column, c, beta=0)
     assert_close(c, across @ column)
-    # a column of a row-major array is no column-major view
+    # a column of a row-major array is not a column-major view
     with pytest.raises(ValueError, match="column-major"):
         gemm(row[:, :6], rows[:, 2:3], c)
 
@@ -168,7 +168,7 @@ def test_laswp(dtype: Any) -> None:
         k.laswp(a, piv, first, last, reverse=True)
         np.testing.assert_array_equal(a, original)
         np.testing.assert_array_equal(outside(a), around)
-    # pivots that lie apart in memory, and above their row
+    # pivots that are apart in memory, and above their row
     a = view(rng, dtype, m, n)
     want = a.copy()
     want[[3, 1]] = want[[1, 3]]
@@ -179,7 +179,7 @@ def test_laswp(dtype: Any) -> None:
 
 
 def test_laswp_of_a_large_matrix() -> None:
-    # With several threads, and elements that are asked for ahead.
+    # With several threads, and prefetched elements.
     rng = np.random.default_rng(7)
     m, n, count = 3000, 301, 700
     a = np.asfortranarray(rng.random((m, n)))
@@ -292,7 +292,7 @@ def test_pivots_that_do_not_fit() -> None:
 
 
 def test_dimensions_beyond_32_bits() -> None:
-    # Never touched: only the shape and the strides are looked at.
+    # Never touched: only the shape and the strides are used.
     one = np.zeros((1, 1))
     wide = np.lib.stride_tricks.as_strided(one, (1, 2**31), (8, 8))
     long = np.lib.stride_tricks.as_strided(one, (2**31, 1), (8, 8))
@@ -321,8 +321,8 @@ def test_other_threads_run_during_a_call() -> None:
     running.wait()
     try:
         seen = 0
-        # A call takes some 20 ms or more; while the lock was held there would
-        # be no stamp inside any of them.
+        # A call takes some 20 ms or more; if it held the lock, no stamp would fall inside any of
+        # them.
         for _ in range(5):
             start = time.perf_counter()
             gemm(a, a, c)

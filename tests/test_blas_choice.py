@@ -21,7 +21,7 @@ print(choice.action, choice.coretype, os.environ.get("OPENBLAS_CORETYPE"),
 
 
 def choose(before: str = "", **environment: str) -> list[str]:
-    """Run `choose` in a fresh process; its action, core type, variable, kernels."""
+    """Run `choose` in a fresh process; return its action, core type, variable, kernels."""
     dropped = ("OPENBLAS_CORETYPE", "OUTCORE_BLAS")
     env = {name: value for name, value in os.environ.items() if name not in dropped}
     out = subprocess.run(
@@ -88,7 +88,7 @@ def test_choice_by_processor(
     version: str | None,
     action: str,
 ) -> None:
-    # Set first, so that whatever `choose` writes is undone at the end.
+    # Set first, so that the changes by `choose` are undone at the end.
     monkeypatch.setenv("OPENBLAS_CORETYPE", "")
     monkeypatch.delenv("OUTCORE_BLAS", raising=False)
     found = (vendor, "a processor", frozenset(flags.split()))
@@ -139,7 +139,7 @@ def test_threads_of_scipys_blas() -> None:
 
 
 def test_of_two_numbers_of_threads_at_once_the_one_before_both_is_restored() -> None:
-    """Whichever ends first."""
+    """In either order of their ends."""
     before = blas_choice.in_use()[1]
     if blas_choice.set_threads(before) is None:
         pytest.skip("SciPy's BLAS cannot be controlled")

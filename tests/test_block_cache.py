@@ -1,4 +1,4 @@
-"""The buffers of the block interface: requests are counted, what is written is not lost."""
+"""The buffers of the block interface: requests are counted, and writes are not lost."""
 
 import gc
 import itertools
@@ -52,7 +52,7 @@ def test_one_request_a_superblock(tmp_path: Path, order: str, superblock: tuple[
 def test_chunks_are_read_once_however_blocks_cut_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A superblock costs no more transfers than its chunks, even where blocks are smaller."""
+    """A superblock costs no more transfers than its chunks, even if blocks are smaller."""
     model = make(tmp_path / "A")
     files = watch_files(monkeypatch)
     for block, superblock, transfers in [
@@ -68,7 +68,7 @@ def test_chunks_are_read_once_however_blocks_cut_them(
 
 
 def watch_files(monkeypatch: pytest.MonkeyPatch) -> list[ArrayFile]:
-    """Keep the files that are opened for block interfaces, to ask for their counters."""
+    """Collect the files that are opened for block interfaces, for their counters."""
     files: list[ArrayFile] = []
     begin = ArrayStore.__init__
 
@@ -90,7 +90,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
 
 
 def walks() -> dict[str, list[tuple[int, int]]]:
-    """Ways over a grid of 4 by 5 superblocks, each of which visits all of them."""
+    """Paths over a grid of 4 by 5 superblocks, each of which visits all of them."""
     rows = list(np.ndindex(4, 5))
     columns = [(i, j) for j in range(5) for i in range(4)]
     return {"rows": rows, "columns": columns, "up": columns[::-1], "back": rows[::-1]}
@@ -99,7 +99,7 @@ def walks() -> dict[str, list[tuple[int, int]]]:
 @pytest.mark.parametrize("walk", walks())
 @pytest.mark.parametrize("buffers", [2, 3])
 def test_every_direction_is_read_ahead(tmp_path: Path, walk: str, buffers: int) -> None:
-    """Two steps show the direction; then nothing is read after it is asked for, or twice."""
+    """Two steps show the direction; then nothing is read on demand, or twice."""
     oc.create_array(tmp_path / "A", (16, 20), chunks=(2, 2))[...] = model = values((16, 20), "f8")
     with oc.open_array(tmp_path / "A").blocks(superblock=(2, 2), buffers=buffers) as B:
         assert B.superblocks == (4, 5)
@@ -107,7 +107,7 @@ def test_every_direction_is_read_ahead(tmp_path: Path, walk: str, buffers: int) 
             for at in itertools.product((2 * i, 2 * i + 1), (2 * j, 2 * j + 1)):
                 np.testing.assert_array_equal(B[at], model[box(B, at)])
         stats = B.stats
-    # The last steps lead off the edge: there is nothing to expect.
+    # The last steps lead off the edge, so there is no read-ahead.
     assert (stats.reads, stats.misses) == (20, 3)
     assert stats.read_ahead == stats.read_ahead_hits == 17
 
@@ -147,7 +147,7 @@ def test_a_wrong_guess_costs_one_read_and_pushes_out_nothing_used(tmp_path: Path
         for i in (0, 1, 2, 0):
             B.read(i, 0)
         assert (B.stats.reads, B.stats.read_ahead, B.stats.read_ahead_hits) == (4, 1, 0)
-        B.read(4, 0)  # takes the buffer of 3, which was read in vain
+        B.read(4, 0)  # takes the buffer of 3, which was read ahead unused
         assert B.stats.reads == 5
         for i in (0, 1, 2):
             B.read(i, 0)
@@ -177,7 +177,7 @@ def test_an_update_in_place_reads_and_writes_all_once(tmp_path: Path, buffers: i
         np.testing.assert_array_equal(array[...], 2 * model)
     assert (stats.reads, stats.writes) == (5, 5)
     assert stats.bytes_read == stats.bytes_written == model.nbytes
-    # How much can be read ahead depends on when the writes before it are done.
+    # The amount of read-ahead depends on the completion of earlier writes.
     assert stats.misses + stats.read_ahead_hits == 5
     assert stats.read_ahead_hits <= (2 if buffers > 1 else 0)
 
@@ -247,7 +247,7 @@ def test_a_write_that_fails_is_told_and_nothing_is_lost(
 def test_an_error_behind_is_raised_at_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading ahead wants a buffer whose superblock must be written first, and cannot be."""
+    """Read-ahead needs a buffer whose superblock must be written first, and cannot be."""
     disk = Failing(monkeypatch, "_write_run", BROKEN)
     B = small_file(tmp_path / "f")
     B.read(0)
@@ -283,7 +283,7 @@ def test_a_read_that_fails_can_be_tried_again(
         B.read(10)
     disk.on = False
     with pytest.raises(DiskError):
-        B.read(12)  # was read ahead, in vain
+        B.read(12)  # was read ahead unsuccessfully
     for i in range(10, 24):
         assert B.read(i).tolist() == [2 * i, 2 * i + 1]
     B.close()

@@ -91,7 +91,7 @@ def test_a_block_that_is_written_leaves_the_rest_of_the_file_alone(tmp_path: Pat
 
 @pytest.mark.parametrize("superblock", [(1, 1, 1), (2, 1, 2), (2, 2, 2), (1, 3, 5), (2, 3, 5)])
 def test_three_dimensions_in_a_file(tmp_path: Path, superblock: tuple[int, ...]) -> None:
-    """Whole rows and planes are runs that go on; others are nested strides."""
+    """Whole rows and planes are contiguous runs; others are nested strides."""
     model = values((4, 9, 10), "f4")
     model.tofile(tmp_path / "f")
     with oc.BlockInterface(
@@ -176,7 +176,7 @@ def test_a_new_file_that_cannot_be_is_not_left(tmp_path: Path) -> None:
 
 
 def test_what_is_whole_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Superblocks that go over whole trailing dimensions are contiguous in the file."""
+    """Superblocks over whole trailing dimensions are contiguous in the file."""
     figure_4(tmp_path / "f")
     runs: list[int] = []
     whole = FileStore._read_run

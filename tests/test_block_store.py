@@ -1,4 +1,4 @@
-"""The buffers over a store that is as late and as strict as a store may be, and sometimes fails."""
+"""The buffers over a store that is as late and strict as allowed, and sometimes fails."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from outcore.errors import DiskError
 
 
 class Late:
-    """A request that is done when somebody waits for it, or by chance when somebody asks."""
+    """A request that ends when it is waited for, or randomly when it is polled."""
 
     def __init__(self, store: "LateStore", superblock: Coordinates, memory: Memory) -> None:
         self.store, self.superblock, self.memory = store, superblock, memory
@@ -102,7 +102,7 @@ class LateStore:
 
 
 class Persistent:
-    """An interface whose calls are made again when they fail, as by a user who mends the disk."""
+    """An interface that repeats failed calls, like a user who repairs the disk."""
 
     def __init__(self, blocks: oc.Blocks) -> None:
         self._blocks = blocks
@@ -154,14 +154,14 @@ def test_memory_in_flight_is_left_alone_and_nothing_is_lost(
     try:
         Case(model, data.draw, may_pin=buffers > 1).play(Persistent(blocks))
         assert (blocks.stats.reads, blocks.stats.writes) == (store.reads, store.writes)
-    finally:  # also of a case that is given up
+    finally:  # also after an abandoned case
         store.failing = 0
         blocks.close()
     np.testing.assert_array_equal(store.disk, model)
 
 
 def nine() -> tuple[LateStore, oc.Blocks]:
-    """Nine superblocks of an element each, three buffers; nothing is done until waited for."""
+    """Nine superblocks of one element each, three buffers; requests end only when waited for."""
     arrangement = Arrangement(BlockGrid.of((9,), 1), np.dtype("i4"), "C", by_block=True)
     store = LateStore(np.arange(9, dtype="i4"), arrangement, seed=0)
     store.early = 0
@@ -192,7 +192,7 @@ def test_what_is_written_to_is_not_on_its_way_any_more() -> None:
 
 
 def test_after_an_interrupt_all_is_as_it_was() -> None:
-    """Ctrl-C while the interface waits: the request goes on, and the next call waits for it."""
+    """Ctrl-C while the interface waits: the request continues, and the next call waits for it."""
     store, B = nine()
     calls: list[Callable[[], Any]] = [
         lambda: B.read(5), lambda: B.view(5), lambda: B.write(5, 55), B.flush, lambda: B.read(7),
@@ -213,12 +213,12 @@ def test_after_an_interrupt_all_is_as_it_was() -> None:
 
 @pytest.mark.parametrize("then", [0, 1, 2])
 def test_the_next_call_tells_of_a_write_that_failed(then: int) -> None:
-    """Whatever it is about: here blocks that are in their buffers."""
+    """Whatever its subject: here blocks that are in their buffers."""
     store, B = nine()
     B.read(0)
     B[0] = 77
     B.read(1)
-    B.read(2)  # 3 is to be read ahead, in the place of 0
+    B.read(2)  # 3 is read ahead next, in place of 0
     (claim,) = store.unfinished
     store.failing = 1
     with pytest.raises(DiskError):

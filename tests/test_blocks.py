@@ -1,4 +1,4 @@
-"""The block interface of an array: it behaves as the array in memory; wrong use is refused."""
+"""The block interface of an array: it behaves like the array in memory; wrong use is refused."""
 
 import threading
 from collections.abc import Callable

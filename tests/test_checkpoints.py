@@ -1,4 +1,4 @@
-"""Checkpoints: whole ones only, the newest of them, checked when they are loaded."""
+"""Checkpoints: only complete ones, the newest of them, checked when they are loaded."""
 
 import json
 import shutil
@@ -96,9 +96,9 @@ def data_files(above: Path, number: int) -> list[Path]:
 @settings(max_examples=30)
 @given(st.data())
 def test_whatever_is_damaged_the_one_before_is_used(data: st.DataObject) -> None:
-    """A byte is changed, or the end of a file is lost, or a file: never is something wrong loaded.
+    """A byte is changed, the end of a file is lost, or a file: wrong data is never loaded.
 
-    What carries no content may be damaged without harm: padding, and the count of openings.
+    Damage to bytes without content is harmless: padding, and the count of openings.
     """
     with in_memory() as above:
         group = oc.ArrayGroup(above / "run", SPECS)
@@ -281,7 +281,7 @@ def test_any_arrays(data: st.DataObject) -> None:
 
 
 class Gate:
-    """Holds the writing of arrays until it is opened."""
+    """Delays the writing of arrays until it is opened."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.is_open = threading.Event()
@@ -463,7 +463,7 @@ def test_what_a_killed_writer_leaves_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_copy_takes_no_more_than_its_budget(tmp_path: Path, dtype: str) -> None:
-    """Converted to the type of the array or not, there is one copy."""
+    """There is one copy, whether it is converted to the type of the array or not."""
     group = oc.ArrayGroup(tmp_path / "run", {"u": oc.ArraySpec(1_000_000, "f4")})
     u = np.arange(1_000_000, dtype=dtype)
     need = 4_000_000 + 2 * (4 << 20)

@@ -46,7 +46,7 @@ def reported(
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Matrix, CholeskyFactor]:
-    """A matrix and its factor, in the four types; its panels are in any order on disk in two."""
+    """A matrix and its factor, in the four types; in two, panels are in any order on disk."""
     a, overwrite_a = definite(N, request.param), request.param in ("float32", "complex128")
     A = on_disk(tmp_path_factory.mktemp("system") / "Z", lower_only(a), (64, 16))
     c = cho_factor(A, memory=TINY, overwrite_a=overwrite_a, threads=1, progress=False)
@@ -86,7 +86,7 @@ def test_no_right_hand_side_at_all(system: tuple[Matrix, CholeskyFactor]) -> Non
 
 @pytest.mark.parametrize("columns", [1, 5, 100])
 def test_two_passes_for_all(system: tuple[Matrix, CholeskyFactor], columns: int) -> None:
-    """Each reads the tiles on and below the diagonal."""
+    """Each pass reads the tiles on and below the diagonal."""
     a, c = system
     _, report = reported(c, random_matrix(N, a.dtype)[:, :columns])
     rows, width = c.tile

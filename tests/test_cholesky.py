@@ -184,7 +184,7 @@ def test_moves_what_was_planned(tmp_path: Path, dtype: str, n: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_every_budget_from_the_least_on_suffices(tmp_path: Path, dtype: str) -> None:
-    """No budget that is accepted runs out in the middle."""
+    """No accepted budget runs out during the call."""
     a = definite(103, dtype)
     A = on_disk(tmp_path / "Z", lower_only(a), chunks=(31, 17))
     with pytest.raises(oc.OutcoreError, match="need") as refused:
@@ -230,7 +230,7 @@ def test_overwrite_a_gives_the_same_factor(tmp_path: Path, n: int, dtype: str) -
 
 
 def test_other_zarr_readers_see_the_factor(tmp_path: Path) -> None:
-    """With zeros above the diagonal, also when its panels lie in any order on disk."""
+    """With zeros above the diagonal, even if its panels are in any order on disk."""
     a = definite(300, "f8")
     A = on_disk(tmp_path / "Z", lower_only(a), chunks=(64, 32))
     moved = cho_factor(A, memory=250_000, overwrite_a=True, progress=False)
@@ -275,7 +275,7 @@ def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_padding_is_zeros(tmp_path: Path) -> None:
-    """Tiles are written whole, but nothing of the memory's past is."""
+    """Tiles are written whole, without earlier contents of memory."""
     n = 333
     found = factor(tmp_path / "Z", definite(n, "f8"))
     rows, columns = (-(-n // size) * size for size in found.tile)
@@ -290,7 +290,7 @@ def test_padding_is_zeros(tmp_path: Path) -> None:
 
 
 def test_the_imaginary_part_of_the_diagonal_is_taken_as_zero(tmp_path: Path) -> None:
-    """As LAPACK does; and the report says so where it is more than rounding."""
+    """As in LAPACK; and the report says so if it is more than rounding."""
     a = definite(300, "c16")
     expected = factor(tmp_path / "X", a)
     rounding = a + 1e-17j * np.eye(300)
@@ -316,7 +316,7 @@ def test_large_finite_elements_are_no_infinities(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", [TINY, 372_000, 2_400_000])
 def test_every_step_is_in_the_trace(tmp_path: Path, memory: int) -> None:
-    """Blocks from disk, and of each panel: the look at it, its factoring, its update of others."""
+    """Blocks from disk, and for each panel: its check, its factoring, its update of others."""
     n = 600
     found = factor(tmp_path / "Z", definite(n, "f8"), memory)
     assert found.report is not None
@@ -328,14 +328,15 @@ def test_every_step_is_in_the_trace(tmp_path: Path, memory: int) -> None:
     assert len(parts) == len(slabs)
     streamed = sum(len(g.blocks(part, K)) for part in parts for K in range(part.slab.first))
     first = slabs[0].last - slabs[0].first
-    # Each panel but a slab's last updates those right of it. In the first slab, once all there are
-    # factored, as many more are waited for, or the rest if that is at most twice as many.
+    # Each panel except a slab's last updates those to its right. In the first slab, after all
+    # available panels are factored, the call waits for as many more, or for the rest if that is at
+    # most twice as many.
     updates = g.panels - len(slabs)
     waits = [K for K in (1, 2, 4, 8, 16, 32) if first > K and (K == 1 or first > 3 * K // 2)]
     caught_up, none_there = sum(waits), len(waits)
     steps = (found.report.spans[:, 0] == Trace.kinds().index("compute")).sum()
-    # The first blocks of a slab are used for an eighth of its panels, then, as they come in, for as
-    # many more, again so, and for those that came in late.
+    # The first blocks of a slab are used for an eighth of its panels. Then, as panels arrive, they
+    # are used for as many more, repeatedly, and for late ones.
     again = sum(
         min(len(g.blocks(part, 0)), g.ring_blocks)
         * (len({math.ceil(len(part.panels) / share) for share in (8, 4, 2, 1)}) - 1)

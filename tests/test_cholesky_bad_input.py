@@ -1,4 +1,4 @@
-"""What Cholesky refuses: one clear error each, and everything on disk as it was."""
+"""Input that Cholesky refuses: one clear error each, and an unchanged disk."""
 
 import json
 import shutil
@@ -73,7 +73,7 @@ def test_a_number_that_is_none(
 ) -> None:
     a = lower_only(definite(N, dtype))
     a[index] = value if dtype == "f4" else complex(1, value)
-    a[199, 199] = value  # a later one is not the one told
+    a[199, 199] = value  # a later element is not the reported one
     B = on_disk(tmp_path / "Z", a, CHUNKS)
     with refused(tmp_path, NonFiniteError, rf"A\[{index[0]}, {index[1]}\] is") as caught:
         cho_factor(B, memory=MEMORY, progress=False)
@@ -108,10 +108,10 @@ def test_a_nan_that_is_found_after_a_stop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("order", [1, 2, 16, 17, 100, 199, 200])
 def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:
-    """LAPACK's info and SciPy's words, wherever it is."""
+    """LAPACK's info and SciPy's message, at any place."""
     a = definite(N, dtype)
     a[order - 1, order - 1] = -1
-    # Zeros beside it, so that no rounding decides.
+    # Zeros beside it, so that the result does not depend on rounding.
     a[order - 1, : order - 1] = a[order:, order - 1] = 0
     a[: order - 1, order - 1] = a[order - 1, order:] = 0
     *_, info = scipy.linalg.get_lapack_funcs(("potrf",), (a,))[0](a, lower=True)
@@ -155,7 +155,7 @@ def test_no_such_number_of_threads(tmp_path: Path, A: oc.Array, threads: Any) ->
 
 
 def test_more_than_the_disk_holds(tmp_path: Path) -> None:
-    """The triangle is half of the matrix, which itself is all holes."""
+    """The triangle is half of the matrix, which itself is sparse."""
     n, free = order_beyond(tmp_path, 300_000), shutil.disk_usage(tmp_path).free
     B = oc.create_array(tmp_path / "Z", (n, n), "f8", order="F", reserve=False)
     names = names_below(tmp_path)

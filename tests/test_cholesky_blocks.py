@@ -1,4 +1,4 @@
-"""Cholesky by square blocks: slabs wider than what fits in memory, in parts of rows.
+"""Cholesky by square blocks: slabs that are wider than memory allows, in parts of rows.
 
 Against SciPy, closed forms and LAPACK's own measure; and the words moved.
 """
@@ -42,7 +42,7 @@ N = 700
 
 @functools.cache
 def matrix(dtype: str) -> Matrix:
-    """Of order N; not to be written to."""
+    """A matrix of order N, read-only."""
     a = definite(N, dtype)
     a.flags.writeable = False
     return a
@@ -87,7 +87,7 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
 
 
 def orders_one_off_each_edge() -> list[int]:
-    """Such that a part, or a slab in parts, ends one before, at or one after the last row."""
+    """Orders for which a part, or a slab in parts, ends one before, at or one after the last row."""
     g = geometry(450, "f8", 140_000)
     edges = {part.tiles.stop * g.rows for part in parts_below(g)}
     edges |= {part.tiles.start * g.rows for part in parts_below(g)}
@@ -205,7 +205,7 @@ def test_moves_what_was_planned(tmp_path: Path, n: int, dtype: str, memory: int)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_plan_is_what_the_run_does(tmp_path: Path, dtype: str) -> None:
-    """With the chunks that a matrix gets by default: the bytes of A and of L."""
+    """With the default chunks of a matrix: the bytes of A and of L."""
     n, memory = 1024, {"float32": 200_000, "complex128": 400_000}.get(dtype, 300_000)
     A = on_disk(tmp_path / "A", definite(n, dtype))
     planned = oc.plan("cholesky", n=n, dtype=dtype, memory=memory, path=tmp_path, rates=RATES)
@@ -311,7 +311,7 @@ def test_a_number_that_is_none(
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 @pytest.mark.parametrize("order", [2, 130, 131, 300, 301, 699])
 def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:
-    """LAPACK's info, wherever it is."""
+    """LAPACK's info, at any place."""
     a = matrix(dtype).copy(order="F")
     a[order - 1, order - 1] = -1
     a[order - 1, : order - 1] = a[order:, order - 1] = 0

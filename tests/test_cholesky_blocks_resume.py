@@ -1,4 +1,4 @@
-"""Cholesky by square blocks goes on after whatever stopped it, to the same bits."""
+"""Cholesky by square blocks resumes after any interruption, with the same bits."""
 
 import itertools
 import shutil
@@ -25,7 +25,7 @@ PAGES = (*DECISIVE, "cholesky/storage.py", "cholesky/factorization.py", "cholesk
 def undisturbed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[bool, Matrix, Path]:
-    """Whether A is overwritten, the bits that result, and an A to copy."""
+    """Whether A is overwritten, the resulting bits, and an A to copy."""
     home = tmp_path_factory.mktemp("undisturbed")
     on_disk(home / "A", lower_only(definite(N, "f8")), CHUNKS).close()
     shutil.copytree(home / "A", home / "Z")
@@ -40,7 +40,7 @@ def again(path: Path, overwrite_a: bool, memory: int = MEMORY) -> CholeskyFactor
 
 
 def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
-    """kill -9 between any two steps: what is left counts as whole only if it is."""
+    """kill -9 between any two steps: the result counts as complete only if it is."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
     with at_line(0, interrupt, PAGES) as lines:
@@ -61,7 +61,7 @@ def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Pat
 
 
 def test_killed_again_and_again(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
-    """Each call is killed a little further on than the one before, until one comes to the end."""
+    """Each call is killed a little later than the previous one, until one completes."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
@@ -92,9 +92,9 @@ def test_another_budget_goes_on(
 def test_nothing_is_overwritten_that_a_crash_would_need(
     tmp_path: Path, undisturbed: tuple[bool, Matrix, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No write goes to a panel that was noted, nor to columns of A that were not factored then.
+    """No write goes to a recorded panel, or to columns of A that were not factored then.
 
-    And none goes anywhere before the slab before is noted: a crash loses one slab at most.
+    No write happens before the previous slab is recorded: a crash loses one slab at most.
     """
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"

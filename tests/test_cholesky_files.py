@@ -1,4 +1,4 @@
-"""Cholesky factors as ``outcore info`` and ``outcore rm`` see them: whole, stopped, half made."""
+"""Cholesky factors in ``outcore info`` and ``outcore rm``: complete, stopped, incomplete."""
 
 import json
 from pathlib import Path

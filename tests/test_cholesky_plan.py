@@ -1,4 +1,4 @@
-"""Plans of Cholesky: exact words, cuts that are the best, and figures that a run then shows."""
+"""Plans of Cholesky: exact words, optimal cuts, and figures that match the run."""
 
 import math
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_words_follow_the_model() -> None:
 @pytest.mark.parametrize(("group_tiles", "block_tiles"), [(1, 1), (2, 2), (1, 3), (2, 4)])
 @pytest.mark.parametrize("rows", [2, 4])
 def test_no_other_cuts_read_less(rows: int, group_tiles: int, block_tiles: int) -> None:
-    """Against all cuts there are, of small triangles, with the memory counted anew."""
+    """Against all cuts of small triangles, with the memory computed independently."""
     panels, columns = 11, 2
     tiles = math.ceil(panels * columns / rows)
     t = Triangle(panels, tiles, rows, columns, group_tiles, block_tiles)
@@ -157,7 +157,7 @@ def check_memory(g: CholeskyGeometry, part: Part) -> None:
 
 
 def check_pieces(g: CholeskyGeometry, part: Part, tops: dict[range, int], chunk_rows: int) -> None:
-    """Each tile of a group is in one piece; those of several groups end where chunks do."""
+    """Each tile of a group is in one piece; pieces of several groups end at chunk edges."""
     pieces = list(g.pieces(part, chunk_rows))
     chunk_tiles = (chunk_rows or tile_shape(g.n, g.dtype.itemsize)[0]) / g.rows
     for group, top in tops.items():

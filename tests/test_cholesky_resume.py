@@ -1,4 +1,4 @@
-"""Cholesky goes on after whatever stopped it, to the same bits, and refuses what does not fit."""
+"""Cholesky resumes after any interruption, with the same bits, and refuses a wrong state."""
 
 import functools
 import shutil
@@ -69,7 +69,7 @@ def factor(path: Path, overwrite_a: bool = False, **options: Any) -> CholeskyFac
 def undisturbed(
     request: pytest.FixtureRequest, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[bool, Matrix, Path]:
-    """Whether A is overwritten, the bits that result, and an A to copy."""
+    """Whether A is overwritten, the resulting bits, and an A to copy."""
     home = tmp_path_factory.mktemp("undisturbed")
     put(home / "A", matrix)
     shutil.copytree(home / "A", home / "Z")
@@ -97,7 +97,7 @@ def assert_finished(found: CholeskyFactor, expected: Matrix) -> None:
 
 
 def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
-    """kill -9 between any two steps: what is left counts as whole only if it is."""
+    """kill -9 between any two steps: the result counts as complete only if it is."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
 
@@ -160,7 +160,7 @@ def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix
 
 
 def test_a_journal_left_beside_whole_factors_does_no_harm(tmp_path: Path, matrix: Matrix) -> None:
-    """Ctrl-C between the last two steps: the factors are whole, and their journal is there."""
+    """Ctrl-C between the last two steps: the factors are complete, and their journal exists."""
     path, out = put(tmp_path / "Z", matrix), tmp_path / "Z.cho"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "remove", lambda self: interrupt())
@@ -179,7 +179,7 @@ def test_a_journal_left_beside_whole_factors_does_no_harm(tmp_path: Path, matrix
 def test_a_slab_is_durable_before_its_note(
     tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]
 ) -> None:
-    """Power loss after a note must find the whole slab on the disk: written, then synced."""
+    """After a power loss behind a record, the whole slab must be on disk: written, then synced."""
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
@@ -192,7 +192,7 @@ def test_a_slab_is_durable_before_its_note(
                    for p in record.places}  # fmt: skip
         for panel, p in zip(range(record.first, record.last), record.places, strict=True):
             whole = (g.tiles - g.first_tile(panel)) * g.tile_bytes
-            # A place may be written a second time in a run that overwrites A.
+            # A run that overwrites A may write a place a second time.
             assert written[p] == whole if not overwrite_a else written[p] >= whole
         syncs = spans[spans[:, 0] == 2]
         assert (syncs[:, 2] >= writes[:, 3].max()).any()
@@ -206,9 +206,9 @@ def test_a_slab_is_durable_before_its_note(
 def test_nothing_is_overwritten_that_a_crash_would_need(
     tmp_path: Path, matrix: Matrix, overwrite_a: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No write goes to a panel that was noted, nor to columns of A that were not factored then.
+    """No write goes to a recorded panel, or to columns of A that were not factored then.
 
-    And none goes anywhere before the slab before is noted: a crash loses one slab at most.
+    No write happens before the previous slab is recorded: a crash loses one slab at most.
     """
     path = put(tmp_path / "Z", matrix)
     panel_done, written = Conveyor.panel_done, []
@@ -225,7 +225,7 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
         written.append(at)
 
     monkeypatch.setattr(Conveyor, "panel_done", leaving)
-    # As if every sync took long: nothing is durable before it is waited for.
+    # As if every sync were slow: nothing is durable before it is waited for.
     monkeypatch.setattr(FactorStorage, "commit_if_durable", lambda self: None)
     for memory in (MEMORY, 180_000):
         with after_notes(2, interrupt), pytest.raises(Interrupted):
@@ -342,7 +342,7 @@ def test_one_kind_of_factorization_does_not_go_on_with_another(
 
 
 def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
-    """The factor has its room from the beginning; the journal finds none left."""
+    """The space of the factor is allocated at the start; the journal has none left."""
     a, out = definite(1000, "f8"), small_disk / "F"
     A = on_disk(tmp_path / "Z", a)
     found = stopped_by_a_full_disk(
@@ -375,7 +375,7 @@ def test_a_forked_process_is_told(tmp_path: Path, matrix: Matrix) -> None:
 
     assert in_a_fork(with_the_parents_array) == 0
     assert not (tmp_path / "Z.cho").exists()
-    # By name, everything is opened anew.
+    # With the path, the call opens all files itself.
     assert in_a_fork(lambda: factor(A.path)) == 0
     found = whole_or_again(lambda: factor(A.path), tmp_path / "Z.cho")
     assert cholesky_ratio(matrix, found) < 30

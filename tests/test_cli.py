@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it removes, and how it ends."""
+"""The command line: its output, its removals, and its exit codes."""
 
 import errno
 import json
@@ -32,7 +32,7 @@ def document(result: Result) -> Any:
 
 
 def make_factor(path: Path, state: str = "complete", **more: object) -> Path:
-    """The outside of an LU factor, as far as the command line looks."""
+    """The parts of an LU factor that the command line reads."""
     own = {"kind": "lu", "state": state, "n": 8, "dtype": "float64", "source": "/scratch/Z"} | more
     path.mkdir()
     text = {"zarr_format": 3, "node_type": "group", "attributes": {"outcore": own}}

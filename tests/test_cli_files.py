@@ -29,7 +29,7 @@ def lines(*arguments: object) -> list[str]:
 
 
 def refusal(*arguments: object, code: int = 1) -> str:
-    """The one line on standard error."""
+    """Return the single line on standard error."""
     result = outcore(*arguments)
     assert result.exit_code == code, (result.stdout, result.stderr)
     assert result.stderr.count("\n") == 1 or code == 2, result.stderr
@@ -49,7 +49,7 @@ def test_ls_lists_as_ls_does(served_here: Served) -> None:
     assert lines("ls", "-a", f"{url}/") == [".hidden", "a.txt", "b.txt", "d"]
     assert lines("ls", f"{url}/*.txt") == [f"{url}/a.txt", f"{url}/b.txt"]
     assert lines("ls", "-d", f"{url}/d") == [f"{url}/d"]
-    # The same tree in a plain directory, by the system's own.
+    # The same tree in a plain directory, by the system's commands.
     for name in ("a.txt", "b.txt", "d/c.txt", "d/e/f"):
         Path("tree", name).parent.mkdir(parents=True, exist_ok=True)
         Path("tree", name).touch()
@@ -213,7 +213,7 @@ def test_files_are_copied_moved_and_removed(served_here: Served) -> None:
 
 
 def test_links_are_left_out_and_named_or_followed(served_here: Served, tmp_path: Path) -> None:
-    """What is copied with -L is what the system's own cp copies with it."""
+    """A copy with -L equals that of the system's cp."""
     url = served_here.url
     Path("tree/d").mkdir(parents=True)
     Path("tree/d/f").write_bytes(b"content")
@@ -236,7 +236,7 @@ def test_links_are_left_out_and_named_or_followed(served_here: Served, tmp_path:
     lines("cp", "-r", f"{url}/followed", "ours")
     subprocess.run(["cp", "-rL", "tree", "theirs"], check=True)
     subprocess.run(["diff", "-r", "ours", "theirs"], check=True)
-    # A link that leads nowhere, or without end, ends both.
+    # A link with a missing target, or a cycle, ends both.
     for name, leads_to, said_of in (("none", "nothing", "none"), ("end", "../tree", "without end")):
         Path("tree/d", name).symlink_to(leads_to if name == "none" else tmp_path / "tree")
         assert subprocess.run(["cp", "-rL", "tree", f"no-{name}"], check=False).returncode == 1
@@ -254,7 +254,7 @@ def test_an_array_with_links_is_copied_whole_or_not_at_all(served_here: Served) 
     lines("cp", "-L", "A", f"{served_here.url}/A")
     assert "4 x 4" in outcore("info", f"{served_here.url}/A").stdout
     lines("verify", f"{served_here.url}/A")
-    # To move is to remove: nothing is left out on the way.
+    # A move removes the source, so it may not leave out links.
     Path("d").mkdir()
     Path("d/link").symlink_to("../elsewhere")
     assert "is a link" in refusal("mv", "d", f"{served_here.url}/d")
@@ -288,11 +288,11 @@ def test_df_tells_of_each_server(served_here: Served) -> None:
 
 def test_df_counts_each_pool_and_disk_once(served_here: Served, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    # One and the same in two ways; the disk of /dev/shm is another.
+    # The same place in two forms; the disk of /dev/shm is another.
     found = document("df", served_here.url, f"{served_here.url}/", ".", "d", "/dev/shm")
     free = [each["free_bytes"] for each in found["places"]]
     about = free[0] + free[2] + free[4]
-    # Others write meanwhile, so the same is not found the same twice.
+    # Other programs write at the same time, so two results differ.
     assert abs(found["total"]["free_bytes"] - about) < about // 10
     last = lines("df", "-b", served_here.url, ".", "/dev/shm")[-1]
     assert last.startswith("all places: ")

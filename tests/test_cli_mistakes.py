@@ -1,4 +1,4 @@
-"""What users get wrong on the command line, and are told."""
+"""Mistakes of users on the command line, and their messages."""
 
 import json
 from pathlib import Path

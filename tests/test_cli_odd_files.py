@@ -1,4 +1,4 @@
-"""The verbs for files, given names, targets and files that are not as most are."""
+"""The verbs for files, with unusual names, targets and files."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def succeed(*arguments: object) -> str:
 
 
 def refusal(*arguments: object) -> str:
-    """The one line on standard error; what is printed with ``--json`` says the same."""
+    """Return the single line on standard error; the ``--json`` output has the same message."""
     result = outcore(*arguments, "--json")
     assert result.exit_code == 1, (result.stdout, result.stderr)
     assert result.stderr.count("\n") == 1, result.stderr
@@ -46,7 +46,7 @@ def test_a_slash_at_the_end_says_that_it_is_a_directory(served_here: Served, ver
     assert not Path("new").exists()
     assert succeed("ls", served_here.url) == ""
     assert Path("other").read_text() == "2"
-    # As the system's own do.
+    # As the system's commands do.
     options = ["-r"] if verb == "cp" else []
     succeed(verb, *options, "tree", f"{served_here.url}/tree/")
     succeed("mkdir", f"{served_here.url}/there")
@@ -78,7 +78,7 @@ def test_what_is_no_file_is_not_replaced(served_here: Served) -> None:
 
 
 def test_an_array_is_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which would wait for somebody who writes to it."""
+    """Opening a pipe would wait for a writer."""
     monkeypatch.chdir(tmp_path)
     Path("A").mkdir()
     os.mkfifo("A/zarr.json")
@@ -164,7 +164,7 @@ def test_names_that_are_no_text(served_here: Served) -> None:
 def test_a_tree_that_is_removed_by_another_meanwhile(
     served_here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever comes second has what it wanted."""
+    """The second remover succeeds too."""
     with oc.connect(served_here.url) as pool:
         for when in ("sizes are asked for", "it is removed"):
             pool.mkdir("tree/below")

@@ -1,4 +1,4 @@
-"""``outcore plan`` for each verb says what `oc.plan` does, with options as Python has them."""
+"""``outcore plan`` for each verb prints the result of `oc.plan`, with options in Python's notation."""
 
 import json
 import sys

@@ -21,7 +21,7 @@ SMALL = ("--memory", "400KB")
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of the caller's, without a key in the environment."""
+    """A directory of the caller, without a key in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OUTCORE_KEY", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -31,7 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(params=[*SCHEMES, "directory"])
 def pool(request: pytest.FixtureRequest, here: Path) -> Iterator[tuple[str, list[str]]]:
-    """What names begin with in a pool that holds A and B, and the options that open it."""
+    """The prefix of names in a pool with A and B, and the options that open it."""
     if request.param == "directory":
         with oc.Pool.embedded([here / "a"]) as embedded:
             fill(embedded)
@@ -69,7 +69,7 @@ def test_from_a_pool_to_a_pool(pool: tuple[str, list[str]], here: Path) -> None:
     expected = scipy.linalg.solve(random_matrix(N, "f8"), right_hand_sides())
     done("convert", f"{url}x", "x.npy", *key)
     assert np.allclose(np.load("x.npy"), expected, rtol=1e-9, atol=1e-9)
-    # No factors are left, and every verb that takes paths knows what is there.
+    # No factors are left, and every verb with paths finds the files.
     assert done("ls", url, *key).split() == ["A", "B", "run", "x"]
     assert "300 x 2" in done("info", f"{url}x", *key)
     assert done("verify", f"{url}x", *key).startswith(f"{url}x")
@@ -88,7 +88,7 @@ def test_between_a_pool_and_plain_files(pool: tuple[str, list[str]], here: Path)
     assert document["plan"]["bytes_read"] == document["report"]["planned_bytes_read"]
     expected = scipy.linalg.solve(random_matrix(N, "f8"), right_hand_sides())
     assert np.allclose(np.load("x.npy"), expected, rtol=1e-9, atol=1e-9)
-    # The factors are there for the next call.
+    # The next call uses the factors.
     again = done("solve", f"{url}A", f"{url}B", "-o", here / "X", "--factors", f"{url}F", *key)
     assert "used the factors in" in again
     with oc.open_array(here / "X") as x:
@@ -104,11 +104,11 @@ def test_a_plan_is_for_the_disks_of_the_pool(
     )
     assert planned["path"] == f"{url}d"
     assert planned["seconds"] > 0
-    # Nothing is left in the pool, and the rates are kept: they are not measured again.
+    # Nothing is left in the pool, and the rates are stored: they are not measured again.
     assert done("ls", "-a", url, *key).split() == ["A", "B"]
     monkeypatch.setattr("outcore.rates.measure", None)
     done("plan", "lu", "-n", 5000, "--memory", "20MB", f"{url}", *key)
-    # A pool has as much room as its disks.
+    # A pool has the free space of its disks.
     result = outcore("plan", "lu", "-n", 10**8, "--memory", "500GB", url, *key)
     assert result.exit_code == 1
     assert "on disk" in result.stderr or "of memory" in result.stderr

@@ -1,4 +1,4 @@
-"""``outcore solve``: from files to a file, and what it says on the way."""
+"""``outcore solve``: from files to a file, and its messages."""
 
 import json
 import os
@@ -144,7 +144,7 @@ def test_overwrite_a_gives_up_the_matrix() -> None:
 
 
 def test_where_x_finds_no_room_the_same_command_goes_on(here: Path, small_disk: Path) -> None:
-    """Also of a matrix that was given up: its factors stay until x is in its file."""
+    """Also for an overwritten matrix: its factors stay until x is in its file."""
     on_disk(here / "L", random_matrix(1000, "f8"))
     b = random_matrix(1000, "f8", 3)[:, :200]
     np.save("l.npy", b)

@@ -1,3 +1,3 @@
-"""An old version of h5py, as far as outcore looks at it."""
+"""An old version of h5py, with the attributes that outcore checks."""
 
 __version__ = "3.10.0"

@@ -1,3 +1,3 @@
-"""An old version of mpi4py, as far as outcore looks at it."""
+"""An old version of mpi4py, with the attributes that outcore checks."""
 
 __version__ = "4.0.3"

@@ -1,3 +1,3 @@
-"""An old version of zarr, as far as outcore looks at it."""
+"""An old version of zarr, with the attributes that outcore checks."""
 
 __version__ = "2.18.3"
