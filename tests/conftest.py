@@ -86,7 +86,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def disk_without_reserving(tmp_path: Path) -> Iterator[Path]:
-    """The same without extents, like ext2 and ext3: space cannot be allocated before it is written."""
+    """The same without extents, like ext2 and ext3: no space is allocated before a write."""
     with loop_disk(tmp_path, "-O", "^extent,^64bit") as mounted:
         yield mounted
 

@@ -19,7 +19,7 @@ WHERE = (os.getpid(), ctypes.addressof(NONCE))
 
 
 def finds_nonce(pid: int, address: int) -> bool:
-    """Whether this process can read the nonce of a process at this address (process_vm_readv(2))."""
+    """Whether this process can read another's nonce at this address (process_vm_readv(2))."""
     found = ctypes.create_string_buffer(len(NONCE.value))
     ours = struct.pack("=QQ", ctypes.addressof(found), len(found))
     theirs = struct.pack("=QQ", address, len(found))

@@ -204,7 +204,7 @@ def killed_again_and_again(
 def interrupted_again_and_again(
     run: Callable[[], F], out: Path, step: int, pages: tuple[str, ...], least: int
 ) -> F:
-    """Repeat Ctrl-C, in the arithmetic too: every call leaves a state from which the next resumes."""
+    """Repeat Ctrl-C, in the arithmetic too: every call leaves a state that the next resumes."""
     for stops in itertools.count(1):
         try:
             with at_line(step * stops, interrupt, pages):
@@ -278,7 +278,7 @@ def stopped_by_a_full_disk(run: Callable[[], F], out: Path, match: str = "journa
 
 
 def assert_known_and_removed(out: Path) -> None:
-    """The remains of a stopped call are recognized, even after a call that removed them was killed."""
+    """Check that a stopped call's remains are recognized, even after a killed removal."""
     entry = catalog.recognise(out)
     assert entry is not None
     assert (entry.kind, entry.state) == ("factor", "incomplete")

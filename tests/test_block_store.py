@@ -213,7 +213,7 @@ def test_after_an_interrupt_all_is_as_it_was() -> None:
 
 @pytest.mark.parametrize("then", [0, 1, 2])
 def test_the_next_call_tells_of_a_write_that_failed(then: int) -> None:
-    """Whatever its subject: here blocks that are in their buffers."""
+    """The next call may concern any block: here blocks that are in their buffers."""
     store, B = nine()
     B.read(0)
     B[0] = 77

@@ -87,7 +87,7 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
 
 
 def orders_one_off_each_edge() -> list[int]:
-    """Orders for which a part, or a slab in parts, ends one before, at or one after the last row."""
+    """Orders for which a part, or a slab in parts, ends one before, at or after the last row."""
     g = geometry(450, "f8", 140_000)
     edges = {part.tiles.stop * g.rows for part in parts_below(g)}
     edges |= {part.tiles.start * g.rows for part in parts_below(g)}

@@ -1,4 +1,4 @@
-"""``outcore plan`` for each verb prints the result of `oc.plan`, with options in Python's notation."""
+"""``outcore plan`` for each verb prints the result of `oc.plan`; options are as in Python."""
 
 import json
 import sys

@@ -257,7 +257,7 @@ def test_a_singular_matrix_is_an_error(here: Path) -> None:
 
 
 def test_the_plan_does_not_stand_in_the_way(here: Path) -> None:
-    """With complete factors, less memory suffices than the factorization would need."""
+    """With complete factors, less memory suffices than for a factorization."""
     lu_factor("A", memory="4MB", progress=False)
     tile = open_factor("A.lu").tile
     np.save("one.npy", np.ones(N))
@@ -289,7 +289,7 @@ def test_a_stopped_command_goes_on_with_overwrite_too() -> None:
 
 
 def test_ctrl_c_in_another_process(here: Path) -> None:
-    """The signal as a terminal sends it, while the matrix is factored."""
+    """The signal of a terminal, while the matrix is factored."""
     n = 2000
     rng = np.random.default_rng(1)
     oc.from_array(rng.standard_normal((n, n)), here / "L", order="F", progress=False).close()

@@ -37,7 +37,7 @@ def embedded() -> Iterator[oc.Pool]:
 
 
 def whole(found: list[Any]) -> list[Any]:
-    """What the ranks returned; what they raised is raised here, the cause first."""
+    """Return the results of the ranks, or raise their exceptions, the cause first."""
     raised = [each for each in found if isinstance(each, BaseException)]
     for each in sorted(raised, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
         raise each
@@ -53,7 +53,7 @@ def owned(rule: str, n: int, processes: int, at: int) -> list[int]:
 
 
 def strided(draw: Any, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-    """An array of this shape with whatever strides, and something else between its elements."""
+    """An array of this shape with any strides, and other values between its elements."""
     order = draw(st.permutations(range(len(shape))))
     steps = [draw(st.sampled_from([1, 1, 2, -1, -3])) for _ in shape]
     full = [max(shape[dim], 1) * abs(steps[dim]) for dim in order]
@@ -68,7 +68,7 @@ def strided(draw: Any, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
 
 
 class Case:
-    """An array, and how processes have it."""
+    """An array, and its distribution over processes."""
 
     def __init__(self, draw: Any) -> None:
         dims = draw(st.integers(1, 3))
@@ -84,7 +84,7 @@ class Case:
 
 
 class Split:
-    """Which part of the array each process has: by a mesh, or by boxes."""
+    """The part of the array of each process: by a mesh, or by boxes."""
 
     def __init__(self, draw: Any, case: Case) -> None:
         shape = case.shape
@@ -158,7 +158,7 @@ def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObje
     reports.append(whole(ThreadJob(other.ranks).run(read)))
     for plan, found in zip(plans, reports, strict=True):
         for report, most in zip(found, plan.messages, strict=True):
-            # Servers on this machine read some of it; test_collective_direct.py says how much.
+            # Servers on this machine read some of it directly; see test_collective_direct.py.
             assert (report.messages == most) == (report.direct_bytes == 0)
             assert all(report.messages[server] <= most[server] for server in most)
         assert [report.bytes_moved for report in found] == list(plan.process_bytes)
@@ -175,7 +175,7 @@ def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObje
 
 
 def with_ghosts(shape: tuple[int, ...], width: int) -> list[list[tuple[slice, ...]]]:
-    """What each of four processes has of a mesh, and so many cells more on each side."""
+    """The part of each of four processes of a mesh, plus `width` cells on each side."""
     blocks = [
         oc.Schema("block,block", mesh=(2, 2)).local_slices(shape, 4, rank) for rank in range(4)
     ]
@@ -192,7 +192,7 @@ def with_ghosts(shape: tuple[int, ...], width: int) -> list[list[tuple[slice, ..
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_boxes_with_ghost_cells_are_read_and_not_written(pool: oc.Pool, width: int) -> None:
-    """Also by a process that has an element in two boxes of its own."""
+    """Also by a process that has an element in two of its boxes."""
     shape = (13, 11)
     content = np.arange(143.0).reshape(shape)
     boxes = [*with_ghosts(shape, width), [(slice(0, 9), slice(2, 7)), (slice(4, 13), slice(0, 11))]]
@@ -221,7 +221,7 @@ def test_boxes_with_ghost_cells_are_read_and_not_written(pool: oc.Pool, width: i
     sizes = [sum(content[box].nbytes for box in own) for own in boxes]
     assert moved == list(plan.process_bytes) == sizes
     assert plan.nbytes == sum(sizes)
-    with oc.open_array(pool / "u") as u:  # whole, as it was
+    with oc.open_array(pool / "u") as u:  # complete and unchanged
         np.testing.assert_array_equal(u[...], content)
 
 
@@ -308,7 +308,7 @@ def test_what_no_box_covers_stays(embedded: oc.Pool) -> None:
 
 
 def test_each_process_names_its_own_boxes(pool: oc.Pool) -> None:
-    """One box, two of which one is empty, and none."""
+    """One box, two boxes with one empty, and none."""
     content = np.arange(20 * 30.0).reshape(20, 30)
     oc.create_array(pool / "own", (20, 30), chunks=(6, 7), if_exists="overwrite").close()
     of_rank: list[list[Any]] = [

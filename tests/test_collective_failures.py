@@ -1,4 +1,4 @@
-"""Collectives in which something fails: all are told, and nothing half-written is whole."""
+"""Collectives with a failure: all ranks raise, and no partial array counts as complete."""
 
 import os
 import signal
@@ -128,7 +128,7 @@ def test_what_rank_0_cannot_begin_all_are_told(pool: oc.Pool) -> None:
 
 
 class EagerComm(ThreadComm):
-    """As MPI may do it, who broadcasts does not wait for those who listen."""
+    """Broadcasts do not wait for the receivers, as is possible in MPI."""
 
     said: ClassVar[dict[tuple[int, int], Any]] = {}
     news = threading.Condition()
@@ -149,7 +149,7 @@ class EagerComm(ThreadComm):
 
 
 def test_late_ranks_are_waited_for(pool: oc.Pool) -> None:
-    """Also who opens the array after others have begun, and again at once after the end."""
+    """Also a rank that opens the array after others have begun, and again right after the end."""
 
     def job(comm: ThreadComm) -> None:
         comm = EagerComm(comm)
@@ -164,7 +164,7 @@ def test_late_ranks_are_waited_for(pool: oc.Pool) -> None:
 
 
 class NeverThere(ThreadComm):
-    """A rank that hears what is said, and then does not come."""
+    """A rank that receives messages, and then does not arrive."""
 
     def __init__(self, comm: ThreadComm) -> None:
         super().__init__(comm.rank, comm._shared)
@@ -217,7 +217,7 @@ def test_who_comes_late_to_what_was_given_up_is_told_so(
 def test_a_write_that_fails_midway_leaves_it_incomplete(
     pool: oc.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank fails once the array is being written."""
+    """A rank fails during the write of the array."""
 
     def work(u: oc.Array, comm: ThreadComm, *, atomic: bool) -> None:
         memory = rows(comm, 5.0)

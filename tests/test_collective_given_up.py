@@ -1,4 +1,4 @@
-"""Collectives that one process leaves, wherever it is: the others are told who did, and why."""
+"""Collectives that a process aborts at any point: the others report it and the reason."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ from outcore.collective_call import Call
 from outcore.errors import DeniedError, DiskError, Interrupted, OutcoreError
 
 STEPS, ROWS, COLUMNS, RANKS = 3, 6, 4, 3
-"""Of an array of a shard file for each step; each rank has some rows of each."""
+"""An array with a shard file for each step; each rank has some rows of each."""
 
 TIMEOUT_S = 60
-"""So long nobody waits who is told."""
+"""No rank waits this long after another one aborted."""
 
 
 def make(pool: oc.Pool) -> None:
@@ -59,7 +59,7 @@ CALLS: dict[str, tuple[str, Callable[[oc.Array, ThreadComm], Any]]] = {
 
 
 def check_whole_after(pool: oc.Pool, name: str) -> None:
-    """The next call goes well, whatever the one before left."""
+    """The next call succeeds, whatever the previous one left."""
 
     def job(comm: ThreadComm) -> None:
         with oc.open_array(pool / name, "r+", allow_incomplete=True) as array:
@@ -100,7 +100,7 @@ def test_who_cannot_open_the_files_tells_the_others(
         why = "it was stopped" if isinstance(error, KeyboardInterrupt) else str(error)
         for rank in {0, 1, 2} - {who}:
             assert isinstance(found[rank], OutcoreError), found
-            # Process 0 may have removed what others were to open.
+            # Process 0 may have removed a file before others open it.
             is_late = "process 0 had given it up" in str(found[rank])
             assert f"process {who} gave up: " in str(found[rank]) or is_late, found
             assert why in str(found[rank]) or is_late, found
@@ -139,7 +139,7 @@ def test_who_may_not_write_tells_the_others() -> None:
 
 
 class Stop:
-    """Ctrl-C at some line of outcore's, from the agreement of the processes on."""
+    """Ctrl-C at some line of outcore's, after the agreement of the processes."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -162,7 +162,7 @@ class Stop:
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("call", CALLS)
 def test_who_is_stopped_at_any_line_tells_the_others(call: str, who: int) -> None:
-    """Of the others all are told, or none: then all was done."""
+    """Either all other ranks raise, or none: then the collective was complete."""
     name, collective = CALLS[call]
 
     def job(comm: ThreadComm, stop: Stop) -> None:

@@ -1,4 +1,4 @@
-"""Collectives of arrays that grow: no step that somebody appends beside them is lost."""
+"""Collectives of growing arrays: no step that is appended concurrently is lost."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def held(pool: oc.Pool) -> Any:
 
 
 def write(u: Array, comm: Any = None, value: float = -1.0) -> None:
-    """Write all steps that `u` was opened with, rows in turn."""
+    """Write all steps that `u` was opened with, rows alternately."""
     ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
     mine = np.full((len(range(rank, len(u), ranks)), *u.shape[1:]), value)
     u.write_all(mine, "cyclic" + ",*" * (u.ndim - 1), comm, timeout=20)
@@ -103,7 +103,7 @@ def test_a_step_that_was_appended_since_is_counted(pool: oc.Pool) -> None:
 
 @pytest.mark.parametrize("steps", [4, 6])
 def test_numbers_that_were_appended_since_stay(pool: oc.Pool, steps: int) -> None:
-    """Where they are in a file with others, that is refused; else these are written."""
+    """If they share a file with others, the call is refused; otherwise these are written."""
     with oc.create_array(pool / "u", 0, chunks=3, growing=True) as u:
         u.append(np.arange(float(steps)))
     with oc.open_array(pool / "u", "r+") as u:
@@ -162,7 +162,7 @@ def test_after_a_failure_others_append(pool: oc.Pool, monkeypatch: pytest.Monkey
     u.append(np.ones(5))
     with pytest.raises(IncompleteError):
         oc.open_array(pool / "u")
-    # What was half-written is whole when all of it is new, the step too.
+    # A partial array is complete after a write of all its data, including the step.
     with oc.open_array(pool / "u", "r+", allow_incomplete=True) as found:
         write(found, value=2.0)
     assert (held(pool) == np.full((4, 5), 2.0)).all()

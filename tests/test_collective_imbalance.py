@@ -1,4 +1,4 @@
-"""Chunks that do not divide among the servers: what each server moves is what the plan says."""
+"""Chunks that do not divide among the servers: the bytes of each server are those of the plan."""
 
 import itertools
 import statistics
@@ -16,7 +16,7 @@ from test_collective import RATES, whole
 import outcore as oc
 
 MARK = 0xA5A5A5A5
-"""What is written everywhere; nothing else on disk is likely to be this."""
+"""The value of all elements; other data on disk is unlikely to have it."""
 
 CASES: list[tuple[int, tuple[int, ...], dict[str, Any], oc.Schema, int]] = [
     (3, (10, 7, 5), {"chunks": (3, 4, 5)}, oc.Schema("block,*,cyclic(2)", mesh=(2, 2)), 4),
@@ -42,7 +42,7 @@ def moved(pool: oc.Pool) -> dict[int, npt.NDArray[np.int64]]:
 
 
 def between(first: dict[int, Any], then: dict[int, Any]) -> dict[int, list[int]]:
-    """What was moved in between."""
+    """Difference of two counts."""
     return {server: (then[server] - first[server]).tolist() for server in first}
 
 
@@ -50,7 +50,7 @@ def between(first: dict[int, Any], then: dict[int, Any]) -> dict[int, list[int]]
 def test_each_server_moves_what_is_planned(
     servers: int, shape: tuple[int, ...], layout: dict[str, Any], schema: oc.Schema, ranks: int
 ) -> None:
-    """By the servers' counters, and by the bytes that lie in their files."""
+    """By the servers' counters, and by the bytes in their files."""
     with in_memory() as directory:
         places = [directory / str(number) for number in range(servers)]
         with oc.Pool.embedded(places) as pool:
@@ -88,7 +88,7 @@ def test_each_server_moves_what_is_planned(
 
 
 def marks(place: Path) -> int:
-    """Bytes of the array that lie in a server's files."""
+    """Bytes of the array in a server's files."""
     words = (
         np.frombuffer(file.read_bytes()[: file.stat().st_size // 4 * 4], "<u4")
         for file in data_files(place)

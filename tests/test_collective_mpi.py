@@ -71,7 +71,7 @@ print("well")
     [(1, "open"), (2, "open"), (3, "open"), (4, "open"), (8, "open"), (3, "hidden")],
 )
 def test_mpi_jobs(tmp_path: Path, size: int, how: str) -> None:
-    """Where servers may not read the memory of other processes, these give what they have."""
+    """If servers may not read the memory of other processes, these send their data."""
     script = tmp_path / "job.py"
     script.write_text(JOB)
     with in_memory() as home:

@@ -1,4 +1,4 @@
-"""Plans of collectives on arrays that are not there yet, against those on the arrays once made."""
+"""Plans of collectives on arrays that do not exist yet, against those of the created arrays."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ CASES: list[tuple[oc.ArraySpec, oc.Schema, int]] = [
 def test_what_is_not_there_is_planned_as_if_it_were(
     spec: oc.ArraySpec, schema: oc.Schema, processes: int, servers: int
 ) -> None:
-    """On a pool as it is, and for as many servers from a pool that has others."""
+    """On a pool itself, and for another number of servers."""
     among = {"schema": schema, "processes": processes, "rates": RATES}
     with in_memory() as directory:
         places = [directory / str(number) for number in range(servers)]
@@ -71,7 +71,7 @@ def create(path: oc.PoolPath, spec: oc.ArraySpec) -> oc.Array:
 
 
 def figures(plan: Any) -> Any:
-    """What does not depend on which server a file begins at."""
+    """Figures that do not depend on the first server of a file."""
     return (
         plan.nbytes,
         plan.process_bytes,
@@ -92,7 +92,7 @@ def test_messages_are_those_that_the_servers_count(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also of several shard files, and where nothing is written."""
+    """Also for several shard files, and without a write."""
     is_read_from_memory = is_offered and is_read_by_children()
     if not is_offered:
         monkeypatch.setenv("OUTCORE_DIRECT_MEMORY", "off")

@@ -1,4 +1,4 @@
-"""Progress of collectives and checkpoints: who is told what, and who may end it."""
+"""Progress of collectives and checkpoints: its values on each rank, and its exceptions."""
 
 import itertools
 import threading
@@ -29,7 +29,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[oc.Pool]:
 
 
 class Late:
-    """A communicator of a rank that goes on only when something has happened."""
+    """A communicator of a rank that continues only after an event."""
 
     def __init__(self, comm: ThreadComm, after: threading.Event) -> None:
         self.rank, self.size = comm.rank, comm.size
@@ -43,7 +43,7 @@ class Late:
 
 
 def test_it_is_told_while_others_are_awaited(pool: oc.Pool) -> None:
-    """Rank 1 comes when rank 0 was told of its progress, which waits for rank 1."""
+    """Rank 1 arrives after rank 0 has reported progress, which waits for rank 1."""
     oc.create_array(pool / "u", (64, 64), chunks=(8, 64)).close()
     for call in ("write_all", "read_all"):
         is_told = threading.Event()
@@ -78,7 +78,7 @@ def test_it_is_told_while_others_are_awaited(pool: oc.Pool) -> None:
 
 
 def test_servers_say_what_they_have_moved(pool: oc.Pool) -> None:
-    """Watched as `write_all` and `read_all` are: every byte of the array, once."""
+    """Followed like `write_all` and `read_all`: every byte of the array, once."""
     core = (pool / "u").root.core
     with oc.create_array(pool / "u", (300, 200), chunks=(70, 200)) as u:
         for verb, call in (
@@ -147,7 +147,7 @@ def test_a_bar_is_shown_by_rank_0(pool: oc.Pool, monkeypatch: pytest.MonkeyPatch
 
 
 def test_progress_of_checkpoints(above: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written, and read back; checked, and read: by bytes, in the order in which it is done."""
+    """Written, and read back; checked, and read: by bytes, in the order of the work."""
     specs = {
         "u": oc.ArraySpec((40, 60), "f4", chunks=(20, 60)),
         "v": oc.ArraySpec((240,), "f8", chunks=240),
@@ -176,7 +176,7 @@ def test_progress_of_checkpoints(above: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def distinct(values: list[float]) -> list[float]:
-    """Without what is told again."""
+    """Without repeated values."""
     found: list[float] = []
     for value in values:
         if not found or value - found[-1] > 1e-9:
@@ -185,7 +185,7 @@ def distinct(values: list[float]) -> list[float]:
 
 
 def test_tired_of_a_checkpoint(above: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the function of one rank raises ends it on all, and there is no checkpoint."""
+    """An exception of one rank's function ends it on all ranks, and there is no checkpoint."""
     ticks = itertools.count()
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
 

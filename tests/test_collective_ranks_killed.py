@@ -1,4 +1,4 @@
-"""Processes killed amid the data of a collective: others are told, nothing half is whole."""
+"""Processes killed during a collective: others report it, no partial array is complete."""
 
 import re
 import signal
@@ -21,11 +21,11 @@ SIZE = 3
 SHAPE = (6144, 1536)
 BEFORE, AFTER = 3.0, 8.0
 PART = "0.15"
-"""Of the data, when a process is killed."""
+"""Shape of the data, during whose transfer a process is killed."""
 INCOMPLETE = "write_all was stopped, or failed; write all of it again with allow_incomplete=True"
 MOST_ATTEMPTS = 5
 BOUND_S = 40.0
-"""Far beyond the timeouts of 2 and 3 s, on a machine that is busy."""
+"""Far beyond the timeouts of 2 and 3 s, on a busy machine."""
 
 RANK = """
 import os, signal, sys, threading, time
@@ -77,7 +77,7 @@ CHUNKS = (256, 1536)
 
 @contextmanager
 def pool_of(home: Path, way: str) -> Iterator[tuple[oc.Pool, str, Path | None]]:
-    """A pool that others can connect to, or the ranks' own; where it is, and its key."""
+    """A pool that others can connect to, or the ranks' own; its address, and its key."""
     if way == "own":
         with oc.Pool.embedded([home / str(rank) for rank in range(SIZE)]) as pool:
             yield pool, "", None
@@ -94,7 +94,7 @@ def prepare(pool: oc.Pool) -> None:
 
 
 def killed(start: Start, home: Path, url: str, call: str, who: int) -> list[str]:
-    """Run the ranks, one of which kills itself; return what the others say."""
+    """Run the ranks, one of which kills itself; return the output of the others."""
     (home / "said").mkdir()
     given = [str(home), url, call]
     ranks = [
@@ -107,7 +107,7 @@ def killed(start: Start, home: Path, url: str, call: str, who: int) -> list[str]
 
 
 def content(pool: oc.Pool, call: str) -> str:
-    """Say what is there now: it is as it was, or as it was to be, or says that it is neither."""
+    """Return the state of the data: old, new, or marked as neither."""
     if call == "checkpoint":
         with oc.ArrayGroup(pool / "run") as group:
             saved = group.restart(progress=False)
@@ -124,7 +124,7 @@ def content(pool: oc.Pool, call: str) -> str:
 
 
 def again(pool: oc.Pool, call: str, way: str) -> None:
-    """The next call does it, and leaves nothing over."""
+    """The next call succeeds, and leaves no files behind."""
 
     def work(comm: ThreadComm) -> None:
         mine = np.full((SHAPE[0], SHAPE[1] // SIZE), 1.0)
@@ -144,8 +144,8 @@ def again(pool: oc.Pool, call: str, way: str) -> None:
     names = {path.name for path in (pool / "u").iterdir()}
     assert names == {"zarr.json", "outcore.generation", "c"}
     if way == "own":
-        # A server that ends with its process, or is silent for the 3 s of these pools, leaves the
-        # removal of what it kept to who checks the pool.
+        # If a server ends with its process, or is silent for the 3 s of these pools, its files are
+        # left to the check of the pool.
         assert {finding.kind for finding in fsck(pool).findings} <= {"unfinished removal"}
         fsck(pool, repair=True)
     assert fsck(pool).findings == ()
@@ -164,7 +164,7 @@ def again(pool: oc.Pool, call: str, way: str) -> None:
 def test_a_process_that_is_killed_amid_the_data(
     way: str, who: int, call: str, run_python: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a pool of the ranks' own a server is gone with it, or the manager too."""
+    """In a pool of the ranks' own, a server dies with its rank, or the manager too."""
     for _ in range(MOST_ATTEMPTS):
         with in_memory() as home:
             if amid(way, who, call, run_python, home, monkeypatch):

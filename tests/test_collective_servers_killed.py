@@ -1,4 +1,4 @@
-"""Collectives of which an I/O server is killed: all are told in time, nothing half is whole."""
+"""Collectives with a killed I/O server: all ranks raise in time, no partial array is complete."""
 
 import random
 import re
@@ -27,9 +27,9 @@ SHAPE = (6144, 1024)
 NBYTES = 8 * SHAPE[0] * SHAPE[1]
 TIMEOUT_S = 2
 PART = 0.15
-"""Of the data, when a server is killed amid it."""
+"""Shape of the data, during whose transfer a server is killed."""
 BOUND_S = 60
-"""Far beyond what anything here may take, on a machine that is busy."""
+"""Far beyond the duration of any step here, on a busy machine."""
 
 DAEMON = """
 import sys, threading
@@ -42,7 +42,7 @@ sys.stdin.read()
 
 
 class Daemons:
-    """A manager and two I/O servers, each a process of its own that can be killed."""
+    """A manager and two I/O servers, each a separate process that can be killed."""
 
     def __init__(self, home: Path) -> None:
         self._home, self.key = home, make_key(home / "pool.key")
@@ -52,7 +52,7 @@ class Daemons:
         self.start("io", "b")
 
     def start(self, role: str, name: str) -> str:
-        """Start one, also again, and return where it listens."""
+        """Start a daemon, possibly again, and return its address."""
         config = self._home / f"{role}-{name}.conf"
         directory = self._home / name
         directory.mkdir(exist_ok=True)
@@ -75,23 +75,23 @@ class Daemons:
         return daemon.stdout.readline().split()[0]
 
     def kill(self, role: str, name: str) -> None:
-        """Kill one as ``kill -9`` does."""
+        """Kill a daemon as ``kill -9`` does."""
         daemon = self._running.pop(role + name)
         daemon.kill()
         daemon.communicate(timeout=BOUND_S)
 
     def connect(self) -> oc.Pool:
-        """Connect as a process that gives up servers that are away after `TIMEOUT_S`."""
+        """Connect with a timeout of `TIMEOUT_S` for absent servers."""
         core = _core.Pool.connect([self.manager], patience_s=TIMEOUT_S)
         return oc.Pool(core, self.url + "::", is_shared=True)
 
     @property
     def url(self) -> str:
-        """Where others connect to."""
+        """Address for clients."""
         return self.manager.replace("unix:", "outcore:")
 
     def close(self) -> None:
-        """Kill all that run."""
+        """Kill all running daemons."""
         for daemon in self._running.values():
             daemon.kill()
             daemon.communicate(timeout=BOUND_S)
@@ -116,7 +116,7 @@ def whole(value: float) -> Any:
 
 
 class Held:
-    """Keeps rank 1 from the collective that moves data until it may come."""
+    """Delays rank 1 before the collective that moves data."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.others = threading.Semaphore(0)
@@ -134,7 +134,7 @@ class Held:
 
 
 class Together:
-    """All ranks write or read in the background; what each of them is told is in `found`."""
+    """All ranks write or read in the background; `found` has their results."""
 
     def __init__(self, daemons: Daemons, value: float, verb: str) -> None:
         self._daemons, self._value, self._verb = daemons, value, verb
@@ -162,14 +162,14 @@ class Together:
             return mine
 
     def end(self) -> tuple[list[Any], float]:
-        """Return what each rank has, or the exception that it is told; and the seconds it took."""
+        """Return each rank's result or exception; and the duration in seconds."""
         self._thread.join(BOUND_S)
         assert not self._thread.is_alive(), "somebody hangs"
         return self._found, time.monotonic() - self._since
 
 
 def is_told(each: Any) -> bool:
-    """Whether a rank was told of a failure, in words; else it must have its rows."""
+    """Whether a rank raised an error with a message; otherwise it must have its rows."""
     if not isinstance(each, BaseException):
         return False
     assert isinstance(each, OutcoreError), each
@@ -179,7 +179,7 @@ def is_told(each: Any) -> bool:
 
 
 def check(daemons: Daemons, found: list[Any], before: float, value: float, verb: str) -> None:
-    """What was told is so, and going on works."""
+    """Check the results, and that the next call succeeds."""
     told = [is_told(each) for each in found]
     if verb == "read":
         assert all(
@@ -193,7 +193,7 @@ def check(daemons: Daemons, found: list[Any], before: float, value: float, verb:
             assert all(told), "nobody may rely on it"
             assert verb == "write"
         else:
-            # Whole, as it was or as it was to be, whatever some were told.
+            # Complete, old or new, whatever some ranks reported.
             assert (content == whole(value)).all() or (
                 (content == whole(before)).all() and (verb == "read" or all(told))
             )
@@ -259,7 +259,7 @@ def bytes_written(pool: oc.Pool) -> int:
 
 
 class Replacing:
-    """All ranks replace what is there, all or nothing, by `verb`; `value` is what is new."""
+    """All ranks replace the data atomically, by `verb`; `value` is the new value."""
 
     def __init__(self, daemons: Daemons, verb: str) -> None:
         self._daemons, self._verb = daemons, verb
@@ -269,7 +269,7 @@ class Replacing:
                 oc.ArrayGroup(pool / "run", specs).close()
 
     def __call__(self, value: float) -> list[Any]:
-        """Return what each rank is told, `None` if that all is well."""
+        """Return the exception of each rank, or `None` after success."""
 
         def job(comm: ThreadComm) -> None:
             mine = rows(comm.rank, value)
@@ -284,7 +284,7 @@ class Replacing:
         return ThreadJob(RANKS, BOUND_S).run(job)
 
     def found(self) -> Any:
-        """Read what is there."""
+        """Read the present data."""
         with self._daemons.connect() as pool:
             if self._verb == "atomic":
                 with oc.open_array(pool / "u") as u:
@@ -297,7 +297,7 @@ class Replacing:
 
 @pytest.mark.parametrize("verb", ["atomic", "checkpoint"])
 def test_what_is_replaced_stays_or_is_new(daemons: Daemons, array: float, verb: str) -> None:
-    """A server is killed amid the data, and is back at once or after all have given up."""
+    """A server is killed during the data, and returns at once or after all ranks have aborted."""
     replacing, before = Replacing(daemons, verb), array
     assert replacing(array) == [None] * RANKS
     for turn in range(2):
@@ -320,7 +320,7 @@ def test_what_is_replaced_stays_or_is_new(daemons: Daemons, array: float, verb: 
         have = replacing.found()
         is_new = (have == whole(value)).all()
         assert is_new or (have == whole(before)).all()
-        # Who was told that it is there relies on it.
+        # A rank that reported success relies on the new data.
         assert is_new or all(is_told(each) for each in told), told
         before = value
         assert replacing(value) == [None] * RANKS

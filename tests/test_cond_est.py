@@ -80,7 +80,7 @@ def test_as_lapack_and_no_more_than_the_truth(
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_of_factors_by_any_method(tmp_path: Path, method: str, dtype: str, norm: Any) -> None:
-    """With a budget that is too small for making them, too."""
+    """Also with a budget that is too small for the factorization."""
     n, condition = 400, 1e6
     a = with_singular_values(np.geomspace(1, 1 / condition, n), dtype, 5)
     lu = factor_by(method, tmp_path / "Z", a, 300_000)
@@ -93,7 +93,7 @@ def test_of_factors_by_any_method(tmp_path: Path, method: str, dtype: str, norm:
     assert found == pytest.approx(lapack_estimate(a, norm), rel=0.01)
     assert report.bytes_read == report.planned_bytes_read
     assert report.peak_memory_bytes <= 150_000
-    # By the norm that the factors know, for complex types within √2, or that A has.
+    # With the norm stored in the factors, for complex types within √2, or the norm of A.
     known, _ = estimate(lu, norm, memory=200_000)
     assert found / (2**0.5 * slack) < known < found * slack
     a[:, 300] = 0
@@ -123,7 +123,7 @@ def test_of_a_cholesky_factor(tmp_path: Path, dtype: str, norm: Any) -> None:
     assert report.bytes_read % cholesky_solve_bytes_read(N, c.dtype, c.tile) == 0
     assert report.peak_memory_bytes <= TINY
     assert "as many passes over L, and over Lᴴ" in report.notes[0]
-    # By the norm that the factor knows, for complex types within √2.
+    # With the norm stored in the factor, for complex types within √2.
     known, _ = cond_est(c, norm, memory=TINY, progress=False)
     assert found / 1.5 < known < found * 1.5
 
@@ -181,7 +181,7 @@ def test_matrices_with_a_condition_in_closed_form(tmp_path: Path) -> None:
 
 
 def test_a_matrix_that_deceives_the_first_steps() -> None:
-    """B = I + θ v vᵀ with v orthogonal to all that is tried first: only the last vector tells."""
+    """B = I + θ v vᵀ with v orthogonal to all first vectors: only the last one detects it."""
     n, theta = 51, 1e6
     v = (-1.0) ** np.arange(n)
     v[0] = 0
@@ -269,7 +269,7 @@ def interrupted_after_solve(number: int) -> Iterator[None]:
 def test_a_stopped_estimate_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: Any, kind: str
 ) -> None:
-    """After each solve; what is kept is gone in the end."""
+    """After each solve; the saved state is removed at the end."""
     monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
     a = random_matrix(N, "c16")
     if kind == "cholesky":
@@ -341,7 +341,7 @@ def stopped(lu: LUFactor) -> None:
 def test_factors_with_a_stopped_estimate_are_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it keeps is no stranger there, and goes with them, whole factors or not."""
+    """Its saved state is recognized, and removed with complete or incomplete factors."""
     monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
     a = random_matrix(N, "f8")
     out = tmp_path / "Z.lu"
@@ -356,7 +356,7 @@ def test_factors_with_a_stopped_estimate_are_made_anew(
     lu = lu_factor(tmp_path / "Z", memory=TINY, progress=False)
     whole, _ = estimate(lu)
 
-    # Of a call that was killed while it removed the factors.
+    # State of a call that was killed while it removed the factors.
     stopped(lu)
     half = out / "outcore.condition.1.2.77.new"
     half.write_bytes((out / "outcore.condition.1.1").read_bytes()[:40])
@@ -380,14 +380,14 @@ def test_factors_with_a_stopped_estimate_are_made_anew(
 
 
 def test_killed_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The factors stay whole, and a later call finds the same, and takes its time for the rest."""
+    """The factors stay complete, and a later call finds the same, in the time of the rest."""
     monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
     lu = factored(tmp_path / "Z", random_matrix(N, "f8"))
     whole, _ = estimate(lu, threads=1)
     before, left, line = names_below(tmp_path), set(), 1
 
     def work() -> None:
-        # Threads do not survive a fork: all is opened anew.
+        # Threads do not survive a fork, so the call opens all files itself.
         estimate(open_factor(lu.path), threads=1)  # type: ignore[arg-type]
 
     while kill_at_line(line, work, ("factors/kept_solves.py", "factors/cond_est.py")):

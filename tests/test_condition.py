@@ -1,4 +1,4 @@
-"""What solvers say of systems that are singular to working precision, and of all others."""
+"""Warnings of solvers for systems that are singular to working precision, and for others."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def of_rank_5(is_definite: bool) -> Matrix:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fits", [False, True])
 def test_of_low_rank(tmp_path: Path, way: str, fits: bool) -> None:
-    """Also with a right-hand side that has solutions: of these, any one is found."""
+    """Also with a right-hand side that has solutions: the result is one of them."""
     a = of_rank_5(is_definite=way in ("auto", "pos"))
     b = a @ np.ones(N) if fits else random_matrix(N, "f8", 3)[:, 0]
     with pytest.warns(scipy.linalg.LinAlgWarning, match="singular to the precision of float64"):
@@ -88,14 +88,14 @@ def test_the_estimate_is_near_the_truth(
     A, b = on_disk(tmp_path / "Z", a), random_matrix(N, dtype, 3)[:, 0]
     _, report = solve(A, b, memory=TINY, progress=False, **options)
     assert report.probed_condition is not None
-    # In complex types ‖A‖₁ is known within √2. Of systems that need GMRES, one vector tells.
+    # In complex types ‖A‖₁ is known within √2. For systems that need GMRES, one vector detects it.
     assert exact_condition(a) / 20 < report.probed_condition < 5 * exact_condition(a)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 def test_the_condition_number_that_is_asked_for(tmp_path: Path, dtype: str, way: str) -> None:
-    """In the 1-norm, as NumPy computes it; of simple matrices it is exact."""
+    """In the 1-norm, as NumPy computes it; exact for simple matrices."""
     options = WAYS[way]
     if "factor_dtype" in options:
         options = {"factor_dtype": LOW.get(np.dtype(dtype).name, dtype)}
@@ -121,7 +121,7 @@ def test_the_condition_number_that_is_asked_for(tmp_path: Path, dtype: str, way:
 
 
 def test_without_being_asked_no_condition_number_is_told(tmp_path: Path) -> None:
-    """The random vectors tell √n of an identity, which must not be shown."""
+    """For an identity the random vectors yield √n, which must not be shown."""
     A = on_disk(tmp_path / "Z", np.eye(N))
     _, report = solve(A, np.ones(N), memory=TINY, progress=False)
     assert report.probed_condition == pytest.approx(np.sqrt(N), rel=0.5)
@@ -134,7 +134,7 @@ def test_without_being_asked_no_condition_number_is_told(tmp_path: Path) -> None
 
 
 def test_factors_in_lower_precision_do_not_tell_what_they_cannot(tmp_path: Path) -> None:
-    """Deflation takes out the one direction that is slow, so that refinement does converge."""
+    """Deflation removes the single slow direction, so that refinement converges."""
     A = on_disk(tmp_path / "Z", np.diag(np.where(np.arange(N) == 7, 1e-10, 1.0)))
     _, report = solve(
         A, np.ones(N), factor_dtype="f4", condition=True, memory=2 * TINY, progress=False

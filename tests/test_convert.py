@@ -291,7 +291,7 @@ assert np.array_equal(oc.open_array("B")[...], 2 * wanted)
 def test_memory_of_the_whole_process(
     tmp_path: Path, run_python: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """An array of 96 MiB in 12 MiB: the process grows by that and what libraries keep."""
+    """An array of 96 MiB in 12 MiB: the process grows by that and the memory of libraries."""
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the kernel does not forget the most memory that a process had")
     said, errors = run_python(RESIDENT).communicate(timeout=300)

@@ -1,4 +1,4 @@
-"""Files copied from and to pools: the same bytes, attributes, what is refused, and what is left."""
+"""Copies of files from and to pools: equal bytes and attributes, refusals, and leftovers."""
 
 import os
 import stat
@@ -57,7 +57,7 @@ def copy(sources: Any, target: Any, **options: Any) -> list[Any]:
 
 
 def content(top: AnyPath) -> dict[str, bytes | None]:
-    """What is below a directory; `None` is a directory."""
+    """Return the content below a directory; `None` is a directory."""
     found: dict[str, bytes | None] = {}
     for each in walk(status_of(top)):
         name = str(each.path)[len(str(top)) :].strip("/")
@@ -107,7 +107,7 @@ def test_a_tree_goes_there_and_back(pool: oc.Pool, other: oc.Pool, tmp_path: Pat
     (report,) = copy(other / "t", tmp_path / "back", recursive=True)
     assert content(tmp_path / "back") == content(tree)
     assert (report.files, report.directories) == (6, 4)
-    # A directory that is there takes copies under their own names; so it does several.
+    # An existing directory takes copies under their own names, also several.
     pool.mkdir("into")
     copy([tree / "one", tree / "d"], pool / "into", recursive=True)
     assert pool.ls("into") == ["d", "one"]
@@ -129,7 +129,7 @@ def test_a_file_that_was_renamed_is_not_taken_to_be_changed(pool: oc.Pool) -> No
     with pool.open("f", "w") as file:
         file.write(b"x")
         pool.mv("f", "g")
-        # What was written from here is told before anything is listed, by whatever name.
+        # The client reports its writes before any listing, under any name.
         pool.core.tell_written()
         (before,) = [found for path, found in (pool / "").scandir() if path.name == "g"]
         assert (pool / "").root.volume.modified_ns("g") == before.modified_ns
@@ -193,7 +193,7 @@ def test_an_array_is_copied_without_being_asked_for_a_tree(pool: oc.Pool, tmp_pa
     copy(tmp_path / "A", pool / "A")
     with oc.open_array(pool / "A") as found:
         assert (found[...] == a).all()
-    # An array is a directory, but nothing is put into it.
+    # An array is a directory, but copies are not put into it.
     with pytest.raises(ExistsError, match="overwrite"):
         copy(tmp_path / "A", pool / "A")
     oc.from_array(-a, tmp_path / "B", chunks=(200, 10), progress=False).close()

@@ -1,4 +1,4 @@
-"""The blocks of a copy: they tile the array, keep to chunks, and fit the budget."""
+"""The blocks of a copy: they tile the array, follow chunks, and fit the budget."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ def regular(shape: tuple[int, ...], chunks: tuple[int, ...], **options: Any) -> 
 
 
 def needed(plan: CopyPlan, source: Side, target: Side, itemsize: int) -> int:
-    """Memory that a plan takes, by its own figures."""
+    """Memory of a plan, from its own figures."""
     library = max(source.library_blocks, target.library_blocks)
     chunk = math.prod(c.widest for c in source.cuts) * itemsize
     chunk = math.ceil(chunk / PAGE_BYTES) * PAGE_BYTES
@@ -69,7 +69,7 @@ def test_blocks_tile_the_array_within_the_budget(
     try:
         plan = plan_copy(source, target, itemsize, have)
     except BudgetError as error:
-        # What it says is needed is enough, and no more than that.
+        # The stated need is enough, and exact.
         need = int(re.findall(r"need (\d+) bytes", str(error))[0])
         assert need > have
         plan = plan_copy(source, target, itemsize, need)
@@ -138,7 +138,7 @@ def test_short_of_memory_the_target_is_written_in_parts_before_the_source_is_rea
     plan = plan_copy(source, target, 8, 16 << 20)
     assert plan.times_read == 1
     assert all(p.start % 100 == 0 for p in plan.pieces[0])
-    # Where the target must be written whole, the source is read more than once, and that is said.
+    # If the target must be written whole, the source is read more than once, and the plan says so.
     strict = regular(shape, (256, 512), bounces=True)
     with pytest.raises(BudgetError):
         plan_copy(regular(shape, (100, 4096), library_blocks=3), strict, 8, 16 << 20)

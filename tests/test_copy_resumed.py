@@ -1,4 +1,4 @@
-"""Copies into arrays that were stopped: what they leave, and that they go on from there."""
+"""Stopped copies into arrays: the state that they leave, and resuming from it."""
 
 import shutil
 import subprocess
@@ -111,7 +111,7 @@ def test_a_budget_for_smaller_blocks_only_is_refused(
 
 def test_a_target_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetched) -> None:
     source = in_npy(MODEL, tmp_path)
-    for _ in range(2):  # going on is no such writing
+    for _ in range(2):  # resuming does not count as writing
         stopped(source, tmp_path / "A", fetched)
     with oc.open_array(tmp_path / "A", "r+", allow_incomplete=True) as array:
         array[0, :] = -7.0
@@ -138,7 +138,7 @@ def test_the_attributes_are_those_of_the_last_call(tmp_path: Path, fetched: Fetc
 def test_an_array_that_was_half_removed_is_not_gone_on_with(
     tmp_path: Path, fetched: Fetched
 ) -> None:
-    """As if the process had died while it made room, after any of the files."""
+    """As if the process had died while it removed the old files, after any of them."""
     source = in_npy(MODEL, tmp_path)
     stopped(source, tmp_path / "A", fetched)
     for name in ("outcore.copy", "c"):
@@ -163,7 +163,7 @@ def test_the_record_is_removed_first_and_the_metadata_last(record: str) -> None:
 def test_a_failure_that_a_note_learns_of_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: Fetched
 ) -> None:
-    """A system tells of it once: the sync at the end does well."""
+    """The system reports the error once: the sync at the end succeeds."""
     real, syncs = targets.ArrayTarget.sync, 0
 
     class Late:
@@ -272,7 +272,7 @@ def test_ctrl_c_stops_and_says_how_to_go_on(tmp_path: Path, fetched: Fetched) ->
 def test_what_could_not_be_made_durable_is_not_noted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: Fetched
 ) -> None:
-    """The third sync fails, once: what was written before may be gone."""
+    """The third sync fails, once: earlier writes may be lost."""
     real, syncs, good = targets.ArrayTarget.sync, 0, 0
 
     class Failed:
@@ -350,7 +350,7 @@ oc.from_array(sys.argv[1], sys.argv[2], memory=256 << 10, chunks=(8, 8), progres
 
 
 def test_killed_again_and_again(tmp_path: Path, run_python: Callable[..., Any]) -> None:
-    """kill -9 at any moment loses nothing that was noted."""
+    """kill -9 at any moment loses no recorded block."""
     source, path = in_npy(MODEL, tmp_path), tmp_path / "A"
     delays_s = [0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.1, None]
     killed, read = killed_until_whole(
@@ -359,7 +359,7 @@ def test_killed_again_and_again(tmp_path: Path, run_python: Callable[..., Any]) 
     assert killed >= 3
     with oc.open_array(path) as array:
         np.testing.assert_array_equal(array[...], MODEL)
-    # Blocks of 8 x 16. Each kill costs at most those read ahead, being written, and not yet noted.
+    # Blocks of 8 x 16. Each kill costs at most those read ahead, in flight, and not yet recorded.
     assert read <= 8 * 3 + 8 * killed
 
 

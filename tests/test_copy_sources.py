@@ -1,4 +1,4 @@
-"""What the source of a stopped copy is known by again, and what begins anew."""
+"""Identification of the source of a stopped copy, and changes that restart the copy."""
 
 import io
 import os
@@ -119,7 +119,7 @@ def test_a_chunk_of_the_same_size_and_an_older_time_is_noticed(
 
 
 def test_a_file_that_took_the_place_of_another_is_noticed(tmp_path: Path, fetched: Fetched) -> None:
-    """Of one that is open, the version is its own, not that of what is at its path now."""
+    """The version of an open file is its own, not that of the file now at its path."""
     source = in_npy(MODEL, tmp_path)
     with open_source(source) as opened:
         np.save(tmp_path / "new.npy", -MODEL)
@@ -147,7 +147,7 @@ def test_what_is_in_no_file_begins_anew(tmp_path: Path, fetched: Fetched) -> Non
 
 
 def test_a_private_mapping_begins_anew(tmp_path: Path, fetched: Fetched) -> None:
-    """What was assigned to it is in no file."""
+    """Its assigned values are in no file."""
     np.save(tmp_path / "a.npy", MODEL)
     source = np.load(tmp_path / "a.npy", mmap_mode="c")
     stopped(source, tmp_path / "A", fetched)

@@ -1,4 +1,4 @@
-"""A copy that is stopped by kill -9, Ctrl-C or SIGTERM: what is left, and how it goes on."""
+"""A copy that is stopped by kill -9, Ctrl-C or SIGTERM: its leftovers, and its resuming."""
 
 import signal
 import subprocess
@@ -20,7 +20,7 @@ PIECE = 64 << 10
 FILES = {"c/0/0": 9 * PIECE + 5, "c/0/1": 4 * PIECE, "few": 10, "zarr.json": 300}
 Start = Callable[..., subprocess.Popen[str]]
 
-# Copies, and gets a signal when so many pieces were moved.
+# Copies, and gets a signal after the given number of pieces.
 SCRIPT = f"""
 import os, sys, threading
 import outcore as oc
@@ -120,7 +120,7 @@ def test_a_killed_copy_goes_on(
 def test_what_a_killed_call_was_writing_goes_with_the_rest(
     run_python: Start, served: Served, pool: oc.Pool, tree: Path, tmp_path: Path, to_pool: bool
 ) -> None:
-    """Killed while it replaced its journal, it leaves the new one beside that."""
+    """If it is killed while it replaces its journal, it leaves the new one beside the old one."""
     copy_files(tree, pool / "tree", recursive=True, progress=False)
     source, target = (str(tree), "pool:t") if to_pool else ("pool:tree", str(tmp_path / "t"))
     run(run_python, served, source, target, signal.SIGKILL, 8)
@@ -144,7 +144,7 @@ def test_a_copy_that_is_told_to_stop_says_how_to_go_on(
     assert "--resume" in last
     assert ".t.copying" in last
     assert pool.ls() == [".t.copying"]
-    # All that was moved was noted: nothing but what is left is moved again.
+    # All moved pieces were recorded, so only the rest is moved.
     status, said, errors = run(run_python, served, str(tree), "pool:t", number, 99, "yes")
     assert (status, errors) == (0, "")
     assert int(said) <= 17 - 9
@@ -168,7 +168,7 @@ def test_what_the_journal_says_is_not_believed(
     run(run_python, served, "pool:tree", str(tmp_path / "t"), signal.SIGINT, 15)
     written = tmp_path / ".t.copying/content/c/0/0"
     with written.open("r+b") as file:
-        # A torn piece, as after a power cut, and a file that was cut off.
+        # A torn piece, as after a power cut, and a truncated file.
         file.seek(3 * PIECE + 100)
         file.write(bytes(1000))
         file.truncate(8 * PIECE)
@@ -178,7 +178,7 @@ def test_what_the_journal_says_is_not_believed(
     (tree / "few").write_bytes(b"other")
     with pool.open("tree/few", "w") as file:
         file.write(b"other")
-    # Another content of the same length.
+    # Different content of the same length.
     (tree / "c/0/1").write_bytes(bytes(range(256)) * (PIECE // 64))
     with pool.open("tree/c/0/1", "r+") as file:
         file.write((tree / "c/0/1").read_bytes())

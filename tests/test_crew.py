@@ -1,4 +1,4 @@
-"""Steps of works that threads share: in which order they are done, and which by whom."""
+"""Steps of work shared by threads: their order, and the thread of each item."""
 
 import contextlib
 import functools
@@ -26,14 +26,14 @@ LONG = 60.0
 
 @pytest.fixture(autouse=True)
 def nothing_left(two_threads: None) -> Iterator[None]:
-    """Look that the threads of the BLAS are as before, and that no other is left."""
+    """Check that the BLAS has its threads, and that no other thread is left."""
     yield
     assert blas_choice.in_use()[1] == 2
     assert not [t for t in threading.enumerate() if t.name.startswith("outcore-crew")]
 
 
 class _Log:
-    """What was begun and done, by which thread."""
+    """Log of started and finished items, by thread."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -64,7 +64,7 @@ def log() -> _Log:
 
 
 def nothing() -> None:
-    """Follow a step with nothing."""
+    """Do nothing at the end of a step."""
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -234,7 +234,7 @@ def test_interrupted_at_any_moment_no_thread_is_left(log: _Log) -> None:
 
 def test_after_an_error_works_know_of_nothing_any_more() -> None:
     class Held:
-        """What a work knows of."""
+        """An object that an item refers to."""
 
     def run() -> weakref.ref[Held]:
         held = Held()

@@ -1,4 +1,4 @@
-"""The chunks that arrays get by default: by their shapes."""
+"""The default chunks of arrays, by shape."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ ITEMSIZES = st.sampled_from([1, 2, 4, 8, 16])
         ((512, 2_000_000), "C", (256, 2048)),
         ((10_000, 64), "C", (5000, 64)),  # two even chunks, not one of 8192 rows and a rest
         ((3000, 20), "C", (3072, 20)),  # pages hold 128 rows of 160 bytes
-        ((30_000_000, 2000), "C", (512, 2000)),  # 4 MiB would make too many
+        ((30_000_000, 2000), "C", (512, 2000)),  # 4 MiB would make too many chunks
         ((16384, 16384), "F", (2048, 256)),
         ((16384, 16384), "C", (256, 2048)),
         ((200_000, 200_000), "F", (4096, 256)),
@@ -82,7 +82,7 @@ def test_any_matrix_has_chunks_of_a_bounded_size(
 
 @given(st.lists(st.integers(1, 3000), min_size=3, max_size=5), ITEMSIZES)
 def test_arrays_of_more_dimensions_have_near_cubes(shape: list[int], itemsize: int) -> None:
-    """The definition: sides within a factor of 2, but for rounding and sides that are whole."""
+    """The definition: sides within a factor of 2, except for rounding and full sides."""
     chunks = default_chunks(shape, itemsize, "C")
     aim = TILE_BYTES
     while math.prod(shape) * itemsize // aim > MAX_TILES and aim < MAX_TILE_BYTES:

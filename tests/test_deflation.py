@@ -1,4 +1,4 @@
-"""Deflation: directions in which refinement is slow, found by random vectors and solved for."""
+"""Deflation: slow directions of refinement, found by random vectors and solved for directly."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SIZE = 400
 
 
 class Slow:
-    """A = I, and an inverse M⁻¹ of which a step leaves I - M⁻¹ = slow directions and 10⁻⁴."""
+    """A = I, and an inverse M⁻¹ for which I - M⁻¹ = slow directions and 10⁻⁴."""
 
     def __init__(self, dtype: str, leaves: list[float], vectors: int, columns: int = 1) -> None:
         self.b = random_matrix(SIZE, dtype, 1)[:, :columns]
@@ -101,7 +101,7 @@ def test_what_is_not_finite_ends_it() -> None:
 def test_a_few_small_singular_values_need_no_gmres(
     tmp_path: Path, dtype: str, condition: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without deflation they do, and more passes."""
+    """Without deflation they need it, and more passes."""
     U, V = (np.linalg.qr(random_matrix(N, dtype, seed))[0] for seed in (1, 2))
     values = np.ones(N)
     values[-1] = 1 / condition

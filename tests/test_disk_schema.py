@@ -1,4 +1,4 @@
-"""Disk schemas: blocks against HPF's definition, and the chunks that they are cut into."""
+"""Disk schemas: blocks against HPF's definition, and their chunks."""
 
 import itertools
 import math
@@ -53,7 +53,7 @@ def laid_out(case: Case, dtype: str, align: int) -> Metadata:
 
 
 def spans(extent: int, size: int) -> list[tuple[int, int]]:
-    """First and last index of each part of so many elements."""
+    """First and last index of each part of `size` elements."""
     return [(first, min(first + size, extent) - 1) for first in range(0, extent, size)]
 
 
@@ -65,7 +65,7 @@ def test_no_chunk_has_elements_of_two_blocks(case: Case, dtype: str, align: int)
     assert found.block is not None
     for n, rule, p, chunk, block in zip(shape, rules, mesh, found.chunks, found.block, strict=True):
         hpf = {"block": math.ceil(n / p), "*": n}.get(rule) or int(rule[7:-1])
-        # A block has the elements that HPF gives it, or fewer than a chunk more, never fewer.
+        # A block has HPF's elements, or less than a chunk more, never fewer.
         assert min(hpf, n) <= block < hpf + chunk
         if rule.startswith("cyclic"):
             assert block == min(hpf, n)
@@ -104,7 +104,7 @@ def test_a_block_is_a_run_of_chunks_in_its_own_order(case: Case, dtype: str) -> 
 def test_traditional_is_the_flat_array(
     shape: list[int], servers: int, dtype: str, align: int
 ) -> None:
-    """Where each element lies in the file is its row-major number."""
+    """The place of each element in the file is its row-major number."""
     extents = tuple(shape)
     plain = Metadata(extents, np.dtype(dtype), extents, "C", "row-major")
     found = with_disk_schema(plain, *divide(extents, "traditional", None, servers, servers), align)
@@ -113,7 +113,7 @@ def test_traditional_is_the_flat_array(
     for at in corners:
         first = [i * c for i, c in zip(at, found.chunks, strict=True)]
         assert grid.locate(at)[1] == int(np.ravel_multi_index(first, extents)) * item
-        # What of the chunk is in the array is consecutive there, so that one number tells of all.
+        # The part of the chunk in the array is consecutive there, so one number represents it.
         inside = [min(c, n - f) for c, n, f in zip(found.chunks, extents, first, strict=True)]
         last = [f + i - 1 for f, i in zip(first, inside, strict=True)]
         run = np.ravel_multi_index(last, extents) - np.ravel_multi_index(first, extents) + 1
@@ -127,10 +127,10 @@ def test_blocks_are_cut_as_evenly_as_they_divide() -> None:
     found = laid_out(((144, 4), ("block", "*"), (3, 1)), "f8", 64)
     assert (found.chunks, found.block_chunks, found.block) == ((16, 4), (3, 1), (48, 4))
     assert found.grid().block_bytes == 48 * 32
-    # 44 rows are no three chunks: 4 of 11 rows are exact, where 3 of 15 would not be.
+    # 44 rows do not divide by 3: 4 chunks of 11 rows are exact, 3 of 15 would not be.
     found = laid_out(((88, 4), ("block", "*"), (2, 1)), "f8", 1)
     assert (found.chunks, found.block) == ((11, 4), (44, 4))
-    # 997 rows are a prime: blocks get a few rows more, which are whole chunks.
+    # 997 is prime: blocks get a few rows more, up to whole chunks.
     found = laid_out(((1994, 2), ("block", "*"), (2, 1)), "f8", 1)
     assert found.block is not None
     assert 997 < found.block[0] <= 997 + found.chunks[0]

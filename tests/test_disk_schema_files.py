@@ -1,4 +1,4 @@
-"""Arrays with disk schemas on disk: what other readers of Zarr find, and what servers have."""
+"""Arrays with disk schemas on disk, as read by other Zarr readers, and on the servers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,13 +103,13 @@ def file_of(array: oc.Array, *step: int) -> oc.PoolPath:
 
 
 def content(path: oc.PoolPath) -> bytes:
-    """All bytes of a file, as the pool reads it."""
+    """All bytes of a file, as the pool returns them."""
     with path.open() as file:
         return bytes(file.read())
 
 
 def on_servers(directory: Path, path: oc.PoolPath) -> list[bytes]:
-    """The whole data files of a file, in the order of its servers."""
+    """The complete data files of a file, in the order of its servers."""
     handle = path.root.core.handle(path.inside)
     servers = path.stat().servers
     return [with_handle(directory / str(server), handle).read_bytes() for server in servers]
@@ -259,7 +259,7 @@ def test_each_step_of_a_growing_array_is_divided(
         np.testing.assert_array_equal(oc.open_array(above / "A")[...], model)
     for read in READERS.values():
         np.testing.assert_array_equal(read(directory / "A"), model)
-    # A step lies as an array of its own would.
+    # A step has the layout of a separate array.
     alone = oc.create_array(pool / "one", model.shape[1:], "f4", **setting)
     expected = alone.info().placement
     assert expected is not None
@@ -282,7 +282,7 @@ def test_collectives_keep_to_the_schema(
 
     def job(comm: ThreadComm) -> None:
         with oc.open_array(pool / "A", "r+") as array:
-            # Another distribution than any on disk.
+            # A distribution that differs from all on disk.
             array.write_all(
                 model[:, comm.rank :: 2], "*,cyclic(1),*", comm, timeout=20, atomic=is_atomic
             )

@@ -1,8 +1,7 @@
-"""The documents: their links lead somewhere, and their examples run.
+"""The documents: their links have targets, and their examples run.
 
-The blocks of a page that are Python or ``sh`` run one after another in one program, in an empty
-directory. A block below the comment ``<!-- not run: why -->`` is left out, and so are those that
-show a ``console``.
+The Python and ``sh`` blocks of a page run one after another in one program, in an empty directory.
+A block below the comment ``<!-- not run: why -->`` is skipped, and so are ``console`` blocks.
 """
 
 import os
@@ -25,13 +24,13 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
 def prose(page: Path) -> str:
-    """The text without code, which may hold what looks like links and headings."""
+    """The text without code, which may contain apparent links and headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("[", "(").replace("]", ")"), text)
 
 
 def anchors(page: Path) -> set[str]:
-    """Names that the headings get, by GitHub's rule."""
+    """Anchors of the headings, by GitHub's rule."""
     headings = HEADING.findall(prose(page))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -45,7 +44,7 @@ def examples(page: Path) -> list[str]:
 
 
 def run_by_shell(commands: str) -> str:
-    """Python that runs commands, and fails with the first that fails."""
+    """Python code that runs commands, and fails with the first failure."""
     return f'import subprocess\nsubprocess.run(["sh", "-euc", {commands!r}], check=True)'
 
 

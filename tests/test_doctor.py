@@ -1,4 +1,4 @@
-"""What the doctor finds, with real and with made-up facts."""
+"""Findings of the doctor, with real and with artificial facts."""
 
 import dataclasses
 import os

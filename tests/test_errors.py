@@ -8,7 +8,7 @@ import pytest
 import outcore as oc
 from outcore import _core, errors
 
-# Kinds are what programs match on: append to this list, never change it.
+# Programs match on kinds: append to this list, never change it.
 KINDS = [
     "error", "budget", "disk_full", "io", "not_found", "truncated", "corrupt", "read_only",
     "exists", "invalid", "busy", "forked", "closed", "incomplete", "consumed", "journal",

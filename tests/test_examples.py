@@ -1,4 +1,4 @@
-"""The programs in examples/ run from beginning to end, twice: a second start finds the first's."""
+"""The programs in examples/ run completely, twice: the second run finds the files of the first."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`export_array`: what cannot be is refused, and files are whole or not there."""
+"""`export_array`: invalid calls are refused, and files are complete or absent."""
 
 import asyncio
 import errno
@@ -32,7 +32,7 @@ from outcore.errors import (
     ReadOnlyError,
 )
 
-# What cannot be.
+# Invalid calls.
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_existing_targets(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(read(path, kind, old), old)
     oc.export_array(new, path, format=kind, if_exists="overwrite")
     np.testing.assert_array_equal(read(path, kind, new), new)
-    # A file in a directory's place, and the other way round.
+    # A file in place of a directory, and vice versa.
     other = "zarr" if kind != "zarr" else "npy"
     oc.export_array(old, path, format=other, if_exists="overwrite")
     np.testing.assert_array_equal(read(path, other, old), old)
@@ -138,7 +138,7 @@ def test_a_package_that_is_not_installed(
     assert os.listdir(tmp_path) == []
 
 
-# Whole or not at all.
+# Complete or absent.
 
 
 class FailingAfter:
@@ -279,7 +279,7 @@ def test_what_a_killed_export_leaves_is_known(tmp_path: Path, name: str, moment:
     arguments = [moment, tmp_path / "A", tmp_path / name]
     ended = subprocess.run([sys.executable, "-c", script, *arguments], check=False)
     assert ended.returncode == -9
-    # Replacing a file leaves nothing behind; a directory's old content goes last.
+    # Replacing a file leaves nothing behind; a directory's old content is removed last.
     replaced = moment == "_remove" and name == "x.npy"
     entries = [e for e in catalog.find(tmp_path)[0] if e.kind == "left-over"]
     assert [entry.path.rpartition(".")[2] for entry in entries] == (

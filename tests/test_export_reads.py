@@ -18,7 +18,7 @@ MEMORY = 1 << 20
 
 
 class Counted:
-    """A Zarr array that counts the chunks that are decoded of it."""
+    """A Zarr array that counts its decoded chunks."""
 
     def __init__(self, array: Any) -> None:
         self._array, self.decoded = array, 0

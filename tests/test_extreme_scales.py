@@ -1,4 +1,4 @@
-"""Matrices of very large and very small numbers: an answer that is right, or an error."""
+"""Matrices of very large and very small numbers: a correct answer, or an error."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ QUIET: dict[str, Any] = {"memory": "8MB", "progress": False}
 
 
 def signs(m: int, n: int) -> Matrix:
-    """Elements as large as they come."""
+    """Elements of nearly the largest size."""
     return np.sign(tall(m, n, "f8")) * HUGE
 
 
@@ -57,7 +57,7 @@ def test_a_gram_matrix_that_overflows(tmp_path: Path, where: Any, side: Any) -> 
     with pytest.raises(InvalidError, match="overflow float64"):
         gram(tall(50, 20, "f8") * 1e200, side=side, out=out, **QUIET)
     assert list(tmp_path.iterdir()) == []
-    # Sums may overflow that nobody asked for.
+    # Sums that are not part of the result may overflow.
     G, _ = gram(np.full((2, 2), 5e153), **QUIET)
     np.testing.assert_allclose(G, 5e307)
 
@@ -73,7 +73,7 @@ def test_a_gram_matrix_that_overflows(tmp_path: Path, where: Any, side: Any) -> 
 @pytest.mark.parametrize("power", [1, 2])
 def test_singular_values(tmp_path: Path, dtype: str, scale: float, order: str, power: int) -> None:
     a = tall(300, 50, dtype) * 0.5 ** np.arange(50)
-    # What comes first is smaller than what comes last.
+    # The first rows are smaller than the last ones.
     a[:100] *= 1e-3
     given = (a * scale).astype(dtype)
     A = oc.from_array(given, tmp_path / "Z", order=order, chunks=(40, 50))

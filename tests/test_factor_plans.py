@@ -1,4 +1,4 @@
-"""What is done with factors moves what was planned, within the planned memory."""
+"""Operations on factors move the planned bytes, within the planned memory."""
 
 from pathlib import Path
 from typing import Any

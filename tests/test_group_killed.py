@@ -1,7 +1,7 @@
-"""A process that writes steps and checkpoints is killed at any moment: all states are whole.
+"""A process that writes steps and checkpoints is killed at any moment: only complete states exist.
 
-Each state is a function of its number. A restart loads one of them, not older than the last one
-that was reported done.
+Each state is a function of its number. The opened state is one of them, and not older than the last
+one that was reported.
 """
 
 import random
@@ -48,7 +48,7 @@ def write_checkpoints(root: Any, report: Callable[[int], None]) -> None:
 
 
 def write_in_the_background(root: Any, report: Callable[[int], None]) -> None:
-    """Write steps during a checkpoint: neither disturbs the other."""
+    """Concurrent steps and checkpoints do not disturb each other."""
     group = oc.ArrayGroup(root / "run")
     number = max(group.checkpoints(), default=-1)
     while True:
@@ -78,7 +78,7 @@ def test_killed_while_it_writes_steps(kind: str) -> None:
             for step in range(steps):
                 assert_is({name: one[step] for name, one in found.items()}, step)
             if kind == "plain":
-                # A kill just before the group's file hides the last step from xarray.
+                # A kill just before the group's file is written hides the last step from xarray.
                 with xarray.open_zarr(above / "run") as dataset:
                     seen = dataset.sizes["time"]
                     assert reported <= seen <= steps
@@ -100,7 +100,7 @@ def test_killed_while_it_writes_checkpoints(kind: str, writer: Writer) -> None:
             with opened(kind, above) as root:
                 group = oc.ArrayGroup(root / "run")
                 found = group.restart()
-                # An older checkpoint stays beside the newest.
+                # One is kept beside the newest, once that is complete.
                 assert len(group.checkpoints()) <= 3
             assert newest + len(reports) <= found.number <= newest + len(reports) + 1
             assert found.damaged == {}

@@ -1,7 +1,7 @@
 """kill -9 before system calls that change names or lengths of files, or make them durable.
 
-One line of Python can make several of them: it may leave a directory without its file, or a file
-that is written but not renamed.
+A line of Python makes several of them: a directory without its file, or a file that is written and
+not renamed.
 """
 
 import os
@@ -38,7 +38,7 @@ HARMLESS = {
     *("F/lock", "F/journal", "F/outcore.steps", "F/outcore.solving"),
     *(".F.filling", ".F.filling/lock"),
 }
-"""What a kill leaves that comes after the result is whole."""
+"""Leftovers of a kill after the result is complete."""
 
 OPTIONS: dict[str, Any] = {"threads": 1, "progress": False}
 

@@ -1,4 +1,4 @@
-"""Plans of large matrices enumerate little and take little memory, so that they take seconds."""
+"""Plans of large matrices enumerate little and take little memory, so they take only seconds."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "svd": {"m": LARGE, "k": 100, "out": True},
     "matmul": {"m": LARGE, "k": LARGE},
 }
-"""Of verbs whose matrices are not square only."""
+"""For verbs with matrices that are not square."""
 
 CASES = [
     *((verb, memory, {}) for verb in PLANNERS for memory in ("2 GB", "64 GB")),

@@ -18,13 +18,13 @@ from outcore.report import Report
 __all__ = ["one_thread"]  # a fixture for every test here
 
 LAYOUTS = [("F", None), ("C", None), ("C", (96, 64)), ("F", (96, 64)), ("F", (100, 37))]
-"""Rows, columns, squares of a kind, and what fits nothing."""
+"""Rows, columns, a kind of squares, and chunks that divide nothing."""
 
 
 def assert_read_as_planned(
     report: Report, planned: oc.Plan, *layouts: tuple[str, tuple[int, int] | None]
 ) -> None:
-    """Compare the bytes read: exactly, except for chunks that are not whole disk blocks."""
+    """Compare bytes read: exactly, except for chunks that are not whole disk blocks."""
     assert report.planned_bytes_read == planned.bytes_read
     beyond = report.bytes_read - planned.bytes_read
     assert 0 <= beyond <= 0.01 * planned.bytes_read if ("F", (100, 37)) in layouts else beyond == 0

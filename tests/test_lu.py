@@ -164,7 +164,7 @@ def test_ill_conditioned(tmp_path: Path, make: Callable[[int], Matrix]) -> None:
 
 
 def test_of_equal_candidates_the_first_is_the_pivot(tmp_path: Path) -> None:
-    """Matrices of which every step is exact, so that every tie is one."""
+    """Matrices with exact steps only, so that ties are exact."""
     draw, n = np.random.default_rng(3), 150
     L = np.tril(draw.integers(-1, 2, (n, n)), -1) + np.eye(n)
     U = np.triu(draw.integers(-3, 4, (n, n)), 1) + np.diag(draw.choice([-4.0, 4.0], n))
@@ -232,7 +232,7 @@ def test_moves_what_was_planned(tmp_path: Path, dtype: str, n: int) -> None:
     lu = lu_factor(A, memory=TINY, progress=False)
     report = lu.report
     assert report is not None
-    # Exact whatever the order.
+    # Exact for every order.
     assert factor_file_bytes(report, "read") == g.factor_bytes_read()
     assert factor_file_bytes(report, "write") == g.factor_bytes_written()
     assert report.bytes_written == report.planned_bytes_written == g.factor_bytes_written()
@@ -265,7 +265,7 @@ def test_the_budget_that_is_asked_for_is_enough_and_the_least(dtype: str) -> Non
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_every_budget_from_the_least_on_suffices(tmp_path: Path, dtype: str) -> None:
-    """No budget that is accepted runs out in the middle."""
+    """No accepted budget runs out during the call."""
     n = 103
     a = random_matrix(n, dtype)
     A = on_disk(tmp_path / "Z", a, chunks=(31, 17))
@@ -311,7 +311,7 @@ def test_overwrite_a_gives_the_same_factors(tmp_path: Path, n: int, dtype: str) 
 
 
 def test_other_zarr_readers_see_the_factors(tmp_path: Path) -> None:
-    """Also when their panels lie in any order on disk."""
+    """Also if their panels are in any order on disk."""
     A = on_disk(tmp_path / "Z", random_matrix(300, "f8"), chunks=(64, 32))
     lu = lu_factor(A, memory="1 MB", overwrite_a=True, progress=False)
     assert lu.places != tuple(range(len(lu.places)))
@@ -366,7 +366,7 @@ def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_padding_is_zeros(tmp_path: Path) -> None:
-    """Tiles are written whole, but nothing of the memory's past is."""
+    """Tiles are written whole, without earlier contents of memory."""
     n = 333
     lu = factor(tmp_path / "Z", random_matrix(n, "f8"))
     rows, columns = (-(-n // size) * size for size in lu.tile)
@@ -421,7 +421,7 @@ def test_large_finite_elements_are_no_infinities(tmp_path: Path) -> None:
 
 
 def test_every_step_is_in_the_trace(tmp_path: Path) -> None:
-    """Blocks from disk, and of each panel: the look at it, its factoring, its update of others."""
+    """Blocks from disk, and for each panel: its check, its factoring, its update of others."""
     a = random_matrix(600, "f8")
     lu = lu_factor(on_disk(tmp_path / "Z", a), memory=TINY, progress=False)
     assert lu.report is not None

@@ -1,4 +1,4 @@
-"""Matrices for LU with tournament pivoting, and how they are cut."""
+"""Matrices for LU with tournament pivoting, and their geometries."""
 
 import functools
 

@@ -20,7 +20,7 @@ MEMORY = 4_000_000
 
 @dataclass(frozen=True)
 class Verb:
-    """How a verb is called in a directory, and what its plan is given beside n and the memory."""
+    """The call of a verb in a directory, and the options of its plan besides n and the memory."""
 
     call: Callable[[Path, dict[str, Any]], Report]
     options: dict[str, Any]
@@ -30,7 +30,7 @@ class Verb:
 
 
 def square() -> Matrix:
-    """Positive definite, and so for every method."""
+    """Positive definite, and therefore valid for every method."""
     return np.asfortranarray(definite(N, "f8"))
 
 
@@ -49,7 +49,7 @@ def last(_: object) -> Report:
 
 
 def of(result: Any) -> Report:
-    """The report of a call that returns one at the end, or with what it made."""
+    """The report of a call that returns one at the end, or with its result."""
     report = result[-1] if isinstance(result, tuple) else result.report
     assert isinstance(report, Report)
     return report
