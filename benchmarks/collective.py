@@ -1,7 +1,8 @@
 """Collective reads and writes of an array by the processes of a parallel program.
 
-They are compared with one process that streams the same bytes to the same disks, with MPI-IO, and
-without disks with TCP (Seamons et al. 1995: natural and traditional order, infinitely fast disk).
+They are compared with one process that streams the same bytes to the same disks, and with MPI-IO.
+Without disks they are compared with TCP (Seamons et al. 1995: natural and traditional order,
+infinitely fast disk).
 """
 
 import functools

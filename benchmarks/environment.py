@@ -13,9 +13,9 @@ def removed() -> list[str]:
 def for_child(*, keep: bool = False) -> dict[str, str]:
     """Return the environment of a child.
 
-    Unless `keep` is true, it has no ``OPENBLAS_*``: outcore and SciPy then choose kernels as for a
-    user who has set none. outcore sets one for its own process, so children of a process that
-    imported it need this too.
+    Unless `keep` is true, it has no ``OPENBLAS_*``. Then outcore and SciPy choose kernels as for a
+    user who has set none. Importing outcore sets one for its own process, so children of such a
+    process need this too.
     """
     if keep:
         return dict(os.environ)

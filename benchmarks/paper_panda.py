@@ -1,9 +1,9 @@
 """Figures 3 to 9 of Seamons et al. (1995) on one machine: collectives of arrays of several sizes.
 
-Eight processes as 2 x 2 x 2, and 1, 2 and 4 I/O servers; in natural and in traditional order; with
-a slow disk for each server, like the paper's I/O nodes, and with infinitely fast disks. The same
-run measures the peaks: of a disk by one process that moves a file in large requests, of the
-transport by one TCP connection.
+Eight processes as 2 x 2 x 2 use 1, 2 and 4 I/O servers, in natural and in traditional order. Each
+server has a slow disk, like the paper's I/O nodes, or an infinitely fast one. The same run measures
+the peaks: of a disk by one process that moves a file in large requests, of the transport by one TCP
+connection.
 """
 
 import functools

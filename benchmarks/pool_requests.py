@@ -111,9 +111,9 @@ def listed(setting: Setting, pool: BedPool) -> Figure:
 def creates(setting: Setting, pool: BedPool) -> list[Figure]:
     """Create files by several clients concurrently, each durable when it is answered.
 
-    The manager commits waiting requests together. SQLite alone is measured with the same number of
-    rows in each commit, and with one row of each client in each commit, which no manager can always
-    have.
+    The manager commits waiting requests together. SQLite alone is measured with as many rows in
+    each commit as the manager had. It is also measured with one row of each client in each commit,
+    which no manager can always have.
     """
     count = CREATES[setting.size]
     ways = {"TCP": pool.url}

@@ -1,7 +1,7 @@
 """Strips of an array, whole rows and whole columns, against TensorStore and zarr-python.
 
 All read the array that outcore wrote, with a cold cache. For writing, each has an array of its own
-with the same chunks; TensorStore and zarr-python with a file for each chunk or for each strip (a
+with the same chunks. TensorStore and zarr-python write a file for each chunk or for each strip (a
 shard), whichever was faster in a trial. Writing ends when all data would survive power loss.
 """
 

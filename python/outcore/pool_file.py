@@ -301,7 +301,8 @@ class PoolFile(PoolStream):
         Parameters
         ----------
         location
-            The first byte.
+            Bytes of a partial first group, 0 if there is none. The next group begins
+            ``stride - group`` bytes after its end.
         first
             Bytes of a partial first group, 0 if there is none. The next group begins ``stride -
             group`` bytes after its end.

@@ -41,10 +41,10 @@ class PoolNames:
             A name in the pool.
         mode
             ``"r"`` to read; ``"r+"`` to read and write an existing file; ``"w"`` to truncate or
-            create; ``"a"`` to append: each ``write`` goes to the end, regardless of the position,
-            and methods with an offset write at their offset; ``"x"`` to create a file that must not
-            exist. All but the first also read, with or without a ``"+"``. A ``"b"`` is allowed:
-            there is no text mode.
+            create; ``"a"`` to append; ``"x"`` to create a file that must not exist. All but the
+            first also read, with or without a ``"+"``. With ``"a"`` each ``write`` goes to the end,
+            regardless of the position, and methods with an offset write at their offset. A ``"b"``
+            is allowed: there is no text mode.
         hints
             Layout of a new file: ``stripe_unit_bytes``, ``stripe_count`` and ``base`` (the first
             server), or MPI's names for them, ``striping_unit``, ``striping_factor`` and

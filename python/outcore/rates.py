@@ -65,7 +65,7 @@ class Rates:
         with direct I/O if the file system supports it. Writing includes the sync.
     gemm_flops_s : dict
         Real floating-point operations per second of matrix products with the shapes of LU, by name
-        of the element type. A complex multiplication and addition counts as 8 real operations: a
+        of the element type. A complex multiplication and addition counts as 8 real operations. So a
         complex product of m x k by k x n has 8 m n k of them, a real one 2 m n k.
     cores : int
         Processors that the process may use.

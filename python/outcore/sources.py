@@ -34,9 +34,9 @@ from outcore.volumes import AnyPath
 from outcore.zarr_format import TILE_BYTES, check_dtype, check_shape
 
 LIBRARY_BLOCKS = 3
-"""Memory of zarr, h5py and dask, in blocks, besides the block that they return.
+"""Memory of zarr, h5py and dask during a read, in blocks.
 
-It is that block itself, its decoded chunks, and their encoded bytes.
+It covers the returned block, its decoded chunks, and their encoded bytes.
 """
 
 

@@ -408,9 +408,9 @@ def _near_cubes(shape: list[int], itemsize: int, order: str) -> tuple[int, ...]:
 def _whole_lines(count: int, line_bytes: int) -> int:
     """Choose the number of rows, or columns, in a chunk of whole ones.
 
-    They are spread evenly over the chunks. If the smallest group of lines that ends on a page is
-    small beside a chunk, the chunk is a multiple of such groups, so that each of them can be read
-    separately.
+    They are spread evenly over the chunks. Consider the smallest group of lines that ends on a
+    page. If it is small beside a chunk, the chunk is a multiple of such groups, which can then be
+    read separately.
     """
     on_a_page = SLOT_ALIGN_BYTES // math.gcd(line_bytes, SLOT_ALIGN_BYTES)
     unit = on_a_page if on_a_page * line_bytes <= TILE_BYTES // 2 else 1

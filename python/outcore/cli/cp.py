@@ -68,15 +68,14 @@ def command(
     directory. After an error the other sources are still copied, and the exit code is 1. A SOURCE
     never replaces an earlier copy of the same call.
 
-    Verification of a copy in a pool: the data carries a CRC-32C of the bytes read, which the
-    servers check on arrival, store, and check at each read. Verification of a plain copy: the call
-    reads it back from the disk, and compares its CRC-32C with that of SOURCE. --verify also reads
-    copies in pools back.
+    In a pool, the data of a copy carries a CRC-32C of the bytes read. The servers check it on
+    arrival, store it, and check it at each read. A plain copy is read back from the disk, and its
+    CRC-32C is compared with that of SOURCE. --verify also reads copies in pools back.
 
     A pool has no symbolic links. With -L the call follows links below a SOURCE; otherwise it leaves
     them out and names them, and the exit code is 1. A SOURCE that is itself a link is followed.
 
-    After Ctrl-C, an error or kill -9, --resume continues a copy: the call compares the written data
+    After Ctrl-C, an error or kill -9, --resume continues a copy. The call compares the written data
     with the checksums in its journal, and copies differing data again.
     """
     copied: list[dict[str, Any]] = []

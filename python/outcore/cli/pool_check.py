@@ -27,9 +27,9 @@ _TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=Tr
 def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json: bool) -> None:
     """Compare every block of a pool's servers with its checksum, while the pool is in use.
 
-    Name the pool by its address, or by its directories: one directory of a pool that runs on this
-    machine, or all of a pool that does not run. The exit code is 1 if a block is damaged, or a
-    server could not be reached.
+    Name the pool by its address, or by its directories: one of a pool that runs on this machine, or
+    all of a pool that does not run. The exit code is 1 if a block is damaged, or a server could not
+    be reached.
     """
     bytes_per_s = None if rate is None else rate.removesuffix("/s")
     with _open(targets, key) as pool:

@@ -146,8 +146,8 @@ class Crew:
         Parameters
         ----------
         works
-            Items that may run concurrently, and beside those of earlier steps, except for items of
-            the same place, the first of each pair: these run one after the other.
+            Items that may run concurrently with each other and with those of earlier steps. Items
+            of the same place, the first of each pair, run one after the other.
         done
             Called by the caller's thread when they are done, in the order of steps.
         """

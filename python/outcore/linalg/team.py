@@ -1,9 +1,9 @@
 """Independent products, shared by threads that each call the BLAS.
 
-A BLAS splits each product into one part for each of its threads, and all wait for the slowest: in
-small products cores are idle for much of the time. The threads of a team take whole products, the
-largest first, each as soon as it has finished the previous one. Products that exceed an even share
-are left to the threads of the BLAS.
+A BLAS splits each product into one part for each of its threads, and all wait for the slowest. So
+cores are idle for much of the time in small products. The threads of a team take whole products,
+the largest first, each as soon as it has finished the previous one. Products that exceed an even
+share are left to the threads of the BLAS.
 """
 
 import functools

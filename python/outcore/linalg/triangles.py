@@ -18,8 +18,8 @@ In LU of random matrices of order 2048 the backward error grows by 4 % with 32, 
 MOST_GROWTH = 30.0
 """Limit for inversion: largest elements of a triangle and its inverse, multiplied.
 
-Both are scaled to ones on the diagonal. In factors of random matrices the product is small, below
-ten.
+Both are scaled to ones on the diagonal. In factors of random matrices the product is a small
+number.
 """
 
 _LEAST_WIDTH = 2

@@ -36,8 +36,8 @@ def covariance_of(R: Matrix, rank: int, damp: float) -> Matrix:
 def degrees_lost(R: Matrix, rank: int, damp: float, copy: Matrix) -> float:
     """Return the degrees of freedom of the fit: the trace of the matrix from b to A x.
 
-    Without damp d this is the rank. With d it is ∑ s²/(s² + d²) over the singular values s of A,
-    which equals rank - ‖d R⁻¹‖² in the Frobenius norm, since R has the singular values √(s² + d²).
+    Without damp d this is the rank. With d it is ∑ s²/(s² + d²) over the singular values s of A.
+    This equals rank - ‖d R⁻¹‖² in the Frobenius norm, since R has the singular values √(s² + d²).
 
     Parameters
     ----------

@@ -97,7 +97,7 @@ def gram(
     alpha, shift
         Real numbers: a factor of the product, and a number that is added to the diagonal.
     transform
-        Called with each block of rows (of columns for ``side="right"``), as it was read; returns
+        Called with each block of rows (of columns for ``side="right"``), as it was read. It returns
         the block to use, of the same shape, for instance with columns centred and scaled. It gets a
         limited number of whole rows (columns), and must not keep references to them.
     dtype
@@ -134,8 +134,9 @@ def gram(
     InvalidError
         If `A` is not a usable matrix, or the result overflows.
     BudgetError
-        If the budget is too small for a result that must fit: a result in memory, or that of an
-        iterator, whose rows can be read only once, or of a `transform`, which needs whole rows.
+        If the budget is too small for a result that must fit. Results in memory must fit, those of
+        an iterator, whose rows can be read only once, and those of a `transform`, which needs whole
+        rows.
     NonFiniteError
         If `A` has a NaN or an infinity, with its index.
     ExistsError

@@ -28,8 +28,9 @@ class LeastSquaresReport(Report):
         ‖b - A x‖₂ of each right-hand side, with weights ‖W^½ (b - A x)‖₂. Slabs do not include the
         effect of rounding, so it is 0 with m <= n.
     degrees_of_freedom
-        Number of rows with non-zero weight, less the rank of A; with ``damp=`` less the trace of
-        the matrix from b to A x, ∑ s²/(s² + damp²) over the singular values s. `None` if unknown.
+        Number of rows with non-zero weight, less the rank of A. With ``damp=`` it is less the trace
+        of the matrix from b to A x, ∑ s²/(s² + damp²) over the singular values s. `None` if
+        unknown.
     damp
         ``damp=`` of the call.
     R

@@ -1,10 +1,10 @@
 """Least squares with a matrix whose rows are streamed once: from disk, memory or an iterator.
 
-If the triangle does not fit into memory, a wide matrix is streamed by columns
-(`outcore.linalg.rows.least_norm`), or slabs of columns, or of rows of a wide matrix, are factored
-(`outcore.linalg.slab_qr.least_squares`). Otherwise `ParallelQR` factors [A b], and keeps only the
-triangle R, c = Qᴴ b and the norms of the residuals of b. Then R x = c is solved, by singular values
-if R is close to a matrix of lower rank.
+If the triangle does not fit into memory, the columns of a wide matrix are streamed
+(`outcore.linalg.rows.least_norm`), or slabs are factored (`outcore.linalg.slab_qr.least_squares`):
+slabs of columns, or of rows of a wide matrix. Otherwise `ParallelQR` factors [A b], and keeps only
+the triangle R, c = Qᴴ b and the norms of the residuals of b. Then R x = c is solved, by singular
+values if R is close to a matrix of lower rank.
 """
 
 from __future__ import annotations

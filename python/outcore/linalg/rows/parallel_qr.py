@@ -1,10 +1,10 @@
 """QR of a tall matrix whose rows are streamed, by threads that each update their own triangle.
 
-With the rows cut into steps A_1, A_2, ..., step i goes to lane i modulo their number: sequential
-TSQR in each lane, and parallel TSQR of the lanes' triangles at the end (Demmel, Grigori, Hoemmen &
-Langou 2012, sections 4.1 and 4.2). A step consists of narrow panels with a few matrix products
-between them, which several BLAS threads hardly speed up. Here each thread has a step of its own,
-while the caller's thread prepares the next rows.
+With the rows cut into steps A_1, A_2, ..., step i goes to lane i modulo their number. Each lane
+runs sequential TSQR, and parallel TSQR merges the lanes' triangles at the end (Demmel, Grigori,
+Hoemmen & Langou 2012, sections 4.1 and 4.2). A step consists of narrow panels with a few matrix
+products between them, which several BLAS threads hardly speed up. Here each thread has a step of
+its own, while the caller's thread prepares the next rows.
 """
 
 import functools
