@@ -301,11 +301,10 @@ class PoolFile(PoolStream):
         Parameters
         ----------
         location
+            The first byte.
+        first
             Bytes of a partial first group, 0 if there is none. The next group begins
             ``stride - group`` bytes after its end.
-        first
-            Bytes of a partial first group, 0 if there is none. The next group begins ``stride -
-            group`` bytes after its end.
         group, count, stride
             Bytes of a group, number of whole groups, and bytes from the start of one to the next.
         last
