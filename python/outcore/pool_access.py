@@ -207,8 +207,7 @@ def _open(address: PoolAddress) -> PoolRoot:
 def _close_kept() -> None:
     """Stop the servers of embedded pools in order when the process ends.
 
-    Connections to served pools are not closed: their servers may be gone, and then closing takes
-    long.
+    Connections to served pools stay open, because closing takes long if a server has died.
     """
     for (process, _), root in list(_KEPT.items()):
         if process == os.getpid() and not root.is_shared:

@@ -402,7 +402,7 @@ class _Check:
 
 
 def _unfinished(pool: Pool) -> Iterator[Finding]:
-    """Find files that have not got their names yet, and whose writers are gone, or may be."""
+    """Find files without their final names whose writers have died, or may have."""
     for path, status in parts_below(pool / ""):
         is_old = time.time_ns() - status.changed_ns > _LONG_NS
         if not (is_left(path) or is_old):

@@ -1,1 +1,1 @@
-"""Methods that take the rows of a matrix as they go by: least squares, QR, SVD, Gram matrices."""
+"""Methods that stream the rows of a matrix: least squares, QR, SVD, Gram matrices."""
