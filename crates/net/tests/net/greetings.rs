@@ -82,6 +82,11 @@ fn a_users_key_is_derived_and_used_as_the_page_says() {
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
     raw.introduce_user("ada:1815:10,20", &KEY);
     assert_eq!(raw.receive().0.kind, Kind::Welcome);
+    // The manager notes its callers before it answers them.
+    let control = encode(&ManagerRequest::Servers);
+    let header = Header { request: 1, settled: 1, ..Header::of(Kind::ManagerRequest, &control) };
+    raw.send(&[&header.encode().unwrap()[..], &control].concat());
+    while raw.receive().0.kind != Kind::ManagerReply {}
     assert_eq!(pool.files.callers.lock().unwrap()[0].gids, [10, 20]);
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
     raw.introduce_user("ada:1815:10,20", &[1; 32]);
