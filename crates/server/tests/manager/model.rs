@@ -295,6 +295,10 @@ impl Model {
     ) -> Done {
         let entry = self.find(who, path)?;
         let is_owner = who.is_root || who.uid == entry.owner;
+        // 2262-04-11T23:47:16Z is the last time that is set.
+        if is_owner && modified_ns.is_some_and(|ns| ns > 9_223_372_036_000_000_000) {
+            return Err(ErrorKind::Invalid);
+        }
         let group_is_own = group.is_none_or(|group| who.is_root || who.gids.contains(&group));
         let allowed = is_owner
             && (owner.is_none_or(|owner| owner == entry.owner) || who.is_root)
