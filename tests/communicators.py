@@ -48,7 +48,7 @@ class DupComm(ThreadComm):
 
 
 class Life:
-    """Counter of a rank's messages, and the message at which the rank dies."""
+    """The number of messages of a rank, and the number at which it dies and sends no more."""
 
     def __init__(self, dies_at: int | None) -> None:
         self.messages, self._dies_at = 0, dies_at
@@ -84,7 +84,7 @@ class NonblockingComm(ThreadComm):
 
     @property
     def messages(self) -> int:
-        """Number of its messages, including those of its duplicates."""
+        """Return the number of messages, with those of duplicates."""
         return self.life.messages
 
     def _say(self, content: bytes) -> int:

@@ -79,14 +79,14 @@ def loop_disk(tmp_path: Path, *options: str) -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """64 MB of ext4."""
+    """Mount 64 MB of ext4."""
     with loop_disk(tmp_path) as mounted:
         yield mounted
 
 
 @pytest.fixture
 def disk_without_reserving(tmp_path: Path) -> Iterator[Path]:
-    """The same without extents, like ext2 and ext3: no space is allocated before a write."""
+    """Mount 64 MB without extents, as in ext2 and ext3: such a disk cannot reserve space."""
     with loop_disk(tmp_path, "-O", "^extent,^64bit") as mounted:
         yield mounted
 
@@ -100,14 +100,14 @@ def limit() -> Iterator[Limit]:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """Address and key of a pool of two servers."""
+    """Serve a pool of two servers, and return its address and key."""
     with serve(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 def served_here(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """The same, for commands with the key in the test's directory."""
+    """Serve the pool of `served` to commands in the test's directory, with the key."""
     monkeypatch.setenv("OUTCORE_KEY", str(served.key))
     monkeypatch.chdir(tmp_path)
     return served

@@ -11,7 +11,7 @@ from outcore.linalg import CholeskyFactor
 
 
 def definite(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Matrix:
-    """A random matrix times its conjugate transpose, and a little more; Hermitian to the bit."""
+    """Return a random matrix times its adjoint, plus a little more; Hermitian to the bit."""
     a = random_matrix(n, np.result_type(dtype, np.float64), seed)
     below = np.tril(a @ a.conj().T / n, -1)
     diagonal = np.sum(np.abs(a) ** 2, axis=1) / n + 0.1
@@ -20,31 +20,31 @@ def definite(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Matrix:
 
 
 def lower_only(a: Matrix) -> Matrix:
-    """The same with NaN above the diagonal, which must not be read."""
+    """Return a copy with NaN above the diagonal, where no call may read."""
     half = a.copy(order="F")
     half[np.triu_indices(len(a), 1)] = np.nan
     return half
 
 
 def upper_only(a: Matrix) -> Matrix:
-    """The same with NaN below the diagonal."""
+    """Return a copy with NaN below the diagonal."""
     half = a.copy(order="C")
     half[np.tril_indices(len(a), -1)] = np.nan
     return half
 
 
 def mirrored_lower(a: Matrix, path: Path, order: str, chunks: tuple[int, int]) -> oc.Array:
-    """The lower triangle, stored like the upper one in this order and these chunks.
+    """Store the lower triangle as the upper one is stored in this order and these chunks.
 
-    Only then both factors must have the same bits. A slab is cut at chunk edges, and the BLAS may
-    round differently in another cut (OpenBLAS's kernels for AVX2 do).
+    Only then must both factors have the same bits: slabs end where chunks do, and with other slabs
+    the BLAS may round differently (OpenBLAS's kernels for AVX2 do).
     """
     mirrored = "F" if order == "C" else "C"
     return oc.from_array(lower_only(a), path, order=mirrored, chunks=chunks[::-1])
 
 
 def factor_of(factor: CholeskyFactor) -> Matrix:
-    """The array ``l``, whole."""
+    """Return the whole array ``l``."""
     with oc.open_array(factor.path / "l") as array:
         whole: Matrix = array[...]
     return whole

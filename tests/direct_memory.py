@@ -1,6 +1,6 @@
-"""Whether the system lets a process read the memory of another, tested with the servers' call.
+"""Whether the system lets a process read the memory of another, tested as servers do.
 
-It may refuse because of Yama (ptrace_scope), in containers (seccomp), and for hidden processes.
+The system may refuse it by Yama (ptrace_scope), in containers (seccomp), and for hidden processes.
 """
 
 import ctypes
@@ -76,7 +76,7 @@ def is_read_by_children() -> bool:
 
 def hide() -> None:
     """Prevent other processes without capabilities from reading the memory of this one."""
-    # PR_SET_DUMPABLE (prctl(2)); the capability CAP_SYS_PTRACE is dropped, too (capset(2), version
-    # 3).
+    # PR_SET_DUMPABLE (prctl(2)); then only processes with CAP_SYS_PTRACE may read, so this one
+    # drops its own (capset(2), version 3).
     assert _libc.prctl(4, 0, 0, 0, 0) == 0
     assert _libc.capset(struct.pack("<Ii", 0x20080522, 0), struct.pack("<6I", *[0] * 6)) == 0

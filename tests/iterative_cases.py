@@ -49,7 +49,7 @@ def kms(n: int, rho: complex = 0.6) -> Matrix:
 def swept(
     a: Matrix, b: Matrix, x: Matrix, block: int, omega: float, direction: str, sweeps: int
 ) -> tuple[Matrix, list[float]]:
-    """Sweeps of block SOR, and their residuals, by the definition in NumPy."""
+    """Compute sweeps of block SOR and their residuals, by the definition in NumPy."""
     x, history = x.copy(), []
     norms = np.linalg.norm(b, axis=0)
     for sweep in range(sweeps):
@@ -74,9 +74,9 @@ def swept_by_several(
     sweeps: int,
     size: int,
 ) -> tuple[Matrix, list[float]]:
-    """Sweeps by processes with a range of blocks each, by the definition in NumPy.
+    """Compute sweeps by processes with ranges of blocks, by the definition in NumPy.
 
-    All process their next block at the same time, and then get the updates of the others.
+    All processes compute their next blocks at once, and then exchange the new values.
     """
     x, history = x.copy(), []
     norms = np.linalg.norm(b, axis=0)

@@ -1,6 +1,6 @@
-"""Processes that write numbered states until they are killed, and report each written state.
+"""Processes that write numbered states until they are killed, and report the completed ones.
 
-They are forked from a server that has imported outcore already, so that starting one is cheap.
+A server that has imported outcore already forks them, so that a start is cheap.
 """
 
 import multiprocessing

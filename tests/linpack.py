@@ -1,4 +1,4 @@
-"""Factors on disk in tests: rebuilt from LINPACK order, measured like LAPACK's."""
+"""Factors on disk in tests: rebuilt from LINPACK order, with LAPACK's test ratios."""
 
 import math
 import shutil
@@ -19,7 +19,7 @@ Matrix = npt.NDArray[Any]
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """Two threads for the BLAS, whatever the machine has."""
+    """Use two BLAS threads, however many the machine has."""
     with blas_choice.threads(2):
         if blas_choice.in_use()[1] != 2:
             pytest.skip("the BLAS has no threads")
@@ -28,7 +28,7 @@ def two_threads() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """One thread of the BLAS: small matrices on busy processors take ten times as long with two."""
+    """Use one BLAS thread: small matrices on busy processors take ten times as long with two."""
     with blas_choice.threads(1):
         yield
 
@@ -55,7 +55,7 @@ def row_order(piv: npt.NDArray[np.int32], first: int = 0) -> npt.NDArray[np.intp
 
 
 def packed(lu: LUFactor) -> Matrix:
-    """L and U in the form of `scipy.linalg.lu_factor`: every panel of L gets the later swaps."""
+    """Return L and U as `scipy.linalg.lu_factor` does: every panel of L gets the later swaps."""
     with oc.open_array(lu.path / "lu") as array:
         whole: Matrix = array[...]
     for first in range(0, lu.n, lu.tile[1]):
@@ -66,7 +66,7 @@ def packed(lu: LUFactor) -> Matrix:
 
 
 def triangles(lu: LUFactor) -> tuple[Matrix, Matrix]:
-    """L and U, in double precision."""
+    """Return L and U in double precision."""
     whole = packed(lu).astype(np.result_type(lu.dtype, np.float64))
     return np.tril(whole, -1) + np.eye(lu.n), np.triu(whole)
 
@@ -100,11 +100,11 @@ def solve_ratio(a: Matrix, x: Matrix, b: Matrix) -> float:
 
 
 def names_below(directory: Path) -> list[str]:
-    """Every file and directory below, for checks that nothing is left behind."""
+    """List every file and directory below, so that a test can check for left-overs."""
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
 
 
 def order_beyond(disk: Path, least: int) -> int:
-    """Order of a float64 matrix with more than twice the free bytes, at least `least`."""
+    """Return an order, at least `least`, whose float64 matrix exceeds twice the free space."""
     free = shutil.disk_usage(disk).free
     return max(least, math.isqrt(free // 4) // 1000 * 1000 + 1000)

@@ -38,7 +38,7 @@ CHOSEN = pytest.mark.parametrize(
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates of a disk on which block columns pay, and no minimum size of matrices."""
+    """Set rates of a disk on which block columns pay, and drop the minimum size of matrices."""
     slow = Rates(**RATES.__dict__ | {"read_bytes_s": 1e6, "write_bytes_s": 1e6})
     monkeypatch.setattr(choice, "LEAST_BYTES", 1)
     monkeypatch.setattr(choice.rates, "stored", lambda where: slow)
@@ -73,7 +73,7 @@ def factor_by(
 
 
 def assert_finished(lu: LUFactor, expected: tuple[Matrix, Matrix], why: str = "") -> None:
-    """Equal to the last bit; no temporary files, except those of a kill at the very end."""
+    """Check the bits, and that no temporary files remain, except after a kill at the very end."""
     for have, want in zip(bits(lu), expected, strict=True):
         np.testing.assert_array_equal(have, want, err_msg=why)
     names = {p.name for p in lu.path.iterdir()} - {"lock", "journal"}
@@ -101,7 +101,7 @@ def some_lines(inside: int) -> Callable[[int], list[int]]:
 def assert_refused_for_temporary_files(
     A: oc.Array, a: Matrix, method: Any, memory: int, g: SegmentedGeometry, disk: Path
 ) -> None:
-    """A disk with space for the factors, and half of the temporary files, is refused at once."""
+    """Check that a disk with space for the factors and half of the temporary files is refused."""
     free = oc.volumes.place(disk / "x").volume.free_bytes()
     filler, factors = disk / "filler", g.tiles * g.panels * g.tile_bytes
     with filler.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Scripts under a hard memory limit: the kernel kills a process that takes more."""
+"""Scripts under a hard memory limit: the kernel kills a script above it."""
 
 import os
 import subprocess

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def data_files(directory: Path) -> list[Path]:
-    """The data files of a server, in the order of their handles."""
+    """Return the data files of a server, in the order of their handles."""
     return sorted(
         (path for path in directory.glob("data/*/*") if path.suffix != ".sums"),
         key=lambda path: path.name,
@@ -12,12 +12,12 @@ def data_files(directory: Path) -> list[Path]:
 
 
 def sums_of(path: Path) -> Path:
-    """The checksums of a data file."""
+    """Return the checksum file of a data file."""
     return path.with_name(path.name + ".sums")
 
 
 def with_handle(directory: Path, handle: int) -> Path:
-    """Path of a server's data file for a handle."""
+    """Return the path of a handle's data file on a server."""
     return directory / "data" / f"{handle & 0xFF:02x}" / f"{handle:016x}"
 
 

@@ -19,9 +19,7 @@ SECTOR_BYTES = 512
 
 
 class Write(NamedTuple):
-    """A write that is not durable: its place, the earlier length of the file, and the earlier
-    bytes.
-    """
+    """A write that is not durable: its offset, the old length of the file, and the old bytes."""
 
     path: str
     offset: int
@@ -62,7 +60,7 @@ class Machine:
         return self._read()
 
     def _read(self) -> int:
-        """Find, in the records, writes that are not durable, and the times of syncs."""
+        """Read from the records which writes are not durable, and when each file was synced."""
         self.unsynced, self.synced = {}, []
         done: set[int] = set()
         syncs: dict[int, tuple[str, set[int]]] = {}

@@ -1,4 +1,4 @@
-"""QR factors on disk in tests: Q by LAPACK's orgqr, measured like LAPACK's."""
+"""QR factors on disk in tests: Q from LAPACK's orgqr, and LAPACK's test ratios."""
 
 import numpy as np
 import scipy.linalg
@@ -9,14 +9,14 @@ from outcore.linalg import QRFactor
 
 
 def packed(qr: QRFactor) -> Matrix:
-    """The array ``qr``, whole."""
+    """Return the whole array ``qr``."""
     with oc.open_array(qr.path / "qr") as array:
         whole: Matrix = array[...]
     return whole
 
 
 def q_and_r(qr: QRFactor) -> tuple[Matrix, Matrix]:
-    """Q, (m, min(m, n)), and R, in double precision."""
+    """Return Q, (m, min(m, n)), and R, in double precision."""
     wide = np.result_type(qr.dtype, np.float64)
     whole, k = packed(qr).astype(wide), min(qr.shape)
     form = scipy.linalg.get_lapack_funcs("orgqr" if wide.kind == "f" else "ungqr", (whole,))
@@ -36,5 +36,5 @@ def lapack_ratios(a: Matrix, qr: QRFactor) -> tuple[float, float]:
 
 
 def assert_factors(a: Matrix, qr: QRFactor) -> None:
-    """Both of LAPACK's ratios."""
+    """Check both of LAPACK's ratios."""
     assert max(lapack_ratios(a, qr)) < 30

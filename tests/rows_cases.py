@@ -41,7 +41,7 @@ class Case:
         self.source = where / "A"
         oc.from_array(a, self.source, order=order, chunks=chunks, progress=False).close()
         self.right = where / "b"
-        # Other blocks than those of A.
+        # The blocks differ from those of A.
         oc.from_array(self.b, self.right, chunks=(48, K), progress=False).close()
         # Some rows have weight zero.
         self.weights = np.arange(len(a)) % 5 / 2.0
@@ -137,7 +137,7 @@ VERBS = [
 
 
 def same(found: Result, other: Result) -> None:
-    """Bit for bit."""
+    """Compare the results bit for bit."""
     np.testing.assert_array_equal(found[0][...], other[0][...])
     for one, two in zip(found[1], other[1], strict=True):
         np.testing.assert_array_equal(one, two)

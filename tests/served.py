@@ -19,7 +19,7 @@ def make_key(path: Path) -> Path:
 
 
 def daemon(home: Path, key: Path, role: str, name: str, **more: str) -> _core.Daemon:
-    """Start a manager, or an I/O server, in the directory `name`, which may be below `home`."""
+    """Start a manager or an I/O server in the directory `name`, usually below `home`."""
     (home / name).mkdir(exist_ok=True)
     values = {
         "directory": f'"{home / name}"',
@@ -47,7 +47,7 @@ class Gate:
 
     @property
     def address(self) -> str:
-        """Its address, in the notation of daemons."""
+        """Return the listening address, in the form that daemons write."""
         return "tcp:{}:{}".format(*self._listener.getsockname())
 
     def shut(self) -> None:
@@ -81,7 +81,7 @@ class Gate:
             pass
 
     def _keep(self, one: socket.socket) -> bool:
-        """Register a socket for closing; false if the gate is closed already."""
+        """Register a socket for `close`; return false if the gate is closed already."""
         with self._lock:
             if self._is_closed:
                 one.close()
@@ -106,7 +106,7 @@ class Served(NamedTuple):
     key: Path
 
     def key_of(self, name: str, uid: int, *gids: int) -> Path:
-        """The key of a user, created if it does not exist."""
+        """Return the key file of a user, and make it if necessary."""
         path = self.key.with_name(f"{name}.key")
         if not path.exists():
             _core.derive_key(str(self.key), name, uid, list(gids), str(path))

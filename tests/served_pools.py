@@ -16,7 +16,7 @@ from outcore.fsspec_filesystem import OutcoreFileSystem
 
 @contextmanager
 def in_memory() -> Iterator[Path]:
-    """A directory where syncing costs nothing, if there is such a file system."""
+    """Yield a directory in which syncs cost nothing, if the system has such a file system."""
     memory = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="outcore-", dir=memory if memory.is_dir() else None))
     try:
@@ -55,7 +55,7 @@ def embedded_url() -> Iterator[str]:
 
 @pytest.fixture(params=["plain", "embedded", "served"])
 def above(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Parent of new files: a directory in memory, or a pool."""
+    """Yield a parent for new files: a directory in memory, or a pool."""
     if request.param == "plain":
         with in_memory() as directory:
             yield directory

@@ -73,7 +73,7 @@ def in_outcore(model: Values, path: Path) -> Path:
 
 
 class Column:
-    """A column like pandas's: its flags are not NumPy's, and it may be sliced by names."""
+    """A column as in pandas: its flags differ from NumPy's, and slices may mean names."""
 
     def __init__(self, model: Values, *, named: bool) -> None:
         self._model, self.shape, self.ndim, self.dtype = model, model.shape, 1, model.dtype
@@ -90,7 +90,7 @@ class Column:
 
 
 class Table:
-    """Columns with names, with iteration over the names, like pandas's."""
+    """Named columns; iteration yields the names, as in pandas."""
 
     def __init__(self, model: Values) -> None:
         self._model, self.shape, self.ndim, self.iloc = model, model.shape, 2, model

@@ -16,7 +16,7 @@ from outcore import local_pool, pool_state
 
 @pytest.fixture
 def directories(tmp_path: Path) -> Iterator[list[Path]]:
-    """Directories of a pool, whose daemons are always stopped at the end."""
+    """Yield the directories of a pool, and kill its daemons at the end in any case."""
     places = [tmp_path / "a", tmp_path / "b"]
     yield places
     for daemon in local_pool.running(places[0]):
@@ -25,7 +25,7 @@ def directories(tmp_path: Path) -> Iterator[list[Path]]:
 
 
 def up(directories: list[Path]) -> list[dict[str, Any]]:
-    """Start them by the command line, on any free port."""
+    """Start the daemons with the command line, on free ports."""
     result = outcore("pool", "up", "--json", "--listen", "127.0.0.1:0", "--dirs", *directories)
     assert result.exit_code == 0, result.output
     daemons: list[dict[str, Any]] = json.loads(result.stdout)["daemons"]

@@ -1,4 +1,4 @@
-"""Copies into arrays that are stopped on purpose, and the reads of their sources."""
+"""Copies into arrays that a test stops, and the blocks they read from their sources."""
 
 import json
 from collections.abc import Callable
@@ -52,9 +52,9 @@ KINDS: dict[str, Make] = {
 
 
 class Fetched:
-    """The blocks that are read of sources; one of them may fail.
+    """A record of the blocks that copies read from sources, and one read that can fail.
 
-    Blocks are small, so that there are many, and each is recorded as soon as it is durable.
+    Blocks are small, so there are many, and the copy notes each one as soon as it is durable.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

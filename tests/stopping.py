@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Factor)
 def at_line(
     number: int, act: Callable[[], None], pages: tuple[str, ...] = DECISIVE
 ) -> Iterator[Any]:
-    """Act before the line of this number, counted over the executed lines of some files."""
+    """Call `act` before a line, counted over the executed lines of some files."""
     names = {os.path.normpath(Path(linalg.__file__).parent / page) for page in pages}
     assert all(map(os.path.exists, names)), "a page that is nowhere stops nothing"
     count = [0]
@@ -63,7 +63,7 @@ def at_line(
 
 
 def in_a_fork(work: Callable[[], object]) -> int:
-    """Do work in a forked process; return its exit status (negative: the signal that killed it)."""
+    """Run `work` in a forked process; return its exit status (negative: the signal)."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -78,7 +78,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
 def kill_at_line(
     number: int, work: Callable[[], object], pages: tuple[str, ...] = DECISIVE
 ) -> bool:
-    """Do work in a process that is killed at a line; return whether it was killed."""
+    """Run `work` in a process that is killed at a line; return whether it was killed."""
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -115,7 +115,7 @@ def kill_at_random_moments(
 
 @contextlib.contextmanager
 def after_notes(count: int, act: Callable[[], None]) -> Iterator[None]:
-    """Act after the given number of slabs was recorded."""
+    """Call `act` after this many slabs were recorded."""
     append, noted = Journal.append, [0]
 
     def noting(self: Journal, record: Record) -> None:
@@ -136,14 +136,14 @@ def interrupt() -> None:
 def stop_after(
     notes: int, A: oc.Array | Path, factor: Callable[..., Any] = lu_factor, **options: Any
 ) -> None:
-    """Start a factorization, and interrupt it after the given number of recorded slabs."""
+    """Start a factorization, and interrupt it after this many slabs were recorded."""
     again = f"{factor.__name__} again"
     with after_notes(notes, interrupt), pytest.raises(Interrupted, match=again):
         factor(A, progress=False, **options)
 
 
 def bits(lu: linalg.LUFactor) -> tuple[Matrix, Matrix]:
-    """The results that must be equal to the last bit."""
+    """Return the arrays that must agree to the last bit."""
     return packed(lu), lu.piv
 
 
@@ -204,7 +204,7 @@ def killed_again_and_again(
 def interrupted_again_and_again(
     run: Callable[[], F], out: Path, step: int, pages: tuple[str, ...], least: int
 ) -> F:
-    """Repeat Ctrl-C, in the arithmetic too: every call leaves a state that the next resumes."""
+    """Interrupt each call, in its arithmetic too: every call leaves a state that can be resumed."""
     for stops in itertools.count(1):
         try:
             with at_line(step * stops, interrupt, pages):
@@ -248,7 +248,7 @@ def before_notes(
 
 
 def fill_up(filler: Path) -> None:
-    """Fill the disk of a new file."""
+    """Fill the disk with a new file."""
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 20, 4096):
             try:
@@ -259,9 +259,9 @@ def fill_up(filler: Path) -> None:
 
 
 def stopped_by_a_full_disk(run: Callable[[], F], out: Path, match: str = "journal") -> F:
-    """Fill the disk of ``out`` at the first record, so that its journal has no space; then resume.
+    """Fill the disk of ``out`` at the first record, so that the journal finds no space, and resume.
 
-    ``match`` is the file in the error if the space of the factors was not allocated first.
+    ``match`` is the path in the error if the factors do not reserve their space at the start.
     """
     filler = out.with_name("filler")
 
@@ -293,9 +293,9 @@ def assert_known_and_removed(out: Path) -> None:
 def killed_until_whole(
     start: Callable[[], "subprocess.Popen[str]"], path: Path, delays_s: Iterable[float | None]
 ) -> tuple[int, int]:
-    """Kill a script that creates an array repeatedly, each time some time after it prints "ready".
+    """Kill each run of a script some time after it prints "ready", until it has made an array.
 
-    Returns the number of kills, and the number of further lines in all.
+    Returns the number of kills, and the number of further lines that the runs printed.
     """
     killed = said = 0
     for delay_s in delays_s:
@@ -319,7 +319,7 @@ def killed_until_whole(
 
 
 def note_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record each step of a result by steps."""
+    """Record each step of a result that is written in steps."""
     monkeypatch.setattr(steps_done, "NOTE_S", 0.0)
     monkeypatch.setattr(steps_done, "MOST_SHARE", math.inf)
 
@@ -332,7 +332,7 @@ def noted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def interrupted_after(note: int) -> Iterator[None]:
-    """Interrupt right after a record of steps, if there are so many."""
+    """Interrupt right after this record of steps, if there are that many."""
     passed, notes = StepsDone.passed, [0]
 
     def passing(self: StepsDone, done: int, *rest: Any) -> None:
@@ -349,7 +349,7 @@ def interrupted_after(note: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_at(note: int) -> Iterator[None]:
-    """Interrupt right after a record of steps; a later call resumes."""
+    """Interrupt right after this record of steps; a later call resumes."""
     with (
         interrupted_after(note),
         pytest.raises(Interrupted, match="to go on from what is done"),
@@ -372,7 +372,7 @@ def skipped() -> Iterator[list[float]]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether there is a complete array."""
+    """Return whether there is a complete array."""
     with contextlib.suppress(oc.OutcoreError):
         oc.open_array(path).close()
         return True

@@ -62,7 +62,7 @@ def selections(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
 
 
 def values(shape: tuple[int, ...], dtype: npt.DTypeLike, seed: int = 0) -> npt.NDArray[Any]:
-    """Elements with all bits that survive a comparison, the same for the same seed."""
+    """Return elements that use every bit that survives a comparison, fixed by the seed."""
     dtype = np.dtype(dtype)
     draw = np.random.default_rng(seed)
     if dtype.kind == "b":

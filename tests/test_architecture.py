@@ -38,7 +38,7 @@ def test_the_page_is_short() -> None:
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
-    """Return the modules that importing this one imports, without those for type checkers only."""
+    """Yield the modules that an import of this one imports, without those for type checkers."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             node.body = []

@@ -1,4 +1,4 @@
-"""Groups of arrays: steps of all of them at once, which xarray opens at any time."""
+"""Groups of arrays: a step covers every array, and xarray opens the steps as they come."""
 
 import warnings
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_a_time_that_is_no_number_is_refused(above: Any, time: Any) -> None:
 
 
 def test_a_step_that_not_all_arrays_count_is_taken_back(above: Any) -> None:
-    """The state after a call was killed between two arrays, and before the group."""
+    """A call was killed between two arrays, and before the group's own file."""
     group = oc.ArrayGroup(above / "run", SPECS)
     group.timestep(state(0), 0.0)
     before = (
@@ -319,7 +319,7 @@ def test_disk_schemas(above: Any, schema: str) -> None:
     assert (steps.chunks[1:], saved.chunks) == (alone.chunks, alone.chunks)
     assert saved.disk_schema == steps.info().disk_schema == alone.info().disk_schema
     if saved.placement is not None:
-        # Files begin on one server after another.
+        # Each new file begins on the next server.
         for what in ("stripe_unit_bytes", "chunk_counts", "parted_chunks"):
             assert getattr(saved.placement, what) == getattr(alone.info().placement, what)
     if isinstance(above, Path):

@@ -1,4 +1,4 @@
-"""Arrays on disk as operands of NumPy: products by blocks, lazy transposes, warnings of loads."""
+"""Arrays on disk as NumPy operands: products by blocks, lazy transposes, warnings about loads."""
 
 import pickle
 import warnings
@@ -33,7 +33,7 @@ def stored(path: Any, model: npt.NDArray[Any], order: str = "C") -> oc.Array:
 
 @pytest.fixture
 def never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail if the array is indexed or loaded."""
+    """Fail where a test indexes or loads an array."""
     monkeypatch.setattr(Array, "__getitem__", lambda *_: pytest.fail("the array was loaded"))
 
 

@@ -1,4 +1,4 @@
-"""Atomic collectives of arrays in several shard files: all of these are replaced, or none."""
+"""Atomic collectives on arrays in several shard files: all files are replaced, or none."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def content(shape: tuple[int, ...]) -> Any:
 
 
 def make(pool: oc.Pool, shape: tuple[int, ...], **arguments: Any) -> Any:
-    """Create an array with some steps, and return its content."""
+    """Make an array of `shape[0]` steps, and return its elements."""
     before = -1 - content(shape)
     with oc.create_array(pool / "u", (0, *shape[1:]), growing=True, **arguments) as u:
         if shape[0]:
@@ -44,7 +44,7 @@ def make(pool: oc.Pool, shape: tuple[int, ...], **arguments: Any) -> Any:
 
 
 def write(pool: oc.Pool, new: Any, **instead: Any) -> list[Any]:
-    """Write all steps, each rank in turn, and return the exception of each rank."""
+    """Write all steps, one per rank in turn, and return the result or error of each rank."""
 
     def job(comm: ThreadComm) -> None:
         with oc.open_array(pool / "u", "r+") as u:
@@ -57,7 +57,7 @@ def write(pool: oc.Pool, new: Any, **instead: Any) -> list[Any]:
 
 
 def held(pool: oc.Pool) -> Any:
-    """Return the content of the array; there must be no other files in it or beside it."""
+    """Return the elements, and check that no other files are beside or in the array."""
     assert [name for name in pool.ls() if name != "u"] == []
     assert not atomic_write.left(place(pool / "u"))
     with oc.open_array(pool / "u") as u:
@@ -71,7 +71,7 @@ def held(pool: oc.Pool) -> Any:
         ((4, 9, 8), {"chunks": (2, 3)}),
         # More files than a commit of the manager has operations.
         ((130, 5), {}),
-        # For single numbers, the last file has space for more.
+        # The last file of an array of single numbers has space for more.
         ((11,), {"chunks": 3}),
         ((4, 6, 5), {"disk_schema": "block,block", "mesh": (2, 1)}),
     ],

@@ -69,7 +69,7 @@ with oc.open_array(pool / "u", "r+") as u:
 
 
 def make(pool: oc.Pool, steps: int) -> None:
-    """Create an array in one shard file, or in one for each of some steps."""
+    """Make an array in one shard file, or with one file per step."""
     if steps == 1:
         with oc.create_array(pool / "u", (1200, 1000), chunks=(100, 1000)) as u:
             u[...] = BEFORE
@@ -117,7 +117,7 @@ def test_a_process_that_is_killed(
         with oc.open_array(pool / "u") as u:
             assert u.info().state == "whole"
             found = set(np.unique(u[...]))
-        # The first process commits after all data arrived, even if others died then.
+        # Process 0 commits once all data are there, even if other processes died after that.
         counts = moment == "counts" or (moment, who) == ("moved", 2)
         assert found == {AFTER if counts else BEFORE} or moment == "any"
         assert found in ({BEFORE}, {AFTER})

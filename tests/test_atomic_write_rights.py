@@ -25,7 +25,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def shared(served: Served) -> Iterator[dict[str, oc.Pool]]:
-    """A pool as seen by its users: three of one lab, and the owner."""
+    """Connect to one pool: three users of one lab, and the owner of the pool's key."""
     before = os.umask(0o022)
     keys = {name: served.key_of(name, uid, uid, LAB)
             for name, uid in (("ada", ADA), ("bob", BOB), ("cid", CID))}  # fmt: skip
@@ -42,7 +42,7 @@ def shared(served: Served) -> Iterator[dict[str, oc.Pool]]:
 
 
 def below(pool: oc.Pool, name: str) -> Iterator[str]:
-    """A name and all below it, sorted."""
+    """Yield a name and all names below it, sorted."""
     yield name
     if pool.stat(name).is_directory:
         for path, _ in pool.scandir(name):
@@ -50,7 +50,7 @@ def below(pool: oc.Pool, name: str) -> Iterator[str]:
 
 
 def rights(pool: oc.Pool, name: str = "u/c") -> dict[str, Any]:
-    """The rights of each name in a pool."""
+    """Return all that a pool stores with each name, except the content."""
     found = {}
     for each in below(pool, name):
         status = pool.stat(each)
@@ -105,7 +105,7 @@ def test_a_group_goes_on_writing(shared: dict[str, oc.Pool], steps: int) -> None
         assert owners <= {{"bob": BOB, "cid": CID, "ada": ADA}[name]}
         for each, kept in before.items():
             assert after[each][1:] == kept[1:], each
-    # With the pool's key the owners stay the same.
+    # A write with the pool's key keeps the owners.
     before = rights(shared["root"])
     write(shared["root"], 9)
     assert element(shared["cid"]) == 9

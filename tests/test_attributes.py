@@ -1,4 +1,4 @@
-"""Attributes come back with their types, or are refused by the name of their key."""
+"""Attributes return with their types, or raise an error that names their key."""
 
 import json
 import math
@@ -204,7 +204,7 @@ def test_attributes_that_contain_themselves(tmp_path: Path) -> None:
 
 
 def test_attributes_of_an_array_are_what_other_software_reads(tmp_path: Path) -> None:
-    """Including those of the new array, before it is opened again."""
+    """Check the attributes of the new array too, before it is opened again."""
     given = {"step": np.int64(3), "dt": np.float32(0.1), "tags": ["a", {"b": None}], "on": True}
     array = oc.create_array(tmp_path / "A", 6, attributes=given)
     expected = {"step": 3, "dt": float(np.float32(0.1)), "tags": ["a", {"b": None}], "on": True}
@@ -217,7 +217,7 @@ def test_attributes_of_an_array_are_what_other_software_reads(tmp_path: Path) ->
 
 
 def test_attributes_that_were_given_or_taken_may_be_changed(tmp_path: Path) -> None:
-    """A later write of ``zarr.json`` stores the original attributes."""
+    """A later write of ``zarr.json`` stores the attributes as they were given."""
     given = {"tags": ["a"]}
     array = oc.create_array(tmp_path / "A", (0, 3), growing=True, attributes=given)
     given["tags"].append("b")

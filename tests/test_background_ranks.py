@@ -28,7 +28,7 @@ def mine(comm: ThreadComm) -> dict[str, Any]:
 
 
 def test_a_communicator_is_duplicated_once_and_given_back(above: Any) -> None:
-    """MPI has only a few thousand of them."""
+    """MPI has only a few thousand communicators."""
 
     def work(comm: ThreadComm) -> None:
         assert isinstance(comm, DupComm)
@@ -74,7 +74,7 @@ def test_what_moves_the_copies_is_in_the_budget(monkeypatch: pytest.MonkeyPatch)
 
 
 class Waiting:
-    """A communicator whose other rank never arrives for the duplication."""
+    """A communicator whose other rank never joins its duplication."""
 
     rank, size = 0, 2
 

@@ -32,7 +32,7 @@ SHARD = "c/0/0"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A complete array of 40 by 30 float64."""
+    """Make a complete array of 40 by 30 float64."""
     with oc.create_array(tmp_path / "A", (40, 30), chunks=(16, 16)) as array:
         array[...] = values((40, 30), "f8")
     return tmp_path / "A"
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def read_only(path: Path) -> Iterator[Path]:
-    """The array on a read-only file system; permission bits do not bind root."""
+    """Make the array read-only; for root by a mount, since permission bits do not bind root."""
     if os.geteuid() == 0:
         try:
             subprocess.run(["mount", "--bind", path, path], check=True, capture_output=True)
@@ -327,7 +327,7 @@ def test_killed_while_it_is_made(
         with pytest.raises(ExistsError):
             oc.create_array(tmp_path / "A", 1000)
     oc.create_array(tmp_path / "A", 1000, if_exists="overwrite")
-    # Files that are not outcore's stay, whatever their name.
+    # outcore keeps files of others, whatever their names.
     (tmp_path / "B" / "c").mkdir(parents=True)
     with pytest.raises(ExistsError, match="no Zarr array"):
         oc.create_array(tmp_path / "B", 1000, if_exists="overwrite")
@@ -391,7 +391,7 @@ def test_closed_array(path: Path) -> None:
 
 
 def in_forked_child(check: Callable[[], None]) -> str:
-    """Run `check` in a forked child; return its error, or nothing."""
+    """Run `check` in a forked child; return its error, or an empty string."""
     receiver, sender = os.pipe()
     sys.stdout.flush()
     child = os.fork()

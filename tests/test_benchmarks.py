@@ -1,4 +1,4 @@
-"""The benchmarks run, at sizes that say nothing about speed."""
+"""The benchmarks run, at sizes too small to measure speed."""
 
 import importlib.metadata
 import json

@@ -168,7 +168,7 @@ def test_laswp(dtype: Any) -> None:
         k.laswp(a, piv, first, last, reverse=True)
         np.testing.assert_array_equal(a, original)
         np.testing.assert_array_equal(outside(a), around)
-    # pivots that are apart in memory, and above their row
+    # pivots at a stride, and rows above their own
     a = view(rng, dtype, m, n)
     want = a.copy()
     want[[3, 1]] = want[[1, 3]]
@@ -179,7 +179,7 @@ def test_laswp(dtype: Any) -> None:
 
 
 def test_laswp_of_a_large_matrix() -> None:
-    # With several threads, and prefetched elements.
+    # Several threads, with prefetched elements.
     rng = np.random.default_rng(7)
     m, n, count = 3000, 301, 700
     a = np.asfortranarray(rng.random((m, n)))
@@ -292,7 +292,7 @@ def test_pivots_that_do_not_fit() -> None:
 
 
 def test_dimensions_beyond_32_bits() -> None:
-    # Never touched: only the shape and the strides are used.
+    # The call reads only shape and strides, never the elements.
     one = np.zeros((1, 1))
     wide = np.lib.stride_tricks.as_strided(one, (1, 2**31), (8, 8))
     long = np.lib.stride_tricks.as_strided(one, (2**31, 1), (8, 8))

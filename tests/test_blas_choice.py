@@ -88,7 +88,7 @@ def test_choice_by_processor(
     version: str | None,
     action: str,
 ) -> None:
-    # Set first, so that the changes by `choose` are undone at the end.
+    # Set first, so that the fixture restores the variable after `choose` changed it.
     monkeypatch.setenv("OPENBLAS_CORETYPE", "")
     monkeypatch.delenv("OUTCORE_BLAS", raising=False)
     found = (vendor, "a processor", frozenset(flags.split()))
@@ -139,7 +139,7 @@ def test_threads_of_scipys_blas() -> None:
 
 
 def test_of_two_numbers_of_threads_at_once_the_one_before_both_is_restored() -> None:
-    """In either order of their ends."""
+    """With two nested settings, either may end first."""
     before = blas_choice.in_use()[1]
     if blas_choice.set_threads(before) is None:
         pytest.skip("SciPy's BLAS cannot be controlled")

@@ -68,7 +68,7 @@ def test_chunks_are_read_once_however_blocks_cut_them(
 
 
 def watch_files(monkeypatch: pytest.MonkeyPatch) -> list[ArrayFile]:
-    """Collect the files that are opened for block interfaces, for their counters."""
+    """Record the files opened for block interfaces, so that a test can read their counters."""
     files: list[ArrayFile] = []
     begin = ArrayStore.__init__
 
@@ -247,14 +247,14 @@ def test_a_write_that_fails_is_told_and_nothing_is_lost(
 def test_an_error_behind_is_raised_at_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read-ahead needs a buffer whose superblock must be written first, and cannot be."""
+    """A read-ahead needs a buffer whose superblock must be written first, and the write fails."""
     disk = Failing(monkeypatch, "_write_run", BROKEN)
     B = small_file(tmp_path / "f")
     B.read(0)
     B[2] = 77
     B.read(2)
     disk.on = True
-    B.read(4)  # now 2 is the victim of reading 6 ahead
+    B.read(4)  # now the read-ahead of 6 evicts 2
     for claim in [slot.writing for slot in B._cache._slots.values() if slot.writing]:
         with pytest.raises(DiskError):
             claim.wait()
@@ -283,7 +283,7 @@ def test_a_read_that_fails_can_be_tried_again(
         B.read(10)
     disk.on = False
     with pytest.raises(DiskError):
-        B.read(12)  # was read ahead unsuccessfully
+        B.read(12)  # its read-ahead failed
     for i in range(10, 24):
         assert B.read(i).tolist() == [2 * i, 2 * i + 1]
     B.close()

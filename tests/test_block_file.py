@@ -25,7 +25,7 @@ from outcore.errors import (
 
 
 def figure_4(path: Path) -> np.ndarray[Any, Any]:
-    """9 rows of 12 records of 500 bytes, 54,000 bytes in all."""
+    """Write 9 rows of 12 records of 500 bytes, 54,000 bytes in all."""
     model = np.random.default_rng(4).integers(0, 256, (9, 12, 500), np.uint8)
     path.write_bytes(model.tobytes())
     return model

@@ -1,4 +1,4 @@
-"""The buffers over a store that is as late and strict as allowed, and sometimes fails."""
+"""The buffers over a store that completes late, checks overlaps, and sometimes fails."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from outcore.errors import DiskError
 
 
 class Late:
-    """A request that ends when it is waited for, or randomly when it is polled."""
+    """A request that completes in `wait`, or with some probability in `done`."""
 
     def __init__(self, store: "LateStore", superblock: Coordinates, memory: Memory) -> None:
         self.store, self.superblock, self.memory = store, superblock, memory
@@ -161,7 +161,7 @@ def test_memory_in_flight_is_left_alone_and_nothing_is_lost(
 
 
 def nine() -> tuple[LateStore, oc.Blocks]:
-    """Nine superblocks of one element each, three buffers; requests end only when waited for."""
+    """Return a store of nine superblocks of one element, three buffers, and no early completion."""
     arrangement = Arrangement(BlockGrid.of((9,), 1), np.dtype("i4"), "C", by_block=True)
     store = LateStore(np.arange(9, dtype="i4"), arrangement, seed=0)
     store.early = 0
@@ -213,7 +213,7 @@ def test_after_an_interrupt_all_is_as_it_was() -> None:
 
 @pytest.mark.parametrize("then", [0, 1, 2])
 def test_the_next_call_tells_of_a_write_that_failed(then: int) -> None:
-    """The next call may concern any block: here blocks that are in their buffers."""
+    """The next call raises the error, even if its own blocks are in buffers."""
     store, B = nine()
     B.read(0)
     B[0] = 77

@@ -15,7 +15,7 @@ SHAPE = (24, 16)
 
 
 def opened(tmp_path: Path, kind: str) -> tuple[oc.Blocks, Any]:
-    """Blocks of an array or a file of zeros, and a function that reads the disk."""
+    """Return blocks of an array or a file of zeros, and a function that reads the disk."""
     if kind == "array":
         A = oc.create_array(tmp_path / "A", SHAPE, "f8", chunks=(8, 8))
         blocks = oc.open_array(A.path, "r+").blocks((4, 4), superblock=(2, 2))
@@ -61,7 +61,7 @@ def test_a_fork_drops_its_copy_without_a_word(tmp_path: Path, kind: str) -> None
 
 @pytest.mark.parametrize("kind", ["array", "file"])
 def test_the_end_of_a_program(tmp_path: Path, run_python: Any, kind: str) -> None:
-    """There, Python starts no more threads."""
+    """At its end Python no longer starts threads."""
     opened(tmp_path, kind)[0].close()
     make = {
         "array": 'oc.open_array("A", "r+").blocks((4, 4), superblock=(2, 2))',

@@ -87,7 +87,7 @@ def test_assignments_refuse_it_and_write_nothing(
     with oc.create_array(tmp_path / "A", (4, 6), narrow, chunks=(2, 3)) as array:
         with pytest.raises(InvalidError, match=r"at \(3, 1\); make the array with a wider dtype="):
             array[...] = model
-        # The index of a scalar or a single element is not informative.
+        # The error names no index for a scalar or a single element.
         for given in (number, np.asarray(number, dtype)):
             with pytest.raises(InvalidError, match="need elements"):
                 array[0, 0] = given
@@ -137,7 +137,7 @@ def test_precision_infinities_and_nan_may_go_into_narrow_floats(tmp_path: Path, 
     with np.errstate(under="ignore"):
         expected = model.astype("f4")
     np.testing.assert_array_equal(into_array(model, tmp_path, dtype="f4"), expected)
-    # This rounds to the largest number, and does not exceed it.
+    # This rounds to the largest number, so it does not overflow.
     model[1, 2] = most * (1 + 2.0**-26)
     assert into_array(model, tmp_path, dtype="f4")[1, 2] == np.float32(most)
     model[1, 1] = 2 * most

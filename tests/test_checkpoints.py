@@ -1,4 +1,4 @@
-"""Checkpoints: only complete ones, the newest of them, checked when they are loaded."""
+"""Checkpoints: a restart checks them as it loads, and uses the newest complete one."""
 
 import json
 import shutil
@@ -96,7 +96,7 @@ def data_files(above: Path, number: int) -> list[Path]:
 @settings(max_examples=30)
 @given(st.data())
 def test_whatever_is_damaged_the_one_before_is_used(data: st.DataObject) -> None:
-    """A byte is changed, the end of a file is lost, or a file: wrong data is never loaded.
+    """Change a byte, truncate or remove a file: a restart never loads wrong data.
 
     Damage to bytes without content is harmless: padding, and the count of openings.
     """
@@ -463,7 +463,7 @@ def test_what_a_killed_writer_leaves_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_copy_takes_no_more_than_its_budget(tmp_path: Path, dtype: str) -> None:
-    """There is one copy, whether it is converted to the type of the array or not."""
+    """There is one copy, with or without a conversion to the array's type."""
     group = oc.ArrayGroup(tmp_path / "run", {"u": oc.ArraySpec(1_000_000, "f4")})
     u = np.arange(1_000_000, dtype=dtype)
     need = 4_000_000 + 2 * (4 << 20)

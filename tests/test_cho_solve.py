@@ -46,7 +46,7 @@ def reported(
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Matrix, CholeskyFactor]:
-    """A matrix and its factor, in the four types; in two, panels are in any order on disk."""
+    """Return a matrix and its factor in each of four types; two overwrite A, out of order."""
     a, overwrite_a = definite(N, request.param), request.param in ("float32", "complex128")
     A = on_disk(tmp_path_factory.mktemp("system") / "Z", lower_only(a), (64, 16))
     c = cho_factor(A, memory=TINY, overwrite_a=overwrite_a, threads=1, progress=False)

@@ -57,7 +57,7 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_allclose(L, expected, rtol=0, atol=1e3 * np.finfo(dtype).eps)
     assert not np.triu(L, 1).any()
     assert not np.diagonal(L).imag.any()
-    # For complex types it is a lower bound within √2.
+    # For complex types the norm is a lower bound within √2.
     norm1, slack = np.linalg.norm(a, 1), 2**0.5 if a.dtype.kind == "c" else 1
     assert norm1 / slack * (1 - 1e-5) <= found.norm1 <= norm1 * (1 + 1e-5)
     assert found.path == tmp_path / "Z.cho"
@@ -230,7 +230,7 @@ def test_overwrite_a_gives_the_same_factor(tmp_path: Path, n: int, dtype: str) -
 
 
 def test_other_zarr_readers_see_the_factor(tmp_path: Path) -> None:
-    """With zeros above the diagonal, even if its panels are in any order on disk."""
+    """They see zeros above the diagonal, even if the panels are in any order on disk."""
     a = definite(300, "f8")
     A = on_disk(tmp_path / "Z", lower_only(a), chunks=(64, 32))
     moved = cho_factor(A, memory=250_000, overwrite_a=True, progress=False)
@@ -290,7 +290,7 @@ def test_padding_is_zeros(tmp_path: Path) -> None:
 
 
 def test_the_imaginary_part_of_the_diagonal_is_taken_as_zero(tmp_path: Path) -> None:
-    """As in LAPACK; and the report says so if it is more than rounding."""
+    """LAPACK does the same; the report says so if the imaginary part exceeds rounding."""
     a = definite(300, "c16")
     expected = factor(tmp_path / "X", a)
     rounding = a + 1e-17j * np.eye(300)
@@ -316,7 +316,7 @@ def test_large_finite_elements_are_no_infinities(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", [TINY, 372_000, 2_400_000])
 def test_every_step_is_in_the_trace(tmp_path: Path, memory: int) -> None:
-    """Blocks from disk, and for each panel: its check, its factoring, its update of others."""
+    """Count the blocks from disk, and for each panel its check, its factoring and its updates."""
     n = 600
     found = factor(tmp_path / "Z", definite(n, "f8"), memory)
     assert found.report is not None

@@ -48,7 +48,7 @@ def test_not_square(tmp_path: Path, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", ["i4", "bool", "f2"])
 def test_types_without_cholesky(tmp_path: Path, dtype: str) -> None:
-    """They are widened; a type that would round them is refused."""
+    """Widen types without Cholesky; refuse a type that would round them."""
     B = oc.from_array(np.eye(*(8, 8)).astype(dtype), tmp_path / "Z", progress=False)
     if dtype in ("i4", "i8"):
         with refused(tmp_path, InvalidError, "in a type that holds its elements, have .*float32"):
@@ -73,7 +73,7 @@ def test_a_number_that_is_none(
 ) -> None:
     a = lower_only(definite(N, dtype))
     a[index] = value if dtype == "f4" else complex(1, value)
-    a[199, 199] = value  # a later element is not the reported one
+    a[199, 199] = value  # the error names the first one, not this later one
     B = on_disk(tmp_path / "Z", a, CHUNKS)
     with refused(tmp_path, NonFiniteError, rf"A\[{index[0]}, {index[1]}\] is") as caught:
         cho_factor(B, memory=MEMORY, progress=False)
@@ -108,7 +108,7 @@ def test_a_nan_that_is_found_after_a_stop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("order", [1, 2, 16, 17, 100, 199, 200])
 def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:
-    """LAPACK's info and SciPy's message, at any place."""
+    """The error has LAPACK's info and SciPy's words, wherever the bad pivot is."""
     a = definite(N, dtype)
     a[order - 1, order - 1] = -1
     # Zeros beside it, so that the result does not depend on rounding.
@@ -155,7 +155,7 @@ def test_no_such_number_of_threads(tmp_path: Path, A: oc.Array, threads: Any) ->
 
 
 def test_more_than_the_disk_holds(tmp_path: Path) -> None:
-    """The triangle is half of the matrix, which itself is sparse."""
+    """The triangle is half of the matrix, which is a sparse file."""
     n, free = order_beyond(tmp_path, 300_000), shutil.disk_usage(tmp_path).free
     B = oc.create_array(tmp_path / "Z", (n, n), "f8", order="F", reserve=False)
     names = names_below(tmp_path)
@@ -168,7 +168,7 @@ def test_more_than_the_disk_holds(tmp_path: Path) -> None:
 
 
 def test_a_disk_with_room_for_the_triangle_only(tmp_path: Path, small_disk: Path) -> None:
-    """18 MB of matrix, 9 MB of triangle, 12 MB free; and with 8 MB free it is refused."""
+    """18 MB of matrix, 9 MB of triangle: the call works with 12 MB free, and is refused with 8."""
     a = definite(1500, "f8")
     A = on_disk(tmp_path / "Z", a)
     free = shutil.disk_usage(small_disk).free

@@ -42,7 +42,7 @@ N = 700
 
 @functools.cache
 def matrix(dtype: str) -> Matrix:
-    """A matrix of order N, read-only."""
+    """Return a matrix of order N, which callers must not change."""
     a = definite(N, dtype)
     a.flags.writeable = False
     return a
@@ -220,7 +220,7 @@ def test_the_plan_is_what_the_run_does(tmp_path: Path, dtype: str) -> None:
 
 
 def test_the_words_of_a_small_budget() -> None:
-    """At 1/32, square tiles of √M while n - o > 2√M and then slabs would move 2.69 n² words."""
+    """At 1/32: tiles of √M while n - o > 2√M, then slabs, which alone would move 2.69 n² words."""
     n = 16384
     for share, bound in ((16, 1.1), (32, 1.1), (64, 1.15)):
         g = geometry(n, "f8", n * n * 8 // share)
@@ -260,7 +260,7 @@ def test_blocks_are_chosen_where_they_are_fewer_words_and_no_more_time(
 def test_cuts_into_parts_keep_their_promises(
     rows: int, chunk_tiles: int, group_tiles: int, block_tiles: int
 ) -> None:
-    """The reads that they were chosen for are those of the schedule; memory and blocks suffice."""
+    """The schedule reads as much as the choice assumed, within the memory and the blocks."""
     columns, n = 2, 79
     tiles = math.ceil(n / rows)
     t = Triangle(math.ceil(n / columns), tiles, rows, columns, group_tiles, block_tiles)
@@ -311,7 +311,7 @@ def test_a_number_that_is_none(
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 @pytest.mark.parametrize("order", [2, 130, 131, 300, 301, 699])
 def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:
-    """LAPACK's info, at any place."""
+    """The error has LAPACK's info, wherever the bad pivot is."""
     a = matrix(dtype).copy(order="F")
     a[order - 1, order - 1] = -1
     a[order - 1, : order - 1] = a[order:, order - 1] = 0

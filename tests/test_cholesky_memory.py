@@ -1,4 +1,4 @@
-"""Cholesky under a hard memory limit: the kernel kills a process that takes more."""
+"""Cholesky under a hard memory limit: the kernel kills a call above it."""
 
 from pathlib import Path
 
@@ -35,6 +35,6 @@ print(found.report.method)
     [(3600, "f8", 13 << 20), (2500, "c16", 16 << 20), (3600, "f8", 2 << 20)],
 )
 def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: int) -> None:
-    """A matrix of 100 MB with an eighth as budget; and with a 50th, so by square blocks."""
+    """A matrix of 100 MB with budgets of an eighth, and of a 50th, which takes square blocks."""
     said = limit.survived(SCRIPT, tmp_path, budget, str(n), dtype)
     assert ("square blocks" in said) == (budget < 4 << 20)

@@ -1,4 +1,4 @@
-"""Plans of Cholesky: exact words, optimal cuts, and figures that match the run."""
+"""Plans of Cholesky: exact words, optimal slabs, and figures that a run confirms."""
 
 import math
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_geometry_keeps_its_promises(n: int, dtype: str) -> None:
 
 
 def check_memory(g: CholeskyGeometry, part: Part) -> None:
-    """A part fits, and so do the blocks of L that it needs at once."""
+    """Check that a part fits, with the blocks of L that it needs at once."""
     slab, groups = part.slab, g.groups(part)
     assert [p for group in groups for p in group] == list(part.panels)
     tops = [g.first_tile(group[0]) if part.is_first else part.tiles.start for group in groups]
@@ -157,7 +157,7 @@ def check_memory(g: CholeskyGeometry, part: Part) -> None:
 
 
 def check_pieces(g: CholeskyGeometry, part: Part, tops: dict[range, int], chunk_rows: int) -> None:
-    """Each tile of a group is in one piece; pieces of several groups end at chunk edges."""
+    """Check that each tile of a group is in one piece; pieces of several groups end with chunks."""
     pieces = list(g.pieces(part, chunk_rows))
     chunk_tiles = (chunk_rows or tile_shape(g.n, g.dtype.itemsize)[0]) / g.rows
     for group, top in tops.items():
@@ -189,7 +189,7 @@ def test_below_the_diagonal_a_slab_is_one_matrix() -> None:
 
 @pytest.mark.parametrize(("n", "dtype"), [(16384, "f8"), (8192, "c16")])
 def test_blocks_of_the_last_slab_meet_where_its_pieces_do(n: int, dtype: str) -> None:
-    """So that products are not cut in two: blocks begin with chunks of the matrix."""
+    """Blocks begin with chunks of the matrix, so that no product is split."""
     g = geometry(n, dtype, n * n * np.dtype(dtype).itemsize // 8)
     (part,) = g.parts(g.slabs()[-1])
     first, *others = g.blocks(part, 0)

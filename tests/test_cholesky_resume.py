@@ -179,7 +179,7 @@ def test_a_journal_left_beside_whole_factors_does_no_harm(tmp_path: Path, matrix
 def test_a_slab_is_durable_before_its_note(
     tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]
 ) -> None:
-    """After a power loss behind a record, the whole slab must be on disk: written, then synced."""
+    """Write and sync a whole slab before its note, so that a power loss after it loses nothing."""
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
@@ -225,7 +225,7 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
         written.append(at)
 
     monkeypatch.setattr(Conveyor, "panel_done", leaving)
-    # As if every sync were slow: nothing is durable before it is waited for.
+    # As if each sync were slow: nothing becomes durable until the call waits for it.
     monkeypatch.setattr(FactorStorage, "commit_if_durable", lambda self: None)
     for memory in (MEMORY, 180_000):
         with after_notes(2, interrupt), pytest.raises(Interrupted):
@@ -342,7 +342,7 @@ def test_one_kind_of_factorization_does_not_go_on_with_another(
 
 
 def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
-    """The space of the factor is allocated at the start; the journal has none left."""
+    """The factor reserves its space at the start; the journal finds no space."""
     a, out = definite(1000, "f8"), small_disk / "F"
     A = on_disk(tmp_path / "Z", a)
     found = stopped_by_a_full_disk(

@@ -32,7 +32,7 @@ def document(result: Result) -> Any:
 
 
 def make_factor(path: Path, state: str = "complete", **more: object) -> Path:
-    """The parts of an LU factor that the command line reads."""
+    """Make an LU factor, with all that the command line reads of one."""
     own = {"kind": "lu", "state": state, "n": 8, "dtype": "float64", "source": "/scratch/Z"} | more
     path.mkdir()
     text = {"zarr_format": 3, "node_type": "group", "attributes": {"outcore": own}}

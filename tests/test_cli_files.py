@@ -49,7 +49,7 @@ def test_ls_lists_as_ls_does(served_here: Served) -> None:
     assert lines("ls", "-a", f"{url}/") == [".hidden", "a.txt", "b.txt", "d"]
     assert lines("ls", f"{url}/*.txt") == [f"{url}/a.txt", f"{url}/b.txt"]
     assert lines("ls", "-d", f"{url}/d") == [f"{url}/d"]
-    # The same tree in a plain directory, by the system's commands.
+    # The same tree in a plain directory, listed by the system's ls.
     for name in ("a.txt", "b.txt", "d/c.txt", "d/e/f"):
         Path("tree", name).parent.mkdir(parents=True, exist_ok=True)
         Path("tree", name).touch()
@@ -279,7 +279,7 @@ def test_df_tells_of_each_server(served_here: Served) -> None:
     pool, disk = document("df", served_here.url, ".")["places"]
     assert [each["server"] for each in pool["servers"]] == [0, 1]
     assert pool["free_bytes"] == sum(each["free_bytes"] for each in pool["servers"])
-    # A lock is written as well.
+    # The daemons also write a lock.
     assert pool["bytes_written"] == sum(each["bytes_written"] for each in pool["servers"])
     assert pool["bytes_written"] >= served_here.key.stat().st_size
     assert disk["total_bytes"] == os.statvfs(".").f_blocks * os.statvfs(".").f_frsize
@@ -288,7 +288,7 @@ def test_df_tells_of_each_server(served_here: Served) -> None:
 
 def test_df_counts_each_pool_and_disk_once(served_here: Served, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    # The same place in two forms; the disk of /dev/shm is another.
+    # The same pool and the same disk under two names each; /dev/shm is another disk.
     found = document("df", served_here.url, f"{served_here.url}/", ".", "d", "/dev/shm")
     free = [each["free_bytes"] for each in found["places"]]
     about = free[0] + free[2] + free[4]

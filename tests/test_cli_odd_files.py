@@ -46,7 +46,7 @@ def test_a_slash_at_the_end_says_that_it_is_a_directory(served_here: Served, ver
     assert not Path("new").exists()
     assert succeed("ls", served_here.url) == ""
     assert Path("other").read_text() == "2"
-    # As the system's commands do.
+    # The system's own commands do the same.
     options = ["-r"] if verb == "cp" else []
     succeed(verb, *options, "tree", f"{served_here.url}/tree/")
     succeed("mkdir", f"{served_here.url}/there")
@@ -164,7 +164,7 @@ def test_names_that_are_no_text(served_here: Served) -> None:
 def test_a_tree_that_is_removed_by_another_meanwhile(
     served_here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second remover succeeds too."""
+    """The second remover succeeds, since the tree is gone."""
     with oc.connect(served_here.url) as pool:
         for when in ("sizes are asked for", "it is removed"):
             pool.mkdir("tree/below")

@@ -21,7 +21,7 @@ SMALL = ("--memory", "400KB")
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of the caller, without a key in the environment."""
+    """Make a directory for the caller, without a key in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OUTCORE_KEY", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -31,7 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(params=[*SCHEMES, "directory"])
 def pool(request: pytest.FixtureRequest, here: Path) -> Iterator[tuple[str, list[str]]]:
-    """The prefix of names in a pool with A and B, and the options that open it."""
+    """Return the prefix of names in a pool with A and B, and the options that open it."""
     if request.param == "directory":
         with oc.Pool.embedded([here / "a"]) as embedded:
             fill(embedded)
@@ -104,7 +104,7 @@ def test_a_plan_is_for_the_disks_of_the_pool(
     )
     assert planned["path"] == f"{url}d"
     assert planned["seconds"] > 0
-    # Nothing is left in the pool, and the rates are stored: they are not measured again.
+    # The plan leaves nothing in the pool, and stores the rates, so the next one measures nothing.
     assert done("ls", "-a", url, *key).split() == ["A", "B"]
     monkeypatch.setattr("outcore.rates.measure", None)
     done("plan", "lu", "-n", 5000, "--memory", "20MB", f"{url}", *key)

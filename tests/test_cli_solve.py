@@ -144,7 +144,7 @@ def test_overwrite_a_gives_up_the_matrix() -> None:
 
 
 def test_where_x_finds_no_room_the_same_command_goes_on(here: Path, small_disk: Path) -> None:
-    """Also for an overwritten matrix: its factors stay until x is in its file."""
+    """The factors of a consumed matrix stay until x is in its file."""
     on_disk(here / "L", random_matrix(1000, "f8"))
     b = random_matrix(1000, "f8", 3)[:, :200]
     np.save("l.npy", b)
@@ -289,7 +289,7 @@ def test_a_stopped_command_goes_on_with_overwrite_too() -> None:
 
 
 def test_ctrl_c_in_another_process(here: Path) -> None:
-    """The signal of a terminal, while the matrix is factored."""
+    """Send the signal as a terminal does, during the factorization."""
     n = 2000
     rng = np.random.default_rng(1)
     oc.from_array(rng.standard_normal((n, n)), here / "L", order="F", progress=False).close()

@@ -37,7 +37,7 @@ def embedded() -> Iterator[oc.Pool]:
 
 
 def whole(found: list[Any]) -> list[Any]:
-    """Return the results of the ranks, or raise their exceptions, the cause first."""
+    """Return the results of the ranks, or raise the first error, broken barriers last."""
     raised = [each for each in found if isinstance(each, BaseException)]
     for each in sorted(raised, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
         raise each
@@ -53,7 +53,7 @@ def owned(rule: str, n: int, processes: int, at: int) -> list[int]:
 
 
 def strided(draw: Any, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-    """An array of this shape with any strides, and other values between its elements."""
+    """Return an array of this shape with arbitrary strides, and other values in its gaps."""
     order = draw(st.permutations(range(len(shape))))
     steps = [draw(st.sampled_from([1, 1, 2, -1, -3])) for _ in shape]
     full = [max(shape[dim], 1) * abs(steps[dim]) for dim in order]
@@ -175,7 +175,7 @@ def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObje
 
 
 def with_ghosts(shape: tuple[int, ...], width: int) -> list[list[tuple[slice, ...]]]:
-    """The part of each of four processes of a mesh, plus `width` cells on each side."""
+    """Return the boxes of four processes in a mesh, with `width` ghost cells on each side."""
     blocks = [
         oc.Schema("block,block", mesh=(2, 2)).local_slices(shape, 4, rank) for rank in range(4)
     ]
@@ -192,7 +192,7 @@ def with_ghosts(shape: tuple[int, ...], width: int) -> list[list[tuple[slice, ..
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_boxes_with_ghost_cells_are_read_and_not_written(pool: oc.Pool, width: int) -> None:
-    """Also by a process that has an element in two of its boxes."""
+    """A process may have an element in two of its own boxes."""
     shape = (13, 11)
     content = np.arange(143.0).reshape(shape)
     boxes = [*with_ghosts(shape, width), [(slice(0, 9), slice(2, 7)), (slice(4, 13), slice(0, 11))]]

@@ -29,7 +29,7 @@ def pool() -> Iterator[oc.Pool]:
 def write(
     pool: oc.Pool, name: str, arrays: list[npt.NDArray[Any]], schema: str
 ) -> list[oc.CollectiveReport]:
-    """Write an array by one thread for each of its parts."""
+    """Write an array with one thread for each of its parts."""
 
     def job(comm: ThreadComm) -> oc.CollectiveReport:
         with oc.open_array(pool / name, "r+") as u:
@@ -79,7 +79,7 @@ def test_messages_are_as_planned_both_ways(pool: oc.Pool, monkeypatch: pytest.Mo
 
 
 def test_memory_with_strides(pool: oc.Pool) -> None:
-    """Ghost cells and reversed planes are read directly; fields and columns are short runs."""
+    """Servers read ghost cells and reversed planes directly; fields and columns are short runs."""
     values = np.arange(12 * 40 * 300.0).reshape(12, 40, 300)
     ghosts = np.zeros((14, 42, 304))[1:-1, 1:-1, 2:-2]
     backwards = np.zeros((12, 40, 300))[::-1]
@@ -103,7 +103,7 @@ def test_a_pool_by_tcp_is_offered_nothing(tmp_path: Path) -> None:
 
 
 def test_a_server_of_both_is_reached_by_its_socket() -> None:
-    """With two connections to one server, the client uses the one that identifies it."""
+    """A server has two addresses: the client joins by the one that identifies its process."""
     with in_memory() as home:
         key = make_key(home / "pool.key")
         manager = daemon(home, key, "manager", "a")
@@ -171,7 +171,7 @@ print(report.direct_bytes)
 
 
 def run_rank(url: str, how: str) -> int:
-    """Write an array by a separate process; return the bytes that servers read directly."""
+    """Write an array from another process; return how many of its bytes servers read."""
     ran = subprocess.run(
         [sys.executable, "-c", RANK, url, how], capture_output=True, text=True, check=False
     )
@@ -204,7 +204,7 @@ with serve(Path(sys.argv[2]), "unix") as (url, key):
 
 
 def test_what_the_system_refuses_goes_by_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that may not be traced has not failed: it sends its data."""
+    """A process that the system does not let servers read sends its data instead."""
     tests = str(Path(__file__).parent)
     with in_memory() as home:
         server = subprocess.Popen(

@@ -128,7 +128,7 @@ def test_what_rank_0_cannot_begin_all_are_told(pool: oc.Pool) -> None:
 
 
 class EagerComm(ThreadComm):
-    """Broadcasts do not wait for the receivers, as is possible in MPI."""
+    """A communicator whose broadcasts do not wait for receivers, as MPI allows."""
 
     said: ClassVar[dict[tuple[int, int], Any]] = {}
     news = threading.Condition()
@@ -149,7 +149,7 @@ class EagerComm(ThreadComm):
 
 
 def test_late_ranks_are_waited_for(pool: oc.Pool) -> None:
-    """Also a rank that opens the array after others have begun, and again right after the end."""
+    """The others wait for a rank that opens the array late, or again right after the end."""
 
     def job(comm: ThreadComm) -> None:
         comm = EagerComm(comm)
@@ -164,7 +164,7 @@ def test_late_ranks_are_waited_for(pool: oc.Pool) -> None:
 
 
 class NeverThere(ThreadComm):
-    """A rank that receives messages, and then does not arrive."""
+    """A rank that receives messages, but does not join."""
 
     def __init__(self, comm: ThreadComm) -> None:
         super().__init__(comm.rank, comm._shared)

@@ -39,7 +39,7 @@ def held(pool: oc.Pool) -> Any:
 
 
 def write(u: Array, comm: Any = None, value: float = -1.0) -> None:
-    """Write all steps that `u` was opened with, rows alternately."""
+    """Write all steps that `u` had when it was opened, one row per rank in turn."""
     ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
     mine = np.full((len(range(rank, len(u), ranks)), *u.shape[1:]), value)
     u.write_all(mine, "cyclic" + ",*" * (u.ndim - 1), comm, timeout=20)
@@ -103,7 +103,7 @@ def test_a_step_that_was_appended_since_is_counted(pool: oc.Pool) -> None:
 
 @pytest.mark.parametrize("steps", [4, 6])
 def test_numbers_that_were_appended_since_stay(pool: oc.Pool, steps: int) -> None:
-    """If they share a file with others, the call is refused; otherwise these are written."""
+    """Refuse the write if new numbers share a file with old ones; else write the old ones only."""
     with oc.create_array(pool / "u", 0, chunks=3, growing=True) as u:
         u.append(np.arange(float(steps)))
     with oc.open_array(pool / "u", "r+") as u:
@@ -162,7 +162,7 @@ def test_after_a_failure_others_append(pool: oc.Pool, monkeypatch: pytest.Monkey
     u.append(np.ones(5))
     with pytest.raises(IncompleteError):
         oc.open_array(pool / "u")
-    # A partial array is complete after a write of all its data, including the step.
+    # A write of all elements, with the new step, completes the half-written array.
     with oc.open_array(pool / "u", "r+", allow_incomplete=True) as found:
         write(found, value=2.0)
     assert (held(pool) == np.full((4, 5), 2.0)).all()

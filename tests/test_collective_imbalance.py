@@ -1,4 +1,4 @@
-"""Chunks that do not divide among the servers: the bytes of each server are those of the plan."""
+"""Chunks that do not divide among the servers: each server moves the planned bytes."""
 
 import itertools
 import statistics
@@ -42,7 +42,7 @@ def moved(pool: oc.Pool) -> dict[int, npt.NDArray[np.int64]]:
 
 
 def between(first: dict[int, Any], then: dict[int, Any]) -> dict[int, list[int]]:
-    """Difference of two counts."""
+    """Return the bytes moved between two counts."""
     return {server: (then[server] - first[server]).tolist() for server in first}
 
 
@@ -68,7 +68,7 @@ def test_each_server_moves_what_is_planned(
                 u.write_all(mine, schema, comm, timeout=30, skip_disk=skip_disk)
 
             whole(ThreadJob(ranks).run(lambda comm: write(comm, skip_disk=False)))
-            # From here on nothing else is read or written, such as metadata.
+            # From here on the pool moves no other bytes, such as metadata.
             counts = [moved(pool)]
             whole(ThreadJob(ranks).run(lambda comm: write(comm, skip_disk=True)))
             counts.append(moved(pool))

@@ -39,7 +39,7 @@ CASES: list[tuple[oc.ArraySpec, oc.Schema, int]] = [
 def test_what_is_not_there_is_planned_as_if_it_were(
     spec: oc.ArraySpec, schema: oc.Schema, processes: int, servers: int
 ) -> None:
-    """On a pool itself, and for another number of servers."""
+    """Plan on the pool itself, and for as many servers from another pool."""
     among = {"schema": schema, "processes": processes, "rates": RATES}
     with in_memory() as directory:
         places = [directory / str(number) for number in range(servers)]
@@ -92,7 +92,7 @@ def test_messages_are_those_that_the_servers_count(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also for several shard files, and without a write."""
+    """Check several shard files too, and calls that write nothing."""
     is_read_from_memory = is_offered and is_read_by_children()
     if not is_offered:
         monkeypatch.setenv("OUTCORE_DIRECT_MEMORY", "off")

@@ -1,4 +1,4 @@
-"""Progress of collectives and checkpoints: its values on each rank, and its exceptions."""
+"""Progress of collectives and checkpoints: what each rank gets, and which rank can cancel."""
 
 import itertools
 import threading
@@ -29,7 +29,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[oc.Pool]:
 
 
 class Late:
-    """A communicator of a rank that continues only after an event."""
+    """A communicator of a rank that waits for an event after each broadcast."""
 
     def __init__(self, comm: ThreadComm, after: threading.Event) -> None:
         self.rank, self.size = comm.rank, comm.size
@@ -43,7 +43,7 @@ class Late:
 
 
 def test_it_is_told_while_others_are_awaited(pool: oc.Pool) -> None:
-    """Rank 1 arrives after rank 0 has reported progress, which waits for rank 1."""
+    """Rank 0 gets progress while it waits for rank 1, which waits for that progress."""
     oc.create_array(pool / "u", (64, 64), chunks=(8, 64)).close()
     for call in ("write_all", "read_all"):
         is_told = threading.Event()
@@ -65,7 +65,7 @@ def test_it_is_told_while_others_are_awaited(pool: oc.Pool) -> None:
                 local = np.full((32, 64), comm.rank + 1.0)
                 also = {"progress": tell} if comm.rank == 0 else {}
                 among = Late(comm, is_told) if comm.rank == 1 else comm
-                # Marks of a write are awaited, but not shown.
+                # The call waits for the marks of a write, but does not show them.
                 skip = {"skip_disk": call == "write_all"}
                 getattr(u, call)(local, "block,*", among, timeout=60, **also, **skip)
 
@@ -78,7 +78,7 @@ def test_it_is_told_while_others_are_awaited(pool: oc.Pool) -> None:
 
 
 def test_servers_say_what_they_have_moved(pool: oc.Pool) -> None:
-    """Followed like `write_all` and `read_all`: every byte of the array, once."""
+    """Watch the servers as the calls do: they report every byte of the array once."""
     core = (pool / "u").root.core
     with oc.create_array(pool / "u", (300, 200), chunks=(70, 200)) as u:
         for verb, call in (
@@ -147,7 +147,7 @@ def test_a_bar_is_shown_by_rank_0(pool: oc.Pool, monkeypatch: pytest.MonkeyPatch
 
 
 def test_progress_of_checkpoints(above: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written, and read back; checked, and read: by bytes, in the order of the work."""
+    """Count the bytes written and read back, or checked and read, in their order."""
     specs = {
         "u": oc.ArraySpec((40, 60), "f4", chunks=(20, 60)),
         "v": oc.ArraySpec((240,), "f8", chunks=240),
@@ -176,7 +176,7 @@ def test_progress_of_checkpoints(above: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def distinct(values: list[float]) -> list[float]:
-    """Without repeated values."""
+    """Drop repeated values."""
     found: list[float] = []
     for value in values:
         if not found or value - found[-1] > 1e-9:
@@ -185,7 +185,7 @@ def distinct(values: list[float]) -> list[float]:
 
 
 def test_tired_of_a_checkpoint(above: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception of one rank's function ends it on all ranks, and there is no checkpoint."""
+    """An exception from one rank's function ends the call on all ranks, without a checkpoint."""
     ticks = itertools.count()
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(ticks)))
 

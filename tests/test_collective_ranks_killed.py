@@ -1,4 +1,4 @@
-"""Processes killed during a collective: others report it, no partial array is complete."""
+"""Processes killed during a collective: the others raise, and no partial array is complete."""
 
 import re
 import signal
@@ -107,7 +107,7 @@ def killed(start: Start, home: Path, url: str, call: str, who: int) -> list[str]
 
 
 def content(pool: oc.Pool, call: str) -> str:
-    """Return the state of the data: old, new, or marked as neither."""
+    """Return "before" or "after" for complete values, or the message of the error on opening."""
     if call == "checkpoint":
         with oc.ArrayGroup(pool / "run") as group:
             saved = group.restart(progress=False)
@@ -124,7 +124,7 @@ def content(pool: oc.Pool, call: str) -> str:
 
 
 def again(pool: oc.Pool, call: str, way: str) -> None:
-    """The next call succeeds, and leaves no files behind."""
+    """Check that the next call succeeds, and leaves no extra files."""
 
     def work(comm: ThreadComm) -> None:
         mine = np.full((SHAPE[0], SHAPE[1] // SIZE), 1.0)
@@ -144,8 +144,8 @@ def again(pool: oc.Pool, call: str, way: str) -> None:
     names = {path.name for path in (pool / "u").iterdir()}
     assert names == {"zarr.json", "outcore.generation", "c"}
     if way == "own":
-        # If a server ends with its process, or is silent for the 3 s of these pools, its files are
-        # left to the check of the pool.
+        # A server may end with its process, or be silent for the 3 s of these pools. Then `fsck`
+        # has to remove the files that it kept.
         assert {finding.kind for finding in fsck(pool).findings} <= {"unfinished removal"}
         fsck(pool, repair=True)
     assert fsck(pool).findings == ()
@@ -164,7 +164,7 @@ def again(pool: oc.Pool, call: str, way: str) -> None:
 def test_a_process_that_is_killed_amid_the_data(
     way: str, who: int, call: str, run_python: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a pool of the ranks' own, a server dies with its rank, or the manager too."""
+    """In the ranks' own pool the kill also ends a server, and perhaps the manager."""
     for _ in range(MOST_ATTEMPTS):
         with in_memory() as home:
             if amid(way, who, call, run_python, home, monkeypatch):
@@ -175,7 +175,7 @@ def test_a_process_that_is_killed_amid_the_data(
 def amid(
     way: str, who: int, call: str, start: Start, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> bool:
-    """Whether it was killed in time. On a busy machine it may have been too late."""
+    """Return whether the kill came in time; on a busy machine it may be too late."""
     with ExitStack() as stack:
         pool, url, key = stack.enter_context(pool_of(home, way))
         prepare(pool)

@@ -1,4 +1,4 @@
-"""Collectives with a killed I/O server: all ranks raise in time, no partial array is complete."""
+"""Collectives with a killed I/O server: each rank raises in time, no partial array is complete."""
 
 import random
 import re
@@ -52,7 +52,7 @@ class Daemons:
         self.start("io", "b")
 
     def start(self, role: str, name: str) -> str:
-        """Start a daemon, possibly again, and return its address."""
+        """Start or restart a daemon, and return its address."""
         config = self._home / f"{role}-{name}.conf"
         directory = self._home / name
         directory.mkdir(exist_ok=True)
@@ -162,7 +162,7 @@ class Together:
             return mine
 
     def end(self) -> tuple[list[Any], float]:
-        """Return each rank's result or exception; and the duration in seconds."""
+        """Return the rows or the exception of each rank, and the seconds it took."""
         self._thread.join(BOUND_S)
         assert not self._thread.is_alive(), "somebody hangs"
         return self._found, time.monotonic() - self._since
@@ -203,7 +203,7 @@ def check(daemons: Daemons, found: list[Any], before: float, value: float, verb:
 
 @pytest.fixture
 def array(daemons: Daemons) -> float:
-    """The value of the first element of the array."""
+    """Create the array, and return the value of its first element."""
     with daemons.connect() as pool:
         u = oc.create_array(pool / "u", SHAPE, chunks=(384, 1024), if_exists="overwrite")
         u[...] = whole(1.0)
@@ -284,7 +284,7 @@ class Replacing:
         return ThreadJob(RANKS, BOUND_S).run(job)
 
     def found(self) -> Any:
-        """Read the present data."""
+        """Read the current values."""
         with self._daemons.connect() as pool:
             if self._verb == "atomic":
                 with oc.open_array(pool / "u") as u:
@@ -297,7 +297,7 @@ class Replacing:
 
 @pytest.mark.parametrize("verb", ["atomic", "checkpoint"])
 def test_what_is_replaced_stays_or_is_new(daemons: Daemons, array: float, verb: str) -> None:
-    """A server is killed during the data, and returns at once or after all ranks have aborted."""
+    """Kill a server during the transfer; it restarts at once, or after all ranks returned."""
     replacing, before = Replacing(daemons, verb), array
     assert replacing(array) == [None] * RANKS
     for turn in range(2):
@@ -320,7 +320,7 @@ def test_what_is_replaced_stays_or_is_new(daemons: Daemons, array: float, verb: 
         have = replacing.found()
         is_new = (have == whole(value)).all()
         assert is_new or (have == whole(before)).all()
-        # A rank that reported success relies on the new data.
+        # A rank without an error relies on the new values.
         assert is_new or all(is_told(each) for each in told), told
         before = value
         assert replacing(value) == [None] * RANKS

@@ -80,7 +80,7 @@ def test_as_lapack_and_no_more_than_the_truth(
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_of_factors_by_any_method(tmp_path: Path, method: str, dtype: str, norm: Any) -> None:
-    """Also with a budget that is too small for the factorization."""
+    """A budget too small to make the factors suffices."""
     n, condition = 400, 1e6
     a = with_singular_values(np.geomspace(1, 1 / condition, n), dtype, 5)
     lu = factor_by(method, tmp_path / "Z", a, 300_000)
@@ -93,7 +93,7 @@ def test_of_factors_by_any_method(tmp_path: Path, method: str, dtype: str, norm:
     assert found == pytest.approx(lapack_estimate(a, norm), rel=0.01)
     assert report.bytes_read == report.planned_bytes_read
     assert report.peak_memory_bytes <= 150_000
-    # With the norm stored in the factors, for complex types within √2, or the norm of A.
+    # The norm that the factors store is within √2 for complex types, otherwise that of A.
     known, _ = estimate(lu, norm, memory=200_000)
     assert found / (2**0.5 * slack) < known < found * slack
     a[:, 300] = 0
@@ -123,7 +123,7 @@ def test_of_a_cholesky_factor(tmp_path: Path, dtype: str, norm: Any) -> None:
     assert report.bytes_read % cholesky_solve_bytes_read(N, c.dtype, c.tile) == 0
     assert report.peak_memory_bytes <= TINY
     assert "as many passes over L, and over Lᴴ" in report.notes[0]
-    # With the norm stored in the factor, for complex types within √2.
+    # The norm that the factor stores is within √2 for complex types.
     known, _ = cond_est(c, norm, memory=TINY, progress=False)
     assert found / 1.5 < known < found * 1.5
 
@@ -269,7 +269,7 @@ def interrupted_after_solve(number: int) -> Iterator[None]:
 def test_a_stopped_estimate_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: Any, kind: str
 ) -> None:
-    """After each solve; the saved state is removed at the end."""
+    """Stop after each solve; the completed estimate leaves no files."""
     monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
     a = random_matrix(N, "c16")
     if kind == "cholesky":
@@ -341,7 +341,7 @@ def stopped(lu: LUFactor) -> None:
 def test_factors_with_a_stopped_estimate_are_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its saved state is recognized, and removed with complete or incomplete factors."""
+    """The saved solves belong to the factors, and are removed with them, complete or not."""
     monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
     a = random_matrix(N, "f8")
     out = tmp_path / "Z.lu"
@@ -380,7 +380,7 @@ def test_factors_with_a_stopped_estimate_are_made_anew(
 
 
 def test_killed_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The factors stay complete, and a later call finds the same, in the time of the rest."""
+    """The factors stay complete, and a later call resumes with the same result."""
     monkeypatch.setattr(kept_solves, "LEAST_S", 0.0)
     lu = factored(tmp_path / "Z", random_matrix(N, "f8"))
     whole, _ = estimate(lu, threads=1)

@@ -49,7 +49,7 @@ def of_rank_5(is_definite: bool) -> Matrix:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fits", [False, True])
 def test_of_low_rank(tmp_path: Path, way: str, fits: bool) -> None:
-    """Also with a right-hand side that has solutions: the result is one of them."""
+    """Check also a right-hand side with solutions; the call finds any of them."""
     a = of_rank_5(is_definite=way in ("auto", "pos"))
     b = a @ np.ones(N) if fits else random_matrix(N, "f8", 3)[:, 0]
     with pytest.warns(scipy.linalg.LinAlgWarning, match="singular to the precision of float64"):
@@ -95,7 +95,7 @@ def test_the_estimate_is_near_the_truth(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 def test_the_condition_number_that_is_asked_for(tmp_path: Path, dtype: str, way: str) -> None:
-    """In the 1-norm, as NumPy computes it; exact for simple matrices."""
+    """Compare with NumPy's 1-norm condition; it is exact for simple matrices."""
     options = WAYS[way]
     if "factor_dtype" in options:
         options = {"factor_dtype": LOW.get(np.dtype(dtype).name, dtype)}

@@ -66,7 +66,7 @@ def test_every_layout(
     )
     np.testing.assert_array_equal(read(path / NAMES[kind], kind, model, order), model)
     assert report.peak_memory_bytes <= memory
-    # And back.
+    # Copy it back.
     options = {"shape": model.shape, "dtype": model.dtype, "source_order": order}
     back = oc.from_array(
         path / NAMES[kind], path / "B", memory=memory, chunks=layout.chunks,
@@ -291,7 +291,7 @@ assert np.array_equal(oc.open_array("B")[...], 2 * wanted)
 def test_memory_of_the_whole_process(
     tmp_path: Path, run_python: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """An array of 96 MiB in 12 MiB: the process grows by that and the memory of libraries."""
+    """The process grows by the budget of 12 MiB and the libraries' own memory for 96 MiB."""
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the kernel does not forget the most memory that a process had")
     said, errors = run_python(RESIDENT).communicate(timeout=300)

@@ -57,7 +57,7 @@ def copy(sources: Any, target: Any, **options: Any) -> list[Any]:
 
 
 def content(top: AnyPath) -> dict[str, bytes | None]:
-    """Return the content below a directory; `None` is a directory."""
+    """Return the tree below a directory; `None` marks a directory."""
     found: dict[str, bytes | None] = {}
     for each in walk(status_of(top)):
         name = str(each.path)[len(str(top)) :].strip("/")
@@ -107,7 +107,7 @@ def test_a_tree_goes_there_and_back(pool: oc.Pool, other: oc.Pool, tmp_path: Pat
     (report,) = copy(other / "t", tmp_path / "back", recursive=True)
     assert content(tmp_path / "back") == content(tree)
     assert (report.files, report.directories) == (6, 4)
-    # An existing directory takes copies under their own names, also several.
+    # An existing directory takes one or several copies under their own names.
     pool.mkdir("into")
     copy([tree / "one", tree / "d"], pool / "into", recursive=True)
     assert pool.ls("into") == ["d", "one"]
@@ -193,7 +193,7 @@ def test_an_array_is_copied_without_being_asked_for_a_tree(pool: oc.Pool, tmp_pa
     copy(tmp_path / "A", pool / "A")
     with oc.open_array(pool / "A") as found:
         assert (found[...] == a).all()
-    # An array is a directory, but copies are not put into it.
+    # An array is a directory, but a copy never goes into it.
     with pytest.raises(ExistsError, match="overwrite"):
         copy(tmp_path / "A", pool / "A")
     oc.from_array(-a, tmp_path / "B", chunks=(200, 10), progress=False).close()

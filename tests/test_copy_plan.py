@@ -69,7 +69,7 @@ def test_blocks_tile_the_array_within_the_budget(
     try:
         plan = plan_copy(source, target, itemsize, have)
     except BudgetError as error:
-        # The stated need is enough, and exact.
+        # The need that the error names suffices exactly.
         need = int(re.findall(r"need (\d+) bytes", str(error))[0])
         assert need > have
         plan = plan_copy(source, target, itemsize, need)
@@ -138,7 +138,7 @@ def test_short_of_memory_the_target_is_written_in_parts_before_the_source_is_rea
     plan = plan_copy(source, target, 8, 16 << 20)
     assert plan.times_read == 1
     assert all(p.start % 100 == 0 for p in plan.pieces[0])
-    # If the target must be written whole, the source is read more than once, and the plan says so.
+    # If the target needs whole chunks, the copy reads the source more than once, and says so.
     strict = regular(shape, (256, 512), bounces=True)
     with pytest.raises(BudgetError):
         plan_copy(regular(shape, (100, 4096), library_blocks=3), strict, 8, 16 << 20)

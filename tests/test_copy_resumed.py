@@ -1,4 +1,4 @@
-"""Stopped copies into arrays: the state that they leave, and resuming from it."""
+"""Stopped copies into arrays: their left-overs, and the resumed call."""
 
 import shutil
 import subprocess
@@ -238,7 +238,7 @@ def test_what_a_user_made_is_no_stopped_copy(tmp_path: Path) -> None:
 
 
 def test_the_record_of_a_whole_array_counts_no_more(tmp_path: Path) -> None:
-    """A process that died between the last two steps left it; the user has the array since."""
+    """A process killed between the last two steps left the record; the user has written since."""
     source = in_npy(MODEL, tmp_path)
     copy(source, tmp_path / "A").close()
     (tmp_path / "A" / "outcore.copy").write_text('{"blocks_done": 1}\n')
@@ -359,7 +359,7 @@ def test_killed_again_and_again(tmp_path: Path, run_python: Callable[..., Any]) 
     assert killed >= 3
     with oc.open_array(path) as array:
         np.testing.assert_array_equal(array[...], MODEL)
-    # Blocks of 8 x 16. Each kill costs at most those read ahead, in flight, and not yet recorded.
+    # Blocks of 8 x 16. Each kill loses at most the blocks in flight and those without a note.
     assert read <= 8 * 3 + 8 * killed
 
 

@@ -1,4 +1,4 @@
-"""Identification of the source of a stopped copy, and changes that restart the copy."""
+"""How a resumed copy recognizes its source, and sources whose copies restart."""
 
 import io
 import os
@@ -147,7 +147,7 @@ def test_what_is_in_no_file_begins_anew(tmp_path: Path, fetched: Fetched) -> Non
 
 
 def test_a_private_mapping_begins_anew(tmp_path: Path, fetched: Fetched) -> None:
-    """Its assigned values are in no file."""
+    """Assignments to it are in no file."""
     np.save(tmp_path / "a.npy", MODEL)
     source = np.load(tmp_path / "a.npy", mmap_mode="c")
     stopped(source, tmp_path / "A", fetched)

@@ -1,4 +1,4 @@
-"""A copy that is stopped by kill -9, Ctrl-C or SIGTERM: its leftovers, and its resuming."""
+"""A copy that kill -9, Ctrl-C or SIGTERM stops: the left-overs, and the resumed copy."""
 
 import signal
 import subprocess
@@ -20,7 +20,7 @@ PIECE = 64 << 10
 FILES = {"c/0/0": 9 * PIECE + 5, "c/0/1": 4 * PIECE, "few": 10, "zarr.json": 300}
 Start = Callable[..., subprocess.Popen[str]]
 
-# Copies, and gets a signal after the given number of pieces.
+# A copy that gets a signal after this many pieces.
 SCRIPT = f"""
 import os, sys, threading
 import outcore as oc

@@ -201,7 +201,7 @@ def test_of_two_crews_at_once_the_inner_one_leaves_the_blas_alone(log: _Log) -> 
 
 
 def test_interrupted_at_any_moment_no_thread_is_left(log: _Log) -> None:
-    """And the BLAS has as many threads as before."""
+    """The BLAS also gets its threads back."""
 
     def run() -> None:
         crew = Crew(Trace())

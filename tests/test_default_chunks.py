@@ -57,7 +57,7 @@ def test_a_tall_array_in_order_c_has_chunks_of_whole_rows(
     while rows * row_bytes // usual > MAX_TILES and usual < MAX_TILE_BYTES:
         usual *= 2
     assert height * row_bytes <= usual
-    # Whole pages take at most a half, and evening out at most another one.
+    # Rounding to whole pages takes at most a half, and even chunks at most another half.
     assert height >= rows or height * row_bytes >= usual / 4
     assert default_chunks((columns, rows), itemsize, "F") == (width, height)
     # A chunk can be read in parts of whole pages, if these are small beside it.
@@ -82,7 +82,7 @@ def test_any_matrix_has_chunks_of_a_bounded_size(
 
 @given(st.lists(st.integers(1, 3000), min_size=3, max_size=5), ITEMSIZES)
 def test_arrays_of_more_dimensions_have_near_cubes(shape: list[int], itemsize: int) -> None:
-    """The definition: sides within a factor of 2, except for rounding and full sides."""
+    """Sides are within a factor of 2, except for rounding and for whole sides."""
     chunks = default_chunks(shape, itemsize, "C")
     aim = TILE_BYTES
     while math.prod(shape) * itemsize // aim > MAX_TILES and aim < MAX_TILE_BYTES:

@@ -18,7 +18,7 @@ SIZE = 400
 
 
 class Slow:
-    """A = I, and an inverse M⁻¹ for which I - M⁻¹ = slow directions and 10⁻⁴."""
+    """A = I, with an inverse M⁻¹ for which I - M⁻¹ is some slow directions plus 10⁻⁴."""
 
     def __init__(self, dtype: str, leaves: list[float], vectors: int, columns: int = 1) -> None:
         self.b = random_matrix(SIZE, dtype, 1)[:, :columns]
@@ -62,7 +62,7 @@ def test_without_room_for_them_it_stalls() -> None:
 
 
 def test_fewer_directions_than_vectors() -> None:
-    """A step leaves a matrix of rank 1, or nothing: the other vectors are dropped."""
+    """A step leaves a matrix of rank 1, or zero: the refinement drops the other vectors."""
     for leaves in ([0.9], []):
         slow = Slow("float64", leaves, 8)
         slow.error -= 1e-4 * np.linalg.qr(random_matrix(SIZE, "f8"))[0]
@@ -101,7 +101,7 @@ def test_what_is_not_finite_ends_it() -> None:
 def test_a_few_small_singular_values_need_no_gmres(
     tmp_path: Path, dtype: str, condition: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without deflation they need it, and more passes."""
+    """Without deflation this takes GMRES and more passes."""
     U, V = (np.linalg.qr(random_matrix(N, dtype, seed))[0] for seed in (1, 2))
     values = np.ones(N)
     values[-1] = 1 / condition

@@ -72,7 +72,7 @@ def test_assembly_keeps_to_the_budget_too(tmp_path: Path, memory_bytes: int) -> 
 
 
 def test_never_killed(tmp_path: Path, limit: Limit) -> None:
-    """Under a hard memory limit: assembly, factors, the solution, and pictures."""
+    """Run assembly, factors, solution and pictures under a hard memory limit."""
     script = """
 import sys
 from outcore.cli import main

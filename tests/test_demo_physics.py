@@ -210,7 +210,7 @@ def test_coupled_equation_survives_interior_resonances(k: float) -> None:
 def test_uncoupled_equations_fail_at_interior_resonances() -> None:
     uncoupled = SphereProblem(2, NEUMANN, eta=0.0)
     assert uncoupled.surface_error(solve(uncoupled)) > 0.1
-    # The matrix is linear in eta, which yields the single layer.
+    # The matrix is linear in eta, so a difference isolates the single layer.
     without = SphereProblem(2, DIRICHLET, eta=0.0)
     coupled = SphereProblem(2, DIRICHLET, eta=1.0)
     layer = 1j * (coupled.fill(WHOLE, WHOLE) - without.fill(WHOLE, WHOLE))
@@ -225,7 +225,7 @@ def test_scattered_field_follows_the_series(
     solved: list[tuple[SphereProblem, ComplexArray]], radius: float, tolerance: float
 ) -> None:
     problem, q = solved[-1]
-    # At the collocation points a naive sum would divide by zero.
+    # Some points lie above collocation points, where a naive sum would divide by zero.
     points = np.concatenate([random_points(300, radius), radius * problem.points[::16]])
     exact = series.scattered_field(problem.k, points, problem.direction)
     wrong = problem.scattered_field(q, points) - exact

@@ -65,7 +65,7 @@ def test_no_chunk_has_elements_of_two_blocks(case: Case, dtype: str, align: int)
     assert found.block is not None
     for n, rule, p, chunk, block in zip(shape, rules, mesh, found.chunks, found.block, strict=True):
         hpf = {"block": math.ceil(n / p), "*": n}.get(rule) or int(rule[7:-1])
-        # A block has HPF's elements, or less than a chunk more, never fewer.
+        # A block has at least HPF's elements, and less than one chunk more.
         assert min(hpf, n) <= block < hpf + chunk
         if rule.startswith("cyclic"):
             assert block == min(hpf, n)
@@ -113,7 +113,7 @@ def test_traditional_is_the_flat_array(
     for at in corners:
         first = [i * c for i, c in zip(at, found.chunks, strict=True)]
         assert grid.locate(at)[1] == int(np.ravel_multi_index(first, extents)) * item
-        # The part of the chunk in the array is consecutive there, so one number represents it.
+        # The elements of a chunk inside the array are consecutive, so one number locates them all.
         inside = [min(c, n - f) for c, n, f in zip(found.chunks, extents, first, strict=True)]
         last = [f + i - 1 for f, i in zip(first, inside, strict=True)]
         run = np.ravel_multi_index(last, extents) - np.ravel_multi_index(first, extents) + 1
@@ -123,11 +123,11 @@ def test_traditional_is_the_flat_array(
 
 
 def test_blocks_are_cut_as_evenly_as_they_divide() -> None:
-    """48 rows of 32 bytes for each of 3 servers: 1536 bytes are cut into 3 chunks of 512."""
+    """Split the 48 rows of 32 bytes on each of 3 servers, 1536 bytes, into 3 chunks of 512."""
     found = laid_out(((144, 4), ("block", "*"), (3, 1)), "f8", 64)
     assert (found.chunks, found.block_chunks, found.block) == ((16, 4), (3, 1), (48, 4))
     assert found.grid().block_bytes == 48 * 32
-    # 44 rows do not divide by 3: 4 chunks of 11 rows are exact, 3 of 15 would not be.
+    # 3 chunks of 15 would exceed 44 rows, so there are 4 chunks of 11.
     found = laid_out(((88, 4), ("block", "*"), (2, 1)), "f8", 1)
     assert (found.chunks, found.block) == ((11, 4), (44, 4))
     # 997 is prime: blocks get a few rows more, up to whole chunks.

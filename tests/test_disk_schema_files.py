@@ -1,4 +1,4 @@
-"""Arrays with disk schemas on disk, as read by other Zarr readers, and on the servers."""
+"""Arrays with disk schemas: their contents in other Zarr readers, and their parts on servers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ SCHEMAS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of several chunks."""
+    """Split blocks into several chunks."""
     monkeypatch.setattr(disk_chunks, "AIM_BYTES", 4096)
     monkeypatch.setattr(disk_chunks, "TILE_BYTES", 1024)
     monkeypatch.setattr(disk_chunks, "MAX_TILE_BYTES", 16384)
@@ -109,7 +109,7 @@ def content(path: oc.PoolPath) -> bytes:
 
 
 def on_servers(directory: Path, path: oc.PoolPath) -> list[bytes]:
-    """The complete data files of a file, in the order of its servers."""
+    """Return the data files of a file, in the order of its servers."""
     handle = path.root.core.handle(path.inside)
     servers = path.stat().servers
     return [with_handle(directory / str(server), handle).read_bytes() for server in servers]
@@ -259,7 +259,7 @@ def test_each_step_of_a_growing_array_is_divided(
         np.testing.assert_array_equal(oc.open_array(above / "A")[...], model)
     for read in READERS.values():
         np.testing.assert_array_equal(read(directory / "A"), model)
-    # A step has the layout of a separate array.
+    # A step has the layout of an array of one step.
     alone = oc.create_array(pool / "one", model.shape[1:], "f4", **setting)
     expected = alone.info().placement
     assert expected is not None
@@ -282,7 +282,7 @@ def test_collectives_keep_to_the_schema(
 
     def job(comm: ThreadComm) -> None:
         with oc.open_array(pool / "A", "r+") as array:
-            # A distribution that differs from all on disk.
+            # A distribution that no file on disk has.
             array.write_all(
                 model[:, comm.rank :: 2], "*,cyclic(1),*", comm, timeout=20, atomic=is_atomic
             )

@@ -26,7 +26,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def processor(i: int, n: int, rule: str, p: int) -> int:
-    """Coordinate of the process of index i of n in HPF: section 3.3, counted from 0."""
+    """Return the coordinate of the process that owns index i of n: HPF, section 3.3, from 0."""
     if rule == "*":
         return 0
     if rule == "block":
@@ -149,7 +149,7 @@ def test_there_is_no_such_process() -> None:
     ],
 )
 def test_slices_of_a_process_are_what_it_has(rules: str, mesh: object) -> None:
-    """Also for a process beyond the mesh, and one without elements along a dimension."""
+    """Check also a process beyond the mesh, and one without elements along a dimension."""
     model = np.arange(7 * 9).reshape(7, 9)
     schema = Schema(rules, mesh) if mesh else Schema(rules)  # type: ignore[arg-type]
     over = schema.distribution(model.shape, int(np.prod(mesh)))  # type: ignore[arg-type]

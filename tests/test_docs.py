@@ -24,13 +24,13 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
 def prose(page: Path) -> str:
-    """The text without code, which may contain apparent links and headings."""
+    """Return the text without code, which may look like links and headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"`[^`\n]+`", lambda code: code[0].replace("[", "(").replace("]", ")"), text)
 
 
 def anchors(page: Path) -> set[str]:
-    """Anchors of the headings, by GitHub's rule."""
+    """Return the anchors of the headings, by GitHub's rule."""
     headings = HEADING.findall(prose(page))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -44,7 +44,7 @@ def examples(page: Path) -> list[str]:
 
 
 def run_by_shell(commands: str) -> str:
-    """Python code that runs commands, and fails with the first failure."""
+    """Return Python code that runs shell commands, and fails with the first that fails."""
     return f'import subprocess\nsubprocess.run(["sh", "-euc", {commands!r}], check=True)'
 
 

@@ -1,4 +1,4 @@
-"""How often an export decodes the chunks of its source, counted where zarr-python decodes them."""
+"""How often an export decodes the chunks of its source, counted in zarr-python."""
 
 import os
 from pathlib import Path

@@ -35,7 +35,7 @@ QUIET: dict[str, Any] = {"memory": "8MB", "progress": False}
 
 
 def signs(m: int, n: int) -> Matrix:
-    """Elements of nearly the largest size."""
+    """Return a matrix with elements of nearly the largest magnitude."""
     return np.sign(tall(m, n, "f8")) * HUGE
 
 

@@ -15,7 +15,7 @@ def cut(n: int, dtype: str, memory: int, order: str, chunks: tuple[int, int]) ->
 
 
 def played(g: TournamentGeometry) -> int:
-    """Block columns whose pivots a tournament chooses."""
+    """Return the number of block columns whose pivots a tournament chooses."""
     return sum(not g.is_whole(s) for s in g.block_columns)
 
 

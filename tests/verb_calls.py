@@ -30,7 +30,7 @@ class Verb:
 
 
 def square() -> Matrix:
-    """Positive definite, and therefore valid for every method."""
+    """Return a positive definite matrix, which suits every method."""
     return np.asfortranarray(definite(N, "f8"))
 
 
@@ -49,7 +49,7 @@ def last(_: object) -> Report:
 
 
 def of(result: Any) -> Report:
-    """The report of a call that returns one at the end, or with its result."""
+    """Return the report that a call returns as its last result, or on its result."""
     report = result[-1] if isinstance(result, tuple) else result.report
     assert isinstance(report, Report)
     return report
