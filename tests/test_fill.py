@@ -1,4 +1,4 @@
-"""Assembly by `fill`: in parallel, bounded, and resumed after any interruption."""
+"""Assembly by `fill`: in parallel, within a budget, and resumed after any stop."""
 
 import json
 import math
@@ -63,7 +63,7 @@ class Recorder:
 
 def assemble(path: Path, fill: Callable[..., Any], **options: Any) -> oc.Array:
     arguments: dict[str, Any] = {"chunks": CHUNKS, "progress": False, "reserve": False} | options
-    # So little that each block is one chunk.
+    # So little memory that each block is one chunk.
     arguments.setdefault("memory", arguments.get("threads", 1) * CHUNK_MEMORY)
     return oc.create_array(path, SHAPE, arguments.pop("dtype", "f8"), fill=fill, **arguments)
 
@@ -95,7 +95,7 @@ def test_threads_call_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_a_fill_may_return_the_same_memory_each_time(tmp_path: Path) -> None:
-    # Whole pages, which the disk writes directly.
+    # Whole pages, which the disk takes without a copy.
     work = np.frombuffer(mmap.mmap(-1, 512 * 512 * 8)).reshape(512, 512)
 
     def fill(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
@@ -193,12 +193,12 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
 
 
 def test_killed_again_and_again(tmp_path: Path, run_python: RunPython) -> None:
-    """kill -9 at any moment after the creation of the files loses no recorded block."""
+    """kill -9 at any moment, from the creation of the files on, loses no noted block."""
     path, script = tmp_path / "A", SCRIPT.format(pause=0.02, shape=SHAPE, chunks=CHUNKS)
     delays_s = [0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, None]
     killed, asked = killed_until_whole(lambda: run_python(script, str(path)), path, delays_s)
     assert killed >= 3
-    # Each kill costs at most the blocks that were requested and not yet recorded.
+    # Each kill loses at most the requested blocks without a note.
     assert asked <= BLOCKS + 4 * killed
     np.testing.assert_array_equal(oc.open_array(path)[...], WHOLE)
     assert sorted(p.name for p in path.iterdir()) == ["c", "outcore.generation", "zarr.json"]
@@ -206,7 +206,7 @@ def test_killed_again_and_again(tmp_path: Path, run_python: RunPython) -> None:
 
 @pytest.mark.parametrize("made", range(5))
 def test_killed_while_the_files_are_made(tmp_path: Path, made: int) -> None:
-    """As if the process had died after this number of files, and during another one."""
+    """As if a kill hit after this many of the files, in the middle of another."""
     path = tmp_path / "A"
     with pytest.raises(ZeroDivisionError):
         assemble(path, Recorder(fail_at=0, error=ZeroDivisionError()))
@@ -286,7 +286,7 @@ def test_what_could_not_be_made_durable_is_not_noted_later(
 def test_a_wrong_fill_is_refused(tmp_path: Path, fill: Callable[..., Any], message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         assemble(tmp_path / "A", fill)
-    # After a correction, the same call resumes.
+    # After the fix, the same call resumes.
     np.testing.assert_array_equal(assemble(tmp_path / "A", Recorder())[...], WHOLE)
 
 
@@ -430,7 +430,7 @@ def test_an_interrupt_while_files_are_made_says_how_to_go_on(
 
 
 def test_what_it_took_is_reported(tmp_path: Path) -> None:
-    """For all of it, or for the rest of a stopped assembly."""
+    """Report the whole assembly, or the part that a resumed call did."""
     array = assemble(tmp_path / "A", Recorder(), threads=1)
     report = array.report
     assert isinstance(report, oc.Report)

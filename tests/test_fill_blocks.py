@@ -1,4 +1,4 @@
-"""The blocks in the calls of `fill`, and several arrays from one `fill`."""
+"""The blocks that `fill` gets, and several arrays that one `fill` makes."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ S, K = kernels(slice(0, SHAPE[0]), slice(0, SHAPE[1]))
 
 
 class Recorder:
-    """Both kernels; records the blocks, and can be interrupted."""
+    """Both kernels; it records the blocks and can be interrupted."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.calls: list[tuple[slice, ...]] = []
@@ -128,7 +128,7 @@ def test_a_stopped_assembly_is_resumed_with_another_budget(tmp_path: Path) -> No
         call(first, 60_000)
     np.testing.assert_array_equal(call(second, 10_000_000)[...], S)
     assert is_covered_once(first.calls + second.calls, SHAPE)
-    # To the end of the second line of chunks, and all lines below it.
+    # One call up to the end of the second line of chunks, and one for all lines below it.
     assert len(second.calls) == 2
 
 
@@ -194,7 +194,7 @@ def test_both_are_resumed(tmp_path: Path) -> None:
 
 
 def test_killed_anywhere(tmp_path: Path) -> None:
-    """Between the files of one and of the other, and with only one of them complete."""
+    """Kill between the files of the two arrays, and where one is whole and the other is not."""
     pages = ("../fill.py", "../create.py", "../blocks_done.py", "../array.py")
 
     def make(name: str) -> list[oc.Array]:
@@ -217,7 +217,7 @@ def test_killed_anywhere(tmp_path: Path) -> None:
 
 
 def test_one_that_is_whole_is_kept(tmp_path: Path) -> None:
-    """As after a kill between the last steps of both."""
+    """As after a kill between the last steps of both arrays."""
     both(tmp_path, kernels)
     with pytest.raises(ExistsError):
         both(tmp_path, kernels)

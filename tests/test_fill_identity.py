@@ -24,7 +24,7 @@ def assemble(path: Path, fill: Callable[..., Filled], **options: Any) -> oc.Arra
 
 
 def constant(value: float, stop_at: int | None = None) -> Callable[..., Filled]:
-    """A kernel with the same source text for every result."""
+    """Return a kernel whose source text is the same whatever it computes."""
 
     def fill(rows: slice, cols: slice) -> Filled:
         if rows.start == stop_at:

@@ -1,4 +1,4 @@
-"""Arrays of outcore that zarr-python or TensorStore wrote to: recognized, and rewritten."""
+"""Arrays of outcore to which zarr-python or TensorStore wrote: detected, and repacked."""
 
 import json
 import os
@@ -185,7 +185,7 @@ def test_stopped_it_leaves_valid_zarr_and_goes_on(
     assert oc.repack(tmp_path / "A", progress=False).rewritten == 2
     with oc.open_array(tmp_path / "A") as array:
         np.testing.assert_array_equal(array[...], model)
-    # A stopped call notices that the array was written to.
+    # A stopped call detects the write by the generation.
     assert (tmp_path / "A" / "outcore.generation").read_bytes() != generation
 
 

@@ -38,7 +38,7 @@ def test_as_lapack(tmp_path: Path, dtype: str, shape: tuple[int, int]) -> None:
     expected, R = q_and_r(qr)
     eps, m = unit_roundoff(a.dtype), shape[0]
     np.testing.assert_allclose(Q[...], expected, rtol=0, atol=30 * eps)
-    # LAPACK's own measure, which must be below 30.
+    # LAPACK's test ratio, which must be below 30.
     assert np.linalg.norm(np.eye(min(shape)) - expected.conj().T @ Q[...], 1) < 30 * m * eps
     assert np.linalg.norm(a - Q[...] @ R, 1) < 30 * m * eps * np.linalg.norm(a, 1)
     assert report.bytes_read == report.planned_bytes_read
@@ -52,7 +52,7 @@ def test_the_plan_says_what_is_moved(tmp_path: Path) -> None:
     assert (plan.bytes_read, plan.bytes_written) == (report.bytes_read, report.bytes_written)
     assert plan.flops == report.flops
     assert report.peak_memory_bytes <= plan.peak_memory_bytes <= TINY
-    # More memory reads less: if all of Q fits, the reflections are read once.
+    # More memory reads less: with space for all of Q, the reflections once.
     more, report = form_q(qr, memory=4_000_000, out=tmp_path / "more", progress=False)
     np.testing.assert_allclose(more[...], Q[...], atol=1e-14)
     assert report.bytes_read < plan.bytes_read / 2
@@ -110,7 +110,7 @@ def test_a_killed_call_is_recognised_and_begun_anew(tmp_path: Path) -> None:
             seen.add(error.kind)
             Q = make()
             np.testing.assert_allclose(Q[...].T @ Q[...], np.eye(200), atol=1e-13)
-        # A call that was killed at the very end leaves its lock beside a complete result.
+        # A kill at the very end leaves the lock beside a whole result.
         left = catalog.recognise(out)
         assert left is not None
         catalog.remove(left)

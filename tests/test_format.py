@@ -1,7 +1,7 @@
-"""The bytes on disk, built here from the Zarr specification and compared with written ones.
+"""The bytes on disk against bytes that this file builds from the Zarr specification.
 
 Sources: Zarr core specification 3.0; sharding codec 1.0, "Binary shard format"; RFC 3720, appendix
-B.4 (CRC-32C). ``golden/*.hex`` are the bytes in ``docs/format.md``.
+B.4 (CRC-32C). ``golden/*.hex`` are the same bytes as ``docs/format.md`` quotes.
 """
 
 import itertools
@@ -32,7 +32,7 @@ def crc32c(data: bytes) -> int:
 
 
 def curve_position(chunk_order: str, at: tuple[int, int], counts: tuple[int, int]) -> int:
-    """A chunk's place along its order; sorting closes gaps."""
+    """Return a chunk's place along its order; sorting closes the gaps."""
     row, column = at
     if chunk_order == "row-major":
         return row * counts[1] + column

@@ -1,7 +1,7 @@
-"""docs/format.md against the code: its vectors are the written bytes.
+"""docs/format.md against the code: the vectors of the page equal the written bytes.
 
-The page marks checked parts with ``<!-- golden: name -->``; `test_format.py` builds the same bytes
-from the Zarr specification.
+The page marks each checked vector with ``<!-- golden: name -->``; `test_format.py` builds the same
+bytes from the Zarr specification.
 """
 
 import itertools
@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def marked(name: str) -> str:
-    """The block of code, or the table, after a mark."""
+    """Return the code block or table that follows a mark."""
     found = re.search(
         rf"<!-- golden: {re.escape(name)} -->\n(```\w+\n(.*?)\n```|.*?\n\n)", PAGE, re.S
     )

@@ -1,4 +1,4 @@
-"""A pool as a file system of fsspec: behaviour that fsspec's own tests do not cover."""
+"""A pool as a file system of fsspec: cases beyond fsspec's own tests."""
 
 import io
 import os
@@ -95,13 +95,13 @@ def test_a_file_appears_when_it_is_closed(pool: oc.Pool, fs: OutcoreFileSystem) 
     with fs.open("/ckpt", "wb", block_size=65_536) as file:
         for at in range(0, len(data), 7001):
             file.write(data[at : at + 7001])
-        # The servers have most of it by now.
+        # Most of the data are on the servers already.
         assert fs.ls("/") == []
         assert not fs.exists("/ckpt")
         assert len(pool.ls()) == 1
     assert pool.ls() == ["ckpt"]
     assert fs.cat_file("/ckpt") == data
-    # When a file replaces another, readers see the old one until then.
+    # Readers see the old file until the replacement is closed.
     with fs.open("/ckpt", "wb") as file:
         file.write(b"new")
         assert fs.cat_file("/ckpt") == data
@@ -278,7 +278,7 @@ def test_renaming(pool: oc.Pool, fs: OutcoreFileSystem) -> None:
     fs.pipe({"/d/a": b"A", "/d/b": b"B", "/c": b"C"})
     before = pool.messages
     fs.mv("/d", "/e/f")
-    assert pool.messages == before  # no data is copied
+    assert pool.messages == before  # the data were not copied
     assert fs.find("/") == ["/c", "/e/f/a", "/e/f/b"]
     fs.mv("/c", "/e/f/a")
     assert fs.cat_file("/e/f/a") == b"C"

@@ -1,4 +1,4 @@
-"""A pool by URL in several processes: each has its own connection; an embedded pool is in one."""
+"""A pool by URL in several processes: each connects on its own; one process embeds a pool."""
 
 import multiprocessing
 import os
@@ -113,6 +113,6 @@ def test_a_killed_writer_leaves_no_file(served_url: str, run_python: Start) -> N
     assert (out, writer.returncode) == ("written\n", -9)
     assert fs.cat_file("/checkpoint") == b"the last one"
     assert fs.ls("/", detail=False) == ["/checkpoint"]
-    # Its leftover identifies itself, and is removed with its directory.
+    # The left-over has a telling name, and disappears with its directory.
     (left,) = [each.name for each in PoolStore(served_url).path.iterdir() if each.name[0] == "."]
     assert left.startswith(".checkpoint.")

@@ -1,4 +1,4 @@
-"""Users of URLs: pandas, NumPy, zarr, xarray, dask, pickle."""
+"""Libraries that read and write by URL: pandas, NumPy, zarr, xarray, dask, pickle."""
 
 import os
 import pickle
@@ -38,7 +38,7 @@ def test_tables_arrays_and_checkpoints(url: str) -> None:
         np.save(file, model)
     with fsspec.open(f"{url}/t/a.npy") as file:
         assert np.load(file).tobytes() == model.tobytes()
-    # Like torch.save: a pickle, with large buffers in between.
+    # As in torch.save: a pickle, with large buffers in between.
     state = {"step": 7, "weights": model, "name": "ü"}
     with fsspec.open(f"{url}/t/state.pt", "wb") as file:
         pickle.dump(state, file, protocol=5)
@@ -62,7 +62,7 @@ def test_zarr(url: str, below: str) -> None:
     assert again["u"][3:41:5, 7].tobytes() == model[3:41:5, 7].tobytes()
     del group["deeper"]
     assert list(zarr.open_group(f"{url}{below}", mode="r").keys()) == ["u"]
-    # Arrays of outcore's own layout, by URL.
+    # Arrays of outcore, by URL.
     name = f"{below}/A".lstrip("/")
     with oc.from_array(model, PoolStore(url).path / name, chunks=(16, 16), progress=False):
         assert zarr.open_array(f"{url}/{name}", mode="r")[...].tobytes() == model.tobytes()

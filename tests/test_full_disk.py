@@ -1,4 +1,4 @@
-"""A full disk: an error before any work if possible, and a clean stop midway."""
+"""Full disks: an error before any work where the need is known, and a clean stop midway."""
 
 import ctypes
 import os
@@ -44,7 +44,7 @@ def test_disk_full_midway(small_disk: Path, tmp_path: Path) -> None:
     array[:512] = 1.0
     with pytest.raises(DiskFullError, match=r"cannot write .*free some room"):
         array[512:] = 2.0
-    # The written data is there, and more space helps.
+    # The written elements are there, and the call works once space is free.
     assert (array[:512] == 1.0).all()
     array.close()
     with pytest.raises(DiskFullError):
@@ -100,7 +100,7 @@ def test_assembly_goes_on_when_there_is_room_again(small_disk: Path) -> None:
 
 
 def test_where_room_cannot_be_reserved(disk_without_reserving: Path) -> None:
-    """Known shortages raise at the start; others are found by writing."""
+    """Report a known lack of space before any work, and any other at the write that fails."""
     disk = disk_without_reserving
     with (disk / "f").open("wb") as file, pytest.raises(OSError, match="not supported"):
         _fallocate(file.fileno(), 1 << 20)
@@ -137,7 +137,7 @@ def _fallocate(file: int, length: int) -> None:
 
 @pytest.mark.parametrize("overwrite_a", [False, True])
 def test_lu_where_room_cannot_be_reserved(disk_without_reserving: Path, overwrite_a: bool) -> None:
-    """A slab has no space: the factorization resumes from the previous one."""
+    """A slab finds no space: the factors resume from the slab before."""
     disk = disk_without_reserving
     a = random_matrix(1000, "f8")
     on_disk(disk / "Z", a, (64, 32)).close()

@@ -1,4 +1,4 @@
-"""Block Gauss-Seidel and Jacobi on disk: the iterates of the definition, their ends, refusals."""
+"""Block Gauss-Seidel and Jacobi on disk: iterates of the definition, ends, refusals."""
 
 import re
 import signal
@@ -112,7 +112,7 @@ def test_one_element_and_one_block_are_direct(tmp_path: Path) -> None:
 
 
 def test_positive_definite_matrices_of_closed_form(tmp_path: Path) -> None:
-    """x of ones is known; KMS has a tridiagonal inverse, which yields x."""
+    """x of ones is known; KMS has a tridiagonal inverse, which gives x."""
     a = poisson(13)
     A = on_disk(tmp_path / "A", a)
     x, _ = gauss_seidel(A, a.sum(axis=1), omega=1.5, tol=1e-12, progress=False)
@@ -139,12 +139,12 @@ def test_symmetric_sweeps_are_alternating_ones_for_half_of_the_reads(tmp_path: P
     (x, half), (y, whole) = both["symmetric"], both["alternating"]
     np.testing.assert_allclose(x, y, rtol=1e-14)
     np.testing.assert_allclose(half.history, whole.history, rtol=1e-6)
-    # The setup reads the tiles on the diagonal, the end all of A.
+    # The setup reads the diagonal tiles, the end all of A.
     words = {name: report.words_moved() / 512**2 for name, report in
              (("half", half), ("whole", whole))}  # fmt: skip
     setup = 64 / 512
     assert words["whole"] == setup + 4 + 1
-    # Tiles of 64 columns with a block of 16: three of four are on both sides of the diagonal.
+    # Tiles of 64 columns with a block of 16: three of four lie on both sides of the diagonal.
     both_sides = 0.75 * 64 / 512
     assert words["half"] == pytest.approx(setup + 1 + 4 * (0.5 + both_sides / 2), abs=64 / 512)
 
@@ -154,7 +154,7 @@ def test_symmetric_sweeps_are_alternating_ones_for_half_of_the_reads(tmp_path: P
 def test_one_triangle_is_enough(
     tmp_path: Path, order: str, chunks: tuple[int, int], assume_a: Any
 ) -> None:
-    """Elements above the diagonal blocks, here NaN, are not read."""
+    """The call never reads above the diagonal blocks, which are NaN here."""
     a = kms(N, 0.5 + 0.4j) + np.eye(N)
     if assume_a == "sym":
         a = np.tril(a) + np.tril(a, -1).T
@@ -201,7 +201,7 @@ def test_single_precision_storage_reads_half_and_has_a_floor(tmp_path: Path) -> 
                     A, b, storage="f4", tol=1e-12, memory=4 << 20, progress=False
                 )
             assert 1e-12 < residual(a, x, b) < 1e-7
-            # Rounding A allows no smaller residual: x solves the rounded system.
+            # This is the best that rounding A allows: x solves the rounded system.
             narrow = a.astype("f4" if dtype == "f8" else "c8")
             assert residual(narrow, x, b) < 1e-11
             assert list(tmp_path.iterdir()) == [tmp_path / "A"]
@@ -237,7 +237,7 @@ def test_numbers_too_small_for_single_precision(tmp_path: Path, method: Any) -> 
     lost = on_disk(tmp_path / "A", a * scales * scales[:, None] * 1e-20)
     with pytest.raises(InvalidError, match="row 7 of A are too small for float32"):
         method(lost, np.ones(N), storage="f4", progress=False)
-    # An element that becomes zero is negligible beside the others of its row.
+    # A diagonal element that becomes zero is negligible beside the others of its row.
     a[3, 5] = a[5, 3] = 1e-60
     x, _ = method(on_disk(tmp_path / "A", a), np.ones(N), storage="f4", progress=False)
     assert residual(a, x, np.ones(N)) < 1e-4

@@ -29,7 +29,7 @@ def test_without_fio_a_row_says_so(tmp_path: Path) -> None:
 
 
 def test_the_table_of_the_paper(tmp_path: Path) -> None:
-    """Three methods with the same solution, which the benchmark compares."""
+    """Compare three ways to the same solution."""
     done = run(tmp_path, "paper_gauss_seidel")
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "paper_gauss_seidel.json").read_text())["figures"]

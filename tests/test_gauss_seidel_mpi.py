@@ -1,4 +1,4 @@
-"""Gauss-Seidel by real processes: with MPI and their own servers, and on a served pool."""
+"""Gauss-Seidel in real processes: under MPI with servers in them, and on a served pool."""
 
 import multiprocessing
 from pathlib import Path

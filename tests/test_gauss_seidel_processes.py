@@ -1,4 +1,4 @@
-"""Block Gauss-Seidel by several processes: the iterates of its definition, on each of them."""
+"""Block Gauss-Seidel in several processes: each gets the iterates of the definition."""
 
 import itertools
 from pathlib import Path
@@ -31,7 +31,7 @@ N = 150
 
 
 def solved(size: int, *arguments: Any, **options: Any) -> list[Any]:
-    """Return the result of the call on each of some threads."""
+    """Return the results of the call on each of several threads."""
     options = {"progress": False, **options}
     found = ThreadJob(size).run(lambda comm: gauss_seidel(*arguments, comm=comm, **options))
     for each in found:
@@ -41,7 +41,7 @@ def solved(size: int, *arguments: Any, **options: Any) -> list[Any]:
 
 
 def assert_alike(found: list[Any]) -> None:
-    """All have the same x, and the same residuals."""
+    """Check that all have the same x and the same residuals."""
     x, report = found[0]
     for y, other in found[1:]:
         assert (x == y).all()
@@ -55,7 +55,7 @@ def assert_alike(found: list[Any]) -> None:
 def test_the_iterates_are_those_of_the_definition(
     tmp_path: Path, size: int, direction: Any
 ) -> None:
-    """Ten blocks, the last of them short, so that the numbers of blocks differ."""
+    """Ten blocks, the last one short, so that the processes have different numbers of them."""
     for dtype, omega, guess, order, chunks in (
         ("f8", 1.0, False, "C", (16, 64)),
         ("c16", 1.3, True, "F", (16, 64)),
@@ -91,7 +91,7 @@ def test_every_type_to_its_precision(tmp_path: Path, dtype: str, shape: tuple[in
     errors = np.abs(b - a @ found[0][0]).reshape(N, -1).sum(axis=0)
     sizes = np.abs(found[0][0]).reshape(N, -1).sum(axis=0)
     norms = np.abs(b).reshape(N, -1).sum(axis=0)
-    # For complex numbers a lower bound within √2 is the norm of A.
+    # For complex numbers the norm of A is a lower bound within √2.
     backward = (errors / (np.linalg.norm(a, 1) * sizes + norms)).max()
     for x, report in found:
         assert (x.shape, x.dtype) == (b.shape, b.dtype)
@@ -102,7 +102,7 @@ def test_every_type_to_its_precision(tmp_path: Path, dtype: str, shape: tuple[in
 
 
 def test_the_norms_are_of_all_rows(tmp_path: Path) -> None:
-    """With a solution that is far off, so that rounding is negligible."""
+    """Use an x far from the solution, so that rounding does not matter."""
     a, b = dominant(N, "f8"), random((N, 2), "f8", 1)
     a[3] *= 50
     A = on_disk(tmp_path / "A", a)
@@ -163,7 +163,7 @@ def test_without_a_block_each_process_has_one_at_least(tmp_path: Path) -> None:
 
 
 def test_budgets_that_differ(tmp_path: Path) -> None:
-    """The blocks have the size of the smallest budget; each process keeps what its own allows."""
+    """The smallest budget sets the block size; each process keeps as many tiles as fit."""
     a, b = dominant(N, "f8"), random((N, 2), "f8", 1)
     A = on_disk(tmp_path / "A", a)
     budgets = [1 << 22, 160_000, 400_000]
@@ -215,7 +215,7 @@ def test_blocks_that_do_not_fit_go_to_files_and_these_go(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
 def test_single_precision_storage(tmp_path: Path, dtype: str) -> None:
-    """Each process copies only its own rows; together they write the bytes of one process."""
+    """Each process copies its own rows; together they write as much as one process would."""
     n = 512
     a, b = dominant(n, dtype), random((n, 2), "f8" if dtype == "f4" else dtype, 1)
     A = on_disk(tmp_path / "A", a)
@@ -235,7 +235,7 @@ def test_single_precision_storage(tmp_path: Path, dtype: str) -> None:
 
 
 def test_together_they_keep_more_of_a_matrix(tmp_path: Path) -> None:
-    """With a budget of a quarter of A, four processes read nothing in a sweep."""
+    """With a quarter of A in each budget, four processes read nothing during a sweep."""
     n = 512
     a, b = dominant(n, "f8"), random(n, "f8", 1)
     A = on_disk(tmp_path / "A", a)
@@ -288,7 +288,7 @@ def test_the_solution_on_disk(tmp_path: Path) -> None:
 
 
 def test_what_converges_by_one_process_may_diverge_by_several(tmp_path: Path) -> None:
-    """Positive definite: Gauss-Seidel converges. One block each is Jacobi, of radius 1.8."""
+    """Gauss-Seidel converges for a definite matrix. One block each is Jacobi, of radius 1.8."""
     a = np.kron(np.full((3, 3), 0.9) + 0.1 * np.eye(3), np.eye(32))
     A = on_disk(tmp_path / "A", a)
     _, report = gauss_seidel(A, np.ones(96), block=32, tol=1e-6, progress=False)

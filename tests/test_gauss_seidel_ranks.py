@@ -1,4 +1,4 @@
-"""Gauss-Seidel by several processes, with a failure or a different call of one: all raise."""
+"""Gauss-Seidel in several processes of which one fails or calls otherwise: all get an error."""
 
 import signal
 import threading
@@ -36,7 +36,7 @@ here = threading.local()
 
 
 def run(call: Callable[[int, Any], Any], size: int = SIZE) -> list[Any]:
-    """The result or exception of `call` for each rank and communicator; far below any timeout."""
+    """Run `call` with each rank and communicator; return results or errors, far below timeouts."""
 
     def work(comm: ThreadComm) -> Any:
         here.rank = comm.rank
@@ -46,7 +46,7 @@ def run(call: Callable[[int, Any], Any], size: int = SIZE) -> list[Any]:
 
 
 def assert_told(found: list[Any], who: int, kind: type[BaseException], message: str) -> None:
-    """The failing rank has the error, and the others one of the same kind that names the rank."""
+    """Check that one rank has the error, and the others one of the same kind that names it."""
     for rank, each in enumerate(found):
         assert type(each) is kind, found
         assert message in str(each)
@@ -84,7 +84,7 @@ def test_a_singular_block(tmp_path: Path) -> None:
 
 
 def test_a_sum_of_rows_of_all_that_overflows(tmp_path: Path) -> None:
-    """Each process has a part of the column whose sum is finite."""
+    """Each process's part of the column sum is finite."""
     a = np.eye(48) * 3
     a[:, 3] = 1e307 * (np.arange(48)[::-1] / 48)
     A = on_disk(tmp_path / "A", a, chunks=(16, 48))
@@ -103,7 +103,7 @@ def test_a_sum_of_rows_of_all_that_overflows(tmp_path: Path) -> None:
 def test_a_process_that_is_stopped(
     tmp_path: Path, who: int, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All ranks have an x to resume from."""
+    """Every process gets an x to resume from."""
     a, b = dominant(N, "f8"), random((N, 2), "f8", 1)
     A = on_disk(tmp_path / "A", a)
     solve, solved = DiagonalBlocks.solve, [0] * SIZE
@@ -275,7 +275,7 @@ MESSAGES = 30
 
 @pytest.mark.parametrize("dies_at", range(0, MESSAGES, 3))
 def test_a_process_that_dies(tmp_path: Path, dies_at: int) -> None:
-    """At any of its messages: the others abort after the timeout, and report it."""
+    """After its death at any message, the others raise an error at the timeout."""
     A = on_disk(tmp_path / "A", dominant(N, "f8"))
     said: Said = {}
     comms = [NonblockingComm(rank, 2, said, dies_at if rank else None) for rank in range(2)]
@@ -317,7 +317,7 @@ def test_other_communicators(tmp_path: Path) -> None:
 def test_what_differs_from_machine_to_machine_is_decided_by_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Norms with different rounding do not separate the processes."""
+    """Rounding makes the norms differ slightly; the processes still stop at the same step."""
     A, b = on_disk(tmp_path / "A", dominant(N, "f8")), random((N, 2), "f8", 1)
     norms = columns.norms
     monkeypatch.setattr(columns, "norms", lambda X: norms(X) * (1 + 1e-3 * here.rank))
@@ -327,7 +327,7 @@ def test_what_differs_from_machine_to_machine_is_decided_by_the_first(
 
 
 def test_a_stale_block_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference distinguishes exchanges after each block, after each sweep, and never."""
+    """The reference distinguishes exchanges after each block, after each sweep, and none."""
     a, b = dominant(N, "f8"), random((N, 2), "f8", 1)
     A = on_disk(tmp_path / "A", a)
     expected, _ = swept_by_several(a, b, np.zeros_like(b), 16, 1.0, "forward", 3, SIZE)
@@ -337,7 +337,7 @@ def test_a_stale_block_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         count[self.rank] += 1
         before = X.copy()
         exchange(self, X, rows, more_s)
-        if count[self.rank] == 2:  # the first message is lost
+        if count[self.rank] == 2:  # drops the second exchange
             own = X[rows].copy()
             X[:] = before
             X[rows] = own
@@ -369,7 +369,7 @@ class Struck(ThreadComm):
 
 @pytest.mark.parametrize("at", [1, 4, 21, 22, 35])
 def test_ctrl_c_in_the_middle_of_a_message(tmp_path: Path, at: int) -> None:
-    """The message is completed, so that the next one finds the others at the same step."""
+    """The rank finishes the message, so that the next one finds the others in step."""
     A = on_disk(tmp_path / "A", dominant(N, "f8"))
     job = ThreadJob(2, patience_s=20)
     comms = [Struck(0, job), ThreadComm(1, job)]

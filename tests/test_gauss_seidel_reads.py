@@ -34,7 +34,7 @@ N = 150
 def sweep_words(
     path: Path, a: Matrix, direction: Any, first: int, **options: Any
 ) -> npt.NDArray[np.float64]:
-    """Words that each sweep after the `first` ones reads, in units of n²."""
+    """Return the words that each sweep after the `first` ones reads, in units of n²."""
     A, b = on_disk(path / "A", a, chunks=options.pop("chunks", (16, 64))), np.ones(len(a))
     moved = [
         gauss_seidel(
@@ -62,8 +62,7 @@ def test_a_half_sweep_with_half_of_the_matrix_pinned(
     a = (a + a.T) / 2
     words = sweep_words(tmp_path, a, "symmetric", 2, pin=0.5, block=32, chunks=chunks)
     assert (words <= 0.27).all()
-    # In each direction half of the unpinned part, except for a tile; or less, if tiles are in
-    # blocks.
+    # Each direction reads half of the unpinned tiles, up to one tile; with square chunks less.
     assert (words <= 0.25 + 16 * 64 / 512**2).all()
     assert (words >= (0.25 if chunks != (32, 32) else 0.2)).all()
     alone = sweep_words(
@@ -92,7 +91,7 @@ def test_words_of_half_sweeps_at_large_orders(order: str, dtype: str) -> None:
 
 
 def test_pinned_tiles_are_spread_over_the_sweep(tmp_path: Path) -> None:
-    """Then the disk always has something to read."""
+    """Spread them, so that the disk always has something to read."""
     n, kind = 4096, np.dtype("f8")
     layout = MatrixLayout(n, kind, kind, (256, 2048), "C")
     g = iterative_geometry(layout, [Demands("x", 5, True)], int(0.8 * n * n * 8), 1, pin=0.5)
@@ -121,7 +120,7 @@ def test_blocks_that_do_not_fit_go_to_a_file_and_it_goes(
     )
     assert "diagonal blocks of 64 in a file" in report.method
     assert report.bytes_written == 3 * 64 * 64 * 8
-    # The name contains the matrix's whole path.
+    # The name contains a hash of the matrix's whole path.
     name = next(name for name in set.union(*seen) if name.endswith(".diagonal"))
     assert re.fullmatch(r"A-[0-9a-f]{8}\.diagonal", name)
     assert {name, f".{name}.filling"} == set.union(*seen)
@@ -201,7 +200,7 @@ def test_matrices_of_one_name_share_a_directory_for_temporary_files(
         x, _ = gauss_seidel(one, b, scratch=scratch, **options)
     for a, y in zip(matrices, (x, found[0]), strict=True):
         assert residual(a, y[:, None], b[:, None]) < 1e-12
-    # The same call, and no other, finds the file of a killed one.
+    # Only the same call finds the files of a killed call.
     script = f"""
 import os, signal
 import numpy as np

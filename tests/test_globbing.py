@@ -39,7 +39,7 @@ def test_patterns_match_what_they_match_in_a_directory(pool: oc.Pool, tmp_path: 
     for pattern in PATTERNS:
         theirs = glob.glob(pattern, root_dir=tmp_path / "plain", recursive=True)
         if (tmp_path / "plain" / pattern).exists():
-            theirs = [pattern]  # an existing name is not a pattern
+            theirs = [pattern]  # the name of an existing file is not a pattern
         expected = {os.path.normpath(name) for name in theirs} - {"."}
         if expected:
             found = [path.inside for path in expanded([pool / pattern])]  # type: ignore[union-attr]
@@ -60,7 +60,7 @@ def test_a_name_that_is_there_is_no_pattern(pool: oc.Pool) -> None:
 
 
 def test_a_name_is_no_pattern(pool: oc.Pool) -> None:
-    # Its existence is checked elsewhere.
+    # The caller checks whether it exists.
     assert expanded([pool / "d/none"]) == [pool / "d/none"]
 
 

@@ -92,7 +92,7 @@ def test_on_disk_in_one_pass(tmp_path: Path, dtype: str, side: Any, triangle: An
 def test_on_disk_in_several_passes(
     tmp_path: Path, dtype: str, order: str, side: Any, triangle: Any
 ) -> None:
-    """A result three times as large as the budget, or larger."""
+    """The result is at least three times as large as the budget."""
     n = 500
     a = tall(200, n, dtype) if side == "left" else tall(n, 200, dtype)
     A = oc.from_array(a, tmp_path / "A", order=order, chunks=(48, 48))
@@ -117,7 +117,7 @@ def test_on_disk_in_several_passes(
 def test_parts_cover_the_triangle_once(
     n: int, words: int, unit: int, is_full: bool, data: st.DataObject
 ) -> None:
-    """And their boxes every chunk on disk that must be written, once."""
+    """The boxes of the parts cover every chunk to write once."""
     across = data.draw(st.sampled_from([d for d in range(1, unit + 1) if unit % d == 0]))
     layout = RowLayout(7, n, np.dtype("f8"), True)
     for parts in (slabs(n, words, unit), tiles(n, words, unit)):
@@ -159,7 +159,7 @@ def test_bytes_are_those_of_the_plan(tmp_path: Path) -> None:
         report = gram(A, memory=memory, out=out, progress=False, **options)[1]  # type: ignore[arg-type]
         assert report.bytes_read == planned.bytes_read
         assert report.bytes_written == planned.bytes_written
-        # Memory that one pass frees stays allocated for the next, within the budget.
+        # The arena keeps memory of one pass for the next, within the budget.
         assert max(planned.peak_memory_bytes, report.peak_memory_bytes) <= planned.memory_bytes
         assert report.flops == pytest.approx(planned.flops)
         assert report.words_lower_bound == planned.words_lower_bound
@@ -199,7 +199,7 @@ def test_more_memory_means_fewer_passes() -> None:
     assert read[-1] == 1024 * 3072 * 8
     for g in cuts:
         assert g.memory_bytes <= g.budget_bytes
-        # Close to the least that any order must read.
+        # Not far from the reads that any order needs.
         assert g.bytes_read() / 8 < 3 * (g.words_lower_bound(is_full=False) or 0)
     assert {g.method.split()[1] for g in cuts[:-1]} == {"tiles,", "slabs,"}
 
@@ -211,7 +211,7 @@ def test_alpha_and_shift(tmp_path: Path) -> None:
     assert np.allclose(G, want)
     G, _ = gram(a, alpha=0.25, shift=3, out=tmp_path / "G", progress=False, memory="1 MiB")
     assert np.allclose(G[...], want)
-    # Ready for Cholesky.
+    # Cholesky accepts the result.
     factor = oc.linalg.cho_factor(G, progress=False)
     x = oc.linalg.cho_solve(factor, np.ones(60), progress=False)
     assert np.allclose(want @ x, 1)

@@ -1,4 +1,4 @@
-"""Groups of arrays whose ranks give boxes; checkpoints of several ranks in the background."""
+"""Groups of arrays whose ranks name their boxes; background checkpoints of several ranks."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def schema(boxes: Boxes) -> dict[str, oc.Schema]:
 
 
 def own(boxes: Boxes, rank: int, number: int) -> dict[str, list[npt.NDArray[Any]]]:
-    """Data of a rank: views without common memory."""
+    """Return the boxes of a rank: views that share no memory."""
     of = state(number)
     return {name: [of[name][box] for box in each[rank]] for name, each in boxes.items()}
 
@@ -159,7 +159,7 @@ def test_boxes_that_do_not_fit_are_refused_on_all_ranks(above: Any) -> None:
 
 @pytest.mark.parametrize("is_boxes", [False, True])
 def test_in_the_background_by_several_ranks(above: Any, *, is_boxes: bool) -> None:
-    """On a plain path, embedded and served: copies are written while the arrays change."""
+    """On plain paths and in both kinds of pools: copies are written while the arrays change."""
     rules: dict[str, Any] = {"u": oc.Schema("*,cyclic(3)"), "v": oc.Schema("block")}
     chosen = schema(THREE) if is_boxes else rules
 
@@ -180,7 +180,7 @@ def test_in_the_background_by_several_ranks(above: Any, *, is_boxes: bool) -> No
                 for own_arrays in local.values():
                     for each in own_arrays if is_boxes else [own_arrays]:
                         each[...] = 0
-                # Beside it, a collective of the program.
+                # A collective of the program runs at the same time.
                 assert group.timestep(mine(comm.rank, number), schema=chosen) == number
                 if number != 1:
                     assert handle.wait() == number

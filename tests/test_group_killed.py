@@ -1,7 +1,7 @@
-"""A process that writes steps and checkpoints is killed at any moment: only complete states exist.
+"""A process that writes steps and checkpoints is killed at any moment: all states are whole.
 
-Each state is a function of its number. The opened state is one of them, and not older than the last
-one that was reported.
+Each state is a function of its number. A restart loads one of them, not older than the last one
+that was reported done.
 """
 
 import random
@@ -48,7 +48,7 @@ def write_checkpoints(root: Any, report: Callable[[int], None]) -> None:
 
 
 def write_in_the_background(root: Any, report: Callable[[int], None]) -> None:
-    """Concurrent steps and checkpoints do not disturb each other."""
+    """Write steps during a checkpoint: neither disturbs the other."""
     group = oc.ArrayGroup(root / "run")
     number = max(group.checkpoints(), default=-1)
     while True:
@@ -100,7 +100,7 @@ def test_killed_while_it_writes_checkpoints(kind: str, writer: Writer) -> None:
             with opened(kind, above) as root:
                 group = oc.ArrayGroup(root / "run")
                 found = group.restart()
-                # One is kept beside the newest, once that is complete.
+                # An older checkpoint stays beside the newest.
                 assert len(group.checkpoints()) <= 3
             assert newest + len(reports) <= found.number <= newest + len(reports) + 1
             assert found.damaged == {}

@@ -1,7 +1,7 @@
-"""Ranks that save checkpoints in a served pool, all killed at any moment, repeatedly.
+"""Ranks that save checkpoints in a served pool, all killed at any moment, again and again.
 
-Each state is a function of its number. The loaded state is one of them, and not older than the last
-one that was reported.
+Each state is a function of its number. A restart loads one of them, not older than the last one
+that was reported done.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ while True:
 def until_killed(
     start: Callable[..., "subprocess.Popen[str]"], where: Path, url: str, draw: random.Random
 ) -> list[int]:
-    """Start ranks and kill all of them some time after the first state; return their reports."""
+    """Start ranks, kill all some time after the first state, and return the reported numbers."""
     size, schema = draw.choice([2, 3]), draw.choice(["block,*", "*,cyclic(7)", "*,block"])
     where.mkdir()
     given = [str(size), str(where), url, schema]
@@ -101,13 +101,13 @@ def loaded(pool: oc.Pool) -> int:
     with oc.ArrayGroup(pool / "run") as group:
         found = group.restart(progress=False)
         assert found.damaged == {}
-        # One is kept beside the newest, once that is complete.
+        # An older checkpoint stays beside the newest.
         assert len(group.checkpoints()) <= 3
         number = found.attributes["number"]
         assert (found["u"] == number).all()
         with group["u"] as steps:
             values = steps[: group.steps]
         assert (values == values[:, :1, :1]).all()
-        # A state whose checkpoint was lost may have a step, and the next run another one.
+        # A lost checkpoint may have a step already; the next run then writes it again.
         assert (np.diff(values[:, 0, 0]) >= 0).all()
     return int(number)

@@ -23,7 +23,7 @@ def state(number: int) -> dict[str, Any]:
 
 
 def add_variable(path: Path, **options: Any) -> None:
-    """Add a variable along the steps; xarray writes their coordinate again."""
+    """Add a variable along the steps; xarray also rewrites their coordinate."""
     with xarray.open_zarr(path) as data:
         data.assign(w=data.u * 2)[["w"]].to_zarr(path, mode="a", **options)
 
@@ -60,7 +60,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(autouse=True)
 def _of_zarr_alone() -> Iterator[None]:
-    """Suppress warnings of consolidated metadata, which Zarr does not specify yet."""
+    """Ignore warnings about consolidated metadata, which the specification does not cover yet."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="zarr|xarray")
         warnings.filterwarnings("ignore", "Consolidated metadata")
@@ -131,14 +131,14 @@ def replace_times(path: Path) -> None:
 
 
 def drop_zeros(path: Path) -> None:
-    """Write times of 0 again: zarr-python removes the file of such a chunk."""
+    """Rewrite times of 0: zarr-python removes the file of such a chunk."""
     add_variable(path)
     assert not (path / "time/c/0").exists()
 
 
 @pytest.mark.parametrize("write", [replace_times, drop_zeros])
 def test_times_that_outcore_cannot_append_to_are_refused(tmp_path: Path, write: Any) -> None:
-    """The existing steps are readable; another one is refused before any write."""
+    """Existing steps stay readable; an append is refused before any write."""
     group = oc.ArrayGroup(tmp_path / "run", SPECS)
     group.timestep(state(1), 0.0)
     group.checkpoint(state(7), {"step": 7})
@@ -153,7 +153,7 @@ def test_times_that_outcore_cannot_append_to_are_refused(tmp_path: Path, write: 
 
 
 def test_entries_along_the_steps_leave_the_consolidated_metadata(tmp_path: Path) -> None:
-    """They keep their length, and xarray would refuse arrays with different numbers of steps."""
+    """Arrays of others keep their length; xarray refuses arrays with different numbers of steps."""
     made(tmp_path / "run", times=False)
     add_variable(tmp_path / "run")
     oc.ArrayGroup(tmp_path / "run").timestep(state(3))
@@ -163,7 +163,7 @@ def test_entries_along_the_steps_leave_the_consolidated_metadata(tmp_path: Path)
 
 
 def test_a_step_that_not_all_count_is_not_counted_by_others(tmp_path: Path) -> None:
-    """A killed call left a step in one array; then other software consolidated the metadata."""
+    """A killed call left a step in one array; then another program consolidated the metadata."""
     path = tmp_path / "run"
     group = made(path)
     before = {name: (path / name / "zarr.json").read_bytes() for name in ("v", "time")}
@@ -178,7 +178,7 @@ def test_a_step_that_not_all_count_is_not_counted_by_others(tmp_path: Path) -> N
 
 
 def test_a_step_that_all_arrays_count_is_there(tmp_path: Path) -> None:
-    """A call that was killed just before it wrote the group's own file left the step."""
+    """The call was killed just before the group's own file."""
     path = tmp_path / "run"
     group = made(path)
     before = (path / "zarr.json").read_bytes()

@@ -1,4 +1,4 @@
-"""Growing arrays: only complete steps, visible to every reader of Zarr at once."""
+"""Arrays that grow by whole steps, which any Zarr reader sees as they come."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_any_layout(data: st.DataObject) -> None:
         np.testing.assert_array_equal(array[key], model[key])
         np.testing.assert_array_equal(read_with_zarr(directory / "u"), model)
         np.testing.assert_array_equal(read_with_tensorstore(directory / "u"), model)
-        # The files of a step equal those of a separate array.
+        # The files of a step equal those of an array of one step.
         files = [path for path in (directory / "alone/c").rglob("*") if path.is_file()]
         for file in files:
             inside = file.relative_to(directory / "alone/c")
@@ -141,7 +141,7 @@ def test_more_steps_than_files_can_be_open(tmp_path: Path) -> None:
         model = np.arange(600, dtype="i4").reshape(300, 2)
         array.append(model)
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Other tests in this process may have left files that are not collected yet.
+        # Other tests may have left descriptors that are not collected yet.
         there = len(os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (there + 200, before[1]))
         try:
@@ -156,7 +156,7 @@ def test_more_steps_than_files_can_be_open(tmp_path: Path) -> None:
 
 
 def test_a_step_that_was_never_counted_is_replaced(above: Any) -> None:
-    """The state after a writer was killed between the step's files and zarr.json."""
+    """A writer was killed after the step's files and before zarr.json."""
     array = oc.create_array(above / "u", (0, 3), "i4", growing=True)
     array.append([1, 2, 3])
     before = (above / "u" / "zarr.json").read_bytes()
@@ -170,7 +170,7 @@ def test_a_step_that_was_never_counted_is_replaced(above: Any) -> None:
 
 
 def test_two_writers_take_turns(above: Any) -> None:
-    """Each checks the present length of the array; a concurrent one is refused."""
+    """Each append reads the current length; a call during another append is refused."""
     one = oc.create_array(above / "u", (0, 2), "i4", growing=True)
     other = oc.open_array(above / "u", "r+")
     one.append([1, 1])

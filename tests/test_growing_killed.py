@@ -1,4 +1,4 @@
-"""A process that appends steps is killed at any moment: steps are complete, and none is lost."""
+"""A process that appends steps is killed at any moment: all steps are whole, and none is lost."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Attributes and names of dimensions that copies take from HDF5, against their writers."""
+"""Attributes and dimension names that copies take from HDF5, against the writing libraries."""
 
 import json
 import math
@@ -87,7 +87,7 @@ def test_dimensions_are_named_by_labels_and_scales(tmp_path: Path) -> None:
 
 
 def test_a_netcdf_file(tmp_path: Path) -> None:
-    """In the form of the netCDF library: numbers are arrays of one, dimensions are scales."""
+    """As written by the netCDF library: numbers are arrays of one, dimensions are scales."""
     with h5py.File(tmp_path / "a.nc", "w") as file:
         file.attrs["_NCProperties"] = "version=2,netcdf=4.9.2,hdf5=1.14.3"
         file["t"] = MODEL
@@ -103,7 +103,7 @@ def test_a_netcdf_file(tmp_path: Path) -> None:
 
 def test_they_go_out_and_come_back(tmp_path: Path) -> None:
     attributes = CARRIED | {"empty": [], "big": 2**63, "mixed": [1, 2.5], "no": [[True, False]]}
-    del attributes["missing"]  # NaN is refused as an argument of a call
+    del attributes["missing"]  # a call refuses NaN in its arguments
     oc.from_array(
         MODEL, tmp_path / "A", dims=("y", "x"), attributes=attributes, progress=False
     ).close()  # fmt: skip

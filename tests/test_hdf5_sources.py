@@ -1,4 +1,4 @@
-"""HDF5 with elements in other files, behind links, or in MATLAB's form; against h5py."""
+"""HDF5 with elements in other files, behind links, or written by MATLAB; against h5py."""
 
 import os
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def copied(source: Any, path: Path) -> Any:
 
 
 def refused(source: Any, path: Path, kind: type[Exception], message: str) -> None:
-    """Check that a source is not copied, and that the error has this message."""
+    """Check that a source raises this error and leaves no array."""
     with pytest.raises(kind, match=message):
         oc.from_array(source, path / "none", progress=False)
     assert not (path / "none").exists()
@@ -51,7 +51,7 @@ def test_virtual_datasets_are_copied_as_h5py_reads_them(virtual: Path) -> None:
     with h5py.File(virtual) as file:
         expected = file["a"][...]
         np.testing.assert_array_equal(copied(file["a"], virtual.parent), expected)
-    # The last two elements have no source, and are the dataset's fill value.
+    # The last two elements have no source, and read as the dataset's fill value.
     assert expected.tolist() == [1.0] * 5 + [2.0] * 5 + [-1.0] * 2
     np.testing.assert_array_equal(copied(virtual, virtual.parent), expected)
 
@@ -98,7 +98,7 @@ def test_sources_in_the_same_file_and_elsewhere(
     with h5py.File(tmp_path / "far" / "other.h5", "w") as file:
         file["d"] = np.arange(3, 6, dtype="i4")
     refused(f"{tmp_path}/v.h5::a", tmp_path, NotFoundError, "other.h5, which is missing")
-    # HDF5 searches there, if the variable is set before it is loaded, and in the current directory.
+    # HDF5 searches the directory that its environment names at load, and the current directory.
     monkeypatch.chdir(tmp_path / "far")
     assert copied(f"{tmp_path}/v.h5::a", tmp_path).tolist() == list(range(6))
 

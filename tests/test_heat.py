@@ -1,4 +1,4 @@
-"""Programs of the documents under mpiexec: heat.py is killed, and restarted on fewer ranks."""
+"""Programs of the documents under mpiexec: heat.py is killed, and resumes on fewer ranks."""
 
 import re
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_the_same_in_a_served_pool(way: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_page_on_checkpoints(size: int, tmp_path: Path) -> None:
-    """The page's part on MPI, which the test of the other pages cannot run."""
+    """Run the page's part on MPI, which the test of the other pages cannot run."""
     page = (ROOT / "docs/how-to/checkpoints.md").read_text()
     (code,) = re.findall(r"```python\n(from mpi4py import MPI\n.*?)```", page, re.DOTALL)
     script = tmp_path / "job.py"

@@ -1,4 +1,4 @@
-"""Imports of each part: servers and file verbs must start quickly, without SciPy."""
+"""Imports of each command: servers and file verbs must start quickly, without SciPy."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ SLOW = ("scipy", "matplotlib", "zarr", "fsspec", "asyncio")
 
 
 def slow_modules_after(script: str, directory: Path) -> set[str]:
-    """Run a script in a new process; return the modules of `SLOW` that it has imported."""
+    """Run a script in a new process; return the modules of `SLOW` that it imported."""
     script += f"\nimport sys; print([name for name in {SLOW} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],

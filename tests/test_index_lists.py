@@ -30,7 +30,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, pool: oc.Pool) -> Any:
 
 
 class ListKey(NamedTuple):
-    """An index expression with one list, and the same in two steps of NumPy."""
+    """An index expression with one list, and the equivalent two steps in NumPy."""
 
     key: tuple[Any, ...]
     others: tuple[Any, ...]
@@ -147,7 +147,7 @@ def test_neighbours_are_one_request_and_gaps_are_read(pool: oc.Pool) -> None:
             before = pool.messages
             np.testing.assert_array_equal(array[key], model[key])
             assert 1 <= pool.messages - before <= 3 * reads
-        array[0, 0] = model[0, 0]  # counts as writing, with separate messages
+        array[0, 0] = model[0, 0]  # counts the writing, with its own messages
         for seed, (key, _, writes) in enumerate(lists):
             model[key] = new = values(model[key].shape, "f8", seed)
             before = pool.messages
@@ -157,7 +157,7 @@ def test_neighbours_are_one_request_and_gaps_are_read(pool: oc.Pool) -> None:
 
 
 def test_scattered_elements_of_a_large_array(where: Any) -> None:
-    """Such masks are divided; some elements are alone, others fill regions."""
+    """The call divides such masks; some elements stand alone, others fill regions."""
     draw = np.random.default_rng(4)
     model = draw.standard_normal((1500, 1100))
     mask = draw.random(model.shape) < 1e-3

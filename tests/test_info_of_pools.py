@@ -1,4 +1,4 @@
-"""``outcore info`` of the directories of a pool's files."""
+"""``outcore info`` on the directories in which a pool keeps its files."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_it_is_never_removed(here: Path) -> None:
 
 
 def test_daemons_of_their_own(served_here: Served) -> None:
-    """Each has a directory; that of the manager belongs to no I/O server."""
+    """Each daemon has its own directory; the manager shares none with an I/O server."""
     found = {Path(each["path"]).name: each for each in entries(".")}
     assert {each["kind"] for each in found.values()} == {"pool directory"}
     with oc.connect(served_here.url) as pool:

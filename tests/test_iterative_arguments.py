@@ -1,4 +1,4 @@
-"""Invalid arguments of iterative methods, refused before A is read."""
+"""Invalid arguments of iterative methods, refused before any read of A."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ METHODS = [gauss_seidel, jacobi, cg, gmres]
 
 @pytest.fixture
 def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail if the matrix is read."""
+    """Fail if the call reads the matrix."""
 
     def opened(*_: object) -> None:
         raise AssertionError("it was opened")
@@ -76,7 +76,7 @@ def test_numbers_of_numpy_will_do(tmp_path: Path, method: Any) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_that_are_none_are_found_first(tmp_path: Path, method: Any, dtype: str) -> None:
-    """Also in the last column, and with a complex right-hand side of a real matrix."""
+    """Bad numbers in the last column, and in a complex right-hand side of a real matrix."""
     A = on_disk(tmp_path / "A", kms(N).astype(dtype))
     for bad, kind in ((np.nan, dtype), (np.inf, dtype), (complex(0, np.nan), "c16")):
         b = random((N, 3), kind, 1)

@@ -1,4 +1,4 @@
-"""Iterative methods on matrices larger than their budget, with known inverses."""
+"""Iterative methods on matrices larger than their budget with a known inverse."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Iterative methods with more right-hand sides than the budget holds: in groups of columns."""
+"""Iterative methods with more right-hand sides than the budget holds, in groups of columns."""
 
 import inspect
 import signal
@@ -30,7 +30,7 @@ VERBS = list(METHODS)
 
 
 def system(dtype: npt.DTypeLike = "f8", b_dtype: npt.DTypeLike | None = None) -> tuple[Any, Any]:
-    """A positive definite matrix, and right-hand sides, some of which take more steps."""
+    """Return a positive definite matrix, and right-hand sides with different numbers of steps."""
     a = kms(N, 0.4 if np.dtype(dtype).kind == "f" else 0.3 + 0.2j) + np.eye(N)
     a = a.astype(dtype)
     b = random((N, COLUMNS), b_dtype or dtype, 1)
@@ -40,7 +40,7 @@ def system(dtype: npt.DTypeLike = "f8", b_dtype: npt.DTypeLike | None = None) ->
 
 
 def for_groups(method: Any, A: oc.Array, b: Any, more: int, **options: Any) -> int:
-    """A budget for one column, plus the given number of bytes."""
+    """Return the budget of one column, plus some bytes."""
     return least_budget(method, A, b, **options) + more
 
 
@@ -79,7 +79,7 @@ def test_groups_solve_all_columns_as_planned(
             expected = residual(a, found[:, j : j + 1], b[:, j : j + 1])
             assert report.residuals[j] == pytest.approx(expected, rel=1e-2, abs=tol / 100)
         assert report.residuals[7] == 0
-        # If columns do not begin on pages, neighbouring bytes are moved too.
+        # Where columns do not begin on pages, the call also transfers the rest of those pages.
         assert 0 <= report.bytes_written - report.planned_bytes_written < 4096 * COLUMNS
         assert 0 <= report.bytes_read - report.planned_bytes_read < B.nbytes + 4096 * COLUMNS
         assert report.peak_memory_bytes <= memory
@@ -128,7 +128,7 @@ def test_every_group_makes_the_sweeps_of_the_definition(tmp_path: Path, directio
 
 
 def test_a_group_reads_the_matrix_once_a_sweep(tmp_path: Path) -> None:
-    """The pinned part, and the diagonal blocks, serve all groups."""
+    """Pinned tiles and diagonal blocks serve all groups."""
     a, b = dominant(512, "f8"), random((512, 12), "f8", 1)
     A = on_disk(tmp_path / "A", a)
     options: dict[str, Any] = {"direction": "forward", "block": 32, "tol": None, "progress": False}
@@ -142,7 +142,7 @@ def test_a_group_reads_the_matrix_once_a_sweep(tmp_path: Path) -> None:
         assert groups > 1
         blocks = 32 / 512 * ("in a file" in report.method)
         assert words[1] - words[0] == groups * 2 * (1 - pin + blocks)
-        # The diagonal is read once, and so is the pinned part.
+        # The call reads the diagonal once, and the pinned tiles once.
         rest = words[0] - groups * (4 * (1 - pin) + 3 * blocks) - pin - blocks
         assert 0 <= rest <= 64 / 512
 
@@ -153,7 +153,7 @@ def test_gmres_works_on_fewer_columns_rather_than_with_few_directions(tmp_path: 
     memory = least_budget(gmres, A, b[:, 0]) + 14 * 2 * N * 8
     _, report = gmres(A, b, memory=memory, tol=1e-9, progress=False)
     assert "groups of" in report.method
-    # As if each had the whole budget: with a restart after one direction it is very slow.
+    # Each column gets steps as if it had the whole budget; restarts after one direction crawl.
     _, alone = gmres(A, b[:, 0], memory=memory, tol=1e-9, progress=False)
     assert len(report.history) <= len(alone.history) + 3
 
@@ -213,7 +213,7 @@ def test_a_stopped_call_goes_on_behind_whole_groups(
     done = int(str(found.value).split()[-1])
     with pytest.raises(oc.errors.OutcoreError, match="was stopped"):
         oc.open_array(tmp_path / "x")
-    # With another tolerance, or more columns, the call restarts.
+    # The next call resumes at that column, with the same tolerance.
     x, report = method(A, B, memory=memory, **where)
     assert f"gone on at column {done} of {COLUMNS}" in "\n".join(report.notes)
     assert len(report.residuals) == COLUMNS - done
@@ -261,7 +261,7 @@ def test_columns_that_do_not_converge_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_groups_of_processes_are_the_same(tmp_path: Path) -> None:
-    """Also with different budgets, and with the solution on disk."""
+    """Their budgets may differ, and the solution may be on disk."""
     a, b = dominant(N, "f8"), random((N, 9), "f8", 1)
     A = on_disk(tmp_path / "A", a)
     least = least_budget(gauss_seidel, A, b, block=64) + 300_000

@@ -1,4 +1,4 @@
-"""Iterative methods under a hard memory limit: the kernel kills a process that takes more."""
+"""Iterative methods under a hard memory limit: the kernel kills a call above it."""
 
 from pathlib import Path
 
@@ -51,5 +51,5 @@ assert abs(e - (np.arange(n) == 5)).max() < 1e-6
     ("n", "dtype", "budget"), [(3584, "f8", 13 << 20), (2560, "c16", 22 << 20)]
 )
 def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: int) -> None:
-    """A matrix of 100 MB with a budget of less than a quarter of it."""
+    """A matrix of 100 MB with less than a quarter of it as budget."""
     limit.survived(SCRIPT, tmp_path, budget, str(n), dtype)

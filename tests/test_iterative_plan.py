@@ -101,7 +101,7 @@ def test_the_least_words_are_those_of_what_is_not_in_memory(tmp_path: Path) -> N
         assert "times the least" in str(report)
         return float(report.words_lower_bound)
 
-    # Each has a pass over all of A at its end, Jacobi with its last sweep.
+    # Each ends with a pass over all of A; Jacobi combines it with its last sweep.
     sweeps, half = steps * (square - diagonal), (square + diagonal) / 2
     assert bound(gauss_seidel, pin=None, direction="forward") == sweeps + square
     assert bound(gauss_seidel, pin=None) == sweeps / 2 + square
@@ -240,7 +240,7 @@ def test_what_counts_as_divergence() -> None:
         [0.5**k for k in range(50)] + [1e-15, 3e-15, 1e-14, 2e-14, 5e-15] * 5,
     ):
         noted(history, tol=None)
-    # The residual of a Krylov method may rise for long.
+    # The residual of a Krylov method may rise for many steps.
     noted([1.5**k for k in range(20)], is_stationary=False)
 
 
@@ -265,7 +265,7 @@ def test_a_residual_that_was_too_good_is_checked_again() -> None:
     found.note(0.9e-8)
     assert found.is_over
     assert found.accepts(0.9e-6)
-    # A residual that has not improved will not improve.
+    # A residual no better than before will not improve.
     found = noted([1, 1e-6])
     assert not found.accepts(1e-4)
     found.note(1e-9)

@@ -1,4 +1,4 @@
-"""Iterative methods resume inside a group of columns, with the iterate of a stopped call."""
+"""Iterative methods resume inside a group of columns, from the iterate of a stopped call."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def at_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stop_at(step: int, act: Callable[[], object], work: Callable[[], object]) -> None:
-    """Do work, and act when a step is recorded."""
+    """Run `work`, and call `act` at the given step."""
     count = [0]
 
     def advance(self: Any, share: float) -> None:
@@ -62,7 +62,7 @@ def stop_at(step: int, act: Callable[[], object], work: Callable[[], object]) ->
 
 
 def kill_at(step: int, work: Callable[[], object]) -> None:
-    """Do work in a process that is killed when a step is recorded."""
+    """Run `work` in a process that is killed at the given step."""
 
     def killed() -> None:
         stop_at(step, lambda: os.kill(os.getpid(), signal.SIGKILL), work)
@@ -87,7 +87,7 @@ def test_a_killed_call_goes_on_with_its_iterate(
     kill_at(step, lambda: method(A, b, out=out, **options))
     with pytest.raises(IncompleteError):
         oc.open_array(out)
-    # Leftover of a kill during the replacement of a small file.
+    # Files that a kill leaves while the call replaces a small file.
     (out / "zarr.json.77.new").write_text("{")
     left = note_of(out)["iterate"]
     last = (step - 1) // options.get("restart", 1) * options.get("restart", 1)
@@ -104,7 +104,7 @@ def test_a_killed_call_goes_on_with_its_iterate(
 
 @pytest.mark.parametrize("left", [[], ["zarr.json.77.new"]], ids=["nothing", "half a file"])
 def test_what_is_killed_at_its_start_begins_anew(tmp_path: Path, left: list[str]) -> None:
-    """Its directory exists, without an array."""
+    """The kill leaves a directory without an array."""
     a, b = poisson(SIDE), random(SIDE**2, "f8")
     A, out = on_disk(tmp_path / "A", a), tmp_path / "x"
     factors = lu_factor(A, progress=False)
@@ -128,7 +128,7 @@ def test_what_is_killed_at_its_start_begins_anew(tmp_path: Path, left: list[str]
 
 @pytest.mark.usefixtures("at_each_step")
 def test_each_kill_is_gone_on_from(tmp_path: Path) -> None:
-    """The count of steps continues, and their limit is per call."""
+    """Steps count across calls; the maximum applies to each call."""
     a, b = poisson(SIDE), random(SIDE**2, "f8")
     A, out = on_disk(tmp_path / "A", a), tmp_path / "x"
     options: dict[str, Any] = OPTIONS | {"block": 16, "max_sweeps": 30}
@@ -261,7 +261,7 @@ def test_groups_of_other_sizes_find_their_part(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("at_each_step")
 def test_kept_iterates_change_no_digit(tmp_path: Path) -> None:
-    """Also for numbers at the end of the range; those that the scale would round are not kept."""
+    """Check extreme ranges too: the call does not save an iterate that scaling would round."""
     a = poisson(SIDE)
     A = on_disk(tmp_path / "A", a)
     for scale in (1.0, 3e-306, 1e300):
@@ -270,7 +270,7 @@ def test_kept_iterates_change_no_digit(tmp_path: Path) -> None:
         x, report = cg(A, b, out=tmp_path / "x", if_exists="overwrite", **OPTIONS)
         np.testing.assert_array_equal(x[...], want)
         assert report.history == alike.history
-        # They are counted as they are written.
+        # The report counts the iterates when it writes them.
         assert report.bytes_written >= report.planned_bytes_written > 2 * want.nbytes or scale < 1
 
 

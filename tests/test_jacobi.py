@@ -22,7 +22,7 @@ METHODS = [gauss_seidel, jacobi, cg, gmres]
 def defined(
     a: Matrix, b: Matrix, x: Matrix, block: int, omega: float, sweeps: int
 ) -> tuple[Matrix, list[float]]:
-    """x <- x + ω D⁻¹ (b - A x), and the residuals after each step."""
+    """Compute x <- x + ω D⁻¹ (b - A x), and the residuals after each step."""
     number, history = np.arange(len(a)) // block, []
     D = np.where(number[:, None] == number, a, 0)
     for _ in range(sweeps):
@@ -70,7 +70,7 @@ def test_jacobi_of_one_triangle_makes_the_same_iterates(tmp_path: Path, assume_a
 def test_progress_rises_to_the_end(
     tmp_path: Path, method: Any, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = itertools.count()  # each reading advances it by a second
+    clock = itertools.count()  # each reading of the clock is a second later
     monkeypatch.setattr(
         "outcore.progress.time", SimpleNamespace(monotonic=lambda: float(next(clock)))
     )
@@ -105,7 +105,7 @@ def test_saved_factors_of_complex_types_that_are_opened_again(tmp_path: Path, dt
     assert residual(a, x, b) < tol
     assert len(report.history) <= 12
     assert report.bytes_read == report.planned_bytes_read
-    # Factors in single precision of a matrix in double precision, and real ones of a complex one.
+    # Single-precision factors for a double-precision matrix, and real ones for a complex matrix.
     if dtype == "c8":
         wide = on_disk(tmp_path / "wide", a.astype("c16"))
         x, report = gmres(
@@ -120,7 +120,7 @@ def test_saved_factors_of_complex_types_that_are_opened_again(tmp_path: Path, dt
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_disk_too_full_for_the_solution(small_disk: Path, tmp_path: Path, method: Any) -> None:
-    """The error comes before any sweep; the failed call leaves no space allocated."""
+    """The error precedes any sweep, and the failed call frees its space."""
     n, columns = 512, 20_000
     A = on_disk(tmp_path / "A", 4 * np.eye(n))
     b = np.broadcast_to(np.ones((n, 1)), (n, columns))

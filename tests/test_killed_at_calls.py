@@ -1,7 +1,7 @@
 """kill -9 before system calls that change names or lengths of files, or make them durable.
 
-A line of Python makes several of them: a directory without its file, or a file that is written and
-not renamed.
+One line of Python can make several of them: it may leave a directory without its file, or a file
+that is written but not renamed.
 """
 
 import os

@@ -63,7 +63,7 @@ def test_by_qr(tmp_path: Path, system: System, n: int) -> None:
 
 @pytest.mark.parametrize("system", [hadamard, fourier])
 def test_r_of_a_unitary_matrix_is_a_diagonal(tmp_path: Path, system: System) -> None:
-    """By slabs with reflections, and by rows of the first columns."""
+    """Factor by slabs with reflections, and stream rows of the first columns."""
     n = 512
     a = system(n)[0]
     size = np.linalg.norm(a[:, 0])
@@ -77,7 +77,7 @@ def test_r_of_a_unitary_matrix_is_a_diagonal(tmp_path: Path, system: System) -> 
 
 @pytest.mark.parametrize("system", [hadamard, fourier])
 def test_all_singular_values_of_a_unitary_matrix_are_equal(tmp_path: Path, system: System) -> None:
-    """The worst case for a random sample; every subspace is equally good."""
+    """The worst case for a random sample: any singular vectors are as good as others."""
     a = system(256)[0]
     size = np.linalg.norm(a[:, 0])
     U, s, Vh, _ = svd(on_disk(tmp_path / "Z", a), 10, memory="3 MB", progress=False)
@@ -88,7 +88,7 @@ def test_all_singular_values_of_a_unitary_matrix_are_equal(tmp_path: Path, syste
 
 
 def test_triangles_of_closed_form(tmp_path: Path) -> None:
-    """Those of Kac, Murdock & Szegő, and of ones, have inverses of two diagonals."""
+    """The triangles of Kac, Murdock & Szegő and of ones have inverses with two diagonals."""
     n, rho = 700, 0.7
     i, j = np.ogrid[:n, :n]
     b = np.random.default_rng(0).standard_normal((n, 5))

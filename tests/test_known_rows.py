@@ -24,7 +24,7 @@ def hadamard(m: int = M, n: int = N) -> Matrix:
 
 
 def another_column(m: int = M, n: int = N) -> Matrix:
-    """Column n of it, which is orthogonal to the earlier ones."""
+    """Return column n of it, which is orthogonal to those before."""
     return np.where(np.arange(m) // n % 2, -1.0, 1.0)
 
 
@@ -40,7 +40,7 @@ def stored(path: Path, a: Matrix, order: str = "C") -> oc.Array:
 
 
 def assert_small(report: Report, A: oc.Array, memory: int = MEMORY) -> None:
-    """The matrix is several times the memory, and each element is read as often as planned."""
+    """Check that the matrix is several times the memory, and that the reads are as planned."""
     assert report.peak_memory_bytes <= memory <= A.nbytes / 6
     assert report.bytes_read == report.planned_bytes_read
 
@@ -61,7 +61,7 @@ def test_gram_of_hadamard_columns_is_exact(tmp_path: Path, order: str) -> None:
 
 
 def test_gram_larger_than_memory_is_exact(tmp_path: Path) -> None:
-    """G is as large as A: 8 MB each, with less than a third of it as memory."""
+    """G is as large as A: 8 MB each, with less than a third of that as memory."""
     n, memory = 1024, 2_400_000
     A = stored(tmp_path / "A", scipy.linalg.hadamard(n).astype(float))
     for side in ("left", "right"):
@@ -98,7 +98,7 @@ def test_r_of_orthonormal_columns_is_one_up_to_signs(
 @pytest.mark.parametrize("make", [hadamard, fourier])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_least_squares_with_a_known_residual(tmp_path: Path, make: Any, order: str) -> None:
-    """b = A x plus a column orthogonal to all of A: x, and the norm of that column."""
+    """b is A x plus a column orthogonal to A: check x, and the norm of that column."""
     a = make()
     A = stored(tmp_path / "A", a, order)
     x = np.random.default_rng(0).standard_normal((N, 3))

@@ -82,7 +82,7 @@ def test_cg_makes_the_steps_of_scipy(tmp_path: Path, dtype: str, preconditioner:
 
         scipy.sparse.linalg.cg(a, b, M=M, rtol=1e-9, callback=note)
         assert abs(len(report.history) - len(history)) <= 1
-        # Later, rounding makes the iterates diverge.
+        # Later the histories differ by rounding.
         np.testing.assert_allclose(report.history[:25], history[:25], rtol=1e-3, atol=1e-8)
 
 
@@ -102,7 +102,7 @@ def test_gmres_makes_the_steps_of_scipy(tmp_path: Path, dtype: str, precondition
             A, b, preconditioner=preconditioner, omega=0.9, block=16, restart=7, tol=1e-10,
             progress=False,
         )  # fmt: skip
-        # With preconditioning from the right, the residual is that of the system A M⁻¹.
+        # With right preconditioning, the residual is that of the system A M⁻¹.
         history: list[float] = []
         scipy.sparse.linalg.gmres(
             a @ inverse, b, rtol=1e-10, restart=7, callback=history.append, callback_type="pr_norm"
@@ -188,7 +188,7 @@ def test_words_of_an_iteration(tmp_path: Path) -> None:
         krylov = {**options, "restart": 20}
         assert words(gmres, A, n, (3, 8), **krylov) == 1
         assert words(gmres, A, n, (3, 8), **krylov, preconditioner="jacobi") == 1
-        # Tiles with parts of both triangles are read twice if the triangles are read one by one.
+        # Separate passes over the triangles read tiles with parts of both twice.
         once = words(gmres, A, n, (3, 8), **krylov, preconditioner="sweep")
         assert once == (1 if order == "F" else pytest.approx(1, abs=64 / n))
         twice = words(gmres, A, n, (3, 8), **krylov, preconditioner="ssor")
@@ -250,7 +250,7 @@ def test_saved_factors_precondition(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", [cg, gmres])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 def test_saved_cholesky_factors_precondition(tmp_path: Path, method: Any, dtype: str) -> None:
-    """Factors of a matrix close to A, and of A in single precision; against SciPy with the same."""
+    """Factors of a nearby matrix, and of A in single precision, against SciPy with the same."""
     a, b = kms(N, 0.5 + 0.4j if dtype == "c16" else 0.5), random((N, 2), dtype, 1)
     change = 1e-2 * random((N, N), dtype, 5)
     near = a + change @ change.conj().T / N
@@ -334,7 +334,7 @@ def test_a_function_preconditions_and_may_change(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", [cg, gmres])
 def test_single_precision_storage_to_full_precision(tmp_path: Path, method: Any) -> None:
-    """Restarts begin with the residual of A itself, so that rounding A costs steps, not digits."""
+    """Restarts use the residual of A itself, so that rounding A costs steps, not digits."""
     n = 256
     for dtype, rho in (("f8", 0.6), ("c16", 0.5 + 0.3j)):
         a, b = kms(n, rho), random((n, 2), dtype, 1)
@@ -347,7 +347,7 @@ def test_single_precision_storage_to_full_precision(tmp_path: Path, method: Any)
 
 
 def test_right_hand_sides_are_independent(tmp_path: Path) -> None:
-    """One is zero, one ends after a step, one has another size."""
+    """One column is zero, one converges in a step, one has another scale."""
     a = kms(N)
     b = random((N, 4), "f8", 1)
     b[:, 0] = 0

@@ -1,4 +1,4 @@
-"""Krylov methods end when more steps gain nothing, and errors report the steps until then."""
+"""Krylov methods end where more steps gain nothing, and errors report the steps until then."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ __all__ = ["one_thread"]  # a fixture for every test here
 def test_cg_goes_as_far_as_rounding(
     tmp_path: Path, dtype: str, tol: Any, preconditioner: Any
 ) -> None:
-    """The recurrence shrinks further; when its squares underflow there are no more steps."""
+    """The residual recurrence keeps shrinking; once its squares underflow, no step is left."""
     a = kms(150, 0.3).astype(dtype)
     A = on_disk(tmp_path / "A", a)
     eps = float(np.finfo(dtype).eps)
@@ -30,7 +30,7 @@ def test_cg_goes_as_far_as_rounding(
         x, report = cg(A, b, tol=tol, preconditioner=preconditioner, progress=False)
         assert residual(a, x, b) < 20 * eps
         assert len(report.history) == 1000 if tol is None else len(report.history) < 200
-    # A right-hand side of 0, and an initial solution that is not.
+    # A right-hand side of 0 with an initial x that is not 0.
     x, _ = cg(A, 0 * b, x0=b, tol=None, preconditioner=preconditioner, progress=False)
     assert np.abs(x).max() < 20 * eps
 
@@ -67,7 +67,7 @@ def test_gmres_ends_on_a_singular_matrix(
     assert len(report.history) <= 160
     assert report.history[-1] == pytest.approx(least)
     assert np.linalg.norm(b - a @ x) / np.linalg.norm(b) == pytest.approx(least)
-    # All requested steps are made, and change nothing.
+    # The call makes all requested steps, and they change nothing.
     x, report = gmres(
         A, b, tol=None, max_iterations=99, preconditioner=preconditioner, progress=False
     )
@@ -83,7 +83,7 @@ def test_gmres_ends_where_each_restart_is_the_same(tmp_path: Path) -> None:
 
 
 def test_gmres_of_other_columns_goes_on(tmp_path: Path) -> None:
-    """One column stagnates, the other converges."""
+    """One column stalls while the other converges."""
     a = np.roll(np.eye(64), 1, axis=0)
     a = np.block([[a, np.zeros((64, 64))], [np.zeros((64, 64)), 3 * np.eye(64) + kms(64)]])
     b = np.zeros((128, 2))

@@ -34,7 +34,7 @@ def test_herk(
 
 
 def test_herk_of_a_large_order() -> None:
-    """OpenBLAS's own syrk kills the process here, with two threads and AVX-512."""
+    """OpenBLAS's own syrk crashes here, with two threads and AVX-512."""
     rng = np.random.default_rng(RNG_SEED)
     n, k = 16384, 384
     a = np.asfortranarray(rng.standard_normal((n, k)))
@@ -158,7 +158,7 @@ def test_qr_of_a_triangle_with_rows_below(dtype: type, rows: int, block: int) ->
     was = np.vstack([top, bottom])
     room = np.zeros(3 * block, dtype)
     k.tpmqrt(b, t, top, bottom, room, trans="C")
-    # qᴴ transforms the matrix itself into the triangle, and keeps lengths.
+    # qᴴ maps the matrix to the triangle, and keeps lengths.
     both = np.vstack([top, bottom])
     assert_close(both.conj().T @ both, was.conj().T @ was)
     left, right = whole[:n].copy(order="F"), whole[n:].copy(order="F")

@@ -1,4 +1,4 @@
-"""Plans of large matrices enumerate little and take little memory, so they take only seconds."""
+"""Plans of large matrices enumerate little and take little memory, so that they take seconds."""
 
 from collections.abc import Callable
 from functools import partial

@@ -24,7 +24,7 @@ LAYOUTS = [("F", None), ("C", None), ("C", (96, 64)), ("F", (96, 64)), ("F", (10
 def assert_read_as_planned(
     report: Report, planned: oc.Plan, *layouts: tuple[str, tuple[int, int] | None]
 ) -> None:
-    """Compare bytes read: exactly, except for chunks that are not whole disk blocks."""
+    """Compare the bytes read: exactly, except for chunks that are not whole disk blocks."""
     assert report.planned_bytes_read == planned.bytes_read
     beyond = report.bytes_read - planned.bytes_read
     assert 0 <= beyond <= 0.01 * planned.bytes_read if ("F", (100, 37)) in layouts else beyond == 0

@@ -1,4 +1,4 @@
-"""Cholesky and QR of matrices in any layout move the planned bytes, with a tile copy if less."""
+"""Cholesky and QR in any layout move the planned bytes, with a copy in tiles where that is less."""
 
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def test_cholesky(
 
 
 def planned_in_fortran_order(n: int, dtype: str, memory: int) -> int:
-    """Bytes read of a matrix in Cholesky's best layout."""
+    """Return the bytes read from a matrix in the order that Cholesky prefers."""
     return oc.plan("cholesky", n=n, dtype=dtype, memory=memory, rates=RATES).bytes_read
 
 
@@ -115,7 +115,7 @@ def stored(path: Path, order: str, a: Matrix) -> oc.Array:
 
 
 def test_solve_reads_the_triangle_that_lies_well(tmp_path: Path) -> None:
-    """For a Hermitian matrix stored whole both triangles are valid: C moves no more than F."""
+    """A whole Hermitian matrix offers both triangles, so C order moves no more than F order."""
     n, memory = 1024, 2 << 20
     a, b = definite(n, "c16"), random_matrix(n, "c16")[:, :2]
     moved = []
@@ -133,7 +133,7 @@ def test_solve_reads_the_triangle_that_lies_well(tmp_path: Path) -> None:
 
 
 def test_solve_goes_on_with_the_triangle_of_a_stopped_run(tmp_path: Path) -> None:
-    """For a matrix in order C it would take the upper one."""
+    """Without the stopped run, a matrix in C order would use the upper triangle."""
     n, memory = 1024, 2 << 20
     a, b = definite(n, "f8"), random_matrix(n, "f8")[:, :1]
     A = stored(tmp_path / "Z", "C", a)

@@ -1,4 +1,4 @@
-"""Names with ``::`` and with brackets: an existing name has no other meaning."""
+"""Names with ``::`` and brackets: the name of an existing file means that file."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_inputs() -> None:
     assert read("n.h5::run::1") == 2
     assert read("n.h5::a::b::c") == 3
     assert read("no suffix::u") == 4
-    # A file of the exact name comes first, then the HDF5 file with the longest name.
+    # A file of exactly this name comes first, then the HDF5 file with the longest name.
     np.save("x.npy", np.full(3, 5.0))
     Path("x.npy").rename("n.h5::u")
     assert read("n.h5::u") == 5
@@ -92,7 +92,7 @@ def test_datasets_are_written_to_hdf5_files_only() -> None:
     assert read("m::u") == 2
     with pytest.raises(InvalidError, match="need a format"):
         oc.export_array(np.ones(3), "m::v", progress=False)
-    # A file of the exact name is the one that is replaced.
+    # A file of exactly this name is the one to replace.
     Path("n.h5::u").write_text("a file of its own")
     oc.export_array(
         np.full(3, 3.0), "n.h5::u", format="hdf5", if_exists="overwrite", progress=False
@@ -120,7 +120,7 @@ def test_the_command_line_writes_no_other_file() -> None:
 
 
 def test_brackets_in_a_pool(served_here: Served) -> None:
-    """Each verb with patterns takes the file of the exact name, and leaves the other."""
+    """Each verb that takes patterns uses the file of exactly that name, and leaves the other."""
     url = served_here.url
     for name, text in (("one", "bracket"), ("two", "other")):
         Path(name).write_text(text)

@@ -36,13 +36,13 @@ def test_everything_on_a_disk_is_on_one_server(pool: oc.Pool) -> None:
                 A.flush()
                 assert (A[::2, ::-3] == a[::2, ::-3]).all()
             written = np.subtract(used(pool), before)
-            # The files on the disk, and nothing on the others.
+            # The disk's files lie on its server only.
             assert [count > 0 for count in written] == [rank % 3 == server for server in range(3)]
             assert pool.stat(disk / "f").servers == (rank % 3,)
             assert disk.ls() == ["d", "f"]
             assert disk.ls("d") == ["A"]
             assert str(disk / "f") == f"{pool.url}.disks/{rank}/f"
-    # Other files are striped as usual, and a hint overrides the disk.
+    # Other files keep their stripes, and a hint overrides the disk.
     pool.open("f", "w").close()
     assert len(pool.stat("f").servers) == 3
     with pool.logical_disk(0) as disk:
@@ -80,7 +80,7 @@ def test_a_disk_has_one_owner(pool: oc.Pool) -> None:
     (pool / ".disks" / "7").write_bytes(b"a file")
     with pytest.raises(InvalidError, match="directory"):
         pool.logical_disk(7)
-    with pytest.raises(InvalidError, match="directory"):  # no process holds it now
+    with pytest.raises(InvalidError, match="directory"):  # no one owns the disk now
         pool.logical_disk(7)
 
 
@@ -116,7 +116,7 @@ def test_of_two_processes_one_has_the_disk(
             pool.logical_disk(1)
         owner.kill()
         owner.communicate()
-        # Its owner has died; closing the pool releases its disks.
+        # Its owner was killed. Closing the pool also releases its disks.
         disk = pool.logical_disk(1)
     with oc.connect(url, key=key) as pool, pool.logical_disk(1) as disk:
         assert (disk / "lock").read_bytes() == b"any name will do"

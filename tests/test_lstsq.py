@@ -60,7 +60,7 @@ def test_from_disk(tmp_path: Path, dtype: str, order: str) -> None:
 
 
 def test_bytes_are_those_of_the_plan_and_of_the_matrix(tmp_path: Path) -> None:
-    """Every byte once, if chunks are whole pages."""
+    """Where chunks are whole pages, the call reads every byte once."""
     m, n, memory = 4096, 32, "1 MiB"
     for order in ("C", "F"):
         A = oc.create_array(tmp_path / order, (m, n), order=order)
@@ -88,7 +88,7 @@ def test_from_iterators_of_ragged_blocks(dtype: str) -> None:
 
 @pytest.mark.parametrize("later", ["f8", "c8"])
 def test_an_iterator_whose_blocks_become_wider_is_refused(later: str) -> None:
-    """Not rounded to the type of the first block."""
+    """The call does not round them to the type of the first block."""
     a, b = tall(700, 20, "f4"), tall(700, 2, "f8", seed=1)
     blocks = [a[:300], a[300:].astype(later)]
     for run in (lambda: solve(iter(blocks), b.astype("f4")), lambda: oc.linalg.gram(iter(blocks)),
@@ -109,7 +109,7 @@ def test_an_iterator_whose_blocks_become_wider_is_refused(later: str) -> None:
     step=st.integers(1, 40),
 )
 def test_any_heights(heights: list[int], others: list[int], m: int, step: int) -> None:
-    """Wherever the rows are cut, by the iterators or by the method itself."""
+    """The iterators and the method cut the rows anywhere."""
     a, b = tall(m, 6, "f8"), tall(m, 2, "f8", seed=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tsqr, "factor_rows", lambda n, dtype: step)
@@ -316,7 +316,7 @@ def test_a_stop_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_vector_goes_along_in_blocks_as_high_as_those_of_the_matrix(tmp_path: Path) -> None:
-    """High chunks and a budget for one block of them: steps of a few rows took 40 times as long."""
+    """High chunks and a budget for one block: steps of a few rows would take 40 times as long."""
     rng = np.random.default_rng(9)
     a, b = rng.standard_normal((9000, 16)), rng.standard_normal(9000)
     with oc.from_array(a, tmp_path / "A", chunks=(4096, 16), order="F", progress=False) as A:

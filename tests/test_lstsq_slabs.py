@@ -1,4 +1,4 @@
-"""Least squares with too many columns for streamed rows: `lstsq` factors by slabs."""
+"""Least squares with too many columns to stream rows: `lstsq` factors by slabs."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def test_as_scipy(tmp_path: Path, dtype: str, order: str) -> None:
 
 @pytest.mark.parametrize("dtype", NAMES)
 def test_the_plan_is_what_the_call_does(tmp_path: Path, dtype: str) -> None:
-    """Bytes, and the budget below which rows are no longer streamed."""
+    """Compare the bytes, and the budget below which rows are no longer streamed."""
     m, n, k = 1024, 512, 5
     A = on_disk(tmp_path / "A", tall(m, n, dtype))
     b = tall(m, k, dtype, 1)
@@ -148,7 +148,7 @@ def dependent(dtype: str) -> dict[str, Matrix]:
 
 @pytest.mark.parametrize("dtype", ["f8", "c8"])
 def test_columns_that_depend_on_each_other_are_refused(tmp_path: Path, dtype: str) -> None:
-    """Not answered with noise: the diagonal of Kahan's R does not show that it is singular."""
+    """An error, not noise: the diagonal of Kahan's R hides that it is singular."""
     for name, a in dependent(dtype).items():
         A = oc.from_array(a, tmp_path / name, order="F")
         with pytest.raises(SingularMatrixError, match="columns of A depend on each other"):
@@ -231,7 +231,7 @@ def test_a_solution_on_disk(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_leaves_no_solution_and_no_factors(tmp_path: Path) -> None:
-    """The condition is known only after the solution, which is noise."""
+    """The condition is known only once there is a solution, which is noise."""
     a = dependent("f8")["repeated"]
     A = oc.from_array(a, tmp_path / "A", order="F")
     for more in ({}, {"keep_factors": True}):

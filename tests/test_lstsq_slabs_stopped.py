@@ -1,4 +1,4 @@
-"""`lstsq` by slabs, of A or of its transpose, is stopped, or killed, and called again."""
+"""`lstsq` by slabs, of A or its transpose, is stopped or killed, and called again."""
 
 import contextlib
 import functools
@@ -36,7 +36,7 @@ RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
 class Case(NamedTuple):
-    """A matrix on disk, and the arguments of its solution."""
+    """A matrix on disk, and the method that solves with it."""
 
     shape: tuple[int, int]
     order: str
@@ -62,7 +62,7 @@ class Case(NamedTuple):
 
 TALL = Case((400, 300), "F", 700_000, "qr")
 WIDE = Case((300, 400), "C", 700_000, "qr_transposed")
-# With such high chunks, slabs of few rows are loaded from a copy in tiles.
+# With chunks this high, slabs of few rows load from a copy in tiles.
 COPIED = WIDE._replace(order="F", memory=500_000, chunks=(256, 64), is_copied=True)
 IN_F = COPIED._replace(memory=1_200_000, dtype="c16", is_copied=False)
 CASES = {
@@ -79,7 +79,7 @@ CASES = {
 def test_a_stopped_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
-    """Stopped during the factorization of A, and then during the solution."""
+    """Stop the call while it factors A, and then while it computes x."""
     a, b = case.problem()
     A = case.store(tmp_path / "A", a)
     expected, whole = case.solve(A, b)
@@ -139,7 +139,7 @@ def test_what_a_stopped_call_left_of_a_matrix_that_changed(tmp_path: Path, case:
 
 
 def test_what_a_stopped_call_left_of_a_matrix_that_is_made_anew(tmp_path: Path) -> None:
-    """The error names the matrix, not its transpose."""
+    """The error describes the matrix, not its transpose."""
     a, b = WIDE.problem()
     A = WIDE.store(tmp_path / "A", a)
     with after_notes(2, interrupt), pytest.raises(Interrupted):
@@ -169,7 +169,7 @@ PAGES = (
 
 
 def to_kill(tmp_path: Path, case: Case) -> tuple[Callable[[], Any], Matrix]:
-    """A call whose factors and solution are below a path, and its solution."""
+    """Return a call whose factors and solution lie below a path, and the solution."""
     a, b = case.problem()
     A = case.store(tmp_path / "A", a)
     expected, _ = case.solve(A, b, threads=1)
@@ -191,7 +191,7 @@ def to_kill(tmp_path: Path, case: Case) -> tuple[Callable[[], Any], Matrix]:
     ids=["tall", "wide", "copied"],
 )
 def test_killed_at_any_line(tmp_path: Path, case: Case, step: int) -> None:
-    """kill -9 in factorization or solution: the next call resumes, with the same bits."""
+    """kill -9 in the factorization or the solution: the next call resumes with identical bits."""
     run, expected = to_kill(tmp_path, case)
     count = lines_of(run, PAGES)
     begun = whole = 0
@@ -236,7 +236,7 @@ lstsq("A", b, {options}, progress=False)
     delays_s: list[float | None] = [*np.random.default_rng(0).uniform(0, 0.3, 5), None]
     killed_until_whole(lambda: run_python(script), tmp_path / "x", delays_s)
     np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
-    # A kill may have come between the solution and the removal of the factors.
+    # A kill may hit between the solution and the removal of the factors.
     again, _ = case.solve(A, b, threads=1, factors=tmp_path / "F")
     np.testing.assert_array_equal(again, expected)
     assert not (tmp_path / "F").exists()

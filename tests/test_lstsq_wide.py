@@ -1,4 +1,4 @@
-"""Least squares with more columns than rows, whose columns are streamed twice, against SciPy."""
+"""Least squares with more columns than rows, streamed twice by columns, against SciPy."""
 
 import itertools
 import signal
@@ -34,7 +34,7 @@ def wide(dtype: Any, seed: int = 0) -> Matrix:
 def assert_solves(
     a: Matrix, b: Matrix, x: Matrix, report: LeastSquaresReport, scale: float = 30
 ) -> None:
-    """As closely as the condition allows, not its square (Demmel & Higham 1993)."""
+    """Compare as closely as the condition allows, not its square (Demmel & Higham 1993)."""
     double = np.result_type(a.dtype, np.float64)
     want = scipy.linalg.lstsq(a.astype(double), b.astype(double))[0]
     values = np.linalg.svd(a.astype(double), compute_uv=False)
@@ -239,7 +239,7 @@ def test_a_stop_leaves_nothing(
 
 @pytest.mark.parametrize("shape", [(1, 40), (7, 40), (30, 31)])
 def test_the_condition_of_a_wide_matrix(shape: tuple[int, int]) -> None:
-    """With full rank it is finite: that of A."""
+    """A matrix of full rank has a finite condition: that of A."""
     a = np.random.default_rng(0).standard_normal(shape)
     _, report = oc.linalg.lstsq(a, np.ones(shape[0]), progress=False)
     assert report.rank == shape[0]
@@ -251,6 +251,6 @@ def test_the_condition_of_a_wide_matrix(shape: tuple[int, int]) -> None:
 
 
 def test_no_hidden_share_where_no_disk_was_used() -> None:
-    """With operands in memory a report says nothing of the disk."""
+    """For operands in memory the report does not mention the disk."""
     _, report = oc.linalg.lstsq(np.eye(4), np.ones(4), progress=False)
     assert "hidden" not in str(report)

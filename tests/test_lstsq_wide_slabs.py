@@ -86,7 +86,7 @@ def test_as_scipy(tmp_path: Path, dtype: str, order: str, shape: tuple[int, int]
         assert (report.verb, report.m, report.n, report.rank) == ("lstsq", m, n, m)
         assert report.residual_norms == [0.0] * (right.size // m)
         assert report.peak_memory_bytes <= memory
-        # A b on disk is read in whole disk blocks.
+        # The call reads a b on disk in whole disk blocks.
         beside = report.bytes_read - report.planned_bytes_read
         assert beside == 0 or (given is not b and 0 < beside < 8192 * 3)
         assert report.bytes_written == report.planned_bytes_written > a.nbytes
@@ -107,7 +107,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("dtype", "layout"), LAYOUTS, ids=str)
 def test_the_plan_is_what_the_call_does(tmp_path: Path, dtype: str, layout: dict[str, Any]) -> None:
-    """Bytes, and the budget below which columns are no longer streamed."""
+    """Compare the bytes, and the budget below which columns are no longer streamed."""
     m, n, k = 512, 1024, 5
     a = tall(m, n, dtype)
     A, b = stored(tmp_path / "A", a, **layout), tall(m, k, dtype, 1)
@@ -185,7 +185,7 @@ def test_solutions_on_disk_and_in_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_factors_are_kept_and_used(tmp_path: Path, dtype: str) -> None:
-    """They are the factors of Aᵀ, and `qr_solve` finds solutions of least norm with them."""
+    """The factors are those of Aᵀ, and `qr_solve` finds solutions of least norm with them."""
     a, b = tall(M, N, dtype), tall(M, 2, dtype, 1)
     A, memory = stored(tmp_path / "A", a), MEMORY * a.itemsize // 8
     x, _ = solve(A, b, memory=memory, keep_factors=True)
@@ -277,7 +277,7 @@ def test_rows_that_depend_on_each_other_are_refused(tmp_path: Path, dtype: str) 
 
 
 def test_the_memory_that_is_named_for_dependent_rows_suffices(tmp_path: Path) -> None:
-    """For every layout, right-hand side and type of x."""
+    """It suffices for every layout, any right-hand sides, and each type of x."""
     a = tall(M, N, "f8")
     a[200] = a[3]
     for order, k, dtype, out in [
@@ -295,7 +295,7 @@ def test_the_memory_that_is_named_for_dependent_rows_suffices(tmp_path: Path) ->
 
 
 def test_that_rounding_leaves_a_residual_is_noted(tmp_path: Path) -> None:
-    """The report says 0, the value without rounding."""
+    """The report says 0, the residual without rounding."""
     a, b = tall(M, N, "f8"), np.arange(float(M))
     a[200] = a[3] + 1e-12 * a[200]
     for options in ({}, {"cond": 0.0}):

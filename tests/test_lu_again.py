@@ -1,4 +1,4 @@
-"""LU resumes: killed in its loops, with two threads, in every type, with another BLAS."""
+"""LU resumes: killed in its loops, with two threads, of every type, with another BLAS."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ LOOPS = ("lu/slabs.py", "lu/conveyor.py")
 
 @pytest.mark.parametrize("overwrite_a", [False, True], ids=["beside", "overwrite_a"])
 def test_killed_at_lines_of_the_loops(tmp_path: Path, overwrite_a: bool) -> None:
-    """kill -9 while slabs are loaded, updated, factored and written, and tiles are written."""
+    """kill -9 while slabs load, update, factor and write, and tiles are written behind them."""
     source, path = tmp_path / "A", tmp_path / "Z"
     on_disk(source, random_matrix(N, "f8"), CHUNKS).close()
 
@@ -60,7 +60,7 @@ def test_killed_at_lines_of_the_loops(tmp_path: Path, overwrite_a: bool) -> None
 def test_files_half_written_at_a_kill_are_gone_in_the_end(
     tmp_path: Path, overwrite_a: bool
 ) -> None:
-    """Replacements have temporary names until they are complete: killed before the rename."""
+    """Each replacement file has a temporary name until it is whole; a kill leaves such files."""
     a = random_matrix(N, "f8")
     on_disk(tmp_path / "Z", a, CHUNKS).close()
     stop_after(2, tmp_path / "Z", memory=MEMORY, overwrite_a=overwrite_a)
@@ -74,7 +74,7 @@ def test_files_half_written_at_a_kill_are_gone_in_the_end(
 
 
 def test_a_matrix_that_is_given_up_at_a_kill_keeps_no_half_of_a_file(tmp_path: Path) -> None:
-    """Killed while the mark of a consumed matrix is written."""
+    """Kill the call while it marks the matrix as consumed."""
     a = random_matrix(N, "f8")
     path = on_disk(tmp_path / "Z", a, CHUNKS).path
 
@@ -107,7 +107,7 @@ def test_a_matrix_that_is_given_up_at_a_kill_keeps_no_half_of_a_file(tmp_path: P
 def test_killed_while_a_workspace_is_made(
     tmp_path: Path, method: str, order: str, n: int, memory: int
 ) -> None:
-    """Its directory exists, and its file does not."""
+    """The kill leaves the directory without the file."""
     path, out = tmp_path / "Z", tmp_path / "F"
     a = random_matrix(n, "f8")
     oc.from_array(a, path, order=order, chunks=(64, 32), progress=False).close()
@@ -148,7 +148,7 @@ def test_killed_while_a_workspace_is_made(
 def test_the_same_bits_after_a_stop(
     tmp_path: Path, dtype: str, threads: int, overwrite_a: bool
 ) -> None:
-    """With the same kernels and the same number of threads."""
+    """A resume with the same kernels and thread count gives the same bits."""
     n = 500
     memory = n * n * np.dtype(dtype).itemsize // 4
     source, path = tmp_path / "A", tmp_path / "Z"
@@ -169,7 +169,7 @@ def test_the_same_bits_after_a_stop(
 @pytest.mark.parametrize("overwrite_a", [False, True], ids=["beside", "overwrite_a"])
 @pytest.mark.parametrize("last", ["other kernels", None])
 def test_another_blas_goes_on(tmp_path: Path, overwrite_a: bool, last: str | None) -> None:
-    """The report says so, even if the last call has the kernels of the first one."""
+    """The report says so, even if the last call has the kernels of the first again."""
     a = random_matrix(N, "f8")
     path = on_disk(tmp_path / "Z", a, CHUNKS).path
     options: dict[str, Any] = {"memory": MEMORY, "threads": 1, "overwrite_a": overwrite_a}

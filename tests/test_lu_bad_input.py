@@ -1,4 +1,4 @@
-"""Input that LU refuses: one clear error each, and an unchanged disk."""
+"""Input that LU refuses: one clear error each, and the disk unchanged."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ N, CHUNKS, MEMORY = 200, (64, 32), 200_000
 def refused(
     directory: Path, error: type[oc.OutcoreError], match: str | None = None
 ) -> Iterator[pytest.ExceptionInfo[Any]]:
-    """Expect an error, and check that every file below a directory is unchanged."""
+    """Expect an error that changes no file below a directory."""
 
     def contents() -> dict[str, bytes]:
         return {
@@ -147,7 +147,7 @@ def test_a_number_that_is_none(
 ) -> None:
     a = random_matrix(N, dtype)
     a[index] = value if dtype == "f4" else complex(1, value)
-    a[199, 199] = value  # a later element is not the reported one
+    a[199, 199] = value  # the error names the first one, not this later one
     B = on_disk(tmp_path / "Z", a, CHUNKS)
     with refused(tmp_path, NonFiniteError, rf"A\[{index[0]}, {index[1]}\] is") as caught:
         lu_factor(B, memory=MEMORY, progress=False)
@@ -244,7 +244,7 @@ def test_no_such_number_of_threads(
 
 
 def test_more_than_the_disk_holds(tmp_path: Path) -> None:
-    """The matrix itself is sparse."""
+    """The matrix is a sparse file."""
     n, free = order_beyond(tmp_path, 200_000), shutil.disk_usage(tmp_path).free
     B = oc.create_array(tmp_path / "Z", (n, n), "f8", order="F", reserve=False)
     names = names_below(tmp_path)
@@ -258,7 +258,7 @@ def test_more_than_the_disk_holds(tmp_path: Path) -> None:
 
 
 def test_a_matrix_that_cannot_be_moved_stays(tmp_path: Path, small_disk: Path) -> None:
-    """To another disk, or on one without space for one more slab."""
+    """Refuse another disk, and a disk without space for one more slab."""
     a = random_matrix(1500, "f8")
     B = on_disk(small_disk / "Z", a)
     with refused(tmp_path, InvalidError, "on the disk of the matrix"):
@@ -298,7 +298,7 @@ def test_complete_factors_are_kept(tmp_path: Path, A: oc.Array) -> None:
 
 @pytest.mark.parametrize("state", ["incomplete", "consumed"])
 def test_without_a_matrix_factors_are_not_replaced(tmp_path: Path, A: oc.Array, state: str) -> None:
-    """Even with if_exists='overwrite': there would be no replacement."""
+    """Refuse even with if_exists='overwrite', since no new factors would replace the old ones."""
     lu_factor(A, progress=False)
     stop_after(1, A, memory=MEMORY, out=tmp_path / "F")
     A.mark(state, "for a test")
@@ -326,7 +326,7 @@ def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
             lu_factor(A, out=tmp_path / target, if_exists="overwrite")
     with refused(tmp_path, InvalidError, "not a path"):
         lu_factor(A, out=7)  # type: ignore[arg-type]
-    # An empty directory is accepted, and so are the remains of a call that was killed at its start.
+    # The call accepts an empty directory, and the left-overs of a call killed at its start.
     (tmp_path / "empty").mkdir()
     (tmp_path / "left" / "lu" / "c" / "0").mkdir(parents=True)
     (tmp_path / "left" / "zarr.json.77.new").write_text("{")

@@ -81,7 +81,7 @@ def test_types_and_layouts(
 def test_the_last_block_column_ends_within_a_segment(
     tmp_path: Path, dtype: str, n: int, memory: int, order: str
 ) -> None:
-    """Its spilled rows are as wide as its tiles, and narrower than they are in memory."""
+    """Its spilled rows are as wide as its tiles, and narrower than in memory."""
     g = cut(n, dtype, memory, order, (64, 32))
     last = g.block_columns[-1]
     assert g.is_spilled(last)
@@ -154,7 +154,7 @@ def test_wilkinson_growth_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_singular_leading_block(tmp_path: Path, order: str) -> None:
-    """It breaks solvers that pivot within a block only: the first block column is all in it."""
+    """The first block column lies in the singular block, which breaks pivoting within a block."""
     n = 512
     a = random_matrix(n, "f8")
     a[: n // 2, : n // 2] = 0
@@ -224,7 +224,7 @@ def test_exact_bytes(
 
 
 def words(g: PartialGeometry) -> float:
-    """Words by the formula of docs/numerics-lu.md, without the geometry's own sums."""
+    """Compute the words by the formula of docs/numerics-lu.md, without sums of the geometry."""
     n, total = g.n, 2.0 * g.n * (g.n - g.widths[0]) * g.is_copied
     for s in g.block_columns:
         m, w, o, rows = s.order, s.width, s.origin, g.block_rows(s)
@@ -255,7 +255,7 @@ def test_words_of_a_large_matrix(order: str, chunks: tuple[int, int]) -> None:
     if order == "C":
         assert g.words_moved() <= 1.8 * (2 * n**3 / (3 * (memory / 8) ** 0.5) + n**2)
     assert g.words_moved() == pytest.approx(words(g), rel=0.02)
-    # Rows of chunks are whole pages, so that lists of rows are read directly.
+    # Rows of chunks are whole pages, so that lists of rows need no bounce buffer.
     assert g.segment * 8 % 4096 == 0
     plan = oc.plan(
         "lu", n=n, memory=memory, method="block-columns", order=order, chunks=chunks, rates=RATES
@@ -309,7 +309,7 @@ def test_the_plan_chooses_by_time(read_bytes_s: float) -> None:
     assert "block columns of at most" in columns.method
     assert auto.method == (columns.method if read_bytes_s == 1e8 else slabs.method)
     assert oc.plan("lu", overwrite_a=True, **options).method.startswith("slabs")
-    # If memory holds much of the matrix, slabs are always the choice.
+    # Where memory holds much of the matrix, there is no choice to make.
     large = oc.plan("lu", **options | {"memory": "512 MiB"})
     assert large.method.startswith("slabs")
 
@@ -318,7 +318,7 @@ def test_the_plan_chooses_by_time(read_bytes_s: float) -> None:
 def test_a_small_part_of_the_matrix_needs_no_rates(
     order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slabs would move 121 (in order C) or 91 n² words, which no disk does in as short a time."""
+    """Slabs would move 121 (in C order) or 91 n² words, which takes longer on any disk."""
     n, memory = 16384, 16 << 20
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     A = oc.create_array(tmp_path / "Z", (n, n), order=order, reserve=False)
@@ -342,7 +342,7 @@ def test_a_small_part_of_the_matrix_needs_no_rates(
     ],
 )
 def test_what_the_choice_goes_by(seconds: float, words: float, room: float, expected: str) -> None:
-    """For block columns, as fractions of the cost of slabs."""
+    """Seconds, words and space of block columns, as multiples of those of slabs."""
 
     def cost(words: float, room: float) -> Cost:
         phase = Phase(np.dtype("f8"), round(1000 * words), 0)

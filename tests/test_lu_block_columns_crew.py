@@ -1,4 +1,4 @@
-"""LU by block columns with products by several threads: correct in every order of completion."""
+"""LU by block columns with products of several threads: right whatever their order."""
 
 import random
 import threading
@@ -30,7 +30,7 @@ METHODS = ["block-columns", "tournament"]
 
 
 def shuffled(seed: int, threads: int) -> type[Crew]:
-    """Create a crew that claims several threads, and does items in random valid order."""
+    """Make a crew that reports several threads, and runs due work in random order."""
 
     class Shuffled(Crew):
         draw = random.Random(seed)
@@ -88,7 +88,7 @@ def test_in_any_order(
 def test_no_product_is_changed_by_two_threads_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case, method: str
 ) -> None:
-    """Products are computed beside C for a while: concurrent changes of C would be lost."""
+    """Each product overwrites C after a delay, so that a concurrent change of C would be lost."""
     draw = random.Random(0)
     real = Kernels.gemm
 

@@ -1,4 +1,4 @@
-"""LU by block columns resumes after any interruption, with the same bits."""
+"""LU by block columns resumes after any stop, with identical bits."""
 
 import functools
 import shutil
@@ -78,7 +78,7 @@ def matrix() -> Matrix:
 def undisturbed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, int, tuple[Matrix, Matrix]]:
-    """An A on disk, its budget, and the resulting bits."""
+    """Yield a path to A on disk, its budget, and the resulting bits."""
     order, n, memory = request.param
     home = tmp_path_factory.mktemp("undisturbed")
     a = random_matrix(n, "f8")
@@ -161,11 +161,11 @@ def test_the_bytes_of_the_rest_are_as_planned(
 
 
 def test_what_is_noted_is_durable_before(tmp_path: Path, matrix: Matrix) -> None:
-    """After a power loss behind a record, its data must be on disk: written, then synced."""
+    """Write and sync data before their note, so that a power loss after the note loses nothing."""
 
     def check(storage: PartialStorage, spans: Matrix, record: Record) -> None:
         for array in range(1, len(PartialStorage.arrays)):
-            # While slabs are written, the next one may already be in flight.
+            # While the last slabs are written, the next one may already be in flight.
             if record.trailing is not None or array != 1:
                 assert_synced(spans, array)
 
@@ -215,7 +215,7 @@ def test_what_a_stopped_run_leaves_is_known_and_removed(tmp_path: Path, matrix: 
 def test_spilled_rows_take_the_room_of_those_before(
     tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Removing a file, and reserving its space again, takes longer than writing to it."""
+    """Reuse the file: to remove it and reserve its space again takes longer than writing."""
     path, opened = tmp_path / "Z", PartialStorage.open_spill
     oc.from_array(matrix, path, order="C", chunks=CHUNKS, progress=False).close()
     held: list[BinaryIO] = []
@@ -224,7 +224,7 @@ def test_spilled_rows_take_the_room_of_those_before(
     def noted(self: PartialStorage, s: BlockColumn, **options: Any) -> ArrayFile:
         file = opened(self, s, **options)
         (shard,) = (p for p in (tmp_path / "Z.lu" / "spill").rglob("*") if p.is_file())
-        # While it is open, no other file has its inode number.
+        # While the test holds the file open, no other file can get its inode number.
         held.append(shard.open("rb"))
         found.append((shard.stat().st_ino, s.origin))
         return file
@@ -239,7 +239,7 @@ def test_spilled_rows_take_the_room_of_those_before(
 
 
 def test_a_workspace_without_its_file_is_made(tmp_path: Path) -> None:
-    """As a crash may leave it; or with an empty file."""
+    """A crash may leave the directory without the file, or with an empty file."""
     where, grid = place(tmp_path / "W"), Grid([64, 64], [32, 16], 8, "F", "column-major", 4096)
     (tmp_path / "W" / "c").mkdir(parents=True)
     for _ in range(2):
@@ -257,7 +257,7 @@ def test_stopped_at_the_end_of_a_phase(
     phase: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All its data is there, and no record of it, or nothing after the record."""
+    """Stop after all writes of a phase and before its note, or right after the note."""
     source, memory, expected = undisturbed
     method, calls = getattr(PartialFactorization, phase), [0]
 

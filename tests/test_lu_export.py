@@ -1,4 +1,4 @@
-"""Factors in LAPACK's order, as SciPy expects them."""
+"""Factors in LAPACK's order, as SciPy accepts them."""
 
 import os
 import signal
@@ -127,7 +127,7 @@ def test_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is marked incomplete, and the next call replaces it."""
+    """A killed export is marked incomplete, and the next call replaces it."""
     lu = factored(tmp_path / "Z", random_matrix(300, "f8"))
     with monkeypatch.context() as patched:
         stopping(patched, signal.SIGKILL)

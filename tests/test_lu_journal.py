@@ -35,7 +35,7 @@ def matrix() -> Matrix:
 def test_a_torn_note_is_dropped_for_good(
     tmp_path: Path, matrix: Matrix, overwrite_a: bool, torn_bytes: int
 ) -> None:
-    """The record after it is not lost with it."""
+    """A torn line is dropped, and the line after it survives."""
     for name in "YZ":
         on_disk(tmp_path / name, matrix, CHUNKS).close()
     undisturbed = factor(tmp_path / "Y", overwrite_a=overwrite_a)
@@ -77,7 +77,7 @@ def written_since(path: Path) -> None:
 
 
 def made_anew(path: Path) -> None:
-    """Its generation restarts as well, with the same value."""
+    """Replace the matrix; its generation restarts, and is the same as before."""
     shutil.rmtree(path)
     on_disk(path, random_matrix(N, "f8", 1), CHUNKS).close()
 
@@ -148,7 +148,7 @@ def test_a_given_up_matrix_cannot_begin_anew(tmp_path: Path, matrix: Matrix) -> 
     for options in ({"resume": False}, {"out": tmp_path / "other"}):
         with pytest.raises(ConsumedError):
             factor(path, **options)  # type: ignore[arg-type]
-    # A recreated matrix is another one: neither may destroy the other.
+    # A new matrix of the same name is another matrix: neither may destroy the other.
     on_disk(tmp_path / "Y", matrix, CHUNKS).close()
     shutil.copytree(path, tmp_path / "kept")
     shutil.rmtree(path)
@@ -158,5 +158,5 @@ def test_a_given_up_matrix_cannot_begin_anew(tmp_path: Path, matrix: Matrix) -> 
     np.testing.assert_array_equal(oc.open_array(path)[...], matrix)
     shutil.rmtree(path)
     shutil.copytree(tmp_path / "kept", path)
-    # After the matrix is consumed, passing overwrite_a again makes no difference.
+    # For a consumed matrix, a call resumes with or without overwrite_a.
     assert lapack_ratio(matrix, factor(path)) < 30

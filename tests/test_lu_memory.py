@@ -1,4 +1,4 @@
-"""LU and solve under a hard memory limit: the kernel kills a process that takes more."""
+"""LU and solve under a hard memory limit: the kernel kills a call above it."""
 
 from pathlib import Path
 
@@ -39,13 +39,13 @@ assert abs(y[:, 17] - x).max() < 1e-12 * abs(x).max()
     ("n", "dtype", "budget"), [(3840, "f8", 14 << 20), (2720, "c16", 17 << 20)]
 )
 def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: int) -> None:
-    """A matrix of 118 MB, more than the limit leaves, with an eighth as budget."""
+    """A matrix of 118 MB, larger than the limit allows, with an eighth of it as budget."""
     limit.survived(SCRIPT, tmp_path, budget, str(n), dtype)
 
 
 @pytest.mark.parametrize(("n", "dtype"), [(6000, "f8"), (4200, "c16")])
 def test_never_killed_with_large_slabs(tmp_path: Path, limit: Limit, n: int, dtype: str) -> None:
-    """A slab is larger than the rest of the limit: copying or keeping one would be noticed."""
+    """A slab exceeds the rest of the limit, so that a copied or retained slab is detected."""
     limit.survived(SCRIPT, tmp_path, 128 << 20, str(n), dtype)
 
 
@@ -80,7 +80,7 @@ assert abs(x - expected / 0.75).max() < 1e-12
 
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_never_killed_by_block_columns(tmp_path: Path, limit: Limit, method: str) -> None:
-    """A matrix of 82 MB with a 20th as budget, whose rows are swapped."""
+    """A matrix of 82 MB with a 20th of it as budget, whose rows are swapped."""
     limit.survived(COLUMNS, tmp_path, 4 << 20, "3200", method, fixed=FIXED_SMALL)
 
 
@@ -90,13 +90,13 @@ def test_never_killed_by_block_columns(tmp_path: Path, limit: Limit, method: str
 def test_a_whole_matrix_is_noticed(
     tmp_path: Path, limit: Limit, n: int, budget: int, fixed: int
 ) -> None:
-    """By the kernel, or by its own peak if pages loaded by others are not counted."""
+    """The kernel kills the call; where page cache is not counted, its own peak shows the excess."""
     script = COLUMNS[: COLUMNS.index("lu = ")] + "whole = A[...]"
     with pytest.raises(AssertionError):
         limit.survived(script, tmp_path, budget, str(n), "", fixed=fixed)
 
 
 def test_the_limit_is_real(tmp_path: Path, limit: Limit) -> None:
-    """The limit kills a process that takes the whole matrix."""
+    """The kernel kills a process that allocates the whole matrix."""
     limit.set(FIXED)
     assert limit.run('held = b"x" * (400 << 20)', tmp_path).returncode == -9

@@ -1,4 +1,4 @@
-"""The cost of requests in the plan's time, and the method that it chooses for each disk."""
+"""The cost of requests in planned times, and the method that the plan chooses for each disk."""
 
 import dataclasses
 from pathlib import Path
@@ -22,7 +22,7 @@ def rates(**given: float) -> Rates:
 
 
 def test_time_of_a_phase_with_requests() -> None:
-    """Bytes and requests are sequential on a disk; the processor has a part in both."""
+    """The disk serves bytes and requests one after the other; both take processor time too."""
     phase = Phase(np.dtype("f8"), 2_000_000_000, 1_000_000_000, flops=1e12, requests=100_000)
     slow = rates(read_bytes_s=1e9, write_bytes_s=1e9, request_s=1e-4)
     assert phase.io_seconds(slow) == pytest.approx(3 + 10)
@@ -40,7 +40,7 @@ def runs(rows: np.ndarray, tile: int, first: int) -> int:
 
 
 def counted(g: PartialGeometry, k: int, moves: list[RowMoves]) -> tuple[int, int]:
-    """Count the runs that the update of block column `k` gathers of L, and of a row of A."""
+    """Count the runs of L, and of a row of A, that the update of block column `k` gathers."""
     rows, lists = np.arange(g.n), [np.arange(g.n)]
     for moved in reversed(moves):
         rows = moved.before(rows)
@@ -70,7 +70,7 @@ def test_gathers_of_a_random_matrix(n: int, share: int) -> None:
 
 
 def test_rows_of_wide_chunks_are_gathered_one_by_one() -> None:
-    """In a chunk that is wider than the part that is read, no two rows are contiguous."""
+    """In a chunk wider than the read, no two rows are adjacent."""
     n = 8192
     g = cut(n, "f8", n * n * 8 // 32, "C", (256, 2048))
     for k, s in enumerate(g.block_columns):
@@ -80,7 +80,7 @@ def test_rows_of_wide_chunks_are_gathered_one_by_one() -> None:
 
 
 def test_parts_of_rows_come_without_a_small_buffer(tmp_path: Path) -> None:
-    """With a buffer for two of them, each would wait for the previous one."""
+    """The reads go straight to memory: a buffer for two of them would serialize them."""
     model = np.arange(64 * 4096.0).reshape(64, 4096)
     with oc.from_array(model, tmp_path / "A", chunks=(64, 4096), progress=False) as array:
         arena = Arena(1 << 20)
@@ -94,7 +94,7 @@ def test_parts_of_rows_come_without_a_small_buffer(tmp_path: Path) -> None:
 
 
 def test_the_method_depends_on_the_disk() -> None:
-    """Slabs if bytes are cheap, block columns otherwise; requests count too."""
+    """Choose slabs where bytes are cheap and block columns elsewhere; requests count too."""
     options = {"n": 16384, "memory": "64 MiB", "order": "C"}
 
     def method(bytes_s: float, request_s: float) -> str:
@@ -113,7 +113,7 @@ def test_the_method_depends_on_the_disk() -> None:
 
 
 def test_slabs_take_as_long_as_was_measured() -> None:
-    """Medians of seven rounds in docs/performance.md, and the rates that were measured before."""
+    """Compare with medians of seven rounds in docs/performance.md, at the rates measured before."""
     found = rates(
         read_bytes_s=2.43e9, write_bytes_s=3.5e9, request_s=7e-6,
         gemm_flops_s=dict.fromkeys(RATES.gemm_flops_s, 1.64e11),

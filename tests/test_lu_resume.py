@@ -1,4 +1,4 @@
-"""LU resumes after any interruption, with the same bits, and refuses a wrong state."""
+"""LU resumes after any stop with identical bits, and refuses a journal that does not fit."""
 
 import functools
 import itertools
@@ -61,7 +61,7 @@ def matrix() -> Matrix:
 def undisturbed(
     request: pytest.FixtureRequest, matrix: Matrix, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[bool, tuple[Matrix, Matrix], Path]:
-    """Whether A is overwritten, the resulting bits, and an A to copy."""
+    """Return whether A is overwritten, the resulting bits, and an A to copy."""
     home = tmp_path_factory.mktemp("undisturbed")
     on_disk(home / "A", matrix, CHUNKS).close()
     shutil.copytree(home / "A", home / "Z")
@@ -87,7 +87,7 @@ def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix]) -> 
 def test_killed_at_any_line(
     tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
 ) -> None:
-    """kill -9 between any two steps: the result counts as complete only if it is."""
+    """kill -9 between any two steps: only complete factors count as whole."""
     overwrite_a, expected, source = undisturbed
     path = tmp_path / "Z"
 
@@ -96,7 +96,7 @@ def test_killed_at_any_line(
         shutil.copytree(source, path)
 
     def numbers(lines: int) -> list[int]:
-        """Every step of the beginning and of the end, and some of the many between."""
+        """Return every step of the beginning and of the end, and some between."""
         return [*range(2, 130, 5), *range(130, lines - 80, 37), *range(lines - 80, lines, 5)]
 
     runs = killed_at_lines(
@@ -156,7 +156,7 @@ def test_interrupted_at_any_line(
 def test_a_slab_is_durable_before_its_note(
     tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
 ) -> None:
-    """After a power loss behind a record, the whole slab must be on disk: written, then synced."""
+    """Write and sync a whole slab before its note, so that a power loss after it loses nothing."""
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
@@ -165,7 +165,7 @@ def test_a_slab_is_durable_before_its_note(
         g = storage.geometry
         place = spans[:, 4] // (g.tiles * g.tile_bytes)
         writes = spans[(spans[:, 0] == 1) & (spans[:, 1] == 1) & np.isin(place, record.places)]
-        # A run that overwrites A may write a place a second time: the last writes count.
+        # A run that overwrites A may write a place twice: the last writes count.
         whole = len(record.places) * g.tiles * g.tile_bytes
         assert int(writes[:, 5].sum()) % whole == 0
         syncs = spans[spans[:, 0] == 2]
@@ -182,7 +182,7 @@ def test_a_slab_is_durable_before_its_note(
 def test_nothing_is_overwritten_that_a_crash_would_need(
     tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No write goes to a recorded panel, or to columns of A that were not factored then."""
+    """Write neither to noted panels nor to columns of A that are not factored yet."""
     path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
     leave, written = Conveyor._leave, []
 
@@ -193,12 +193,12 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
         needed = noted | {*range(journal.panels_done, storage.geometry.panels)}
         at = storage.places[self._slab.first + panel]
         assert at not in needed
-        # A crash can lose this slab, or the previous one until this one's first tile is written.
+        # A crash can lose this slab, or until this slab's first tile is written, the one before.
         assert journal.panels_done == self._slab.first
         written.append(at)
 
     monkeypatch.setattr(Conveyor, "_leave", leaving)
-    # As if every sync were slow: nothing is durable before it is waited for.
+    # As if each sync were slow: nothing becomes durable until the call waits for it.
     monkeypatch.setattr(LuStorage, "commit_if_durable", lambda self: None)
     for memory in (MEMORY, 300_000):
         with after_notes(2, interrupt), pytest.raises(Interrupted):
@@ -211,7 +211,7 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
 def test_an_unwritten_slab_is_not_noted(
     tmp_path: Path, matrix: Matrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write fails, and Ctrl-C comes before any check of it."""
+    """A write fails, and Ctrl-C arrives before the call checks its ticket."""
     A = on_disk(tmp_path / "Z", matrix, CHUNKS)
 
     class Failed:
@@ -328,7 +328,7 @@ def test_another_budget_or_thread_count_goes_on(
 
 
 def test_a_full_disk_stops_cleanly(tmp_path: Path, small_disk: Path) -> None:
-    """The space of the factors is allocated at the start; the journal has none left."""
+    """The factors reserve their space at the start; the journal finds no space."""
     a, out = random_matrix(1000, "f8"), small_disk / "F"
     A = on_disk(tmp_path / "Z", a)
     lu = stopped_by_a_full_disk(lambda: lu_factor(A, memory=300_000, out=out, progress=False), out)
@@ -365,7 +365,7 @@ def test_a_forked_process_is_told(tmp_path: Path, matrix: Matrix) -> None:
 
     assert in_a_fork(with_the_parents_array) == 0
     assert not (tmp_path / "Z.lu").exists()
-    # With the path, the call opens all files itself.
+    # A call by path opens everything again.
     assert in_a_fork(lambda: factor(A.path)) == 0
     assert in_a_fork(lambda: lu_solve(lu, np.ones(N), threads=1, progress=False)) == 0
     assert lapack_ratio(matrix, open_factor(tmp_path / "Z.lu")) < 30

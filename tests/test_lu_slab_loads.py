@@ -1,4 +1,4 @@
-"""Slabs are loaded from a matrix in any layout as planned, and from a copy if that is less."""
+"""Slabs load from a matrix in any layout as planned, and from a copy where that reads less."""
 
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def test_moves_what_was_planned(
     g = lu_geometry(n, np.dtype(dtype), memory)
     loaded = report.bytes_read - g.factor_bytes_read()
     if is_copied:
-        # Once directly, or once for each part of its columns, and once as tiles.
+        # The copy reads the matrix once, or once for each part of its columns, and the tiles once.
         wide = -(-n // chunks[1]) * chunks[1]
         passes = len(SlabLoads(g, Layout(order, chunks), DiskReads()).copy.parts(0))
         assert (passes > 1) == ((n, dtype, memory, order, chunks) in IN_PARTS)
@@ -106,13 +106,13 @@ def test_narrow_slabs_of_a_large_matrix_read_a_copy() -> None:
     ]
     words = [(plan.bytes_read + plan.bytes_written) / 8 / n**2 for plan in plans]
     assert words[0] == words[1] + 2
-    # With wide slabs of such a matrix a copy would cost more than it saves.
+    # With wide slabs of this matrix, a copy would cost more than it saves.
     wide = oc.plan("lu", n=n, memory=memory * 8, order="C", rates=RATES)
     assert "copied" not in wide.method
 
 
 def test_rows_of_chunks_that_are_whole_rows_go_by_a_few_times() -> None:
-    """With a 32nd of the matrix, where each slab would read most of it."""
+    """A 32nd of the matrix as budget needs few passes; slabs would each read most of it."""
     for n in (4096, 8192, 16384):
         plan = oc.plan(
             "lu", n=n, memory=n * n * 8 // 32, method="slabs", order="C", chunks=(16, n),

@@ -41,7 +41,7 @@ def reported(lu: LUFactor, b: Any, trans: Any = "N") -> tuple[Any, Report]:
 def system(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Matrix, LUFactor]:
-    """A matrix that is far from singular, and its factors, in the four types."""
+    """Return a well-conditioned matrix and its factors, in each of four types."""
     a = random_matrix(N, request.param) + (10 * np.eye(N)).astype(request.param)
     A = on_disk(tmp_path_factory.mktemp("system") / "Z", a)
     return a, lu_factor(A, memory=TINY, threads=1, progress=False)
@@ -109,7 +109,7 @@ def test_no_right_hand_side_at_all(system: tuple[Matrix, LUFactor]) -> None:
 @pytest.mark.parametrize("columns", [1, 5, 100])
 @pytest.mark.parametrize("trans", ["N", "T"])
 def test_one_pass_for_all(system: tuple[Matrix, LUFactor], columns: int, trans: Any) -> None:
-    """The tiles of each panel are read once, and the one on the diagonal twice: for L and for U."""
+    """Read the tiles of each panel once, and the diagonal tile twice: for L and for U."""
     a, lu = system
     _, report = reported(lu, random_matrix(N, a.dtype)[:, :columns], trans)
     rows, width = lu.tile
@@ -205,12 +205,12 @@ def test_solve_in_one_call(tmp_path: Path, dtype: str, order: str) -> None:
         assert report.backward_error == pytest.approx(errors.max(), rel=0.5)
     assert report.verb == "solve"
     assert report.growth is not None
-    # LU reads A and the factors once, and the solution reads each a second time.
+    # LU reads A and the factors; the rest of the call reads both again.
     assert report.bytes_read >= 3 * A.nbytes
 
 
 def test_the_backward_error_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A solution with an error of 10⁻⁶ is detected."""
+    """The backward error exposes a solution with an error of 10⁻⁶."""
     a = random_matrix(200, "f8")
     A = on_disk(tmp_path / "Z", a)
     lu = lu_factor(A, memory=TINY, progress=False)
@@ -233,7 +233,7 @@ def test_ready_factors_are_used_and_kept(tmp_path: Path) -> None:
     assert any("used the factors" in note for note in report.notes)
     np.testing.assert_array_equal(again, x)
     assert open_factor(tmp_path / "Z.lu").n == 250
-    # The matrix changes: the factors belong to another one.
+    # After a change of the matrix, the factors belong to another matrix.
     with oc.open_array(A.path, "r+") as array:
         array[0, 0] = 7
     with pytest.raises(ExistsError):
@@ -245,7 +245,7 @@ def test_ready_factors_are_used_and_kept(tmp_path: Path) -> None:
 
 
 def test_factors_of_a_matrix_made_anew_are_not_used(tmp_path: Path) -> None:
-    """Its generation is the same, but not its content."""
+    """The new matrix has the same generation as the old one, but other contents."""
     for seed in (0, 1):
         shutil.rmtree(tmp_path / "Z", ignore_errors=True)
         A = on_disk(tmp_path / "Z", random_matrix(100, "f8", seed))
@@ -279,7 +279,7 @@ def test_solve_may_use_up_the_matrix(tmp_path: Path) -> None:
     assert any("gave its space" in note for note in report.notes)
     with pytest.raises(ConsumedError):
         oc.open_array(tmp_path / "Z")
-    # The situation after a call that was stopped after factoring.
+    # As for a call that was stopped after the factorization.
     again, _ = solve(tmp_path / "Z", b, memory="1 MB", progress=False)
     np.testing.assert_array_equal(again, x)
 
@@ -316,7 +316,7 @@ def test_solve_chooses_how_it_factors(
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_solve_uses_factors_by_any_method(tmp_path: Path, method: str, dtype: str) -> None:
-    """Also with a budget that is too small for the factorization."""
+    """A budget too small to make the factors suffices to use them."""
     n = 400
     a, b = random_matrix(n, dtype), random_matrix(n, dtype, 1)[:, :3]
     lu = factor_by(method, tmp_path / "Z", a, 300_000)

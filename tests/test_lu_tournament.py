@@ -67,7 +67,7 @@ def test_types_and_layouts(
     assert norm1 / slack * (1 - 1e-5) <= lu.norm1 <= norm1 * (1 + 1e-5)
     L, U = triangles(lu)
     growth = np.abs(U).max() * np.abs(L).max() / np.abs(a).max()
-    # Complex elements are measured by |re| + |im|.
+    # The growth of complex elements is measured by |re| + |im|.
     assert growth / slack**3 * 0.999 < lu.growth < growth * slack**3 * 1.001
     assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
     report = lu.report
@@ -112,12 +112,12 @@ def test_partial_pivoting_where_all_is_in_memory(tmp_path: Path) -> None:
 
 
 def test_exact_arithmetic(tmp_path: Path) -> None:
-    """If no operation rounds, L U is P A to the last bit, whichever rows won."""
+    """Where no operation rounds, L U equals P A to the last bit, whichever rows won."""
     draw, n = np.random.default_rng(3), 384
     L = np.tril(draw.integers(-1, 2, (n, n)), -1) + np.eye(n)
     U = np.triu(draw.integers(-3, 4, (n, n)), 1) + np.diag(draw.choice([-4.0, 4.0], n))
     lu = factor(tmp_path / "LU", L @ U, 160_000)
-    # The first of equal candidates wins, in every round.
+    # The first of equal candidates wins every round.
     np.testing.assert_array_equal(lu.piv, np.arange(n))
     np.testing.assert_array_equal(packed(lu), scipy.linalg.lu_factor(L @ U)[0])
 
@@ -158,8 +158,8 @@ def test_small_orders(tmp_path: Path, n: int) -> None:
 def test_kms_with_rows_permuted(tmp_path: Path) -> None:
     """Factor r^|i-j|, whose determinant is (1 - r²)^(n - 1).
 
-    Rows further down are multiples of each other in a block column. So stacks are singular except
-    for rounding, and a row may win over another one that is r or r² times as large.
+    In a block column, lower rows are multiples of each other. So stacks are singular except for
+    rounding, and a row may win in place of one that is 1/r or 1/r² times as large.
     """
     n, rho = 600, 0.9
     order = np.random.default_rng(5).permutation(n)
@@ -184,7 +184,7 @@ def test_wilkinson_growth_is_told(tmp_path: Path) -> None:
 
 
 def test_singular_leading_block(tmp_path: Path) -> None:
-    """It breaks solvers that pivot within a block only."""
+    """A case that breaks solvers that pivot within a block only."""
     n = 400
     a = random_matrix(n, "f8")
     a[: n // 2, : n // 2] = 0
@@ -194,7 +194,7 @@ def test_singular_leading_block(tmp_path: Path) -> None:
 
 
 def test_hadamard(tmp_path: Path) -> None:
-    """Entries of equal size, and |det| = n^(n/2)."""
+    """All entries have the same magnitude, and |det| = n^(n/2)."""
     n = 512
     a = scipy.linalg.hadamard(n).astype(float)
     lu = factor(tmp_path / "Z", a, 160_000)
@@ -243,7 +243,7 @@ def test_a_row_of_zeros(tmp_path: Path) -> None:
 
 
 def test_a_matrix_of_low_rank(tmp_path: Path) -> None:
-    """Only ones: after the first pivot everything is zero, in every stack."""
+    """A matrix of ones: after the first pivot all elements are zero, in every stack."""
     with pytest.warns(scipy.linalg.LinAlgWarning, match="number 2 is exactly zero"):
         lu = factor(tmp_path / "Z", np.ones((384, 384)), 160_000)
     L, U = triangles(lu)
@@ -267,7 +267,7 @@ def test_what_is_not_finite_is_named(
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("shape", [(70, 33), (100, 100), (300, 130), (10, 5)])
 def test_steps_on_rows(dtype: str, shape: tuple[int, int]) -> None:
-    """LAPACK's pivots and factors, and their product."""
+    """Compare pivots and factors with LAPACK's, and multiply the factors."""
     m, k = shape
     a: Matrix = random_matrix(m, dtype)[:, :k].copy()
     R, piv = a.copy(), np.empty(k, np.int32)

@@ -1,4 +1,4 @@
-"""LU with tournament pivoting: the planned words, and the cases that choose it."""
+"""LU with tournament pivoting: the planned words, and the cases in which it is chosen."""
 
 import re
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_words_of_a_large_matrix(chunks: tuple[int, int]) -> None:
     moved = g.words_moved()
     assert moved <= 1.8 * (2 * n**3 / (3 * (memory / 8) ** 0.5) + n**2)
     assert moved == pytest.approx(words(n, memory, "C", chunks), rel=0.02)
-    # Rows of chunks are whole pages, so that lists of rows are read directly.
+    # Rows of chunks are whole pages, so that lists of rows need no bounce buffer.
     assert g.segment * 8 % 4096 == 0
     plan = oc.plan(
         "lu", n=n, memory=memory, method="tournament", order="C", chunks=chunks, rates=RATES
@@ -89,7 +89,7 @@ def test_the_plan_takes_it_where_nothing_else_fits() -> None:
     assert plan.method.endswith("(memory holds no column of panels, which all other methods need)")
     with pytest.raises(BudgetError, match="for one panel"):
         oc.plan("lu", n=n, memory=memory, overwrite_a=True, rates=RATES)
-    # If a panel fits, partial pivoting is chosen.
+    # Where a panel fits in memory, LU keeps partial pivoting.
     assert "tournament" not in oc.plan("lu", n=n, memory="4 GiB", rates=RATES).method
 
 
@@ -120,7 +120,7 @@ def test_a_call_takes_it_where_nothing_else_fits(
     assert lu.report.method.startswith("tournament pivoting of")
     assert any("memory holds no column" in note for note in lu.report.notes)
     assert choice.chosen("auto", A, None, 160_000, overwrite_a=True, resume=True) == ("slabs", "")
-    # If this does not fit either, the error is that of the first method.
+    # If tournament pivoting does not fit either, the error is that of slabs.
     assert choice.chosen("auto", A, None, 50_000, overwrite_a=False, resume=True) == ("slabs", "")
     with pytest.raises(BudgetError, match="for one panel"):
         lu_factor(A, memory=50_000, if_exists="overwrite", progress=False)

@@ -1,4 +1,4 @@
-"""LU with tournament pivoting resumes after any interruption, with the same bits."""
+"""LU with tournament pivoting resumes after any stop, with identical bits."""
 
 import functools
 import shutil
@@ -59,7 +59,7 @@ def factor(path: Path, **options: Any) -> oc.linalg.LUFactor:
 def undisturbed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, tuple[Matrix, Matrix]]:
-    """An A on disk, and the resulting bits."""
+    """Yield a path to A on disk, and the resulting bits."""
     home = tmp_path_factory.mktemp("undisturbed")
     a = random_matrix(N, "f8")
     oc.from_array(a, home / "Z", order=request.param, chunks=CHUNKS, progress=False).close()
@@ -116,7 +116,7 @@ def test_killed_at_the_end_of_a_phase(
     phase: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All its data is there, and no record of it, or nothing after the record."""
+    """Stop after all writes of a phase and before its note, or right after the note."""
     source, expected = undisturbed
     where: Any = TournamentFactorization
     if phase == "copy_to_segments":
@@ -182,7 +182,7 @@ def test_the_bytes_of_the_rest_are_as_planned(
 def test_what_is_noted_is_durable_before(
     tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]]
 ) -> None:
-    """After a power loss behind a record, its data must be on disk: written, then synced."""
+    """Write and sync data before their note, so that a power loss after the note loses nothing."""
     source, _ = undisturbed
 
     def check(storage: TournamentStorage, spans: Matrix, record: Record) -> None:
