@@ -329,8 +329,8 @@ def test_every_step_is_in_the_trace(tmp_path: Path, memory: int) -> None:
     streamed = sum(len(g.blocks(part, K)) for part in parts for K in range(part.slab.first))
     first = slabs[0].last - slabs[0].first
     # Each panel except a slab's last updates those to its right. In the first slab, after all
-    # available panels are factored, the call waits for as many more, or for the rest if that is at
-    # most twice as many.
+    # available panels are factored, the call waits for as many more. It waits for all the rest if
+    # they are at most twice as many.
     updates = g.panels - len(slabs)
     waits = [K for K in (1, 2, 4, 8, 16, 32) if first > K and (K == 1 or first > 3 * K // 2)]
     caught_up, none_there = sum(waits), len(waits)

@@ -20,7 +20,7 @@ STEPS, ROWS, COLUMNS, RANKS = 3, 6, 4, 3
 """An array with a shard file for each step; each rank has some rows of each."""
 
 TIMEOUT_S = 60
-"""No rank waits this long after another one aborted."""
+"""No rank waits this long after another one aborts."""
 
 
 def make(pool: oc.Pool) -> None:

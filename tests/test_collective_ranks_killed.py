@@ -21,7 +21,7 @@ SIZE = 3
 SHAPE = (6144, 1536)
 BEFORE, AFTER = 3.0, 8.0
 PART = "0.15"
-"""Shape of the data, during whose transfer a process is killed."""
+"""A process is killed after this share of the data has moved."""
 INCOMPLETE = "write_all was stopped, or failed; write all of it again with allow_incomplete=True"
 MOST_ATTEMPTS = 5
 BOUND_S = 40.0

@@ -27,7 +27,7 @@ SHAPE = (6144, 1024)
 NBYTES = 8 * SHAPE[0] * SHAPE[1]
 TIMEOUT_S = 2
 PART = 0.15
-"""Shape of the data, during whose transfer a server is killed."""
+"""The server is killed after this share of the data has moved."""
 BOUND_S = 60
 """Far beyond the duration of any step here, on a busy machine."""
 

@@ -29,7 +29,7 @@ THREE: Boxes = {
     ],
     "v": [[], [(slice(0, 11),)], [(slice(11, 20),), (slice(20, 30),)]],
 }
-"""One rank has two boxes, one has none; another one for each array."""
+"""One rank has two boxes and one has none; these ranks differ between the arrays."""
 
 TWO: Boxes = {
     "u": [[(slice(3, 12), slice(0, 10))], [(slice(0, 3), slice(0, 10))]],

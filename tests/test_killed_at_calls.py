@@ -38,7 +38,7 @@ HARMLESS = {
     *("F/lock", "F/journal", "F/outcore.steps", "F/outcore.solving"),
     *(".F.filling", ".F.filling/lock"),
 }
-"""Leftovers of a kill after the result is complete."""
+"""Left-overs of a kill after the result is complete."""
 
 OPTIONS: dict[str, Any] = {"threads": 1, "progress": False}
 

@@ -49,7 +49,7 @@ SINGULAR: list[tuple[Matrix, float]] = [
     (np.diag(np.arange(32.0)), 1 / np.sqrt(32)),
     (np.eye(32, k=1), 1 / np.sqrt(32)),
 ]
-"""Matrices, and the least residual for ones."""
+"""Matrices, and the least residual for a right-hand side of ones."""
 
 
 def same(R: Matrix) -> Matrix:

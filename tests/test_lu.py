@@ -1,4 +1,4 @@
-"""LU out of core against SciPy, closed forms and LAPACK's own measure."""
+"""LU out of core against SciPy, closed forms and LAPACK's test ratios."""
 
 import re
 import types
@@ -62,7 +62,7 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
     assert x.dtype == a.dtype
     assert hpl_residual(a, x, b) < 16
     assert solve_ratio(a, x, b) < 30
-    # For complex types it is a lower bound within √2.
+    # For complex types the norm is a lower bound within √2.
     norm1, slack = np.linalg.norm(a, 1), 2**0.5 if a.dtype.kind == "c" else 1
     assert norm1 / slack * (1 - 1e-5) <= lu.norm1 <= norm1 * (1 + 1e-5)
     assert lu.info == 0
@@ -73,7 +73,7 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
 
 
 def edges_of(geometry: Callable[..., Any], limit: int, memory: int, dtype: str = "f8") -> list[int]:
-    """Orders just below, at and above each change in the numbers of panels, tiles and slabs."""
+    """Return orders within one of each change in the number of panels, tiles or slabs."""
 
     def cut(n: int) -> tuple[int, int, int]:
         g = geometry(n, np.dtype(dtype), memory)
@@ -164,11 +164,11 @@ def test_ill_conditioned(tmp_path: Path, make: Callable[[int], Matrix]) -> None:
 
 
 def test_of_equal_candidates_the_first_is_the_pivot(tmp_path: Path) -> None:
-    """Matrices with exact steps only, so that ties are exact."""
+    """All steps are exact for these matrices, so that equal candidates stay equal."""
     draw, n = np.random.default_rng(3), 150
     L = np.tril(draw.integers(-1, 2, (n, n)), -1) + np.eye(n)
     U = np.triu(draw.integers(-3, 4, (n, n)), 1) + np.diag(draw.choice([-4.0, 4.0], n))
-    # Consecutive ones in each row: totally unimodular, elements stay 0 or 1 in size.
+    # Consecutive ones in each row: totally unimodular, so elements stay 0 or 1 in magnitude.
     i, j = np.ogrid[:n, :n]
     ones = ((i <= j) & (j <= i + draw.integers(0, n, (n, 1)))).astype(float)
     intervals = ones[draw.permutation(n)][:, draw.permutation(n)]
@@ -216,7 +216,7 @@ def geometry(n: int, dtype: str, memory: int) -> LuGeometry:
 
 
 def factor_file_bytes(report: Report, kind: str) -> int:
-    """Bytes moved between memory and the file of the factors, from the trace."""
+    """Return the bytes moved between memory and the file of the factors, from the trace."""
     assert report.spans is not None
     kinds = ["read", "write"]
     rows = report.spans[(report.spans[:, 0] == kinds.index(kind)) & (report.spans[:, 1] == 1)]
@@ -265,7 +265,7 @@ def test_the_budget_that_is_asked_for_is_enough_and_the_least(dtype: str) -> Non
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_every_budget_from_the_least_on_suffices(tmp_path: Path, dtype: str) -> None:
-    """No accepted budget runs out during the call."""
+    """Every accepted budget suffices to the end."""
     n = 103
     a = random_matrix(n, dtype)
     A = on_disk(tmp_path / "Z", a, chunks=(31, 17))
@@ -311,7 +311,7 @@ def test_overwrite_a_gives_the_same_factors(tmp_path: Path, n: int, dtype: str) 
 
 
 def test_other_zarr_readers_see_the_factors(tmp_path: Path) -> None:
-    """Also if their panels are in any order on disk."""
+    """The panels of one matrix are in any order on disk."""
     A = on_disk(tmp_path / "Z", random_matrix(300, "f8"), chunks=(64, 32))
     lu = lu_factor(A, memory="1 MB", overwrite_a=True, progress=False)
     assert lu.places != tuple(range(len(lu.places)))
@@ -366,7 +366,7 @@ def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_padding_is_zeros(tmp_path: Path) -> None:
-    """Tiles are written whole, without earlier contents of memory."""
+    """Padding of tiles is zero, without old contents of memory."""
     n = 333
     lu = factor(tmp_path / "Z", random_matrix(n, "f8"))
     rows, columns = (-(-n // size) * size for size in lu.tile)
@@ -421,7 +421,7 @@ def test_large_finite_elements_are_no_infinities(tmp_path: Path) -> None:
 
 
 def test_every_step_is_in_the_trace(tmp_path: Path) -> None:
-    """Blocks from disk, and for each panel: its check, its factoring, its update of others."""
+    """Count the blocks from disk, and for each panel its check, its factoring and its updates."""
     a = random_matrix(600, "f8")
     lu = lu_factor(on_disk(tmp_path / "Z", a), memory=TINY, progress=False)
     assert lu.report is not None

@@ -6,7 +6,7 @@ import pytest
 from memory_limits import FIXED, Limit
 
 FIXED_SMALL = 125 << 20
-"""For a budget of 4 MiB. A process without work takes 64 MiB."""
+"""For a budget of 4 MiB. An idle process takes 64 MiB."""
 
 SCRIPT = """
 import sys

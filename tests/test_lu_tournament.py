@@ -159,7 +159,7 @@ def test_kms_with_rows_permuted(tmp_path: Path) -> None:
     """Factor r^|i-j|, whose determinant is (1 - r²)^(n - 1).
 
     In a block column, lower rows are multiples of each other. So stacks are singular except for
-    rounding, and a row may win in place of one that is 1/r or 1/r² times as large.
+    rounding. A row may win in place of one that is 1/r or 1/r² times as large.
     """
     n, rho = 600, 0.9
     order = np.random.default_rng(5).permutation(n)

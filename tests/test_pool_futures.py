@@ -109,7 +109,7 @@ def test_closing_waits_for_what_is_under_way(gated: tuple[oc.Pool, Gate]) -> Non
     timer.join()
     with pytest.raises(ClosedError):
         file.start_read_at(0, 3)
-    read.result(PATIENCE_S)  # the file was replaced: only the open handle refers to it
+    read.result(PATIENCE_S)  # only this future refers to its file object
     assert (pool / "f").read_bytes() == b"abcd"
 
 

@@ -20,7 +20,7 @@ except DiskError as error:
 """
 
 
-# SQLite reports an unreadable page as malformed from the second page on.
+# From the second page on, SQLite reports an unreadable page as malformed.
 @pytest.mark.parametrize("first_byte", [0, 2048])
 def test_a_disk_that_fails_is_named(tmp_path: Path, first_byte: int) -> None:
     library = tmp_path / "unreadable.so"

@@ -26,7 +26,7 @@ N = 300
 AT_LEAST = {"form_q": 2_500_000, "qr_solve": 1_500_000, "qr": 1_000_000} | dict.fromkeys(
     ("gauss_seidel", "jacobi", "cg", "gmres"), 4_000_000
 )
-"""Memory that some verbs need, while others make do with 600 kB."""
+"""Memory that some verbs need; for all others 600 kB suffices."""
 
 
 @pytest.fixture(autouse=True)

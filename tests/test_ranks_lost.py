@@ -30,7 +30,7 @@ SPECS = {"u": oc.ArraySpec((6, 5)), "v": oc.ArraySpec((4,), dims=("x",))}
 SCHEMAS = {"u": oc.Schema("block,*"), "v": oc.Schema("block")}
 SIZE, MOST_MESSAGES, MOST_S = 2, 40, 20.0
 WAIT_S = 2.5
-"""Ranks that are alive answer in less, dozens of them at once on two busy processors, too."""
+"""Live ranks answer sooner, even dozens of them at once on two busy processors."""
 
 
 def state(rank: int, value: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from outcore.errors import DiskFullError
 
 N = 600
 LEFT = 300_000
-"""Bytes of room: for directories and notes, and for no result."""
+"""Free bytes: enough for directories and notes, but not for a result."""
 SMALL, LARGE = {"memory": "8 MB", "progress": False}, {"memory": "60 MB", "progress": False}
 
 Call = Callable[[Any, np.ndarray[Any, Any], Path], object]

@@ -103,7 +103,7 @@ def test_damage_is_told_by_the_byte_of_the_file(places: list[Path]) -> None:
             file.write(noise(9 * BLOCK + 5))
         assert pool.stat("f").servers == (0, 1, 2)
         handle = pool.core.handle("f")
-    # Damage units 0 and 3, 1, and 2 with the tail.
+    # The servers hold units 0 and 3, unit 1, and unit 2 with the tail.
     flip(with_handle(places[0], handle), BLOCK)
     flip(with_handle(places[2], handle), 5 * BLOCK + 7)
     with oc.Pool.embedded(places) as pool:

@@ -9,7 +9,7 @@ import pytest
 import outcore as oc
 
 MOST_CHARACTERS = 700
-"""`create_array` has 19 parameters."""
+"""This length suffices for `create_array`, which has 19 parameters."""
 
 
 def public() -> Iterator[tuple[str, Callable[..., Any]]]:

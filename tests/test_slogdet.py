@@ -65,7 +65,7 @@ def test_any_order_and_only_the_diagonal_is_read(tmp_path: Path, n: int) -> None
 
 
 def test_beyond_memory_in_closed_form(tmp_path: Path) -> None:
-    """Use det (D + u vᵀ) = det D (1 + vᵀ D⁻¹ u) for a matrix 18 times as large as the budget."""
+    """The matrix is 18 times the budget: det (D + u vᵀ) = det D (1 + vᵀ D⁻¹ u)."""
     n, memory = 1500, 1_000_000
     draw = np.random.default_rng(0)
     d, u, v = draw.uniform(1, 2, n) * draw.choice([-1, 1], n), *draw.standard_normal((2, n))

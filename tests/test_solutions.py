@@ -61,7 +61,7 @@ def system(
 
 @pytest.fixture
 def b(tmp_path: Path) -> oc.Array:
-    """A right-hand side in chunks of whole pages."""
+    """Return right-hand sides in chunks of whole pages."""
     return oc.from_array(
         random_matrix(N, "f8", 4)[:, :COLUMNS], tmp_path / "b", chunks=(N, 8), order="F"
     )

@@ -21,7 +21,7 @@ LAYOUTS = [
     ("F", (1, 1)),
     ("C", (1000, 1000)),
 ]
-"""Order and chunks, most of which do not divide the order of a matrix."""
+"""Orders and chunks; most chunks do not divide the order of the matrix."""
 
 
 def matrix(path: Path, n: int, dtype: str, order: Any, chunks: Any) -> Any:

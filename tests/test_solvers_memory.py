@@ -85,9 +85,9 @@ assert abs(whole[0] - 0.5 ** np.arange(n)).max() < 1e-15
 
 
 N = 2880
-"""Order of a matrix of more than the limit leaves, with an eighth of it for a budget."""
+"""Order of a matrix that exceeds the rest of the limit, with an eighth of it as budget."""
 LEFT = 110 << 20
-"""Beside the budget. A process without work takes 64 MiB, and these take 69 to 84."""
+"""Memory besides the budget. An idle process takes 64 MiB, these scripts take 69 to 84."""
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_any_boxes(tmp_path: Path, seed: int) -> None:
     A = oc.create_array(tmp_path / "A", (n, n), dtype, order="FC"[seed % 2], chunks=chunks)
     bounce = int(rng.integers(4096, 1 << 17))
     box = [int(size) for size in rng.integers(max(n // 8, 1), n + 1, 2)]
-    # Half of the boxes span a chunk along each axis.
+    # Along each axis, half of the boxes have the extent of a chunk.
     box = [min(c, n) if rng.integers(2) else size for c, size in zip(chunks, box, strict=True)]
     counted, planned = both(A, bounce, grid(n, box))
     assert counted == planned

@@ -35,7 +35,7 @@ with socket.create_server((sys.argv[1], 7000)) as listening:
 
 
 def traces(scratch: Path) -> set[str]:
-    """Return every kind of trace that a testbed might leave."""
+    """Return the traces that testbeds of this process left."""
     return left_of(os.getpid(), scratch)
 
 

@@ -24,7 +24,7 @@ __all__ = ["one_thread"]  # a fixture for every test here
 QUIET: dict[str, Any] = {"memory": MEMORY, "progress": False}
 
 WITHOUT_BOUND = {"cond_est"}
-"""How many solves it takes is not known before."""
+"""Verbs without a bound: the number of their solves is not known in advance."""
 
 
 def test_every_verb_with_a_plan_is_here() -> None:

@@ -131,4 +131,4 @@ VERBS = {
         {"lower": True},
     ),
 }
-"""By the name of the plan."""
+"""Verbs by the name of their plan."""
