@@ -311,7 +311,7 @@ def test_overwrite_a_gives_the_same_factors(tmp_path: Path, n: int, dtype: str) 
 
 
 def test_other_zarr_readers_see_the_factors(tmp_path: Path) -> None:
-    """The panels of one matrix are in any order on disk."""
+    """Overwrite A, so that the panels are in another order on disk."""
     A = on_disk(tmp_path / "Z", random_matrix(300, "f8"), chunks=(64, 32))
     lu = lu_factor(A, memory="1 MB", overwrite_a=True, progress=False)
     assert lu.places != tuple(range(len(lu.places)))
