@@ -1,4 +1,4 @@
-//! The permitted contents of a file: a naive model of the promises in `docs/semantics.md`.
+//! The permitted contents of a file: a naive model of the promises in `docs/semantics-pools.md`.
 //!
 //! Each write has a number, and every byte remembers which writes it may show. An answered write replaces the
 //! earlier contents; an unanswered one may or may not have happened. A sync makes the writes answered before it
