@@ -72,6 +72,7 @@ demo: $(CORE)
 lint: lint-python lint-rust
 
 lint-python: $(CORE)
+	tools/plain-english
 	ruff check
 	ruff format --check --quiet
 	mypy
