@@ -119,7 +119,9 @@ def test_where_room_cannot_be_reserved(disk_without_reserving: Path) -> None:
         return np.full((rows.stop - rows.start, cols.stop - cols.start), float(rows.start))
 
     def assemble() -> oc.Array:
-        return oc.create_array(disk / "A", (2048, 2048), chunks=(128, 2048), fill=fill)
+        return oc.create_array(
+            disk / "A", (2048, 2048), chunks=(128, 2048), fill=fill, memory="8 MiB"
+        )
 
     with pytest.raises(DiskFullError, match=r"cannot write .*free some room"):
         assemble()
