@@ -1,6 +1,7 @@
 # What a bare machine with Python 3.11, Rust and a C compiler needs is made here, in .venv and target.
 #
 #   make test    cargo test, pytest, and a short slice through the command line
+#   make test-all  the same with all cases: kills at every line, tiny benchmarks, whole grids
 #   make demo    the demonstration (ARGS="--level 5" for the real thing)
 #   make lint    formatters, linters, types, stubs
 #   make bench   benchmarks (ARGS=NAME for one)
@@ -24,7 +25,7 @@ PACKAGES := .venv/packages.stamp
 CORE := .venv/core.stamp
 RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup test test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz clean
+.PHONY: setup test test-all test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz clean
 
 setup: $(CORE)
 
@@ -43,11 +44,14 @@ endif
 
 test: test-rust test-python slice
 
+test-all: test-rust $(CORE) slice
+	python -m pytest -n 2 --dist worksteal --exhaustive
+
 # Not the release profile: maturin builds that with other settings, and each would undo the other's.
 test-rust: $(PACKAGES)
 	cargo test --workspace --locked --quiet
 
-# All tests, in two processes: much of their time they wait for disks and for each other's processes.
+# In two processes: much of their time tests wait for disks and for each other's processes.
 test-python: $(CORE)
 	python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from chosen_cases import chosen
 from hypothesis import HealthCheck, settings
 from memory_limits import Limit, memory_limit
 from served import Served, serve
@@ -29,6 +30,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # The parts of a test run share one directory: they inherit it, and its files outlive the run.
     cache = getattr(config, "cache", None)  # absent with -p no:cacheprovider
     os.environ["XDG_CACHE_HOME"] = str(cache.mkdir("user-cache") if cache else "")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="run all cases of each test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases, but with ``--exhaustive``, and where the caller names a test."""
+    if not config.getoption("exhaustive") and not any("::" in name for name in config.args):
+        kept = chosen(items)
+        runs = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in runs])
+        items[:] = kept
 
 
 @pytest.fixture

@@ -79,6 +79,7 @@ def make(pool: oc.Pool, steps: int) -> None:
         assert u.metadata.grid().shards == steps
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("steps", [1, 30])
 @pytest.mark.parametrize(
     ("moment", "who"),

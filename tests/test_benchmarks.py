@@ -39,6 +39,7 @@ def run(
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [
@@ -82,6 +83,7 @@ def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: st
     assert all(words >= 0 for [words] in beyond[cases:])
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_the_tables_of_the_paper_on_lu(tmp_path: Path) -> None:
     done = run(tmp_path, "paper_lu")
     assert done.returncode == 0, done.stderr
@@ -91,6 +93,7 @@ def test_the_tables_of_the_paper_on_lu(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"paper_lu.json", "cache"}
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_both_sides_of_dask_are_right(tmp_path: Path) -> None:
     done = run(tmp_path, "dask_linalg")
     assert done.returncode == 0, done.stderr
@@ -123,6 +126,7 @@ def test_what_is_wrong_has_a_residual(tmp_path: Path) -> None:
         assert (found < expected) if good else (found > expected)
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_rows_of_lu_are_named_by_the_method_that_was_taken(tmp_path: Path) -> None:
     done = run(tmp_path, "lu")
     assert done.returncode == 0, done.stderr

@@ -39,6 +39,7 @@ def again(path: Path, overwrite_a: bool, memory: int = MEMORY) -> CholeskyFactor
     return cho_factor(path, overwrite_a=overwrite_a, memory=memory, threads=1, progress=False)
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
     """kill -9 between any two steps: the result counts as complete only if it is."""
     overwrite_a, expected, source = undisturbed

@@ -30,6 +30,7 @@ print(found.report.method)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("n", "dtype", "budget"),
     [(3600, "f8", 13 << 20), (2500, "c16", 16 << 20), (3600, "f8", 2 << 20)],

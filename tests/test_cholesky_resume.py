@@ -96,6 +96,7 @@ def assert_finished(found: CholeskyFactor, expected: Matrix) -> None:
     assert sorted(p.name for p in found.path.iterdir()) == ["l", "zarr.json"]
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
     """kill -9 between any two steps: the result counts as complete only if it is."""
     overwrite_a, expected, source = undisturbed

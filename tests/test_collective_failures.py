@@ -287,6 +287,7 @@ except oc.OutcoreError as error:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", ["tcp", "unix"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_rank_that_is_killed_or_stopped(

@@ -159,6 +159,7 @@ class Stop:
         return self._line
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("call", CALLS)
 def test_who_is_stopped_at_any_line_tells_the_others(call: str, who: int) -> None:

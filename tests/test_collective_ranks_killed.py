@@ -151,6 +151,7 @@ def again(pool: oc.Pool, call: str, way: str) -> None:
     assert fsck(pool).findings == ()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("way", "who", "call"),
     [

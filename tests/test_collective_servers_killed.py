@@ -229,6 +229,7 @@ def test_a_server_that_is_back(daemons: Daemons, array: float, verb: str) -> Non
         check(daemons, found, before, value, verb)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("verb", ["write", "read"])
 def test_a_server_that_stays_away(
     daemons: Daemons, array: float, verb: str, monkeypatch: pytest.MonkeyPatch
@@ -295,6 +296,7 @@ class Replacing:
                 return checkpoint["u"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("verb", ["atomic", "checkpoint"])
 def test_what_is_replaced_stays_or_is_new(daemons: Daemons, array: float, verb: str) -> None:
     """Kill a server during the transfer; it restarts at once, or after all ranks returned."""

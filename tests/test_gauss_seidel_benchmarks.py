@@ -28,6 +28,7 @@ def test_without_fio_a_row_says_so(tmp_path: Path) -> None:
     assert skipped == (0 if shutil.which("fio") else 2)
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_the_table_of_the_paper(tmp_path: Path) -> None:
     """Compare three ways to the same solution."""
     done = run(tmp_path, "paper_gauss_seidel")

@@ -59,6 +59,7 @@ def write_in_the_background(root: Any, report: Callable[[int], None]) -> None:
         report(number)
 
 
+@pytest.mark.exhaustive
 @KINDS
 def test_killed_while_it_writes_steps(kind: str) -> None:
     draw = random.Random(6)
@@ -86,6 +87,7 @@ def test_killed_while_it_writes_steps(kind: str) -> None:
                     np.testing.assert_array_equal(dataset["u"], found["u"][:seen])
 
 
+@pytest.mark.exhaustive
 @KINDS
 @pytest.mark.parametrize("writer", [write_checkpoints, write_in_the_background])
 def test_killed_while_it_writes_checkpoints(kind: str, writer: Writer) -> None:

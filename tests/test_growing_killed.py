@@ -21,6 +21,7 @@ def append_steps(root: Any, report: Callable[[int], None]) -> None:
         report(step)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["plain", "embedded"])
 def test_killed_while_it_appends(kind: str) -> None:
     draw = random.Random(5)

@@ -44,6 +44,7 @@ def for_groups(method: Any, A: oc.Array, b: Any, more: int, **options: Any) -> i
     return least_budget(method, A, b, **options) + more
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize(
     ("dtype", "b_dtype", "is_stored"),
@@ -184,6 +185,7 @@ def test_what_is_reached_after_ctrl_c(tmp_path: Path, monkeypatch: pytest.Monkey
     assert residual(a, x[:, :7], b[:, :7]) < 1e-9
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_stopped_call_goes_on_behind_whole_groups(
     tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch

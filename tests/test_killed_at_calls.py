@@ -107,6 +107,7 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("case", "result"), CASES, ids=[case.__name__ for case, _ in CASES])
 def test_killed_before_calls(
     tmp_path: Path,

@@ -15,6 +15,7 @@ from outcore.linalg import cg, gauss_seidel, gmres
 __all__ = ["one_thread"]  # a fixture for every test here
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::outcore.errors.ConvergenceWarning")
 @pytest.mark.parametrize("preconditioner", [None, "jacobi", "ssor"])
 @pytest.mark.parametrize("tol", [None, 0])

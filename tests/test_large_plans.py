@@ -56,6 +56,7 @@ def name(value: object) -> str:
     return str(value).replace(" ", "")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("verb", "memory", "options"), CASES, ids=name)
 def test_they_enumerate_little(verb: str, memory: str, options: dict[str, Any]) -> None:
     assert calls_of(made(verb, memory, options)) < MOST_CALLS
@@ -69,6 +70,7 @@ def test_tiles_of_any_width_are_refused_at_once() -> None:
     assert calls_of(refused) < 10_000
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("verb", "memory", "options"),
     [

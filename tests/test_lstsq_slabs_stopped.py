@@ -185,6 +185,7 @@ def to_kill(tmp_path: Path, case: Case) -> tuple[Callable[[], Any], Matrix]:
     return run, expected
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("case", "step"),
     [(TALL, 45), (WIDE._replace(memory=500_000), 60), (COPIED, 60)],

@@ -72,6 +72,7 @@ def test_from_disk(tmp_path: Path, dtype: str, order: str) -> None:
     assert_solves(a, b, *solve(A, B, memory=memory))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_column_is_read_twice_as_planned(tmp_path: Path, dtype: str) -> None:
     m, n = 64, 2048

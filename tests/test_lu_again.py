@@ -31,6 +31,7 @@ N, CHUNKS, MEMORY = 200, (64, 32), 200_000
 LOOPS = ("lu/slabs.py", "lu/conveyor.py")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("overwrite_a", [False, True], ids=["beside", "overwrite_a"])
 def test_killed_at_lines_of_the_loops(tmp_path: Path, overwrite_a: bool) -> None:
     """kill -9 while slabs load, update, factor and write, and tiles are written behind them."""
@@ -95,6 +96,7 @@ def test_a_matrix_that_is_given_up_at_a_kill_keeps_no_half_of_a_file(tmp_path: P
     assert not list(tmp_path.rglob("*.new"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("method", "order", "n", "memory"),
     [

@@ -91,6 +91,7 @@ def undisturbed(
     return home / "Z", memory, expected
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_line(
     tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
 ) -> None:
@@ -110,6 +111,7 @@ def test_killed_again_and_again(
     assert_finished(lu, expected)
 
 
+@pytest.mark.exhaustive
 def test_killed_at_random_moments(
     tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]], run_python: RunPython
 ) -> None:

@@ -35,6 +35,7 @@ assert abs(y[:, 17] - x).max() < 1e-12 * abs(x).max()
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("n", "dtype", "budget"), [(3840, "f8", 14 << 20), (2720, "c16", 17 << 20)]
 )
@@ -43,6 +44,7 @@ def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: 
     limit.survived(SCRIPT, tmp_path, budget, str(n), dtype)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("n", "dtype"), [(6000, "f8"), (4200, "c16")])
 def test_never_killed_with_large_slabs(tmp_path: Path, limit: Limit, n: int, dtype: str) -> None:
     """A slab exceeds the rest of the limit, so that a copied or retained slab is detected."""
@@ -78,6 +80,7 @@ assert abs(x - expected / 0.75).max() < 1e-12
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_never_killed_by_block_columns(tmp_path: Path, limit: Limit, method: str) -> None:
     """A matrix of 82 MB with a 20th of it as budget, whose rows are swapped."""

@@ -84,6 +84,7 @@ def assert_finished(lu: oc.linalg.LUFactor, expected: tuple[Matrix, Matrix]) -> 
     assert sorted(p.name for p in lu.path.iterdir()) == ["lu", "piv", "zarr.json"]
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_line(
     tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
 ) -> None:

@@ -72,6 +72,7 @@ def undisturbed(
     return home / "Z", expected
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_line(
     tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]]
 ) -> None:
@@ -91,6 +92,7 @@ def test_killed_again_and_again(
     assert_finished(lu, expected)
 
 
+@pytest.mark.exhaustive
 def test_killed_at_random_moments(
     tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]], run_python: RunPython
 ) -> None:

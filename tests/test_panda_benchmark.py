@@ -9,6 +9,7 @@ from benchmarks.panda_page import Point, put_into, tables
 from test_benchmarks import run
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_every_combination_is_measured_and_drawn(tmp_path: Path) -> None:
     done = run(tmp_path, "paper_panda")
     assert done.returncode == 0, done.stderr

@@ -56,6 +56,7 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return oc.from_array(random(0), path, **({"order": "F"} | LAYOUTS[request.param]))
 
 
+@pytest.mark.exhaustive
 def test_lu_is_that_of_lapack_and_moves_what_the_plan_says(
     stored: oc.Array, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_lu_is_that_of_lapack_and_moves_what_the_plan_says(
     as_planned(factor.report)
 
 
+@pytest.mark.exhaustive
 def test_qr_moves_what_the_plan_says(stored: oc.Array, tmp_path: Path) -> None:
     factor = oc.linalg.qr_factor(stored, out=tmp_path / "QR", memory="16 MiB", progress=False)
     as_planned(factor.report)

@@ -80,6 +80,7 @@ def run(path: Any, call: str, who: int, dies_at: int | None) -> tuple[list[Any],
         return list(threads.map(work, range(SIZE))), [comm.messages for comm in comms]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("who", range(SIZE))
 @pytest.mark.parametrize("call", CALLS)
 def test_a_rank_that_dies_at_any_message(above: Any, call: str, who: int) -> None:

@@ -56,6 +56,7 @@ BESIDE_THE_MATRIX: dict[str, Call] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [*WITH_FACTORS, *WITH_THE_MATRIX, *BESIDE_THE_MATRIX])
 def test_said_and_nothing_left(tmp_path: Path, small_disk: Path, name: str) -> None:
     a, b = definite(N, "f8"), random_matrix(N, "f8", 1)

@@ -99,6 +99,7 @@ for first in range(0, n, 500):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("script", [TALL, WIDE, GRAM], ids=["tall", "wide", "gram"])
 def test_never_killed(tmp_path: Path, limit: Limit, script: str) -> None:
     """The matrix or product has 200 MB or more, the budget a twelfth of it or less."""

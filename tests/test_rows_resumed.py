@@ -100,6 +100,7 @@ def test_it_is_stopped_again_and_again(case: Case, tmp_path: Path) -> None:
     assert times > 4
 
 
+@pytest.mark.exhaustive
 def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     """Kill between a copy of the state, its note, and the data of the result."""
     out, line, resumed = tmp_path / "X", 1, 0

@@ -83,6 +83,7 @@ def test_products(stored: Any) -> None:
     np.testing.assert_allclose(x[...], scipy.linalg.solve_triangular(t, a, lower=True), atol=1e-15)
 
 
+@pytest.mark.exhaustive
 def test_systems(stored: Any) -> None:
     """Systems of order 1, and larger ones with one right-hand side."""
     for n in (1, ROWS):

@@ -38,6 +38,7 @@ else:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("m", "n", "dtype", "budget"),
     [

@@ -103,6 +103,7 @@ def assert_finished(qr: QRFactor, expected: Bits) -> None:
     assert sorted(p.name for p in qr.path.iterdir()) == ["qr", "tau", "zarr.json"]
 
 
+@pytest.mark.exhaustive
 def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, Path]) -> None:
     """kill -9 between any two steps: only complete factors count as whole."""
     overwrite_a, expected, source = undisturbed

@@ -80,6 +80,7 @@ def test_progress_that_raises_leaves_what_the_next_call_uses_and_removes(
     assert raising > 40
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("assume_a", ["gen", "pos"])
 def test_a_call_killed_at_any_line_leaves_what_the_next_one_removes(
     matrix: oc.Array, assume_a: str

@@ -50,6 +50,7 @@ def lines_executed(path: Path) -> int:
     return int(count[0])
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_killed_anywhere(tmp_path: Path, matrix: Matrix) -> None:
     """After a kill, `outcore info` lists all left-overs; the next call solves and removes them."""
     path = on_disk(tmp_path / "Z", matrix).path

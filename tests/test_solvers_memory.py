@@ -90,6 +90,7 @@ LEFT = 110 << 20
 """Memory besides the budget. An idle process takes 64 MiB, these scripts take 69 to 84."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "script",
     [MIXED, CHO_SOLVE, QR, MATMUL, TRIANGULAR, LU],

@@ -122,6 +122,7 @@ def test_a_stopped_call_goes_on(case: Case, tmp_path: Path) -> None:
     assert told[-1] == 1
 
 
+@pytest.mark.exhaustive
 def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     """Kill a call anywhere, also before a note, and while a result replaces a half-made one."""
     out, line, resumed = tmp_path / "X", 1, 0
