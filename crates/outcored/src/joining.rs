@@ -34,10 +34,11 @@ impl Joining {
         let watch = move || {
             let mut told = run;
             while ends.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
-                // If the manager does not answer, the next round asks again.
+                // If the manager does not answer, the next round asks again. If it refuses a retired server, it
+                // does so for its whole run.
                 if let Ok(run) = self.run()
                     && run != told
-                    && self.tell().is_ok()
+                    && self.tell().map_or_else(|error| error.kind == ErrorKind::Denied, |()| true)
                 {
                     told = run;
                 }

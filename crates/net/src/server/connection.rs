@@ -112,15 +112,14 @@ struct Stall<'a> {
     since: Cell<Instant>,
     began: Instant,
     bytes: Cell<u64>,
-    /// The lease that is held meanwhile.
-    held: Option<&'a Lease>,
+    /// The leases that are held meanwhile.
+    held: &'a [Lease],
 }
 
 impl Stall<'_> {
     fn check_pace(&self) -> Result<()> {
-        let Some(held) = self.held else { return Ok(()) };
         let seconds = self.began.elapsed().saturating_sub(self.connection.patience / 30).as_secs_f64();
-        if self.bytes.get() as f64 >= seconds * LEAST_BYTES_PER_S || !held.is_wanted() {
+        if self.bytes.get() as f64 >= seconds * LEAST_BYTES_PER_S || !self.held.iter().any(Lease::is_wanted) {
             return Ok(());
         }
         Err(Error::new(
@@ -166,12 +165,12 @@ impl Connection {
 
     /// The watch for one frame, starting now.
     pub(crate) fn watch(&self) -> impl Watch + '_ {
-        self.watch_holding(None)
+        self.watch_holding(&[])
     }
 
     /// The same for a frame that holds memory. It must move at the minimum rate while others wait for that
     /// memory.
-    pub(crate) fn watch_holding<'a>(&'a self, held: Option<&'a Lease>) -> impl Watch + 'a {
+    pub(crate) fn watch_holding<'a>(&'a self, held: &'a [Lease]) -> impl Watch + 'a {
         let now = Instant::now();
         Stall { connection: self, since: Cell::new(now), began: now, bytes: Cell::new(0), held }
     }
@@ -285,7 +284,7 @@ impl Connection {
     /// Sends the frames that other threads left, and signs of life in between, until the connection ends.
     pub(crate) fn send_answers(&self) {
         while let Some(unsent) = self.next_unsent() {
-            let held = unsent.leases.as_ref().and_then(|leases| leases.last());
+            let held = unsent.leases.as_deref().unwrap_or_default();
             let sent = self.socket.send_frame(&unsent.frame, &self.watch_holding(held));
             match sent {
                 Err(_) => return self.end(),

@@ -87,8 +87,7 @@ impl Requests {
             }
         }
         let connection = &self.connection;
-        let control =
-            connection.socket.receive_control(header, &connection.watch_holding(due.leases.last()))?;
+        let control = connection.socket.receive_control(header, &connection.watch_holding(&due.leases))?;
         self.connection.channel.received(header.frame_bytes() - header.payload_bytes);
         if is_io { self.take_io(header, &control, due) } else { self.take_manager(header, &control, due) }
     }
@@ -96,7 +95,7 @@ impl Requests {
     /// Answers with an error, and discards the unread rest of the request.
     fn refuse_unread(&self, header: &Header, unread_control: u64, due: Due, error: Error) -> Result<()> {
         let unread = unread_control + header.payload_bytes;
-        self.connection.socket.discard(unread, &self.connection.watch())?;
+        self.connection.socket.discard(unread, &self.connection.watch_holding(&due.leases))?;
         due.failed(error);
         Ok(())
     }
@@ -113,7 +112,7 @@ impl Requests {
         if header.payload_bytes > 0 {
             // Reserve memory only after the first byte arrived, so that a client that sends nothing holds
             // none.
-            self.connection.socket.wait_for_bytes(&self.connection.watch())?;
+            self.connection.socket.wait_for_bytes(&self.connection.watch_holding(&due.leases))?;
         }
         let mut buffer = Region::empty();
         if bytes > 0 {
@@ -128,11 +127,7 @@ impl Requests {
         let is_read = request.is_read();
         if header.payload_bytes > 0 {
             let connection = &self.connection;
-            connection.socket.receive_payload(
-                header,
-                &buffer,
-                &connection.watch_holding(due.leases.last()),
-            )?;
+            connection.socket.receive_payload(header, &buffer, &connection.watch_holding(&due.leases))?;
             self.connection.channel.received(header.payload_bytes);
         }
         let changes = matches!(

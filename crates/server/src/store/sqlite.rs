@@ -384,10 +384,14 @@ impl Store for SqliteStore {
         if found != "ok" {
             return Err(damaged(&self.path, &found));
         }
+        // A group stores the number of its last commit at its end.
+        let in_group = self.known.last.get().filter(|_| self.in_group);
         let latest = "SELECT (SELECT count(*) FROM last) = 1
-            AND coalesce((SELECT max(version) FROM entries) <= (SELECT version FROM last), 1)";
-        let is_latest: bool =
-            self.connection.query_row(latest, [], |row| row.get(0)).map_err(|e| self.failed("check", &e))?;
+            AND coalesce((SELECT max(version) FROM entries) <= coalesce(?1, (SELECT version FROM last)), 1)";
+        let is_latest: bool = self
+            .connection
+            .query_row(latest, [in_group], |row| row.get(0))
+            .map_err(|e| self.failed("check", &e))?;
         let what = "a number of the last commit below that of a record";
         if is_latest { Ok(()) } else { Err(damaged(&self.path, what)) }
     }

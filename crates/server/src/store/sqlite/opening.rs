@@ -1,8 +1,12 @@
 //! Opening a store's database: creation, checks, and conversion to the current format; also the translation of
 //! SQLite's errors.
 
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use outcore_core::{Error, ErrorKind, Result};
@@ -163,14 +167,33 @@ pub(super) fn describe(what: &str, path: &str, error: &rusqlite::Error) -> Error
 /// (`SQLITE_IOERR_CORRUPTFS` in its `os_unix.c`).
 fn unreadable(what: &str, path: &str) -> Option<Error> {
     [path.to_owned(), format!("{path}-wal")].into_iter().find_map(|file| {
-        let read = File::open(&file).and_then(|mut open| io::copy(&mut open, &mut io::sink()));
-        let failure = read.err().filter(|failure| failure.kind() != io::ErrorKind::NotFound)?;
+        let failure = read_whole(&file).err().filter(|failure| failure.kind() != io::ErrorKind::NotFound)?;
         let text = format!(
             "need to {what} the metadata store {path}, have a disk that does not read {file}: {failure}; check the disk and the \
              system log"
         );
         Some(Error::new(ErrorKind::Io, text))
     })
+}
+
+/// Files that were read after an error. They stay open: SQLite holds POSIX record locks, and a process loses its
+/// locks on a file when it closes any descriptor of that file (`fcntl(2)`).
+static STAY_OPEN: Mutex<BTreeMap<(u64, u64), File>> = Mutex::new(BTreeMap::new());
+
+fn read_whole(path: &str) -> io::Result<()> {
+    let found = fs::metadata(path)?;
+    let mut files = STAY_OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = match files.entry((found.dev(), found.ino())) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => entry.insert(File::open(path)?),
+    };
+    let (mut bytes, mut offset) = (vec![0; 1 << 16], 0);
+    loop {
+        match file.read_at(&mut bytes, offset)? {
+            0 => return Ok(()),
+            read => offset += read as u64,
+        }
+    }
 }
 
 /// Whether a column of a record contains a value of a type that the store never writes.

@@ -265,3 +265,36 @@ fn a_full_disk_loses_the_commit_and_nothing_else() {
     let done = store.commit(&[], &[put(b"after", b"1")]).unwrap();
     assert!(matches!(done, Outcome::Done(_)), "it goes on when there is room");
 }
+
+#[test]
+fn a_check_within_a_group_counts_its_commits() {
+    let root = tempfile::tempdir().unwrap();
+    let mut store = SqliteStore::open(root.path().join("metadata")).unwrap();
+    store.begin_group().unwrap();
+    assert!(matches!(store.commit(&[], &[put(b"a", b"1")]).unwrap(), Outcome::Done(_)));
+    store.check().unwrap();
+    store.end_group().unwrap();
+    store.check().unwrap();
+}
+
+/// Record locks of this process on a file, as the system lists them.
+fn locks(path: &std::path::Path) -> usize {
+    use std::os::unix::fs::MetadataExt as _;
+    let inode = format!(":{} ", std::fs::metadata(path).unwrap().ino());
+    let process = format!(" {} ", std::process::id());
+    let listed = std::fs::read_to_string("/proc/locks").unwrap();
+    listed.lines().filter(|line| line.contains(&inode) && line.contains(&process)).count()
+}
+
+#[test]
+fn a_look_at_the_file_after_an_error_keeps_the_locks() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("metadata");
+    let mut store = SqliteStore::open(&path).unwrap();
+    assert!(matches!(store.commit(&[], &[put(b"a", b"1")]).unwrap(), Outcome::Done(_)));
+    let held = locks(&path);
+    assert!(held > 0, "SQLite holds a lock on a database with a write-ahead log");
+    let error = super::opening::damaged(path.to_str().unwrap(), "a test");
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert_eq!(locks(&path), held);
+}
