@@ -280,3 +280,28 @@ def test_r_is_opened_with_the_solution(tmp_path: Path) -> None:
         fit(A, b, **options | {"weights": np.arange(36)})
     (tmp_path / "x" / "outcore.made-R.npy").unlink()
     np.testing.assert_array_equal(fit(A, b, **options)[1].covariance(), first.covariance())
+
+
+@pytest.mark.parametrize(("damp", "is_refused"), [(0.1, True), (0.5, True), (30.0, False)])
+def test_a_covariance_that_rounding_reaches_is_refused(damp: float, is_refused: bool) -> None:
+    """Dummy variables beside an intercept: A has dependent columns, and R includes the damping."""
+    draw = np.random.default_rng(0)
+    group = draw.integers(0, 10, 5000)
+    a = np.zeros((5000, 11), "f4")
+    a[:, 0] = 1
+    a[np.arange(5000), 1 + group] = 1
+    b = (group + draw.standard_normal(5000)).astype("f4")
+    _, s, vh = np.linalg.svd(a.astype("f8"), full_matrices=False)
+    half = (s / (s**2 + damp**2))[:, None] * vh
+    expected = half.T @ half
+
+    def covariance(**options: Any) -> Any:
+        return fit(a, b, damp=damp, keep_r=True, **options)[1].covariance(scale=1.0)
+
+    if is_refused:
+        with pytest.raises(InvalidError, match=r'does not resolve; .*dtype="f8"'):
+            covariance()
+    else:
+        np.testing.assert_allclose(covariance(), expected, atol=0.01 * expected.max())
+    wider = covariance(dtype="f8")
+    np.testing.assert_allclose(wider, expected, atol=0.01 * expected.max())

@@ -25,12 +25,36 @@ def covariance_of(R: Matrix, rank: int, damp: float) -> Matrix:
         Number of its singular values that count.
     damp
         The d of the rows d I that R includes.
+
+    Raises
+    ------
+    InvalidError
+        If `damp` is so small beside A that R has lost the small singular values of A.
     """
+    if damp:
+        _check_resolved(R, damp)
     C = _inverse_product(R.astype(np.result_type(R, np.float64)), rank)
     if damp:
         scaled = damp * C
         C -= scaled @ scaled
     return C
+
+
+def _check_resolved(R: Matrix, damp: float) -> None:
+    """Refuse an R whose rounding errors reach the covariance.
+
+    R has singular values t = √(s² + d²), each with an error of about ε max(t). The variance of a
+    direction is s²/t⁴, so its error is about ε max(t) / t³.
+    """
+    values = scipy.linalg.svdvals(R.astype(np.result_type(R, np.float64)))
+    error = np.finfo(R.dtype).eps * values[0] / values[-1] ** 3
+    largest = np.max((values**2 - damp**2) / values**4)
+    if error > 0.01 * largest:
+        better = "a larger damp=" + ("" if R.dtype.char in "dD" else ', or dtype="f8"')
+        raise InvalidError(
+            f"need a covariance to 1 % of the largest variance, have damp={damp:g} for a matrix of "
+            f"norm {values[0]:.3g} in {R.dtype}, which R does not resolve; pass {better}"
+        )
 
 
 def degrees_lost(R: Matrix, rank: int, damp: float, copy: Matrix) -> float:
