@@ -145,3 +145,16 @@ def test_a_complex_matrix_of_matlab(tmp_path: Path, dtype: str) -> None:
         assert Z.attrs == {"MATLAB_class": "double"}
         oc.from_array(Z.T, tmp_path / "M", progress=False).close()
     np.testing.assert_array_equal(oc.open_array(tmp_path / "M")[...], matrix)
+
+
+def test_names_of_scale_attributes_are_carried_from_other_datasets(tmp_path: Path) -> None:
+    """The HDF5 Image specification marks images by ``CLASS``; a scale's ``CLASS`` is structure."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"] = MODEL
+        file["u"].attrs.update({"CLASS": "IMAGE", "NAME": "run 7"})
+        file["x"] = np.arange(4.0)
+        file["x"].make_scale("x")
+        file["x"].attrs["units"] = "m"
+    for name, expected in [("u", {"CLASS": "IMAGE", "NAME": "run 7"}), ("x", {"units": "m"})]:
+        with oc.from_array(f"{tmp_path}/a.h5::{name}", tmp_path / name, progress=False) as A:
+            assert dict(A.attrs) == expected

@@ -74,3 +74,13 @@ def test_other_formats_have_no_version(tmp_path: Path) -> None:
     done = outcore("convert", tmp_path / "a.npy", tmp_path / "A", "--zarr-format", "2")
     assert done.exit_code != 0
     assert "name DST with the suffix .zarr" in done.output
+
+
+@pytest.mark.parametrize("value", ["no", ["y"], 3])
+def test_an_attribute_that_names_no_dimensions_is_carried(tmp_path: Path, value: Any) -> None:
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(2, 2), dtype="f8", zarr_format=2)
+    array[...] = 1
+    array.attrs["_ARRAY_DIMENSIONS"] = value
+    copy = oc.from_array(tmp_path / "a.zarr", tmp_path / "A", progress=False)
+    assert copy.dims is None
+    assert dict(copy.attrs) == {"_ARRAY_DIMENSIONS": value}

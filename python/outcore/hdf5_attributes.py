@@ -13,10 +13,12 @@ from outcore.errors import InvalidError
 from outcore.packages import load
 
 _STRUCTURE = {
-    "CLASS", "NAME", "DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST",
+    "DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST",
     "_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "outcore",
 }  # fmt: skip
 """Attributes that describe scales, or belong to a library, not to the user."""
+_OF_A_SCALE = {"CLASS", "NAME"}
+"""The same in a dataset that is a scale."""
 
 _BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """Errors of h5py for an attribute or a scale that it cannot read."""
@@ -33,10 +35,12 @@ def attributes_of(dataset: Any) -> tuple[dict[str, Any], list[str]]:
         The attributes that JSON can hold, and the names of the others.
     """
     is_netcdf = "_NCProperties" in dataset.file.attrs
+    is_scale = load("h5py", "reading HDF5").h5ds.is_scale(dataset.id)
+    structure = _STRUCTURE | (_OF_A_SCALE if is_scale else set())
     found: dict[str, Any] = {}
     others = []
     for name in dataset.attrs:
-        if name in _STRUCTURE:
+        if name in structure:
             continue
         try:
             value = _plain(dataset.attrs[name])

@@ -177,7 +177,11 @@ def _describe_zarr(source: Sliced, array: Any) -> None:
         source.path = inside / array.path
     attributes = dict(array.attrs.asdict())
     # xarray's place for dimension names in Zarr v2.
-    dims = attributes.pop("_ARRAY_DIMENSIONS", None)
+    dims = attributes.get("_ARRAY_DIMENSIONS")
+    if isinstance(dims, list) and len(dims) == array.ndim:
+        del attributes["_ARRAY_DIMENSIONS"]
+    else:
+        dims = None
     dims = getattr(array.metadata, "dimension_names", None) or dims
     if dims and all(isinstance(name, str) for name in dims):
         source.dims = tuple(dims)
