@@ -27,21 +27,22 @@ def chosen(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def covering(cases: list[pytest.Item]) -> list[pytest.Item]:
     """Choose cases greedily until they cover all pairs of values that occur."""
-    pairs = {case: pairs_of(case) for case in cases}
-    if any(pairs_ is None for pairs_ in pairs.values()):
+    if len(values_of(cases[0])) < 3:
         return cases
-    left: set[Pair] = set().union(*(pairs_ or () for pairs_ in pairs.values()))
+    pairs: dict[pytest.Item, set[Pair]] = {
+        case: set(combinations(values_of(case), 2)) for case in cases
+    }
+    left = set().union(*pairs.values())
     found = []
     while left:
-        best = max(cases, key=lambda case: len(left & (pairs[case] or set())))
-        left -= pairs[best] or set()
+        best = max(cases, key=lambda case: len(left & pairs[case]))
+        left -= pairs[best]
         found.append(best)
     return found
 
 
-def pairs_of(case: pytest.Item) -> set[Pair] | None:
-    """List the pairs of values of a case; None with fewer than three parameters."""
+def values_of(case: pytest.Item) -> list[tuple[str, int]]:
+    """List the parameters of a case, each with the identity of its value."""
     params = getattr(getattr(case, "callspec", None), "params", {})
     # Cases share the objects of their values: some values are no keys, and some have no short text.
-    values = [(name, id(params[name])) for name in sorted(params)]
-    return set(combinations(values, 2)) if len(values) > 2 else None
+    return [(name, id(params[name])) for name in sorted(params)]
