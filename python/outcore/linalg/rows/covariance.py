@@ -6,6 +6,8 @@ largest singular values of R. With damp d, R includes the rows d I. Then x = C A
 R)⁻¹, so the covariance is σ² C (Rᴴ R - d² I) C = σ² (C - d² C²).
 """
 
+from typing import Any
+
 import numpy as np
 import scipy.linalg
 from scipy.linalg import get_lapack_funcs
@@ -31,30 +33,28 @@ def covariance_of(R: Matrix, rank: int, damp: float) -> Matrix:
     InvalidError
         If `damp` is so small beside A that R has lost the small singular values of A.
     """
-    if damp:
-        _check_resolved(R, damp)
-    C = _inverse_product(R.astype(np.result_type(R, np.float64)), rank)
-    if damp:
-        scaled = damp * C
-        C -= scaled @ scaled
-    return C
+    wide = R.astype(np.result_type(R, np.float64))
+    return _damped(wide, rank, damp, R.dtype) if damp else _inverse_product(wide, rank)
 
 
-def _check_resolved(R: Matrix, damp: float) -> None:
-    """Refuse an R whose rounding errors reach the covariance.
+def _damped(R: Matrix, rank: int, damp: float, dtype: np.dtype[Any]) -> Matrix:
+    """Return C - d² C² for an R that was computed in `dtype`; R is overwritten.
 
     R has singular values t = √(s² + d²), each with an error of about ε max(t). The variance of a
     direction is s²/t⁴, so its error is about ε max(t) / t³.
     """
-    values = scipy.linalg.svdvals(R.astype(np.result_type(R, np.float64)))
-    error = np.finfo(R.dtype).eps * values[0] / values[-1] ** 3
-    largest = np.max((values**2 - damp**2) / values**4)
-    if error > 0.01 * largest:
-        better = "a larger damp=" + ("" if R.dtype.char in "dD" else ', or dtype="f8"')
+    _, values, Vh = scipy.linalg.svd(R, overwrite_a=True)
+    variances = np.maximum(values**2 - damp**2, 0) / values**4
+    error = np.finfo(dtype).eps * values[0] / values[-1] ** 3
+    if error > 0.01 * variances.max():
+        better = "a larger damp=" + ("" if dtype.char in "dD" else ', or dtype="f8"')
         raise InvalidError(
             f"need a covariance to 1 % of the largest variance, have damp={damp:g} for a matrix of "
-            f"norm {values[0]:.3g} in {R.dtype}, which R does not resolve; pass {better}"
+            f"norm {values[0]:.3g} in {dtype}, which R does not resolve; pass {better}"
         )
+    half: Matrix = Vh[:rank] * np.sqrt(variances[:rank, None])
+    covariance: Matrix = half.conj().T @ half
+    return covariance
 
 
 def degrees_lost(R: Matrix, rank: int, damp: float, copy: Matrix) -> float:

@@ -70,8 +70,9 @@ class LeastSquaresReport(Report):
         Raises
         ------
         InvalidError
-            If the call had no ``keep_r=True``, or there are several right-hand sides and neither
-            `column` nor `scale` is given.
+            If the call had no ``keep_r=True``, there are several right-hand sides and neither
+            `column` nor `scale` is given, or rounding reaches the result because ``damp=`` is far
+            below the norm of A.
         """
         if self.R is None:
             raise InvalidError("need R for the covariance, have none; call lstsq with keep_r=True")
