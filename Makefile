@@ -48,6 +48,8 @@ test-all: test-rust $(CORE) slice
 	python -m pytest -n 2 --dist worksteal --exhaustive
 
 # Not the release profile: maturin builds that with other settings, and each would undo the other's.
+# Properties are tried with the same examples in each run; `make fuzz` draws new ones.
+test-rust: export PROPTEST_RNG_SEED := $(or $(PROPTEST_RNG_SEED),1)
 test-rust: $(PACKAGES)
 	cargo test --workspace --locked --quiet
 

@@ -1,13 +1,17 @@
 """Settings and fixtures of several test files."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from chosen_cases import chosen
 from hypothesis import HealthCheck, settings
@@ -17,7 +21,8 @@ from stopped_copies import Fetched
 
 # The duration of an example on a busy machine says nothing about it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# The same examples in each run, so that a change cannot fail by a bug that it did not make.
+settings.register_profile("repeated", settings.get_profile("untimed"), derandomize=True)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -30,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The parts of a test run share one directory: they inherit it, and its files outlive the run.
     cache = getattr(config, "cache", None)  # absent with -p no:cacheprovider
     os.environ["XDG_CACHE_HOME"] = str(cache.mkdir("user-cache") if cache else "")
+    settings.load_profile("untimed" if config.getoption("exhaustive") else "repeated")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +49,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         runs = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in runs])
         items[:] = kept
+
+
+@pytest.fixture(autouse=True)
+def repeated_draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a generator without a seed draw the same numbers in each run of the test."""
+    name, generators = request.node.nodeid.encode(), itertools.count()
+    make = np.random.default_rng
+
+    def default_rng(seed: Any = None) -> np.random.Generator:
+        return make([zlib.crc32(name), next(generators)] if seed is None else seed)
+
+    monkeypatch.setattr(np.random, "default_rng", default_rng)
 
 
 @pytest.fixture

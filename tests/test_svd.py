@@ -59,7 +59,7 @@ def assert_svd(a: Any, U: Any, s: Any, Vh: Any, report: SvdReport, accuracy: flo
         assert report.frobenius_error == pytest.approx(size, rel=0.7, abs=least)
     residuals = np.linalg.norm(a.conj().T @ u - vh.conj().T * s, axis=0) / max(s[0], 1e-300)
     # Rounding limits small values: squares of A have an error of eps relative to the largest.
-    rounding = THRESHOLD * eps * s[0] / np.maximum(s, eps**0.5 * s[0] + 1e-300)
+    rounding = THRESHOLD * max(m, n) ** 0.5 * eps * s[0] / np.maximum(s, eps**0.5 * s[0] + 1e-300)
     assert (np.abs(report.triplet_residuals - residuals) <= 1e-2 * residuals + rounding).all()
 
 
