@@ -17,6 +17,8 @@ MAKEFLAGS += --no-builtin-rules
 
 # Another environment of the caller's must not leak in.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP CONDA_PREFIX PIP_TARGET PIP_PREFIX PIP_USER
+# Without bytecode, each of the hundreds of processes of the tests compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_QUIET := 1
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH):$(HOME)/.cargo/bin
