@@ -21,10 +21,10 @@ from outcore.errors import (
     NotFoundError,
     OutcoreError,
 )
+from outcore.file_status import status_of, walk
 from outcore.files import copy_job, ends, file_copy, pieces
 from outcore.files.copy import copy_files
 from outcore.files.move import move_files
-from outcore.files.status import status_of, walk
 from outcore.volumes import AnyPath, exclusive, place
 
 PIECE = 64 << 10

@@ -26,7 +26,7 @@ import os, sys, threading
 import outcore as oc
 from outcore.files import copy_job, file_copy, pieces
 from outcore.files.copy import copy_files
-from outcore.files.status import FileStatus
+from outcore.file_status import FileStatus
 
 source, target, url, key, number, after, resume = sys.argv[1:]
 pieces.PIECE_BYTES = copy_job.PIECE_BYTES = file_copy.PIECE_BYTES = {PIECE}

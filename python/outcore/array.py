@@ -23,7 +23,6 @@ from outcore.collective_report import CollectiveReport
 from outcore.copy_report import CopyReport
 from outcore.elements import array_of, elements
 from outcore.errors import (
-    ClosedError,
     ConsumedError,
     CorruptError,
     IncompleteError,
@@ -36,6 +35,7 @@ from outcore.index_masks import select_listed
 from outcore.placement import placement_of
 from outcore.report import Report
 from outcore.selection import index_array, is_listed, one_for_each, select
+from outcore.stored_array import check_open
 from outcore.streams import BlockStream, Box
 from outcore.volumes import AnyPath, PathLike, Place, place
 from outcore.zarr_format import Metadata
@@ -197,8 +197,8 @@ class Array(ArrayOperand):
             self._is_counted = True
 
     def _open(self) -> ArrayFile:
-        if self._file is None:
-            raise ClosedError(f"{self.path} was closed; open it again with oc.open_array")
+        check_open(self)
+        assert self._file is not None
         return self._file
 
     def __getitem__(self, key: Any) -> Any:

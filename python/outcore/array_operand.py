@@ -3,12 +3,13 @@
 import math
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore import budget, linalg
+from outcore import budget
 from outcore.elements import array_of
 from outcore.errors import InvalidError, LargeLoadWarning
 from outcore.sizes import format_bytes
@@ -22,6 +23,9 @@ class ArrayOperand(ABC):
     ``A @ x`` and ``x @ A`` with an `x` in memory are computed block by block, within the default
     budget of `outcore.linalg.matmul`. Other NumPy functions load the whole array.
     """
+
+    product_by_blocks: ClassVar[Callable[[Any, Any], Any]]
+    """The product of two matrices; `outcore.linalg`, which lies above arrays, sets it."""
 
     @property
     @abstractmethod
@@ -107,5 +111,5 @@ def product(left: Any, right: Any) -> Any:
     pair = [x if isinstance(x, ArrayOperand) else array_of(x, "an operand") for x in (left, right)]
     stored = next(x for x in pair if isinstance(x, ArrayOperand))
     if stored.dtype.name in _BY_BLOCKS and all(x.ndim <= 2 for x in pair):
-        return linalg.matmul(*pair, progress=False)
+        return ArrayOperand.product_by_blocks(*pair)
     return np.matmul(*map(np.asarray, pair))

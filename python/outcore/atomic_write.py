@@ -12,7 +12,7 @@ from outcore import growing
 from outcore._core import ArrayFile, Grid
 from outcore.array_metadata import read_metadata
 from outcore.errors import BusyError, DeniedError, OutcoreError
-from outcore.files.attributes import (
+from outcore.file_attributes import (
     attribute,
     attribute_names,
     remove_attribute,

@@ -1,16 +1,14 @@
 """The superblocks of an array on disk, and the method `Array.blocks` that opens them."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.block_cache import Claim, check_buffers, check_memory
 from outcore.block_grid import Arrangement, BlockGrid, Coordinates, Memory
 from outcore.blocks import Blocks
 from outcore.errors import InvalidError, OutcoreError, ReadOnlyError
-
-if TYPE_CHECKING:
-    from outcore.array import Array
+from outcore.stored_array import StoredArray, check_open
 
 _PIECE_BYTES = 4 << 20
 """An array file moves at most this many bytes in one transfer."""
@@ -73,7 +71,7 @@ class ArrayStore:
 
 
 def blocks(
-    self: "Array",
+    self: StoredArray,
     block: Sequence[int] | int | None = None,
     superblock: Sequence[int] | int | None = None,
     *,
@@ -118,7 +116,7 @@ def blocks(
     BudgetError
         If `memory` does not hold the buffers, or there are more pins than buffers.
     """
-    self._open()
+    check_open(self)
     chosen = self.mode if mode is None else mode
     if chosen not in ("r", "r+"):
         raise InvalidError(f"mode must be 'r' or 'r+', have {mode!r}")

@@ -7,7 +7,7 @@ share of it. The functions are methods of `outcore.Array`. Source: Seamons et al
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outcore.collective_call import Call
 from outcore.collective_memory import Local
@@ -17,13 +17,11 @@ from outcore.errors import Interrupted
 from outcore.progress import ProgressLike
 from outcore.schema import Schema, SchemaLike
 from outcore.signals import stop_on_signals
-
-if TYPE_CHECKING:
-    from outcore.array import Array
+from outcore.stored_array import StoredArray
 
 
 def write_all(
-    self: "Array",
+    self: StoredArray,
     local: Local,
     schema: SchemaLike,
     comm: Any = None,
@@ -96,7 +94,7 @@ def write_all(
 
 
 def read_all(
-    self: "Array",
+    self: StoredArray,
     local: Local,
     schema: SchemaLike,
     comm: Any = None,

@@ -1,13 +1,10 @@
 """Facts that all processes of a collective must share: rank 0 states them, the others compare."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from outcore._core import crc32c
 from outcore.errors import InvalidError
-
-if TYPE_CHECKING:
-    from outcore.array import Array
+from outcore.stored_array import StoredArray
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class Agreement:
                 )
 
 
-def layout_of(array: "Array") -> bytes:
+def layout_of(array: StoredArray) -> bytes:
     """Describe the array's layout on disk; different layouts have different descriptions."""
     grid = array.metadata.grid()
     return repr((array.shape, array.dtype.str, array.chunks, array.order)).encode() + crc32c(

@@ -4,7 +4,7 @@ import contextlib
 import math
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from outcore.collective_report import CollectiveReport, WithServer
 from outcore.communicator import TIMEOUT_S, Alone, Communicator
 from outcore.errors import (
     BudgetError,
-    ClosedError,
     InvalidError,
     NotFoundError,
     OutcoreError,
@@ -32,10 +31,8 @@ from outcore.pool_connect import connect
 from outcore.pool_path import PoolPath, open_root
 from outcore.progress import ProgressLike, is_shown
 from outcore.schema import Schema, SchemaLike
+from outcore.stored_array import StoredArray, check_open
 from outcore.volumes import Place
-
-if TYPE_CHECKING:
-    from outcore.array import Array
 
 MEMORY_BYTES = 64 << 20
 LEAST_MEMORY_BYTES = 1 << 20
@@ -53,7 +50,7 @@ class Call:
     def __init__(
         self,
         verb: Literal["write_all", "read_all"],
-        array: "Array",
+        array: StoredArray,
         schema: SchemaLike,
         comm: Any,
         timeout: float,
@@ -157,8 +154,7 @@ class Call:
         self._patience_s = seconds_of(self._timeout)
         self._memory_bytes = MEMORY_BYTES if self._memory is None else budget.resolve(self._memory)
         self._offers_memory = offers_memory()
-        if self._array.is_closed:
-            raise ClosedError(f"{self._array.path} was closed; open it again with oc.open_array")
+        check_open(self._array)
         if self._verb == "write_all" and self._array.mode != "r+":
             raise ReadOnlyError(f'{self._array.path} is open for reading; open it with mode="r+"')
 

@@ -10,7 +10,7 @@ import click
 
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, Failures, key_option, paths_argument
-from outcore.files.attributes import (
+from outcore.file_attributes import (
     attribute,
     attribute_names,
     remove_attribute,

@@ -5,9 +5,9 @@ import click
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
-from outcore.files.attributes import set_mode
+from outcore.file_attributes import set_mode
+from outcore.file_status import FileStatus, children_of, status_of
 from outcore.files.modes import changed_mode, check_mode, current_umask
-from outcore.files.status import FileStatus, children_of, status_of
 from outcore.volumes import AnyPath
 
 

@@ -8,8 +8,8 @@ import click
 
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
-from outcore.files.attributes import set_owner
-from outcore.files.status import children_of, status_of
+from outcore.file_attributes import set_owner
+from outcore.file_status import children_of, status_of
 from outcore.volumes import AnyPath
 
 _MOST_ID = 2**32 - 2

@@ -8,7 +8,7 @@ import click
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import in_columns, size_of
 from outcore.cli.places import Failures, key_option, paths_argument
-from outcore.files.status import cannot
+from outcore.file_status import cannot
 from outcore.pool_path import PoolPath
 from outcore.pool_stat import ServerStatus
 from outcore.printable import as_line

@@ -6,8 +6,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from outcore.file_status import FileStatus
 from outcore.files.modes import as_letters
-from outcore.files.status import FileStatus
 from outcore.sizes import format_bytes
 
 

@@ -9,7 +9,7 @@ import click
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import as_row, in_columns, to_dict
 from outcore.cli.places import ANY_PATH, Failures, key_option
-from outcore.files.status import FileStatus, children_of, names_in, status_of
+from outcore.file_status import FileStatus, children_of, names_in, status_of
 from outcore.pool_stat import Silent
 from outcore.printable import as_shell_word, has_controls
 from outcore.volumes import AnyPath

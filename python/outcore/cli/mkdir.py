@@ -9,9 +9,9 @@ import click
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument, read_hints
 from outcore.errors import ExistsError, InvalidError, NotFoundError
-from outcore.files.attributes import set_mode
+from outcore.file_attributes import set_mode
+from outcore.file_status import cannot
 from outcore.files.modes import changed_mode, check_mode, current_umask
-from outcore.files.status import cannot
 from outcore.hints import hints_of
 from outcore.pool_path import PoolPath
 from outcore.volumes import AnyPath, is_there

@@ -7,9 +7,9 @@ import click
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import group_name, time_of, to_dict, user_name
 from outcore.cli.places import Failures, key_option, paths_argument
-from outcore.files.attributes import attribute_names
+from outcore.file_attributes import attribute_names
+from outcore.file_status import FileStatus, status_of
 from outcore.files.modes import as_letters
-from outcore.files.status import FileStatus, status_of
 from outcore.pool_stat import Silent
 from outcore.printable import as_line
 from outcore.sizes import format_bytes

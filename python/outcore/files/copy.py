@@ -16,6 +16,7 @@ from outcore.errors import (
     OutcoreError,
     from_kind,
 )
+from outcore.file_status import FileStatus, status_of, walk
 from outcore.files.copy_job import CopyJob
 from outcore.files.destinations import (
     is_whole_by_itself,
@@ -26,7 +27,6 @@ from outcore.files.destinations import (
 from outcore.files.globbing import expanded
 from outcore.files.pieces import workers_in
 from outcore.files.several import Failed, tried, without_repeats
-from outcore.files.status import FileStatus, status_of, walk
 from outcore.if_exists import Replace, overwrites
 from outcore.pool_path import PoolPath
 from outcore.progress import ProgressLike

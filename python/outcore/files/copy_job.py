@@ -13,7 +13,7 @@ import numpy as np
 from outcore import rights
 from outcore._core import Arena, Buffer, crc32c
 from outcore.errors import CorruptError, DeniedError, InvalidError, OutcoreError
-from outcore.files.attributes import (
+from outcore.file_attributes import (
     POOL_MODE,
     attribute,
     attribute_names,
@@ -22,12 +22,12 @@ from outcore.files.attributes import (
     set_modified,
     set_owner,
 )
+from outcore.file_status import FileStatus, status_of, walk
 from outcore.files.ends import PlainEnd, PoolEnd
 from outcore.files.file_copy import FileCopy, Piece
 from outcore.files.journal import CopyJournal
 from outcore.files.modes import current_umask
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
-from outcore.files.status import FileStatus, status_of, walk
 from outcore.hints import hints_of
 from outcore.if_exists import Replace, overwrites
 from outcore.pool_locks import is_lock

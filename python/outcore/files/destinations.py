@@ -2,7 +2,7 @@
 
 from outcore import catalog
 from outcore.errors import ExistsError, InvalidError, NotFoundError
-from outcore.files.status import status_of
+from outcore.file_status import status_of
 from outcore.pool_path import PoolPath
 from outcore.volumes import AnyPath, PathLike, as_path
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from outcore.errors import TruncatedError
-from outcore.files.status import cannot
+from outcore.file_status import cannot
 from outcore.pool_file import PoolFile
 from outcore.pool_path import PoolPath
 from outcore.targets import writing

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from outcore.errors import InvalidError
-from outcore.files.attributes import set_mode
+from outcore.file_attributes import set_mode
+from outcore.file_status import FileStatus, status_of
 from outcore.files.ends import PlainEnd, PoolEnd, open_source, open_target
 from outcore.files.pieces import PIECE_BYTES
-from outcore.files.status import FileStatus, status_of
 from outcore.volumes import AnyPath
 
 

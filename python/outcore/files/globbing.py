@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from outcore.errors import DeniedError, InvalidError, NotFoundError
+from outcore.file_status import names_in
 from outcore.files.several import Failed, tried
-from outcore.files.status import names_in
 from outcore.pool_path import PoolPath
 from outcore.volumes import AnyPath
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from outcore.errors import ExistsError, InvalidError, NotFoundError
+from outcore.file_status import FileStatus, status_of
 from outcore.files.copy import CopyOptions, copy_one
 from outcore.files.copy_job import CopyJob
 from outcore.files.destinations import (
@@ -15,7 +16,6 @@ from outcore.files.destinations import (
 )
 from outcore.files.globbing import expanded
 from outcore.files.several import Failed, tried
-from outcore.files.status import FileStatus, status_of
 from outcore.if_exists import Replace, overwrites
 from outcore.progress import ProgressLike
 from outcore.signals import stop_on_signals

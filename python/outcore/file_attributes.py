@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from outcore.errors import DiskError, InvalidError, NotFoundError
-from outcore.files.status import cannot
+from outcore.file_status import cannot
 from outcore.pool_path import PoolPath, is_text
 from outcore.volumes import AnyPath
 
