@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 
 import outcore as oc
-from outcore.distribution import distribute
 
 n, steps, every, dies_at = 96, 240, 20, 150
 options = [word for word in sys.argv[1:] if word.startswith("--")]
@@ -46,7 +45,7 @@ if not options and ranks == 1:
     assert dead.returncode == -signal.SIGKILL
 
 # Each rank has a block of the plane, and a frame of one point around it.
-schema = distribute((n, n), "block,block", mesh)
+schema = oc.distribute((n, n), "block,block", mesh)
 rows, columns = schema.shares(rank)
 framed = np.zeros((len(rows) + 2, len(columns) + 2))
 inner = framed[1:-1, 1:-1]

@@ -11,6 +11,47 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+__all__ = [
+    "ArgumentTypeError",
+    "BudgetError",
+    "BusyError",
+    "ClosedError",
+    "ConsumedError",
+    "ConvergenceWarning",
+    "CorruptError",
+    "DamagedCheckpointWarning",
+    "DeniedError",
+    "DiskError",
+    "DiskFullError",
+    "DivergenceError",
+    "ExistsError",
+    "FillChangedWarning",
+    "ForkedError",
+    "GrowthWarning",
+    "IncompleteError",
+    "Interrupted",
+    "InvalidError",
+    "IsDirectoryError",
+    "JournalError",
+    "LargeLoadWarning",
+    "LeftOutWarning",
+    "LostError",
+    "MissingPackageError",
+    "NonFiniteError",
+    "NotDirectoryError",
+    "NotFoundError",
+    "NotPositiveDefiniteError",
+    "OutcoreError",
+    "ReadOnlyError",
+    "SingularMatrixError",
+    "SymmetryWarning",
+    "TruncatedError",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 class OutcoreError(Exception):
     """Base class of all errors that outcore raises on purpose."""

@@ -26,7 +26,7 @@ class Schema:
     ----------
     rules
         One of ``block``, ``cyclic(K)`` and ``*`` for each dimension, as in High Performance
-        Fortran: ``"block,block,*"``; see `outcore.distribution.distribute`.
+        Fortran: ``"block,block,*"``; see `outcore.distribute`.
     mesh
         Processes along each distributed dimension. With one such dimension, the default is all
         processes.
