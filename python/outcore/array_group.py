@@ -368,8 +368,8 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         comm, schema
             As for `timestep`.
         progress
-            See `outcore.progress.ProgressLike`; rank 0 shows the bar. In the background there is no
-            bar; the writing thread calls the function, if `progress` is one.
+            Whether rank 0 shows progress, or a function ``f(fraction, seconds_left)``. In the
+            background there is no bar; the writing thread calls the function.
 
         Returns
         -------
@@ -446,7 +446,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         comm, schema
             As for `timestep`; they may differ from those of the call that wrote the checkpoint.
         progress
-            See `outcore.progress.ProgressLike`; rank 0 shows the bar.
+            Whether rank 0 shows progress, or a function ``f(fraction, seconds_left)``.
 
         Raises
         ------

@@ -82,7 +82,7 @@ def shown(
     title, nbytes
         Title of the bar; bytes of the array in all processes.
     progress
-        See `outcore.progress.ProgressLike`.
+        Whether to show progress, or a function ``f(fraction, seconds_left)``.
 
     Yields
     ------

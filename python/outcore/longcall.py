@@ -73,7 +73,7 @@ def long_call(
     threads
         Threads of the BLAS during the call; `None` keeps the number.
     progress
-        See `outcore.progress.ProgressLike`.
+        Whether to show progress, or a function ``f(fraction, seconds_left)``.
     """
     check_threads(threads)
     with (

@@ -111,7 +111,7 @@ def scrub(
         Largest number of bytes per second that each server reads for the scrub, such as
         ``"50 MB"``; by default unlimited.
     progress
-        See `outcore.progress.ProgressLike`.
+        Whether to show progress, or a function ``f(fraction, seconds_left)``.
 
     Raises
     ------

@@ -56,7 +56,7 @@ def repack(path: PathLike, *, progress: ProgressLike = True) -> Repacked:
     path
         Directory of the array, also in a pool. No process may write to it during the call.
     progress
-        See `outcore.progress.ProgressLike`.
+        Whether to show progress, or a function ``f(fraction, seconds_left)``.
 
     Returns
     -------

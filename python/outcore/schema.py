@@ -67,7 +67,7 @@ class Schema:
         boxes
             The boxes of this process, as in `boxes`.
         comm
-            Communicator; see `outcore.communicator.Communicator`.
+            Communicator of the processes; see `Array.write_all`.
 
         Raises
         ------

@@ -72,7 +72,7 @@ def verify(
     memory
         Bytes for read-ahead chunks; by default eight chunks' worth, at least 1 MiB.
     progress
-        See `outcore.progress.ProgressLike`.
+        Whether to show progress, or a function ``f(fraction, seconds_left)``.
 
     Returns
     -------

@@ -158,7 +158,7 @@ def copy_files(
     memory
         Bytes for the pieces in flight: 64 MiB by default, at least 4 MiB.
     progress
-        See `outcore.progress.ProgressLike`.
+        Whether to show progress, or a function ``f(fraction, seconds_left)``.
     done
         Function to call with each report, as soon as its copy is whole.
     failed
