@@ -111,8 +111,8 @@ def write(
         Number of checkpoints to keep, including this one; checkpoints not to keep, because they are
         damaged.
     progress
-        Whether to show progress, or a function ``f(fraction, seconds_left)``. It covers writing, and this
-        rank's share of reading back.
+        Whether to show progress, or a function ``f(fraction, seconds_left)``. It covers writing,
+        and this rank's share of reading back.
 
     Raises
     ------

@@ -47,7 +47,7 @@ def write_all(
         Distribution of the array over the processes: a `Schema`, or its rules alone.
     comm
         Communicator of the processes: mpi4py's, or an object with a rank, a size, ``bcast`` and
-        ``barrier``, such as those of mpi4py, or ``torch.distributed``. `None` means this process alone.
+        ``barrier``, such as ``torch.distributed``. `None` means this process alone.
     memory
         Bytes for copies of elements in short runs; 64 MiB by default, at least 1 MiB.
     timeout
@@ -62,8 +62,8 @@ def write_all(
         Exchange all messages, but write nothing: a measurement of everything except the disks. The
         array is unchanged.
     progress
-        Whether rank 0 shows progress, or a function ``f(fraction, seconds_left)``. The servers report the
-        bytes that they have moved for all calls, so the bar is too fast beside other calls.
+        Whether rank 0 shows progress, or a function ``f(fraction, seconds_left)``. The servers
+        report the bytes that they have moved for all calls: the bar is too fast beside other calls.
 
     Returns
     -------

@@ -182,8 +182,8 @@ def write(
     Parameters
     ----------
     progress
-        Whether to show progress, or a function ``f(fraction, seconds_left)``. On a plain path progress
-        advances by whole arrays.
+        Whether to show progress, or a function ``f(fraction, seconds_left)``. On a plain path
+        progress advances by whole arrays.
     memory
         As for `Array.write_all`.
 

@@ -97,7 +97,7 @@ class Pool(PoolNames):
         ----------
         comm
             Communicator of the job: mpi4py's, or an object with a rank, a size, ``bcast`` and
-            ``barrier``, such as those of mpi4py, or ``torch.distributed``.
+            ``barrier``, such as ``torch.distributed``.
         directory
             Directory of the server's files, best on a separate disk for each rank: ``{rank}`` in it
             is replaced by the number of the rank. Ranks of one machine with the same directory
