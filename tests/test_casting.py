@@ -202,3 +202,30 @@ def test_the_command_line(tmp_path: Path) -> None:
     found = outcore(*arguments, "--casting", "unsafe", "--json")
     assert json.loads(found.stdout)["dtype"] == "int32"
     assert np.load(tmp_path / "b.npy").tolist() == [5, 1]
+
+
+class Scaled:
+    """A source whose slices have another type than it states, as packed variables of netCDF4."""
+
+    def __init__(self, stated: str, values: Any) -> None:
+        self.values, self.dtype, self.shape = values, np.dtype(stated), values.shape
+
+    def __getitem__(self, box: Any) -> Any:
+        return self.values[box]
+
+
+@pytest.mark.parametrize("stated", ["i2", "f4", "u8"])
+def test_slices_of_another_type_than_stated_are_not_rounded(tmp_path: Path, stated: str) -> None:
+    model = np.array([[0.1, 2.75], [3.5, -4.25]])
+    message = f"need blocks of {np.dtype(stated)} from Scaled, have float64"
+    with pytest.raises(InvalidError, match=message):
+        oc.from_array(Scaled(stated, model), tmp_path / "A", progress=False)
+    with oc.from_array(Scaled(stated, model), tmp_path / "B", dtype="f8", progress=False) as B:
+        np.testing.assert_array_equal(B[...], model)
+    with pytest.raises(InvalidError, match=r"need .* int32, have|need blocks of int32 from Scaled"):
+        oc.from_array(Scaled(stated, model), tmp_path / "C", dtype="i4", progress=False)
+    unsafe = oc.from_array(
+        Scaled(stated, abs(model)), tmp_path / "D", casting="unsafe", progress=False
+    )
+    with unsafe:
+        np.testing.assert_array_equal(unsafe[...], abs(model).astype(stated))

@@ -124,7 +124,7 @@ def table(**columns: Any) -> pyarrow.Table:
 
 
 @pytest.mark.parametrize("group", [1000, 64, 7])
-@pytest.mark.parametrize("kinds", [("f8", "f8", "f8"), ("i2", "u1", "i2"), ("f4", "i8", "bool")])
+@pytest.mark.parametrize("kinds", [("f8", "f8", "f8"), ("i2", "u1", "i2"), ("f4", "i4", "bool")])
 def test_tables_of_parquet(tmp_path: Path, kinds: tuple[str, ...], group: int) -> None:
     columns = {name: values((500,), kind) for name, kind in zip("abc", kinds, strict=True)}
     path = tmp_path / "a.parquet"
@@ -149,6 +149,63 @@ def test_other_columns_are_left_out_with_a_warning(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(table(name=text), path)
     with pytest.raises(InvalidError, match=r"have name \(string\); write such a table"):
         oc.from_array(path, tmp_path / "B")
+
+
+BIG = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "at"),
+    [
+        ({"a": pyarrow.array([0.5, 1, 2]), "b": pyarrow.array([1, 2, BIG])}, "b"),
+        ({"a": pyarrow.array([1, 2, -BIG]), "b": pyarrow.array([0.5, 1, 2], "float32")}, "a"),
+        ({"a": pyarrow.array([-1, 1, 2]), "b": pyarrow.array([1, 2, 2**64 - 1], "uint64")}, "b"),
+        ({"a": pyarrow.array([1, 2, 2**63 - 1]), "b": pyarrow.array([1, 2, 3], "uint64")}, "a"),
+        ({"a": pyarrow.array([1, 2, 3]), "b": pyarrow.array([1, 2, BIG], "uint64")}, "b"),
+    ],
+)
+def test_integers_of_parquet_are_not_rounded(
+    tmp_path: Path, columns: dict[str, Any], at: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(table(**columns), path, row_group_size=2)
+    [number] = [int(x) for x in columns[at].to_pylist()[2:]]
+    place = f"have {number} at (2, {'ab'.index(at)})"
+    with pytest.raises(InvalidError) as told:
+        oc.from_array(path, tmp_path / "A", progress=False)
+    assert f"column {at} of {path}: need integers that float64 can hold exactly" in str(told.value)
+    assert f"{place}; pass dtype=" in str(told.value)
+    exact = [each.to_pylist() for each in columns.values()]
+    rounded = np.array(exact, "f8").T
+    for options in ({"casting": "unsafe"}, {"dtype": "f8"}):
+        with oc.from_array(
+            path, tmp_path / "B", if_exists="overwrite", progress=False, **options
+        ) as B:
+            assert B.dtype == "f8"
+            np.testing.assert_array_equal(B[...], rounded)
+
+
+def test_each_column_of_parquet_converts_to_the_given_type(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    signed, unsigned = [-1, BIG, 3], [BIG, 2**63 - 1, 1]
+    pyarrow.parquet.write_table(table(a=signed, b=pyarrow.array(unsigned, "uint64")), path)
+    with oc.from_array(path, tmp_path / "A", dtype="i8", progress=False) as A:
+        assert A[...].tolist() == [[-1, BIG], [BIG, 2**63 - 1], [3, 1]]
+    with pytest.raises(InvalidError, match=r"column a of .*: need .* uint64 .* -1 at \(0, 0\)"):
+        oc.from_array(path, tmp_path / "B", dtype="u8", progress=False)
+    pyarrow.parquet.write_table(table(a=[1, 2], b=[0.5, 1.5]), path)
+    with pytest.raises(InvalidError, match=r"column b of .*: need elements of int64, have float64"):
+        oc.from_array(path, tmp_path / "C", dtype="i8", progress=False)
+    with oc.from_array(path, tmp_path / "D", dtype="i8", casting="unsafe", progress=False) as D:
+        assert D[...].tolist() == [[1, 0], [2, 1]]
+
+
+def test_large_integers_that_are_exact_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    exact = [2**53, -(2**63), 2**63 - 1024, BIG + 1]
+    pyarrow.parquet.write_table(table(a=exact, b=[0.5, 1.0, 2.0, 3.0]), path)
+    with oc.from_array(path, tmp_path / "A", progress=False) as A:
+        assert [int(x) for x in A[:, 0]] == exact
 
 
 def test_nulls_of_parquet_are_refused(tmp_path: Path) -> None:

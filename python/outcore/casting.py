@@ -113,6 +113,41 @@ def convert(
             _refuse(given, out, at, fix)
 
 
+def refuse_rounded(given: npt.NDArray[Any], out: npt.NDArray[Any], at: Sequence[int] = ()) -> None:
+    """Refuse integers that a floating-point type, which the caller did not choose, would round.
+
+    NumPy promotes 64-bit integers to float64 beside float64, and beside 64-bit integers of the
+    other sign.
+
+    Parameters
+    ----------
+    given, out
+        Elements before and after their conversion, of the same shape.
+    at
+        Index of the first element, if the elements are a box of a larger array.
+
+    Raises
+    ------
+    InvalidError
+        If `given` are integers, `out` are floating-point numbers, and an element differs.
+    """
+    if given.dtype.kind not in "iu" or out.dtype.kind != "f" or not given.size:
+        return
+    exact = 2 ** (np.finfo(out.dtype).nmant + 1)
+    if -exact <= int(given.min()) and int(given.max()) <= exact:
+        return
+    # The type of the integers may lack the float above its largest number.
+    most = np.nextafter(out.dtype.type(np.iinfo(given.dtype).max), out.dtype.type(0))
+    is_rounded = np.minimum(out, most).astype(given.dtype) != given
+    if is_rounded.any():
+        index = np.unravel_index(int(np.argmax(is_rounded)), given.shape)
+        where = tuple(int(i) + o for i, o in zip(index, at or (0,) * given.ndim, strict=True))
+        raise InvalidError(
+            f"need integers that {out.dtype} can hold exactly, have {given[index]} at {where}; "
+            'pass dtype=, or casting="unsafe" to round them'
+        )
+
+
 def _may_overflow(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
     """Whether a type has numbers beyond the range of another."""
     if given.kind not in "iufc" or dtype.kind not in "iufc":

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from outcore.casting import converted, is_allowed
 from outcore.errors import InvalidError
 from outcore.packages import is_a
+from outcore.tables import refuse_nulls
 
 _FIX = "make the array with a wider dtype=, or convert with .astype() first"
 
@@ -26,11 +27,12 @@ def array_of(
     ------
     InvalidError
         If NumPy cannot make an array of it, as from lists of different lengths, or if elements are
-        masked.
+        masked or null.
     """
     value = computed(value)
     refuse_masked(value)
     refuse_sparse(value)
+    refuse_nulls(value)
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RecursionError) as error:

@@ -39,6 +39,7 @@ from outcore.pool_path import PoolPath
 from outcore.row_blocks import RowBlocks
 from outcore.slicing import check_extents, is_sliced
 from outcore.sources import Flat, InMemory, Mapped, Rows, Sliced, Source, Stored, file_version
+from outcore.tables import refuse_nulls, refuse_promoted
 from outcore.tiff_source import MAGICS as TIFF_MAGICS
 from outcore.tiff_source import SUFFIXES as TIFF_SUFFIXES
 from outcore.tiff_source import open_tiff
@@ -129,11 +130,15 @@ def _array_like(source: Any, wanted: Wanted) -> Source:
         source = computed(source)
     refuse_masked(source)
     refuse_sparse(source)
+    refuse_nulls(source)
     if isinstance(source, np.ndarray):
         return InMemory(source, wanted)
     if not is_sliced(source):
         try:
-            return InMemory(np.asarray(source), wanted)
+            array = np.asarray(source)
+            if wanted.dtype is None and wanted.casting != "unsafe":
+                refuse_promoted(source, array)
+            return InMemory(array, wanted)
         except (ValueError, TypeError) as error:
             if isinstance(error, InvalidError):
                 raise

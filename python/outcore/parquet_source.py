@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from outcore.casting import Wanted
+from outcore.casting import FIX, Wanted, convert, is_allowed, refuse_rounded
 from outcore.copy_plan import Cuts
 from outcore.errors import CorruptError, InvalidError
 from outcore.packages import load
 from outcore.sources import Sliced, file_version
+from outcore.zarr_format import check_dtype
 
 SUFFIXES = (".parquet", ".pq")
 MAGIC = b"PAR1"
@@ -24,13 +25,15 @@ _LIBRARY_BLOCKS = 2
 def open_parquet(path: Path, wanted: Wanted) -> Sliced:
     """Open a table: its columns of numbers and truth values form a matrix.
 
-    The attribute ``columns`` has the names of these columns. Other columns are left out, with a
-    warning.
+    Without a wanted type, its elements have the type to which NumPy promotes those of the columns.
+    That type may not round integers. With one, each column is converted to it. The attribute
+    ``columns`` has the names of these columns. Other columns are left out, with a warning.
 
     Raises
     ------
     InvalidError
-        If the file is damaged, or no column holds numbers.
+        If the file is damaged, no column holds numbers, or the elements of a column cannot be
+        converted.
     MissingPackageError
         If pyarrow is not installed.
     """
@@ -42,7 +45,7 @@ def open_parquet(path: Path, wanted: Wanted) -> Sliced:
     except (arrow.ArrowException, OSError) as error:
         raise InvalidError(f"{path} cannot be read as Parquet: {error}") from None
     try:
-        table = _Table(arrow, file, path)
+        table = _Table(arrow, file, path, wanted)
         found = Sliced(table, wanted)
     except BaseException:
         file.close()
@@ -68,8 +71,8 @@ class _Table:
     starts at the beginning of a row group.
     """
 
-    def __init__(self, arrow: Any, file: Any, path: Path) -> None:
-        self._arrow, self._file, self._path = arrow, file, path
+    def __init__(self, arrow: Any, file: Any, path: Path, wanted: Wanted) -> None:
+        self._arrow, self._file, self._path, self._wanted = arrow, file, path, wanted
         fields = list(file.schema_arrow)
         numeric = [each for each in fields if _is_number(arrow.types, each.type)]
         self.columns = [each.name for each in numeric]
@@ -79,7 +82,15 @@ class _Table:
                 f"need columns of numbers with names of their own in {path}, have "
                 f"{', '.join(f'{each.name} ({each.type})' for each in fields)}; write such a table"
             )
-        self.dtype = np.result_type(*(each.type.to_pandas_dtype() for each in numeric))
+        given = [np.dtype(each.type.to_pandas_dtype()) for each in numeric]
+        self.dtype = check_dtype(np.result_type(*given) if wanted.dtype is None else wanted.dtype)
+        for name, dtype in zip(self.columns, given, strict=True):
+            if not is_allowed(dtype, self.dtype, wanted.casting):
+                raise InvalidError(
+                    f"column {name} of {path}: need elements of {self.dtype}, have {dtype}, which "
+                    'would lose more than precision; pass casting="unsafe" to convert all the same'
+                )
+        self._row_bytes = max(sum(each.itemsize for each in given), 1)
         rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         self._starts = np.cumsum([0, *rows])
         self.shape = (int(self._starts[-1]), len(numeric))
@@ -97,9 +108,10 @@ class _Table:
             while at < rows.stop:
                 self._seek(at)
                 part = self._batch.slice(at - self._first, rows.stop - at)
+                into = out[at - rows.start : at - rows.start + len(part)]
                 for number, name in enumerate(names):
-                    into = out[at - rows.start : at - rows.start + len(part), number]
-                    into[...] = self._numbers(part, name)
+                    column = (at, columns.start + number)
+                    self._convert(self._numbers(part, name), into[:, number], name, column)
                 at += len(part)
         except (self._arrow.ArrowException, OSError, StopIteration) as error:
             raise CorruptError(
@@ -112,7 +124,7 @@ class _Table:
         """Decode batches until one contains this row."""
         group = int(np.searchsorted(self._starts, row, "right")) - 1
         if group != self._group or row < self._first:
-            rows = max(_BATCH_BYTES // (self.shape[1] * self.dtype.itemsize), 1)
+            rows = max(_BATCH_BYTES // self._row_bytes, 1)
             self._group, self._first, self._batch = group, int(self._starts[group]), ()
             self._batches = self._file.iter_batches(
                 rows, row_groups=[group], columns=self.columns, use_threads=False
@@ -120,6 +132,16 @@ class _Table:
         while row >= self._first + len(self._batch):
             self._first += len(self._batch)
             self._batch = next(self._batches)
+
+    def _convert(self, given: Any, out: Any, name: str, at: tuple[int, int]) -> None:
+        """Convert elements of a column, of which `at` is the index of the first."""
+        given, out, casting = given[:, None], out[:, None], self._wanted.casting
+        try:
+            convert(given, out, fix=FIX, casting=casting, at=at)
+            if self._wanted.dtype is None and casting != "unsafe":
+                refuse_rounded(given, out, at)
+        except InvalidError as error:
+            raise InvalidError(f"column {name} of {self._path}: {error}") from None
 
     def _numbers(self, part: Any, name: str) -> Any:
         column = part.column(name)

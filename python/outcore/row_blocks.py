@@ -9,6 +9,7 @@ import numpy.typing as npt
 from outcore.casting import FIX, Casting, convert, is_allowed
 from outcore.elements import array_of
 from outcore.errors import InvalidError
+from outcore.tables import refuse_promoted
 
 
 class RowBlocks:
@@ -28,7 +29,8 @@ class RowBlocks:
     Raises
     ------
     InvalidError
-        If there is no block, or the first block has a wrong shape or type.
+        If there is no block, the first block has a wrong shape or type, or NumPy's promotion of
+        the columns of a table rounds integers.
     """
 
     def __init__(
@@ -39,9 +41,10 @@ class RowBlocks:
         casting: Casting = "same_kind",
     ) -> None:
         self._blocks, self._casting = blocks, casting
+        self._may_round = dtype is not None or casting == "unsafe"
         self._taken = 0
         try:
-            first = array_of(next(blocks))
+            first = self._array_of(next(blocks))
         except StopIteration:
             raise InvalidError("the iterator has no rows; has it been used before?") from None
         self.shape = (*shape, *first.shape[len(shape) :])
@@ -87,8 +90,14 @@ class RowBlocks:
             given = next(self._blocks)
         except StopIteration:
             return False
-        self._rest = self._checked(array_of(given))
+        self._rest = self._checked(self._array_of(given))
         return True
+
+    def _array_of(self, given: npt.ArrayLike) -> npt.NDArray[Any]:
+        block = array_of(given)
+        if not self._may_round:
+            refuse_promoted(given, block)
+        return block
 
     def _checked(self, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
         row = self.shape[1:]

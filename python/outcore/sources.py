@@ -287,7 +287,7 @@ class Sliced(Source):
 
     def __init__(self, array: Any, wanted: Wanted = AS_GIVEN) -> None:
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
-        self._array = array
+        self._array, self._wanted = array, wanted
         self.side = Side(
             _cuts(array),
             loose=tuple(range(len(self.shape))),
@@ -326,7 +326,23 @@ class Sliced(Source):
                 f"need a block of shape {out.shape} from {type(self._array).__name__}, have "
                 f"{part.shape}; its shape and its slicing must agree"
             )
+        self._check_type(part.dtype)
         self._convert(part, out, box)
+
+    def _check_type(self, have: np.dtype[Any]) -> None:
+        """Refuse elements of another type than the array states, if they may lose something.
+
+        netCDF4 states the type of packed elements, and yields unpacked ones.
+        """
+        if have == self._given or self.casting == "unsafe":
+            return
+        is_chosen = self._wanted.dtype is not None
+        need = self.dtype if is_chosen else self._given
+        if not (is_allowed(have, need, self.casting) if is_chosen else np.can_cast(have, need)):
+            raise InvalidError(
+                f"need blocks of {need} from {type(self._array).__name__}, have {have}; pass "
+                "a dtype= for these"
+            )
 
 
 class Rows(Source):
