@@ -210,7 +210,7 @@ def test_info_of_a_group_tells_of_its_arrays(tmp_path: Path) -> None:
 
 
 def test_info_of_an_empty_directory(tmp_path: Path) -> None:
-    assert "holds nothing of outcore's" in outcore("info", tmp_path).stdout
+    assert "has no objects of outcore" in outcore("info", tmp_path).stdout
     assert document(outcore("info", tmp_path, "--json"))["entries"] == []
 
 
@@ -276,7 +276,7 @@ def test_info_refuses_what_is_not_ours(tmp_path: Path) -> None:
     for name in ("file", "foreign"):
         result = outcore("info", tmp_path / name)
         assert result.exit_code == 1
-        assert "nothing of outcore's" in result.stderr
+        assert "not an object of outcore" in result.stderr
 
 
 @pytest.mark.parametrize(

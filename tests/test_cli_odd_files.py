@@ -84,7 +84,7 @@ def test_an_array_is_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     os.mkfifo("A/zarr.json")
     with pytest.raises(OutcoreError, match="it is a pipe"):
         oc.open_array("A")
-    assert "is nothing of outcore's" in refusal("info", "A")
+    assert "is not an object of outcore" in refusal("info", "A")
     oc.create_array("B", 5, chunks=(5,)).close()
     (shard,) = (each for each in Path("B").rglob("*") if "c" in each.parts and each.is_file())
     shard.unlink()

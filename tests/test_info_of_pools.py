@@ -58,7 +58,7 @@ def test_it_is_never_removed(here: Path) -> None:
     for name in ("one", "two", "one/manager", "one/manager/metadata.sqlite"):
         result = outcore("rm", "-ry", name)
         assert result.exit_code == 1
-        assert "is nothing of outcore's, so it is not removed" in result.stderr
+        assert "is not an object of outcore, so it is not removed" in result.stderr
     with oc.Pool.embedded(["one", "two"]) as pool, oc.open_array(pool / "A") as A:
         assert (A[...] == 1).all()
 
@@ -76,4 +76,4 @@ def test_daemons_of_their_own(served_here: Served) -> None:
 def test_a_name_in_a_pool_is_none_of_them(served_here: Served) -> None:
     with oc.connect(served_here.url) as pool, pool.open("server.json", "w") as file:
         file.write(b'{"format": 1, "pool": "x", "server": 0}')
-    assert "holds nothing of outcore's" in outcore("info", served_here.url).stdout
+    assert "has no objects of outcore" in outcore("info", served_here.url).stdout

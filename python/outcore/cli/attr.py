@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, Failures, key_option, paths_argument
 from outcore.file_attributes import (
@@ -31,7 +32,12 @@ def command() -> None:
     """
 
 
-@command.command("get", short_help="Print the value of an attribute.")
+@command.command(
+    "get",
+    cls=Verb,
+    short_help="Print the value of an attribute.",
+    example="outcore attr get results/u.h5 run",
+)
 @PATH
 @NAME
 @key_option
@@ -45,13 +51,21 @@ def get_attribute(path: AnyPath, name: str, as_json: bool) -> None:
         sys.stdout.buffer.write(value)
 
 
-@command.command("set", short_help="Set an attribute.")
+@command.command(
+    "set",
+    cls=Verb,
+    short_help="Set an attribute.",
+    example="outcore attr set results/u.h5 run 'second, finer grid'",
+    groups={
+        "Value": ("source",),
+    },
+)
 @PATH
 @NAME
 @click.argument("value", required=False)
 @click.option(
     "--file", "source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-    help="What has the value.",
+    help="Read the value from FILE.",
 )  # fmt: skip
 @key_option
 @json_option
@@ -67,9 +81,17 @@ def set_one(
         print_json({"path": str(path), "name": name, "nbytes": len(data)})
 
 
-@command.command("list", short_help="List attributes.")
+@command.command(
+    "list",
+    cls=Verb,
+    short_help="List attributes.",
+    example="outcore attr list -l results/u.h5",
+    groups={
+        "Listing": ("is_long",),
+    },
+)
 @paths_argument
-@click.option("-l", "--long", "is_long", is_flag=True, help="Their values, too.")
+@click.option("-l", "--long", "is_long", is_flag=True, help="Print the values too.")
 @key_option
 @json_option
 def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) -> None:
@@ -92,7 +114,12 @@ def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) ->
     failures.end()
 
 
-@command.command("rm", short_help="Remove an attribute.")
+@command.command(
+    "rm",
+    cls=Verb,
+    short_help="Remove an attribute.",
+    example="outcore attr rm results/u.h5 run",
+)
 @PATH
 @NAME
 @key_option

@@ -2,6 +2,7 @@
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
@@ -12,11 +13,18 @@ from outcore.volumes import AnyPath
 
 
 @click.command(
-    "chmod", short_help="Change permissions.", context_settings={"ignore_unknown_options": True}
+    "chmod",
+    cls=Verb,
+    short_help="Change permissions.",
+    example="outcore chmod -R g+rX results",
+    groups={
+        "Files": ("recursive",),
+    },
+    context_settings={"ignore_unknown_options": True},
 )
 @click.argument("mode")
 @paths_argument
-@click.option("-R", "--recursive", is_flag=True, help="What is below directories, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Include everything below directories.")
 @key_option
 @json_option
 def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool, as_json: bool) -> None:

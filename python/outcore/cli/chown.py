@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.file_attributes import set_owner
@@ -48,10 +49,18 @@ class _Owner(click.ParamType):  # type: ignore[type-arg]  # new in click 8.4
             self.fail(f"this machine knows no {what} {text!r}; give a number")
 
 
-@click.command("chown", short_help="Change owner and group.")
+@click.command(
+    "chown",
+    cls=Verb,
+    short_help="Change owner and group.",
+    example="outcore chown ada:physics outcore://node1:7171/ada",
+    groups={
+        "Files": ("recursive",),
+    },
+)
 @click.argument("owner", metavar="USER[:GROUP]", type=_Owner())
 @paths_argument
-@click.option("-R", "--recursive", is_flag=True, help="What is below directories, too.")
+@click.option("-R", "--recursive", is_flag=True, help="Include everything below directories.")
 @key_option
 @json_option
 def command(

@@ -5,6 +5,7 @@ from dataclasses import asdict
 import click
 
 from outcore.casting import Casting
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.copy_report import CopyReport
@@ -24,7 +25,9 @@ def _extents(
     try:
         return None if value is None else tuple(int(n) for n in value.split(","))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not integers with commas between") from None
+        raise click.BadParameter(
+            f"{value!r} is not a list of integers with commas between them"
+        ) from None
 
 
 def _place(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -32,7 +35,25 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
     return str(ANY_PATH.convert(value, parameter, context)) if is_url(value) else value
 
 
-@click.command("convert", short_help="Copy an array from one format to another.")
+@click.command(
+    "convert",
+    cls=Verb,
+    short_help="Copy an array from one format to another.",
+    example="outcore convert matrix.h5::A A --order F --memory 8GB",
+    groups={
+        "Source, if it is a raw file": ("shape", "source_order", "offset"),
+        "Target": (
+            "file_format",
+            "dtype",
+            "casting",
+            "chunks",
+            "order",
+            "codec",
+            "zarr_format",
+            "if_exists",
+        ),
+    },
+)
 @click.argument("source", metavar="SRC", callback=_place)
 @click.argument("target", metavar="DST", callback=_place)
 @click.option(
@@ -43,29 +64,28 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
     "--codec", type=click.Choice(["zstd", "gzip", "blosc", "none"]),
     help="Compression in HDF5 and Zarr.  [default: zstd in Zarr, else none]",
 )  # fmt: skip
-@click.option("--chunks", metavar="N,...", callback=_extents, help="Shape of a chunk of DST.")
-@click.option("--order", type=click.Choice(["C", "F"]), help="Order of elements in DST.")
-@click.option(
-    "--zarr-format", type=click.Choice(["2", "3"]), help="Version of Zarr of DST.  [default: 3]"
-)
-@click.option("--dtype", help="Type of the elements of DST; of a raw SRC, the type in the file.")
+@click.option("--chunks", metavar="N,...", callback=_extents, help="Shape of a chunk.")
+@click.option("--order", type=click.Choice(["C", "F"]), help="Order of the elements.")
+@click.option("--zarr-format", type=click.Choice(["2", "3"]), help="Version of Zarr.  [default: 3]")
+@click.option("--dtype", help="Element type of DST; for a raw SRC, the type in the file.")
 @click.option(
     "--casting", default="same_kind", type=click.Choice(["same_kind", "unsafe"]),
-    help="Whether numbers that --dtype cannot hold are refused, or lost.", show_default=True,
-)  # fmt: skip
-@click.option("--shape", metavar="N,...", callback=_extents, help="Of a raw SRC.")
-@click.option(
-    "--source-order", default="C", type=click.Choice(["C", "F"]), help="Of a raw SRC.",
+    help="Refuse numbers that --dtype cannot hold, or convert any number (unsafe).",
     show_default=True,
 )  # fmt: skip
-@click.option("--offset", default=0, help="Of a raw SRC: bytes before its elements.")
+@click.option("--shape", metavar="N,...", callback=_extents, help="Shape.")
+@click.option(
+    "--source-order", default="C", type=click.Choice(["C", "F"]),
+    help="Order of the elements.", show_default=True,
+)  # fmt: skip
+@click.option("--offset", default=0, show_default=True, help="Bytes before the elements.")
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
 @click.option(
     "--overwrite",
     "if_exists",
     flag_value="overwrite",
     default="error",
-    help="Replace what is at DST.",
+    help="Replace an existing DST.",
 )
 @key_option
 @json_option
@@ -135,7 +155,7 @@ def _to_array(
 ) -> CopyReport:
     if codec not in (None, "none"):
         raise InvalidError(
-            f"arrays of outcore's are not compressed, have --codec {codec}; give --format zarr"
+            f"arrays of outcore are not compressed, have --codec {codec}; give --format zarr"
         )
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, read_hints
 from outcore.files.copy import FileCopyReport, copy_files
@@ -14,13 +15,28 @@ from outcore.printable import as_line
 from outcore.volumes import AnyPath, PathLike
 
 
-@click.command("cp", short_help="Copy files and directories to, from and within pools.")
+@click.command(
+    "cp",
+    cls=Verb,
+    short_help="Copy files and directories to, from and within pools.",
+    example="outcore cp -r --resume results outcore://node1:7171/backup",
+    groups={
+        "Sources": ("recursive", "follow"),
+        "Target": ("if_exists", "preserve", "hints"),
+        "Copying": ("resume", "verify"),
+    },
+)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=ANY_PATH)
 @click.argument("target", type=TARGET)
-@click.option("-r", "--recursive", is_flag=True, help="Directories that are no arrays, too.")
+@click.option(
+    "-r",
+    "--recursive",
+    is_flag=True,
+    help="Copy directories too.  [default: arrays, factors and groups only]",
+)
 @click.option(
     "-L", "--dereference", "follow", is_flag=True,
-    help="Copy what links below a SOURCE lead to.  [default: leave them out]",
+    help="Follow links below a SOURCE.  [default: leave them out]",
 )  # fmt: skip
 @click.option(
     "-p", "--preserve", is_flag=True,
@@ -32,20 +48,18 @@ from outcore.volumes import AnyPath, PathLike
     "if_exists",
     flag_value="overwrite",
     default="error",
-    help="Replace what is there, once all is copied.",
+    help="Replace an existing target once its copy is complete.",
 )
-@click.option("--resume", is_flag=True, help="Go on with a copy that was stopped.")
+@click.option("--resume", is_flag=True, help="Resume a stopped copy.")
 @click.option(
     "--verify/--no-verify", default=None,
     help="Read the copy back, and compare checksums.  [default: for plain files]",
 )  # fmt: skip
 @click.option(
     "--hint", "hints", metavar="NAME=VALUE", multiple=True, callback=read_hints,
-    help="How new files in a pool are laid out, such as striping_unit=1MiB.",
+    help="Layout of new files in a pool, such as striping_unit=1MiB.",
 )  # fmt: skip
-@click.option(
-    "--memory", default="64MiB", show_default=True, help="For pieces of files under way at once."
-)
+@click.option("--memory", default="64MiB", show_default=True, help="Memory for pieces in flight.")
 @key_option
 @json_option
 def command(

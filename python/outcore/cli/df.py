@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import in_columns, size_of
 from outcore.cli.places import Failures, key_option, paths_argument
@@ -15,9 +16,17 @@ from outcore.printable import as_line
 from outcore.volumes import AnyPath
 
 
-@click.command("df", short_help="Tell how much room there is.")
+@click.command(
+    "df",
+    cls=Verb,
+    short_help="Print the free space.",
+    example="outcore df outcore://node1:7171 /scratch",
+    groups={
+        "Output": ("exact",),
+    },
+)
 @paths_argument
-@click.option("-b", "--bytes", "exact", is_flag=True, help="Sizes in bytes.")
+@click.option("-b", "--bytes", "exact", is_flag=True, help="Print sizes in bytes.")
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
@@ -104,7 +113,7 @@ def _as_text(found: dict[str, Any], exact: bool) -> str:
         ("all" if is_complete else "these", size(found["free_bytes"]), size(found["bytes_written"]))
     )
     lines = in_columns(rows, right=(1, 2))
-    tail = f"files that go round all servers: {size(found['striped_bytes'])}"
+    tail = f"space for files striped over all servers: {size(found['striped_bytes'])}"
     reading = [str(one["server"]) for one in found["servers"] if not one.get("is_writable", True)]
     if reading:
         tail += f"\nservers that take no writes: {', '.join(reading)}"

@@ -6,18 +6,25 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.doctor import examine, show
 
 
-@click.command("doctor", short_help="Examine the BLAS, threads, memory and a disk.")
+@click.command(
+    "doctor",
+    cls=Verb,
+    short_help="Examine the BLAS, threads, memory and a disk.",
+    example="outcore doctor /scratch",
+)
 @click.argument("directory", default=".", type=click.Path(path_type=Path))
 @json_option
 def command(directory: Path, as_json: bool) -> None:
-    """Examine the BLAS, threads, memory and the disk of DIRECTORY (default: the current one).
+    """Examine the BLAS, threads, memory and the disk of DIRECTORY.
 
-    Every finding that is not ok comes with one fix. The command takes about four seconds, and
-    stores the rates that it measures for planning. The exit code is 1 if outcore cannot work there.
+    DIRECTORY is the current one by default. Every finding that is not ok comes with one fix. The
+    command takes about four seconds, and stores the rates that it measures for planning. The exit
+    code is 1 if outcore cannot work there.
     """
     found = examine(directory)
     if as_json:

@@ -9,6 +9,7 @@ import click
 
 from outcore import catalog
 from outcore.catalog import Entry
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
@@ -17,7 +18,12 @@ from outcore.sizes import format_bytes
 from outcore.volumes import AnyPath, as_path
 
 
-@click.command("info", short_help="Tell what an array or factor is, or what lies in a directory.")
+@click.command(
+    "info",
+    cls=Verb,
+    short_help="Describe an array or factor, or list a directory.",
+    example="outcore info /scratch/A /scratch/A.lu",
+)
 @paths_argument
 @key_option
 @json_option
@@ -52,7 +58,7 @@ def _about(path: AnyPath) -> tuple[list[Entry], str, bool]:
         )
     if entry is None and (not path.is_dir() or (path / "zarr.json").exists()):
         raise InvalidError(
-            f"{path} is nothing of outcore's; give an array, a group, a factor, or a directory"
+            f"{path} is not an object of outcore; give an array, a group, a factor, or a directory"
         )
     found = [] if entry is None else [entry]
     said = [_as_text(each) for each in found]
@@ -60,7 +66,7 @@ def _about(path: AnyPath) -> tuple[list[Entry], str, bool]:
     if entry is None or entry.kind == "group":
         below, is_complete = catalog.find(path)
         found += below
-        said.append(_as_list(below) or f"{as_line(str(path))} holds nothing of outcore's")
+        said.append(_as_list(below) or f"{as_line(str(path))} has no objects of outcore")
     return found, "\n\n".join(said), is_complete
 
 

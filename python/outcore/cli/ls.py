@@ -6,6 +6,7 @@ from collections import Counter
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import as_row, in_columns, to_dict
 from outcore.cli.places import ANY_PATH, Failures, key_option
@@ -15,13 +16,30 @@ from outcore.printable import as_shell_word, has_controls
 from outcore.volumes import AnyPath
 
 
-@click.command("ls", short_help="List directories, in pools too.")
+@click.command(
+    "ls",
+    cls=Verb,
+    short_help="List directories, in pools too.",
+    example="outcore ls -l 'outcore://node1:7171/run*/u'",
+    groups={
+        "Entries": ("recursive", "hidden", "itself"),
+        "Output": ("is_long", "exact"),
+    },
+)
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=ANY_PATH)
-@click.option("-l", "--long", "is_long", is_flag=True, help="Mode, owner, group, size and time.")
-@click.option("-R", "--recursive", is_flag=True, help="What is below, too.")
-@click.option("-a", "--all", "hidden", is_flag=True, help="Names that begin with a dot, too.")
-@click.option("-d", "--directory", "itself", is_flag=True, help="Directories themselves.")
-@click.option("-b", "--bytes", "exact", is_flag=True, help="Sizes in bytes.")
+@click.option(
+    "-l", "--long", "is_long", is_flag=True, help="Print mode, owner, group, size and time."
+)
+@click.option("-R", "--recursive", is_flag=True, help="Include everything below directories.")
+@click.option("-a", "--all", "hidden", is_flag=True, help="Include names that begin with a dot.")
+@click.option(
+    "-d",
+    "--directory",
+    "itself",
+    is_flag=True,
+    help="List directories themselves, not their entries.",
+)
+@click.option("-b", "--bytes", "exact", is_flag=True, help="Print sizes in bytes.")
 @key_option
 @json_option
 def command(
@@ -33,12 +51,13 @@ def command(
     exact: bool,
     as_json: bool,
 ) -> None:
-    """List the entries of each PATH (default: the current directory), or a file itself.
+    """List each PATH: the entries of a directory, or a file itself.
 
-    In a pool, PATH may be a pattern: * ? [...] within names, ** for any number of directories. The
-    command requests a thousand names at a time. Names with control characters are quoted, as in GNU
-    ls: on a terminal, and with -l everywhere. The exit code is 1 if a PATH cannot be listed, or a
-    server of a pool does not answer. A file whose size is then unknown has a ? for it.
+    PATH is the current directory by default. In a pool, PATH may be a pattern: * ? [...] within
+    names, ** for any number of directories. The command requests a thousand names at a time. Names
+    with control characters are quoted, as in GNU ls: on a terminal, and with -l everywhere. The
+    exit code is 1 if a PATH cannot be listed, or a server of a pool does not answer. A file whose
+    size is then unknown has a ? for it.
     """
     # With --json every attribute is included.
     printer = _Printer(is_long=is_long or as_json, exact=exact, as_json=as_json)

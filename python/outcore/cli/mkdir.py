@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument, read_hints
 from outcore.errors import ExistsError, InvalidError, NotFoundError
@@ -19,14 +20,27 @@ from outcore.volumes import AnyPath, is_there
 _MOST_NEW = 16
 
 
-@click.command("mkdir", short_help="Make directories.")
+@click.command(
+    "mkdir",
+    cls=Verb,
+    short_help="Make directories.",
+    example="outcore mkdir -p outcore://node1:7171/ada/run1",
+    groups={
+        "Directories": ("parents", "mode", "hints"),
+    },
+)
 @paths_argument
-@click.option("-p", "--parents", is_flag=True, help="Those above too; one that is there is fine.")
-@click.option("-m", "--mode", metavar="MODE", help="Its mode, as chmod takes it.")
+@click.option(
+    "-p",
+    "--parents",
+    is_flag=True,
+    help="Create missing parents too; an existing directory is no error.",
+)
+@click.option("-m", "--mode", metavar="MODE", help="Mode of the new directory, as for chmod.")
 @click.option(
     "--hint", "hints", metavar="NAME=VALUE", multiple=True, callback=read_hints,
-    help="How new files below it in a pool are laid out, such as striping_unit=1MiB; with -p of a "
-    "directory that is there, too.",
+    help="Layout of new files below it in a pool, such as striping_unit=1MiB; with -p also for an "
+    "existing directory.",
 )  # fmt: skip
 @key_option
 @json_option

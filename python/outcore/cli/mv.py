@@ -2,6 +2,7 @@
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option
 from outcore.files.move import move_files
@@ -9,7 +10,16 @@ from outcore.if_exists import Replace
 from outcore.volumes import AnyPath, PathLike
 
 
-@click.command("mv", short_help="Rename files and directories, or move them into and out of pools.")
+@click.command(
+    "mv",
+    cls=Verb,
+    short_help="Rename files and directories, or move them into and out of pools.",
+    example="outcore mv /scratch/A outcore://node1:7171/ada/A",
+    groups={
+        "Target": ("if_exists",),
+        "Moving": ("resume",),
+    },
+)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=ANY_PATH)
 @click.argument("target", type=TARGET)
 @click.option(
@@ -18,10 +28,10 @@ from outcore.volumes import AnyPath, PathLike
     "if_exists",
     flag_value="overwrite",
     default="error",
-    help="Replace what is there.",
+    help="Replace an existing target.",
 )
-@click.option("--resume", is_flag=True, help="Go on with a move to another disk that was stopped.")
-@click.option("--memory", help="For pieces of files that go to another disk.  [default: 64MiB]")
+@click.option("--resume", is_flag=True, help="Resume a stopped move to another disk.")
+@click.option("--memory", help="Memory for pieces on their way to another disk.  [default: 64MiB]")
 @key_option
 @json_option
 def command(

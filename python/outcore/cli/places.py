@@ -61,7 +61,7 @@ POOL_KEY = click.option(
     "--key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The pool's key; by default what OUTCORE_KEY names.",
+    help="The pool's key.  [default: the file in OUTCORE_KEY]",
 )
 """The option ``--key`` of verbs for a whole pool."""
 
@@ -75,7 +75,7 @@ def key_option(command: _Command) -> _Command:
     option = click.option(
         "--key", metavar="FILE", type=click.Path(), callback=note, is_eager=True,
         expose_value=False,
-        help="The pool's key, or yours.  [default: what OUTCORE_KEY names]",
+        help="The pool's key, or yours.  [default: the file in OUTCORE_KEY]",
     )  # fmt: skip
     return option(command)
 

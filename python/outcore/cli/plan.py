@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.linalg.cost import SWEEPS
@@ -44,18 +45,34 @@ def _value(text: str) -> Any:
     return text
 
 
-@click.command("plan", short_help="Say what a job will need and take, before it starts.")
-@click.argument("verb", type=click.Choice([*PLANNERS, *FUNCTIONS]))
+@click.command(
+    "plan",
+    cls=Verb,
+    short_help="State memory, disk space and time of a job before it starts.",
+    example="outcore plan lu -n 100000 --dtype c16 --memory 40GB /scratch",
+    groups={
+        "Problem": ("n", "m", "k", "dtype", "rhs"),
+        "Method": ("method", "overwrite_a", "options", "compare", "steps"),
+    },
+)
+@click.argument("verb", metavar="VERB", type=click.Choice([*PLANNERS, *FUNCTIONS]))
 @click.option(
-    "-n", "--order", "n", type=int, required=True, help="Order of the matrix, or its columns."
+    "-n",
+    "--order",
+    "n",
+    type=int,
+    required=True,
+    help="Order of the matrix, or number of its columns.",
 )
 @click.option("-m", "--rows", "m", type=int, help="Rows of a matrix that is not square.")
 @click.option("-k", type=int, help="Inner length of a product; singular values of svd.")
 @click.option("--dtype", default="f8", show_default=True, help="Element type, as NumPy names it.")
 @click.option("--memory", help="Budget, such as 8GB.  [default: half of the available memory]")
-@click.option("--rhs", default=1, show_default=True, help="Right-hand sides.")
-@click.option("--overwrite-a", is_flag=True, help="The factors take the matrix's space.")
-@click.option("--method", help="Of lu: auto, slabs, block-columns or tournament.  [default: auto]")
+@click.option("--rhs", default=1, show_default=True, help="Number of right-hand sides.")
+@click.option("--overwrite-a", is_flag=True, help="Store the factors in the space of the matrix.")
+@click.option(
+    "--method", help="Method of lu: auto, slabs, block-columns or tournament.  [default: auto]"
+)
 @click.option(
     "--option", "options", metavar="NAME=VALUE", multiple=True, callback=_options,
     help="Further arguments, such as assume_a=pos, sweeps=50, order=C or chunks=512,512.",
@@ -69,7 +86,7 @@ def _value(text: str) -> Any:
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help=f"With --compare: of iterative methods.  [default: {SWEEPS}]",
+    help=f"With --compare: steps of iterative methods.  [default: {SWEEPS}]",
 )
 @click.argument("directory", default=".", type=ANY_PATH)
 @key_option
@@ -92,6 +109,7 @@ def command(
 ) -> None:
     """Print the resources and the time of VERB, with its files in DIRECTORY.
 
+    VERB is a method such as lu, cholesky, qr, lstsq or gmres, or a function of oc.linalg.
     DIRECTORY is the current one by default. It may be in a pool, by its URL.
 
     The exit code is 1 if memory or disk space are too small.

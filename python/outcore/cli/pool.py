@@ -9,6 +9,7 @@ import click
 
 from outcore import _core, local_pool
 from outcore.cli import pool_backup, pool_check, pool_retire
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.daemon_process import DaemonProcess
 from outcore.errors import InvalidError, OutcoreError
@@ -24,7 +25,7 @@ def _on_this_machine(context: click.Context, parameter: click.Parameter, given: 
     if is_url(given):
         raise click.BadParameter(
             f"need the first directory of a pool on this machine, have the address {given}; "
-            f"'outcore df {given}' tells of its servers"
+            f"'outcore df {given}' shows its servers"
         )
     return Path(given)
 
@@ -32,9 +33,9 @@ def _on_this_machine(context: click.Context, parameter: click.Parameter, given: 
 DIRECTORY = click.argument("directory", callback=_on_this_machine)
 
 
-@click.group("pool", short_help="Start, look at, stop, and check the daemons of a pool.")
+@click.group("pool", short_help="Start, show, stop and check the daemons of a pool.")
 def command() -> None:
-    """Start, look at, and stop the daemons of a pool on this machine; check any pool."""
+    """Start, show and stop the daemons of a pool on this machine; check any pool."""
 
 
 command.add_command(pool_check.scrub)
@@ -44,27 +45,36 @@ command.add_command(pool_backup.backup)
 command.add_command(pool_backup.restore)
 
 
-@command.command("up", short_help="Start the daemons of a pool.")
-@click.option("--dirs", is_flag=True, help="Says that these are all directories of the pool.")
+@command.command(
+    "up",
+    cls=Verb,
+    short_help="Start the daemons of a pool.",
+    example="outcore pool up /mnt/a/pool /mnt/b/pool",
+    groups={
+        "Directories": ("dirs", "new"),
+        "Network": ("listen", "tls", "metrics"),
+    },
+)
+@click.option("--dirs", is_flag=True, help="State that DIR... are all directories of the pool.")
 @click.argument(
     "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option(
     "--listen",
     metavar="HOST[:PORT]",
-    help="Where other machines reach this one; at first only this machine does.",
+    help="Address at which other machines reach this one.  [default: none]",
 )
 @click.option(
     "--metrics",
     metavar="PORT",
     type=click.IntRange(0, 65535),
-    help="Where Prometheus finds the manager's metrics; those of the I/O servers are at the next.",
+    help="Port of the manager's metrics for Prometheus; the I/O servers use the next ports.",
 )
-@click.option("--tls/--no-tls", default=None, help="Encrypt what goes over a network, or not.")
+@click.option("--tls/--no-tls", default=None, help="Encrypt network traffic, or not.")
 @click.option(
     "--new",
     is_flag=True,
-    help="Make a new server in an empty DIR though one is missing.",
+    help="Make a new server in an empty DIR although a server is missing.",
 )
 @json_option
 def up(
@@ -76,13 +86,13 @@ def up(
     new: bool,
     as_json: bool,
 ) -> None:
-    """Start a manager and an I/O server for each DIR, best each on a disk of its own.
+    """Start a manager, and an I/O server for each DIR.
 
-    The first DIR also has the manager's files, and in its directory "pool" the key, the settings
-    and the logs. To start a pool again, name its first DIR only: the other directories, --listen,
-    --metrics and --tls are those of the last start. To add or leave out directories, name all of
-    them after --dirs; new ones become new servers. If some daemons of the pool run, the missing
-    ones are started.
+    Each DIR is best on a disk of its own. The first DIR also has the manager's files, and in its
+    directory "pool" the key, the settings and the logs. To start a pool again, name its first DIR
+    only: the other directories, --listen, --metrics and --tls are those of the last start. To add
+    or leave out directories, name all of them after --dirs; new ones become new servers. If some
+    daemons of the pool run, the missing ones are started.
 
     An empty DIR is refused while a server of the pool is missing, because its disk may not be
     mounted. With --new the DIR still becomes a new server.
@@ -110,13 +120,18 @@ def up(
         click.echo(f"the pool is {url}, its key {key}")
     for each in left_out:
         click.echo(
-            f"warning: {each} belongs to this pool and was not named: what lies there cannot be "
+            f"warning: {each} belongs to this pool and was not named: its data cannot be "
             "reached; stop the pool, and start it with this directory too",
             err=True,
         )
 
 
-@command.command("status", short_help="Say which daemons of a pool run.")
+@command.command(
+    "status",
+    cls=Verb,
+    short_help="Show which daemons of a pool run.",
+    example="outcore pool status /mnt/a/pool",
+)
 @DIRECTORY
 @json_option
 def status(directory: Path, as_json: bool) -> None:
@@ -143,7 +158,12 @@ def status(directory: Path, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-@command.command("down", short_help="Stop the daemons of a pool.")
+@command.command(
+    "down",
+    cls=Verb,
+    short_help="Stop the daemons of a pool.",
+    example="outcore pool down /mnt/a/pool",
+)
 @DIRECTORY
 @json_option
 def down(directory: Path, as_json: bool) -> None:
@@ -161,21 +181,34 @@ def down(directory: Path, as_json: bool) -> None:
             click.echo(f"nothing ran in {directory}")
 
 
-@command.command("key", short_help="Make a key for a user, or for a pool.")
+@command.command(
+    "key",
+    cls=Verb,
+    short_help="Make a key for a user, or for a pool.",
+    example="outcore pool key ada --key /mnt/a/pool/pool/key -o ada.key",
+    groups={
+        "Key": ("new", "pool_key", "output"),
+        "User": ("uid", "gids"),
+    },
+)
 @click.argument("user", required=False)
 @click.option("--new", is_flag=True, help="Make a key for a new pool.")
 @click.option(
     "--key", "pool_key", metavar="FILE", envvar="OUTCORE_KEY",
-    type=click.Path(path_type=Path), help="The pool's key.  [default: what OUTCORE_KEY names]",
+    type=click.Path(path_type=Path), help="The pool's key.  [default: the file in OUTCORE_KEY]",
 )  # fmt: skip
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
-    help="The key that is made.  [default: USER.key, or pool.key]",
+    help="File of the new key.  [default: USER.key, or pool.key]",
 )  # fmt: skip
-@click.option("--uid", type=click.IntRange(0, MOST_ID), help="Of a user not known here.")
+@click.option(
+    "--uid",
+    type=click.IntRange(0, MOST_ID),
+    help="User id, for a user that this machine does not know.",
+)
 @click.option(
     "--gid", "gids", type=click.IntRange(0, MOST_ID), multiple=True,
-    help="Each group of the user, that of new files first.",
+    help="A group id of the user; the first is the group of new files.",
 )  # fmt: skip
 @json_option
 def key(
@@ -187,7 +220,7 @@ def key(
     gids: tuple[int, ...],
     as_json: bool,
 ) -> None:
-    """Derive a key for USER from the pool's, and write it to a new file of mode 0600.
+    """Derive a key for USER from the pool's key, in a new file of mode 0600.
 
     With --new, create a random key for a pool whose daemons are started one by one, on several
     machines; `outcore pool up` creates its own.
@@ -245,6 +278,6 @@ def _as_line(daemon: DaemonProcess, *, is_retired: bool = False) -> str:
     if not daemon.is_alive:
         return f"{line}, IS GONE; see its log"
     if daemon.is_stopped:
-        return f"{line}, IS STOPPED by a signal; let it go on with: kill -CONT {daemon.pid}"
+        return f"{line}, IS STOPPED by a signal; resume it with: kill -CONT {daemon.pid}"
     metrics = f", metrics at {daemon.metrics}" if daemon.metrics else ""
     return f"{line}, listens on {where}{metrics}"

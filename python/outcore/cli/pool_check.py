@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import POOL_KEY
 from outcore.errors import InvalidError
@@ -17,15 +18,20 @@ from outcore.printable import as_line
 _TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=True)
 
 
-@click.command("scrub", short_help="Compare everything in a pool with its checksums.")
+@click.command(
+    "scrub",
+    cls=Verb,
+    short_help="Compare all data of a pool with their checksums.",
+    example="outcore pool scrub outcore://node1:7171 --key pool.key --rate 50MB/s",
+)
 @_TARGETS
 @POOL_KEY
 @click.option(
-    "--rate", metavar="BYTES/s", help="Most that each server reads for it, such as 50MB/s."
+    "--rate", metavar="BYTES/s", help="Limit for the reads of each server, such as 50MB/s."
 )
 @json_option
 def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json: bool) -> None:
-    """Compare every block of a pool's servers with its checksum, while the pool is in use.
+    """Compare every block of a pool with its checksum, while the pool is in use.
 
     Name the pool by its address, or by its directories: one of a pool that runs on this machine, or
     all of a pool that does not run. The exit code is 1 if a block is damaged, or a server could not
@@ -44,13 +50,21 @@ def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json:
         raise click.exceptions.Exit(1)
 
 
-@click.command("fsck", short_help="Compare what a pool knows of its files with what there is.")
+@click.command(
+    "fsck",
+    cls=Verb,
+    short_help="Compare a pool's records of its files with their data.",
+    example="outcore pool fsck outcore://node1:7171 --key pool.key",
+    groups={
+        "Repair": ("repair",),
+    },
+)
 @_TARGETS
 @POOL_KEY
 @click.option("--repair", is_flag=True, help="Remove data that no file owns, and finish removals.")
 @json_option
 def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool) -> None:
-    """Compare the manager's records of a pool's files with the data files of its servers.
+    """Compare the manager's records of files with the data files of the servers.
 
     Name the pool as for scrub; it may be in use. Without --repair nothing changes, and the report
     lists the possible repairs. The exit code is 1 if an inconsistency is left, or a server could
@@ -78,7 +92,9 @@ def _open(targets: Sequence[str], key: Path | None) -> Pool:
     for directory in directories:
         # An empty directory would become a new server.
         if not (directory / "server.json").is_file():
-            raise InvalidError(f"{directory} is no directory of a pool; name all that it has")
+            raise InvalidError(
+                f"{directory} is no directory of a pool; name all directories of the pool"
+            )
     if not (directories[0] / "manager" / "metadata.sqlite").is_file():
         raise InvalidError(
             f"{directories[0]} has no files of a manager; name the pool's first directory first"

@@ -5,15 +5,24 @@ from pathlib import Path
 import click
 
 from outcore import _core
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import POOL_KEY
 from outcore.named_pool import connect_named
 
 
-@click.command("retire", short_help="Go on without an I/O server whose disk is dead.")
+@click.command(
+    "retire",
+    cls=Verb,
+    short_help="Use a pool without an I/O server whose disk is dead.",
+    example="outcore pool retire /mnt/a/pool 1",
+    groups={
+        "Retirement": ("undo",),
+    },
+)
 @click.argument("target", metavar="URL|DIR")
 @click.argument("server", metavar="NUMBER", type=click.IntRange(0, 2**32 - 1))
-@click.option("--undo", is_flag=True, help="Take that back: the server may come back.")
+@click.option("--undo", is_flag=True, help="Allow a retired server to return.")
 @POOL_KEY
 @json_option
 def retire(target: str, server: int, undo: bool, key: Path | None, as_json: bool) -> None:
@@ -36,6 +45,6 @@ def retire(target: str, server: int, undo: bool, key: Path | None, as_json: bool
         click.echo(f"I/O server {server} is no longer retired; start it on its directory")
     else:
         click.echo(
-            f"I/O server {server} is retired; files that lay there too are named by: "
+            f"I/O server {server} is retired; list the files with a part there by: "
             f"outcore pool fsck {target}"
         )

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import key_option, paths_argument
 from outcore.files.globbing import expanded
@@ -11,12 +12,17 @@ from outcore.repack import repack
 from outcore.volumes import AnyPath
 
 
-@click.command("repack", short_help="Rewrite arrays that other software wrote to.")
+@click.command(
+    "repack",
+    cls=Verb,
+    short_help="Rewrite arrays that other software wrote to.",
+    example="outcore repack /scratch/A",
+)
 @paths_argument
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
-    """Rewrite arrays of outcore that other software wrote to, into outcore's own layout.
+    """Rewrite arrays that other software wrote to, in outcore's own layout.
 
     zarr-python and others replace whole shard files. The command rewrites each such file beside the
     old one, and renames it. Other arrays stay unchanged.

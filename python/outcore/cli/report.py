@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.pool_path import PoolPath
@@ -12,11 +13,19 @@ from outcore.reporting.page import write_page
 from outcore.volumes import AnyPath
 
 
-@click.command("report", short_help="Draw what a call did, as a page for a browser.")
+@click.command(
+    "report",
+    cls=Verb,
+    short_help="Draw the report of a call as a page for a browser.",
+    example="outcore report /scratch/A.lu -o lu.html",
+    groups={
+        "Output": ("output",),
+    },
+)
 @click.argument("path", metavar="FILE", type=ANY_PATH)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path),
-    help="The page.  [default: FILE's name with .html, here]",
+    help="The page.  [default: FILE.html in the current directory]",
 )  # fmt: skip
 @key_option
 @json_option

@@ -9,6 +9,7 @@ import click
 
 from outcore import catalog
 from outcore.catalog import Entry
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import DiskError, InvalidError
@@ -28,18 +29,28 @@ class _Doomed(NamedTuple):
     entry: Entry | None
 
 
-@click.command("rm", short_help="Remove arrays, factors, what stopped calls left; files in pools.")
+@click.command(
+    "rm",
+    cls=Verb,
+    short_help="Remove arrays, factors, remains of stopped calls; files in pools.",
+    example="outcore rm --yes /scratch/A /scratch/A.lu",
+    groups={
+        "Removal": ("recursive", "yes"),
+    },
+)
 @paths_argument
-@click.option("-r", "--recursive", is_flag=True, help="Directories in pools, with what they hold.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option(
+    "-r", "--recursive", is_flag=True, help="Remove directories in pools with their contents."
+)
+@click.option("--yes", "-y", is_flag=True, help="Remove without a question.")
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: bool) -> None:
-    """Remove arrays, groups, factors, and remains of stopped calls; in a pool, files too.
+    """Remove arrays, factors and remains of stopped calls; in a pool, files too.
 
-    In a pool, PATH may be a pattern, and with -r any directory. Other plain files are never
-    removed: if one PATH is not an object of outcore, no PATH is removed. After any other error the
-    rest is still removed, and the exit code is 1.
+    Groups of arrays are removed too. In a pool, PATH may be a pattern, and with -r any directory.
+    Other plain files are never removed: if one PATH is not an object of outcore, no PATH is
+    removed. After any other error the rest is still removed, and the exit code is 1.
     """
     removed: list[dict[str, Any]] = []
     failures = Failures({"removed": removed}, as_json=as_json)
@@ -139,5 +150,5 @@ def _why_not(path: Path) -> str:
     if path.is_symlink():
         return f"{path} is a symbolic link; name what it points to"
     if path.name == "journal":
-        return f"{path} is needed to go on with its factor; remove the factor, {path.parent}"
-    return f"{path} is nothing of outcore's, so it is not removed; remove it yourself"
+        return f"{path} is needed to resume its factor; remove the factor, {path.parent}"
+    return f"{path} is not an object of outcore, so it is not removed; remove it yourself"

@@ -6,24 +6,33 @@ from pathlib import Path
 import click
 
 from outcore import _core
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.pool_path import check_text
 from outcore.signals import wait_for_signals
 
 _ONLY_READS = (
-    "; its disk takes no writes, and what lies there can be read: make room, or make it writable "
-    "and start again"
+    "; its disk takes no writes, but its data can be read: make room, or make it writable and "
+    "start again"
 )
 
 
-@click.command("serve", short_help="Run the manager or an I/O server of a pool, until stopped.")
+@click.command(
+    "serve",
+    cls=Verb,
+    short_help="Run the manager or an I/O server of a pool, until stopped.",
+    example="outcore serve manager --config manager.conf",
+    groups={
+        "Settings": ("config",),
+    },
+)
 @click.argument("role", type=click.Choice(["manager", "io"]))
 @click.option(
     "--config",
     required=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Settings: lines of name = value.",
+    help="File of settings: lines of name = value.",
 )
 @json_option
 def command(role: str, config: Path, as_json: bool) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from outcore import report_file
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.errors import (
@@ -32,32 +33,46 @@ from outcore.printable import as_line
 from outcore.volumes import AnyPath, as_path, how_they_meet, place
 
 
-@click.command("solve", short_help="Solve A x = b with a matrix on disk.")
+@click.command(
+    "solve",
+    cls=Verb,
+    short_help="Solve A x = b with a matrix on disk.",
+    example="outcore solve A b.npy -o x.npy --memory 8GB",
+    groups={
+        "System": ("assume_a", "factor_dtype", "condition"),
+        "Files": ("output", "if_exists", "factors", "keep_factors", "overwrite_a"),
+        "Output": ("report_path",),
+    },
+)
 @click.argument("a", metavar="A", type=ANY_PATH)
 @click.argument("b", metavar="B", type=ANY_PATH)
-@click.option("-o", "--output", required=True, type=ANY_PATH, help="For x.")
+@click.option("-o", "--output", required=True, type=ANY_PATH, help="The solution x.")
 @click.option("--memory", help="Budget, such as 8GB.  [default: half of the available memory]")
 @click.option(
     "--assume-a", type=click.Choice(ASSUMPTIONS), default="gen", show_default=True,
-    help="What A is: pos is solved by Cholesky, auto looks.",
+    help="Structure of A: Cholesky solves pos, LU the others; auto examines A.",
 )  # fmt: skip
 @click.option(
     "--factor-dtype", metavar="f4|c8", help="Factor in single precision, and refine in double."
 )
-@click.option("--condition", is_flag=True, help="Estimate the condition number of A, too.")
+@click.option("--condition", is_flag=True, help="Estimate the condition number of A too.")
 @click.option(
     "--factors", type=ANY_PATH,
     help="Directory for the factors.  [default: A's name with a suffix]",
 )  # fmt: skip
-@click.option("--keep-factors", is_flag=True, help="Leave the factors for later.")
+@click.option("--keep-factors", is_flag=True, help="Keep the factors for later calls.")
 @click.option(
     "--overwrite",
     "if_exists",
     flag_value="overwrite",
     default="error",
-    help="Replace a solution, or factors, that are there.",
+    help="Replace an existing solution or existing factors.",
 )
-@click.option("--overwrite-a", is_flag=True, help="The factors take the space of A: it is lost.")
+@click.option(
+    "--overwrite-a",
+    is_flag=True,
+    help="Store the factors in the space of A, whose elements are lost.",
+)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the BLAS.")
 @click.option(
     "--report", "report_path", metavar="FILE", type=ANY_PATH,

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import group_name, time_of, to_dict, user_name
 from outcore.cli.places import Failures, key_option, paths_argument
@@ -16,12 +17,17 @@ from outcore.sizes import format_bytes
 from outcore.volumes import AnyPath
 
 
-@click.command("stat", short_help="Tell all that is known of files and directories.")
+@click.command(
+    "stat",
+    cls=Verb,
+    short_help="Print all attributes of files and directories.",
+    example="outcore stat outcore://node1:7171/ada/A",
+)
 @paths_argument
 @key_option
 @json_option
 def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
-    """Print size, owner, mode, times, extended attributes and pool layout of each PATH.
+    """Print size, owner, mode, times, attributes and pool layout of each PATH.
 
     If a server of a pool does not report its part of a file, the size is unknown, and the exit code
     is 1.

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.printable import as_line
@@ -12,7 +13,15 @@ from outcore.verify import verify
 from outcore.volumes import AnyPath
 
 
-@click.command("verify", short_help="Read arrays through and compare them with their checksums.")
+@click.command(
+    "verify",
+    cls=Verb,
+    short_help="Read arrays through and compare them with their checksums.",
+    example="outcore verify --record /scratch/A",
+    groups={
+        "Checksums": ("record",),
+    },
+)
 @paths_argument
 @click.option("--record", is_flag=True, help="Store checksums for later calls.")
 @key_option
