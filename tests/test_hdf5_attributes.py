@@ -129,6 +129,38 @@ def test_what_hdf5_cannot_hold_is_left_out_with_a_warning(tmp_path: Path) -> Non
         assert dict(file["data"].attrs) == {"kept": 1}
 
 
+CHANGED: dict[str, Any] = {
+    "truth": [True, 1], "number": [1, True], "float": [1.0, True], "deep": [[True], [0]],
+    "rows": [[1, 2], [True, False]], "large": [2**63, -1], "none": [None, 1], "text": ["1", 1],
+}  # fmt: skip
+KEPT: dict[str, Any] = {
+    "truth": [True, False], "deep": [[True], [False]], "ones": [1, 1], "large": [2**63, 1],
+    "floats": [1.0, -0.0], "empty": [], "rows": [[]], "text": ["1", "True"], "one": True,
+    "zero": 0, "words": [["a"], [""]],
+}  # fmt: skip
+
+
+def test_lists_keep_truth_values_and_large_integers(tmp_path: Path) -> None:
+    oc.from_array(MODEL, tmp_path / "A", attributes=CHANGED, progress=False).close()
+    with pytest.warns(LeftOutWarning, match=f"cannot hold: {', '.join(CHANGED)}$"):
+        oc.export_array(tmp_path / "A", tmp_path / "a.h5", progress=False)
+    with oc.from_array(MODEL, tmp_path / "B", attributes=KEPT, progress=False) as B:
+        oc.export_array(B, tmp_path / "b.h5", progress=False)
+    with h5py.File(tmp_path / "b.h5") as file:
+        assert file["data"].attrs["large"].dtype == "u8"
+    with oc.from_array(tmp_path / "b.h5", tmp_path / "C", progress=False) as C:
+        assert same(C.attrs, KEPT)
+    # Zarr and arrays of outcore hold JSON, which has all of them.
+    pool = oc.Pool.embedded([tmp_path / "disk"])
+    for version in (2, 3):
+        for number, given in enumerate((CHANGED, KEPT)):
+            path = tmp_path / f"{version}{number}.zarr"
+            source = tmp_path / "AB"[number]
+            oc.export_array(source, path, zarr_format=version, progress=False)
+            with oc.from_array(path, pool / path.name, progress=False) as D:
+                assert same(D.attrs, given)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_complex_matrix_of_matlab(tmp_path: Path, dtype: str) -> None:
     """A 3 x 2 matrix of MATLAB, in column-major order, is a dataset of shape (2, 3)."""

@@ -113,3 +113,18 @@ def test_an_unfinished_array_of_another_call_is_not_opened(tmp_path: Path) -> No
         oc.create_array(tmp_path / "A", (40, 40), if_exists="open")
     with pytest.raises(IncompleteError):
         oc.open_array(tmp_path / "A")
+
+
+@pytest.mark.parametrize(
+    ("had", "given"), [(1, True), (True, 1), (1, 1.0), ([1], [True]), ({"a": 0}, {"a": False})]
+)
+def test_attributes_differ_by_type_too(tmp_path: Path, had: Any, given: Any) -> None:
+    """In Python, `True` equals 1; in JSON it does not."""
+    oc.create_array(tmp_path / "A", 3, attributes={"k": had}).close()
+    oc.create_group(tmp_path / "G", attributes={"k": had})
+    with pytest.raises(ExistsError, match="attributes"):
+        oc.create_array(tmp_path / "A", 3, attributes={"k": given}, if_exists="open")
+    with pytest.raises(ExistsError, match="attributes"):
+        oc.create_group(tmp_path / "G", attributes={"k": given}, if_exists="open")
+    oc.create_array(tmp_path / "A", 3, attributes={"k": had}, if_exists="open").close()
+    oc.create_group(tmp_path / "G", attributes={"k": had}, if_exists="open")

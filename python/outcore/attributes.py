@@ -8,6 +8,7 @@ Values that JSON lacks are stored there in a tagged form: an object whose only k
 """
 
 import base64
+import json
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -50,6 +51,11 @@ def carried_attributes(given: Any) -> dict[str, Any]:
         If JSON would change one of them in another way.
     """
     return _checked(given, partial(_plain, is_finite=False))
+
+
+def is_same_json(one: Any, other: Any) -> bool:
+    """Whether two values are the same JSON: NaN equals itself, and `True`, 1 and 1.0 differ."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def checkpoint_attributes(given: Any) -> dict[str, Any]:

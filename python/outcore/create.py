@@ -19,7 +19,7 @@ from outcore.array_metadata import (
     read_metadata,
     write_metadata,
 )
-from outcore.attributes import plain_attributes
+from outcore.attributes import is_same_json, plain_attributes
 from outcore.blocks_done import RECORDS
 from outcore.counts import is_count
 from outcore.disk_chunks import with_disk_schema
@@ -400,7 +400,7 @@ def _check_group(where: Place, attributes: dict[str, Any] | None) -> None:
         is_group, have = False, {}
     if not is_group or "outcore" in have:
         raise ExistsError(f"{where.path} exists and is no group; choose another name")
-    if attributes is not None and have != attributes:
+    if attributes is not None and not is_same_json(have, attributes):
         raise ExistsError(
             f"{where.path} exists and has attributes {have}, this call makes {attributes}; choose "
             "another name, or pass if_exists='overwrite'"

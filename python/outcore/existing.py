@@ -5,6 +5,7 @@ from typing import Any
 
 from outcore.array import Array, open_array
 from outcore.array_metadata import read_metadata
+from outcore.attributes import is_same_json
 from outcore.errors import ConsumedError, CorruptError, ExistsError, InvalidError
 from outcore.volumes import Place
 from outcore.zarr_format import Metadata
@@ -67,7 +68,8 @@ def first_difference(found: Metadata, wanted: Metadata, names: Collection[str]) 
         have, need = getattr(found, name), getattr(wanted, name)
         if name == "shape" and found.growing and wanted.growing:
             have, need = have[1:], need[1:]
-        if have != need:
+        is_equal = is_same_json(have, need) if name == "attributes" else have == need
+        if not is_equal:
             return f"has {name} {_text(have)}, this call makes {_text(need)}"
     return ""
 

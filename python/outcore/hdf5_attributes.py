@@ -7,6 +7,7 @@ netCDF-4 format, which builds on it).
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore.attributes import carried_attributes
 from outcore.errors import InvalidError
@@ -20,8 +21,8 @@ _STRUCTURE = {
 _OF_A_SCALE = {"CLASS", "NAME"}
 """The same in a dataset that is a scale."""
 
-_BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError)
-"""Errors of h5py for an attribute or a scale that it cannot read."""
+_BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
+"""Errors of h5py and NumPy for an attribute or a scale that they cannot read or write."""
 
 
 def attributes_of(dataset: Any) -> tuple[dict[str, Any], list[str]]:
@@ -114,7 +115,7 @@ def _for_hdf5(value: Any) -> Any:
 
     Raises
     ------
-    TypeError or ValueError
+    TypeError, ValueError or OverflowError
         If an array would change the elements of a list, or for a dictionary.
     """
     h5py = load("h5py", "writing HDF5")
@@ -124,14 +125,32 @@ def _for_hdf5(value: Any) -> Any:
         raise TypeError
     if not isinstance(value, list):
         return value
-    found = np.array(value)
+    found = _array_of(value)
     if found.dtype.kind not in "biufU" or not _is_same(found.tolist(), value):
         raise TypeError
     return found.astype(h5py.string_dtype()) if found.dtype.kind == "U" else found
 
 
+def _array_of(value: list[Any]) -> npt.NDArray[Any]:
+    """Make an array of a list; NumPy alone would round integers of 2^63 and more beside others."""
+    found = np.array(value)
+    return np.array(value, "u8") if found.dtype.kind == "f" and _is_whole(value) else found
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether nested lists hold integers only, and at least one."""
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_whole, value))
+    return isinstance(value, int)
+
+
 def _is_same(found: Any, value: Any) -> bool:
-    """Compare nested lists of numbers and text; NaN equals itself."""
+    """Compare nested lists of numbers and text; NaN equals itself, and a truth value no number.
+
+    An integer equals a floating-point number of the same value, because an array has one type.
+    """
     if isinstance(found, list):
         return len(found) == len(value) and all(map(_is_same, found, value))
+    if isinstance(found, bool) != isinstance(value, bool):
+        return False
     return bool(found == value or (found != found and value != value))
