@@ -6,8 +6,8 @@ With Aᴴ = Q R, which needs no Q (the semi-normal equations)::
 
 The error of x is of the order of that of a solution by Q: it depends on the condition number of A,
 not on its square (Paige 1973; Demmel & Higham 1993). The second pass also yields the residual b - A
-x. The code has the conjugates of all of these, because the columns of A are rows of its transpose,
-not of Aᴴ.
+x. With damp d, R includes the rows d I, and the residual is also d² y. The code has the conjugates
+of all of these, because the columns of A are rows of its transpose, not of Aᴴ.
 """
 
 import math
@@ -22,7 +22,7 @@ from outcore.lapack import kernels
 from outcore.linalg.columns import largest, norms, power_of_two
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
-from outcore.linalg.rows.covariance import degrees_lost
+from outcore.linalg.rows.damped import better_of, degrees_of_freedom
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
 from outcore.linalg.rows.parallel_qr import ParallelQR
 from outcore.linalg.rows.source import RowSource
@@ -100,7 +100,7 @@ def least_norm(
     top = power_of_two(float(largest(c).max(initial=0)))
     c /= dtype.type(top)
     rest[...] = c
-    factor = ParallelQR(g.columns, 0, call, damp)
+    factor = ParallelQR(g.columns, 0, call)
     x = allocated(call, (g.n, b.columns), dtype)
     scale = allocated(call, (1, 1), np.dtype(np.float64))
     matrices = [*factor.state, rest, x, scale]
@@ -111,17 +111,24 @@ def least_norm(
     if begun < g.blocks:
         _reduce(A, roots, factor, g, call, begun, kept)
         R = factor.triangle()
+        if damp:
+            factor.append_damping(R, factor.c, damp)
         refuse_overflow(R)
         scale[...] = power_of_two(float(largest(R).max()))
         R /= dtype.type(scale[0, 0])
     read = A.bytes_read() + b.bytes_read() + (weights.bytes_read() if weights else 0)
 
+    right = norms(c)
     z, rank, condition, _ = solve_triangle(R, c, cond, call, trans="C")
     y = solve_triangle(R, z, cond, call)[0]
     counted = g.m if roots is None else int(np.count_nonzero(roots))
-    spare = allocated(call, R.shape, dtype) if damp else R
-    freedom = max(counted - degrees_lost(R, rank, damp / float(scale[0, 0]), spare), 0.0)
-    del spare
+    freedom, share = float(max(counted - rank, 0)), damp / float(scale[0, 0])
+    damped = share**2 * norms(y)
+    if damp:
+        spare = allocated(call, R.shape, dtype)
+        spare[...] = R
+        freedom = degrees_of_freedom(spare, rank, counted, share)
+        del spare
     read += _multiply(
         A, roots, y, x, rest, float(scale[0, 0]), g, call, max(begun - g.blocks, 0), kept
     )
@@ -129,7 +136,10 @@ def least_norm(
         x *= dtype.type(top / float(scale[0, 0]))
     np.conjugate(x, out=x)
     refuse_overflow(x)
-    return LeastNorm(x, rank, condition, norms(rest) * top, freedom, read)
+    sizes = norms(rest)
+    if damp and rank == g.m:
+        sizes = better_of(sizes, damped, right, condition)
+    return LeastNorm(x, rank, condition, sizes * top, freedom, read)
 
 
 def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -> None:

@@ -19,11 +19,13 @@ class LeastSquaresReport(Report):
     Attributes
     ----------
     rank
-        Number of singular values of A above ``cond`` times the largest.
+        Number of singular values of A above ``cond`` times the largest. With ``damp=`` a singular
+        value s counts as √(s² + damp²).
     condition
         Estimate of the condition number of A's triangle in the 1-norm; infinite if R is singular,
         `None` for slabs of columns. If A has fewer rows than columns, full rank, and its rows are
-        streamed, it is the condition number of A in the 2-norm. With weights it is that of W^½ A.
+        streamed, it is the condition number of A in the 2-norm. With weights it is that of W^½ A,
+        with ``damp=`` that of [A; damp I].
     residual_norms
         ‖b - A x‖₂ of each right-hand side, with weights ‖W^½ (b - A x)‖₂. Slabs do not include the
         effect of rounding, so it is 0 with m <= n.
@@ -34,7 +36,8 @@ class LeastSquaresReport(Report):
     damp
         ``damp=`` of the call.
     R
-        With ``keep_r=True`` the (n, n) triangle with RᴴR = Aᴴ W A + damp² I, column-major.
+        With ``keep_r=True`` the (n, n) triangle of A alone, with RᴴR = Aᴴ W A, column-major.
+        ``damp=`` does not change it.
     """
 
     rank: int = 0
@@ -71,8 +74,8 @@ class LeastSquaresReport(Report):
         ------
         InvalidError
             If the call had no ``keep_r=True``, there are several right-hand sides and neither
-            `column` nor `scale` is given, or rounding reaches the result because ``damp=`` is far
-            below the norm of A.
+            `column` nor `scale` is given, or ``damp=`` is below the rounding errors of R, and these
+            determine the largest variances.
         """
         if self.R is None:
             raise InvalidError("need R for the covariance, have none; call lstsq with keep_r=True")

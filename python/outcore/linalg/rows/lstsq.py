@@ -4,7 +4,8 @@ If the triangle does not fit into memory, the columns of a wide matrix are strea
 (`outcore.linalg.rows.least_norm`), or slabs are factored (`outcore.linalg.slab_qr.least_squares`):
 slabs of columns, or of rows of a wide matrix. Otherwise `ParallelQR` factors [A b], and keeps only
 the triangle R, c = Qᴴ b and the norms of the residuals of b. Then R x = c is solved, by singular
-values if R is close to a matrix of lower rank.
+values if R is close to a matrix of lower rank. Damping enters only then
+(`outcore.linalg.rows.damped`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from outcore.counts import is_finite, is_number
 from outcore.elements import array_of
 from outcore.errors import Interrupted, InvalidError
 from outcore.if_exists import IfExists
-from outcore.linalg.columns import norms
 from outcore.linalg.kept_state import KeptState
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.open_results import opens_results
 from outcore.linalg.result import claimed, columns_of, put, written
 from outcore.linalg.result_dtype import result_dtype, work_dtype
-from outcore.linalg.rows.covariance import degrees_lost
+from outcore.linalg.rows.damped import Damped, solve_damped
 from outcore.linalg.rows.least_norm import least_norm
 from outcore.linalg.rows.least_norm_plan import LeastNormGeometry
 from outcore.linalg.rows.least_squares_report import LeastSquaresReport
@@ -44,13 +44,7 @@ from outcore.linalg.rows.source import (
     paired_rows,
     row_source,
 )
-from outcore.linalg.rows.stream import (
-    allocated,
-    check_finite,
-    leave,
-    side_by_side,
-    streams,
-)
+from outcore.linalg.rows.stream import check_finite, leave, side_by_side, streams
 from outcore.linalg.rows.triangle import solve_triangle
 from outcore.linalg.rows.tsqr_plan import tsqr_flops
 from outcore.linalg.rows.weights import RowWeights
@@ -111,6 +105,7 @@ def lstsq(
         exact zero.
     damp
         Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
+        Then `cond` applies to the singular values of [A; damp I].
     dtype
         Type of the arithmetic and of the solution, such as ``"f4"``; by default NumPy's promotion
         of `A`, `b` and `weights`. Blocks of an operand of another type are converted as they are
@@ -127,8 +122,8 @@ def lstsq(
         with ``.qr`` appended. Existing complete factors of the same `A` are used. A stopped call
         leaves its factors, from which the next one resumes.
     keep_r
-        Return the triangle R in memory as ``report.R``, for ``report.covariance()``. R must fit
-        into the budget: the call then uses neither blocks of columns nor slabs.
+        Return the triangle R of A in memory as ``report.R``, for ``report.covariance()``. R must
+        fit into the budget: the call then uses neither blocks of columns nor slabs.
     keep_factors
         Leave the factors on disk for `open_factor` and `qr_solve`. With m < n they are those of the
         transpose, with which `qr_solve` finds solutions of least norm. Streaming makes no factors,
@@ -180,10 +175,10 @@ def lstsq(
     -----
     2 n² (m - n/3) + 4 k n (m - n/2) operations, four times that for complex types. Streaming reads
     m n words. Slabs of w columns read about n² (m - n/3) / (2w) + 3 m n words, and write m n; with
-    m < n exchange m and n. Sources: Golub & Van Loan, *Matrix Computations*, 4th ed., sections 5.3
-    and 5.5, and 5.6.2 for wide matrices; Demmel, Grigori, Hoemmen & Langou 2012 (TSQR); LAPACK's
-    xGELSD for matrices of lower rank; Paige, Math. Comp. 27 (1973) and Demmel & Higham, SIAM J.
-    Matrix Anal. Appl. 14 (1993) for wide matrices.
+    m < n exchange m and n. `damp` adds 2/3 n³ operations. Sources: Golub & Van Loan, *Matrix
+    Computations*, 4th ed., sections 5.3 and 5.5, and 5.6.2 for wide matrices; Demmel, Grigori,
+    Hoemmen & Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank; Paige, Math. Comp. 27
+    (1973) and Demmel & Higham, SIAM J. Matrix Anal. Appl. 14 (1993) for wide matrices.
     """
     if b is None:
         given, right = _read_pairs(A)
@@ -195,7 +190,8 @@ def lstsq(
     if beside is not None:
         operands_given["weights"] = beside, weights
     known = known_operands(operands_given)
-    arguments = {"cond": problem.cond, "damp": problem.damp, "dtype": problem.dtype.name}
+    # States of version 0.1 before damping came last, with "damp", have other triangles.
+    arguments = {"cond": problem.cond, "damp_last": problem.damp, "dtype": problem.dtype.name}
     steps = StepsDone(out if known else None, "lstsq", arguments, known, memory, resume=resume)
     memory_bytes = steps.memory_bytes
     way = lstsq_way(
@@ -351,7 +347,7 @@ class _Problem:
     def solve(
         self, call: LongCall, plans: list[RowPlan], target: Array | None, steps: StepsDone
     ) -> tuple[Matrix, LeastSquaresReport]:
-        factor = ParallelQR(plans[0], self.k, call, self.damp)
+        factor = ParallelQR(plans[0], self.k, call)
         heights = [plan.height for plan in plans]
         weighing = None if self.weights is None else RowWeights(call)
         state = [*factor.state, *([] if weighing is None else [weighing.counted])]
@@ -373,22 +369,18 @@ class _Problem:
         R, counted = factor.triangle(), factor.rows
         if weighing is not None:
             counted = int(weighing.counted[0, 0])
-        x, rank, condition, sizes = solve_triangle(
-            R, factor.c, self.cond, call,
-            most=None if self.damp else min(factor.rows, self.n),
-        )  # fmt: skip
-        sizes = np.hypot(sizes, factor.rest)
         if self.damp:
-            # The rows damp * I contribute to the sum of squares.
-            share = self.damp * norms(x) / np.where(sizes > 0, sizes, 1)
-            sizes *= np.sqrt(np.maximum(1 - share**2, 0))
-        spare = allocated(call, R.shape, R.dtype) if self.damp else R
-        lost = degrees_lost(R, rank, self.damp, spare)
+            found = solve_damped(factor, R, counted, self.damp, self.cond, call)
+        else:
+            x, rank, condition, sizes = solve_triangle(
+                R, factor.c, self.cond, call, most=min(factor.rows, self.n)
+            )
+            found = Damped(x, rank, condition, sizes, max(float(counted - rank), 0.0))
         report = LeastSquaresReport(
-            rank=rank,
-            condition=condition,
-            residual_norms=[float(size) for size in sizes],
-            degrees_of_freedom=max(counted - lost, 0.0),
+            rank=found.rank,
+            condition=found.condition,
+            residual_norms=[float(size) for size in np.hypot(found.residual_norms, factor.rest)],
+            degrees_of_freedom=found.degrees_of_freedom,
             damp=self.damp,
             R=R if self.keep_r else None,
             notes=steps.notes(count, "row"),
@@ -401,12 +393,12 @@ class _Problem:
                 is_stored=self.A.layout.is_stored, arrays=self.arrays,
             ),
         )  # fmt: skip
-        if rank < self.n:
+        if found.rank < (min(factor.rows, self.n) if self.damp else self.n):
             report.notes.append(
-                f"A has rank {rank} of {self.n} at cond={self.cond:.2g}: x is the solution of "
-                "least norm"
+                f"A has rank {found.rank} of {self.n} at cond={self.cond:.2g}: x is the solution "
+                "of least norm"
             )
-        return x, report
+        return found.x, report
 
     def solve_wide(
         self, call: LongCall, g: LeastNormGeometry, target: Array | None, steps: StepsDone

@@ -33,7 +33,7 @@ class ParallelQR:
         Number of right-hand sides.
     call
         The call whose arena supplies the memory.
-    damp, most
+    most
         As in `TallQR`.
 
     Attributes
@@ -52,11 +52,10 @@ class ParallelQR:
         plan: RowPlan,
         k: int,
         call: LongCall,
-        damp: float = 0.0,
         most: int | None = None,
     ) -> None:
         n, dtype = plan.layout.columns, plan.dtype
-        self._lanes = [TallQR(n, k, dtype, call, damp, most)]
+        self._lanes = [TallQR(n, k, dtype, call, most)]
         for _ in range(lanes_of(plan, k) - 1):
             self._lanes.append(TallQR(n, k, dtype, call, has_head=False))
         self._step = lane_step_rows(plan)
@@ -129,6 +128,14 @@ class ParallelQR:
     def apply_head(self, C: Matrix) -> None:
         """Multiply with the reflections of the first n rows, as `TallQR` does."""
         self._lanes[0].apply_head(C)
+
+    def append_rows(self, R: Matrix, B: Matrix) -> None:
+        """Append rows to another triangle, as `TallQR` does."""
+        self._lanes[0].append_rows(R, B)
+
+    def append_damping(self, R: Matrix, c: Matrix, damp: float) -> None:
+        """Append the rows ``damp * I`` to another triangle, as `TallQR` does."""
+        self._lanes[0].append_damping(R, c, damp)
 
     def triangle(self) -> Matrix:
         """Return R with zeros below the diagonal."""

@@ -1,6 +1,7 @@
 """Systems with the triangle of a QR factorization, of any rank."""
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,27 +41,59 @@ def solve_triangle(
     sizes : numpy.ndarray
         ‖c - op(R) x‖₂ of each column.
     """
-    n = len(R)
-    if not np.isfinite(column_extremes(R, True)[0]):
-        raise InvalidError(f"numbers as large as those of A overflow {R.dtype}; scale its columns")
-    trcon, gelsd, gelsd_work = get_lapack_funcs(("trcon", "gelsd", "gelsd_lwork"), (R,))
-    reciprocal = float(trcon(R, norm="1", uplo="U")[0])
-    condition = 1 / reciprocal if reciprocal > 0 else math.inf
+    n, condition = len(R), condition_of(R)
     x: Matrix = np.array(c, order="F")
-    # The 2-norm condition number is at most n times that of the 1-norm.
-    if cond * n * condition * _CONDITION_MARGIN < 1:
+    if has_full_rank(n, condition, cond):
         kernels(R.dtype).trsm(R, x, lower=False, trans=trans, unit=False)
         return x, n, condition, np.zeros(c.shape[1])
-    sizes = [int(np.real(size)) for size in gelsd_work(n, n, c.shape[1], cond)[:-1]]
     factored = allocated(call, (n, n), R.dtype)
     factored[...] = R if trans == "N" else R.T
     if trans == "C":
         np.conjugate(factored, out=factored)
-    x, values, rank, info = gelsd(factored, x, *sizes, cond, True, True)
-    if info:
-        raise InvalidError("the singular values of A did not converge; scale its columns")
+    x, values, rank = solve_by_singular_values(factored, x, cond)
     if most is not None and rank == most < n:
         condition = float(values[0] / values[most - 1])
     residual = c
     kernels(R.dtype).gemm(R, x, residual, alpha=-1, trans_a=trans)
-    return x, int(rank), condition, norms(residual)
+    return x, rank, condition, norms(residual)
+
+
+def condition_of(R: Matrix) -> float:
+    """Return an estimate of the condition number of a triangle in the 1-norm.
+
+    Raises
+    ------
+    InvalidError
+        If an element is not finite.
+    """
+    if not np.isfinite(column_extremes(R, True)[0]):
+        raise InvalidError(f"numbers as large as those of A overflow {R.dtype}; scale its columns")
+    (trcon,) = get_lapack_funcs(("trcon",), (R,))
+    reciprocal = float(trcon(R, norm="1", uplo="U")[0])
+    return 1 / reciprocal if reciprocal > 0 else math.inf
+
+
+def has_full_rank(n: int, condition: float, cond: float) -> bool:
+    """Whether a triangle of order n certainly has full rank at `cond`."""
+    # The 2-norm condition number is at most n times that of the 1-norm.
+    return cond * n * condition * _CONDITION_MARGIN < 1
+
+
+def solve_by_singular_values(
+    A: Matrix, b: Matrix, cond: float
+) -> tuple[Matrix, npt.NDArray[Any], int]:
+    """Minimize ‖b - A x‖₂ for a square A with the x of least norm; both are overwritten.
+
+    Returns x, the singular values of A, and the number of them above `cond` times the largest.
+
+    Raises
+    ------
+    InvalidError
+        If the iteration for the singular values does not converge.
+    """
+    gelsd, gelsd_work = get_lapack_funcs(("gelsd", "gelsd_lwork"), (A,))
+    sizes = [int(np.real(size)) for size in gelsd_work(*A.shape, b.shape[1], cond)[:-1]]
+    x, values, rank, info = gelsd(A, b, *sizes, cond, True, True)
+    if info:
+        raise InvalidError("the singular values of A did not converge; scale its columns")
+    return x, values, int(rank)

@@ -7,7 +7,7 @@ With the rows cut into blocks A_1, A_2, ..., the first of which has n rows::
 so that R is the last R_i, in sequential TSQR (Demmel, Grigori, Hoemmen & Langou 2012, section 4.2).
 Each step exploits the triangle's zeros (LAPACK's tpqrt): 2 h n² operations for h rows, as in an
 ordinary QR. Right-hand sides are updated in each step: c <- Q_iᴴ [c; b_i], and the rest of b_i is a
-part of the residual.
+part of the residual. Damping appends the rows d I to a copy of the last R.
 """
 
 from typing import Any
@@ -38,8 +38,6 @@ class TallQR:
         Columns, right-hand sides, element type.
     call
         The call whose arena supplies the memory.
-    damp
-        Factor of additional rows ``damp * I`` above all others, with zeros as right-hand sides.
     most
         Upper bound of the number of rows, if known; with fewer than n, R has this many rows.
     has_head
@@ -66,7 +64,6 @@ class TallQR:
         k: int,
         dtype: np.dtype[Any],
         call: LongCall,
-        damp: float = 0.0,
         most: int | None = None,
         *,
         has_head: bool = True,
@@ -76,9 +73,7 @@ class TallQR:
         self.c = allocated(call, (n, k), dtype)
         self.R[...] = 0
         self.c[...] = 0
-        # Rows that already form a triangle need not be factored.
-        self._head = 0 if damp or not has_head else n
-        np.fill_diagonal(self.R, damp)
+        self._head = n if has_head else 0
         rest, tau = allocated(call, (k, 1), np.dtype(np.float64)), allocated(call, (n, 1), dtype)
         rest[...] = 0
         self.rest, self.tau = rest[:, 0], tau[:, 0]
@@ -119,6 +114,34 @@ class TallQR:
         """Add the triangle of another one, which is overwritten; the caller counts the rows."""
         self.add_below(other.triangle(), other.c)
         np.hypot(self.rest, other.rest, out=self.rest)
+
+    def append_rows(self, R: Matrix, B: Matrix) -> None:
+        """Append rows to another triangle of at most n columns: R <- that of [R; B].
+
+        The rows are overwritten.
+        """
+        t = self._t[: len(R), : len(R)]
+        self._kernels.tpqrt(R, B, t, self._work)
+
+    def append_damping(self, R: Matrix, c: Matrix, damp: float) -> None:
+        """Append the rows ``damp * I`` to another triangle of n' <= n columns: R, c <- of [R; d I].
+
+        The right-hand sides (n', k) of these rows are zeros. All of this takes 2/3 n'³ operations.
+        """
+        (n, k), step = c.shape, WORK_COLUMNS // 4
+        # One half of the workspace suffices for the widest reflectors and their products.
+        work, spare = np.split(self._work, 2)
+        for first in range(0, n, step):
+            height, width = min(step, n - first), n - first
+            B = spare[: height * width].reshape((height, width), order="F")
+            below = spare[step * n :][: height * k].reshape((height, k), order="F")
+            B[...] = 0
+            np.fill_diagonal(B, damp)
+            below[...] = 0
+            t = self._t[:width, :width]
+            self._kernels.tpqrt(R[first:, first:], B, t, work)
+            if k:
+                self._kernels.tpmqrt(B, t, c[first:], below, work, trans="C")
 
     def apply_head(self, C: Matrix) -> None:
         """Multiply with the reflections of the first n rows: C <- Q_1 C, with the rows of R."""
