@@ -118,13 +118,16 @@ pub(crate) struct Host<'a> {
     pub(crate) welcome: Welcome,
     /// Time limit for the handshake.
     pub(crate) time: Duration,
+    /// Decides whether the server has room for a client that has proved its identity.
+    pub(crate) enter: &'a dyn Fn() -> Result<()>,
 }
 
 /// The server's side of the handshake. Returns the client's identity and number. A refused client gets the
 /// reason.
 pub(crate) fn admit(socket: &Socket, host: &Host<'_>) -> Result<(Who, u128)> {
     let watch = Deadline::new(host.time);
-    let admitted = socket.begin(&watch).and_then(|()| examine(socket, host, &watch));
+    let examined = socket.begin(&watch).and_then(|()| examine(socket, host, &watch));
+    let admitted = examined.and_then(|found| (host.enter)().map(|()| found));
     if let Err(error) = &admitted {
         refuse(socket, error);
     }

@@ -87,6 +87,8 @@ struct State {
     /// Number of threads that wait until fewer answers are pending.
     waiting: usize,
     is_over: bool,
+    /// Whether the client has proved that it has a key.
+    is_admitted: bool,
     /// When the last pending answer was sent.
     idle_since: Instant,
 }
@@ -100,6 +102,7 @@ impl State {
             owed: 0,
             waiting: 0,
             is_over: false,
+            is_admitted: false,
             idle_since: Instant::now(),
         }
     }
@@ -246,10 +249,29 @@ impl Connection {
         }
     }
 
-    /// The time since which no answer is pending; `None` if one is, or if the connection has ended.
+    /// Records that the client has proved its key, unless the connection has ended.
+    pub(crate) fn admit(&self) -> Result<()> {
+        let mut state = self.lock();
+        if state.is_over {
+            return Err(Error::new(ErrorKind::Io, "the connection was ended"));
+        }
+        state.is_admitted = true;
+        state.idle_since = Instant::now();
+        Ok(())
+    }
+
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.lock().is_admitted
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().is_over
+    }
+
+    /// The time since which an admitted connection has no pending answer; `None` if it has one, or has ended.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
-        (state.owed == 0 && !state.is_over).then_some(state.idle_since)
+        (state.is_admitted && state.owed == 0 && !state.is_over).then_some(state.idle_since)
     }
 
     /// Ends the connection: it sends no more answers and reads nothing.

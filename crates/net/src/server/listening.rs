@@ -1,7 +1,7 @@
 //! A listening server: it accepts connections, and ends all of them in order.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use crate::process_memory::ProcessMemory;
 use crate::server::admission::Admission;
 use crate::server::channel::{Channel, ChannelCounts};
 use crate::server::connection::Connection;
+use crate::server::connections::Connections;
 use crate::server::requests::Requests;
 use crate::server::session::Sessions;
 use crate::server::{Caller, Handler, Who};
@@ -24,7 +25,7 @@ use crate::{Address, Key};
 /// Default maximum number of connections.
 const MOST_CONNECTIONS: usize = 1024;
 
-/// Wait for the file descriptor of an idle connection that the server has ended.
+/// Wait for the file descriptor of a connection that the server has ended.
 const TIME_TO_END: Duration = Duration::from_millis(10);
 
 /// A client with more than one request holds at most the memory divided by this.
@@ -54,8 +55,9 @@ pub struct Config {
     pub patience: Duration,
     /// Interval of signs of life to a client with unanswered requests.
     pub working: Duration,
-    /// Maximum number of connections. For one more, the server ends the connection that was idle longest; its
-    /// client reconnects.
+    /// Maximum number of connections, of which the server keeps some for clients that prove their key. For one
+    /// more, it ends the oldest connection without such a proof. For one more client with a key, it ends the
+    /// connection of a client with a key that was idle longest; that client reconnects.
     pub connections: usize,
 }
 
@@ -86,7 +88,7 @@ pub(crate) struct Shared {
     pub(crate) payload_bytes: usize,
     config: Config,
     sessions: Sessions<(Who, u128), Arc<Connection>>,
-    connections: Mutex<Vec<Weak<Connection>>>,
+    connections: Connections,
     channels: Vec<Arc<Channel>>,
     is_stopping: AtomicBool,
 }
@@ -136,9 +138,9 @@ pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) 
         payloads: Admission::new(config.memory_bytes, payload_bytes),
         controls: Admission::new(config.control_bytes, config.control_bytes),
         payload_bytes,
+        connections: Connections::new(config.connections),
         config,
         sessions: Sessions::default(),
-        connections: Mutex::default(),
         channels: addresses.iter().cloned().map(|address| Arc::new(Channel::new(address))).collect(),
         is_stopping: AtomicBool::new(false),
     });
@@ -161,15 +163,23 @@ fn accept(shared: &Arc<Shared>, listener: &Listener, channel: &Arc<Channel>) {
     while !shared.is_stopping() {
         match listener.accept(TICK) {
             Ok(Some(socket)) => {
+                shared.connections.keep_spare();
                 let (shared, channel) = (shared.clone(), channel.clone());
                 // Without a thread the socket closes, and the client retries.
                 drop(start("outcore-connection", move || shared.host(socket, channel)));
             }
             // This also runs while no client connects.
-            Ok(None) => shared.sessions.forget(MonotonicClock.now_ns()),
+            Ok(None) => {
+                shared.connections.keep_spare();
+                shared.sessions.forget(MonotonicClock.now_ns());
+            }
             Err(error) => {
                 let is_out = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-                thread::sleep(if is_out && shared.end_longest_idle() { TIME_TO_END } else { TICK });
+                thread::sleep(if is_out && shared.connections.free_descriptor() {
+                    TIME_TO_END
+                } else {
+                    TICK
+                });
             }
         }
     }
@@ -180,14 +190,6 @@ impl Shared {
         self.is_stopping.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn end_longest_idle(&self) -> bool {
-        end_longest_idle(&self.lock())
-    }
-
     /// Serves one connection, from start to end.
     fn host(self: &Arc<Self>, socket: Socket, channel: Arc<Channel>) {
         if socket.prepare(TICK).is_err() {
@@ -195,17 +197,11 @@ impl Shared {
         }
         let (patience, working) = (self.config.patience, self.config.working);
         let connection = Arc::new(Connection::new(socket, channel, patience, working));
-        {
-            let mut all = self.lock();
-            all.retain(|other| other.strong_count() > 0);
-            let most = self.config.connections;
-            let is_full = all.len() >= most && !end_longest_idle(&all);
-            if is_full || self.is_stopping() {
-                drop(all);
-                let message = format!("the server has {most} connections at work, or is stopping; try later");
-                return refuse(&connection.socket, &Error::new(ErrorKind::Busy, message));
-            }
-            all.push(Arc::downgrade(&connection));
+        self.connections.add(&connection);
+        // After this check, `stop` knows of the connection.
+        if self.is_stopping() {
+            let error = Error::new(ErrorKind::Busy, "the server is stopping; try later");
+            return refuse(&connection.socket, &error);
         }
         let welcome = Welcome {
             payload_bytes: self.payload_bytes as u64,
@@ -213,7 +209,8 @@ impl Shared {
             incarnation: self.config.incarnation,
         };
         let time = TIME_TO_BEGIN.min(self.config.patience);
-        let host = Host { role: self.config.role, key: self.config.key.as_ref(), welcome, time };
+        let (role, key) = (self.config.role, self.config.key.as_ref());
+        let host = Host { role, key, welcome, time, enter: &|| self.connections.admit(&connection) };
         let Ok((who, client)) = admit(&connection.socket, &host) else { return };
         let session = self.sessions.enter((who.clone(), client), MonotonicClock.now_ns());
         let process = connection.socket.peer_ids().and_then(|peer| ProcessMemory::of(&peer));
@@ -240,13 +237,6 @@ impl Shared {
         }
         self.sessions.leave(&session, MonotonicClock.now_ns());
     }
-}
-
-/// Ends the connection that was idle longest. Returns whether there was one.
-fn end_longest_idle(all: &[Weak<Connection>]) -> bool {
-    let idle = all.iter().filter_map(Weak::upgrade).filter_map(|each| Some((each.idle_since()?, each)));
-    let longest = idle.min_by_key(|(since, _)| *since);
-    longest.inspect(|(_, connection)| connection.end()).is_some()
 }
 
 impl Listening {
@@ -278,7 +268,7 @@ impl Listening {
             let _ = thread.join();
         }
         let until = Instant::now() + TIME_TO_STOP;
-        let all: Vec<_> = self.shared.lock().iter().filter_map(Weak::upgrade).collect();
+        let all = self.shared.connections.live();
         for connection in &all {
             connection.socket.shut(std::net::Shutdown::Read);
         }
@@ -293,9 +283,7 @@ impl Listening {
         }
         drop(all);
         // The threads of connections hold the handler. After this wait, the caller has the only reference.
-        while self.shared.lock().iter().any(|connection| connection.strong_count() > 0)
-            && Instant::now() < until
-        {
+        while self.shared.connections.any_exists() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -4,6 +4,7 @@ mod admission;
 mod answer;
 mod channel;
 mod connection;
+mod connections;
 mod listening;
 mod requests;
 pub mod session;

@@ -5,6 +5,7 @@
 mod at_once;
 mod bytes;
 mod callers;
+mod crowded;
 mod faults;
 mod greetings;
 mod memory;
