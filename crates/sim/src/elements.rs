@@ -126,22 +126,21 @@ pub fn owned(schema: &MemorySchema, shape: &[u64], rank: u64) -> Vec<Vec<Vec<u64
 /// The offsets in the file of such an array's elements, with the last dimension fastest.
 pub fn offsets_of(spec: &GridSpec, axes: &[Vec<u64>]) -> Vec<u64> {
     let Ok(grid) = ChunkGrid::new(spec.clone()) else { return vec![] };
-    let (mut offsets, mut at) = (vec![], vec![0; axes.len()]);
+    let (mut offsets, mut at, mut chunk) = (vec![], vec![0; axes.len()], vec![0; axes.len()]);
     if axes.iter().any(Vec::is_empty) {
         return offsets;
     }
     loop {
-        let index: Vec<u64> = axes.iter().zip(&at).map(|(axis, &i)| axis[i]).collect();
-        let (mut chunk, mut within) = (vec![], vec![]);
-        for (&i, &length) in index.iter().zip(&spec.chunk) {
-            chunk.push(i / length);
-            within.push((i % length, length));
-        }
-        let number = |inside: u64, &(i, length): &(u64, u64)| inside * length + i;
-        let inside = match spec.storage {
-            StorageOrder::C => within.iter().fold(0, number),
-            StorageOrder::F => within.iter().rev().fold(0, number),
+        let mut inside = 0;
+        let next = |dim: usize| {
+            let (index, length) = (axes[dim][at[dim]], spec.chunk[dim]);
+            chunk[dim] = index / length;
+            inside = inside * length + index % length;
         };
+        match spec.storage {
+            StorageOrder::C => (0..axes.len()).for_each(next),
+            StorageOrder::F => (0..axes.len()).rev().for_each(next),
+        }
         offsets.push(grid.locate(&chunk).offset + inside);
         let Some(dim) = (0..axes.len()).rev().find(|&dim| at[dim] + 1 < axes[dim].len()) else {
             return offsets;
@@ -167,7 +166,7 @@ pub fn padding_of(spec: &GridSpec) -> Vec<(u64, u64)> {
 
 /// Combines offsets into runs, each from a first byte to an end.
 pub fn runs_of(mut offsets: Vec<u64>) -> Vec<(u64, u64)> {
-    offsets.sort_unstable();
+    offsets.sort(); // faster than `sort_unstable`: they are few ascending runs
     let mut runs: Vec<(u64, u64)> = vec![];
     for offset in offsets {
         match runs.last_mut() {
