@@ -1,5 +1,9 @@
 """Settings and fixtures of several test files."""
 
+# Before NumPy: idle threads of its OpenBLAS then sleep, and leave the processors to other tests.
+import outcore  # noqa: F401
+
+# isort: split
 import itertools
 import os
 import signal
