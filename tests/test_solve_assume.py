@@ -209,6 +209,83 @@ def test_a_factorization_sees_the_blocks_on_the_diagonal(
         assert c.report.bytes_read == c.report.planned_bytes_read
 
 
+SINGLE = [("f4", "f8"), ("f4", "c16"), ("c8", "c16"), ("c8", "f8")]
+"""Types of A and b, where the arithmetic is in double precision and A in single."""
+
+
+def nearly_mirrored(dtype: str, change: float = 0.0) -> Matrix:
+    """Return a matrix whose upper triangle is rounded otherwise, and has elements changed.
+
+    It stays positive definite with a change below 1.
+    """
+    a = positive(N, dtype)
+    above = np.triu_indices(N, 1)
+    a[above] *= a.real.dtype.type(1 + 1e-7)
+    a[range(20), range(200, 220)] += change
+    return a
+
+
+@pytest.mark.parametrize(("dtype", "right"), SINGLE)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rounding_of_a_matrix_in_single_precision_is_no_difference(
+    tmp_path: Path, order: str, dtype: str, right: str
+) -> None:
+    """Solve in double precision, in which the rounding of the elements is not small."""
+    for change in (0.0, 0.9):
+        a, b = nearly_mirrored(dtype, change), random_matrix(N, right, 1)[:, :2]
+        A = oc.from_array(a, tmp_path / f"Z{change}", order=order, progress=False)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            x, report = solved(A, b, "pos", memory="2 MB")
+        assert x.dtype == np.result_type(dtype, right)
+        assert [one.category for one in found] == [SymmetryWarning] * (change > 0)
+        assert any("not Hermitian" in note for note in report.notes) == (change > 0)
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("f4", "f8"), ("c8", "c16")])
+@pytest.mark.parametrize("lower", [True, False])
+def test_factors_in_double_precision_of_a_matrix_in_single(
+    tmp_path: Path, lower: bool, dtype: str, wide: str
+) -> None:
+    a = nearly_mirrored(dtype)
+    if dtype == "c8":
+        a[range(N), range(N)] += 1e-7j * a.diagonal().real
+    A = on_disk(tmp_path / "Z", a)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        c = cho_factor(A, dtype=wide, lower=lower, memory=TINY, progress=False)
+    assert c.dtype == wide
+    assert c.report is not None
+    assert not any("not Hermitian" in note for note in c.report.notes)
+
+
+@pytest.mark.parametrize("method", ["cg", "gauss_seidel"])
+@pytest.mark.parametrize(("dtype", "right"), SINGLE)
+def test_iterations_in_double_precision_with_a_matrix_in_single(
+    tmp_path: Path, dtype: str, right: str, method: str
+) -> None:
+    A = oc.from_array(nearly_mirrored(dtype), tmp_path / "Z", chunks=(64, 64), progress=False)
+    options: dict[str, Any] = {} if method == "cg" else {"assume_a": "pos"}
+    b = random_matrix(N, right, 1)[:, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SymmetryWarning)
+        getattr(oc.linalg, method)(A, b, tol=1e-4, progress=False, **options)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u2"])
+def test_integers_are_not_rounded(tmp_path: Path, dtype: str) -> None:
+    """Warn of the smallest difference of integers, which are exact, also if it is small."""
+    a = np.full((N, N), 3, dtype)
+    np.fill_diagonal(a, 60_000)
+    for change in (0, 1):
+        a[3, 200] += np.dtype(dtype).type(change)
+        A = on_disk(tmp_path / f"Z{change}", a)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            solved(A, np.ones(N), "pos", memory="2 MB")
+        assert [one.category for one in found] == [SymmetryWarning] * change
+
+
 def test_a_resumed_factorization_knows_of_a_difference(tmp_path: Path) -> None:
     a = positive(N)
     a[7, 3] += 1e-3

@@ -47,17 +47,29 @@ def assumption(given: Any) -> Any:
     return _SHORT.get(given, given) if isinstance(given, str) else given
 
 
-def largest_backward_error(n: int, dtype: np.dtype[Any]) -> float:
+def coarsest_eps(*dtypes: np.dtype[Any]) -> float:
+    """Return the largest machine epsilon of some types; integers, which are exact, have none.
+
+    Converted to a wider type, the elements of a matrix keep the rounding errors of their own.
+    """
+    return max((float(np.finfo(each).eps) for each in dtypes if each.kind in "fc"), default=0.0)
+
+
+def largest_backward_error(n: int, *dtypes: np.dtype[Any]) -> float:
     """Return a bound on the backward error of Cholesky for a Hermitian matrix.
+
+    `dtypes` are the types in which the matrix is stored and factored.
 
     The error is of the order of n ε at most (Higham, *Accuracy and Stability of Numerical
     Algorithms*, 2nd ed., theorem 10.4), and usually of ε.
     """
-    eps = float(np.finfo(dtype).eps)
+    eps = coarsest_eps(*dtypes)
     return cast(float, min(10 * n * eps, eps**0.5))
 
 
-def mirror_difference(square: npt.NDArray[Any], first: int, *, is_hermitian: bool) -> str:
+def mirror_difference(
+    square: npt.NDArray[Any], first: int, stored: np.dtype[Any], *, is_hermitian: bool
+) -> str:
     """Describe two mirrored elements of a diagonal block that differ by more than rounding.
 
     Parameters
@@ -66,6 +78,8 @@ def mirror_difference(square: npt.NDArray[Any], first: int, *, is_hermitian: boo
         The block.
     first
         Number of its first row and column.
+    stored
+        Type of the matrix on disk, whose rounding errors the elements have.
     is_hermitian
         Whether the mirror image is conjugated.
 
@@ -74,7 +88,7 @@ def mirror_difference(square: npt.NDArray[Any], first: int, *, is_hermitian: boo
     str
         Both elements, as text; empty if no pair differs.
     """
-    least = float(np.finfo(square.dtype).eps) ** 0.5
+    least = coarsest_eps(square.dtype, stored) ** 0.5
     step = max(_STRIP_BYTES // max(square.shape[0] * square.itemsize, 1), 1)
     with np.errstate(invalid="ignore", over="ignore"):
         for at in range(0, len(square), step):

@@ -7,7 +7,7 @@ import numpy as np
 
 from outcore._core import add_sums
 from outcore.errors import NonFiniteError
-from outcore.linalg.assumptions import mirror_difference
+from outcore.linalg.assumptions import coarsest_eps, mirror_difference
 from outcore.linalg.matrix import Matrix
 
 
@@ -17,6 +17,15 @@ class Sums:
     The sum of column j has two parts: the column in the lower triangle, and the row j that mirrors
     its upper part. Hence a sum is complete only once all columns to the left have been included. If
     a column arrives in parts, its last part completes the sum.
+
+    Parameters
+    ----------
+    n, dtype
+        Order of A, and type of the arithmetic.
+    stored
+        Type of A on disk.
+    lower
+        Whether the triangle is the lower one.
 
     Attributes
     ----------
@@ -30,8 +39,8 @@ class Sums:
         none. These blocks are read whole, so the comparison needs no additional I/O.
     """
 
-    def __init__(self, n: int, dtype: np.dtype[Any], *, lower: bool) -> None:
-        self._dtype, self._lower = dtype, lower
+    def __init__(self, n: int, dtype: np.dtype[Any], stored: np.dtype[Any], *, lower: bool) -> None:
+        self._dtype, self._stored, self._lower = dtype, stored, lower
         self.norm1 = self.imaginary = 0.0
         self.difference = ""
         self._sums = np.zeros(n)
@@ -59,7 +68,7 @@ class Sums:
         if not np.isfinite(columns).all():
             _find_nonfinite(C, first, top, lower=self._lower)
         if top == first and not self.difference:
-            self.difference = _difference(C[:k], first)
+            self.difference = _difference(C[:k], first, self._stored)
         if top == first and self._dtype.kind == "c":
             diagonal = np.diagonal(C)
             real, imaginary = np.abs(diagonal.real), np.abs(diagonal.imag)
@@ -71,7 +80,7 @@ class Sums:
     def notes(self) -> list[str]:
         """Return notes for the reader of the report."""
         found = []
-        if self.imaginary > len(self._sums) * np.finfo(self._dtype).eps:
+        if self.imaginary > len(self._sums) * coarsest_eps(self._dtype, self._stored):
             found.append(
                 f"A is not Hermitian: its diagonal has imaginary parts of up to "
                 f"{self.imaginary:.2g} of the real ones, which were taken as zero"
@@ -94,14 +103,14 @@ class Sums:
         self.difference = values.get("difference", "")
 
 
-def _difference(square: Matrix, first: int) -> str:
+def _difference(square: Matrix, first: int, stored: np.dtype[Any]) -> str:
     """Compare a block on the diagonal with its mirror image.
 
     If all elements above the diagonal are zero, the caller has left that triangle out.
     """
     if not any(square[:j, j].any() for j in range(1, square.shape[1])):
         return ""
-    return mirror_difference(square, first, is_hermitian=True)
+    return mirror_difference(square, first, stored, is_hermitian=True)
 
 
 def _find_nonfinite(C: Matrix, first: int, top: int, *, lower: bool) -> None:

@@ -187,7 +187,7 @@ class _Factorization:
             storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace,
             least_bytes=g.block_bytes,
         )  # fmt: skip
-        self.sums = Sums(g.n, g.dtype, lower=storage.lower)
+        self.sums = Sums(g.n, g.dtype, storage.metadata.dtype, lower=storage.lower)
         if storage.journal.records:
             self.sums.go_on(storage.journal.records[-1].extremes)
         self.conveyor = Conveyor(g, storage, call, source)

@@ -41,4 +41,7 @@ class SymmetryLook:
         here = slice(max(rows.start, cols.start), min(rows.stop, cols.stop))
         if here.start < here.stop:
             square = tile.part(data, (here, here))
-            self.found = mirror_difference(square, here.start, is_hermitian=self._is_hermitian)
+            # Tiles have the type of the matrix on disk.
+            self.found = mirror_difference(
+                square, here.start, square.dtype, is_hermitian=self._is_hermitian
+            )

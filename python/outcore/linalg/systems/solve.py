@@ -122,7 +122,8 @@ def solve(
         estimates a condition number above 1/ε from them.
 
     SymmetryWarning
-        If A is not Hermitian, with ``assume_a="pos"``. Then `x` solves another system.
+        If A is not Hermitian to the rounding errors of its own type and that of the arithmetic,
+        with ``assume_a="pos"``. Then `x` solves another system.
 
     Raises
     ------
@@ -204,15 +205,15 @@ def solve(
     if isinstance(x, Array):
         x.report = report
     if assume_a == "pos" and report.method.startswith(CHOLESKY.title):
-        _warn_if_not_hermitian(report, n, job_dtype)
+        _warn_if_not_hermitian(report, n, metadata.dtype, job_dtype)
     warn_if_singular(report.probed_condition, job_dtype)
     return x, report
 
 
-def _warn_if_not_hermitian(report: Report, n: int, dtype: np.dtype[Any]) -> None:
+def _warn_if_not_hermitian(report: Report, n: int, *dtypes: np.dtype[Any]) -> None:
     """Warn, and add a note, if a solution by Cholesky does not solve the system with all of A."""
     error = report.backward_error
-    if error is None or error <= largest_backward_error(n, dtype):
+    if error is None or error <= largest_backward_error(n, *dtypes):
         return
     how = f"x leaves a backward error of {error:.1e} with all of it"
     report.notes.append(f"A is not Hermitian: {how}")
@@ -266,7 +267,7 @@ def _look_before(job: Solving) -> tuple[str, Report]:
     tile = tile_to_reuse(job.source, read_metadata(job.source), job.dtype)
     cholesky_geometry(job.n, job.dtype, job.memory_bytes, tile)
     (looking,) = job.parts([looking_phase(job.problem())])
-    least = largest_backward_error(job.n, job.dtype)
+    least = largest_backward_error(job.n, job.stored, job.dtype)
     why, look = why_not_hermitian(job.source, job.memory_bytes, job.threads, looking, least)
     if why:
         how = why.removeprefix("A is not Hermitian: ")
