@@ -129,6 +129,47 @@ def test_what_hdf5_cannot_hold_is_left_out_with_a_warning(tmp_path: Path) -> Non
         assert dict(file["data"].attrs) == {"kept": 1}
 
 
+RESERVED = ["DIMENSION_LABELS", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid", "_nc3_strict"]
+
+
+@pytest.mark.parametrize("dims", [None, ("y", "x")])
+@pytest.mark.parametrize("value", [["a", "b"], "text", 5, [1, 2], None])
+def test_names_that_hdf5_reserves_are_left_out_with_a_warning(
+    tmp_path: Path, dims: Any, value: Any
+) -> None:
+    """HDF5 would take their values for addresses."""
+    given = dict.fromkeys(RESERVED, value) | {"CLASS": "DIMENSION_SCALE", "kept": 1}
+    oc.from_array(MODEL, tmp_path / "A", dims=dims, attributes=given, progress=False).close()
+    names = ", ".join([*RESERVED, "CLASS"])
+    with pytest.warns(LeftOutWarning, match=f"attributes that HDF5 cannot hold: {names}$"):
+        oc.export_array(tmp_path / "A", tmp_path / "a.h5", progress=False)
+    with oc.from_array(tmp_path / "a.h5", tmp_path / "B", progress=False) as B:
+        assert (B.attrs, B.dims) == ({"kept": 1}, dims)
+
+
+@pytest.mark.parametrize("name", ["DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST"])
+@pytest.mark.parametrize("value", [["a", "b", "c"], "text", 5, [1, 2], h5py.Empty("f8"), ["a"]])
+def test_reserved_names_without_their_structure_are_attributes(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"] = MODEL
+        file["u"].attrs[name] = value
+    with oc.from_array(tmp_path / "a.h5", tmp_path / "A", progress=False) as A:
+        assert A.dims is None
+        assert A.attrs == {name: None if isinstance(value, h5py.Empty) else value}
+
+
+def test_labels_of_a_fixed_length(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"] = MODEL
+        file["u"].attrs["DIMENSION_LABELS"] = np.array([b"row", b"column"])
+        file["u"].attrs["outcore"] = "text of a user"
+    with pytest.warns(LeftOutWarning, match="attributes that JSON cannot hold: outcore"):
+        A = oc.from_array(tmp_path / "a.h5", tmp_path / "A", progress=False)
+    assert (A.dims, A.attrs) == (("row", "column"), {})
+
+
 CHANGED: dict[str, Any] = {
     "truth": [True, 1], "number": [1, True], "float": [1.0, True], "deep": [[True], [0]],
     "rows": [[1, 2], [True, False]], "large": [2**63, -1], "none": [None, 1], "text": ["1", 1],

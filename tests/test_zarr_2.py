@@ -84,3 +84,43 @@ def test_an_attribute_that_names_no_dimensions_is_carried(tmp_path: Path, value:
     copy = oc.from_array(tmp_path / "a.zarr", tmp_path / "A", progress=False)
     assert copy.dims is None
     assert dict(copy.attrs) == {"_ARRAY_DIMENSIONS": value}
+
+
+@pytest.mark.parametrize("value", [["a", "b"], ["y"], "text", 3])
+def test_an_attribute_in_the_place_of_the_dimensions_is_not_overwritten(
+    tmp_path: Path, value: Any
+) -> None:
+    given = {"_ARRAY_DIMENSIONS": value}
+    array = oc.from_array(
+        np.ones((2, 2)), tmp_path / "A", dims=("y", "x"), attributes=given, progress=False
+    )
+    with pytest.raises(InvalidError, match=r"the attribute _ARRAY_DIMENSIONS .* zarr_format=3"):
+        oc.export_array(array, tmp_path / "a.zarr", zarr_format=2, progress=False)
+    assert not (tmp_path / "a.zarr").exists()
+    # Version 3 has its own place for the names.
+    oc.export_array(array, tmp_path / "a.zarr", progress=False)
+    with oc.from_array(tmp_path / "a.zarr", tmp_path / "B", progress=False) as again:
+        assert (again.dims, again.attrs) == (("y", "x"), given)
+
+
+def test_the_attribute_may_name_the_same_dimensions(tmp_path: Path) -> None:
+    given = {"_ARRAY_DIMENSIONS": ["y", "x"]}
+    array = oc.from_array(
+        np.ones((2, 2)), tmp_path / "A", dims=("y", "x"), attributes=given, progress=False
+    )
+    oc.export_array(array, tmp_path / "a.zarr", zarr_format=2, progress=False)
+    with oc.from_array(tmp_path / "a.zarr", tmp_path / "B", progress=False) as again:
+        assert (again.dims, again.attrs) == (("y", "x"), {})
+
+
+def test_version_3_has_dimensions_elsewhere(tmp_path: Path) -> None:
+    given = {"_ARRAY_DIMENSIONS": ["a", "b"]}
+    for dims in (None, ("y", "x")):
+        zarr.create_array(
+            tmp_path / "a.zarr", data=np.ones((2, 2)), attributes=given, dimension_names=dims,
+            overwrite=True,
+        )  # fmt: skip
+        with oc.from_array(
+            tmp_path / "a.zarr", tmp_path / "A", if_exists="overwrite", progress=False
+        ) as copy:
+            assert (copy.dims, copy.attrs) == (dims, given)

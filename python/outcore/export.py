@@ -51,7 +51,7 @@ from outcore.targets import (
     writing,
 )
 from outcore.volumes import PathLike, is_same
-from outcore.zarr_format import default_chunks
+from outcore.zarr_format import DIMENSIONS, default_chunks
 
 CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
           "zarr": ("zstd", "gzip", "blosc", "none")}  # fmt: skip
@@ -106,7 +106,7 @@ def export_array(
         that of the source. HDF5 supports only ``"C"``.
     zarr_format
         Version of Zarr, 2 or 3. Version 2 stores names of dimensions as xarray does, in the
-        attribute ``_ARRAY_DIMENSIONS``.
+        attribute ``_ARRAY_DIMENSIONS``, which may have no other value.
     memory
         Budget in bytes for the blocks in flight, and for the memory of both sides' libraries beside
         them. If chunks of the source would be decoded more than twice, the copy goes through a
@@ -208,6 +208,8 @@ class _Export:
             raise InvalidError(
                 f"order must be {'C in HDF5' if kind == 'hdf5' else 'C or F'}, have {order!r}"
             )
+        if zarr_format == 2:
+            _check_dimensions(source)
         if kind in ("npy", "raw") and chunks is not None:
             raise InvalidError(f"{kind} has no chunks; leave out chunks=")
         self._chunks = self._checked_chunks(chunks)
@@ -349,6 +351,18 @@ class _Export:
                 f"need {nbytes} bytes for {path}, {free} are free; free some room or use another "
                 "disk"
             )
+
+
+def _check_dimensions(source: Source) -> None:
+    """Refuse an attribute in the place of the names of dimensions in version 2 of Zarr."""
+    if source.dims is None or DIMENSIONS not in source.attributes:
+        return
+    names, have = list(source.dims), source.attributes[DIMENSIONS]
+    if have != names:
+        raise InvalidError(
+            f"need the attribute {DIMENSIONS} for the names of dimensions, {names}, have "
+            f"{have!r} in it; rename the attribute, or pass zarr_format=3"
+        )
 
 
 def _free_bytes(directory: Path) -> int:

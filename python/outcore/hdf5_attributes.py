@@ -13,13 +13,15 @@ from outcore.attributes import carried_attributes
 from outcore.errors import InvalidError
 from outcore.packages import load
 
-_STRUCTURE = {
-    "DIMENSION_LIST", "DIMENSION_LABELS", "REFERENCE_LIST",
-    "_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "outcore",
-}  # fmt: skip
-"""Attributes that describe scales, or belong to a library, not to the user."""
-_OF_A_SCALE = {"CLASS", "NAME"}
-"""The same in a dataset that is a scale."""
+_LABELS, _SCALES, _DATASETS = "DIMENSION_LABELS", "DIMENSION_LIST", "REFERENCE_LIST"
+_OF_NETCDF = {"_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict"}
+"""Attributes that belong to the netCDF library, not to the user."""
+_RESERVED = {_LABELS, _SCALES, _DATASETS, *_OF_NETCDF}
+"""Names whose values HDF5 or netCDF may take for their own, and for addresses in memory."""
+_OF_A_SCALE = {"CLASS", "NAME", _DATASETS}
+"""Attributes that describe a dataset that is a scale."""
+_SCALE = ("CLASS", "DIMENSION_SCALE")
+"""The attribute that makes a dataset a scale."""
 
 _BROKEN = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
 """Errors of h5py and NumPy for an attribute or a scale that they cannot read or write."""
@@ -36,8 +38,10 @@ def attributes_of(dataset: Any) -> tuple[dict[str, Any], list[str]]:
         The attributes that JSON can hold, and the names of the others.
     """
     is_netcdf = "_NCProperties" in dataset.file.attrs
-    is_scale = load("h5py", "reading HDF5").h5ds.is_scale(dataset.id)
-    structure = _STRUCTURE | (_OF_A_SCALE if is_scale else set())
+    structure = set(_OF_NETCDF)
+    structure |= {name for name, holds in _PARTS.items() if holds(dataset)}
+    if load("h5py", "reading HDF5").h5ds.is_scale(dataset.id):
+        structure |= _OF_A_SCALE
     found: dict[str, Any] = {}
     others = []
     for name in dataset.attrs:
@@ -66,22 +70,56 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _has_labels(dataset: Any) -> bool:
+    """Whether the dataset has a label for each dimension."""
+    at = _attribute(dataset, _LABELS)
+    if at is None or at.shape != (len(dataset.shape),):
+        return False
+    return load("h5py", "reading HDF5").check_string_dtype(at.dtype) is not None
+
+
+def _has_scales(dataset: Any) -> bool:
+    """Whether the dataset has a list of scales for each dimension.
+
+    HDF5 does not check that, and follows any value in that place.
+    """
+    at = _attribute(dataset, _SCALES)
+    if at is None or at.shape != (len(dataset.shape),):
+        return False
+    h5py = load("h5py", "reading HDF5")
+    each = h5py.check_vlen_dtype(at.dtype)
+    return each is not None and h5py.check_ref_dtype(each) is h5py.Reference
+
+
+def _attribute(dataset: Any, name: str) -> Any:
+    """Return the type and shape of an attribute; `None` if it is missing or unknown to h5py."""
+    try:
+        found = dataset.attrs.get_id(name)
+        return found if found.dtype is not None else None
+    except _BROKEN:
+        return None
+
+
+_PARTS = {_LABELS: _has_labels, _SCALES: _has_scales}
+"""The structure of the names of dimensions."""
+
+
 def dims_of(dataset: Any) -> tuple[str, ...] | None:
     """Read the names of all dimensions; `None` if a dimension has none."""
     try:
-        names = tuple(_name(dataset, axis) for axis in range(len(dataset.shape)))
+        labels = [""] * len(dataset.shape)
+        if _has_labels(dataset):
+            labels = _plain(dataset.attrs[_LABELS])
+        names = tuple(label or _scale_name(dataset, axis) for axis, label in enumerate(labels))
     except _BROKEN:
         return None
     return names if all(names) else None
 
 
-def _name(dataset: Any, axis: int) -> str:
-    """Return the label of a dimension, or else the name of its scale; empty if there is none."""
-    dim = dataset.dims[axis]
-    if dim.label:
-        return str(dim.label)
-    if len(dim):
-        return _last(dim[0].name)
+def _scale_name(dataset: Any, axis: int) -> str:
+    """Return the name of the scale of a dimension; empty if there is none."""
+    if _has_scales(dataset) and len(dataset.dims[axis]):
+        return _last(dataset.dims[axis][0].name)
     # The dataset of a coordinate is the scale of its own dimension.
     is_scale = load("h5py", "reading HDF5").h5ds.is_scale(dataset.id)
     return _last(dataset.name) if is_scale and len(dataset.shape) == 1 else ""
@@ -97,12 +135,16 @@ def describe(dataset: Any, dims: tuple[str, ...] | None, attributes: dict[str, A
     Returns
     -------
     list
-        The names of attributes that HDF5 cannot hold: dictionaries, and lists of mixed types.
+        The names of attributes that HDF5 cannot hold: dictionaries, lists of mixed types, and names
+        that HDF5 or netCDF reserves.
     """
     for axis, name in enumerate(dims or ()):
         dataset.dims[axis].label = name
     others = []
     for name, value in attributes.items():
+        if name in _RESERVED or (name, value) == _SCALE:
+            others.append(name)
+            continue
         try:
             dataset.attrs[name] = _for_hdf5(value)
         except _BROKEN:

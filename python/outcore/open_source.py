@@ -44,7 +44,7 @@ from outcore.tiff_source import MAGICS as TIFF_MAGICS
 from outcore.tiff_source import SUFFIXES as TIFF_SUFFIXES
 from outcore.tiff_source import open_tiff
 from outcore.volumes import AnyPath, PathLike, as_path, place
-from outcore.zarr_format import check_dtype, check_shape, parse
+from outcore.zarr_format import DIMENSIONS, check_dtype, check_shape, parse
 
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK"
 
@@ -181,13 +181,14 @@ def _describe_zarr(source: Sliced, array: Any) -> None:
     if isinstance(inside := getattr(array.store, "path", None), PoolPath):
         source.path = inside / array.path
     attributes = dict(array.attrs.asdict())
-    # xarray's place for dimension names in Zarr v2.
-    dims = attributes.get("_ARRAY_DIMENSIONS")
-    if isinstance(dims, list) and len(dims) == array.ndim:
-        del attributes["_ARRAY_DIMENSIONS"]
-    else:
-        dims = None
-    dims = getattr(array.metadata, "dimension_names", None) or dims
+    dims = getattr(array.metadata, "dimension_names", None)
+    if array.metadata.zarr_format == 2:
+        # xarray's place for dimension names in Zarr v2.
+        dims = attributes.get(DIMENSIONS)
+        if isinstance(dims, list) and len(dims) == array.ndim:
+            del attributes[DIMENSIONS]
+        else:
+            dims = None
     if dims and all(isinstance(name, str) for name in dims):
         source.dims = tuple(dims)
     # This attribute describes the disk layout of the array's own source.

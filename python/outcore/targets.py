@@ -23,7 +23,7 @@ from outcore.sources import LIBRARY_BLOCKS
 from outcore.streams import Box
 from outcore.unfailing_file import UnfailingFile
 from outcore.volumes import AnyPath
-from outcore.zarr_format import TILE_BYTES, Metadata
+from outcore.zarr_format import DIMENSIONS, TILE_BYTES, Metadata
 
 _NESTED_TASKS = 4
 """Depth of zarr-python's nested tasks: the region, its chunk, codecs, the file."""
@@ -184,8 +184,7 @@ class ZarrTarget(Target):
         if version == 3:
             options["dimension_names"] = dims
         elif dims is not None:
-            # xarray's convention: https://docs.xarray.dev/en/stable/internals/zarr-encoding-spec.html
-            attributes = {**attributes, "_ARRAY_DIMENSIONS": list(dims)}
+            attributes = {**attributes, DIMENSIONS: list(dims)}
         self._array = zarr.create_array(
             path,  # as text, a name with "::" in it would be a URL
             shape=shape,

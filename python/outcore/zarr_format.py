@@ -29,6 +29,10 @@ MAX_TILES = 60_000
 TALL = 8
 """Ratio of rows to columns from which a matrix gets chunks of whole rows."""
 
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""Attribute with the names of dimensions in Zarr version 2, by xarray's convention:
+https://docs.xarray.dev/en/stable/internals/zarr-encoding-spec.html"""
+
 _FORMAT = 1
 _TRANSPOSED = {"row-major": "column-major", "column-major": "row-major"}
 """Chunk orders whose transpose has another name."""
