@@ -103,21 +103,42 @@ impl ArrayFile {
         Ok(tickets)
     }
 
-    /// Writes the pieces of chunks without unfinished writes. Returns the other pieces, and those that it
-    /// could not write.
+    /// Writes the pieces of chunks without unfinished writes, in batches. Returns the other pieces, and those that
+    /// it could not write. Between batches it holds up no request, because `go_on` may wait for one: a signal
+    /// handler may use the same chunks.
     fn write_now(
         self: &Arc<Self>,
         pieces: HashMap<Slot, Vec<Piece>>,
         memory: &Memory,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<Piece>> {
+        let mut pieces: Vec<(Slot, Vec<Piece>)> = pieces.into_iter().collect();
+        pieces.sort_unstable_by_key(|(slot, _)| *slot);
+        let (mut batch, mut batch_runs, mut left) = (Vec::new(), 0, Vec::new());
+        for (slot, part) in pieces {
+            let runs = runs_of(&part);
+            if batch_runs + runs > ASK_AFTER_RUNS {
+                left.extend(self.write_batch(std::mem::take(&mut batch), memory)?);
+                batch_runs = 0;
+                if !go_on() {
+                    return Ok(left);
+                }
+            }
+            batch_runs += runs;
+            batch.push((slot, part));
+        }
+        left.extend(self.write_batch(batch, memory)?);
+        Ok(left)
+    }
+
+    /// Writes the pieces of some chunks, and lets later requests for these chunks wait meanwhile. Returns the
+    /// pieces of chunks with unfinished writes, and those that it could not write.
+    fn write_batch(self: &Arc<Self>, pieces: Vec<(Slot, Vec<Piece>)>, memory: &Memory) -> Result<Vec<Piece>> {
         let ticket = Ticket::new(1);
         let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = |slot: &Slot| writers.get(slot).is_none_or(Ticket::is_done);
-        let (free, taken): (HashMap<_, _>, HashMap<_, _>) =
-            pieces.into_iter().partition(|(slot, _)| is_free(slot));
-        let mut slots: Vec<Slot> = free.keys().copied().collect();
-        slots.sort_unstable();
+        let (free, taken): (Vec<_>, Vec<_>) = pieces.into_iter().partition(|(slot, _)| is_free(slot));
+        let slots: Vec<Slot> = free.iter().map(|(slot, _)| *slot).collect();
         self.write_before_others(writers, slots.clone(), &ticket);
         let pinned = match self.shards.pin(slots.iter().map(|slot| slot.shard), Operation::Write) {
             Ok(pinned) => pinned,
@@ -128,23 +149,15 @@ impl ArrayFile {
         };
         self.shards.unpin_after(&ticket, pinned);
         let region = Region::whole(memory.block.clone());
-        let mut left: Vec<Piece> = taken.into_values().flatten().collect();
-        let mut runs_since_asked = 0;
-        for slot in slots {
-            let part = free[&slot].clone();
-            let runs: u64 = part.iter().map(Piece::runs).sum();
-            runs_since_asked += runs;
-            if runs_since_asked > ASK_AFTER_RUNS && std::mem::take(&mut runs_since_asked) > 0 && !go_on() {
-                break;
-            }
-            let bytes = useful_bytes(&part);
+        let mut left: Vec<Piece> = taken.into_iter().flat_map(|(_, part)| part).collect();
+        for (slot, part) in free {
+            let (bytes, runs) = (useful_bytes(&part), runs_of(&part));
             let rest = match self.shards.file(slot.shard) {
                 Some(file) => self.volume.write_short(file, part, &region, memory.origin),
                 None => part,
             };
-            let rest_runs: u64 = rest.iter().map(Piece::runs).sum();
             self.counters.bytes_written.fetch_add(bytes - useful_bytes(&rest), Ordering::Relaxed);
-            self.counters.writes.fetch_add(runs - rest_runs, Ordering::Relaxed);
+            self.counters.writes.fetch_add(runs - runs_of(&rest), Ordering::Relaxed);
             left.extend(rest);
         }
         ticket.part_done(Ok(()));
@@ -176,6 +189,10 @@ fn slot_of(piece: &Piece) -> Slot {
 
 fn useful_bytes(pieces: &[Piece]) -> u64 {
     pieces.iter().map(Piece::useful_bytes).sum()
+}
+
+fn runs_of(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(Piece::runs).sum()
 }
 
 /// Groups of pieces of a shard file, small enough that the caller does not wait long.

@@ -208,6 +208,32 @@ fn a_caller_that_is_stopped_writes_no_more_short_runs() {
 }
 
 #[test]
+fn a_caller_that_is_asked_whether_to_go_on_may_read_and_write_the_same_chunks() {
+    let place = cube(128, 64);
+    let file = place.open_real();
+    let whole = Part { step: vec![1, 1, 2], ..part([0, 0, 0], [128, 128, 64]) };
+    let source = block(&vec![7; whole.bytes(8) + 2 * GUARD]);
+    let (request, memory) = whole.request(&file, &source, GUARD);
+    let mut asked = 0;
+    let mut go_on = || {
+        asked += 1;
+        for operation in [Operation::Read, Operation::Write] {
+            for start in [[0, 0, 1], [64, 64, 65]] {
+                let other = block(&[9; 8 + 2 * GUARD]);
+                finish(&part(start, [1, 1, 1]).submit(&file, operation, &other).unwrap()).unwrap();
+            }
+        }
+        true
+    };
+    let tickets = file.write_short(&request, memory, &mut go_on).unwrap();
+    tickets.iter().for_each(|ticket| finish(ticket).unwrap());
+    assert_eq!(asked, 8, "each chunk has more runs than one batch");
+    let target = block(&vec![0; whole.bytes(8) + 2 * GUARD]);
+    finish(&whole.submit(&file, Operation::Read, &target).unwrap()).unwrap();
+    assert!(content(&target)[GUARD..GUARD + whole.bytes(8)].iter().all(|byte| *byte == 7));
+}
+
+#[test]
 fn a_file_that_others_truncate_is_an_error_not_a_signal() {
     let place = Place::new(grid(&[700, 300], &[300, 128], 8));
     let file = place.open_real();
