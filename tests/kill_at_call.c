@@ -44,6 +44,8 @@ static void count(void) {
 
 COUNTED(mkdir, (const char *path, mode_t mode), (path, mode))
 COUNTED(rename, (const char *old, const char *new), (old, new))
+COUNTED(link, (const char *old, const char *new), (old, new))
+COUNTED(linkat, (int from, const char *old, int to, const char *new, int flags), (from, old, to, new, flags))
 COUNTED(unlink, (const char *path), (path))
 COUNTED(unlinkat, (int directory, const char *path, int flags), (directory, path, flags))
 COUNTED(rmdir, (const char *path), (path))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from killed_at_call import preloaded
 from linpack import names_below, one_thread, random_matrix
 from stopping import bits, noted_at_once
 
@@ -29,7 +30,7 @@ from outcore.linalg import (
     qr,
 )
 
-__all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
+__all__ = ["noted_at_once", "one_thread", "preloaded"]  # fixtures for every test here
 
 HERE = Path(__file__).parent
 N, MOMENTS = 256, 9
@@ -97,14 +98,6 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], list[Any]]]] = [
     (reflections, of_array),
     (sweeps, of_array),
 ]
-
-
-@pytest.fixture(scope="module")
-def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("preloaded") / "kill_at_call.so"
-    source = HERE / "kill_at_call.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
 
 
 @pytest.mark.exhaustive

@@ -10,10 +10,14 @@ use outcore_server::io_server;
 use outcore_server::manager::{check_store, mark_restored};
 use outcore_server::store::SqliteStore;
 
-use crate::metadata::{LOCK, MANAGER, METADATA};
+use crate::metadata::{LOCK, MANAGER, METADATA, RESTORING, check_restored};
 
 /// Suffix of an incomplete copy.
 const PART: &str = ".part";
+/// Suffixes of a database, its log, and the index of its log.
+const BESIDE: [&str; 3] = ["", LOG, "-shm"];
+/// Suffix of the log of a database.
+const LOG: &str = "-wal";
 /// Name of the directory below [`MANAGER`] that contains a replaced store, before its number.
 const REPLACED: &str = "replaced-";
 
@@ -44,7 +48,7 @@ fn sync_directory(of: &Path) -> Result<()> {
 fn store_in(directory: &Path) -> Result<PathBuf> {
     let store = directory.join(MANAGER).join(METADATA);
     if store.is_file() {
-        return Ok(store);
+        return check_restored(directory).map(|()| store);
     }
     Err(Error::new(
         ErrorKind::NotFound,
@@ -52,52 +56,78 @@ fn store_in(directory: &Path) -> Result<PathBuf> {
     ))
 }
 
+/// Removes a database that a killed call may have left, with the files beside it. SQLite would apply their contents
+/// to a new database of the same name.
+fn remove_database(path: &Path) -> Result<()> {
+    for suffix in BESIDE {
+        match fs::remove_file(with_suffix(path, suffix)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed("remove", path, &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Copies a store to a new file that only its owner can read, and checks the copy. Returns the number of its pool.
 fn copy_checked(source: &Path, target: &Path) -> Result<u128> {
     let part = with_suffix(target, PART);
     let copied = (|| {
-        match fs::remove_file(&part) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(failed("remove", &part, &error));
-            }
-            _ => {}
-        }
+        remove_database(&part)?;
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
         made.map_err(|error| failed("make", &part, &error))?;
         SqliteStore::copy(source, &part)?;
         let pool = check_store(&SqliteStore::open(&part)?)?;
-        fs::rename(&part, target).map_err(|error| failed("make", target, &error))?;
-        sync_directory(target)?;
+        rename_alone(&part, target)?;
         Ok(pool)
     })();
     if copied.is_err() {
-        for suffix in ["", "-wal", "-shm"] {
-            let _ = fs::remove_file(with_suffix(&part, suffix));
-        }
+        let _ = remove_database(&part);
     }
     copied
+}
+
+/// Renames a closed database durably. Refuses to leave its log behind.
+fn rename_alone(from: &Path, to: &Path) -> Result<()> {
+    let log = with_suffix(from, LOG);
+    if log.exists() {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "need {} complete, have a log beside it; end the program that uses it, and try again",
+                from.display()
+            ),
+        ));
+    }
+    fs::rename(from, to).map_err(|error| failed("make", to, &error))?;
+    sync_directory(to)
 }
 
 /// Copies the metadata of a pool, given by its first directory, to a new file. The pool may be in use: the copy
 /// has every change that was answered before this call.
 pub fn backup_metadata(directory: &Path, target: &Path) -> Result<()> {
     let store = store_in(directory)?;
-    if target.symlink_metadata().is_ok() {
-        return Err(Error::new(
-            ErrorKind::Exists,
-            format!("{} exists; give another name for the copy", target.display()),
-        ));
+    for path in BESIDE.map(|suffix| with_suffix(target, suffix)) {
+        if path.symlink_metadata().is_ok() {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("{} exists; give another name for the copy", path.display()),
+            ));
+        }
     }
     copy_checked(&store, target).map(drop)
 }
 
 /// Replaces the metadata of a pool by a copy. Returns the directory of the replaced store, or `None` if there was
-/// none. The pool must not be running.
+/// none. The pool must not be running. If the process dies meanwhile, no manager starts until another call has
+/// finished.
 pub fn restore_metadata(directory: &Path, copy: &Path) -> Result<Option<PathBuf>> {
     let root = Directory::new(directory)?;
     let _lock = root.lock(LOCK)?;
     let store = directory.join(MANAGER).join(METADATA);
     let restored = with_suffix(&store, ".restored");
+    remove_database(&restored)?;
     let pool = copy_checked(copy, &restored)?;
     if let Some((own, _)) = io_server::marked(&root)?
         && own != pool
@@ -109,27 +139,48 @@ pub fn restore_metadata(directory: &Path, copy: &Path) -> Result<Option<PathBuf>
         )));
     }
     mark_restored(&mut SqliteStore::open(&restored)?)?;
-    let replaced = set_aside(&store)?;
-    fs::rename(&restored, &store).map_err(|error| failed("make", &store, &error))?;
-    sync_directory(&store)?;
-    Ok(replaced)
+    let aside = store.with_file_name(RESTORING);
+    set_aside(&store, &aside)?;
+    rename_alone(&restored, &store)?;
+    keep(&aside)
 }
 
-/// Moves a store and its log into a new directory, which it returns. The store also keeps its name until the copy
-/// takes it.
-fn set_aside(store: &Path) -> Result<Option<PathBuf>> {
-    let above = store.with_file_name("");
-    let free = (1..).map(|number| above.join(format!("{REPLACED}{number}"))).find(|path| !path.exists());
-    let (Some(aside), true) = (free, store.exists()) else { return Ok(None) };
-    DirBuilder::new().mode(0o700).create(&aside).map_err(|error| failed("make", &aside, &error))?;
-    let log = with_suffix(store, "-wal");
-    let moved = fs::hard_link(store, aside.join(METADATA)).and_then(|()| {
-        if log.exists() { fs::rename(&log, with_suffix(&aside.join(METADATA), "-wal")) } else { Ok(()) }
-    });
+/// Moves a store and its log into the directory `aside`, or finishes that. The store also keeps its name until the
+/// copy takes it.
+fn set_aside(store: &Path, aside: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(aside) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(failed("make", aside, &error));
+        }
+        _ => {}
+    }
+    // The marker is durable before the store changes.
+    sync_directory(aside)?;
+    let kept = aside.join(METADATA);
+    let log = with_suffix(store, LOG);
+    let linked = if kept.exists() || !store.exists() { Ok(()) } else { fs::hard_link(store, &kept) };
+    let moved =
+        linked.and_then(|()| if log.exists() { fs::rename(&log, with_suffix(&kept, LOG)) } else { Ok(()) });
     moved.map_err(|error| failed("move", store, &error))?;
     // This file belongs to the moved log.
     let _ = fs::remove_file(with_suffix(store, "-shm"));
-    sync_directory(&aside.join(METADATA))?;
-    sync_directory(store)?;
-    Ok(Some(aside))
+    sync_directory(&kept)?;
+    sync_directory(store)
+}
+
+/// Gives the directory of a replaced store its name, which it returns, and so ends the restoration. Removes the
+/// directory if it is empty.
+fn keep(aside: &Path) -> Result<Option<PathBuf>> {
+    let replaced = |number: u32| aside.with_file_name(format!("{REPLACED}{number}"));
+    let kept = if aside.join(METADATA).exists() {
+        (1..).map(replaced).find(|path| path.symlink_metadata().is_err())
+    } else {
+        None
+    };
+    match &kept {
+        Some(kept) => fs::rename(aside, kept).map_err(|error| failed("make", kept, &error))?,
+        None => fs::remove_dir(aside).map_err(|error| failed("remove", aside, &error))?,
+    }
+    sync_directory(aside)?;
+    Ok(kept)
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use outcore_core::Result;
+use outcore_core::{Error, ErrorKind, Result};
 use outcore_disk::{Directory, Reserve, most_open_files};
 use outcore_net::{Key, User};
 use outcore_server::manager;
@@ -14,6 +14,9 @@ pub(crate) const MANAGER: &str = "manager";
 pub(crate) const LOCK: &str = "manager/lock";
 /// File name of the store, below [`MANAGER`].
 pub(crate) const METADATA: &str = "metadata.sqlite";
+/// Directory below [`MANAGER`] with a replaced store, until the restored copy is in place. While it exists, no
+/// manager starts.
+pub(crate) const RESTORING: &str = "restoring";
 /// File name of the reserve for removals, below [`MANAGER`].
 const RESERVE: &str = "reserve";
 
@@ -43,8 +46,25 @@ pub(crate) fn most_connections() -> usize {
     left.saturating_sub(OWN_DESCRIPTORS).clamp(*CONNECTIONS.start(), *CONNECTIONS.end())
 }
 
-/// Opens the store in a manager's directory, or creates it.
+/// Refuses a manager's directory in which a restoration has begun and not ended: the store may lack its log.
+pub(crate) fn check_restored(directory: &Path) -> Result<()> {
+    let begun = directory.join(MANAGER).join(RESTORING);
+    if begun.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "need restored metadata, have a restoration that was stopped, with the replaced store in {}; run `outcore \
+             pool restore` again",
+            begun.display()
+        ),
+    ))
+}
+
+/// Opens the store in a manager's directory, or creates it. Refuses a store whose restoration has not ended.
 pub(crate) fn open_store(directory: &Path) -> Result<SqliteStore> {
+    check_restored(directory)?;
     let below = directory.join(MANAGER);
     SqliteStore::open_keeping(below.join(METADATA), Box::new(Reserve::new(&below, RESERVE)))
 }
