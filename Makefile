@@ -8,6 +8,9 @@
 #   make docs    links and examples of the documents
 #   make simulate  whole pools under 10,000 seeds: crashes, torn writes, lost messages, jumping clocks (ARGS="FIRST COUNT")
 #   make fuzz    messages changed at random against the decoders (ARGS="CASES SEED", else 1,000,000 and any)
+#   make wheel   a wheel in dist, tried in an empty environment (ARGS="--zig --compatibility manylinux_2_28" for
+#                older systems, with zig)
+#   make coverage  lines that the tests run: totals, and pages in coverage (ARGS="tests/test_fill.py" for Python tests)
 #   make clean   removes what was made here
 
 SHELL := /bin/bash
@@ -27,7 +30,7 @@ PACKAGES := .venv/packages.stamp
 CORE := .venv/core.stamp
 RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup test test-all test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz clean
+.PHONY: setup test test-all test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz wheel coverage clean
 
 setup: $(CORE)
 
@@ -102,7 +105,13 @@ bench: $(CORE)
 docs: $(CORE)
 	python -m pytest tests/test_docs.py
 
+wheel: $(PACKAGES)
+	tools/wheel $(ARGS)
+
+coverage: $(CORE)
+	tools/coverage $(ARGS)
+
 clean:
-	rm -rf .venv target dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-out bench-out
+	rm -rf .venv target dist coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-out bench-out
 	rm -f python/outcore/_core*.so
 	find . -name __pycache__ -not -path "./.git/*" -prune -exec rm -rf {} +
