@@ -51,7 +51,7 @@ def compare(setting: Setting, known: rates.Rates, dtype: str, low: str, n: int) 
     clear(Path(A.path))
     mixed, double = (contenders[name].report for name in ("mixed", "double"))
     if "refinement" not in mixed.method:
-        raise AssertionError(f"single precision did not do: {mixed.notes}")
+        raise AssertionError(f"single precision did not suffice: {mixed.notes}")
     name = f"solve {dtype}, n = {n}, budget 1/{BUDGET_SHARE} of the matrix"
     planned = plan.bytes_read + plan.bytes_written
     return [

@@ -1,6 +1,6 @@
-/* Preloaded: kills its process (SIGKILL) before one of the calls that change names or lengths of
-   files or make them durable, the one of number KILL_AT. Without it, counts them, and writes to
-   standard error at the end how many there were. */
+/* A library to preload. It counts the calls that change names or lengths of files, or make files durable. It
+   kills its process (SIGKILL) before call number KILL_AT; without KILL_AT, it writes the count to standard
+   error at the end. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* Notes what a process writes to files below a directory, and what it makes durable: `power_loss.py` reads it. */
+/* A library to preload. It records the writes and syncs of a process below a directory for `power_loss.py`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -38,8 +38,8 @@ static int is_watched(int file, char *path) {
 
 static const long nowhere[3];
 
-/* One note; with `mutex` held. `at`: offset and length of a write, and length of the file before it. Each note is a
-   line, then what the file had where it is about to be overwritten. */
+/* Writes one note; the caller holds `mutex`. `at` has offset and length of a write, and the length of the file before
+   it. A note is a line, and then the bytes of the file that the write is about to replace. */
 static long note(char kind, long about, const long at[3], const char *path, const char *bytes, long have) {
     char line[8500];
     number++;
@@ -56,7 +56,7 @@ static void ended(char kind, long about) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Notes what is in `length` bytes from `offset` on (-1: where the file is) of a file that is written to. */
+/* Records `length` bytes from `offset` (-1: the position of the file) before a write replaces them. */
 static long before(int file, long offset, long length) {
     char path[4096];
     struct stat status;

@@ -352,7 +352,7 @@ def stopped_at(note: int) -> Iterator[None]:
     """Interrupt right after this record of steps; a later call resumes."""
     with (
         interrupted_after(note),
-        pytest.raises(Interrupted, match="to go on from what is done"),
+        pytest.raises(Interrupted, match="to resume"),
     ):
         yield
 

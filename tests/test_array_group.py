@@ -181,7 +181,7 @@ def test_arrays_that_cannot_be_in_a_group(tmp_path: Path, arrays: Any, text: str
 
 def test_bad_input(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    with pytest.raises(NotFoundError, match="give the arrays"):
+    with pytest.raises(NotFoundError, match="pass its arrays"):
         oc.ArrayGroup(path)
     with pytest.raises(InvalidError, match="keep"):
         oc.ArrayGroup(path, SPECS, keep=0)

@@ -147,7 +147,7 @@ def assert_is_said(pool: oc.Pool, left: AnyPath) -> None:
     assert entry["state"] == "whole"
     assert entry["details"]["atomic_write_bytes"] >= 1200 * 1000 * 8
     said = outcore("info", str(left))
-    assert "what an atomic write_all of u writes, or had written when it was killed" in said
+    assert "the new files of an atomic write_all of u that runs or was killed" in said
 
 
 def outcore(*words: str) -> str:

@@ -88,7 +88,7 @@ class Waiting:
 
 
 def test_a_rank_that_does_not_come_to_be_duplicated_is_waited_for_a_while() -> None:
-    with pytest.raises(DiskError, match=r"waited 0.05 s for the others in vain"):
+    with pytest.raises(DiskError, match=r"waited 0.05 s for the others without an answer"):
         Communicator(Waiting(), 0.05).duplicate()
 
 

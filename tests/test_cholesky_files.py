@@ -42,10 +42,10 @@ def test_a_stopped_factorization(tmp_path: Path) -> None:
     stop_after(2, A, cho_factor, memory=MEMORY)
     entry = the_entry(tmp_path / "Z.cho")
     assert (entry["kind"], entry["state"]) == ("factor", "incomplete")
-    assert "call cho_factor with the same arguments to go on (" in entry["text"]
+    assert "call cho_factor with the same arguments to resume (" in entry["text"]
     refused = outcore("rm", "-y", tmp_path / "Z.cho" / "journal")
     assert refused.exit_code == 1
-    assert "needed to go on" in refused.stderr
+    assert "needed to resume" in refused.stderr
     assert outcore("rm", "-y", tmp_path / "Z.cho").exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["Z"]
 

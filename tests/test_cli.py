@@ -94,7 +94,7 @@ def test_an_error_of_the_system_is_1_too(tmp_path: Path, monkeypatch: pytest.Mon
     ("stop", "said"),
     [
         (KeyboardInterrupt(), "stopped\n"),
-        (oc.errors.Interrupted("call again to go on"), "stopped: call again to go on\n"),
+        (oc.errors.Interrupted("call again to resume"), "stopped: call again to resume\n"),
     ],
 )
 def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch, stop: BaseException, said: str) -> None:
@@ -148,7 +148,7 @@ def test_info_of_real_factors(tmp_path: Path) -> None:
 def test_info_of_a_stopped_factorization_in_place_says_what_is_at_stake(tmp_path: Path) -> None:
     make_factor(tmp_path / "Z.lu", "incomplete", overwrite_a=True)
     (entry,) = document(outcore("info", tmp_path / "Z.lu", "--json"))["entries"]
-    assert "what is left of the matrix is in here, and nowhere else" in entry["text"]
+    assert "the only copy of the rest of the matrix is in here" in entry["text"]
 
 
 def test_info_of_a_stopped_assembly_says_how_to_go_on(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_info_of_a_directory(tmp_path: Path) -> None:
         "H": ("left-over", "incomplete"),
         ".X.filling": ("left-over", "incomplete"),
     }
-    assert "call lu_factor with the same arguments to go on (2 slabs" in names["Y.lu"]["text"]
+    assert "call lu_factor with the same arguments to resume (2 slabs" in names["Y.lu"]["text"]
     assert names["Z.lu"]["details"]["n"] == 8
     text = outcore("info", tmp_path).stdout
     assert len(text.splitlines()) == len(names)

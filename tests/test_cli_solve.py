@@ -271,7 +271,7 @@ def test_a_stopped_command_goes_on() -> None:
     with after_notes(2, interrupt):
         result = outcore(*command)
     assert result.exit_code == 130
-    assert "stopped: solving with A; the same command goes on from what is done" in result.stderr
+    assert "stopped: solving with A; run the same command again to resume" in result.stderr
     assert not Path("x.npy").exists()
     again = outcore(*command)
     assert again.exit_code == 0, again.output
@@ -308,7 +308,7 @@ def test_ctrl_c_in_another_process(here: Path) -> None:
     if running.returncode == 0:
         pytest.skip("it was done before the signal came")
     assert running.returncode == 130
-    assert said.endswith("stopped: solving with L; the same command goes on from what is done\n")
+    assert said.endswith("stopped: solving with L; run the same command again to resume\n")
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "resumed at panel" in done.stdout
     residual = oc.open_array("L")[...] @ np.load("y.npy") - 1

@@ -101,7 +101,7 @@ def test_who_cannot_open_the_files_tells_the_others(
         for rank in {0, 1, 2} - {who}:
             assert isinstance(found[rank], OutcoreError), found
             # Process 0 may have removed a file before others open it.
-            is_late = "process 0 had given it up" in str(found[rank])
+            is_late = "process 0 had aborted it" in str(found[rank])
             assert f"process {who} gave up: " in str(found[rank]) or is_late, found
             assert why in str(found[rank]) or is_late, found
             assert not is_late or call == "replace"
@@ -192,7 +192,7 @@ def test_who_is_stopped_at_any_line_tells_the_others(call: str, who: int) -> Non
             for each in others:
                 assert isinstance(each, OutcoreError), (at, found)
                 is_told = f"process {who} gave up: it was stopped" in str(each)
-                is_late = "process 0 had given it up" in str(each)
+                is_late = "process 0 had aborted it" in str(each)
                 assert is_told or (is_late and call == "replace"), (at, found)
         assert found == [None] * RANKS
         assert at > 100

@@ -150,8 +150,8 @@ def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
         for given, message in [
             ({"array": spec}, r"needs path=.*pool / \"u\""),
             ({"array": spec, "path": tmp_path / "u"}, "needs an array in a pool"),
-            ({"array": u, "path": pool / "u"}, "arrays that are not there yet"),
-            ({"array": pool / "u", "servers": 2}, "arrays that are not there yet"),
+            ({"array": u, "path": pool / "u"}, "arrays that do not exist yet"),
+            ({"array": pool / "u", "servers": 2}, "arrays that do not exist yet"),
             ({"array": spec, "path": pool / "v", "servers": 0}, "at least 1, have 0"),
             ({"array": spec, "path": pool / "v", "servers": "many"}, "have 'many'"),
             ({"array": oc.ArraySpec((8, 8, 8)), "path": pool / "v"}, "dimensions"),
@@ -169,5 +169,5 @@ def test_nominal_rates_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     with in_memory() as directory, oc.Pool.embedded([directory / "a"]) as pool:
         plan = oc.plan("write_all", path=pool / "u", **among)
         assert plan.notes == nominal.notes
-        assert "for none could be measured: the disk is full" in str(plan)
+        assert "because none could be measured: the disk is full" in str(plan)
         assert oc.plan("write_all", path=pool / "u", rates=RATES, **among).notes == []

@@ -216,7 +216,7 @@ def test_the_infinity_norm_needs_the_matrix(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match=r"has changed since .* give that norm as norm_a="):
         estimate(lu, np.inf)
     lu = lu_factor(A.path, memory="1 MB", if_exists="overwrite", overwrite_a=True, progress=False)
-    with pytest.raises(InvalidError, match=r"needs A: .* was given up.* or estimate in the 1-norm"):
+    with pytest.raises(InvalidError, match=r"needs A: .* was consumed.* or estimate in the 1-norm"):
         estimate(lu, np.inf, memory="1 MB")
     a[0, 0] = 3
     found, _ = estimate(lu, np.inf, norm_a=float(np.linalg.norm(a, np.inf)), memory="1 MB")
@@ -289,7 +289,7 @@ def test_a_stopped_estimate_goes_on(
             factor, norm, progress=lambda done, left, told=told: told.append(done)
         )
         assert found == whole
-        assert again.notes[1:] == [f"gone on after {stop} solves: bytes moved are of the rest"]
+        assert again.notes[1:] == [f"resumed after {stop} solves: bytes moved are of the rest"]
         assert again.bytes_read < (again.planned_bytes_read or 0) <= report.bytes_read
         assert told == sorted(told)
         assert names_below(tmp_path) == before

@@ -46,7 +46,7 @@ def test_a_stopped_copy_of_what_is_in_files_goes_on(
         assert len(again) == array.report.blocks - done, "blocks done are not read again"
         assert not set(first[:done]) & set(again)
         assert array.report.blocks_before == done
-        assert f"gone on at block {done} of" in str(array.report)
+        assert f"resumed at block {done} of" in str(array.report)
     assert sorted(p.name for p in (tmp_path / "A").iterdir()) == [
         "c", "outcore.generation", "zarr.json",
     ]  # fmt: skip
@@ -368,4 +368,4 @@ def test_the_command_line_goes_on(tmp_path: Path, fetched: Fetched) -> None:
     stopped(source, tmp_path / "A", fetched)
     done = noted(tmp_path / "A")
     again = ("convert", source, tmp_path / "A", "--memory", "262144", "--chunks", "10,13")
-    assert f"gone on at block {done}" in outcore(*again).output
+    assert f"resumed at block {done}" in outcore(*again).output

@@ -444,6 +444,6 @@ def test_what_it_took_is_reported(tmp_path: Path) -> None:
         assemble(tmp_path / "B", Recorder(BLOCKS - 2, ZeroDivisionError()), threads=1)
     rest = assemble(tmp_path / "B", Recorder(), threads=1).report
     assert isinstance(rest, oc.Report)
-    assert rest.notes[0].startswith("gone on at block ")
+    assert rest.notes[0].startswith("resumed at block ")
     assert rest.planned_bytes_written is not None
     assert 0 < rest.planned_bytes_written < WHOLE.nbytes

@@ -293,7 +293,7 @@ def test_a_process_that_dies(tmp_path: Path, dies_at: int) -> None:
         found = list(ranks.map(work, comms))
     assert isinstance(found[1], SystemExit), found
     assert isinstance(found[0], DiskError), found
-    assert "for the others in vain" in str(found[0])
+    assert "for the others without an answer" in str(found[0])
 
 
 def test_other_communicators(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ gauss_seidel("A", np.ones({N}), block=64, memory={memory})
     assert child.returncode == -signal.SIGKILL
     left = {entry.path: entry for entry in catalog.find(tmp_path)[0]}
     assert left[str(tmp_path / "A.diagonal")].state == "incomplete"
-    assert "can go" in left[str(tmp_path / "A.diagonal")].text
+    assert "can be removed" in left[str(tmp_path / "A.diagonal")].text
     gauss_seidel(A, b, block=64, memory=memory, progress=False)
     assert not (tmp_path / "A.diagonal").exists()
 

@@ -280,7 +280,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         ({"shift": np.nan}, "shift must be a real number"),
         ({"shift": 10**400}, "shift must be a real number"),
         ({"dtype": "nonsense"}, "'nonsense' is not a NumPy type"),
-        ({"dtype": "f8"}, "cannot hold what A has, complex128"),
+        ({"dtype": "f8"}, "cannot hold the elements of A, complex128"),
         ({"dtype": "i4"}, "dtype must be float32"),
         ({"transform": lambda block: block[:1]}, "must keep the shape"),
     ]

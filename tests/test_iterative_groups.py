@@ -207,7 +207,7 @@ def test_a_stopped_call_goes_on_behind_whole_groups(
 
     monkeypatch.setattr(real, "_keep", keep)
     with pytest.raises(
-        Interrupted, match=r"of group 3 of \d+; .* to go on at column (\d+)"
+        Interrupted, match=r"of group 3 of \d+; .* to resume at column (\d+)"
     ) as found:
         method(A, B, memory=memory, **where)
     monkeypatch.undo()
@@ -217,7 +217,7 @@ def test_a_stopped_call_goes_on_behind_whole_groups(
         oc.open_array(tmp_path / "x")
     # The next call resumes at that column, with the same tolerance.
     x, report = method(A, B, memory=memory, **where)
-    assert f"gone on at column {done} of {COLUMNS}" in "\n".join(report.notes)
+    assert f"resumed at column {done} of {COLUMNS}" in "\n".join(report.notes)
     assert len(report.residuals) == COLUMNS - done
     full = [j for j in range(COLUMNS) if j != 7]
     assert residual(a, x[...][:, full], b[:, full]) < 1.1e-6
@@ -243,7 +243,7 @@ def test_a_stopped_call_of_another_tolerance_begins_anew(
     for change in ({"tol": 1e-8}, {"tol": 1e-4, "resume": False}):
         steps.clear()
         monkeypatch.setattr("outcore.progress.Meter.advance", advance)
-        with pytest.raises(Interrupted, match="to go on at column"):
+        with pytest.raises(Interrupted, match="to resume at column"):
             cg(A, b, tol=1e-4, **options)
         monkeypatch.undo()
         x, report = cg(A, b, **options | change)

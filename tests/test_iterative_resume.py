@@ -141,7 +141,7 @@ def test_each_kill_is_gone_on_from(tmp_path: Path) -> None:
         stop_at(9, interrupt, lambda: gauss_seidel(A, b, out=tmp_path / "y", **options))
     assert note_of(tmp_path / "y")["iterate"]["steps"] == 9
     _, report = gauss_seidel(A, b, out=tmp_path / "y", resume=False, tol=0.5, progress=False)
-    assert not any("gone on" in note for note in report.notes)
+    assert not any("resumed" in note for note in report.notes)
 
 
 def interrupt() -> None:
@@ -158,7 +158,7 @@ def test_a_signal_keeps_the_iterate(
     options = OPTIONS | options
 
     def work() -> None:
-        with pytest.raises(Interrupted, match="the same arguments to go on from there") as found:
+        with pytest.raises(Interrupted, match="the same arguments to resume") as found:
             method(A, b, out=out, **options)
         on_its_way: Matrix = oc.open_array(out, allow_incomplete=True)[...]
         np.testing.assert_array_equal(on_its_way, found.value.x)  # type: ignore[arg-type]
@@ -255,8 +255,8 @@ def test_groups_of_other_sizes_find_their_part(tmp_path: Path) -> None:
     assert 0 < left["columns_done"] < left["iterate"]["end"] == 40
     x, report = cg(A, b, out=out, **OPTIONS)
     assert residual(a, x[...], b) < 1e-9
-    assert any("gone on at column" in note for note in report.notes)
-    assert any("gone on with x" in note for note in report.notes)
+    assert any("resumed at column" in note for note in report.notes)
+    assert any("resumed with x" in note for note in report.notes)
 
 
 @pytest.mark.usefixtures("at_each_step")

@@ -115,7 +115,7 @@ def test_factors_are_kept_and_used(tmp_path: Path) -> None:
     again, report = solve(A, b)
     np.testing.assert_array_equal(again, x)
     assert report.bytes_written == 0
-    assert report.method == "QR factors that were there"
+    assert report.method == "existing QR factors"
     assert (tmp_path / "A.qr").exists(), "they are the caller's"
     with oc.open_array(tmp_path / "A", "r+") as array:
         array[3, 3] = 7

@@ -56,7 +56,7 @@ class Case(NamedTuple):
     def solve(self, A: Any, b: Any, **options: Any) -> tuple[Any, LeastSquaresReport]:
         x, report = lstsq(A, b, **{"memory": self.memory, "progress": False} | options)
         assert report.method is not None
-        assert ("copied" in report.method) == self.is_copied or "were there" in report.method
+        assert ("copied" in report.method) == self.is_copied or "existing" in report.method
         return x, report
 
 
@@ -131,7 +131,7 @@ def test_what_a_stopped_call_left_of_a_matrix_that_changed(tmp_path: Path, case:
     with oc.open_array(tmp_path / "A", "r+") as array:
         array[3, 3] = 7
     a[3, 3] = 7
-    with pytest.raises(JournalError, match="resume=False to begin anew, or another factors="):
+    with pytest.raises(JournalError, match="resume=False to restart, or another factors="):
         case.solve(tmp_path / "A", b)
     x, _ = case.solve(tmp_path / "A", b, resume=False)
     np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], atol=1e-11)

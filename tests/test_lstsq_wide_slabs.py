@@ -210,7 +210,7 @@ def test_factors_are_kept_and_used(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_array_equal(again, x)
     assert report.bytes_written == 0
     assert report.bytes_read == report.planned_bytes_read == planned.bytes_read
-    assert report.method == "QR factors that were there"
+    assert report.method == "existing QR factors"
     assert (report.m, report.n, report.rank) == (M, N, M)
     assert (tmp_path / "A.qr").exists(), "they are the caller's"
     with oc.open_array(tmp_path / "A", "r+") as array:

@@ -94,7 +94,7 @@ def another_order(path: Path) -> None:
     ("change", "reason"),
     [
         (written_since, "was written to since"),
-        (made_anew, "was written to, or made anew"),
+        (made_anew, "was written to, or created again"),
         (another_type, "of order 200 in float64; the matrix is now of order 200 in float32"),
         (another_order, "of order 200 in float64; the matrix is now of order 201"),
     ],
@@ -120,7 +120,7 @@ def test_writes_through_an_array_that_stayed_open(tmp_path: Path, matrix: Matrix
     A = on_disk(tmp_path / "Z", matrix, CHUNKS)
     stop_after(2, A, memory=MEMORY)
     A[3, 5] = 0
-    with pytest.raises(JournalError, match="written to, or made anew"):
+    with pytest.raises(JournalError, match="written to, or created again"):
         factor(A.path)
 
     def meanwhile() -> None:
@@ -153,7 +153,7 @@ def test_a_given_up_matrix_cannot_begin_anew(tmp_path: Path, matrix: Matrix) -> 
     shutil.copytree(path, tmp_path / "kept")
     shutil.rmtree(path)
     shutil.copytree(tmp_path / "Y", path)
-    with pytest.raises(JournalError, match="made anew"):
+    with pytest.raises(JournalError, match="created again"):
         factor(path)
     np.testing.assert_array_equal(oc.open_array(path)[...], matrix)
     shutil.rmtree(path)

@@ -198,7 +198,7 @@ def test_what_goes_by_once_goes_on(
     found = case.run(tmp_path / "X")
     case.assert_right(found)
     same(found, whole)
-    assert "gone on" in found[2].notes[0]
+    assert "resumed" in found[2].notes[0]
 
 
 def test_a_matrix_written_to_meanwhile_is_noticed(

@@ -167,7 +167,7 @@ def test_what_is_kept_is_of_all_rows(
         ):
             case.run(out)
         found = case.run(out)
-        assert "gone on" in found[2].notes[0]
+        assert "resumed" in found[2].notes[0]
         same(found, whole)
         case.assert_right(found)
         shutil.rmtree(out)

@@ -84,7 +84,7 @@ def test_requests_overlap_and_are_waited_for(gated: tuple[oc.Pool, Gate]) -> Non
         write = file.start_write_at(2000, data[:5])
         sync = file.start_sync()
         for future in (*reads, write, sync):
-            with pytest.raises(TimeoutError, match="under way"):
+            with pytest.raises(TimeoutError, match="still pending"):
                 future.result(timeout=0.02)
             with pytest.raises(TimeoutError):
                 future.exception(0)

@@ -332,7 +332,7 @@ def test_after_ctrl_c_it_goes_on(
     is_begun = (tmp_path / "b.x").exists()
     x = qr_solve(qr, b, memory=TINY, progress=False)
     assert x.info().state == "whole"
-    assert any("gone on at column" in note for note in x.report.notes) is is_begun
+    assert any("resumed at column" in note for note in x.report.notes) is is_begun
     assert_minimizes(a, x[...], b[...])
     undisturbed = qr_solve(qr, b, out=tmp_path / "y", memory=TINY, progress=False)
     np.testing.assert_array_equal(x[...], undisturbed[...])

@@ -128,7 +128,7 @@ Wrong = Callable[[oc.ArrayGroup, int], Any]
 
 CALLS: list[tuple[Wrong, str]] = [
     (lambda group, _: group.timestep(local(1) | {"v": [[1.0, 2.0], [3.0]]}, schema=SCHEMAS),
-     r"need an array 'v', or what NumPy makes one of, have a list of a list of 2, a list of 1"),
+     r"need an array 'v', or an object that NumPy .*, have a list of a list of 2, a list of 1"),
     (lambda group, _: group.timestep({"u": local(1)["u"]}, schema=SCHEMAS), "need the arrays"),
     (lambda group, _: group.timestep(local(1)["u"], schema=SCHEMAS), "have ndarray"),
     (lambda group, _: group.timestep(local(1), schema=SCHEMAS | {"w": "block"}),

@@ -166,7 +166,7 @@ def test_a_plan_comes_where_nothing_can_be_written(
     assert dataclasses.replace(planned, notes=[]) == nominal
     (note,) = planned.notes
     assert why in note
-    assert "nominal rates, for none could be measured" in str(planned)
+    assert "nominal rates, because none could be measured" in str(planned)
     assert nominal.notes == []
     compared = oc.compare_methods(path=tmp_path, **given)  # type: ignore[arg-type]
     assert compared.notes == planned.notes

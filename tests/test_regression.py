@@ -264,7 +264,7 @@ def test_only_the_same_weights_and_damp_are_gone_on_with(tmp_path: Path) -> None
         whole = case.run(tmp_path / f"W{number}", **changed)
         found = case.run(out, **changed)
         np.testing.assert_array_equal(found[0][...], whole[0][...])
-        assert any("gone on" in note for note in found[2].notes) == (not changed)
+        assert any("resumed" in note for note in found[2].notes) == (not changed)
 
 
 def test_r_is_opened_with_the_solution(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_it_goes_on_from_every_step(case: Case, tmp_path: Path) -> None:
         assert sum(before) > 0
         case.assert_right(found)
         same(found, whole)
-        (where,) = (re.match(r"gone on at (?:row|step) (\d+) of (\d+)", t) for t in found[2].notes)
+        (where,) = (re.match(r"resumed at (?:row|step) (\d+) of (\d+)", t) for t in found[2].notes)
         assert where is not None
         begun.append(int(where[1]))
         # A later stop leaves less to read; a stop at the end leaves nothing of A.
@@ -112,7 +112,7 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
         found = case.run(out, if_exists="overwrite" if is_whole(out) else "error", resume=resume)
         case.assert_right(found)
         same(found, whole)
-        resumed += any("gone on" in note for note in found[2].notes)
+        resumed += any("resumed" in note for note in found[2].notes)
         assert resume or found[2].notes == []
         shutil.rmtree(out)
         assert sorted(p.name for p in tmp_path.iterdir()) == before
@@ -308,7 +308,7 @@ def test_a_note_that_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         case.run(out)
     assert written == [0, 1, 0, 0, 0]
     found = case.run(out)
-    assert "gone on at step 5 of" in found[2].notes[0]
+    assert "resumed at step 5 of" in found[2].notes[0]
     same(found, whole)
 
 

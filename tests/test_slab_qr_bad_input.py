@@ -201,7 +201,7 @@ def test_as_the_command_line_sees_them(tmp_path: Path, A: oc.Array) -> None:
     """Check ``outcore info`` and ``outcore rm``: stopped, whole, and killed at the start."""
     stop_after(2, A, qr_factor, memory=MEMORY)
     text = outcore("info", tmp_path).stdout
-    assert "call qr_factor with the same arguments to go on (" in text
+    assert "call qr_factor with the same arguments to resume (" in text
     qr_factor(A, memory=MEMORY, progress=False)
     assert "200 x 150 float64  whole" in outcore("info", tmp_path).stdout
     assert outcore("rm", "-y", tmp_path / "Z.qr").exit_code == 0

@@ -128,7 +128,7 @@ def test_a_stopped_solution_is_gone_on_with(
         oc.open_array(tmp_path / "b.x")
     x = again()
     (note,) = x.report.notes
-    done = int(re.findall("gone on at column ([0-9]+) of 96", note)[0])
+    done = int(re.findall("resumed at column ([0-9]+) of 96", note)[0])
     assert 0 < done < COLUMNS
     assert x.report.bytes_written == N * (COLUMNS - done) * 8
     assert x.report.bytes_read < whole.report.bytes_read
@@ -180,7 +180,7 @@ def test_in_memory_right_hand_sides_are_known_again(
     options: dict[str, Any] = {"memory": MEMORY, "out": tmp_path / "x", "progress": False}
     stop_after(1, lambda: solver(factor, right, **options))
     x = solver(factor, np.ascontiguousarray(right), **options)
-    assert [note[:7] for note in x.report.notes] == ["gone on"]
+    assert [note[:7] for note in x.report.notes] == ["resumed"]
     assert hpl_residual(a, x[...], right) < 16
 
 
@@ -240,7 +240,7 @@ def test_solve_goes_on_with_the_solution(b: oc.Array, tmp_path: Path, low: str |
     with after_note(1, interrupt), pytest.raises(Interrupted):
         call()
     x, report = call()
-    assert any("gone on at column" in note for note in report.notes)
+    assert any("resumed at column" in note for note in report.notes)
     assert any("used the factors" in note for note in report.notes)
     assert report.probed_condition is not None
     assert hpl_residual(a, x[...], b[...]) < 16
@@ -270,7 +270,7 @@ def test_what_lower_precision_did_is_not_gone_on_with_in_full(b: oc.Array, tmp_p
         )
     assert Refinement.refine_by_gmres is plain
     assert report.method == "LU in float64, after one in float32"
-    assert not any("gone on" in note for note in report.notes)
+    assert not any("resumed" in note for note in report.notes)
     assert hpl_residual(a, x[...], b[...]) < 16
 
 

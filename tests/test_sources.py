@@ -466,7 +466,7 @@ def test_ctrl_c_leaves_an_incomplete_array(tmp_path: Path, after: int) -> None:
                 raise KeyboardInterrupt
             yield np.ones((10, 4))
 
-    with pytest.raises(Interrupted, match="again with the same arguments to begin anew"):
+    with pytest.raises(Interrupted, match="again with the same arguments to restart"):
         oc.from_array(rows(), tmp_path / "A", shape=200, chunks=(10, 4))
     with pytest.raises(IncompleteError, match="again with the same arguments"):
         oc.open_array(tmp_path / "A")

@@ -114,7 +114,7 @@ def test_a_stopped_call_goes_on(case: Case, tmp_path: Path) -> None:
     case.assert_right(X)
     np.testing.assert_array_equal(X[...], whole[...])
     assert names_below(out) == names_below(tmp_path / "W")
-    assert any("gone on at step 3 of" in note for note in again.notes)
+    assert any("resumed at step 3 of" in note for note in again.notes)
     assert again.bytes_read < report.bytes_read == report.planned_bytes_read
     assert again.bytes_written < report.bytes_written == report.planned_bytes_written
     assert again.peak_memory_bytes <= case.memory
@@ -133,7 +133,7 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
             out, if_exists="overwrite" if is_whole(out) else "error", resume=resume
         )
         case.assert_right(X)
-        resumed += any("gone on" in note for note in report.notes)
+        resumed += any("resumed" in note for note in report.notes)
         assert resume or report.notes == []
         shutil.rmtree(out)
         assert sorted(p.name for p in tmp_path.iterdir()) == before
@@ -188,7 +188,7 @@ def test_other_arguments_and_other_operands_in_memory(tmp_path: Path) -> None:
     with stopped_at(1):
         product(b)
     again = product(np.asfortranarray(b))
-    assert any("gone on" in note for note in again.report.notes)
+    assert any("resumed" in note for note in again.report.notes)
     shutil.rmtree(out)
     for other, more, expected in [
         (b, {"alpha": 2.0}, 2 * a @ b), (b, {"trans_a": "C"}, a.conj().T @ b), (-b, {}, -a @ b),
@@ -213,7 +213,7 @@ def test_the_budget_is_that_of_the_stopped_call(
             case.run(out, memory=memory)
     X, report = case.run(out, memory=None)
     assert report.memory_bytes == MEMORY
-    assert any("gone on at step 3" in note for note in report.notes)
+    assert any("resumed at step 3" in note for note in report.notes)
     case.assert_right(X)
     shutil.rmtree(out)
     with stopped_at(1):

@@ -1,4 +1,4 @@
-/* Reads of files whose names begin with `metadata.sqlite` fail with EIO from a byte on, which the environment says. */
+/* A library to preload. Reads of files `metadata.sqlite*` fail with EIO from the byte that the environment gives. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

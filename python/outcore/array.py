@@ -536,7 +536,7 @@ def open_array(
     where = place(path)
     metadata = read_metadata(where)
     if metadata.state == "consumed":
-        raise ConsumedError(f"the content of {where.path} was given up: {metadata.why}")
+        raise ConsumedError(f"the content of {where.path} was consumed: {metadata.why}")
     if metadata.state == "incomplete" and not allow_incomplete:
         raise IncompleteError(f"{where.path} is only half written: {metadata.why}")
     return Array(where, metadata, mode, is_counted=mode == "r")

@@ -135,9 +135,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         attributes: dict[str, Any],
     ) -> None:
         if specs is None or wanted is None:
-            raise NotFoundError(
-                f"there is no group at {self.path}; give the arrays that it is to have"
-            )
+            raise NotFoundError(f"there is no group at {self.path}; pass its arrays to create it")
         made = {}
         for name, metadata in wanted.items():
             where = self._place.below(name)

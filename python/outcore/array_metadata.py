@@ -79,8 +79,7 @@ def read_generation(where: Place) -> int:
         return 0
     if not re.fullmatch(rb"[0-9]{1,18}", text):
         raise CorruptError(
-            f"{where.path / _GENERATION} holds no number; "
-            "write one larger than the last you know of"
+            f"{where.path / _GENERATION} holds no number; write one larger than the last known one"
         )
     return int(text)
 

@@ -118,7 +118,7 @@ def _keep_rights(fresh: PoolPath, old: PoolPath) -> None:
         except DeniedError:
             if mode >> 3 & 7 != mode & 7:
                 raise DeniedError(
-                    f"need to be in group {had.group} to write {old} anew, which is of that group; "
+                    f"need to be in group {had.group} to replace {old}, which is of that group; "
                     "write it with atomic=False, or ask its owner to change the group"
                 ) from None
     if mode != have.mode:

@@ -74,8 +74,8 @@ def checkpoint_attributes(given: Any) -> dict[str, Any]:
 def _checked(given: Any, encode: Any) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
         raise InvalidError(
-            f"attributes are a dictionary by their names, have {type(given).__name__}; give such "
-            'as {"units": "m"}'
+            f"attributes are a dictionary by their names, have {type(given).__name__}; give one "
+            'such as {"units": "m"}'
         )
     found = {}
     try:

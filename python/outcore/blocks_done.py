@@ -87,7 +87,7 @@ class BlocksDone:
         """Return the error for an unreadable record."""
         return JournalError(
             f"the record of the stopped {self.doing} in {self.where.path} is damaged; "
-            "pass if_exists='overwrite' to begin anew"
+            "pass if_exists='overwrite' to restart"
         )
 
     def remove(self) -> None:
@@ -116,7 +116,7 @@ class BlocksDone:
             if stopped and _layout(found, begun) != _layout(begun, begun):
                 raise JournalError(
                     f"{self.where.path} holds a half-made array of another shape, type or layout; "
-                    "pass if_exists='overwrite' to begin anew"
+                    "pass if_exists='overwrite' to restart"
                 )
         if stopped:
             self.where.remove_half_written()

@@ -13,7 +13,7 @@ Casting: TypeAlias = Literal["same_kind", "unsafe"]
 """``"same_kind"`` refuses numbers that the new type cannot hold. ``"unsafe"`` converts any number
 as `numpy.ndarray.astype` does."""
 
-FIX = 'choose a wider dtype=, or pass casting="unsafe" to convert all the same'
+FIX = 'choose a wider dtype=, or pass casting="unsafe" to convert anyway'
 """Advice for calls that have both arguments."""
 
 _NUMBERS = "biufc"

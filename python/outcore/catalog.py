@@ -257,7 +257,7 @@ def _factor(path: AnyPath, own: dict[str, Any]) -> Entry:
         return Entry(str(path), "factor", "whole", "", details)
     text = (
         f"the factorization of {own.get('source', 'its matrix')} was stopped; call "
-        f"{KINDS[own['kind']].function} with the same arguments to go on"
+        f"{KINDS[own['kind']].function} with the same arguments to resume"
     )
     try:
         # The first line is the header.
@@ -266,7 +266,7 @@ def _factor(path: AnyPath, own: dict[str, Any]) -> Entry:
     except OSError:
         text += " from the beginning: it has no journal"
     if own.get("overwrite_a"):
-        text += "; what is left of the matrix is in here, and nowhere else"
+        text += "; the only copy of the rest of the matrix is in here"
     return Entry(str(path), "factor", "incomplete", text, details)
 
 
@@ -282,28 +282,28 @@ def _half_made(path: AnyPath) -> Entry | None:
         return Entry(str(path), "left-over", "incomplete", text)
 
     if _FILLING.fullmatch(path.name) and not parts:
-        return left_over("lock of an assembly that was killed; it can go")
+        return left_over("lock of an assembly that was killed; it can be removed")
     if path.name == LOCK and not parts:
-        return left_over("lock of a checkpoint that was killed; it can go")
+        return left_over("lock of a checkpoint that was killed; it can be removed")
     if _MEASURING.fullmatch(path.name):
-        return left_over("files of a measurement that was killed; they can go")
+        return left_over("files of a measurement that was killed; they can be removed")
     factors = _HALF_MADE_FACTORS.get(path.suffix)
     if (
         names
         and factors is not None
         and all(name in factors or is_kept_solve(name) for name in parts)
     ):
-        return left_over("factors killed while they were made or removed; they can go")
+        return left_over("factors killed while they were made or removed; they can be removed")
     if names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
-        return left_over("an array killed while it was made or removed; it can go")
+        return left_over("an array killed while it was made or removed; it can be removed")
     return None
 
 
 def _half_written(path: AnyPath) -> Entry:
     """Describe the new files of an atomic collective."""
     text = (
-        f"what an atomic write_all of {path.parent.name} writes, or had written when it was "
-        "killed; the next one removes it, and it can go if none is under way"
+        f"the new files of an atomic write_all of {path.parent.name} that runs or was killed; the "
+        "next one removes them, and you may if none runs"
     )
     return Entry(str(path), "left-over", "incomplete", text)
 
@@ -312,7 +312,7 @@ def _half_checkpoint(path: AnyPath) -> Entry:
     """Describe a checkpoint that has no name yet, or has lost it for removal."""
     if is_held(path.parent / LOCK):
         return Entry(str(path), "left-over", "in use", "a checkpoint is written now")
-    text = "a checkpoint killed while it was written or removed; it goes after the next, and can go"
+    text = "a checkpoint killed while it was written or removed; remove it, or the next one does"
     return Entry(str(path), "left-over", "incomplete", text)
 
 
@@ -331,10 +331,12 @@ def _half_exported(path: AnyPath, name: str, process: str, what: str) -> Entry |
     if os.path.exists(f"/proc/{process}"):
         return Entry(str(path), "left-over", "in use", f"{name} is exported now")
     if what == "part":
-        text = f"an export to {name} was killed; it can go"
+        text = f"an export to {name} was killed; it can be removed"
         return Entry(str(path), "left-over", "incomplete", text)
     if (path.parent / name).exists():
-        return Entry(str(path), "left-over", "whole", f"{name} before it was replaced; it can go")
+        return Entry(
+            str(path), "left-over", "whole", f"{name} before it was replaced; it can be removed"
+        )
     # Killed between two renames: this is the only copy.
     return None
 
@@ -348,7 +350,7 @@ def _half_copied(path: AnyPath, name: str) -> Entry | None:
         return Entry(str(path), "left-over", "in use", f"{name} is copied now")
     if "old" in names and not is_there(path.parent / name):
         return None  # killed between two renames: this is the only copy
-    text = f"a copy to {name} was stopped; outcore cp --resume goes on, or it can go"
+    text = f"a copy to {name} was stopped; outcore cp --resume continues it, or remove it"
     return Entry(str(path), "left-over", "incomplete", text)
 
 
@@ -359,7 +361,9 @@ def _stray_journal(path: AnyPath) -> Entry | None:
     factor = None if path.parent == path.parent.parent else recognise(path.parent)
     if factor is None or factor.kind != "factor" or factor.state != "whole":
         return None
-    return Entry(str(path), "left-over", "whole", "journal of a finished factorization; it can go")
+    return Entry(
+        str(path), "left-over", "whole", "journal of a finished factorization; it can be removed"
+    )
 
 
 def _belongs_to_another(path: AnyPath) -> bool:

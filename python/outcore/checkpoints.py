@@ -260,7 +260,7 @@ def restart(where: Place, schema: Any, ranks: Ranks, progress: ProgressLike = Fa
             f"all {len(damaged)} checkpoints of {where.path.parent} are damaged, the oldest: "
             f"{damaged[min(damaged)]}"
         )
-    raise NotFoundError(f"there is no checkpoint of {where.path.parent}; begin from the beginning")
+    raise NotFoundError(f"there is no checkpoint of {where.path.parent}; start without one")
 
 
 def _check_servers(where: Place) -> None:

@@ -86,7 +86,7 @@ class Agreement:
                 text = "" if isinstance(have, bytes) else f": {have!r} and {need!r}"
                 raise InvalidError(
                     f"processes {rank} and 0 do not agree on {what}{text}; call it with the same "
-                    "arguments everywhere, on an array that is opened anew"
+                    "arguments everywhere, on an array that is opened again"
                 )
 
 

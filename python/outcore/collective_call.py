@@ -213,7 +213,7 @@ class Call:
                 raise
             raise InvalidError(
                 f"process {self._comm.rank} came to {self._verb} of {self._array.path} when "
-                "process 0 had given it up; the error of process 0 says why"
+                "process 0 had aborted it; the error of process 0 says why"
             ) from error
 
     def _check_pool(self) -> None:
@@ -268,7 +268,7 @@ class Call:
         given = sum(schema.nbytes(shape, comm.size, rank, 1) for rank in range(comm.size))
         if given != math.prod(shape):
             raise InvalidError(
-                f"atomic=True writes {self._array.path} anew: need boxes that cover its "
+                f"atomic=True replaces {self._array.path}: need boxes that cover its "
                 f"{math.prod(shape)} elements, have {given}; add boxes, or pass atomic=False"
             )
 
@@ -432,6 +432,7 @@ def seconds_of(timeout: Any) -> int:
     is_number = isinstance(timeout, int | float | np.number) and not isinstance(timeout, bool)
     if not is_number or not 0 <= timeout <= _MOST_SECONDS:
         raise InvalidError(
-            f"timeout is seconds from 0 to {_MOST_SECONDS}, have {timeout!r}; give such as 600"
+            f"timeout is seconds from 0 to {_MOST_SECONDS}, have {timeout!r}; give a number such "
+            "as 600"
         )
     return max(math.ceil(float(timeout)), 1)

@@ -156,7 +156,7 @@ def plan_collective(
         target = _to_be(verb, array, path, servers)
     elif servers is not None or path is not None:
         raise InvalidError(
-            "path= and servers= are for arrays that are not there yet, have array="
+            "path= and servers= are for arrays that do not exist yet, have array="
             f"{getattr(array, 'path', array)}; leave them out, or give an oc.ArraySpec"
         )
     elif isinstance(array, Array):

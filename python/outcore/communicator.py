@@ -194,8 +194,8 @@ class Communicator:
             while not (is_done := request.Test()):
                 if time.monotonic() - began > most_s:
                     raise DiskError(
-                        f"rank {self.rank} waited {most_s:g} s for the others in vain; one of them "
-                        "has failed, or never came here: look for its error"
+                        f"rank {self.rank} waited {most_s:g} s for the others without an answer; "
+                        "one of them has failed, or never came here: look for its error"
                     )
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _POLL_S)
@@ -248,5 +248,5 @@ def _method(comm: Any, names: tuple[str, ...]) -> Callable[..., Any]:
 def _lacking(comm: Any, names: tuple[str, ...]) -> InvalidError:
     return InvalidError(
         f"need a communicator with {' or '.join(names)}, have {type(comm).__name__}; give one of "
-        "mpi4py, or what is like it"
+        "mpi4py, or one with its interface"
     )

@@ -51,12 +51,12 @@ class CopyRecord(BlocksDone):
             what = "of another part of it, or it was written to since" if _name(of) == now else now
             raise JournalError(
                 f"{self.where.path} holds a half-made copy of {_name(of)}, and this is {what}; "
-                "pass if_exists='overwrite' to begin anew"
+                "pass if_exists='overwrite' to restart"
             )
         if version is not None and read_generation(self.where) not in (generation - 1, generation):
             raise JournalError(
                 f"{self.where.path} was written to since copying into it was stopped; pass "
-                "if_exists='overwrite' to begin anew"
+                "if_exists='overwrite' to restart"
             )
         was_unsafe = header.get("casting") == "unsafe"
         return None if version is None or (was_unsafe and casting != "unsafe") else steps
@@ -76,7 +76,7 @@ class CopyRecord(BlocksDone):
 
 
 def _name(version: dict[str, Any] | None) -> str:
-    return "what is in no file" if version is None else str(version["path"])
+    return "data in no file" if version is None else str(version["path"])
 
 
 class CopyNotes:

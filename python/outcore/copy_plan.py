@@ -201,7 +201,7 @@ def plan_copy(
         )
     need = least_bytes + library * max(least_bytes, chunk_bytes)
     if need > room:
-        how = "choose smaller chunks=" if steps is None else "begin anew by if_exists='overwrite'"
+        how = "choose smaller chunks=" if steps is None else "restart with if_exists='overwrite'"
         raise BudgetError(
             f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {least_bytes}"
             f"{'' if steps is None else ', in which it was begun'}, have {have_bytes}; raise "

@@ -44,7 +44,7 @@ class CopyReport:
         codec = "" if self.codec == "none" else f", {self.codec}"
         again = "" if self.times_read == 1 else f", elements read {self.times_read:.2f} times"
         if self.blocks_before:
-            again += f", gone on at block {self.blocks_before} of {self.blocks}"
+            again += f", resumed at block {self.blocks_before} of {self.blocks}"
         return (
             f"{self.path}: {self.format}, {extents} {self.dtype} in {self.order} order{chunks}"
             f"{codec}, {format_bytes(self.file_bytes)} in {format_seconds(self.seconds)}{again}"

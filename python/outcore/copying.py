@@ -316,7 +316,7 @@ def _saying_how_to_go_on(
             how = "without if_exists='overwrite'"
         else:
             how = "with the same arguments" if resume else "with if_exists='overwrite'"
-        what = "go on" if resume and record.goes_on else "begin anew"
+        what = "resume" if resume and record.goes_on else "restart"
         raise Interrupted(
             f"copying to {record.where.path} was stopped; call it again {how} to {what}"
         ) from None

@@ -161,7 +161,9 @@ def create_array(
         shape, dtype, chunks, order, chunk_order, dims, attributes, growing=growing
     )
     if growing and fill is not None:
-        raise InvalidError("an array that grows begins with nothing to fill; append its steps")
+        raise InvalidError(
+            "an array that grows begins empty, without blocks to fill; append its steps"
+        )
     where = place(path)
     layout = DiskLayout(disk_schema, memory_schema, mesh)
     metadata = layout.of(where, metadata, is_chosen=bool(chunks or chunk_order or order != "C"))

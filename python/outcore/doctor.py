@@ -158,7 +158,7 @@ def judge_blas(choice: BlasChoice, found: BlasReport | None) -> Iterator[Finding
         yield Finding(
             "BLAS",
             "warn",
-            "SciPy's BLAS says nothing of itself; it may be the slow reference one",
+            "SciPy's BLAS does not report its name; it may be the slow reference BLAS",
             "install SciPy from its wheel: pip install --force-reinstall scipy",
         )
         return
@@ -268,8 +268,8 @@ def judge_limits(open_files: int, address_space: int, file_size: int) -> Iterato
         yield Finding(
             "address space",
             "warn",
-            f"ulimit -v allows {format_bytes(address_space)}, which libraries and threads use up "
-            "long before the memory is",
+            f"ulimit -v allows {format_bytes(address_space)}, which libraries and threads reach "
+            "long before the memory is full",
             "ulimit -v unlimited",
         )
     if file_size != unlimited:
@@ -309,7 +309,7 @@ def judge_file_system(mount: Mount | None, *, in_place: bool) -> Iterator[Findin
     elif kind == "btrfs" and (in_place or "nodatacow" in mount.options):
         yield Finding("file system", "ok", f"{at}: new files here are written in place")
     elif kind in _COPY_ON_WRITE:
-        text = "copies on write: arrays written in place fall to pieces, and slow down"
+        text = "copies on write: arrays written in place become fragmented and slow"
         fix = "chattr +C on an empty directory for arrays" if kind == "btrfs" else "use ext4 or XFS"
         yield Finding("file system", "warn", f"{at}: {text}", fix)
     elif kind in _SMALL_FILES:

@@ -37,7 +37,8 @@ def array_of(
         return np.asarray(value)
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidError(
-            f"need {what}, or what NumPy makes one of, have {_told(value) or error}; {fix}"
+            f"need {what}, or an object that NumPy converts to one, have "
+            f"{_told(value) or error}; {fix}"
         ) from None
 
 

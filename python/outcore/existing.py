@@ -46,7 +46,7 @@ def open_existing(where: Place, wanted: Metadata, given: Collection[str]) -> Arr
         ) from None
     if found.state == "consumed":
         raise ConsumedError(
-            f"the content of {where.path} was given up ({found.why}); open the factors with "
+            f"the content of {where.path} was consumed ({found.why}); open the factors with "
             "oc.linalg.open_factor, or make the matrix with if_exists='overwrite'"
         )
     if found.state is not None:

@@ -160,7 +160,7 @@ def walk(top: FileStatus, *, follow: bool = False) -> Iterator[FileStatus]:
         if child.is_directory:
             if follow and _real(child.path) in above:
                 raise InvalidError(
-                    f"{child.path} is a link to {child.leads_to}, which it is in: without end; "
+                    f"{child.path} is a link to {child.leads_to}, which contains it; "
                     "remove the link"
                 )
             pending.append(children_of(child.path))

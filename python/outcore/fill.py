@@ -109,7 +109,7 @@ def fill_arrays(
             report = _report(function, outputs, boxes[done:], call)
         if done:
             report.notes.append(
-                f"gone on at block {done} of {len(boxes)}; the figures are of the rest"
+                f"resumed at block {done} of {len(boxes)}; the figures are of the rest"
             )
         for output in outputs:
             output.array.report = report
@@ -124,7 +124,7 @@ def _function(count: int) -> str:
 
 def _why(count: int) -> str:
     """Return the reason why an array is incomplete, if one `fill` makes `count` arrays."""
-    again = f"call {_function(count)} again with the same arguments to go on"
+    again = f"call {_function(count)} again with the same arguments to resume"
     return f"assembly by fill was stopped; {again}"
 
 
@@ -269,7 +269,7 @@ def _saying_how_to_go_on(places: Sequence[Place], function: str) -> Iterator[Non
     except KeyboardInterrupt:
         names = " and ".join(str(where.path) for where in places)
         raise Interrupted(
-            f"assembly of {names} stopped; call {function} again with the same arguments to go on "
+            f"assembly of {names} stopped; call {function} again with the same arguments to resume "
             "from here"
         ) from None
 
@@ -410,7 +410,7 @@ def _copied(
         )
         convert(
             given[part], block, at=[s.start for s in chunk],
-            fix="make the array with a wider dtype=, or return what fits",
+            fix="make the array with a wider dtype=, or return numbers that fit",
         )  # fmt: skip
         blocks.append(block)
     return blocks

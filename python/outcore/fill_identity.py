@@ -116,8 +116,8 @@ class FillIdentity(NamedTuple):
     def _warn_if_changed(self, where: Place, was: str | None, *, stacklevel: int) -> None:
         if was is not None and self.fill_source is not None and was != self.fill_source:
             warnings.warn(
-                f"the source text of fill is not what it was when the assembly of {where.path} "
-                "began, so blocks may differ; pass if_exists='overwrite' to restart",
+                f"the source text of fill has changed since the assembly of {where.path} began, "
+                "so blocks may differ; pass if_exists='overwrite' to restart",
                 FillChangedWarning,
                 stacklevel=stacklevel,
             )

@@ -150,7 +150,7 @@ class Ranks:
         """
         if self._lost is not None:
             raise DiskError(
-                f"the ranks have lost one another ({self._lost}); begin anew from the newest "
+                f"the ranks have lost their connections ({self._lost}); restart from the newest "
                 "checkpoint"
             )
 
@@ -265,7 +265,7 @@ def _write_own(array: Array, local: Own, schema: Any, ranks: Ranks, progress: Pr
         if local.shape != shape:
             raise InvalidError(
                 f"need an array of shape {shape} on rank {ranks.rank}, have {local.shape}; give "
-                "what the rank has by the schema"
+                "the rank's share by the schema"
             )
         for box, part in over.parts(ranks.rank):
             array[box] = local[part]

@@ -75,7 +75,7 @@ def refuse_special(path: Path) -> None:
     """Refuse a path that is neither a file nor a directory: opening it may block for ever."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InvalidError(
-            f"{path} is a pipe, a device or the like, and is not read; write what it gives to a "
+            f"{path} is a pipe, a device or the like, and is not read; write its output to a "
             "file, and name that"
         )
 

@@ -141,8 +141,8 @@ class _Start:
         for daemon in self._alive:
             if daemon.is_stopped:
                 raise BusyError(
-                    f"the {daemon.name} in {daemon.directory} was stopped by a signal; let it go "
-                    f"on with: kill -CONT {daemon.pid}, or end it with: kill -KILL {daemon.pid}"
+                    f"the {daemon.name} in {daemon.directory} was stopped by a signal; resume it "
+                    f"with: kill -CONT {daemon.pid}, or end it with: kill -KILL {daemon.pid}"
                 )
         missing = [each for each in self._places if _found(self._alive, "io", each) is None]
         try:

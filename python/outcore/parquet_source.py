@@ -88,7 +88,7 @@ class _Table:
             if not is_allowed(dtype, self.dtype, wanted.casting):
                 raise InvalidError(
                     f"column {name} of {path}: need elements of {self.dtype}, have {dtype}, which "
-                    'would lose more than precision; pass casting="unsafe" to convert all the same'
+                    'would lose more than precision; pass casting="unsafe" to convert anyway'
                 )
         self._row_bytes = max(sum(each.itemsize for each in given), 1)
         rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]

@@ -286,7 +286,9 @@ def plan(
     if compute_dtype is not None:
         computed_in = result_dtype({"compute_dtype=": compute_dtype})
         if not np.can_cast(kind, computed_in, "same_kind"):
-            raise InvalidError(f"compute_dtype={computed_in} cannot hold what is {kind}; use 'c16'")
+            raise InvalidError(
+                f"compute_dtype={computed_in} cannot hold {kind} elements; use 'c16'"
+            )
     problem = Problem(
         n, computed_in, budget.resolve(memory), m, k, rhs, options, seconds,
         lambda: found().reads, None if kind == computed_in else kind,

@@ -25,7 +25,7 @@ class _Claim:
             if until is None:
                 self.ticket.wait()
             elif not self.ticket.wait_for(until - time.monotonic()):
-                raise TimeoutError("the request is still under way; ask for its result again")
+                raise TimeoutError("the request is still pending; ask for its result again")
         except OutcoreError as error:
             return error
         return None

@@ -150,7 +150,7 @@ class PoolNames:
         """
         where = self._at(path)
         if not where.inside:
-            raise InvalidError("the root of a pool cannot be removed; name what is in it")
+            raise InvalidError("the root of a pool cannot be removed; name files in it")
         if recursive:
             self._root.volume.remove(where.inside)
             return
@@ -158,7 +158,7 @@ class PoolNames:
             self._root.core.remove_one(where.inside)
         except ExistsError:
             raise InvalidError(
-                f"{where} is not empty; pass recursive=True to remove what it holds"
+                f"{where} is not empty; pass recursive=True to remove its contents"
             ) from None
 
     def mv(self, old: str | PoolPath, new: str | PoolPath) -> None:

@@ -362,7 +362,7 @@ def check_plain(path: str) -> str:
     if path == "~" or path.startswith("~/"):
         raise InvalidError(
             f"{path!r} is not expanded to your home directory; do that by os.path.expanduser, or "
-            f"write './{path}' for what has this very name"
+            f"write './{path}' for this very name"
         )
     if path.startswith("outcore:"):
         raise InvalidError(f"{path} is no name in a pool; {_FORMS}")

@@ -88,7 +88,7 @@ class PoolState:
             return PoolSettings()
         except (ValueError, TypeError):
             raise InvalidError(
-                f"{file} is damaged; remove it, and give the options of the pool once more"
+                f"{file} is damaged; remove it, and give the options of the pool again"
             ) from None
 
     def keep_settings(self, settings: PoolSettings) -> None:

@@ -144,7 +144,7 @@ class Meter:
             if not isinstance(self._report, Part):
                 error.add_note(
                     f"Raised by progress= of a call, {self._title!r}, which it ended as Ctrl-C "
-                    "does: where that can go on, call again with the same arguments."
+                    "does. If the call can resume, call it again with the same arguments."
                 )
             raise
 

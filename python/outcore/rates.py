@@ -108,7 +108,7 @@ class Rates:
         """Notes for plans with these rates."""
         if not self.why_nominal:
             return []
-        return [f"times are by nominal rates, for none could be measured: {self.why_nominal}"]
+        return [f"times use nominal rates, because none could be measured: {self.why_nominal}"]
 
 
 NOMINAL = Rates(

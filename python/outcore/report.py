@@ -26,7 +26,7 @@ _ARRAYS = {
     RIGHT_HAND_SIDES: "the right-hand sides",
     SOLUTIONS: "the solutions",
     GUESSES: "the solutions to begin with",
-    KEPT: "what is kept to go on from",
+    KEPT: "state kept for a resume",
 }
 
 

@@ -91,7 +91,7 @@ class Source(ABC):
         if not is_allowed(self._given, self.dtype, self.casting):
             raise InvalidError(
                 f"need elements of {self.dtype}, have {self._given}, which would lose more than "
-                'precision; pass casting="unsafe" to convert all the same'
+                'precision; pass casting="unsafe" to convert anyway'
             )
         self.side = Side(tuple(Cuts(n) for n in self.shape))
         self.dims: tuple[str, ...] | None = None

@@ -127,7 +127,7 @@ def read_group(where: Place) -> GroupOnDisk:
         own = attributes.pop("outcore", None) or _record(where)
         if not isinstance(own, dict) or own.get("kind") != "timesteps":
             raise InvalidError(
-                f"{where.path} is there, but was not made by oc.ArrayGroup; choose another name"
+                f"{where.path} exists, but was not made by oc.ArrayGroup; choose another name"
             )
         inline = document.get("consolidated_metadata") or {}
         entries, time = dict(inline.get("metadata") or {}), own["time"]
@@ -261,7 +261,7 @@ def _begin(
         float(0 if time is None else time)
     except (TypeError, ValueError, OverflowError):
         raise InvalidError(
-            f"time must be a number, have {time!r}; say in time_attributes= what it counts"
+            f"time must be a number, have {time!r}; give its unit in time_attributes="
         ) from None
     first = read_group(where)
     for name in sorted(first.arrays):

@@ -46,7 +46,7 @@ class Verification:
         meaning = {
             "none": "read through; there are no checksums to compare with",
             "matched": "read through; every chunk matches its checksum",
-            "stale": "read through; the checksums are older than what was last written",
+            "stale": "read through; the checksums are older than the last write",
             "recorded": "read through; checksums recorded",
         }
         size = f"{self.chunks} chunks, {format_bytes(self.bytes)}"
@@ -129,7 +129,7 @@ def _checksums(
                 raise CorruptError(
                     f"chunk {tuple(at)} of {array.path}, {chunk_bytes} bytes from {offset} on in "
                     f"{grid.shard_key(shard)}, has CRC-32C {sums[number]:08x}, was recorded with "
-                    f"{known[number]:08x}; restore the file from a copy, or make the array anew"
+                    f"{known[number]:08x}; restore the file from a copy, or create the array again"
                 )
             meter.advance(1)
     return sums
@@ -162,7 +162,7 @@ def _read(array: Array, generation: int) -> npt.NDArray[np.uint32] | Literal["no
             raise ValueError(f"{header['chunks']} checksums for {chunks} chunks")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(
-            f"{where.path / _NAME} is damaged ({error!r}); remove it and record the checksums anew "
-            "with oc.verify(path, record=True)"
+            f"{where.path / _NAME} is damaged ({error!r}); remove it and record the checksums "
+            "again with oc.verify(path, record=True)"
         ) from None
     return np.frombuffer(data, "<u4")

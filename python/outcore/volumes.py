@@ -105,7 +105,7 @@ def as_path(path: PathLike) -> AnyPath:
         if found := in_memory(path):
             raise InvalidError(
                 f"need a path, have {found} in memory; give text or a pathlib.Path, such as that "
-                "of what oc.from_array makes of it"
+                "of an array that oc.from_array makes"
             )
         raise InvalidError(f"{reprlib.repr(path)} is not a path; give text or a pathlib.Path")
     return named(text) if is_url(text) else Path(os.path.abspath(check_plain(text)))

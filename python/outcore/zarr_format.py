@@ -274,7 +274,7 @@ def parse(text: bytes, path: str) -> Metadata | None:
             raise
         raise CorruptError(
             f"{path}/zarr.json cannot be read ({error!r}); restore it from a copy, "
-            "or make the array anew"
+            "or create the array again"
         ) from error
 
 
@@ -354,10 +354,10 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
     except TypeError:
         raise InvalidError(f"a shape is integers of at least 1, have {shape!r}") from None
     if not extents:
-        raise InvalidError("need an array of at least one dimension, have one of none")
+        raise InvalidError("need an array of at least one dimension, have one without dimensions")
     if growing and extents[0] != 0:
         raise InvalidError(
-            f"an array that grows begins with nothing: need a shape such as {(0, *extents)} or "
+            f"an array that grows begins empty: need a shape such as {(0, *extents)} or "
             f"{(0, *extents[1:])}, have {extents}"
         )
     fixed = extents[1:] if growing else extents

@@ -100,7 +100,7 @@ def _recognised(path: AnyPath) -> _Doomed:
     if not isinstance(path, PoolPath):
         raise InvalidError(_why_not(path))
     if not path.inside:
-        raise InvalidError("the root of a pool cannot be removed; name what is in it")
+        raise InvalidError("the root of a pool cannot be removed; name files in it")
     return _Doomed(path, "directory" if path.is_dir() else "file", "", None)
 
 
@@ -148,7 +148,7 @@ def _is_terminal() -> bool:
 
 def _why_not(path: Path) -> str:
     if path.is_symlink():
-        return f"{path} is a symbolic link; name what it points to"
+        return f"{path} is a symbolic link; name its target"
     if path.name == "journal":
         return f"{path} is needed to resume its factor; remove the factor, {path.parent}"
     return f"{path} is not an object of outcore, so it is not removed; remove it yourself"

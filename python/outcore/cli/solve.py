@@ -126,9 +126,7 @@ def command(
             if is_plain:
                 export_array(x, output, format="npy", if_exists=if_exists, progress=False)
     except KeyboardInterrupt:
-        raise Interrupted(
-            f"solving with {a.name}; the same command goes on from what is done"
-        ) from None
+        raise Interrupted(f"solving with {a.name}; run the same command again to resume") from None
     if report_path:
         report.save(report_path)
     if as_json:

@@ -223,7 +223,7 @@ def copy_one(
     except OutcoreError as error:
         if not job.can_resume:
             raise
-        kept = "what was copied is kept, and resume=True (--resume) goes on from there"
+        kept = "the copied part is kept; pass resume=True (--resume) to continue it"
         raise from_kind(error.kind, f"{error}; {kept}") from error
     finally:
         if job.is_placed or job.can_resume:
@@ -265,7 +265,7 @@ def _found(
         what = "a link" if odd[0].kind == "link" else "no file or directory"
         raise InvalidError(
             f"{odd[0].path} is {what}, which pools have none of; "
-            "replace it by what it stands for, or copy the others by name"
+            "replace it by its target or content, or copy the others by name"
         )
     return found, left_out
 
@@ -283,7 +283,7 @@ def _check_target(top: FileStatus, target: AnyPath, if_exists: Replace, resume: 
     working = CopyJob.directory_for(target)
     if is_there(working) and not resume:
         raise ExistsError(
-            f"a copy to {target} was stopped before; pass resume=True (--resume) to go on, or "
+            f"a copy to {target} was stopped before; pass resume=True (--resume) to continue, or "
             f"remove {working}"
         )
     if not is_there(target):
@@ -302,11 +302,13 @@ def _check_target(top: FileStatus, target: AnyPath, if_exists: Replace, resume: 
 
 def _how_to_go_on(job: CopyJob) -> str:
     if job.is_placed:
-        return f"copying to {job.target}, which is whole; what is in {job.working} can go"
+        return (
+            f"copying to {job.target}, which is complete; the files in {job.working} can be removed"
+        )
     if not job.can_resume:
         return f"copying to {job.target}; nothing is left of it, start it again"
     return (
         f"copying to {job.target} after {format_bytes(job.done_bytes)} of "
-        f"{format_bytes(job.total_bytes)}; the same with resume=True (--resume) goes on; to give "
+        f"{format_bytes(job.total_bytes)}; resume it with resume=True (--resume); to give "
         f"it up, remove {job.working}"
     )

@@ -76,8 +76,8 @@ class FileCopy:
     def _check_end(self, source: PlainEnd | PoolEnd) -> None:
         if not source.ends_at(self.source.nbytes):
             raise InvalidError(
-                f"{self.source.path} has more than the {self.source.nbytes} bytes that it is said "
-                "to have: it is changed now, or made as it is read; copy what reading it gives"
+                f"{self.source.path} has more than the {self.source.nbytes} bytes of its size: it "
+                "changes now, or is generated at each read; copy the output of reading it"
             )
 
     def note(self, at: int, checksum: int) -> bool:

@@ -25,7 +25,7 @@ def current_umask() -> int:
     """Return the process's umask: permission bits that new files do not get."""
     # os.umask can only read the mask by setting another one, which would affect other threads.
     found = _UMASK.search(Path("/proc/self/status").read_text())
-    assert found, "Linux 4.7 and later tell it"
+    assert found, "Linux 4.7 and later report it"
     return int(found[1], 8)
 
 

@@ -78,7 +78,7 @@ def move_files(
 def _move_one(source: AnyPath, new: AnyPath, options: CopyOptions, made: set[AnyPath]) -> None:
     status = status_of(source)
     if not source.name:
-        raise InvalidError(f"{source} is the pool itself, and cannot be moved; name what is in it")
+        raise InvalidError(f"{source} is the pool itself, and cannot be moved; name files in it")
     if new == source or source in new.parents:
         raise InvalidError(f"{source} cannot be moved into itself; choose another target")
     refuse_just_made(new, source, made)

@@ -41,7 +41,7 @@ def assumption(given: Any) -> Any:
     """
     if isinstance(given, str) and given in _INSTEAD:
         raise InvalidError(
-            f"assume_a={given!r} is not there: a matrix on disk is solved with whole; "
+            f"assume_a={given!r} does not exist: solvers use the whole matrix on disk; "
             f"{_INSTEAD[given]}"
         )
     return _SHORT.get(given, given) if isinstance(given, str) else given

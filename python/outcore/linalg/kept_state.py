@@ -115,8 +115,8 @@ class KeptState:
         if self._mark[1 + len(self._heights) :, 0].tolist() != self._checksums():
             assert self._target is not None, "there is a place"
             raise CorruptError(
-                f"what the stopped call kept in {self._target.place.below(STATE).path} is "
-                "damaged; pass resume=False to begin anew"
+                f"the state of the stopped call in {self._target.place.below(STATE).path} is "
+                "damaged; pass resume=False to restart"
             )
         self._next = 1 - number
 

@@ -22,7 +22,7 @@ def refuse_there(where: Place, why: str, *, if_exists: IfExists) -> None:
     if is_there and (if_exists != "overwrite" or not where.exists()):
         raise ExistsError(
             f"{where.path} exists; choose another out=, pass if_exists='open' if the same call "
-            "made it, or pass if_exists='overwrite' if it is an array that may go"
+            "made it, or pass if_exists='overwrite' to replace an array"
         )
 
 

@@ -181,17 +181,14 @@ class StepsDone:
         if not self.gone_on_at:
             return []
         return [
-            f"gone on at {what} {self.gone_on_at} of {steps}: bytes moved are of the rest, those "
+            f"resumed at {what} {self.gone_on_at} of {steps}: bytes moved are of the rest, those "
             "planned of the whole"
         ]
 
     def stopped(self, what: str, function: str) -> str:
         """Return the message about the remains of an interrupted call."""
         if self.done:
-            return (
-                f"{what} was stopped; call {function} again with the same arguments to go on from "
-                "what is done"
-            )
+            return f"{what} was stopped; call {function} again with the same arguments to resume"
         return f"{what} was stopped, and nothing is left of it; call {function} again"
 
 

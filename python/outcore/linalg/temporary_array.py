@@ -11,7 +11,7 @@ from outcore.errors import BusyError, ExistsError, OutcoreError
 from outcore.volumes import Place, exclusive, filling
 from outcore.zarr_format import Metadata
 
-_WHY = "it belongs to a call that was killed, and can go"
+_WHY = "it belongs to a call that was killed, and can be removed"
 
 
 @contextmanager

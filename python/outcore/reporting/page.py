@@ -100,8 +100,9 @@ def _timeline(spans: Spans) -> str:
     return _section(
         "Timeline",
         controls + draw_lanes(spans),
-        "A lane is filled to the share of each moment in which its work went on. A call is fast if "
-        "disk and arithmetic work at the same time; waiting is what arithmetic did not hide.",
+        "The height of a lane is the share of each moment in which it worked. A call is fast if "
+        "disk and arithmetic work at the same time; waiting is disk time that arithmetic did not "
+        "hide.",
     )
 
 

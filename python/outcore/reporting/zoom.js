@@ -1,4 +1,4 @@
-// Looks closer into the pictures over time. Without it, the page shows the whole call.
+// Zooms into the pictures over time. Without this script, the page shows the whole call.
 "use strict";
 (() => {
   const WIDTH = 700, BINS = 700, LEFT = 150;
@@ -7,7 +7,7 @@
   const least = Math.min(1, 100 / fine);
   let from = 0, to = 1;
 
-  // Sums of the first bins, so that the mean of any stretch is a difference.
+  // Cumulative sums of the bins: the mean over any interval is a difference of two sums.
   const sums = Object.fromEntries(Object.entries(data.lanes).map(([name, text]) => {
     const sum = new Float64Array(fine + 1);
     atob(text).split("").forEach((c, i) => { sum[i + 1] = sum[i] + c.charCodeAt(0) / 255; });

@@ -150,7 +150,7 @@ def cho_factor(
                 raise Interrupted(
                     f"Cholesky of {storage.name} stopped with {storage.journal.panels_done} of "
                     f"{g.panels} panels done; call cho_factor again with the same arguments "
-                    "to go on from there"
+                    "to resume"
                 ) from None
     if sums.difference:
         warn_not_hermitian(sums.difference, "factor with lu_factor, or correct the matrix")

@@ -239,7 +239,7 @@ def _check_content(source: Place, metadata: Metadata) -> None:
     if metadata.state == "incomplete":
         raise IncompleteError(f"{source.path} is only half written: {metadata.why}")
     if metadata.state == "consumed":
-        raise ConsumedError(f"the content of {source.path} was given up: {metadata.why}")
+        raise ConsumedError(f"the content of {source.path} was consumed: {metadata.why}")
 
 
 def _check_move(source: Place, metadata: Metadata, target: Place, g: Geometry) -> None:
@@ -305,9 +305,11 @@ def _find_journal(
     if journal is None:
         return None
     header, dtype = journal.header, made_in.name
-    fix = f"pass resume=False to begin anew, or another {place_argument()}"
+    fix = f"pass resume=False to restart, or another {place_argument()}"
     if holds_matrix:
-        fix = f"pass another {place_argument()}, or first finish or remove what is in {target.path}"
+        fix = (
+            f"pass another {place_argument()}, or first finish or remove the files in {target.path}"
+        )
     if there is not kind:
         raise JournalError(
             f"{target.path} holds a stopped factorization by {there.function}, not by "
@@ -330,7 +332,7 @@ def _find_journal(
         if not target.exists(f"{kind.array}/{metadata.grid().shard_key(0)}"):
             return None  # stopped before it consumed the matrix
         raise JournalError(
-            f"{source.path} was made anew since its earlier content was given up to the "
+            f"{source.path} was created again since its earlier content was consumed by the "
             f"stopped factorization in {target.path}; {fix}"
         )
     m, n = kind.shape_of(metadata.shape)
@@ -351,12 +353,12 @@ def _find_journal(
         )
     if header.modified_ns != now.modified_ns and not holds_matrix:
         raise JournalError(
-            f"{source.path} was written to, or made anew, since its factorization began; {fix}"
+            f"{source.path} was written to, or created again, since its factorization began; {fix}"
         )
     if holds_matrix and not resume:
         raise ConsumedError(
-            f"the content of {source.path} was given up to the stopped factorization in "
-            f"{target.path}, so it cannot begin anew; call with resume=True to finish it"
+            f"the content of {source.path} was consumed by the stopped factorization in "
+            f"{target.path}, so it cannot restart; call with resume=True to finish it"
         )
     return journal
 

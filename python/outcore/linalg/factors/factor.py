@@ -180,7 +180,7 @@ class LUFactor(Factor):
         with open_array(where.path / "piv") as piv:
             swaps = piv[...]
         if swaps.shape != (own["n"],):
-            raise CorruptError(f"{where.path}/piv is not of order {own['n']}; factor anew")
+            raise CorruptError(f"{where.path}/piv is not of order {own['n']}; factor again")
         factor = cls(piv=swaps, growth=own["growth"], info=own["info"], **_common(where, own))
         factor.open_tiles(Arena(1 << 20))
         return factor
@@ -241,7 +241,7 @@ class QRFactor(Factor):
             tau = array[...]
         m, n = own["m"], own["n"]
         if tau.shape != (min(m, n),) or tau.dtype != own["dtype"]:
-            raise CorruptError(f"{where.path}/tau is not of {m} x {n} {own['dtype']}; factor anew")
+            raise CorruptError(f"{where.path}/tau is not of {m} x {n} {own['dtype']}; factor again")
         factor = cls(m=m, tau=tau, info=own["info"], **_common(where, own))
         factor.open_tiles(Arena(1 << 20))
         return factor
@@ -401,7 +401,7 @@ def read_any_group(where: Place) -> tuple[Kind, dict[str, Any]]:
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(
             f"{where.path}/zarr.json does not describe factors ({error!r}); "
-            "check the path, or factor anew"
+            "check the path, or factor again"
         ) from error
     return kind, dict(own)
 

@@ -154,14 +154,12 @@ def read_journal(where: Place) -> Journal | None:
     # After the last newline there is nothing, or a line torn by a crash.
     values = [_parse(line) for line in lines[:-1]]
     if not values or values[0] is None or None in values[:-1]:
-        raise JournalError(
-            f"the journal in {where.path} is damaged; pass resume=False to begin anew"
-        )
+        raise JournalError(f"the journal in {where.path} is damaged; pass resume=False to restart")
     head, *records = (v for v in values if v is not None)
     if head.pop("format") != _FORMAT:
         raise JournalError(
             f"the journal in {where.path} was written by another version of outcore; "
-            "finish with that version, or pass resume=False to begin anew"
+            "finish with that version, or pass resume=False to restart"
         )
     header = Header(**head | {"tile": tuple(head["tile"])})
     journal = Journal(where, header, is_torn=bool(lines[-1]) or values[-1] is None)

@@ -87,7 +87,7 @@ class KeptSolves:
         """Return a note for the report if the call was resumed."""
         if not self.found:
             return []
-        return [f"gone on after {self.found} solves: bytes moved are of the rest"]
+        return [f"resumed after {self.found} solves: bytes moved are of the rest"]
 
     def remove(self) -> None:
         """Remove all stored results."""

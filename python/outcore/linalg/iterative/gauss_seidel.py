@@ -227,7 +227,7 @@ def check_direction(given: Direction | None, assume_a: AssumeA, processes: int) 
     if processes > 1 and direction == "symmetric":
         raise InvalidError(
             f"{processes} processes need direction='alternating' or 'forward', have 'symmetric': "
-            "what a sweep saves for the next one changes at other processes; leave it out"
+            "other processes change the products that a sweep saves for the next one; leave it out"
         )
     if processes > 1 and assume_a != "gen":
         raise InvalidError(

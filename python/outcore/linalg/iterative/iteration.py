@@ -335,19 +335,19 @@ class Iteration:
     def _warn(self, notes: list[str], steps: int) -> None:
         if self._groups.first:
             notes.append(
-                f"gone on at column {self._groups.first} of {self._groups.columns}; the figures "
+                f"resumed at column {self._groups.first} of {self._groups.columns}; the figures "
                 "are of the rest"
             )
         if steps_before := self._keeping.gone_on_after:
             notes.append(
-                f"gone on with x as a stopped call left it after {steps_before} steps; the history "
+                f"resumed with x as a stopped call left it after {steps_before} steps; the history "
                 "is of the steps since then"
             )
         if len(self._histories) > 1:
             of_each = [len(history) for history in self._histories]
             notes.append(f"the groups took {min(of_each)} to {max(of_each)} steps each")
         largest, tol = max(self._residuals, default=0.0), self._setting.tol
-        notes.append(f"residual ‖b - Ax‖ / ‖b‖ = {largest:.2e}, formed anew at the end")
+        notes.append(f"residual ‖b - Ax‖ / ‖b‖ = {largest:.2e}, computed again at the end")
         if isinstance(self._look, SymmetryLook) and self._look.found:
             how = f"{self._look.found}; x is of the matrix that one triangle makes"
             notes.append(f"A is not as assume_a says: {how}")

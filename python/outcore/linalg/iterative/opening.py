@@ -217,9 +217,9 @@ def _stopped(doing: str, it: Iteration, into: Solution, stop: KeyboardInterrupt)
     x = it.reached()
     if into.has_begun:
         at = f"at column {into.done}" if into.done else "from there"
-        fix = f"call again with the same arguments to go on {at}"
+        fix = f"call again with the same arguments to resume {at}"
     elif x is not None:
-        fix = "call again, with x0= the x of this exception to go on from there"
+        fix = "call again, with x0= the x of this exception to resume"
     else:
         fix = "call again"
     found = Interrupted(f"{doing} stopped after {it.at()}{why}; {fix}")

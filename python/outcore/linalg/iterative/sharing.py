@@ -78,7 +78,7 @@ class Sharing:
         try:
             self._gather(None, _told(error), 0.0)
         except Exception as lost:
-            error.add_note(f"The other processes could not be told: {lost}")
+            error.add_note(f"The other processes could not be notified: {lost}")
 
     def exchange(self, value: T, more_s: float = 0.0) -> list[T]:
         """Return the values of all processes, in the order of the ranks.

@@ -38,7 +38,7 @@ LEAST_BYTES = 256 << 20
 ONLY = "memory holds no column of panels, which all other methods need"
 """Reason in the plan for tournament pivoting that the caller did not request."""
 
-UNMEASURED = "no rates are kept for this disk, so nominal ones were taken; oc.plan measures them"
+UNMEASURED = "no rates are stored for this disk, so nominal ones were used; oc.plan measures them"
 """Note of a call that chose without measured rates."""
 
 # Block columns are considered if memory holds less than this fraction of the matrix.
@@ -240,5 +240,5 @@ def _begun_with(target: Place) -> Algorithm | None:
         return cast(Algorithm, method)
     raise JournalError(
         f"{target.path} holds a stopped run by a method that this version does not have; remove it "
-        f"and begin anew, or pass another {place_argument()}"
+        f"and restart, or pass another {place_argument()}"
     )

@@ -194,7 +194,7 @@ def _run(
             raise Interrupted(
                 f"LU of {storage.name} stopped with {storage.journal.panels_done} of "
                 f"{g.panels} panels done; call lu_factor again with the same arguments "
-                "to go on from there"
+                "to resume"
             ) from None
 
 

@@ -253,5 +253,5 @@ def cut_again(g: G) -> G:
     raise BudgetError(
         f"the stopped run was begun with more memory: its cuts need {need} bytes "
         f"({format_bytes(need)}), have {g.budget_bytes} ({format_bytes(g.budget_bytes)}); raise "
-        "memory=, or pass resume=False to begin anew"
+        "memory=, or pass resume=False to restart"
     )

@@ -205,7 +205,7 @@ def _result_dtype(
     if work_dtype("the result", kind) != kind:
         raise InvalidError(f"dtype must be float32, float64, complex64 or complex128, have {kind}")
     if transform is None and not np.can_cast(source.layout.dtype, kind, "same_kind"):
-        raise InvalidError(f"dtype={kind} cannot hold what A has, {source.layout.dtype}")
+        raise InvalidError(f"dtype={kind} cannot hold the elements of A, {source.layout.dtype}")
     return kind
 
 

@@ -217,10 +217,7 @@ def lstsq(
     except KeyboardInterrupt:
         text = steps.stopped("least squares", "lstsq")
         if isinstance(way, SlabQrGeometry):
-            text = (
-                "least squares was stopped; call lstsq again with the same arguments to go on from "
-                "what is done"
-            )
+            text = "least squares was stopped; call lstsq again with the same arguments to resume"
         raise Interrupted(text) from None
     if keep_factors:
         report.notes.append(f"no factors were kept: {report.method} makes none on disk")

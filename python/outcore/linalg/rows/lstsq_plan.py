@@ -165,7 +165,7 @@ def _refusal(way: _Way, memory_bytes: int) -> BudgetError | None:
 def use_slabs_if(A: RowLayout, dtype: np.dtype[Any]) -> str | None:
     """Return the condition for cutting a matrix into slabs, as advice; `None` if it can be cut."""
     if A.rows is None or not A.is_stored:
-        return "copy A to disk with oc.from_array: of arrays on disk slabs of columns are read"
+        return "copy A to disk with oc.from_array: slabs of columns need an array on disk"
     made_in = matrix_dtype(dtype, A.dtype)
     if not np.can_cast(A.dtype, made_in):
         return f"copy A to {made_in} with oc.from_array: slabs of columns are not rounded"

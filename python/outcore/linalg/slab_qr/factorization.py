@@ -182,7 +182,7 @@ def _factor(
                 raise Interrupted(
                     f"QR of {storage.name} stopped with {storage.journal.panels_done} of "
                     f"{g.panels} panels done; call {kind.function} again with the same "
-                    "arguments to go on from there"
+                    "arguments to resume"
                 ) from None
 
 

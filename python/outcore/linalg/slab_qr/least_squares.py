@@ -111,7 +111,7 @@ def solve_by_slabs(
     # The least that any method must move is A, once. Factors belong to this method only.
     report.words_lower_bound = float(m * n)
     report.m, report.n = m, n
-    report.method = "QR factors that were there"
+    report.method = "existing QR factors"
     if qr.report is not None:
         report.method = by_slabs(qr.report.method or "", transposed=is_wide)
     return found, report

@@ -111,7 +111,7 @@ def solve_groups(
 
 def gone_on_at(first: int, columns: int) -> str:
     """Return the note for the report on a resumed solution."""
-    return f"gone on at column {first} of {columns}; the figures are of the rest"
+    return f"resumed at column {first} of {columns}; the figures are of the rest"
 
 
 def report_on(

@@ -56,7 +56,7 @@ def find_low_factors(job: Solving, where: Place, low: np.dtype[Any]) -> LUFactor
     replaced = job.if_exists == "overwrite"
     if ours and not replaced and copied(copy).path != job.source.source:
         raise ExistsError(
-            f"{copy.path} is what a stopped solve with {copied(copy).path} left; finish that, or "
+            f"a stopped solve with {copied(copy).path} left {copy.path}; finish that solve, or "
             "pass if_exists='overwrite' or another factors="
         )
     usable = job.resume and is_current(copy, job.source, low)

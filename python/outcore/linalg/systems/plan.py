@@ -291,7 +291,7 @@ def _if_positive(problem: Problem, seconds: Callable[[Cost], float]) -> list[str
         text = "Cholesky needs more memory"
     return [
         "assume_a='auto' depends on the matrix, which a plan does not see: this is LU, as for "
-        f"'gen'; if it is Hermitian positive definite, {text}; the look at it is not counted"
+        f"'gen'; if it is Hermitian positive definite, {text}; the examination of A is not counted"
     ]
 
 

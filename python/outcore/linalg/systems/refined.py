@@ -56,7 +56,9 @@ def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
     """Factor in lower precision and refine; if that fails, use `solve_directly`, and say why."""
     if are_begun(job.factors_at(".lu"), job.source, job.dtype, resume=job.resume):
         x, report = solve_directly(job, BY_LU, overwrite_a=False)
-        report.notes.append(f"factors in {job.dtype} were there, or begun: none in {low} were made")
+        report.notes.append(
+            f"factors in {job.dtype} existed, or were begun: none in {low} were made"
+        )
         return x, report
     done: list[Report] = []
     try:
@@ -64,7 +66,7 @@ def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
     except TooLowError as error:
         beside = _beside(job)
         x, report = solve_directly(beside, BY_LU, overwrite_a=False)
-        report.notes.insert(0, f"{low} did not do: {error}")
+        report.notes.insert(0, f"{low} did not suffice: {error}")
         if beside.keep and beside is not job:
             report.notes.append(
                 f"the factors in {job.dtype} are in {beside.factors_at('.lu').path}"

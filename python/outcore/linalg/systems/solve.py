@@ -154,7 +154,8 @@ def solve(
         raise InvalidError(f"factors= {what}, {source.path}; name another directory")
     if low is not None and overwrite_a:
         raise InvalidError(
-            "overwrite_a=True gives up A, which refinement needs: leave out that or factor_dtype"
+            "overwrite_a=True consumes A, which refinement needs; leave out one of overwrite_a and "
+            "factor_dtype"
         )
     names = [f"{source.stem}{kind.suffix}" for kind in KINDS.values()]
     own = names if factors is None else [factors]
@@ -193,7 +194,7 @@ def solve(
         except KeyboardInterrupt:
             raise Interrupted(
                 f"solving with {source.title} stopped; call solve again with the same "
-                "arguments to go on from what is done"
+                "arguments to resume"
             ) from None
     if look is not None:
         report = _after_looking(look, report)
@@ -257,7 +258,7 @@ def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
             raise
         why = str(error).partition(";")[0]
     x, report = solve_directly(job, BY_LU, overwrite_a=False)
-    report.notes.append(f"Cholesky did not do: {why}; solved by LU")
+    report.notes.append(f"Cholesky failed: {why}; solved by LU")
     return x, report
 
 
@@ -283,7 +284,7 @@ def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]
         return x, report
     if are_begun(job.factors_at(LU.suffix), job.source, job.dtype, resume=job.resume):
         x, report = solve_directly(job, BY_LU, overwrite_a=False)
-        report.notes.append("LU factors were there, or begun: A was not looked at")
+        report.notes.append("LU factors existed, or were begun: A was not examined")
         return x, report
     A_bytes = job.n**2 * job.stored.itemsize
     (looking,) = job.parts([Phase(dtype=job.dtype, bytes_read=A_bytes)])
