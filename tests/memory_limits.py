@@ -58,7 +58,7 @@ class Limit:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
             env=os.environ | {"OPENBLAS_NUM_THREADS": "2"},
         )

@@ -50,10 +50,10 @@ def write(pool: oc.Pool, new: Any, **instead: Any) -> list[Any]:
         with oc.open_array(pool / "u", "r+") as u:
             mine = np.ascontiguousarray(new[comm.rank :: comm.size])
             rules = "cyclic" + ",*" * (new.ndim - 1)
-            u.write_all(mine, rules, comm, timeout=20, atomic=True)
+            u.write_all(mine, rules, comm, timeout=60, atomic=True)
             assert (u[...] == new).all(), "it sees the new files"
 
-    return ThreadJob(RANKS, patience_s=30).run(job)
+    return ThreadJob(RANKS, patience_s=60).run(job)
 
 
 def held(pool: oc.Pool) -> Any:

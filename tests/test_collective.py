@@ -139,11 +139,11 @@ def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObje
 
     def write(comm: ThreadComm) -> oc.CollectiveReport:
         with oc.open_array(pool / "u", "r+") as u:
-            return u.write_all(given_arrays[comm.rank], one.schema, comm, timeout=20)
+            return u.write_all(given_arrays[comm.rank], one.schema, comm, timeout=60)
 
     def read(comm: ThreadComm) -> oc.CollectiveReport:
         with oc.open_array(pool / "u") as u:
-            u.read_all(targets[comm.rank], other.schema, comm, timeout=20)
+            u.read_all(targets[comm.rank], other.schema, comm, timeout=60)
             assert u.collective_report is not None
             return u.collective_report
 
@@ -207,14 +207,14 @@ def test_boxes_with_ghost_cells_are_read_and_not_written(pool: oc.Pool, width: i
     def job(comm: ThreadComm) -> int:
         own = boxes[comm.rank]
         with oc.open_array(pool / "u", "r+") as u:
-            found = u.read_all(None, schema, comm, timeout=20)
+            found = u.read_all(None, schema, comm, timeout=60)
             for have, box in zip(found, own, strict=True):
                 np.testing.assert_array_equal(have, content[box])
             assert u.collective_report is not None
             moved = u.collective_report.bytes_moved
             for atomic in (False, True):
                 with pytest.raises(InvalidError, match=r"overlap, .*; leave ghost cells out"):
-                    u.write_all([-each for each in found], schema, comm, timeout=20, atomic=atomic)
+                    u.write_all([-each for each in found], schema, comm, timeout=60, atomic=atomic)
         return moved
 
     moved = whole(ThreadJob(5).run(job))
@@ -237,8 +237,8 @@ def test_pieces_that_are_cut_inside_chunks(embedded: oc.Pool) -> None:
     def job(comm: ThreadComm) -> None:
         with oc.open_array(embedded / "big", "r+") as u:
             mine = np.asfortranarray(content[comm.rank :: 3])
-            u.write_all(mine, "cyclic,*", comm, memory="1 MiB", timeout=20)
-            back = u.read_all(None, "block,*", TorchComm(comm), memory="1 MiB", timeout=20)
+            u.write_all(mine, "cyclic,*", comm, memory="1 MiB", timeout=60)
+            back = u.read_all(None, "block,*", TorchComm(comm), memory="1 MiB", timeout=60)
             assert (back == content[comm.rank * 500 : (comm.rank + 1) * 500]).all()
 
     whole(ThreadJob(3).run(job))
@@ -255,7 +255,7 @@ def test_a_collective_counts_as_one_opening_that_wrote(embedded: oc.Pool) -> Non
         with oc.open_array(embedded / "u", "r+") as u:
             for skip_disk, atomic in [(True, False), (False, True), (False, False)]:
                 mine = content[comm.rank * 3 : (comm.rank + 1) * 3]
-                options: Any = {"timeout": 20, "skip_disk": skip_disk, "atomic": atomic}
+                options: Any = {"timeout": 60, "skip_disk": skip_disk, "atomic": atomic}
                 u.write_all(mine, "block,*", comm, **options)
                 comm.barrier()
                 found.append(u.info().generation)
@@ -264,7 +264,7 @@ def test_a_collective_counts_as_one_opening_that_wrote(embedded: oc.Pool) -> Non
             comm.barrier()
             found.append(u.info().generation)
         with oc.open_array(embedded / "u", "r+") as u:
-            u.write_all(mine, "block,*", comm, timeout=20)
+            u.write_all(mine, "block,*", comm, timeout=60)
             comm.barrier()
             found.append(u.info().generation)
         return found
@@ -280,7 +280,7 @@ def test_several_files_are_done_one_after_the_other(embedded: oc.Pool) -> None:
 
     def job(comm: ThreadComm) -> oc.CollectiveReport:
         with oc.open_array(embedded / "steps", "r+") as u:
-            report = u.write_all(content[:, :, comm.rank :: 2], "*,*,cyclic", comm, timeout=20)
+            report = u.write_all(content[:, :, comm.rank :: 2], "*,*,cyclic", comm, timeout=60)
             assert (u.read_all(None, "*,*,*", None) == content).all()
             comm.barrier()
             return report
@@ -321,8 +321,8 @@ def test_each_process_names_its_own_boxes(pool: oc.Pool) -> None:
         boxes = of_rank[comm.rank]
         schema = oc.Schema.own_boxes(boxes, comm)
         with oc.open_array(pool / "own", "r+") as u:
-            u.write_all([content[box] for box in boxes], schema, comm, timeout=20)
-            back = u.read_all(None, schema, comm, timeout=20)
+            u.write_all([content[box] for box in boxes], schema, comm, timeout=60)
+            back = u.read_all(None, schema, comm, timeout=60)
         assert [each.shape for each in back] == [content[box].shape for box in boxes]
         for each, box in zip(back, boxes, strict=True):
             assert (each == content[box]).all()
@@ -350,7 +350,7 @@ def test_two_at_once_on_different_arrays(pool: oc.Pool) -> None:
             for _ in range(3):
                 with oc.open_array(pool / name, "r+") as u:
                     mine = np.full((32, 64), value + comm.rank)
-                    u.write_all(mine, "block,*", comm, timeout=20)
+                    u.write_all(mine, "block,*", comm, timeout=60)
 
         return ThreadJob(2).run(job)
 
@@ -377,7 +377,7 @@ def test_atomic_writes_replace_all_at_the_end(pool: oc.Pool) -> None:
     def job(comm: ThreadComm, value: float, *, fails: bool = False) -> None:
         with oc.open_array(pool / "t", "r+") as u:
             mine = np.full((15, 30), value, "f4" if fails and comm.rank else "f8")
-            u.write_all(mine, "block,*", comm, timeout=20, atomic=True)
+            u.write_all(mine, "block,*", comm, timeout=60, atomic=True)
             assert (u[...] == value).all()
 
     whole(ThreadJob(2).run(lambda comm: job(comm, 1.0)))
@@ -396,7 +396,7 @@ def test_an_atomic_write_of_a_part_is_refused_by_all(pool: oc.Pool) -> None:
         with oc.open_array(pool / "t", "r+") as u:
             boxes = [[(slice(0, 10), slice(0, 30))], [(slice(10, 30), slice(1, 30))]]
             mine = np.ones((10, 30)) if comm.rank == 0 else np.ones((20, 29))
-            u.write_all([mine], oc.Schema.boxes(boxes), comm, timeout=20, atomic=True)
+            u.write_all([mine], oc.Schema.boxes(boxes), comm, timeout=60, atomic=True)
 
     for failed in ThreadJob(2).run(job):
         assert isinstance(failed, InvalidError)

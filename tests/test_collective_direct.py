@@ -33,7 +33,7 @@ def write(
 
     def job(comm: ThreadComm) -> oc.CollectiveReport:
         with oc.open_array(pool / name, "r+") as u:
-            return u.write_all(arrays[comm.rank], schema, comm, timeout=20)
+            return u.write_all(arrays[comm.rank], schema, comm, timeout=60)
 
     found = ThreadJob(len(arrays)).run(job)
     for each in found:
@@ -165,7 +165,7 @@ import outcore as oc
 if sys.argv[2] == "hidden":
     assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
 with oc.connect(sys.argv[1]) as pool, oc.open_array(pool / "u", "r+") as u:
-    report = u.write_all(np.full((300, 100), 3.0), "*,*", timeout=20)
+    report = u.write_all(np.full((300, 100), 3.0), "*,*", timeout=60)
 print(report.direct_bytes)
 """
 

@@ -42,7 +42,7 @@ def write(u: Array, comm: Any = None, value: float = -1.0) -> None:
     """Write all steps that `u` had when it was opened, one row per rank in turn."""
     ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
     mine = np.full((len(range(rank, len(u), ranks)), *u.shape[1:]), value)
-    u.write_all(mine, "cyclic" + ",*" * (u.ndim - 1), comm, timeout=20)
+    u.write_all(mine, "cyclic" + ",*" * (u.ndim - 1), comm, timeout=60)
 
 
 def append_in_another(url: str, key: str) -> None:
@@ -93,7 +93,7 @@ def test_a_step_that_was_appended_since_is_counted(pool: oc.Pool) -> None:
             assert u.shape == shape, "what it was opened with"
             assert len(u.refresh()) == shape[0] + 1
 
-    assert ThreadJob(RANKS, patience_s=30).run(job) == [None] * RANKS
+    assert ThreadJob(RANKS, patience_s=60).run(job) == [None] * RANKS
     expected = [*np.full(shape, -1.0), seventh]
     np.testing.assert_array_equal(held(pool), expected)
     with oc.open_array(pool / "u", "r+") as u:
@@ -148,10 +148,10 @@ def test_beside_an_append_it_is_refused(pool: oc.Pool) -> None:
             write(u, comm)
 
     with growing.appending(place(pool / "u")):
-        for each in ThreadJob(RANKS, patience_s=30).run(job):
+        for each in ThreadJob(RANKS, patience_s=60).run(job):
             assert isinstance(each, BusyError)
     np.testing.assert_array_equal(held(pool), before)
-    assert ThreadJob(RANKS, patience_s=30).run(job) == [None] * RANKS
+    assert ThreadJob(RANKS, patience_s=60).run(job) == [None] * RANKS
     assert (held(pool) == -1).all()
 
 

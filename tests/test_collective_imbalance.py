@@ -65,7 +65,7 @@ def test_each_server_moves_what_is_planned(
                 parts = schema.local_shapes(shape, ranks, comm.rank)
                 mine = [np.full(part, MARK, "u4") for part in parts]
                 u = opened[comm.rank]
-                u.write_all(mine, schema, comm, timeout=30, skip_disk=skip_disk)
+                u.write_all(mine, schema, comm, timeout=60, skip_disk=skip_disk)
 
             whole(ThreadJob(ranks).run(lambda comm: write(comm, skip_disk=False)))
             # From here on the pool moves no other bytes, such as metadata.
@@ -74,7 +74,7 @@ def test_each_server_moves_what_is_planned(
             counts.append(moved(pool))
             whole(
                 ThreadJob(ranks).run(
-                    lambda comm: opened[comm.rank].read_all(None, schema, comm, timeout=30)
+                    lambda comm: opened[comm.rank].read_all(None, schema, comm, timeout=60)
                 )
             )
             counts.append(moved(pool))

@@ -23,7 +23,7 @@ mesh = tuple(MPI.Compute_dims(comm.size, 3))
 cart = oc.distribution.distribute(content.shape, "block,block,block", mesh)
 (box,) = cart.boxes(comm.rank)
 messages = 0
-with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
+with oc.Pool.from_comm(comm, sys.argv[1], timeout=60) as pool:
     if comm.rank == 0:
         u = oc.create_array(
             pool / "u", content.shape, chunks=(5, 18, 10), if_exists="overwrite"
@@ -37,8 +37,8 @@ with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
     with oc.open_array(pool / "u", "r+") as u:
         schema = oc.Schema("block,block,block", mesh=mesh)
         for step in range(3):
-            report = u.write_all(content[box] + step, schema, comm, timeout=30)
-            lines = u.read_all(None, "*,cyclic(2),*", comm, timeout=30)
+            report = u.write_all(content[box] + step, schema, comm, timeout=60)
+            lines = u.read_all(None, "*,cyclic(2),*", comm, timeout=60)
             own = [j for j in range(18) if j // 2 % comm.size == comm.rank]
             assert (lines == content[:, own] + step).all()
         planned = oc.plan(
@@ -53,14 +53,14 @@ with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
             assert are_few or comm.size == 8, "rows of 40 bytes on disk"
         assert report.direct_bytes == 0 or any(reads_me)
         os.environ["OUTCORE_DIRECT_MEMORY"] = "off"
-        report = u.write_all(content[box] + 2, schema, comm, timeout=30)
+        report = u.write_all(content[box] + 2, schema, comm, timeout=60)
         assert (report.messages, report.direct_bytes) == (planned.messages[comm.rank], 0)
         messages = sum(comm.allgather(sum(report.messages.values())))
         assert messages == planned.total_messages
         assert (u[...] == content + 2).all()
         # One of them has nothing.
         boxes = [[(slice(None),) * 3]] + [[]] * (comm.size - 1)
-        found = u.read_all(None, oc.Schema.boxes(boxes), comm, timeout=30)
+        found = u.read_all(None, oc.Schema.boxes(boxes), comm, timeout=60)
         assert len(found) == (comm.rank == 0)
 print("well")
 """

@@ -133,7 +133,7 @@ def count_of_calls(
 
     def work(comm: ThreadComm) -> dict[int, int]:
         with oc.open_array(pool / "u", "r+") as u:
-            getattr(u, verb)(np.full((100, 90), 7, "u1"), "block,*", comm, timeout=20, **options)
+            getattr(u, verb)(np.full((100, 90), 7, "u1"), "block,*", comm, timeout=60, **options)
             assert u.collective_report is not None
             return u.collective_report.messages
 

@@ -212,7 +212,7 @@ def test_ctrl_c_of_the_command_line(
     tmp_path: Path, name: str, number: int, run_python: Callable[..., subprocess.Popen[str]]
 ) -> None:
     script = """
-import sys, time
+import os, sys, time
 import numpy as np
 from outcore import sources
 from outcore.cli import main
@@ -220,6 +220,8 @@ np.save("a.npy", np.ones((400, 100)))
 fetch = sources.Flat.fetch
 def slow(self, box, out):
     print("reading", flush=True)
+    while not os.path.exists("signalled"):
+        time.sleep(0.002)
     time.sleep(0.05)
     fetch(self, box, out)
 sources.Flat.fetch = slow
@@ -230,17 +232,18 @@ main(["convert", "a.npy", sys.argv[1], "--memory", "200kB", *sys.argv[2:]])
     assert process.stdout is not None
     assert process.stdout.readline() == "reading\n"
     process.send_signal(number)
+    (tmp_path / "signalled").touch()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert said.startswith("stopped: ")
     assert "Traceback" not in said
     left = sorted(os.listdir(tmp_path))
     if name == "Z":
-        assert left == ["Z", "a.npy", "script0.py"]
+        assert left == ["Z", "a.npy", "script0.py", "signalled"]
         with pytest.raises(oc.errors.IncompleteError):
             oc.open_array(tmp_path / "Z")
     else:
-        assert left == ["a.npy", "script0.py"]
+        assert left == ["a.npy", "script0.py", "signalled"]
 
 
 # The whole process.

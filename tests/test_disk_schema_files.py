@@ -139,7 +139,7 @@ def test_data_files_of_the_servers_one_after_another_are_the_flat_array(
         def job(comm: ThreadComm) -> None:
             with oc.open_array(pool / "A", "r+") as opened:
                 part = model[comm.rank :: 2]
-                opened.write_all(part, memory_schema, comm, timeout=20, atomic=is_atomic)
+                opened.write_all(part, memory_schema, comm, timeout=60, atomic=is_atomic)
 
         assert ThreadJob(2).run(job) == [None, None]
     path = file_of(array)
@@ -284,9 +284,9 @@ def test_collectives_keep_to_the_schema(
         with oc.open_array(pool / "A", "r+") as array:
             # A distribution that no file on disk has.
             array.write_all(
-                model[:, comm.rank :: 2], "*,cyclic(1),*", comm, timeout=20, atomic=is_atomic
+                model[:, comm.rank :: 2], "*,cyclic(1),*", comm, timeout=60, atomic=is_atomic
             )
-            found = array.read_all(None, "block,*,*", comm, timeout=20)
+            found = array.read_all(None, "block,*,*", comm, timeout=60)
             np.testing.assert_array_equal(found, model[7 * comm.rank : 7 + 7 * comm.rank])
 
     assert ThreadJob(2).run(job) == [None, None]

@@ -84,7 +84,7 @@ def test_every_block_is_asked_for_once(tmp_path: Path, threads: int, order: str)
 
 
 def test_threads_call_at_the_same_time(tmp_path: Path) -> None:
-    together = threading.Barrier(3, timeout=20)
+    together = threading.Barrier(3, timeout=60)
 
     def fill(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
         together.wait()
@@ -158,14 +158,18 @@ def test_ctrl_c_stops_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys, time
+import os, sys, time
 import numpy as np
 import outcore as oc
 import outcore.blocks_done
 outcore.blocks_done.NOTE_S = 0.0
+calls = []
 
 def fill(rows, cols):
+    calls.append(rows)
     print(rows.start, cols.start, flush=True)
+    while len(calls) == {held} and not os.path.exists("signalled"):
+        time.sleep(0.002)
     time.sleep({pause})
     i, j = np.ogrid[rows, cols]
     return np.sin(i * 0.1) + j
@@ -177,11 +181,13 @@ RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
-    run = run_python(SCRIPT.format(pause=0.05, shape=SHAPE, chunks=CHUNKS), str(tmp_path / "A"))
+    script = SCRIPT.format(pause=0.05, held=5, shape=SHAPE, chunks=CHUNKS)
+    run = run_python(script, str(tmp_path / "A"))
     assert run.stdout is not None
     first = [run.stdout.readline() for _ in range(6)][1:]
     run.terminate()
-    rest, errors = run.communicate(timeout=30)
+    (tmp_path / "signalled").touch()
+    rest, errors = run.communicate(timeout=60)
     assert "Interrupted" in errors
     assert "create_array again" in errors
     done = [*first, *rest.splitlines(keepends=True)]
@@ -194,7 +200,7 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
 
 def test_killed_again_and_again(tmp_path: Path, run_python: RunPython) -> None:
     """kill -9 at any moment, from the creation of the files on, loses no noted block."""
-    path, script = tmp_path / "A", SCRIPT.format(pause=0.02, shape=SHAPE, chunks=CHUNKS)
+    path, script = tmp_path / "A", SCRIPT.format(pause=0.02, held=0, shape=SHAPE, chunks=CHUNKS)
     delays_s = [0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, None]
     killed, asked = killed_until_whole(lambda: run_python(script, str(path)), path, delays_s)
     assert killed >= 3

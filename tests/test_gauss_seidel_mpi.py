@@ -27,12 +27,12 @@ from outcore.linalg import gauss_seidel
 
 comm = MPI.COMM_WORLD
 a, b = np.load(sys.argv[1]), np.load(sys.argv[2])
-with oc.Pool.from_comm(comm, sys.argv[4], timeout=30) as pool:
+with oc.Pool.from_comm(comm, sys.argv[4], timeout=60) as pool:
     if comm.rank == 0:
         oc.from_array(a, pool / "A", order="C", chunks=(16, 64), progress=False)
     comm.barrier()
     x, report = gauss_seidel(
-        pool / "A", b, block=16, tol=None, max_sweeps=4, memory=600_000, comm=comm, timeout=30,
+        pool / "A", b, block=16, tol=None, max_sweeps=4, memory=600_000, comm=comm, timeout=60,
         threads=1, progress=False, out=pool / "x",
     )
     assert (np.load(sys.argv[3]) - x[...]).std() < 1e-13

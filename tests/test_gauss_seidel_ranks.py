@@ -42,7 +42,7 @@ def run(call: Callable[[int, Any], Any], size: int = SIZE) -> list[Any]:
         here.rank = comm.rank
         return call(comm.rank, comm)
 
-    return ThreadJob(size, patience_s=20).run(work)
+    return ThreadJob(size, patience_s=60).run(work)
 
 
 def assert_told(found: list[Any], who: int, kind: type[BaseException], message: str) -> None:
@@ -371,7 +371,7 @@ class Struck(ThreadComm):
 def test_ctrl_c_in_the_middle_of_a_message(tmp_path: Path, at: int) -> None:
     """The rank finishes the message, so that the next one finds the others in step."""
     A = on_disk(tmp_path / "A", dominant(N, "f8"))
-    job = ThreadJob(2, patience_s=20)
+    job = ThreadJob(2, patience_s=60)
     comms = [Struck(0, job), ThreadComm(1, job)]
     comms[0].at = at  # type: ignore[attr-defined]
     options: dict[str, Any] = {"block": 16, "tol": None, "max_sweeps": 5, "progress": False}

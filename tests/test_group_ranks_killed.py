@@ -35,7 +35,7 @@ rank, size, where, url = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), 
 schema = oc.Schema(sys.argv[6])
 comm = NonblockingComm(rank, size, SaidInFiles(where))
 (shape,) = schema.local_shapes((600, 240), size, rank)
-group = oc.ArrayGroup(oc.connect(url) / "run", comm=comm, timeout=20)
+group = oc.ArrayGroup(oc.connect(url) / "run", comm=comm, timeout=60)
 try:
     found = group.restart(schema=schema, progress=False)
     number = found.attributes["number"]

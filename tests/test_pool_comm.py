@@ -45,7 +45,7 @@ def work_together(pool: oc.Pool, comm: ThreadComm) -> tuple[str, list[int]]:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_each_rank_has_a_server_and_the_pool_comes_back(tmp_path: Path, size: int) -> None:
     def job(comm: ThreadComm) -> Any:
-        with oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=20) as pool:
+        with oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=60) as pool:
             assert pool.url == f"outcore:{tmp_path / '0'}::"
             return work_together(pool, comm)
 
@@ -57,14 +57,14 @@ def test_each_rank_has_a_server_and_the_pool_comes_back(tmp_path: Path, size: in
         assert (pool.id, pool.ls()) == (first[0][0], ["A"])
 
         def refused(comm: ThreadComm) -> None:
-            oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=20)
+            oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=60)
 
         assert all(isinstance(each, BusyError) for each in ThreadJob(size).run(refused))
 
 
 def test_ranks_may_have_the_directories_in_another_order(tmp_path: Path) -> None:
     def job(comm: ThreadComm, names: str) -> Any:
-        with oc.Pool.from_comm(comm, tmp_path / names[comm.rank], timeout=20) as pool:
+        with oc.Pool.from_comm(comm, tmp_path / names[comm.rank], timeout=60) as pool:
             return work_together(pool, comm)
 
     first = whole(ThreadJob(3).run(lambda comm: job(comm, "abc")))
@@ -73,7 +73,7 @@ def test_ranks_may_have_the_directories_in_another_order(tmp_path: Path) -> None
 
 def test_ranks_with_one_directory_share_a_server(tmp_path: Path) -> None:
     def job(comm: ThreadComm) -> Any:
-        with oc.Pool.from_comm(TorchComm(comm), tmp_path / "d", timeout=20) as pool:
+        with oc.Pool.from_comm(TorchComm(comm), tmp_path / "d", timeout=60) as pool:
             return work_together(pool, comm)
 
     assert {tuple(ids) for _, ids in whole(ThreadJob(3).run(job))} == {(0,)}
@@ -84,7 +84,7 @@ def test_several_machines_talk_by_tcp(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def job(comm: ThreadComm) -> Any:
-        with oc.Pool.from_comm(comm, tmp_path / "{rank}", host="127.0.0.1", timeout=20) as pool:
+        with oc.Pool.from_comm(comm, tmp_path / "{rank}", host="127.0.0.1", timeout=60) as pool:
             assert not list(tmp_path.glob("outcore-*/io"))
             return work_together(pool, comm)
 
@@ -99,7 +99,7 @@ def test_what_fails_on_one_rank_fails_on_all(tmp_path: Path) -> None:
     before = set(threading.enumerate())
 
     def job(comm: ThreadComm) -> None:
-        oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=20)
+        oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=60)
 
     found = ThreadJob(3).run(job)
     assert all(isinstance(each, ReadOnlyError) for each in found)
@@ -118,7 +118,7 @@ def test_a_retired_server_is_not_missed_and_its_number_is_not_given_again(tmp_pa
 
     def job(comm: ThreadComm) -> list[int]:
         names = ["0", "new"]
-        with oc.Pool.from_comm(comm, tmp_path / names[comm.rank], timeout=20) as pool:
+        with oc.Pool.from_comm(comm, tmp_path / names[comm.rank], timeout=60) as pool:
             return [one.id for one in pool.servers()]
 
     assert whole(ThreadJob(1).run(job)) == [[0]]
@@ -128,7 +128,7 @@ def test_a_retired_server_is_not_missed_and_its_number_is_not_given_again(tmp_pa
 def test_directories_must_be_those_of_one_pool(tmp_path: Path) -> None:
     def start(names: list[str]) -> list[Any]:
         def job(comm: ThreadComm) -> None:
-            oc.Pool.from_comm(comm, tmp_path / names[comm.rank], timeout=20).close()
+            oc.Pool.from_comm(comm, tmp_path / names[comm.rank], timeout=60).close()
 
         return ThreadJob(len(names)).run(job)
 
@@ -156,7 +156,7 @@ def test_closing_waits_for_all(tmp_path: Path) -> None:
     closing = threading.Event()
 
     def job(comm: ThreadComm) -> Any:
-        pool = oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=20)
+        pool = oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=60)
         if comm.rank == 0:
             closing.set()
             pool.close()
@@ -271,7 +271,7 @@ from mpi4py import MPI
 import outcore as oc
 
 comm = MPI.COMM_WORLD
-with oc.Pool.from_comm(comm, sys.argv[1], timeout=30) as pool:
+with oc.Pool.from_comm(comm, sys.argv[1], timeout=60) as pool:
     if comm.rank == 0:
         oc.create_array(pool / "A", (60, 50), "c16", chunks=(7, 50), if_exists="overwrite").close()
     comm.barrier()

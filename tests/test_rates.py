@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -259,18 +260,26 @@ def test_no_block_is_written_twice_and_each_pass_ends_durably(
     assert 2 <= len(written) == len(set(written)) <= rates._MOST_TILES
 
 
+class Work:
+    """Units of work, each of which takes a fixed time of a clock that `rates` reads."""
+
+    def __init__(self, unit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done, self._unit_s = 0, unit_s
+        monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=self._clock_s))
+
+    def _clock_s(self) -> float:
+        return self.done * self._unit_s
+
+    def run(self, count: int) -> None:
+        self.done += count
+
+
 @pytest.mark.parametrize("most", [2, 3, 7, 8, 64])
 @pytest.mark.parametrize("unit_s", [0.0, 1e-4])
-def test_a_bound_on_units_holds(most: int, unit_s: float) -> None:
-    done = 0
-
-    def run(count: int) -> None:
-        nonlocal done
-        done += count
-        _spin(count * unit_s)
-
-    assert rates._median_rate(run, 0.01, most) > 0
-    assert 2 <= done <= most
+def test_a_bound_on_units_holds(most: int, unit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(unit_s, monkeypatch)
+    assert rates._median_rate(work.run, 0.01, most) > 0
+    assert 2 <= work.done <= most
 
 
 def test_who_else_used_the_processors_is_told(
@@ -286,12 +295,7 @@ def test_who_else_used_the_processors_is_told(
     assert (use.others, use.stolen) == (1.5, 0.25), "6 of 10 busy seconds, in 4 seconds"
 
 
-def test_median_rate_counts_units() -> None:
-    rate = rates._median_rate(lambda count: _spin(count * 1e-4), 0.05)
-    assert 5e3 < rate <= 1e4
-
-
-def _spin(seconds: float) -> None:
-    end = rates.time.perf_counter() + seconds
-    while rates.time.perf_counter() < end:
-        pass
+def test_median_rate_counts_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(1e-4, monkeypatch)
+    assert rates._median_rate(work.run, 0.05) == pytest.approx(1e4)
+    assert work.done * 1e-4 == pytest.approx(0.05, rel=0.1)

@@ -233,10 +233,10 @@ def test_names_and_notes_cannot_become_markup() -> None:
 
 def test_the_largest_trace_makes_a_small_page() -> None:
     given = report(spans=many(), history=list(np.geomspace(1, 1e-9, 100_000)))
-    begun = time.perf_counter()
+    begun = time.process_time()
     text = html_page(given)
     assert len(text.encode()) < 2_000_000
-    assert time.perf_counter() - begun < 30
+    assert time.process_time() - begun < 30
     page = Page(text)
     assert any("may be recorded as one" in words for words in page.words)
     assert len(page.all("image")) == 4
