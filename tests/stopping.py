@@ -32,6 +32,9 @@ from outcore.progress import Meter
 # The files that decide the order and content of writes to disk.
 DECISIVE = ("factors/begin.py", "factors/storage.py", "lu/storage.py", "factors/journal.py")
 
+# The loops and the conveyor that all factorizations share.
+LEFT_LOOKING = ("factors/conveyor.py", "factors/left_looking.py")
+
 F = TypeVar("F", bound=Factor)
 
 

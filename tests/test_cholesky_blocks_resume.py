@@ -8,17 +8,31 @@ import numpy as np
 import pytest
 from definite import cholesky_ratio, definite, factor_of, lower_only
 from linpack import Matrix, on_disk, one_thread
-from stopping import DECISIVE, after_notes, at_line, interrupt, kill_at_line, stop_after
+from stopping import (
+    DECISIVE,
+    LEFT_LOOKING,
+    after_notes,
+    at_line,
+    interrupt,
+    kill_at_line,
+    stop_after,
+)
 
 from outcore.errors import IncompleteError, Interrupted, NotFoundError
 from outcore.linalg import CholeskyFactor, cho_factor, open_factor
-from outcore.linalg.cholesky.conveyor import Conveyor
+from outcore.linalg.cholesky.conveyor import CholeskyConveyor
 from outcore.linalg.cholesky.plan import cholesky_geometry
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, MEMORY, CHUNKS = 450, 140_000, (64, 8)
-PAGES = (*DECISIVE, "cholesky/storage.py", "cholesky/factorization.py", "cholesky/conveyor.py")
+PAGES = (
+    *DECISIVE,
+    "cholesky/storage.py",
+    "cholesky/factorization.py",
+    "cholesky/conveyor.py",
+    *LEFT_LOOKING,
+)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["beside", "overwrite_a"])
@@ -100,20 +114,20 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
     overwrite_a, _, source = undisturbed
     path = tmp_path / "Z"
     shutil.copytree(source, path)
-    panel_done, below = Conveyor.panel_done, []
+    panel_done, below = CholeskyConveyor.panel_done, []
 
-    def leaving(self: Conveyor, panel: int) -> None:
+    def leaving(self: CholeskyConveyor, panel: int) -> None:
         panel_done(self, panel)
         storage, journal = self._storage, self._storage.journal
         at = storage.places[panel]
         assert at not in {place for record in journal.records for place in record.places}
         if overwrite_a:
             assert at not in range(journal.panels_done, storage.geometry.panels)
-        assert journal.panels_done == self._part.slab.first
-        if not self._part.is_first:
+        assert journal.panels_done == self.part.slab.first
+        if not self.part.is_first:
             below.append(at)
 
-    monkeypatch.setattr(Conveyor, "panel_done", leaving)
+    monkeypatch.setattr(CholeskyConveyor, "panel_done", leaving)
     with after_notes(2, interrupt), pytest.raises(Interrupted):
         again(path, overwrite_a)
     again(path, overwrite_a)

@@ -14,6 +14,7 @@ from definite import cholesky_ratio, definite, factor_of, lower_only, upper_only
 from linpack import Matrix, names_below, on_disk, one_thread
 from stopping import (
     DECISIVE,
+    LEFT_LOOKING,
     after_notes,
     before_notes,
     in_a_fork,
@@ -37,7 +38,7 @@ from outcore.errors import (
     JournalError,
 )
 from outcore.linalg import CholeskyFactor, cho_factor, lu_factor, open_factor
-from outcore.linalg.cholesky.conveyor import Conveyor
+from outcore.linalg.cholesky.conveyor import CholeskyConveyor
 from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.factors.journal import Journal, Record, read_journal
 from outcore.linalg.factors.storage import FactorStorage
@@ -149,7 +150,13 @@ cho_factor(sys.argv[1], overwrite_a={overwrite_a}, memory={MEMORY}, threads=1, p
 
 def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
     overwrite_a, expected, source = undisturbed
-    pages = (*PAGES, "cholesky/conveyor.py", "cholesky/factorization.py", "cholesky/checks.py")
+    pages = (
+        *PAGES,
+        *LEFT_LOOKING,
+        "cholesky/conveyor.py",
+        "cholesky/factorization.py",
+        "cholesky/checks.py",
+    )
     for step in (331, 877):
         path = tmp_path / f"Z{step}"
         shutil.copytree(source, path)
@@ -212,9 +219,9 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
     No write happens before the previous slab is recorded: a crash loses one slab at most.
     """
     path = put(tmp_path / "Z", matrix)
-    panel_done, written = Conveyor.panel_done, []
+    panel_done, written = CholeskyConveyor.panel_done, []
 
-    def leaving(self: Conveyor, panel: int) -> None:
+    def leaving(self: CholeskyConveyor, panel: int) -> None:
         panel_done(self, panel)
         storage, journal = self._storage, self._storage.journal
         noted = {at for record in journal.records for at in record.places}
@@ -222,10 +229,10 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
         assert at not in noted
         if overwrite_a:
             assert at not in range(journal.panels_done, storage.geometry.panels)
-        assert journal.panels_done == self._part.slab.first
+        assert journal.panels_done == self.part.slab.first
         written.append(at)
 
-    monkeypatch.setattr(Conveyor, "panel_done", leaving)
+    monkeypatch.setattr(CholeskyConveyor, "panel_done", leaving)
     # As if each sync were slow: nothing becomes durable until the call waits for it.
     monkeypatch.setattr(FactorStorage, "commit_if_durable", lambda self: None)
     for memory in (MEMORY, 180_000):

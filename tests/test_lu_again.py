@@ -11,7 +11,7 @@ import pytest
 import scipy.linalg
 from linpack import lapack_ratio, on_disk, one_thread, random_matrix
 from lu_by_method import assert_finished, some_lines
-from stopping import bits, in_a_fork, killed_at_lines, stop_after
+from stopping import LEFT_LOOKING, bits, in_a_fork, killed_at_lines, stop_after
 
 import outcore as oc
 from outcore import blas_choice
@@ -28,7 +28,7 @@ from outcore.zarr_format import Metadata
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, CHUNKS, MEMORY = 200, (64, 32), 200_000
-LOOPS = ("lu/slabs.py", "lu/conveyor.py")
+LOOPS = ("lu/slabs.py", "lu/conveyor.py", *LEFT_LOOKING)
 
 
 @pytest.mark.exhaustive

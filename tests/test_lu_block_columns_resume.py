@@ -15,6 +15,7 @@ from lu_by_method import assert_finished, assert_synced, some_lines
 from partial_cases import cut
 from stopping import (
     DECISIVE,
+    LEFT_LOOKING,
     after_notes,
     assert_known_and_removed,
     before_notes,
@@ -55,6 +56,7 @@ ALL_PAGES = (
     "lu/relay.py",
     "lu/slabs.py",
     "lu/conveyor.py",
+    *LEFT_LOOKING,
 )
 RunPython = Callable[..., "subprocess.Popen[str]"]
 

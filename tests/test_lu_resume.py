@@ -16,6 +16,7 @@ import scipy.linalg
 from linpack import Matrix, lapack_ratio, on_disk, one_thread, random_matrix
 from stopping import (
     DECISIVE,
+    LEFT_LOOKING,
     after_notes,
     before_notes,
     bits,
@@ -42,7 +43,7 @@ from outcore.errors import (
 )
 from outcore.linalg import lu_factor, lu_solve, open_factor
 from outcore.linalg.factors.journal import Record, read_journal
-from outcore.linalg.lu.conveyor import Conveyor
+from outcore.linalg.lu.conveyor import LuConveyor
 from outcore.linalg.lu.storage import LuStorage
 from outcore.volumes import place
 
@@ -143,7 +144,12 @@ def test_interrupted_at_any_line(
     tmp_path: Path, undisturbed: tuple[bool, tuple[Matrix, Matrix], Path]
 ) -> None:
     overwrite_a, expected, source = undisturbed
-    pages = (*DECISIVE, "lu/conveyor.py", "lu/slabs.py")
+    pages = (
+        *DECISIVE,
+        *LEFT_LOOKING,
+        "lu/conveyor.py",
+        "lu/slabs.py",
+    )
     for step in (97, 211):
         path = tmp_path / f"Z{step}"
         shutil.copytree(source, path)
@@ -185,20 +191,20 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
 ) -> None:
     """Write neither to noted panels nor to columns of A that are not factored yet."""
     path = on_disk(tmp_path / "Z", matrix, CHUNKS).path
-    leave, written = Conveyor._leave, []
+    leave, written = LuConveyor._write, []
 
-    def leaving(self: Conveyor, tiles: range, panel: int) -> None:
+    def leaving(self: LuConveyor, tiles: range, panel: int) -> None:
         leave(self, tiles, panel)
         storage, journal = self._storage, self._storage.journal
         noted = {at for record in journal.records for at in record.places}
         needed = noted | {*range(journal.panels_done, storage.geometry.panels)}
-        at = storage.places[self._slab.first + panel]
+        at = storage.places[self.part.first + panel]
         assert at not in needed
         # A crash can lose this slab, or until this slab's first tile is written, the one before.
-        assert journal.panels_done == self._slab.first
+        assert journal.panels_done == self.part.first
         written.append(at)
 
-    monkeypatch.setattr(Conveyor, "_leave", leaving)
+    monkeypatch.setattr(LuConveyor, "_write", leaving)
     # As if each sync were slow: nothing becomes durable until the call waits for it.
     monkeypatch.setattr(LuStorage, "commit_if_durable", lambda self: None)
     for memory in (MEMORY, 300_000):
@@ -226,18 +232,18 @@ def test_an_unwritten_slab_is_not_noted(
             self.ticket.wait()
             raise DiskFullError("no room")
 
-    leave, commit_later = Conveyor._leave, LuStorage.commit_later
+    leave, commit_later = LuConveyor._write, LuStorage.commit_later
 
-    def leaving(self: Conveyor, tiles: range, panel: int) -> None:
+    def leaving(self: LuConveyor, tiles: range, panel: int) -> None:
         leave(self, tiles, panel)
         item = self._leaving[-1]
-        self._leaving[-1] = item._replace(ticket=Failed(item.ticket))  # type: ignore[arg-type]
+        self._leaving[-1] = item._replace(tickets=[Failed(item.tickets[0])])  # type: ignore[arg-type]
 
     def failing(self: LuStorage, record: Record) -> None:
         commit_later(self, record)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Conveyor, "_leave", leaving)
+    monkeypatch.setattr(LuConveyor, "_write", leaving)
     monkeypatch.setattr(LuStorage, "commit_later", failing)
     with pytest.raises(Interrupted, match="with 0 of"):
         factor(A.path)

@@ -14,6 +14,7 @@ from linpack import Matrix, names_below, on_disk, one_thread
 from qr_factors import assert_factors, packed
 from stopping import (
     DECISIVE,
+    LEFT_LOOKING,
     after_notes,
     before_notes,
     in_a_fork,
@@ -40,7 +41,7 @@ from outcore.errors import (
 from outcore.linalg import QRFactor, lu_factor, open_factor, qr_factor
 from outcore.linalg.factors.journal import Journal, Record, read_journal
 from outcore.linalg.factors.storage import FactorStorage
-from outcore.linalg.slab_qr.conveyor import Conveyor
+from outcore.linalg.slab_qr.conveyor import QrConveyor
 from outcore.linalg.slab_qr.storage import SlabQrStorage
 from outcore.volumes import place
 
@@ -159,6 +160,7 @@ def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, 
     pages = (
         *PAGES,
         *(f"slab_qr/{name}.py" for name in ("conveyor", "factorization", "reflections")),
+        *LEFT_LOOKING,
     )
     for step in (599, 1051):
         path = tmp_path / f"Z{step}"
@@ -204,9 +206,9 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
     A slab is written only after the note of the one before, so a crash loses at most one slab.
     """
     path = put(tmp_path / "Z", matrix)
-    panel_done, written = Conveyor.panel_done, []
+    panel_done, written = QrConveyor.panel_done, []
 
-    def leaving(self: Conveyor, panel: int) -> None:
+    def leaving(self: QrConveyor, panel: int) -> None:
         panel_done(self, panel)
         storage, journal = self._storage, self._storage.journal
         noted = {at for record in journal.records for at in record.places}
@@ -214,10 +216,10 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
         assert at not in noted
         if overwrite_a:
             assert at not in range(journal.panels_done, storage.geometry.panels)
-        assert journal.panels_done == self._slab.first
+        assert journal.panels_done == self.part.first
         written.append(at)
 
-    monkeypatch.setattr(Conveyor, "panel_done", leaving)
+    monkeypatch.setattr(QrConveyor, "panel_done", leaving)
     # As if each sync were slow: nothing becomes durable until the call waits for it.
     monkeypatch.setattr(FactorStorage, "commit_if_durable", lambda self: None)
     for memory in (MEMORY, 280_000):

@@ -33,7 +33,7 @@ from outcore.if_exists import IfExists
 from outcore.lapack import kernels
 from outcore.linalg.assumptions import warn_not_hermitian
 from outcore.linalg.cholesky.checks import Sums
-from outcore.linalg.cholesky.conveyor import Conveyor, Source
+from outcore.linalg.cholesky.conveyor import CholeskyConveyor, Source
 from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
 from outcore.linalg.cholesky.pieces import Piece, apply_blocks, factor_panel, solve_panel
 from outcore.linalg.cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
@@ -41,12 +41,13 @@ from outcore.linalg.cholesky.storage import CholeskyStorage
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg.factors.journal import Record
+from outcore.linalg.factors.left_looking import LeftLooking
 from outcore.linalg.factors.own import opened_factors
 from outcore.linalg.matrix import Matrix
 from outcore.linalg.team import Team
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike, check_progress
-from outcore.streams import BlockStream, kept, polled, timed
+from outcore.streams import kept, polled, timed
 from outcore.volumes import PathLike
 
 
@@ -144,16 +145,17 @@ def cho_factor(
                 storage.open(call)
                 source = _source(storage, call)
                 with Team(kernels(g.dtype)) as team:
-                    sums = _Factorization(storage, call, source, team).run()
-                found = storage.finish(call, left, sums)
+                    run = _Factorization(storage, call, source, team)
+                    run.run()
+                found = storage.finish(call, left, run.sums)
             except KeyboardInterrupt:
                 raise Interrupted(
                     f"Cholesky of {storage.name} stopped with {storage.journal.panels_done} of "
                     f"{g.panels} panels done; call cho_factor again with the same arguments "
                     "to resume"
                 ) from None
-    if sums.difference:
-        warn_not_hermitian(sums.difference, "factor with lu_factor, or correct the matrix")
+    if run.sums.difference:
+        warn_not_hermitian(run.sums.difference, "factor with lu_factor, or correct the matrix")
     return found
 
 
@@ -174,41 +176,29 @@ def _source(storage: CholeskyStorage, call: LongCall) -> Source:
     return Source(storage.factors, loads, is_transposed=False)
 
 
-class _Factorization:
-    """The loops of the algorithm."""
+class _Factorization(LeftLooking[Part]):
+    """The steps of the algorithm."""
 
     def __init__(
         self, storage: CholeskyStorage, call: LongCall, source: Source, team: Team
     ) -> None:
         g = storage.geometry
-        self.storage, self.call, self.g = storage, call, g
+        super().__init__(storage, call, g.ring_bytes, g.block_bytes)
+        self.g, self.lower = g, storage.lower
         self.kernels, self.team = kernels(g.dtype), team
-        self.stream = BlockStream(
-            storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace,
-            least_bytes=g.block_bytes,
-        )  # fmt: skip
         self.sums = Sums(g.n, g.dtype, storage.metadata.dtype, lower=storage.lower)
         if storage.journal.records:
             self.sums.go_on(storage.journal.records[-1].extremes)
-        self.conveyor = Conveyor(g, storage, call, source)
+        self.conveyor: CholeskyConveyor = CholeskyConveyor(g, storage, call, source)
 
-    def run(self) -> Sums:
+    def parts(self) -> list[Part]:
+        """Return the parts that are not factored yet."""
         g = self.g
-        parts = [part for slab in g.slabs(self.storage.first_panel) for part in g.parts(slab)]
-        try:
-            if parts:
-                self.conveyor.load(parts[0])
-                self.read_ahead(range(parts[0].slab.first), parts[0])
-            for part, following in itertools.zip_longest(parts, parts[1:]):
-                self.work_on(part, following)
-            self.conveyor.drain()
-            self.storage.commit()
-        except BaseException as error:
-            well = self.conveyor.abandon()
-            if well and isinstance(error, KeyboardInterrupt):
-                self.storage.commit()
-            raise
-        return self.sums
+        return [part for slab in g.slabs(self.storage.first_panel) for part in g.parts(slab)]
+
+    def read_before(self, part: Part) -> None:
+        """Schedule the reads of panels to the left of the run's first part."""
+        self.read_ahead(range(part.slab.first), part)
 
     def work_on(self, part: Part, following: Part | None) -> None:
         """Complete a part of a slab, given all panels to the left and the parts above."""
@@ -353,7 +343,7 @@ class _Factorization:
         for K in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
             for top, P in self.conveyor.panel(K):
-                if not self.storage.lower and self.g.dtype.kind == "c":
+                if not self.lower and self.g.dtype.kind == "c":
                     np.conjugate(P, out=P)
                 self.sums.see(P, self.g.extent(K)[0], top)
             self.call.trace.record("compute", start_ns)

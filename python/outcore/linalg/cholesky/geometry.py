@@ -126,10 +126,6 @@ class CholeskyGeometry(Tiled):
             f"whole slabs of up to {max(whole)} columns, {tiles}"
         )
 
-    def extent(self, panel: int) -> tuple[int, int]:
-        """First column of a panel, and the one after its last."""
-        return panel * self.columns, min((panel + 1) * self.columns, self.n)
-
     def first_tile(self, panel: int) -> int:
         """Tile of a panel that holds its diagonal block."""
         return panel * self.columns // self.rows

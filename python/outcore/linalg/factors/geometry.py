@@ -45,6 +45,9 @@ class Geometry(Protocol):
     @property
     def budget_bytes(self) -> int: ...  # noqa: D102
 
+    def extent(self, panel: int) -> tuple[int, int]:
+        """First column of a panel, and the column after its last."""
+
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of factors that a run from panel `first_panel` on reads back. Exact."""
 
@@ -78,6 +81,10 @@ class Tiled:
     def panels(self) -> int:
         """Panels in the matrix."""
         return math.ceil(self.n / self.columns)
+
+    def extent(self, panel: int) -> tuple[int, int]:
+        """First column of a panel, and the column after its last."""
+        return panel * self.columns, min((panel + 1) * self.columns, self.n)
 
     @property
     def height(self) -> int:

@@ -14,7 +14,6 @@ Words read and written: about n²(m - n/3)/(2w) + 2mn with slabs of w columns
 (`docs/numerics-qr.md`).
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,11 +28,12 @@ from outcore.if_exists import IfExists
 from outcore.linalg.factors.begin import Method, open_storage
 from outcore.linalg.factors.factor import QRFactor
 from outcore.linalg.factors.journal import Record
+from outcore.linalg.factors.left_looking import SlabLoop
 from outcore.linalg.factors.own import opened_factors
-from outcore.linalg.lu.checks import Extremes, check_finite
+from outcore.linalg.lu.checks import Extremes
 from outcore.linalg.lu.plan import Slab
 from outcore.linalg.matrix import Matrix, place_of
-from outcore.linalg.slab_qr.conveyor import Conveyor, Source
+from outcore.linalg.slab_qr.conveyor import QrConveyor, Source
 from outcore.linalg.slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg.slab_qr.plan import (
     SlabQrGeometry,
@@ -46,7 +46,6 @@ from outcore.linalg.slab_qr.reflections import Reflections
 from outcore.linalg.slab_qr.storage import SlabQrStorage, TransposedQrStorage
 from outcore.longcall import LongCall, long_call
 from outcore.progress import ProgressLike, check_progress
-from outcore.streams import BlockStream
 from outcore.volumes import PathLike
 
 
@@ -205,91 +204,56 @@ def _source(storage: SlabQrStorage, call: LongCall) -> Source:
     return Source(storage.matrix, loads.rows, loads.at_once, is_transposed)
 
 
-class _Factorization:
-    """The loops of the algorithm."""
+class _Factorization(SlabLoop):
+    """The steps of the algorithm."""
 
     def __init__(self, storage: SlabQrStorage, call: LongCall, source: Source) -> None:
         g = storage.geometry
-        self.storage, self.call, self.g = storage, call, g
+        super().__init__(storage, call, g, g.ring_bytes, g.tile_bytes)
+        self.g, self.noted = g, storage.noted
+        self.is_transposed = storage.kind.is_transposed
         self.taus = storage.taus()
-        self.stream = BlockStream(
-            storage.factors, g.dtype, call.arena, g.ring_bytes, call.trace,
-            least_bytes=g.tile_bytes,
-        )  # fmt: skip
         self.reflections = Reflections(g.dtype, g.columns, g.slab_panels * g.columns, call.arena)
-        self.conveyor = Conveyor(g, storage, call, source)
+        self.conveyor = QrConveyor(g, storage, call, source)
 
-    def run(self) -> None:
-        slabs = self.g.slabs(self.storage.first_panel)
-        try:
-            self.conveyor.load(slabs[0] if slabs else None)
-            self.read_ahead(range(slabs[0].first if slabs else 0))
-            for slab, following in itertools.zip_longest(slabs, slabs[1:]):
-                self.factor_slab(slab, following)
-            self.conveyor.drain()
-            self.storage.commit()
-        except BaseException as error:
-            well = self.conveyor.abandon()
-            if well and isinstance(error, KeyboardInterrupt):
-                self.storage.commit()
-            raise
+    def parts(self) -> list[Slab]:
+        """Return the slabs that are not factored yet."""
+        return self.g.slabs(self.storage.first_panel)
 
-    def factor_slab(self, slab: Slab, following: Slab | None) -> None:
-        """Factor the columns of one slab, given all panels to their left."""
-        g, conveyor = self.g, self.conveyor
-        C = conveyor.begin(slab, following)
-        left = slab.first * g.columns
-        extremes = Extremes()
-        arrivals = self.looked_at(C, left, extremes)
-        here = 0
-        if slab.first:
-            here = max(arrivals)
+    def update_by_earlier(self, slab: Slab, C: Matrix, arrivals: Iterator[int]) -> None:
+        """Wait for the whole slab, and apply the reflections of all panels to its left."""
+        g = self.g
+        max(arrivals)
         for K in range(min(slab.first, g.reflecting)):
             self.update(K, tiles_of(self.stream, g, K), C[K * g.columns :])
             self.storage.commit_if_durable()
 
-        self.read_ahead(range(slab.first) if following else range(0))
-        for K in range(slab.first, slab.last):
-            o, e = g.extent(K)
-            if here < e - left:
-                # Only in the first slab: its panels are factored while later ones are still
-                # loading.
-                before, here = here, max(itertools.islice(arrivals, max(K, 1)))
-                for J in range(min(K, g.reflecting)):
-                    self.update_in_memory(J, C, left, slice(before, here))
-            if g.reflections(K):
-                self.factor(K, C[o:, o - left :], extremes)
-                # If there are more columns than rows, some columns of the panel may remain.
-                self.update_in_memory(K, C, left, slice(o + g.reflections(K) - left, e - left))
-            conveyor.panel_done(K)
-            if following:
-                self.read_ahead(range(K, K + 1))
-            if g.reflections(K):
-                self.update_in_memory(K, C, left, slice(e - left, here))
-            if here == C.shape[1]:
-                conveyor.poll()
-        noted = self.storage.noted(extremes, self.taus[slab.first : slab.last])
-        self.storage.commit_later(
-            Record(slab.first, slab.last, None, self.storage.places_of(slab), noted)
-        )
-
-    def factor(self, K: int, P: Matrix, extremes: Extremes) -> None:
-        """P = Q_K R_K, for columns P from the first row of panel K down."""
-        g = self.g
+    def factor(self, K: int, C: Matrix, left: int, extremes: Extremes) -> None:
+        """C_K = Q_K R_K, from the first row of panel K down; the slab begins at column `left`."""
+        g, count, (o, e) = self.g, self.g.reflections(K), self.g.extent(K)
+        if not count:
+            return
         start_ns = self.call.trace.now_ns()
-        P = P[:, : g.reflections(K)]
+        P = C[o:, o - left : o - left + count]
         tau = self.reflections.factor(P)
         diagonal = np.diagonal(P)
         if not (np.isfinite(diagonal).all() and np.isfinite(tau).all()):
             raise InvalidError(
                 f"numbers as large as those of {self.storage.name} overflow {g.dtype}; scale its "
-                + ("rows" if self.storage.kind.is_transposed else "columns")
+                + ("rows" if self.is_transposed else "columns")
             )
         zeros = np.flatnonzero(diagonal == 0)
-        extremes.see_info(int(zeros[0]) + 1 if len(zeros) else 0, K * g.columns)
+        extremes.see_info(int(zeros[0]) + 1 if len(zeros) else 0, o)
         self.taus.append(tau)
         self.call.trace.record("compute", start_ns)
         self.call.meter.advance(panel_flops(g, K))
+        # If there are more columns than rows, some columns of the panel may remain.
+        self.update_in_memory(K, C, left, slice(o + count - left, e - left))
+
+    def record(self, slab: Slab, extremes: Extremes) -> Record:
+        """Return the journal's record of a slab."""
+        noted = self.noted(extremes, self.taus[slab.first : slab.last])
+        return Record(slab.first, slab.last, None, self.storage.places_of(slab), noted)
 
     def update(self, K: int, V: Iterator[tuple[int, Matrix]], C: Matrix) -> None:
         """C <- Q_Kᴴ C, for columns C from the first row of panel K down."""
@@ -298,24 +262,13 @@ class _Factorization:
 
     def update_in_memory(self, K: int, C: Matrix, left: int, columns: slice) -> None:
         """Apply a panel of the slab to other columns of it; the slab begins at column `left`."""
+        if not (count := self.g.reflections(K)):
+            return
         o = K * self.g.columns
-        first = o - left
-        V = C[o:, first : first + self.g.reflections(K)]
+        V = C[o:, o - left : o - left + count]
         start_ns = self.call.trace.now_ns()
         self.update(K, iter([(0, V)]), C[o:, columns])
         self.call.trace.record("compute", start_ns)
-
-    def looked_at(self, C: Matrix, left: int, extremes: Extremes) -> Iterator[int]:
-        """Check the columns of A as they arrive; yield how many have arrived."""
-        for columns in self.conveyor.arrivals():
-            start_ns = self.call.trace.now_ns()
-            extremes.see_matrix(C[:, columns])
-            check_finite(
-                extremes, C[:, columns], left + columns.start,
-                transposed=self.storage.kind.is_transposed,
-            )  # fmt: skip
-            self.call.trace.record("compute", start_ns)
-            yield columns.stop
 
     def read_ahead(self, panels: range) -> None:
         """Schedule reads of reflections: tiles from the diagonal block down, panel by panel."""
