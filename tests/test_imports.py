@@ -9,7 +9,7 @@ import pytest
 import outcore
 from outcore.cli import VERBS
 
-SLOW = ("scipy", "matplotlib", "zarr", "fsspec", "asyncio")
+SLOW = ("scipy", "matplotlib", "rich", "zarr", "fsspec", "asyncio")
 
 
 def slow_modules_after(script: str, directory: Path) -> set[str]:

@@ -114,7 +114,7 @@ def test_the_bar_of_a_copy_shows_a_name(monkeypatch: pytest.MonkeyPatch) -> None
         def start(self) -> None:
             shown.append(self)
 
-    monkeypatch.setattr(progress_module, "Progress", Kept)
+    monkeypatch.setattr("rich.progress.Progress", Kept)
     meter = progress_module.Meter("copying to [/x]\x1b[31m", 1.0, False)
     meter._first = -1.0  # an earlier start, so that the meter can estimate the time left
     meter._draw(0.5)

@@ -10,14 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeAlias
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from outcore.errors import InvalidError
 from outcore.printable import as_line
 from outcore.sizes import format_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 ProgressLike: TypeAlias = bool | Callable[[float, float], None]
 """`True`: a bar, or lines in a log file; `False`: nothing; or ``f(fraction, seconds_left)``.
@@ -161,7 +161,11 @@ class Meter:
         left = self.seconds_left()
         return "time left not known" if math.isnan(left) else f"{format_seconds(left)} left"
 
-    def _terminal_bar(self) -> Progress:
+    def _terminal_bar(self) -> "Progress":
+        # Imported here because rich is slow to import.
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
         # A name in the title is text, not markup.
         bar = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(),
