@@ -181,6 +181,17 @@ def test_a_basis_saves_passes() -> None:
     assert passes[1] < 0.7 * passes[0]
 
 
+@pytest.mark.parametrize("n", [41, 59, 60, 61, 64, 79, 80, 99])
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_a_basis_that_nearly_fills_the_space(n: int, dtype: str) -> None:
+    """With blocks of 20 vectors, few or no directions are left for the next block."""
+    values = 1 / np.arange(1, n + 1)
+    for a in (with_values(300, n, values, dtype), tall(300, n, dtype)):
+        _, s, _, report = svd(a, 10, tol=1e-8, power=60, seed=1, progress=False)
+        np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False)[:10], rtol=1e-10)
+        assert max(report.triplet_residuals) <= 1e-8
+
+
 def test_triplets_that_have_not_converged_are_told() -> None:
     a = tall(600, 150, "f8")
     text = (

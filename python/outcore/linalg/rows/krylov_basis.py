@@ -138,17 +138,23 @@ class KrylovBasis:
             self._orthonormalize(W, self.first)
             self._T[...] = 0
             return
-        # Columns of W that were almost zero became directions that V may contain.
-        self._project_out(V, Q)
-        W[...] = Q
-        self._orthonormalize(W, Q)
-        if end == self._blocks * width:
+        is_full = end == self._blocks * width
+        if is_full:
             self._combine(W)
-            self._V[:, width : 2 * width] = Q
             self.first[...] = W
+            V = self.first
             self._T[...] = 0
             np.fill_diagonal(self._T[:width, :width], self._theta[:width])
             self._counts[0, 0] = 1
+        # Columns of W that were almost zero became directions that V may contain. Behind a full
+        # basis there may even be fewer than l other directions; then Q takes some that the Ritz
+        # vectors leave. What rounding leaves of small columns needs a second projection.
+        for _ in range(2):
+            self._project_out(V, Q)
+            W[...] = Q
+            self._orthonormalize(W, Q)
+        if is_full:
+            self._V[:, width : 2 * width] = Q
         self._counts[0, 0] += 1
 
     def keep_best(self, W: Matrix) -> None:
