@@ -50,6 +50,7 @@ def run(
         "blocks",
         "boxes",
         "lstsq",
+        "svd",
         "mixed",
         "rivals",
         "pool_embedded",
