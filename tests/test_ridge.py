@@ -293,6 +293,6 @@ def test_a_stopped_call_appends_the_damping_once(tmp_path: Path, verb: str) -> N
         same(found, whole)
         assert found[2].residual_norms == whole[2].residual_norms
         assert found[2].degrees_of_freedom == whole[2].degrees_of_freedom
-        resumed += any("gone on" in note for note in found[2].notes)
+        resumed += any("resumed" in note for note in found[2].notes)
         notes += 2
     assert resumed > 3
