@@ -1,11 +1,8 @@
 //! Checks of a pool, over a link in memory.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod pool_link;
-
 use outcore_core::{Error, ErrorKind, Handle, Hints, ServerId};
-use pool_link::pool;
+
+use crate::pool_link::pool;
 
 #[test]
 fn data_that_nobody_owns_is_removed_with_new_grants_where_servers_refuse_them() {

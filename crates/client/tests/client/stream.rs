@@ -1,16 +1,13 @@
 //! Scheduled streams: in order, within their memory, and over misbehaving disks.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod model;
-
 use std::sync::atomic::AtomicUsize;
 
-use model::{Model, PATIENCE, Part, Place, content, ragged, well};
 use outcore_client::Stream;
 use outcore_core::ErrorKind;
 use outcore_core::doubles::Fault;
 use outcore_memory::Arena;
+
+use crate::model::{Model, PATIENCE, Part, Place, content, ragged, well};
 
 fn columns(place: &Place) -> Vec<(Vec<u64>, Vec<u64>)> {
     let shape = &place.grid.spec().shape;

@@ -1,13 +1,8 @@
 //! Stopping an I/O server while collectives wait for missing processes.
 
-#![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
-
-mod daemon;
-
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use daemon::directory;
 use outcore_core::{
     ChunkOrder, CollectiveSpec, Distribution, ErrorKind, Grant, GridSpec, Hints, IoReply, IoRequest, Link,
     ManagerReply, ManagerRequest, MemorySchema, PIECE_BYTES, ROUND_PIECES, ServerId, StorageOrder, Target,
@@ -15,6 +10,8 @@ use outcore_core::{
 use outcore_memory::Region;
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
 use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, serve_io, serve_manager};
+
+use crate::daemon::directory;
 
 /// Far more seconds than the server may take to stop.
 const PATIENCE_S: u64 = 1_000_000;

@@ -1,19 +1,16 @@
 //! Lists of rows, against a naive model in memory.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod model;
-
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use model::{GUARD, LateWrites, Model, Part, Place, block, content, finish, grid, well};
 use outcore_client::{ArrayFile, LocalVolume, Memory};
 use outcore_core::doubles::Fault;
 use outcore_core::{Buffer, ChunkGrid, ErrorKind, GridSpec, Operation, Result, StorageOrder};
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Block, Region};
 use proptest::prelude::*;
+
+use crate::model::{GUARD, LateWrites, Model, Part, Place, block, content, finish, grid, well};
 
 const PAGE: usize = 4096;
 

@@ -1,10 +1,6 @@
 //! Lost or truncated data files are not mistaken for holes, and shortened files are not mistaken for lost
 //! ones.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod pool_link;
-
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -12,7 +8,8 @@ use outcore_client::PoolVolume;
 use outcore_core::{
     Error, ErrorKind, FileId, Gather, Hints, OpenMode, Operation, Regions, Result, Volume, VolumeRequest,
 };
-use pool_link::{MemoryLink, pool, region};
+
+use crate::pool_link::{MemoryLink, pool, region};
 
 type Pool = PoolVolume<MemoryLink>;
 

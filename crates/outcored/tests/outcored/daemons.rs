@@ -1,16 +1,11 @@
 //! A served pool, from its daemons to a client's volume.
 
-#![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
-
-mod daemon;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use daemon::{directory, end, pattern, region, spawn, transfer, wall_clock};
 use outcore_client::PoolVolume;
 use outcore_core::{
     ErrorKind, Handle, IoReply, IoRequest, Link, ManagerReply, ManagerRequest, OpenMode, Operation, Result,
@@ -19,6 +14,8 @@ use outcore_core::{
 use outcore_memory::Region;
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
 use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, Settings, serve_io, serve_manager};
+
+use crate::daemon::{directory, end, pattern, region, spawn, transfer, wall_clock};
 
 struct Pool {
     root: tempfile::TempDir,

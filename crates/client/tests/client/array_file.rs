@@ -1,15 +1,8 @@
 //! Array files over correct and misbehaving disks, against a naive model in memory.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod model;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use model::{
-    GUARD, LateWrites, Model, Part, Place, block, content, finish, grid, ragged, wait_until_free, well,
-};
 use outcore_client::{LocalVolume, Memory, Ticket};
 use outcore_core::doubles::Fault;
 use outcore_core::{
@@ -19,6 +12,10 @@ use outcore_core::{
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Block, Region};
 use proptest::prelude::*;
+
+use crate::model::{
+    GUARD, LateWrites, Model, Part, Place, block, content, finish, grid, ragged, wait_until_free, well,
+};
 
 type Dimension = (u64, u64, Vec<(u64, u64, u64)>);
 

@@ -1,12 +1,9 @@
 //! Boxes copied from the page cache, and short runs written through it, against a naive model in memory.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod model;
-
-use model::{GUARD, Model, Part, Place, block, content, finish, grid};
 use outcore_core::{ChunkGrid, ChunkOrder, ErrorKind, GridSpec, Operation, StorageOrder};
 use proptest::prelude::*;
+
+use crate::model::{GUARD, Model, Part, Place, block, content, finish, grid};
 
 fn cube(extent: u64, chunk: u64) -> Place {
     let spec = GridSpec {

@@ -1,8 +1,6 @@
 //! The unit files for systemd: systemd accepts all of them, the binary accepts their commands, and a daemon
 //! notifies systemd when it listens.
 
-#![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
-
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};

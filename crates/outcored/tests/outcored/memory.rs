@@ -1,13 +1,8 @@
 //! The memory of a busy I/O server, as the operating system counts it.
 
-#![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
-
-mod daemon;
-
 use std::process::Child;
 use std::sync::Arc;
 
-use daemon::{directory, end, pattern, spawn, transfer, wall_clock};
 use outcore_client::{CollectivePart, LocalArray, Memory, PoolVolume};
 use outcore_core::{
     Buffer, ChunkGrid, ChunkOrder, CollectiveSpec, Distribution, GridSpec, Hints, MemorySchema, OpenMode,
@@ -16,6 +11,8 @@ use outcore_core::{
 use outcore_memory::{Arena, Region};
 use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
 use outcored::{ManagerDaemon, ManagerSettings, serve_manager};
+
+use crate::daemon::{directory, end, pattern, spawn, transfer, wall_clock};
 
 /// A manager in this process, and an I/O server in a separate process.
 struct Pool {

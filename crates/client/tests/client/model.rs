@@ -1,8 +1,5 @@
 //! A naive model of an array, and array files over correct or misbehaving disks.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,18 +1,14 @@
 //! Boxes with gaps, of arrays in a pool: as few messages as servers, and no bytes outside the box.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod model;
-mod pool_link;
-
 use std::sync::Arc;
 
-use model::{GUARD, Model, Part, block, finish};
 use outcore_client::{ArrayFile, MemoryUse};
 use outcore_core::{ChunkGrid, ChunkOrder, Error, ErrorKind, GridSpec, Operation, StorageOrder, Volume};
 use outcore_memory::{Arena, Region};
-use pool_link::{MemoryLink, pool};
 use proptest::prelude::*;
+
+use crate::model::{GUARD, Model, Part, block, finish};
+use crate::pool_link::{MemoryLink, pool};
 
 const SERVERS: u32 = 3;
 

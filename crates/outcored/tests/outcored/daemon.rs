@@ -1,8 +1,5 @@
 //! Daemons as processes, and tools for their clients.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "an error where none is expected is a test that fails")]
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

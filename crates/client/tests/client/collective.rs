@@ -1,14 +1,8 @@
 //! Collectives of processes, which are threads here, over a link with minimal servers.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod collective_link;
-mod pool_link;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use collective_link::{CollectiveLink, ITEM_BYTES, Servers};
 use outcore_client::{CollectivePart, Exchanged, LocalArray, Memory, PoolVolume};
 use outcore_core::{
     Buffer, ChunkGrid, ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error,
@@ -16,7 +10,9 @@ use outcore_core::{
     StorageOrder, Stripes, Tile, Volume,
 };
 use outcore_memory::{Arena, Region};
-use pool_link::MemoryLink;
+
+use crate::collective_link::{CollectiveLink, ITEM_BYTES, Servers};
+use crate::pool_link::{MemoryLink, content};
 
 const SERVERS: u32 = 2;
 
@@ -172,7 +168,7 @@ fn check(
     for (part, indices) in read.iter().zip(other_owned) {
         for (array, indices) in part.arrays.iter().zip(indices) {
             let block = Region::whole(array.memory.block.clone());
-            let (mut expected, mut element) = (pool_link::content(&block), [0; 8]);
+            let (mut expected, mut element) = (content(&block), [0; 8]);
             each_element(array, indices, &mut |byte, index| {
                 block.copy_out(byte, &mut element);
                 assert_eq!(u64::from_le_bytes(element), value(index), "{index:?} of process {}", part.rank);

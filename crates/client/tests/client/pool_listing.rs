@@ -1,12 +1,9 @@
 //! Names in a pool with the lengths of their files, page by page, and servers that do not answer.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod pool_link;
-
 use outcore_client::{Listed, Silent};
 use outcore_core::{Error, ErrorKind, Hints, OpenMode, Volume};
-use pool_link::pool;
+
+use crate::pool_link::pool;
 
 #[test]
 fn the_lengths_of_many_files_are_one_question_to_each_server() {

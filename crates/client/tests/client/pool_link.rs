@@ -1,8 +1,5 @@
 //! A pool in memory behind the link: a manager over a map, and servers whose data files are vectors.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -93,11 +90,6 @@ impl MemoryLink {
 
     pub fn restart(&self, server: u32) {
         *self.restarts.lock().unwrap().entry(ServerId(server)).or_default() += 1;
-    }
-
-    /// Number of held answers.
-    pub fn held(&self) -> usize {
-        self.held.lock().unwrap().as_ref().map_or(0, Vec::len)
     }
 
     pub fn hold(&self) {
