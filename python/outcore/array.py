@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import math
-import operator
 import threading
 from collections.abc import Iterable
 from types import TracebackType
@@ -34,9 +33,10 @@ from outcore.foreign_shards import refuse_foreign
 from outcore.index_masks import select_listed
 from outcore.placement import placement_of
 from outcore.report import Report
-from outcore.selection import index_array, is_listed, one_for_each, select
+from outcore.selection import is_listed, select
 from outcore.stored_array import check_open
 from outcore.streams import BlockStream, Box
+from outcore.transposed_array import Transposed
 from outcore.volumes import AnyPath, PathLike, Place, place
 from outcore.zarr_format import Metadata
 
@@ -420,7 +420,7 @@ class Array(ArrayOperand):
         self.metadata = dataclasses.replace(self.metadata, state=state, why=why, made=made)
 
 
-class TransposedArray(Array):
+class TransposedArray(Transposed, Array):
     """A read-only transpose of a matrix on disk, ``A.T``; nothing is copied.
 
     The transpose of a matrix in order ``"F"`` is a matrix in order ``"C"``, with shape and chunks
@@ -439,64 +439,10 @@ class TransposedArray(Array):
         self._is_counted, self._counting = True, threading.Lock()
         self.collective_report = self.report = None
 
-    def __repr__(self) -> str:
-        return f"<transpose of {self.array!r}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return operator.attrgetter("T"), (self.array,)
-
     @property
     def metadata(self) -> Metadata:  # type: ignore[override]  # it follows an array that grows
         """Describe the transpose."""
         return self.array.metadata.transposed()
-
-    @property
-    def T(self) -> Array:  # noqa: N802  NumPy's name
-        """The matrix itself."""
-        return self.array
-
-    def _open(self) -> ArrayFile:
-        return self.array._open()
-
-    def __getitem__(self, key: Any) -> Any:
-        if is_listed(key):
-            only = key[0] if isinstance(key, tuple) and len(key) == 1 else key
-            if not isinstance(only, tuple) and (mask := index_array(only)).ndim > 1:
-                return self._masked(mask)
-        else:
-            select(key, self.shape)  # its errors name the dimensions of the transpose
-        rows, columns = one_for_each(key, 2)
-        return self.array[columns, rows].T
-
-    def _masked(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return elements in C order of the transpose: the columns of the matrix, in order."""
-        found: npt.NDArray[Any] = self.array[mask.T]
-        rows, columns = np.nonzero(mask)
-        out = np.empty_like(found)
-        out[np.lexsort((rows, columns))] = found
-        return out
-
-    def chunk_boxes(self) -> Iterable[Box]:
-        """Yield the box of each chunk, in the order of the matrix's chunks."""
-        return (box[::-1] for box in self.array.chunk_boxes())
-
-    def info(self) -> Info:
-        """Describe the matrix itself."""
-        return self.array.info()
-
-    def refresh(self) -> "Array":
-        """Reload the metadata of the matrix."""
-        self.array.refresh()
-        return self
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the matrix was closed."""
-        return self.array.is_closed
-
-    def close(self) -> None:
-        """Close the matrix."""
-        self.array.close()
 
 
 def open_array(
