@@ -15,7 +15,7 @@ from benchmarks.benchmark import Outcome, Setting
 from benchmarks.child import run_module
 from benchmarks.figures import Figure, Target
 from benchmarks.rounds import Contender, Rounds, alternate
-from outcore import rates
+from outcore.machine import rates
 
 Case = TypeVar("Case")
 

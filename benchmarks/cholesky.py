@@ -7,7 +7,7 @@ from benchmarks.against import measure_cases, run_both
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Figure, Target
 from benchmarks.matrices import random_array
-from outcore import rates
+from outcore.machine import rates
 
 BUDGET_SHARE = 8
 CASES = {

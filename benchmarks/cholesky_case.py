@@ -2,7 +2,7 @@
 
 ``outcore PATH OUT BUDGET_BYTES``, or ``in_core PATH``: LAPACK's potrf through outcore's BLAS;
 reading the array is not timed. OpenBLAS's potrf kills the process from an order of about 16,000
-(`outcore.blas.MOST_HERK`), so a larger matrix is cut in halves, each for potrf.
+(`outcore.blas.blas.MOST_HERK`), so a larger matrix is cut in halves, each for potrf.
 """
 
 import json
@@ -16,8 +16,8 @@ import numpy as np
 import outcore as oc
 from benchmarks.machine import touch_memory
 from benchmarks.matrices import clear
-from outcore.blas import MOST_HERK
-from outcore.lapack import kernels
+from outcore.blas.blas import MOST_HERK
+from outcore.blas.lapack import kernels
 
 
 def outcore(path: str, out: str, memory: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import cast
 import outcore as oc
 from benchmarks.machine import touch_memory
 from benchmarks.matrices import clear
-from outcore.linalg.lu.choice import LuMethod
+from outcore.linalg._lu.choice import LuMethod
 
 
 def main(path: str, out: str, memory: int, method: LuMethod = "auto") -> None:

@@ -22,7 +22,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.matrices import random_block
 from benchmarks.rounds import Contender, alternate
 from benchmarks.streaming import shard_file
-from outcore.report import Report
+from outcore.report.report import Report
 
 ORDERS = {"full": 16384, "quick": 4096, "tiny": 512}
 SWEEPS = (2, 22)

@@ -19,9 +19,9 @@ from benchmarks.figures import Figure, Target
 from benchmarks.matrices import clear, random_block
 from benchmarks.rounds import alternate
 from benchmarks.streaming import shard_file
-from outcore import rates
-from outcore.lapack import kernels
-from outcore.linalg.rows.tsqr_plan import tsqr_flops
+from outcore.blas.lapack import kernels
+from outcore.linalg._rows.tsqr_plan import tsqr_flops
+from outcore.machine import rates
 
 SHAPES = {"full": (2_000_000, 512), "quick": (200_000, 512), "tiny": (8192, 64)}
 MEMORY = {"full": 512 << 20, "quick": 512 << 20, "tiny": 16 << 20}

@@ -8,8 +8,8 @@ from benchmarks.against import measure_cases, run_both
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Figure, Target
 from benchmarks.matrices import random_array
-from outcore import rates
-from outcore.linalg.lu.choice import LuMethod
+from outcore.linalg._lu.choice import LuMethod
+from outcore.machine import rates
 
 SMALL: LuMethod = "block-columns"
 """The method for budgets that hold few columns: fewest words."""

@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from outcore import blas_choice
-from outcore.machine import mount_of, usable_cores
+from outcore.blas import blas_choice
+from outcore.machine.machine import mount_of, usable_cores
 
 PACKAGES = ("outcore", "numpy", "scipy", "zarr", "tensorstore", "dask")
 

@@ -10,7 +10,7 @@ from benchmarks.against import OURS, RIVAL, measure_cases, run_both
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Figure
 from benchmarks.matrices import random_array
-from outcore import rates
+from outcore.machine import rates
 
 BUDGET_SHARE = 8
 CASES = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import outcore as oc
-from outcore.lapack import kernels
+from outcore.blas.lapack import kernels
 
 
 def some_rows(C: Any) -> list[float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.machine import touch_memory
 from benchmarks.matmul_in_core import some_rows
 from benchmarks.matrices import clear
-from outcore.linalg.products.matmul import matmul_and_report
+from outcore.linalg._products.matmul import matmul_and_report
 
 
 def main(a: str, b: str, out: str, memory: int) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from outcore import cgroups
+from outcore._util import cgroups
 
 # (limit, limit of memory and swap together or of swap alone, value of the latter)
 _FILES = {

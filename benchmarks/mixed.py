@@ -11,7 +11,7 @@ from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Figure, Target
 from benchmarks.matrices import clear, random_array
 from benchmarks.rounds import alternate
-from outcore import rates
+from outcore.machine import rates
 
 BUDGET_SHARE = 8
 CASES = {

@@ -15,7 +15,7 @@ from benchmarks.figures import Figure
 from benchmarks.matrices import random_array
 from benchmarks.rounds import alternate
 from outcore.errors import BudgetError
-from outcore.linalg.lu.plan import lu_geometry
+from outcore.linalg._geometry.factor_plan import lu_geometry
 
 TABLES = {
     "full": [(10_000, 14, 2), (2_048, 2, 3)],

@@ -5,7 +5,7 @@ import time
 import zlib
 from pathlib import Path
 
-from outcore.machine import usable_cores
+from outcore.machine.machine import usable_cores
 
 WINDOW_S = 2.5
 """A virtual machine returns some free memory to its host every two seconds."""

@@ -14,7 +14,7 @@ from benchmarks.child import run_module
 from benchmarks.figures import Figure, Target
 from benchmarks.matrices import random_array
 from benchmarks.rounds import alternate
-from outcore.linalg.lu.plan import flops
+from outcore.linalg._geometry.factor_plan import flops
 
 BUDGET_SHARE = 8
 ORDERS = {"full": 16384, "quick": 4096, "tiny": 512}

@@ -16,7 +16,7 @@ from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Figure, Target
 from benchmarks.rounds import Contender, alternate
 from outcore._core import Arena
-from outcore.streams import WriteBehind
+from outcore._util.streams import WriteBehind
 
 CHUNK = (256, 2048)
 DEPTH = 4

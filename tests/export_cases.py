@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from outcore import export
+from outcore.convert import export
 
 Values = npt.NDArray[Any]
 NAMES = {"npy": "x.npy", "hdf5": "x.h5", "zarr": "x.zarr", "raw": "x.raw"}

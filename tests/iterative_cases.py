@@ -11,7 +11,7 @@ from linpack import Matrix
 
 import outcore as oc
 from outcore.errors import BudgetError
-from outcore.report import Report
+from outcore.report.report import Report
 
 DTYPES = ("f4", "f8", "c8", "c16")
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import outcore as oc
-from outcore import blas_choice
+from outcore.blas import blas_choice
 from outcore.linalg import LUFactor
 
 Matrix = npt.NDArray[Any]

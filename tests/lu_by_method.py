@@ -13,10 +13,10 @@ from stopping import bits
 import outcore as oc
 from outcore.errors import DiskFullError
 from outcore.linalg import LUFactor, lu_factor
-from outcore.linalg.lu import choice
-from outcore.linalg.lu.segments import SegmentedGeometry
-from outcore.rates import Rates
-from outcore.report import Report
+from outcore.linalg._geometry.segments import SegmentedGeometry
+from outcore.linalg._lu import choice
+from outcore.machine.rates import Rates
+from outcore.report.report import Report
 
 RATES = Rates(
     read_bytes_s=1e9, write_bytes_s=1e9,

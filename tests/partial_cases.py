@@ -5,9 +5,9 @@ import functools
 import numpy as np
 from lu_by_method import factor_by
 
-from outcore.linalg.lu.block_columns_plan import partial_geometry
-from outcore.linalg.lu.partial_geometry import PartialGeometry
-from outcore.linalg.lu.segments import Layout
+from outcore.linalg._geometry.segments import Layout
+from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
+from outcore.linalg._lu.block_columns.plan import partial_geometry
 
 
 def cut(n: int, dtype: str, memory: int, order: str, chunks: tuple[int, int]) -> PartialGeometry:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from outcore._core import Trace
-from outcore.report import Report
+from outcore.report.report import Report
 
 KINDS = Trace.kinds()
 VOID = {"meta", "br", "hr", "img", "input", "link"}

@@ -7,9 +7,9 @@ import numpy as np
 from linpack import random_matrix
 
 import outcore as oc
-from outcore.blocks_done import REFLECTIONS, STATE, STEPS
+from outcore.array_files.blocks_done import REFLECTIONS, STATE, STEPS
 from outcore.linalg import gram, lstsq, qr, svd
-from outcore.volumes import place
+from outcore.storage.volumes import place
 
 Result = tuple[oc.Array, list[np.ndarray[Any, Any]], oc.Report]
 Call = Callable[..., Any]

@@ -11,7 +11,7 @@ import pytest
 from served import serve
 
 import outcore as oc
-from outcore.fsspec_filesystem import OutcoreFileSystem
+from outcore.pool.fsspec_filesystem import OutcoreFileSystem
 
 
 @contextmanager

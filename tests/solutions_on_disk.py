@@ -1,7 +1,7 @@
 """Checks of every solve with right-hand sides and solutions on disk."""
 
 import outcore as oc
-from outcore.report import Report
+from outcore.report.report import Report
 
 
 def assert_in_groups(

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import zarr
 
 import outcore as oc
-from outcore.copy_report import CopyReport
-from outcore.copying import copy_to_array
-from outcore.open_source import open_source
+from outcore.convert.copying import copy_to_array
+from outcore.convert.open_source import open_source
+from outcore.report.copy_report import CopyReport
 
 Values = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ import pytest
 from command_line import outcore
 
 import outcore as oc
-from outcore import local_pool, pool_state
+from outcore.pool import local_pool, pool_state
 
 
 @pytest.fixture

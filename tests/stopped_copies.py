@@ -12,7 +12,8 @@ import zarr
 from source_cases import in_hdf5, in_npy, in_zarr
 
 import outcore as oc
-from outcore import blocks_done, sources, targets
+from outcore.array_files import blocks_done
+from outcore.convert import sources, targets
 
 SHAPE, CHUNKS = (60, 40), (10, 13)
 MODEL = np.arange(2400.0).reshape(SHAPE)

@@ -19,21 +19,28 @@ import pytest
 from linpack import Matrix, packed
 
 import outcore as oc
-from outcore import catalog, linalg
+from outcore import linalg
+from outcore._util.progress import Meter
 from outcore.errors import DiskFullError, IncompleteError, Interrupted, NotFoundError
-from outcore.linalg import lu_factor, steps_done
-from outcore.linalg.factors.factor import Factor
-from outcore.linalg.factors.journal import Journal, Record
-from outcore.linalg.factors.storage import FactorStorage
-from outcore.linalg.steps_done import StepsDone
-from outcore.longcall import LongCall
-from outcore.progress import Meter
+from outcore.files import catalog
+from outcore.linalg import lu_factor
+from outcore.linalg._factors.storage import FactorStorage
+from outcore.linalg._output import steps_done
+from outcore.linalg._output.factor import Factor
+from outcore.linalg._output.journal import Journal, Record
+from outcore.linalg._output.steps_done import StepsDone
+from outcore.report.longcall import LongCall
 
 # The files that decide the order and content of writes to disk.
-DECISIVE = ("factors/begin.py", "factors/storage.py", "lu/storage.py", "factors/journal.py")
+DECISIVE = (
+    "_factors/begin.py",
+    "_factors/storage.py",
+    "_lu/slabs/storage.py",
+    "_output/journal.py",
+)
 
 # The loops and the conveyor that all factorizations share.
-LEFT_LOOKING = ("factors/conveyor.py", "factors/left_looking.py")
+LEFT_LOOKING = ("_factors/conveyor.py", "_factors/left_looking.py")
 
 F = TypeVar("F", bound=Factor)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore.rates import Rates
+from outcore.machine.rates import Rates
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 

@@ -37,10 +37,11 @@ def test_the_page_is_short() -> None:
     assert len(PAGE.encode()) <= 10_000
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
-    """Yield the modules that an import of this one imports, without those for type checkers."""
+def imports(tree: ast.Module, *, with_types: bool = False) -> Iterator[str]:
+    """Yield the modules that an import of this one imports, with those for type checkers or not."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if is_typing and not with_types:
             node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -50,17 +51,52 @@ def imports(tree: ast.Module) -> Iterator[str]:
             yield node.module
 
 
-def test_no_circles_between_modules() -> None:
-    files = {
-        ".".join(path.relative_to(PYTHON.parent).with_suffix("").parts): path
-        for path in PYTHON.rglob("*.py")
+def modules_of(package: Path) -> dict[str, Path]:
+    """Return the modules of a package and their files, without those that packages begin with."""
+    return {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts): path
+        for path in package.rglob("*.py")
+        if path.name != "__init__.py"
     }
+
+
+def test_no_circles_between_modules() -> None:
+    files = modules_of(PYTHON)
     graph = {
         name: {found for found in imports(ast.parse(path.read_text())) if found in files}
         for name, path in files.items()
-        if path.name != "__init__.py"
     }
     assert len(list(TopologicalSorter(graph).static_order())) >= len(graph)
+
+
+def folder_of(module: str) -> str:
+    """Return the package of a module, such as ``outcore.linalg._lu.slabs``."""
+    return module.rpartition(".")[0]
+
+
+def test_no_circles_between_packages() -> None:
+    files = modules_of(PYTHON)
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        below = {
+            folder_of(found)
+            for found in imports(ast.parse(path.read_text()), with_types=True)
+            if found in files
+        }
+        graph.setdefault(folder_of(name), set()).update(below - {folder_of(name), "outcore"})
+    del graph["outcore"]  # public modules, which may lie above or below any package
+    assert len(list(TopologicalSorter(graph).static_order())) > 30
+
+
+def test_folders_have_few_entries() -> None:
+    folders = {path.parent for path in PYTHON.rglob("*.py")} - {PYTHON, PYTHON / "cli"}
+    entries = {
+        folder.relative_to(PYTHON).as_posix(): len(
+            [entry for entry in folder.iterdir() if entry.name != "__pycache__"]
+        )
+        for folder in folders
+    }
+    assert {folder: count for folder, count in entries.items() if count > 20} == {}
 
 
 def code(path: Path) -> str:

@@ -16,8 +16,7 @@ from served_pools import above, in_memory, some_pool
 from strategies import values
 
 import outcore as oc
-from outcore.array import Array
-from outcore.distribution import Distribution, distribute
+from outcore.array.array import Array
 from outcore.errors import (
     BusyError,
     ClosedError,
@@ -26,7 +25,8 @@ from outcore.errors import (
     InvalidError,
     NotFoundError,
 )
-from outcore.volumes import exclusive, place
+from outcore.layout.distribution import Distribution, distribute
+from outcore.storage.volumes import exclusive, place
 
 __all__ = ["above"]  # a fixture
 

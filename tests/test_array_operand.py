@@ -15,10 +15,10 @@ from served_pools import above, in_memory
 from strategies import values
 
 import outcore as oc
-from outcore import budget
-from outcore.array import Array
+from outcore._util import budget
+from outcore.array.array import Array
 from outcore.errors import InvalidError, LargeLoadWarning
-from outcore.linalg.products import matmul as products
+from outcore.linalg._products import matmul as products
 
 __all__ = ["above"]  # a fixture
 

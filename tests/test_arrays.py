@@ -334,7 +334,7 @@ def test_the_first_write_of_an_opening_is_counted_before_it_is_done(
             raise ZeroDivisionError
 
         with monkeypatch.context() as patched:
-            patched.setattr("outcore.array.bump_generation", fails)
+            patched.setattr("outcore.array.array.bump_generation", fails)
             with pytest.raises(ZeroDivisionError):
                 write(opened)
         assert np.array_equal(oc.open_array(tmp_path / "a"), before), "what is not counted waits"

@@ -9,11 +9,11 @@ from communicators import ThreadComm, ThreadJob
 from served_pools import some_pool
 
 import outcore as oc
-from outcore import atomic_write
-from outcore.collective_call import Call
+from outcore.array_files import atomic_write
+from outcore.collective.collective_call import Call
 from outcore.errors import BusyError, DiskError, DiskFullError, InvalidError, OutcoreError
-from outcore.pool_fsck import fsck
-from outcore.volumes import place
+from outcore.pool.pool_fsck import fsck
+from outcore.storage.volumes import place
 
 RANKS = 3
 

@@ -14,9 +14,9 @@ from served import serve
 from served_pools import in_memory
 
 import outcore as oc
-from outcore import atomic_write
+from outcore.array_files import atomic_write
 from outcore.cli import main
-from outcore.volumes import AnyPath, place
+from outcore.storage.volumes import AnyPath, place
 
 SIZE = 3
 BEFORE, AFTER = 3.0, 8.0
@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 from communicators import NonblockingComm, SaidInFiles
 import outcore as oc
-from outcore import atomic_write
-from outcore.collective_call import Call
+from outcore.array_files import atomic_write
+from outcore.collective.collective_call import Call
 
 rank, url, where, moment = int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
 comm = NonblockingComm(rank, 3, SaidInFiles(Path(where)))

@@ -10,9 +10,9 @@ from served import Served, serve
 from served_pools import in_memory
 
 import outcore as oc
-from outcore import atomic_write
+from outcore.array_files import atomic_write
 from outcore.errors import DeniedError
-from outcore.volumes import place
+from outcore.storage.volumes import place
 
 ADA, BOB, CID, LAB = 1001, 1002, 1003, 500
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from served_pools import above, in_memory
 
 import outcore as oc
-from outcore import group_transfer
 from outcore.errors import InvalidError
+from outcore.series import group_transfer
 
 __all__ = ["above"]  # a fixture
 

@@ -11,9 +11,9 @@ from served_pools import above, in_memory
 from test_collective import whole
 
 import outcore as oc
-from outcore.array import Array
-from outcore.collective_call import LEAST_MEMORY_BYTES, MEMORY_BYTES
-from outcore.communicator import Communicator
+from outcore._util.communicator import Communicator
+from outcore.array.array import Array
+from outcore.collective.collective_call import LEAST_MEMORY_BYTES, MEMORY_BYTES
 from outcore.errors import BudgetError, DiskError, InvalidError
 
 __all__ = ["above"]  # a fixture

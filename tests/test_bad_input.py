@@ -284,14 +284,14 @@ def test_a_copy_that_was_stopped_is_incomplete(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 import outcore as oc
-import outcore.create
-real = outcore.create.{name}
+import outcore.array.create
+real = outcore.array.create.{name}
 def dies(*arguments, **options):
     if {before}:
         os.kill(os.getpid(), 9)
     real(*arguments, **options)
     os.kill(os.getpid(), 9)
-outcore.create.{name} = dies
+outcore.array.create.{name} = dies
 oc.create_array(sys.argv[1], 1000)
 """
 
@@ -336,8 +336,8 @@ def test_killed_while_it_is_made(
 DIES_AT_REMOVAL = """
 import os, sys
 import outcore as oc
-import outcore.create
-import outcore.volumes
+import outcore.array.create
+import outcore.storage.volumes
 
 class Volume:
     def __init__(self, real):
@@ -351,10 +351,10 @@ class Volume:
         self.real.remove(name)
 
 def place(path):
-    found = outcore.volumes.place(path)
+    found = outcore.storage.volumes.place(path)
     return found._replace(volume=Volume(found.volume))
 
-outcore.create.place = place
+outcore.array.create.place = place
 oc.create_array(sys.argv[1], 7, if_exists="overwrite")
 """
 

@@ -9,8 +9,8 @@ import pytest
 import scipy.linalg
 from operands import DTYPES, TRANS, assert_close, op, outside, random, tolerance, view
 
-from outcore import lapack
 from outcore._core import add_sums, column_extremes, swap_rows
+from outcore.blas import lapack
 from outcore.errors import InvalidError
 
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from outcore import blas_choice
+from outcore.blas import blas_choice
 
 CHOOSE = """
 import os, sys
 {before}
-from outcore import blas_choice
+from outcore.blas import blas_choice
 choice = blas_choice.choose()
 assert choice is blas_choice.choose()
 report = blas_choice.scipy_blas()

@@ -13,8 +13,8 @@ from strategies import values
 
 import outcore as oc
 from outcore._core import Arena
-from outcore.block_grid import Arrangement, BlockGrid, Coordinates, Memory
 from outcore.errors import DiskError
+from outcore.layout.block_grid import Arrangement, BlockGrid, Coordinates, Memory
 
 
 class Late:

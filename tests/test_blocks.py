@@ -14,13 +14,13 @@ from stopping import in_a_fork
 from strategies import Layout, layouts, values
 
 import outcore as oc
-from outcore.block_grid import BlockGrid
 from outcore.errors import (
     ClosedError,
     ForkedError,
     InvalidError,
     ReadOnlyError,
 )
+from outcore.layout.block_grid import BlockGrid
 
 
 @settings(max_examples=80)

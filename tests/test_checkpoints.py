@@ -19,9 +19,7 @@ from served_pools import above, in_memory
 from strategies import DTYPES, values
 
 import outcore as oc
-from outcore import checkpoints, group_transfer
-from outcore.array import Array
-from outcore.catalog import find, recognise, remove
+from outcore.array.array import Array
 from outcore.errors import (
     BudgetError,
     BusyError,
@@ -33,8 +31,10 @@ from outcore.errors import (
     InvalidError,
     NotFoundError,
 )
-from outcore.group_transfer import Ranks
-from outcore.volumes import exclusive, place
+from outcore.files.catalog import find, recognise, remove
+from outcore.series import checkpoints, group_transfer
+from outcore.series.group_transfer import Ranks
+from outcore.storage.volumes import exclusive, place
 
 __all__ = ["above"]  # a fixture
 

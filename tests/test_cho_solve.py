@@ -14,7 +14,7 @@ from solutions_on_disk import assert_in_groups
 from stopping import interrupt
 
 import outcore as oc
-from outcore import progress
+from outcore._util import progress
 from outcore.errors import (
     BudgetError,
     ExistsError,
@@ -24,11 +24,11 @@ from outcore.errors import (
     NotFoundError,
 )
 from outcore.linalg import CholeskyFactor, cho_factor, cho_solve, lu_factor, open_factor
-from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
-from outcore.linalg.cholesky.solve import solve_and_report
-from outcore.linalg.lu.plan import DTYPES
-from outcore.linalg.systems.right_hand_side import RightHandSide
-from outcore.report import Report
+from outcore.linalg._cholesky.plan import cholesky_solve_bytes_read
+from outcore.linalg._cholesky.solve import solve_and_report
+from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.report.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

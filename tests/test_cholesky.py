@@ -21,13 +21,14 @@ from linpack import Matrix, on_disk, one_thread
 from test_lu import edges_of, factor_file_bytes
 
 import outcore as oc
-from outcore import blas_choice, progress
 from outcore._core import Arena, Trace
+from outcore._util import progress
+from outcore.blas import blas_choice
 from outcore.errors import ClosedError, ConsumedError
 from outcore.linalg import CholeskyFactor, cho_factor, open_factor
-from outcore.linalg.cholesky.plan import cholesky_geometry
-from outcore.linalg.lu.plan import DTYPES
-from outcore.volumes import bytes_on_disk
+from outcore.linalg._cholesky.plan import cholesky_geometry
+from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.storage.volumes import bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -28,11 +28,11 @@ from test_plan import RATES
 import outcore as oc
 from outcore.errors import NonFiniteError, NotPositiveDefiniteError
 from outcore.linalg import CholeskyFactor, cho_factor, cho_solve
-from outcore.linalg.cholesky import plan
-from outcore.linalg.cholesky.cuts import Triangle, cut_slabs
-from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
-from outcore.linalg.cholesky.plan import cholesky_geometry
-from outcore.linalg.lu.plan import DTYPES
+from outcore.linalg._cholesky import plan
+from outcore.linalg._cholesky.cuts import Triangle, cut_slabs
+from outcore.linalg._cholesky.geometry import CholeskyGeometry, Part
+from outcore.linalg._cholesky.plan import cholesky_geometry
+from outcore.linalg._geometry.factor_plan import DTYPES
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

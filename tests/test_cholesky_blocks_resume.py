@@ -20,17 +20,17 @@ from stopping import (
 
 from outcore.errors import IncompleteError, Interrupted, NotFoundError
 from outcore.linalg import CholeskyFactor, cho_factor, open_factor
-from outcore.linalg.cholesky.conveyor import CholeskyConveyor
-from outcore.linalg.cholesky.plan import cholesky_geometry
+from outcore.linalg._cholesky.conveyor import CholeskyConveyor
+from outcore.linalg._cholesky.plan import cholesky_geometry
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, MEMORY, CHUNKS = 450, 140_000, (64, 8)
 PAGES = (
     *DECISIVE,
-    "cholesky/storage.py",
-    "cholesky/factorization.py",
-    "cholesky/conveyor.py",
+    "_cholesky/storage.py",
+    "_cholesky/factorization.py",
+    "_cholesky/conveyor.py",
     *LEFT_LOOKING,
 )
 

@@ -11,13 +11,13 @@ from test_plan import RATES
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
+from outcore.layout.zarr_format import tile_shape
 from outcore.linalg import cho_factor
-from outcore.linalg.cholesky.cuts import Triangle, cut_slabs
-from outcore.linalg.cholesky.geometry import CholeskyGeometry, Part
-from outcore.linalg.cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
-from outcore.linalg.lu.plan import DTYPES
-from outcore.volumes import bytes_on_disk
-from outcore.zarr_format import tile_shape
+from outcore.linalg._cholesky.cuts import Triangle, cut_slabs
+from outcore.linalg._cholesky.geometry import CholeskyGeometry, Part
+from outcore.linalg._cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
+from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.storage.volumes import bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -38,16 +38,16 @@ from outcore.errors import (
     JournalError,
 )
 from outcore.linalg import CholeskyFactor, cho_factor, lu_factor, open_factor
-from outcore.linalg.cholesky.conveyor import CholeskyConveyor
-from outcore.linalg.cholesky.storage import CholeskyStorage
-from outcore.linalg.factors.journal import Journal, Record, read_journal
-from outcore.linalg.factors.storage import FactorStorage
-from outcore.volumes import place
+from outcore.linalg._cholesky.conveyor import CholeskyConveyor
+from outcore.linalg._cholesky.storage import CholeskyStorage
+from outcore.linalg._factors.storage import FactorStorage
+from outcore.linalg._output.journal import Journal, Record, read_journal
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, CHUNKS, MEMORY = 200, (32, 16), 150_000
-PAGES = (*DECISIVE, "cholesky/storage.py", "cholesky/lower_tiles.py", "../file_room.py")
+PAGES = (*DECISIVE, "_cholesky/storage.py", "_factors/lower_tiles.py", "../storage/file_room.py")
 RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -153,9 +153,9 @@ def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix
     pages = (
         *PAGES,
         *LEFT_LOOKING,
-        "cholesky/conveyor.py",
-        "cholesky/factorization.py",
-        "cholesky/checks.py",
+        "_cholesky/conveyor.py",
+        "_cholesky/factorization.py",
+        "_cholesky/checks.py",
     )
     for step in (331, 877):
         path = tmp_path / f"Z{step}"

@@ -18,12 +18,13 @@ from click.testing import Result
 from command_line import outcore
 
 import outcore as oc
-from outcore import catalog, doctor
 from outcore.cli import VERBS
-from outcore.doctor import Examination, Finding
 from outcore.errors import InvalidError
+from outcore.files import catalog
 from outcore.linalg import lu_factor
-from outcore.volumes import exclusive, place
+from outcore.machine import doctor
+from outcore.machine.doctor import Examination, Finding
+from outcore.storage.volumes import exclusive, place
 
 
 def document(result: Result) -> Any:
@@ -494,7 +495,8 @@ def test_a_signal_stops_doctor_cleanly(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     script = (
-        "import functools, outcore.doctor as d, outcore.cli.doctor as c, outcore.rates as r\n"
+        "import functools, outcore.machine.doctor as d, outcore.cli.doctor as c\n"
+        "import outcore.machine.rates as r\n"
         "from outcore.cli import main\n"
         "c.examine = functools.partial(d.examine, seconds=60)\n"
         "passes = r._passes\n"

@@ -40,7 +40,9 @@ CASES: list[tuple[str, list[object], dict[str, Any]]] = [
 
 @pytest.fixture(autouse=True)
 def rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["outcore.plan"], "stored_or_measured", lambda path: RATES)
+    monkeypatch.setattr(
+        sys.modules["outcore.planning.plan"], "stored_or_measured", lambda path: RATES
+    )
 
 
 def said(*arguments: object) -> Any:

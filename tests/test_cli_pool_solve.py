@@ -13,7 +13,7 @@ from linpack import on_disk, random_matrix
 from served import SCHEMES, serve
 
 import outcore as oc
-from outcore.pool_path import is_url
+from outcore.storage.pool_path import is_url
 
 N = 300
 SMALL = ("--memory", "400KB")
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OUTCORE_KEY", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("outcore.rates._QUICK_S", 0.1)
+    monkeypatch.setattr("outcore.machine.rates._QUICK_S", 0.1)
     return tmp_path
 
 
@@ -106,7 +106,7 @@ def test_a_plan_is_for_the_disks_of_the_pool(
     assert planned["seconds"] > 0
     # The plan leaves nothing in the pool, and stores the rates, so the next one measures nothing.
     assert done("ls", "-a", url, *key).split() == ["A", "B"]
-    monkeypatch.setattr("outcore.rates.measure", None)
+    monkeypatch.setattr("outcore.machine.rates.measure", None)
     done("plan", "lu", "-n", 5000, "--memory", "20MB", f"{url}", *key)
     # A pool has the free space of its disks.
     result = outcore("plan", "lu", "-n", 10**8, "--memory", "500GB", url, *key)

@@ -19,7 +19,7 @@ from stopping import after_notes, fill_up, interrupt
 
 import outcore as oc
 from outcore.linalg import lu_factor, open_factor
-from outcore.report import Report
+from outcore.report.report import Report
 
 N, MEMORY = 300, "400KB"
 

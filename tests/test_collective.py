@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from served_pools import some_pool
 
 import outcore as oc
-from outcore import atomic_write
+from outcore.array_files import atomic_write
 from outcore.errors import BudgetError, InvalidError, OutcoreError, ReadOnlyError
-from outcore.volumes import place
+from outcore.storage.volumes import place
 from outcore.zarr_store import PoolStore
 
 ORDERS = ["row-major", "column-major", "hilbert", "z-order"]

@@ -16,10 +16,11 @@ from served import serve
 from served_pools import in_memory, some_pool
 
 import outcore as oc
-from outcore import atomic_write, collective_call
-from outcore.collective_call import Call
+from outcore.array_files import atomic_write
+from outcore.collective import collective_call
+from outcore.collective.collective_call import Call
 from outcore.errors import DiskError, IncompleteError, InvalidError, OutcoreError
-from outcore.volumes import place
+from outcore.storage.volumes import place
 
 SHAPE = (48, 40)
 

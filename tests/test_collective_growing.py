@@ -11,11 +11,11 @@ from served import serve
 from served_pools import in_memory, some_pool
 
 import outcore as oc
-from outcore import growing
-from outcore.array import Array
-from outcore.collective_call import Call
+from outcore.array.array import Array
+from outcore.array_files import growing
+from outcore.collective.collective_call import Call
 from outcore.errors import BusyError, DiskError, IncompleteError
-from outcore.volumes import place
+from outcore.storage.volumes import place
 
 RANKS = 2
 

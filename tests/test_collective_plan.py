@@ -14,9 +14,9 @@ from test_collective import RATES
 from test_pool_metrics import total, values
 
 import outcore as oc
-from outcore import collective_plan
 from outcore.errors import InvalidError
-from outcore.rates import NOMINAL
+from outcore.machine.rates import NOMINAL
+from outcore.planning import collective_plan
 
 CASES: list[tuple[oc.ArraySpec, oc.Schema, int]] = [
     (oc.ArraySpec((50, 40, 30)), oc.Schema("block,*,cyclic(3)", mesh=(2, 2)), 5),

@@ -13,8 +13,9 @@ from served_pools import above, some_pool
 from test_collective import whole
 
 import outcore as oc
-from outcore import collective_call, progress
-from outcore.collective_progress import Watch
+from outcore._util import progress
+from outcore.collective import collective_call
+from outcore.collective.collective_progress import Watch
 from outcore.errors import OutcoreError
 
 __all__ = ["above"]  # a fixture

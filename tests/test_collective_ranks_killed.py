@@ -15,7 +15,7 @@ from served_pools import in_memory
 
 import outcore as oc
 from outcore.errors import IncompleteError
-from outcore.pool_fsck import fsck
+from outcore.pool.pool_fsck import fsck
 
 SIZE = 3
 SHAPE = (6144, 1536)

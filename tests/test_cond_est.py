@@ -15,14 +15,14 @@ from lu_by_method import factor_by
 from stopping import interrupt, kill_at_line
 
 import outcore as oc
-from outcore import catalog
 from outcore.errors import BudgetError, Interrupted, InvalidError, NonFiniteError
+from outcore.files import catalog
 from outcore.linalg import LUFactor, cho_factor, cond_est, lu_factor, open_factor
-from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
-from outcore.linalg.factors import kept_solves
-from outcore.linalg.factors.cond_est import norm1_estimate
-from outcore.linalg.factors.kept_solves import KeptSolves
-from outcore.linalg.lu.plan import DTYPES, solve_bytes_read
+from outcore.linalg._cholesky.plan import cholesky_solve_bytes_read
+from outcore.linalg._estimate.cond_est import norm1_estimate
+from outcore.linalg._geometry.factor_plan import DTYPES, solve_bytes_read
+from outcore.linalg._output import kept_solves
+from outcore.linalg._output.kept_solves import KeptSolves
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -390,7 +390,7 @@ def test_killed_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         # Threads do not survive a fork, so the call opens all files itself.
         estimate(open_factor(lu.path), threads=1)  # type: ignore[arg-type]
 
-    while kill_at_line(line, work, ("factors/kept_solves.py", "factors/cond_est.py")):
+    while kill_at_line(line, work, ("_output/kept_solves.py", "_estimate/cond_est.py")):
         left.add(len(names_below(tmp_path)) - len(before))
         assert estimate(lu, threads=1)[0] == whole
         assert names_below(tmp_path) == before

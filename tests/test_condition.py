@@ -11,11 +11,11 @@ from tall import RATES
 
 import outcore as oc
 from outcore.linalg import lu_factor, lu_solve, open_factor, qr_factor, qr_solve, solve
-from outcore.linalg.lu.plan import solve_bytes_read
-from outcore.linalg.lu.solve import solve_and_report
-from outcore.linalg.lu.sweeps import ring_bytes
-from outcore.linalg.systems.condition import PROBES, UNKNOWN, condition_of
-from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg._factors.sweeps import ring_bytes
+from outcore.linalg._geometry.factor_plan import solve_bytes_read
+from outcore.linalg._lu.solve import solve_and_report
+from outcore.linalg._rhs.condition import PROBES, UNKNOWN, condition_of
+from outcore.linalg._rhs.right_hand_side import RightHandSide
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

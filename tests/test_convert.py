@@ -214,7 +214,7 @@ def test_ctrl_c_of_the_command_line(
     script = """
 import os, sys, time
 import numpy as np
-from outcore import sources
+from outcore.convert import sources
 from outcore.cli import main
 np.save("a.npy", np.ones((400, 100)))
 fetch = sources.Flat.fetch

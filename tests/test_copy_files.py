@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import outcore as oc
-from outcore import catalog
 from outcore.errors import (
     BudgetError,
     CorruptError,
@@ -21,11 +20,11 @@ from outcore.errors import (
     NotFoundError,
     OutcoreError,
 )
-from outcore.file_status import status_of, walk
-from outcore.files import copy_job, ends, file_copy, pieces
+from outcore.files import catalog, copy_job, ends, file_copy, pieces
 from outcore.files.copy import copy_files
 from outcore.files.move import move_files
-from outcore.volumes import AnyPath, exclusive, place
+from outcore.storage.file_status import status_of, walk
+from outcore.storage.volumes import AnyPath, exclusive, place
 
 PIECE = 64 << 10
 

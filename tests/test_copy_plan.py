@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from outcore.copy_plan import PAGE_BYTES, CopyPlan, Cuts, Side, plan_copy
+from outcore.convert.copy_plan import PAGE_BYTES, CopyPlan, Cuts, Side, plan_copy
 from outcore.errors import BudgetError
 
 LEAST_BOUNCE = 64 << 10

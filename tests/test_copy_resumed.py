@@ -16,8 +16,8 @@ from stopped_copies import CHUNKS, KINDS, MEMORY, MODEL, Fetched, copy, noted, s
 from stopping import killed_until_whole
 
 import outcore as oc
-from outcore import copy_plan, create, sources, targets
-from outcore.catalog import recognise, remove
+from outcore.array import create
+from outcore.convert import copy_plan, sources, targets
 from outcore.errors import (
     BudgetError,
     ExistsError,
@@ -27,6 +27,7 @@ from outcore.errors import (
     JournalError,
     LostError,
 )
+from outcore.files.catalog import recognise, remove
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -333,7 +334,8 @@ def test_it_is_listed_and_removed(tmp_path: Path, fetched: Fetched) -> None:
 SCRIPT = """
 import sys, time
 import outcore as oc
-from outcore import blocks_done, sources
+from outcore.array_files import blocks_done
+from outcore.convert import sources
 blocks_done.NOTE_S = 0.0
 fetch, side = sources.Flat.fetch, sources.Side
 sources.Side = lambda *a, **k: side(*a, **k | {"most_bytes": 1 << 10})

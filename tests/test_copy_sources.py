@@ -25,9 +25,9 @@ from stopped_copies import (
 )
 
 import outcore as oc
-from outcore.copying import copy_to_array
+from outcore.convert.copying import copy_to_array
+from outcore.convert.open_source import open_source
 from outcore.errors import JournalError
-from outcore.open_source import open_source
 
 
 def test_a_source_that_was_written_to_is_refused(tmp_path: Path, fetched: Fetched) -> None:

@@ -10,11 +10,10 @@ import pytest
 from served import Served
 
 import outcore as oc
-from outcore import catalog
 from outcore.errors import ExistsError
-from outcore.files import copy_job, file_copy, pieces
+from outcore.files import catalog, copy_job, file_copy, pieces
 from outcore.files.copy import copy_files
-from outcore.volumes import AnyPath
+from outcore.storage.volumes import AnyPath
 
 PIECE = 64 << 10
 FILES = {"c/0/0": 9 * PIECE + 5, "c/0/1": 4 * PIECE, "few": 10, "zarr.json": 300}
@@ -26,7 +25,7 @@ import os, sys, threading
 import outcore as oc
 from outcore.files import copy_job, file_copy, pieces
 from outcore.files.copy import copy_files
-from outcore.file_status import FileStatus
+from outcore.storage.file_status import FileStatus
 
 source, target, url, key, number, after, resume = sys.argv[1:]
 pieces.PIECE_BYTES = copy_job.PIECE_BYTES = file_copy.PIECE_BYTES = {PIECE}

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from linpack import two_threads
 
-from outcore import blas_choice
 from outcore._core import Trace
-from outcore.linalg.crew import AHEAD, Crew
+from outcore.blas import blas_choice
+from outcore.linalg._tiles.crew import AHEAD, Crew
 
 __all__ = ["two_threads"]  # a fixture for every test here
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outcore as oc
+from outcore.layout.zarr_format import MAX_TILE_BYTES, MAX_TILES, TALL, TILE_BYTES, default_chunks
 from outcore.linalg import lstsq
-from outcore.linalg.grains import Grains
-from outcore.zarr_format import MAX_TILE_BYTES, MAX_TILES, TALL, TILE_BYTES, default_chunks
+from outcore.linalg._tiles.grains import Grains
 
 PAGE = 4096
 ITEMSIZES = st.sampled_from([1, 2, 4, 8, 16])

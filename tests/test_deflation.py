@@ -7,10 +7,10 @@ import pytest
 from linpack import Matrix, on_disk, one_thread, random_matrix
 from mixed_precision import EPS, LOW, N, backward_error, mixed
 
-from outcore.linalg.systems import refine_plan
-from outcore.linalg.systems.deflation import Deflation, vectors_for
-from outcore.linalg.systems.refine import Refinement
-from outcore.linalg.systems.refine_plan import refine_geometry
+from outcore.linalg._rhs.deflation import Deflation, vectors_for
+from outcore.linalg._systems import refine_plan
+from outcore.linalg._systems.refine import Refinement
+from outcore.linalg._systems.refine_plan import refine_geometry
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from memory_limits import Limit
 
+from outcore.array.create import create_array
 from outcore.cli import main
-from outcore.create import create_array
 from outcore.demo import run
 from outcore.demo.run import run_demo
 from outcore.demo.sphere import SphereProblem

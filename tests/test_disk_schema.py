@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outcore as oc
-from outcore import disk_chunks
-from outcore.disk_chunks import with_disk_schema
-from outcore.disk_schema import DiskSchema, divide
-from outcore.distribution import distribute
 from outcore.errors import CorruptError, InvalidError
-from outcore.zarr_format import Metadata, parse
+from outcore.layout import disk_chunks
+from outcore.layout.disk_chunks import with_disk_schema
+from outcore.layout.disk_schema import DiskSchema, divide
+from outcore.layout.distribution import distribute
+from outcore.layout.zarr_format import Metadata, parse
 
 AIM_BYTES, TILE_BYTES, MAX_TILE_BYTES = 512, 128, 2048
 

@@ -14,12 +14,12 @@ from served_pools import in_memory
 from test_zarr_interop import READERS, values
 
 import outcore as oc
-from outcore import disk_chunks
-from outcore.disk_schema import DiskSchema
-from outcore.distribution import distribute
 from outcore.errors import InvalidError
 from outcore.files.copy import copy_files
-from outcore.pool_fsck import fsck
+from outcore.layout import disk_chunks
+from outcore.layout.disk_schema import DiskSchema
+from outcore.layout.distribution import distribute
+from outcore.pool.pool_fsck import fsck
 from outcore.zarr_store import PoolStore
 
 SERVERS = 3

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outcore.distribution import Distribution, distribute, parse_rules
 from outcore.errors import InvalidError
-from outcore.schema import Schema
+from outcore.layout.distribution import Distribution, distribute, parse_rules
+from outcore.layout.schema import Schema
 
 Case = tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...]]
 

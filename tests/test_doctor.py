@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from outcore import cgroups, doctor, machine, rates
-from outcore.blas_choice import BlasChoice, BlasReport
-from outcore.doctor import Finding
+from outcore._util import cgroups
+from outcore.blas.blas_choice import BlasChoice, BlasReport
 from outcore.errors import DiskFullError, NotFoundError, ReadOnlyError
-from outcore.machine import Mount
-from outcore.processor import Peak, Use
-from outcore.rates import Measurement, Rates
+from outcore.machine import doctor, machine, rates
+from outcore.machine.doctor import Finding
+from outcore.machine.machine import Mount
+from outcore.machine.processor import Peak, Use
+from outcore.machine.rates import Measurement, Rates
 
 GIB = 1 << 30
 

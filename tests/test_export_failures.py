@@ -18,7 +18,6 @@ from export_cases import CODECS, NAMES, Values, read
 from strategies import values
 
 import outcore as oc
-from outcore import catalog
 from outcore.errors import (
     BudgetError,
     BusyError,
@@ -30,6 +29,7 @@ from outcore.errors import (
     NotFoundError,
     ReadOnlyError,
 )
+from outcore.files import catalog
 
 # Invalid calls.
 
@@ -191,7 +191,7 @@ def test_a_killed_process_leaves_nothing_that_passes_for_whole(
 import os, signal, sys
 import numpy as np
 import outcore as oc
-from outcore import catalog
+from outcore.files import catalog
 class Rows:
     shape, dtype = (400, 100), np.dtype("f8")
     def __getitem__(self, box):
@@ -270,7 +270,7 @@ def test_what_a_killed_export_leaves_is_known(tmp_path: Path, name: str, moment:
     oc.from_array(np.arange(6.0), tmp_path / "A").close()
     oc.export_array(tmp_path / "A", tmp_path / name, progress=False)
     script = (
-        "import os, sys, outcore as oc, outcore.export as e\n"
+        "import os, sys, outcore as oc, outcore.convert.export as e\n"
         "setattr(e, sys.argv[1], lambda *_: os.kill(os.getpid(), 9))\n"
         "oc.export_array(sys.argv[2], sys.argv[3], if_exists='overwrite', progress=False)"
     )

@@ -10,7 +10,7 @@ import zarr
 from strategies import values
 
 import outcore as oc
-from outcore import export
+from outcore.convert import export
 from outcore.errors import InvalidError
 
 SHAPE, FLAT, TALL = (48, 64, 64), (1, 64, 64), (48, 8, 8)

@@ -24,8 +24,8 @@ from outcore.linalg import (
     solve,
     svd,
 )
-from outcore.linalg.slab_qr.solve import solve_and_report
-from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.linalg._slab_qr.solve import solve_and_report
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -22,7 +22,7 @@ from outcore.linalg import (
     qr_solve,
     slogdet,
 )
-from outcore.report import Report
+from outcore.report.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -18,8 +18,9 @@ import pytest
 from stopping import killed_until_whole
 
 import outcore as oc
-from outcore import blocks_done, create
-from outcore import fill as fill_module
+from outcore.array import create
+from outcore.array import fill as fill_module
+from outcore.array_files import blocks_done
 from outcore.errors import (
     BudgetError,
     BusyError,
@@ -161,8 +162,8 @@ SCRIPT = """
 import os, sys, time
 import numpy as np
 import outcore as oc
-import outcore.blocks_done
-outcore.blocks_done.NOTE_S = 0.0
+import outcore.array_files.blocks_done
+outcore.array_files.blocks_done.NOTE_S = 0.0
 calls = []
 
 def fill(rows, cols):

@@ -12,7 +12,6 @@ import pytest
 from stopping import at_line, kill_at_line
 
 import outcore as oc
-from outcore.chunk_walk import in_disk_order, runs
 from outcore.errors import (
     ExistsError,
     FillChangedWarning,
@@ -20,6 +19,7 @@ from outcore.errors import (
     InvalidError,
     JournalError,
 )
+from outcore.layout.chunk_walk import in_disk_order, runs
 
 SHAPE, CHUNKS = (50, 30), (8, 10)
 BUDGET = 120_000
@@ -195,7 +195,12 @@ def test_both_are_resumed(tmp_path: Path) -> None:
 
 def test_killed_anywhere(tmp_path: Path) -> None:
     """Kill between the files of the two arrays, and where one is whole and the other is not."""
-    pages = ("../fill.py", "../create.py", "../blocks_done.py", "../array.py")
+    pages = (
+        "../array/fill.py",
+        "../array/create.py",
+        "../array_files/blocks_done.py",
+        "../array/array.py",
+    )
 
     def make(name: str) -> list[oc.Array]:
         return both(tmp_path / name, kernels, chunks=(25, 30), reserve=False)

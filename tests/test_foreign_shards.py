@@ -22,7 +22,7 @@ from outcore.errors import (
     OutcoreError,
     TruncatedError,
 )
-from outcore.pool_file import PoolFile
+from outcore.storage.pool_file import PoolFile
 from outcore.zarr_store import PoolStore
 
 SHAPE = (20, 30)

@@ -13,8 +13,9 @@ from stopping import interrupt, kill_at_line
 from tall import DTYPES, tall
 
 import outcore as oc
-from outcore import catalog, progress
+from outcore._util import progress
 from outcore.errors import BudgetError, ExistsError, Interrupted, InvalidError
+from outcore.files import catalog
 from outcore.linalg import QRFactor, form_q, lu_factor, open_factor, qr_factor
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -96,7 +97,7 @@ def test_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_killed_call_is_recognised_and_begun_anew(tmp_path: Path) -> None:
     path = factored(tmp_path / "Z", tall(333, 200, "f8")).path
     before, out = sorted(p.name for p in tmp_path.iterdir()), tmp_path / "Q"
-    pages, seen = ("result.py", "slab_qr/form_q.py"), set()
+    pages, seen = ("_output/result.py", "_slab_qr/form_q.py"), set()
 
     def make() -> oc.Array:
         return form_q(open_factor(path), out=out, memory=TINY, threads=1, progress=False)[0]

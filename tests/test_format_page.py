@@ -17,7 +17,7 @@ from strategies import CHUNK_ORDERS
 
 import outcore as oc
 from outcore._core import Grid
-from outcore.linalg.factors.journal import Journal
+from outcore.linalg._output.journal import Journal
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/format.md").read_text()

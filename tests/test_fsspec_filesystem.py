@@ -23,8 +23,8 @@ from outcore.errors import (
     NotDirectoryError,
     NotFoundError,
 )
-from outcore.fsspec_filesystem import OutcoreFileSystem
-from outcore.whole_file import COPY_BYTES
+from outcore.pool.fsspec_filesystem import OutcoreFileSystem
+from outcore.storage.whole_file import COPY_BYTES
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from served_pools import embedded_url, served_url
 
 import outcore as oc
 from outcore.errors import BusyError, ForkedError
-from outcore.fsspec_filesystem import OutcoreFileSystem
+from outcore.pool.fsspec_filesystem import OutcoreFileSystem
 from outcore.zarr_store import PoolStore
 
 Start = Callable[..., subprocess.Popen[str]]

@@ -7,7 +7,7 @@ from fsspec.tests import abstract
 from served_pools import some_pool
 
 import outcore as oc
-from outcore.fsspec_filesystem import OutcoreFileSystem
+from outcore.pool.fsspec_filesystem import OutcoreFileSystem
 
 
 @pytest.fixture(scope="module", params=["embedded", "served"])

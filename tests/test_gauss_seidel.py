@@ -392,7 +392,7 @@ def test_ctrl_c_gives_what_was_reached(tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("outcore.progress.Meter.advance", lambda self, work: stop(work, 0))
+        patch.setattr("outcore._util.progress.Meter.advance", lambda self, work: stop(work, 0))
         with pytest.raises(
             Interrupted, match="stopped after 1 steps; call again, with x0="
         ) as found:

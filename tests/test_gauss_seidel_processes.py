@@ -21,7 +21,7 @@ from linpack import names_below, one_thread
 from test_plan import RATES
 
 import outcore as oc
-from outcore import budget
+from outcore._util import budget
 from outcore.errors import DivergenceError, InvalidError
 from outcore.linalg import gauss_seidel
 from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pass, iterative_geometry

@@ -14,7 +14,7 @@ from iterative_cases import dominant, on_disk, random, residual, swept_by_severa
 from linpack import Matrix, names_below, one_thread
 
 import outcore as oc
-from outcore import signals
+from outcore._util import signals
 from outcore.errors import (
     BudgetError,
     BusyError,
@@ -26,9 +26,10 @@ from outcore.errors import (
     OutcoreError,
     SingularMatrixError,
 )
-from outcore.linalg import columns, gauss_seidel
-from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
-from outcore.linalg.iterative.sharing import Sharing
+from outcore.linalg import gauss_seidel
+from outcore.linalg._tiles import columns
+from outcore.linalg.iterative.strips.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.strips.sharing import Sharing
 
 __all__ = ["one_thread"]  # a fixture for every test here
 N, SIZE = 150, 3
@@ -130,7 +131,9 @@ def test_a_process_that_is_stopped(
 
 
 def test_progress_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outcore.progress.Meter.advance", lambda self, work: self._tell(0.5, 1.0))
+    monkeypatch.setattr(
+        "outcore._util.progress.Meter.advance", lambda self, work: self._tell(0.5, 1.0)
+    )
     A = on_disk(tmp_path / "A", dominant(N, "f8"))
 
     def progress(fraction: float, left: float) -> None:
@@ -179,7 +182,7 @@ def test_a_solution_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.M
     def fail(self: Any, *arguments: Any) -> None:
         raise DiskError("the disk is gone")
 
-    monkeypatch.setattr("outcore.linalg.systems.columns.Columns.store", fail)
+    monkeypatch.setattr("outcore.linalg._rhs.columns.Columns.store", fail)
     A = on_disk(tmp_path / "A", dominant(N, "f8"))
     found = run(
         lambda rank, comm: gauss_seidel(

@@ -20,11 +20,11 @@ from iterative_cases import (
 from linpack import Matrix, names_below, one_thread
 
 import outcore as oc
-from outcore import catalog
 from outcore.errors import BusyError, DivergenceError, ExistsError
+from outcore.files import catalog
 from outcore.linalg import gauss_seidel
-from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
 from outcore.linalg.iterative.plan import Demands, MatrixLayout, iterative_geometry
+from outcore.linalg.iterative.strips.diagonal_blocks import DiagonalBlocks
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -160,7 +160,7 @@ def test_a_killed_call_leaves_what_is_known_and_the_next_one_removes(
 import os, signal
 import numpy as np
 from outcore.linalg import gauss_seidel
-from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.strips.diagonal_blocks import DiagonalBlocks
 DiagonalBlocks.solve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 gauss_seidel("A", np.ones({N}), block=64, memory={memory})
 """
@@ -205,7 +205,7 @@ def test_matrices_of_one_name_share_a_directory_for_temporary_files(
 import os, signal
 import numpy as np
 from outcore.linalg import gauss_seidel
-from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.strips.diagonal_blocks import DiagonalBlocks
 DiagonalBlocks.solve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 gauss_seidel("one/A", np.ones({N}), block=64, memory={memory}, scratch="scratch")
 """
@@ -223,7 +223,7 @@ gauss_seidel("one/A", np.ones({N}), block=64, memory={memory}, scratch="scratch"
 def test_a_block_may_be_several_chunks_of_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outcore.linalg.iterative.diagonal_blocks.CHUNK_BYTES", 12_000)
+    monkeypatch.setattr("outcore.linalg.iterative.strips.diagonal_blocks.CHUNK_BYTES", 12_000)
     for dtype, (order, chunks) in itertools.product(
         ("f4", "c16"), (("C", (16, 64)), ("F", (64, 16)))
     ):

@@ -23,11 +23,11 @@ from outcore.errors import (
     NonFiniteError,
 )
 from outcore.linalg import gram
-from outcore.linalg.grains import Grains
-from outcore.linalg.rows import gram_plan
-from outcore.linalg.rows.gram_parts import slabs, tiles
-from outcore.linalg.rows.gram_plan import GramProblem, gram_geometry
-from outcore.linalg.rows.plan import RowLayout, RowPlan
+from outcore.linalg._products import gram_plan
+from outcore.linalg._products.gram_parts import slabs, tiles
+from outcore.linalg._products.gram_plan import GramProblem, gram_geometry
+from outcore.linalg._rows.plan import RowLayout, RowPlan
+from outcore.linalg._tiles.grains import Grains
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -170,7 +170,7 @@ def test_bytes_are_those_of_the_plan(tmp_path: Path) -> None:
 def test_no_more_than_blas_counts_at_once(
     tmp_path: Path, side: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["outcore.linalg.rows.gram"], "_MOST_ELEMENTS", 5000)
+    monkeypatch.setattr(sys.modules["outcore.linalg._products.gram"], "_MOST_ELEMENTS", 5000)
     a, ways = tall(300, 300, "c16"), set()
     for memory in ("4 MiB", "900 KiB", "600 KiB", "300 KiB"):
         G, report = gram(

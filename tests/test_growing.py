@@ -19,7 +19,7 @@ from strategies import Layout, layouts, selections, values
 
 import outcore as oc
 from outcore.errors import BusyError, DiskFullError, InvalidError, NotFoundError, ReadOnlyError
-from outcore.volumes import exclusive, place
+from outcore.storage.volumes import exclusive, place
 
 __all__ = ["above"]  # a fixture
 

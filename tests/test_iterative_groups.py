@@ -172,7 +172,7 @@ def test_what_is_reached_after_ctrl_c(tmp_path: Path, monkeypatch: pytest.Monkey
         if len(advanced) == 40:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("outcore.progress.Meter.advance", advance)
+    monkeypatch.setattr("outcore._util.progress.Meter.advance", advance)
     with pytest.raises(
         Interrupted, match=r"after \d+ steps of group [23] of \d; .*with x0="
     ) as found:
@@ -242,7 +242,7 @@ def test_a_stopped_call_of_another_tolerance_begins_anew(
 
     for change in ({"tol": 1e-8}, {"tol": 1e-4, "resume": False}):
         steps.clear()
-        monkeypatch.setattr("outcore.progress.Meter.advance", advance)
+        monkeypatch.setattr("outcore._util.progress.Meter.advance", advance)
         with pytest.raises(Interrupted, match="to resume at column"):
             cg(A, b, tol=1e-4, **options)
         monkeypatch.undo()

@@ -95,7 +95,8 @@ def test_ctrl_c_leaves_an_iterate_and_gives_it(
 ) -> None:
     A, b = stored(tmp_path / "A", dominant()), random_matrix(N, "f8", 1)[:, :2] * 1e-30
     monkeypatch.setattr(
-        "outcore.progress.Meter.advance", lambda self, work: signal.raise_signal(signal.SIGINT)
+        "outcore._util.progress.Meter.advance",
+        lambda self, work: signal.raise_signal(signal.SIGINT),
     )
     with pytest.raises(Interrupted, match="stopped after 1 steps") as found:
         method(A, b, out=tmp_path / "x", memory=MEMORY, progress=False)

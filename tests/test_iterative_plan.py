@@ -16,11 +16,11 @@ import outcore as oc
 from outcore.convergence_plot import draw_convergence
 from outcore.errors import BudgetError, DivergenceError, InvalidError
 from outcore.linalg import cg, gauss_seidel, gmres, jacobi
-from outcore.linalg.column_sums import ColumnSums
 from outcore.linalg.iterative.convergence import Convergence
-from outcore.linalg.iterative.pinned import choose_pins
 from outcore.linalg.iterative.plan import Demands, MatrixLayout, iterative_geometry
-from outcore.linalg.iterative.strips import Strips, way_through
+from outcore.linalg.iterative.strips.column_sums import ColumnSums
+from outcore.linalg.iterative.strips.pinned import choose_pins
+from outcore.linalg.iterative.strips.strips import Strips, way_through
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -26,7 +26,7 @@ from outcore.errors import (
     InvalidError,
 )
 from outcore.linalg import cg, gauss_seidel, gmres, jacobi, lu_factor, lu_solve
-from outcore.linalg.systems.solutions import NOTE
+from outcore.linalg._rhs.solutions import NOTE
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -57,7 +57,7 @@ def stop_at(step: int, act: Callable[[], object], work: Callable[[], object]) ->
             act()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("outcore.progress.Meter.advance", advance)
+        patch.setattr("outcore._util.progress.Meter.advance", advance)
         work()
 
 

@@ -72,7 +72,7 @@ def test_progress_rises_to_the_end(
 ) -> None:
     clock = itertools.count()  # each reading of the clock is a second later
     monkeypatch.setattr(
-        "outcore.progress.time", SimpleNamespace(monotonic=lambda: float(next(clock)))
+        "outcore._util.progress.time", SimpleNamespace(monotonic=lambda: float(next(clock)))
     )
     A, b = on_disk(tmp_path / "A", kms(N, 0.6)), random((N, 2), "f8", 1)
     told: list[tuple[float, float]] = []

@@ -10,7 +10,7 @@ from linpack import Matrix, one_thread
 
 import outcore as oc
 from outcore.linalg import gram, lstsq, qr, svd
-from outcore.report import Report
+from outcore.report.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

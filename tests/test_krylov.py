@@ -464,7 +464,7 @@ def test_ctrl_c_in_a_pass_gives_what_was_reached(
         if len(advanced) == 12:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("outcore.progress.Meter.advance", advance)
+    monkeypatch.setattr("outcore._util.progress.Meter.advance", advance)
     with pytest.raises(Interrupted, match="stopped after 12 steps") as found:
         gmres(A, b, restart=5, tol=1e-10, storage="f4", progress=False)
     monkeypatch.undo()

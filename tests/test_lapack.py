@@ -5,8 +5,8 @@ import pytest
 import scipy.linalg
 from operands import DTYPES, assert_close, op, outside, random, view
 
-from outcore import blas
-from outcore.lapack import kernels
+from outcore.blas import blas
+from outcore.blas.lapack import kernels
 
 RNG_SEED = 3
 

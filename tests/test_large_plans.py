@@ -10,7 +10,7 @@ from plan_work import LARGE, MOST_BYTES, MOST_CALLS, bytes_of, calls_of
 
 import outcore as oc
 from outcore.errors import BudgetError
-from outcore.linalg.planners import PLANNERS
+from outcore.linalg._planners.planners import PLANNERS
 
 SHAPES: dict[str, dict[str, Any]] = {
     "qr": {"m": 50 * LARGE, "n": 2000},

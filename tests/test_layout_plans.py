@@ -11,9 +11,9 @@ from lu_by_method import RATES
 import outcore as oc
 from outcore.errors import InvalidError
 from outcore.linalg import jacobi
-from outcore.linalg.products.matmul import matmul_and_report
-from outcore.linalg.products.solve_triangular import solve_triangular_and_report
-from outcore.report import Report
+from outcore.linalg._products.matmul import matmul_and_report
+from outcore.linalg._products.solve_triangular import solve_triangular_and_report
+from outcore.report.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -13,7 +13,7 @@ from stopping import kill_at_line
 import outcore as oc
 from outcore.errors import InvalidError, NonFiniteError
 from outcore.linalg import cho_factor, qr_factor, solve
-from outcore.report import Report
+from outcore.report.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -157,7 +157,7 @@ def test_a_process_that_dies_while_it_copies(tmp_path: Path, verb: object) -> No
     def run() -> oc.linalg.CholeskyFactor | oc.linalg.QRFactor:
         return verb(tmp_path / "Z", memory=2 << 20, progress=False)  # type: ignore[operator, no-any-return]
 
-    assert kill_at_line(40, run, ("tile_copy.py",))
+    assert kill_at_line(40, run, ("_geometry/tile_copy.py",))
     factor = run()
     if isinstance(factor, oc.linalg.CholeskyFactor):
         assert cholesky_ratio(a, factor) < 30

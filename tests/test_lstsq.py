@@ -18,7 +18,7 @@ from tall import DTYPES, RATES, Counting, ragged, tall
 import outcore as oc
 from outcore.errors import BudgetError, ExistsError, Interrupted, InvalidError, NonFiniteError
 from outcore.linalg import LeastSquaresReport, lstsq
-from outcore.linalg.rows import tsqr
+from outcore.linalg._rows import tsqr
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

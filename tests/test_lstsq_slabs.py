@@ -18,7 +18,7 @@ from outcore.errors import (
     SingularMatrixError,
 )
 from outcore.linalg import LeastSquaresReport, lstsq, open_factor, qr_factor, qr_solve
-from outcore.linalg.lu.plan import DTYPES as NAMES
+from outcore.linalg._geometry.factor_plan import DTYPES as NAMES
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -24,11 +24,11 @@ from stopping import (
 from tall import tall
 
 import outcore as oc
-from outcore import progress
+from outcore._util import progress
 from outcore.errors import IncompleteError, Interrupted, JournalError, NotFoundError
 from outcore.linalg import LeastSquaresReport, lstsq, open_factor
-from outcore.linalg.factors.journal import read_journal
-from outcore.volumes import place
+from outcore.linalg._output.journal import read_journal
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -160,11 +160,11 @@ def test_what_a_stopped_call_left_of_a_matrix_that_is_made_anew(tmp_path: Path) 
 
 PAGES = (
     *DECISIVE,
-    "slab_qr/storage.py",
-    "slab_qr/least_squares.py",
-    "factors/own.py",
-    "systems/solutions.py",
-    "systems/groups.py",
+    "_slab_qr/storage.py",
+    "_lstsq/slabs.py",
+    "_output/own.py",
+    "_rhs/solutions.py",
+    "_rhs/groups.py",
 )
 
 

@@ -13,7 +13,7 @@ from linpack import Matrix, names_below, one_thread
 from tall import DTYPES, RATES, tall
 
 import outcore as oc
-from outcore import progress
+from outcore._util import progress
 from outcore.errors import BudgetError, ExistsError, Interrupted, InvalidError, NonFiniteError
 from outcore.linalg import LeastSquaresReport, lstsq
 

@@ -16,7 +16,6 @@ from stopping import after_notes, interrupt
 from tall import DTYPES, RATES, tall
 
 import outcore as oc
-from outcore import catalog
 from outcore.errors import (
     BudgetError,
     ExistsError,
@@ -27,6 +26,7 @@ from outcore.errors import (
     NonFiniteError,
     SingularMatrixError,
 )
+from outcore.files import catalog
 from outcore.linalg import (
     LeastSquaresReport,
     TransposedQRFactor,

@@ -25,16 +25,17 @@ from linpack import (
 )
 
 import outcore as oc
-from outcore import blas_choice, progress
 from outcore._core import Arena, Trace
+from outcore._util import progress
+from outcore.blas import blas_choice
 from outcore.errors import BudgetError, ClosedError, ConsumedError, GrowthWarning
 from outcore.linalg import lu_factor, lu_solve, open_factor
-from outcore.linalg.factors import storage as factor_storage
-from outcore.linalg.factors.factor import Kind
-from outcore.linalg.factors.journal import Journal
-from outcore.linalg.lu.plan import DTYPES, LuGeometry, lu_geometry
-from outcore.report import Report
-from outcore.volumes import Place, bytes_on_disk
+from outcore.linalg._factors import storage as factor_storage
+from outcore.linalg._geometry.factor_plan import DTYPES, LuGeometry, lu_geometry
+from outcore.linalg._output.factor import Kind
+from outcore.linalg._output.journal import Journal
+from outcore.report.report import Report
+from outcore.storage.volumes import Place, bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -14,21 +14,22 @@ from lu_by_method import assert_finished, some_lines
 from stopping import LEFT_LOOKING, bits, in_a_fork, killed_at_lines, stop_after
 
 import outcore as oc
-from outcore import blas_choice
 from outcore._core import Grid
-from outcore.array_metadata import write_metadata
+from outcore.array_files.array_metadata import write_metadata
+from outcore.blas import blas_choice
+from outcore.layout.zarr_format import Metadata
 from outcore.linalg import LUFactor, lu_factor
-from outcore.linalg.factors import begin
-from outcore.linalg.factors.journal import read_journal
-from outcore.linalg.lu import block_columns_storage, phases
-from outcore.linalg.lu.phases import make_workspace
-from outcore.volumes import Place, place
-from outcore.zarr_format import Metadata
+from outcore.linalg._factors import begin
+from outcore.linalg._lu.block_columns import storage as block_columns_storage
+from outcore.linalg._lu.slabs import phases
+from outcore.linalg._lu.slabs.phases import make_workspace
+from outcore.linalg._output.journal import read_journal
+from outcore.storage.volumes import Place, place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, CHUNKS, MEMORY = 200, (64, 32), 200_000
-LOOPS = ("lu/slabs.py", "lu/conveyor.py", *LEFT_LOOKING)
+LOOPS = ("_lu/slabs/factor_slabs.py", "_lu/slabs/conveyor.py", *LEFT_LOOKING)
 
 
 @pytest.mark.exhaustive

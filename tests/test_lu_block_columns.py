@@ -26,13 +26,13 @@ from outcore.errors import (
     NonFiniteError,
 )
 from outcore.linalg import lu_factor, lu_solve, open_factor
-from outcore.linalg.cost import Cost, Phase
-from outcore.linalg.lu import choice
-from outcore.linalg.lu.block_columns_plan import partial_geometry
-from outcore.linalg.lu.block_columns_storage import PartialStorage
-from outcore.linalg.lu.partial_geometry import PartialGeometry
-from outcore.linalg.lu.plan import lu_geometry
-from outcore.rates import Rates
+from outcore.linalg._geometry.factor_plan import lu_geometry
+from outcore.linalg._lu import choice
+from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
+from outcore.linalg._lu.block_columns.plan import partial_geometry
+from outcore.linalg._lu.block_columns.storage import PartialStorage
+from outcore.linalg._tiles.cost import Cost, Phase
+from outcore.machine.rates import Rates
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

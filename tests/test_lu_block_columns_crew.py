@@ -12,11 +12,11 @@ import scipy.linalg
 from linpack import Matrix, lapack_ratio, packed, random_matrix
 from lu_by_method import factor_by
 
-from outcore import blas_choice
+from outcore.blas import blas_choice
+from outcore.blas.lapack import Kernels
 from outcore.errors import NonFiniteError
-from outcore.lapack import Kernels
-from outcore.linalg.crew import Crew
-from outcore.linalg.lu import column_update
+from outcore.linalg._lu.block_columns import column_update
+from outcore.linalg._tiles.crew import Crew
 
 CASES = [
     ("f8", 700, 200_000, "C", (64, 32)),

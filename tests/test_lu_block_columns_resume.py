@@ -32,30 +32,30 @@ import outcore as oc
 from outcore._core import ArrayFile, Grid
 from outcore.errors import BudgetError, Interrupted, JournalError
 from outcore.linalg import lu_factor
-from outcore.linalg.factors.journal import Record, read_journal
-from outcore.linalg.lu.block_columns_geometry import BlockColumn
-from outcore.linalg.lu.block_columns_storage import PartialStorage
-from outcore.linalg.lu.partial import PartialFactorization
-from outcore.linalg.lu.phases import make_workspace
-from outcore.volumes import place
+from outcore.linalg._lu.block_columns.geometry import BlockColumn
+from outcore.linalg._lu.block_columns.partial import PartialFactorization
+from outcore.linalg._lu.block_columns.storage import PartialStorage
+from outcore.linalg._lu.slabs.phases import make_workspace
+from outcore.linalg._output.journal import Record, read_journal
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, MEMORY, CHUNKS = 384, 160_000, (64, 32)
 PAGES = (
     *DECISIVE,
-    "lu/phases.py",
-    "lu/block_columns_storage.py",
-    "lu/block_columns.py",
-    "lu/partial.py",
+    "_lu/slabs/phases.py",
+    "_lu/block_columns/storage.py",
+    "_lu/block_columns/factor_columns.py",
+    "_lu/block_columns/partial.py",
 )
 ALL_PAGES = (
     *PAGES,
-    "lu/column_update.py",
-    "lu/lower_copy.py",
-    "lu/relay.py",
-    "lu/slabs.py",
-    "lu/conveyor.py",
+    "_lu/block_columns/column_update.py",
+    "_lu/block_columns/lower_copy.py",
+    "_tiles/relay.py",
+    "_lu/slabs/factor_slabs.py",
+    "_lu/slabs/conveyor.py",
     *LEFT_LOOKING,
 )
 RunPython = Callable[..., "subprocess.Popen[str]"]

@@ -22,8 +22,8 @@ from stopping import in_a_fork
 import outcore as oc
 from outcore.errors import BudgetError, ExistsError, Interrupted
 from outcore.linalg import LUFactor, export_lapack, lu_factor
-from outcore.linalg.lu import export as lu_export
-from outcore.linalg.lu.plan import DTYPES
+from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.linalg._lu import export as lu_export
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

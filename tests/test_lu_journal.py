@@ -13,8 +13,8 @@ from stopping import after_notes, bits, stop_after
 import outcore as oc
 from outcore.errors import ConsumedError, JournalError
 from outcore.linalg import LUFactor, lu_factor
-from outcore.linalg.factors.journal import read_journal
-from outcore.volumes import place
+from outcore.linalg._output.journal import read_journal
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

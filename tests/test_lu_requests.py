@@ -10,11 +10,11 @@ from partial_cases import cut
 
 import outcore as oc
 from outcore._core import Arena
-from outcore.linalg.cost import Phase
-from outcore.linalg.lu.block_columns_cost import lower_gathers, partial_cost, source_gathers
-from outcore.linalg.lu.partial_geometry import PartialGeometry
-from outcore.linalg.lu.row_moves import RowMoves
-from outcore.rates import Rates
+from outcore.linalg._lu.block_columns.cost import lower_gathers, partial_cost, source_gathers
+from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
+from outcore.linalg._lu.block_columns.row_moves import RowMoves
+from outcore.linalg._tiles.cost import Phase
+from outcore.machine.rates import Rates
 
 
 def rates(**given: float) -> Rates:

@@ -32,7 +32,7 @@ from stopping import (
 )
 
 import outcore as oc
-from outcore import progress
+from outcore._util import progress
 from outcore.errors import (
     BusyError,
     ConsumedError,
@@ -42,10 +42,10 @@ from outcore.errors import (
     Interrupted,
 )
 from outcore.linalg import lu_factor, lu_solve, open_factor
-from outcore.linalg.factors.journal import Record, read_journal
-from outcore.linalg.lu.conveyor import LuConveyor
-from outcore.linalg.lu.storage import LuStorage
-from outcore.volumes import place
+from outcore.linalg._lu.slabs.conveyor import LuConveyor
+from outcore.linalg._lu.slabs.storage import LuStorage
+from outcore.linalg._output.journal import Record, read_journal
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -147,8 +147,8 @@ def test_interrupted_at_any_line(
     pages = (
         *DECISIVE,
         *LEFT_LOOKING,
-        "lu/conveyor.py",
-        "lu/slabs.py",
+        "_lu/slabs/conveyor.py",
+        "_lu/slabs/factor_slabs.py",
     )
     for step in (97, 211):
         path = tmp_path / f"Z{step}"

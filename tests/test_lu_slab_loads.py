@@ -11,12 +11,12 @@ from lu_by_method import RATES, factor_by
 from stopping import bits, kill_at_line, stop_after
 
 import outcore as oc
-from outcore.disk_reads import DiskReads
 from outcore.errors import NonFiniteError
+from outcore.layout.disk_reads import DiskReads
 from outcore.linalg import lu_factor
-from outcore.linalg.lu.plan import lu_geometry
-from outcore.linalg.lu.segments import Layout
-from outcore.linalg.lu.slab_loads import SlabLoads
+from outcore.linalg._geometry.factor_plan import lu_geometry
+from outcore.linalg._geometry.segments import Layout
+from outcore.linalg._lu.slabs.slab_loads import SlabLoads
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -85,7 +85,7 @@ def test_moves_what_was_planned(
     assert loads.is_copied == is_copied
     plan = oc.plan(
         "lu", n=n, dtype=dtype, memory=memory, order=order, chunks=chunks, method="slabs",
-        rates=oc.rates.Rates(**RATES.__dict__ | {"block_bytes": disk.block_bytes}),
+        rates=oc.Rates(**RATES.__dict__ | {"block_bytes": disk.block_bytes}),
     )  # fmt: skip
     assert (plan.bytes_read, plan.bytes_written) == (report.bytes_read, report.bytes_written)
     assert report.peak_memory_bytes <= plan.peak_memory_bytes <= memory
@@ -155,7 +155,7 @@ def test_a_process_that_dies_while_it_copies(tmp_path: Path, case: Any) -> None:
     def run() -> oc.linalg.LUFactor:
         return lu_factor(path, memory=memory, method="slabs", threads=1, progress=False)
 
-    assert kill_at_line(60, run, ("tile_copy.py",))
+    assert kill_at_line(60, run, ("_geometry/tile_copy.py",))
     assert (tmp_path / "Z.lu").exists()
     lu = run()
     np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])

@@ -22,10 +22,10 @@ from solutions_on_disk import assert_in_groups
 import outcore as oc
 from outcore.errors import BudgetError, ConsumedError, ExistsError, SingularMatrixError
 from outcore.linalg import LUFactor, lu_factor, lu_solve, open_factor, solve
-from outcore.linalg.lu.plan import DTYPES, solve_bytes_read
-from outcore.linalg.lu.solve import solve_and_report
-from outcore.linalg.systems.right_hand_side import RightHandSide
-from outcore.report import Report
+from outcore.linalg._geometry.factor_plan import DTYPES, solve_bytes_read
+from outcore.linalg._lu.solve import solve_and_report
+from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.report.report import Report
 
 __all__ = ["one_thread", "slow_disk"]  # fixtures
 

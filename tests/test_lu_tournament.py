@@ -20,13 +20,13 @@ from lu_by_method import assert_refused_for_temporary_files
 from tournament_cases import cut, factor, played
 
 import outcore as oc
+from outcore.blas.lapack import kernels
 from outcore.errors import (
     BudgetError,
     GrowthWarning,
     InvalidError,
     NonFiniteError,
 )
-from outcore.lapack import kernels
 from outcore.linalg import (
     cond_est,
     export_lapack,
@@ -35,7 +35,7 @@ from outcore.linalg import (
     open_factor,
     slogdet,
 )
-from outcore.linalg.lu.row_panel import factor_rows, multiply_back
+from outcore.linalg._lu.block_columns.row_panel import factor_rows, multiply_back
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

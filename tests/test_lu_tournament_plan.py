@@ -13,7 +13,7 @@ import outcore as oc
 from outcore.cli import main
 from outcore.errors import BudgetError
 from outcore.linalg import lu_factor
-from outcore.linalg.lu import choice
+from outcore.linalg._lu import choice
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

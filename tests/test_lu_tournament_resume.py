@@ -28,23 +28,28 @@ from tournament_cases import cut, played
 import outcore as oc
 from outcore.errors import BudgetError, Interrupted, JournalError
 from outcore.linalg import lu_factor
-from outcore.linalg.factors.journal import Record, read_journal
-from outcore.linalg.lu import block_columns
-from outcore.linalg.lu.block_columns_storage import TournamentStorage
-from outcore.linalg.lu.tournament import TournamentFactorization
-from outcore.volumes import place
+from outcore.linalg._lu.block_columns import factor_columns as block_columns
+from outcore.linalg._lu.block_columns.storage import TournamentStorage
+from outcore.linalg._lu.block_columns.tournament import TournamentFactorization
+from outcore.linalg._output.journal import Record, read_journal
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, MEMORY, CHUNKS = 320, 165_000, (64, 32)
 PAGES = (
     *DECISIVE,
-    "lu/phases.py",
-    "lu/block_columns_storage.py",
-    "lu/tournament.py",
-    "lu/block_columns.py",
+    "_lu/slabs/phases.py",
+    "_lu/block_columns/storage.py",
+    "_lu/block_columns/tournament.py",
+    "_lu/block_columns/factor_columns.py",
 )
-ALL_PAGES = (*PAGES, "lu/column_update.py", "lu/relay.py", "lu/row_copy.py")
+ALL_PAGES = (
+    *PAGES,
+    "_lu/block_columns/column_update.py",
+    "_tiles/relay.py",
+    "_lu/block_columns/row_copy.py",
+)
 
 
 RunPython = Callable[..., "subprocess.Popen[str]"]

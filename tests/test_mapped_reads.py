@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import outcore as oc
-from outcore import budget
 from outcore._core import limit_mapped_bytes
+from outcore._util import budget
 
 SHAPE = (300, 300, 40)
 

@@ -15,10 +15,10 @@ from operands import op
 from strategies import CHUNK_ORDERS
 
 import outcore as oc
-from outcore.linalg.grains import Grains
-from outcore.linalg.products.matmul import matmul, matmul_and_report
-from outcore.linalg.products.matmul_plan import Product, matmul_geometry
-from outcore.report import Report
+from outcore.linalg._products.matmul import matmul, matmul_and_report
+from outcore.linalg._products.matmul_plan import Product, matmul_geometry
+from outcore.linalg._tiles.grains import Grains
+from outcore.report.report import Report
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PAGE = 4096

@@ -14,7 +14,7 @@ from linpack import one_thread as one_thread
 from stopping import at_line, in_a_fork
 
 import outcore as oc
-from outcore import budget
+from outcore._util import budget
 from outcore.errors import (
     BudgetError,
     BusyError,
@@ -25,11 +25,11 @@ from outcore.errors import (
     InvalidError,
     NotFoundError,
 )
-from outcore.linalg.products.matmul import matmul
-from outcore.volumes import exclusive, place
+from outcore.linalg._products.matmul import matmul
+from outcore.storage.volumes import exclusive, place
 
 MEMORY = 450_000
-module = sys.modules["outcore.linalg.products.matmul"]
+module = sys.modules["outcore.linalg._products.matmul"]
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -193,7 +193,7 @@ def _killed_at(line: int, work: Any) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with at_line(line, die, ("result.py",)):
+    with at_line(line, die, ("_output/result.py",)):
         work()
 
 

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import outcore as oc
+from outcore._util.sizes import MOST_BYTES, parse_bytes
 from outcore.cli import main
 from outcore.errors import InvalidError, NotFoundError
-from outcore.sizes import MOST_BYTES, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outcore.errors import InvalidError
-from outcore.files.modes import as_letters, changed_mode, check_mode
+from outcore.storage.modes import as_letters, changed_mode, check_mode
 
 
 def random_mode(rng: random.Random) -> str:

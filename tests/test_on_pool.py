@@ -29,10 +29,10 @@ from test_streams import (
 )
 
 import outcore as oc
-from outcore.catalog import recognise
 from outcore.errors import BusyError, ConsumedError, InvalidError, JournalError
-from outcore.linalg.factors.journal import Journal, Record
-from outcore.volumes import exclusive, place
+from outcore.files.catalog import recognise
+from outcore.linalg._output.journal import Journal, Record
+from outcore.storage.volumes import exclusive, place
 
 __all__ = [
     "one_thread",

@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 import outcore as oc
-from outcore import blocks_done
+from outcore.array_files import blocks_done
 from outcore.errors import ConvergenceWarning, ExistsError, InvalidError
 from outcore.linalg import (
     cg,
@@ -32,7 +32,7 @@ from outcore.linalg import (
     solve_triangular,
     svd,
 )
-from outcore.linalg.lu.export import export_lapack
+from outcore.linalg._lu.export import export_lapack
 
 N = 60
 rng = np.random.default_rng(23)
@@ -65,7 +65,7 @@ def test_factors_of_the_same_matrix_are_opened(
 ) -> None:
     factor = FACTOR[kind]
     first = factor(A, **OPEN)
-    monkeypatch.setattr("outcore.linalg.factors.begin._begin", None)
+    monkeypatch.setattr("outcore.linalg._factors.begin._begin", None)
     again = factor(A.path, **OPEN)
     assert again.path == first.path
     assert again.report.flops == first.report.flops

@@ -13,7 +13,7 @@ import zarr
 from packaging.version import Version
 
 import outcore as oc
-from outcore import packages
+from outcore._util import packages
 from outcore.errors import MissingPackageError
 
 OLD = Path(__file__).parent / "stand_ins" / "old_packages"
@@ -64,7 +64,8 @@ def test_a_package_that_tells_no_version_is_taken(monkeypatch: pytest.MonkeyPatc
         ("h5py", "oc.export_array(np.ones(3), 'b.h5')"),
         (
             "fsspec",
-            "import fsspec; fsspec.__version__ = '2024.10.0'; import outcore.fsspec_filesystem",
+            "import fsspec; fsspec.__version__ = '2024.10.0'; "
+            "import outcore.pool.fsspec_filesystem",
         ),
         ("mpi4py", "oc.Pool.from_comm(type('C', (), {'__module__': 'mpi4py.MPI'})(), 'p')"),
     ],

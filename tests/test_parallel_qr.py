@@ -20,16 +20,16 @@ from stopping import interrupted_after, note_each_step
 from tall import DTYPES, RATES, ragged, tall
 
 import outcore as oc
-from outcore import blas_choice
 from outcore._core import Trace
+from outcore.blas import blas_choice
 from outcore.errors import Interrupted
 from outcore.linalg import lstsq, qr
-from outcore.linalg.crew import Crew
-from outcore.linalg.rows import tsqr_plan
-from outcore.linalg.rows.parallel_qr import ParallelQR
-from outcore.linalg.rows.plan import RowLayout
-from outcore.linalg.rows.tsqr import TallQR
-from outcore.linalg.rows.tsqr_plan import lanes_of
+from outcore.linalg._rows import tsqr_plan
+from outcore.linalg._rows.parallel_qr import ParallelQR
+from outcore.linalg._rows.plan import RowLayout
+from outcore.linalg._rows.tsqr import TallQR
+from outcore.linalg._rows.tsqr_plan import lanes_of
+from outcore.linalg._tiles.crew import Crew
 
 __all__ = ["two_threads"]  # a fixture for every test here
 

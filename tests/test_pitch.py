@@ -8,7 +8,7 @@ import scipy.linalg
 
 import outcore as oc
 from outcore._core import Arena
-from outcore.linalg.pitch import allocate_matrix, matrix_bytes, pitch
+from outcore.linalg._tiles.pitch import allocate_matrix, matrix_bytes, pitch
 
 N = 2048
 """Columns of 32 KiB in complex128."""

@@ -11,8 +11,8 @@ from pool_files import data_files
 from served_pools import in_memory, served_url
 
 import outcore as oc
+from outcore.array_files.placement import SEVERAL, draw
 from outcore.cli import main
-from outcore.placement import SEVERAL, draw
 
 __all__ = ["served_url"]
 

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 import outcore as oc
-from outcore import budget
+from outcore._util import budget
+from outcore._util.sizes import format_seconds
 from outcore.cli import main
 from outcore.errors import BudgetError, DiskFullError, InvalidError
-from outcore.linalg.lu.plan import Slab, lu_geometry, panel_flops, update_flops
-from outcore.rates import Rates
-from outcore.sizes import format_seconds
+from outcore.linalg._geometry.factor_plan import Slab, lu_geometry, panel_flops, update_flops
+from outcore.machine.rates import Rates
 
 RATES = Rates(
     read_bytes_s=1e9,

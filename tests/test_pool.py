@@ -22,8 +22,8 @@ from outcore.errors import (
     ReadOnlyError,
     TruncatedError,
 )
-from outcore.pool_path import PoolPath
-from outcore.volumes import place
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import place
 
 Start = Callable[..., subprocess.Popen[str]]
 

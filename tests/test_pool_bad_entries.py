@@ -9,7 +9,6 @@ from pool_files import data_files
 from served_pools import in_memory
 
 import outcore as oc
-from outcore import pool_fsck, pool_scrub
 from outcore._core import PoolCheck
 from outcore.errors import (
     CorruptError,
@@ -19,8 +18,9 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.pool_fsck import fsck
-from outcore.pool_scrub import scrub
+from outcore.pool import pool_fsck, pool_scrub
+from outcore.pool.pool_fsck import fsck
+from outcore.pool.pool_scrub import scrub
 
 FILES, SERVERS = 6, 2
 

@@ -14,10 +14,11 @@ from communicators import ThreadComm, ThreadJob, TorchComm
 from mpi_jobs import mpiexec
 
 import outcore as oc
-from outcore import _core, pool_comm
-from outcore.communicator import Communicator
+from outcore import _core
+from outcore._util.communicator import Communicator
 from outcore.errors import BusyError, DiskError, InvalidError, OutcoreError, ReadOnlyError
-from outcore.pool_comm import check_launcher
+from outcore.pool import pool_comm
+from outcore.pool.pool_comm import check_launcher
 
 
 def whole(found: list[Any]) -> list[Any]:

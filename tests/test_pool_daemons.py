@@ -19,9 +19,10 @@ from command_line import outcore
 from started_pools import connect, directories, kill, up
 
 import outcore as oc
-from outcore import _core, local_pool, pool_state
-from outcore.daemon_process import DaemonProcess
+from outcore import _core
 from outcore.errors import BusyError, InvalidError, LostError, NotFoundError, OutcoreError
+from outcore.pool import local_pool, pool_state
+from outcore.pool.daemon_process import DaemonProcess
 
 __all__ = ["directories"]
 

@@ -9,8 +9,8 @@ import pytest
 from own_daemons import OwnDaemons
 
 import outcore as oc
-from outcore import local_pool
 from outcore.errors import DiskFullError
+from outcore.pool import local_pool
 
 _PAGE = 4096
 

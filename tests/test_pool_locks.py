@@ -18,11 +18,11 @@ from served import Served, serve
 from served_pools import in_memory
 
 import outcore as oc
-from outcore import pool_locks
-from outcore.catalog import find, remove
 from outcore.errors import BusyError, DeniedError, ExistsError, NotFoundError
-from outcore.pool_path import PoolPath
-from outcore.volumes import as_path, being_made, exclusive, is_held, is_there, place
+from outcore.files.catalog import find, remove
+from outcore.storage import pool_locks
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import as_path, being_made, exclusive, is_held, is_there, place
 
 
 @pytest.fixture(scope="module")

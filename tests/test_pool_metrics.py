@@ -19,9 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from started_pools import directories
 
 import outcore as oc
-from outcore import local_pool
 from outcore.cli import main
 from outcore.errors import CorruptError, NotFoundError
+from outcore.pool import local_pool
 
 __all__ = ["directories"]
 

@@ -14,16 +14,17 @@ from served import Served, serve
 from served_pools import in_memory, some_pool
 
 import outcore as oc
-from outcore import pool_fsck, pool_locks
 from outcore.errors import ExistsError
-from outcore.fsspec_filesystem import OutcoreFileSystem
-from outcore.pool_parts import is_left, is_part, new_part, remove_left
-from outcore.whole_file import WholeFile, write_whole
+from outcore.pool import pool_fsck
+from outcore.pool.fsspec_filesystem import OutcoreFileSystem
+from outcore.storage import pool_locks
+from outcore.storage.pool_parts import is_left, is_part, new_part, remove_left
+from outcore.storage.whole_file import WholeFile, write_whole
 
 WRITER = """
 import sys
 import outcore as oc
-from outcore.whole_file import WholeFile
+from outcore.storage.whole_file import WholeFile
 url, key, name, exclusive = sys.argv[1:]
 with oc.connect(url, key=key) as pool:
     whole = WholeFile(pool / name, exclusive=exclusive == "True")

@@ -10,8 +10,8 @@ from own_daemons import OwnDaemons
 from started_pools import connect, directories, up
 
 import outcore as oc
-from outcore import local_pool, pool_state
-from outcore.communicator import Alone
+from outcore._util.communicator import Alone
+from outcore.pool import local_pool, pool_state
 
 __all__ = ["directories"]
 

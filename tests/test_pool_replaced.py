@@ -9,12 +9,12 @@ import pytest
 from served_pools import some_pool
 
 import outcore as oc
-from outcore import whole_file
 from outcore.errors import NotFoundError
-from outcore.fsspec_filesystem import OutcoreFileSystem
-from outcore.pool_path import PoolPath
-from outcore.pool_reading import read_one, read_ranges
-from outcore.whole_file import write_whole
+from outcore.pool.fsspec_filesystem import OutcoreFileSystem
+from outcore.storage import whole_file
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.pool_reading import read_one, read_ranges
+from outcore.storage.whole_file import write_whole
 
 VALUES = [bytes([number]) * 150_000 for number in range(1, 9)]
 ENDS = [(0, 9), (149_991, 150_000)]

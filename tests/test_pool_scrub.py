@@ -12,10 +12,10 @@ from own_daemons import OwnDaemons
 from pool_files import data_files, flip, sums_of
 
 import outcore as oc
-from outcore import pool_scrub
 from outcore.cli import main
 from outcore.errors import CorruptError, InvalidError
-from outcore.pool_scrub import scrub
+from outcore.pool import pool_scrub
+from outcore.pool.pool_scrub import scrub
 
 BLOCK = 64 << 10
 

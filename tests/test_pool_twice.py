@@ -11,7 +11,7 @@ from served import daemon
 import outcore as oc
 from outcore.errors import BusyError, InvalidError, OutcoreError
 from outcore.files.move import move_files
-from outcore.volumes import exclusive, on_one_disk, place
+from outcore.storage.volumes import exclusive, on_one_disk, place
 
 DATA = np.arange(100.0)
 

@@ -13,8 +13,8 @@ import pytest
 from command_line import outcore
 from started_pools import connect, directories, kill, up
 
-from outcore import local_pool, pool_state
 from outcore.errors import BusyError, NotFoundError
+from outcore.pool import local_pool, pool_state
 
 __all__ = ["directories"]
 

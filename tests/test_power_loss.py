@@ -12,8 +12,8 @@ from stopping import bits
 
 import outcore as oc
 from outcore.linalg import lu_factor
-from outcore.linalg.factors.journal import read_journal
-from outcore.volumes import place
+from outcore.linalg._output.journal import read_journal
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

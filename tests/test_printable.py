@@ -15,8 +15,8 @@ from rich.progress import Progress
 from served import Served
 
 import outcore as oc
-from outcore import progress as progress_module
-from outcore.printable import as_line, as_lines, as_shell_word
+from outcore._util import progress as progress_module
+from outcore._util.printable import as_line, as_lines, as_shell_word
 
 RED = "a\x1b[31mred"
 FAKE = "x\n-rw-r--r--  root  root  0 B  fake"

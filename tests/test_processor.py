@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from outcore import processor
-from outcore.processor import Clocks, Peak, Use
+from outcore.machine import processor
+from outcore.machine.processor import Clocks, Peak, Use
 
 XEON = """\
 processor	: {number}

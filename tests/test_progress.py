@@ -16,10 +16,11 @@ from tall import tall
 from verb_calls import VERBS
 
 import outcore as oc
-from outcore import linalg, progress
+from outcore import linalg
+from outcore._util import progress
+from outcore._util.progress import Meter
 from outcore.errors import InvalidError
 from outcore.linalg import solve
-from outcore.progress import Meter
 
 N = 300
 

@@ -22,9 +22,10 @@ from outcore.errors import (
     NonFiniteError,
 )
 from outcore.linalg import qr
-from outcore.linalg.rows import plan as row_plan
-from outcore.linalg.rows import qr_plan, tall_q, tall_q_plan, tsqr
-from outcore.linalg.rows.tall_q import TallQ
+from outcore.linalg._qr import qr_plan
+from outcore.linalg._rows import plan as row_plan
+from outcore.linalg._rows import tall_q, tall_q_plan, tsqr
+from outcore.linalg._rows.tall_q import TallQ
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

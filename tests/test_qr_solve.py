@@ -18,7 +18,7 @@ from stopping import interrupt
 from tall import DTYPES, RATES, tall
 
 import outcore as oc
-from outcore import progress
+from outcore._util import progress
 from outcore.errors import (
     BudgetError,
     ExistsError,
@@ -35,10 +35,10 @@ from outcore.linalg import (
     qr_factor,
     qr_solve,
 )
-from outcore.linalg.slab_qr.solve import Solved, solve_and_report
-from outcore.linalg.slab_qr.solve_plan import Tiles, solve_flops
-from outcore.linalg.systems.groups import MOST_FLOPS, Groups
-from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg._rhs.groups import MOST_FLOPS, Groups
+from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.linalg._slab_qr.solve import Solved, solve_and_report
+from outcore.linalg._slab_qr.solve_plan import Tiles, solve_flops
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

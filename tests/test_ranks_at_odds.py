@@ -12,7 +12,7 @@ from communicators import ThreadComm, ThreadJob
 from served_pools import above, some_pool
 
 import outcore as oc
-from outcore import collective_call
+from outcore.collective import collective_call
 from outcore.errors import ClosedError, DiskFullError, InvalidError, OutcoreError
 
 __all__ = ["above"]  # a fixture
@@ -203,7 +203,7 @@ def test_a_background_checkpoint_that_failed_is_told_on_all_ranks(
 
     def work(comm: ThreadComm) -> None:
         group = oc.ArrayGroup(tmp_path / "run", SPECS, comm=comm)
-        monkeypatch.setattr("outcore.checkpoints._publish", full)
+        monkeypatch.setattr("outcore.series.checkpoints._publish", full)
         handle = group.checkpoint(local(comm.rank), schema=SCHEMAS, background=True)
         if comm.rank == 0:
             while not handle.done():

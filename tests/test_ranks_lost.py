@@ -16,7 +16,7 @@ from mpi_jobs import mpiexec
 from served_pools import in_memory, some_pool
 
 import outcore as oc
-from outcore.communicator import Communicator
+from outcore._util.communicator import Communicator
 from outcore.errors import DiskError, InvalidError, OutcoreError
 
 
@@ -123,7 +123,7 @@ from pathlib import Path
 import numpy as np
 from communicators import NonblockingComm, SaidInFiles
 import outcore as oc
-from outcore import communicator
+from outcore._util import communicator
 
 rank, where = int(sys.argv[2]), Path(sys.argv[3])
 died_at = None
@@ -185,7 +185,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 import outcore as oc
-from outcore import communicator
+from outcore._util import communicator
 
 comm = MPI.COMM_WORLD
 where, is_last = Path(sys.argv[1]).parent, comm.rank == comm.size - 1

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 import outcore as oc
-from outcore import processor, rates
 from outcore.cli import main
 from outcore.errors import DiskFullError
-from outcore.rates import Rates
+from outcore.machine import processor, rates
+from outcore.machine.rates import Rates
 
 MADE_UP = Rates(
     read_bytes_s=2e9,

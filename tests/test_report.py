@@ -10,8 +10,8 @@ from report_cases import NO_ARRAY, spans
 
 from outcore._core import Trace
 from outcore.errors import InvalidError
-from outcore.report import Report, io_and_wait_seconds
-from outcore.reporting.spans import Spans, merged, spread
+from outcore.report.report import Report, io_and_wait_seconds
+from outcore.report.spans import Spans, merged, spread
 from outcore.timeline import draw_timeline
 
 

@@ -16,11 +16,11 @@ from command_line import outcore
 from report_cases import A_FEW, KINDS, Page, many, report
 
 import outcore as oc
-from outcore import report_file
 from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg import lstsq, lu_factor, svd
-from outcore.report import Report
-from outcore.reporting.page import html_page, write_page
+from outcore.report import report_file
+from outcore.report.page import html_page, write_page
+from outcore.report.report import Report
 
 FORMAT_PAGE = (Path(__file__).parent.parent / "docs/format.md").read_text()
 

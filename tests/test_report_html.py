@@ -18,15 +18,15 @@ from matplotlib import image
 from report_cases import A_FEW, Page, many, report, spans
 
 import outcore as oc
-from outcore import report_file
 from outcore.cli import main
 from outcore.linalg import lu_factor
-from outcore.report import Report
-from outcore.reporting.heat_map import SHAPE, png
-from outcore.reporting.lanes import BINS, FINE_BINS
-from outcore.reporting.page import html_page, write_page
-from outcore.reporting.spans import LANES, Spans
-from outcore.reporting.svg import WIDTH, tick_step, ticks
+from outcore.report import report_file
+from outcore.report.heat_map import SHAPE, png
+from outcore.report.lanes import BINS, FINE_BINS
+from outcore.report.page import html_page, write_page
+from outcore.report.report import Report
+from outcore.report.spans import LANES, Spans
+from outcore.report.svg import WIDTH, tick_step, ticks
 
 # Sums over time and file offset.
 

@@ -80,4 +80,4 @@ def test_said_and_nothing_left(tmp_path: Path, small_disk: Path, name: str) -> N
     os.sync()
     call(A, b, small_disk / "x")
     if name not in BESIDE_THE_MATRIX:
-        assert oc.catalog.recognise(small_disk / "x").state == "whole"
+        assert oc.files.catalog.recognise(small_disk / "x").state == "whole"

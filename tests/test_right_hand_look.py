@@ -12,10 +12,10 @@ from tall import tall
 import outcore as oc
 from outcore.errors import InvalidError, NonFiniteError
 from outcore.linalg import lstsq, solve
-from outcore.linalg.slab_qr import least_squares
-from outcore.linalg.systems import direct
-from outcore.linalg.systems.right_hand_look import look_at
-from outcore.linalg.systems.right_hand_side import RightHandSide
+from outcore.linalg._lstsq import slabs as least_squares
+from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.linalg._rows.right_hand_look import look_at
+from outcore.linalg._systems import direct
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

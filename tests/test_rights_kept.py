@@ -15,10 +15,10 @@ from command_line import outcore
 from served import Served
 
 import outcore as oc
-from outcore.array_metadata import read_metadata, write_metadata
+from outcore.array_files.array_metadata import read_metadata, write_metadata
 from outcore.files.copy import copy_files
-from outcore.files.modes import current_umask
-from outcore.volumes import AnyPath, place
+from outcore.storage.modes import current_umask
+from outcore.storage.volumes import AnyPath, place
 
 MODES = [0o600, 0o640, 0o400, 0o666]
 
@@ -98,7 +98,7 @@ def test_the_content_is_not_readable_before(
     def look(*_: object) -> None:
         seen.extend(path.stat().st_mode & 0o077 for path in tmp_path.glob(".*.part"))
 
-    monkeypatch.setattr("outcore.export.copy_blocks", look)
+    monkeypatch.setattr("outcore.convert.export.copy_blocks", look)
     exported("x.npy")(tmp_path)
     assert seen == [0]
 

@@ -15,9 +15,9 @@ import outcore as oc
 from outcore.cli import main
 from outcore.errors import CorruptError, InvalidError
 from outcore.files.copy import copy_files
-from outcore.pool_fsck import fsck
-from outcore.pool_scrub import scrub
-from outcore.whole_file import copy_whole
+from outcore.pool.pool_fsck import fsck
+from outcore.pool.pool_scrub import scrub
+from outcore.storage.whole_file import copy_whole
 
 __all__ = ["served_url"]
 

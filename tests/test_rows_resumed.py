@@ -24,15 +24,16 @@ from stopping import (
 from tall import RATES
 
 import outcore as oc
-from outcore import catalog
 from outcore._core import Trace
-from outcore.blocks_done import REFLECTIONS, STATE, STEPS
+from outcore.array_files.blocks_done import REFLECTIONS, STATE, STEPS
 from outcore.errors import CorruptError, DiskFullError, IncompleteError, Interrupted
-from outcore.linalg import gram, kept_state, lstsq, steps_done
-from outcore.linalg.kept_state import KeptState
-from outcore.linalg.rows import tsqr_plan
-from outcore.linalg.steps_done import StepsDone
-from outcore.longcall import LongCall
+from outcore.files import catalog
+from outcore.linalg import gram, lstsq
+from outcore.linalg._output import steps_done
+from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._rows import kept_state, tsqr_plan
+from outcore.linalg._rows.kept_state import KeptState
+from outcore.report.longcall import LongCall
 
 __all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
 
@@ -106,7 +107,7 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     out, line, resumed = tmp_path / "X", 1, 0
     whole = case.run(tmp_path / "W")
     before = sorted(p.name for p in tmp_path.iterdir())
-    pages = ("steps_done.py", "result.py", "kept_state.py")
+    pages = ("_output/steps_done.py", "_output/result.py", "_rows/kept_state.py")
     while kill_at_line(line, lambda: case.run(out), pages):
         resume = line % 4 != 0
         found = case.run(out, if_exists="overwrite" if is_whole(out) else "error", resume=resume)
@@ -337,7 +338,10 @@ def test_interrupted_at_the_end_it_is_whole_or_goes_on(tmp_path: Path, verb: str
     whole = case.run(tmp_path / "W")
     stops = 0
     while True:
-        with contextlib.suppress(Interrupted), at_line(line, interrupt, ("result.py",)) as count:
+        with (
+            contextlib.suppress(Interrupted),
+            at_line(line, interrupt, ("_output/result.py",)) as count,
+        ):
             case.run(out)
         if count[0] < line:
             break

@@ -17,8 +17,8 @@ from outcore.linalg import gram, qr, svd
 __all__ = ["one_thread"]  # a fixture for every test here
 
 PAGES = (
-    "result.py", "rows/qr.py", "rows/tall_q.py", "rows/gram.py", "rows/svd.py", "rows/svd_u.py",
-    "../array.py",
+    "_output/result.py", "_qr/qr.py", "_rows/tall_q.py", "_products/gram.py", "_svd/svd.py",
+    "_svd/svd_u.py", "../array/array.py",
 )  # fmt: skip
 
 CALLS: dict[str, Callable[[Path, Path], Any]] = {

@@ -19,7 +19,7 @@ import outcore as oc
 from outcore.errors import ExistsError, NotFoundError
 from outcore.files.copy import copy_files
 from outcore.files.move import move_files
-from outcore.volumes import AnyPath
+from outcore.storage.volumes import AnyPath
 
 
 def tree(top: Path) -> dict[str, str | None]:

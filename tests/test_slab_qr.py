@@ -15,13 +15,14 @@ from tall import tall
 from test_lu import edges_of, factor_file_bytes
 
 import outcore as oc
-from outcore import blas_choice, progress
 from outcore._core import Arena
+from outcore._util import progress
+from outcore.blas import blas_choice
 from outcore.errors import BudgetError, ClosedError, ConsumedError
 from outcore.linalg import QRFactor, open_factor, qr_factor
-from outcore.linalg.lu.plan import DTYPES
-from outcore.linalg.slab_qr.plan import SlabQrGeometry, slab_qr_geometry
-from outcore.volumes import bytes_on_disk
+from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.linalg._slab_qr.plan import SlabQrGeometry, slab_qr_geometry
+from outcore.storage.volumes import bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

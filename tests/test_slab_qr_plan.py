@@ -10,15 +10,15 @@ from tall import RATES, tall
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import qr_factor
-from outcore.linalg.lu.plan import DTYPES
-from outcore.linalg.slab_qr.plan import (
+from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.linalg._slab_qr.plan import (
     SlabQrGeometry,
     flops,
     panel_flops,
     slab_qr_geometry,
     update_flops,
 )
-from outcore.volumes import bytes_on_disk
+from outcore.storage.volumes import bytes_on_disk
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -39,16 +39,16 @@ from outcore.errors import (
     JournalError,
 )
 from outcore.linalg import QRFactor, lu_factor, open_factor, qr_factor
-from outcore.linalg.factors.journal import Journal, Record, read_journal
-from outcore.linalg.factors.storage import FactorStorage
-from outcore.linalg.slab_qr.conveyor import QrConveyor
-from outcore.linalg.slab_qr.storage import SlabQrStorage
-from outcore.volumes import place
+from outcore.linalg._factors.storage import FactorStorage
+from outcore.linalg._output.journal import Journal, Record, read_journal
+from outcore.linalg._slab_qr.conveyor import QrConveyor
+from outcore.linalg._slab_qr.storage import SlabQrStorage
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 SHAPE, CHUNKS, MEMORY = (200, 150), (32, 16), 250_000
-PAGES = (*DECISIVE, "slab_qr/storage.py")
+PAGES = (*DECISIVE, "_slab_qr/storage.py")
 RunPython = Callable[..., "subprocess.Popen[str]"]
 Bits = tuple[Matrix, Matrix]
 
@@ -159,7 +159,7 @@ def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, 
     overwrite_a, expected, source = undisturbed
     pages = (
         *PAGES,
-        *(f"slab_qr/{name}.py" for name in ("conveyor", "factorization", "reflections")),
+        *(f"_slab_qr/{name}.py" for name in ("conveyor", "factorization", "reflections")),
         *LEFT_LOOKING,
     )
     for step in (599, 1051):

@@ -13,7 +13,7 @@ from stopping import DECISIVE, kill_at_line, stop_after
 import outcore as oc
 from outcore.errors import BudgetError, ExistsError, GrowthWarning, InvalidError, NonFiniteError
 from outcore.linalg import cho_factor, cond_est, lu_factor, open_factor, slogdet
-from outcore.linalg.lu.plan import DTYPES
+from outcore.linalg._geometry.factor_plan import DTYPES
 
 __all__ = ["one_thread", "slow_disk"]  # fixtures
 
@@ -173,7 +173,7 @@ def test_killed_anywhere(tmp_path: Path) -> None:
     """The next call resumes the factors that `slogdet` made for itself, and removes them."""
     a = random_matrix(N, "f8")
     A = on_disk(tmp_path / "Z", a)
-    pages = (*DECISIVE, "factors/own.py", "factors/slogdet.py")
+    pages = (*DECISIVE, "_output/own.py", "_estimate/slogdet.py")
     line = 1
     while kill_at_line(line, lambda: slogdet(A.path, **QUIET), pages):
         close(slogdet(A, memory=TINY, progress=False), a)

@@ -13,7 +13,7 @@ from linpack import Matrix, hpl_residual, one_thread, random_matrix
 from stopping import kill_at_line
 
 import outcore as oc
-from outcore.array_metadata import read_metadata
+from outcore.array_files.array_metadata import read_metadata
 from outcore.errors import BusyError, IncompleteError, Interrupted
 from outcore.linalg import (
     cho_factor,
@@ -25,17 +25,17 @@ from outcore.linalg import (
     qr_solve,
     solve,
 )
-from outcore.linalg.factors.factor import Factor
-from outcore.linalg.lu.plan import solve_bytes_read
-from outcore.linalg.systems import groups
-from outcore.linalg.systems.refine import Refinement
-from outcore.linalg.systems.solutions import NOTE, Solution
-from outcore.volumes import place
+from outcore.linalg._geometry.factor_plan import solve_bytes_read
+from outcore.linalg._output.factor import Factor
+from outcore.linalg._rhs import groups
+from outcore.linalg._rhs.solutions import NOTE, Solution
+from outcore.linalg._systems.refine import Refinement
+from outcore.storage.volumes import place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, COLUMNS, MEMORY = 512, 96, 500_000
-DECISIVE = ("systems/solutions.py", "systems/groups.py")
+DECISIVE = ("_rhs/solutions.py", "_rhs/groups.py")
 
 Solver = Callable[..., Any]
 

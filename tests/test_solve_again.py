@@ -12,9 +12,10 @@ from lu_by_method import CHOSEN, row_major, slow_disk
 from stopping import DECISIVE, after_notes, at_line, interrupt, kill_at_line
 
 import outcore as oc
-from outcore import catalog, progress
+from outcore._util import progress
 from outcore.errors import ExistsError, Interrupted, InvalidError
-from outcore.linalg.systems import direct as direct_solve
+from outcore.files import catalog
+from outcore.linalg._systems import direct as direct_solve
 
 __all__ = ["slow_disk"]  # a fixture
 
@@ -95,7 +96,7 @@ def test_a_call_killed_at_any_line_leaves_what_the_next_one_removes(
         x, _ = oc.linalg.solve(matrix.path, np.ones(N), **options)
         assert np.allclose(a @ x, 1)
 
-    pages = (*DECISIVE, "factors/own.py", "factors/temporary.py", "systems/direct.py")
+    pages = (*DECISIVE, "_output/own.py", "_output/temporary.py", "_systems/direct.py")
     with at_line(-1, lambda: None, pages) as count:
         solve()
     total = int(count[0])

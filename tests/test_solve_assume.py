@@ -20,8 +20,8 @@ from outcore.errors import (
     SymmetryWarning,
 )
 from outcore.linalg import cho_factor, lu_factor, solve
-from outcore.linalg.lu.plan import DTYPES
-from outcore.linalg.systems.hermitian import why_not_positive
+from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.linalg._systems.hermitian import why_not_positive
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

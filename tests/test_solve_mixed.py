@@ -15,14 +15,14 @@ from mixed_precision import EPS, LOW, TINY, N, backward_error, mixed
 from scipy.linalg import LinAlgWarning
 
 import outcore as oc
-from outcore import rates as machine_rates
 from outcore.errors import BudgetError, InvalidError
 from outcore.linalg import lu_factor, lu_solve, open_factor, solve
-from outcore.linalg.cost import Cost, Problem
-from outcore.linalg.factors.journal import Journal
-from outcore.linalg.systems import plan as solve_plan
-from outcore.linalg.systems.refine import Refinement
-from outcore.linalg.systems.refine_plan import refine_geometry
+from outcore.linalg._output.journal import Journal
+from outcore.linalg._systems import plan as solve_plan
+from outcore.linalg._systems.refine import Refinement
+from outcore.linalg._systems.refine_plan import refine_geometry
+from outcore.linalg._tiles.cost import Cost, Problem
+from outcore.machine import rates as machine_rates
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

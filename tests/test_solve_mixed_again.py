@@ -13,16 +13,17 @@ from scipy.linalg import LinAlgWarning
 from stopping import DECISIVE, after_notes, at_line, in_a_fork, interrupt
 
 import outcore as oc
-from outcore import catalog
 from outcore.errors import ExistsError, Interrupted
+from outcore.files import catalog
 from outcore.linalg import lu_factor, solve
-from outcore.linalg.systems.refine import Refinement
+from outcore.linalg._systems.refine import Refinement
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N = 200
 PAGES = (
-    *DECISIVE, "systems/low_copy.py", "systems/low_factors.py", "factors/own.py", "result.py",
+    *DECISIVE, "_systems/low_copy.py", "_systems/low_factors.py", "_output/own.py",
+    "_output/result.py",
 )  # fmt: skip
 
 

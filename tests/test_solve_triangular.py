@@ -20,7 +20,7 @@ from stopping import at_line, in_a_fork
 from strategies import CHUNK_ORDERS
 
 import outcore as oc
-from outcore import budget
+from outcore._util import budget
 from outcore.errors import (
     BudgetError,
     BusyError,
@@ -31,15 +31,15 @@ from outcore.errors import (
     NonFiniteError,
     SingularMatrixError,
 )
-from outcore.linalg.grains import Grains
-from outcore.linalg.products.solve_triangular import solve_triangular, solve_triangular_and_report
-from outcore.linalg.products.triangular_plan import TriangularSystem, triangular_geometry
-from outcore.volumes import exclusive, place
+from outcore.linalg._products.solve_triangular import solve_triangular, solve_triangular_and_report
+from outcore.linalg._products.triangular_plan import TriangularSystem, triangular_geometry
+from outcore.linalg._tiles.grains import Grains
+from outcore.storage.volumes import exclusive, place
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PAGE = 4096
 Matrix = np.ndarray[Any, np.dtype[Any]]
-module = sys.modules["outcore.linalg.products.substitution"]
+module = sys.modules["outcore.linalg._products.substitution"]
 
 
 def random(shape: tuple[int, ...], dtype: Any = "f8", seed: int = 0) -> Matrix:
@@ -487,7 +487,7 @@ def _killed_at(line: int, T: Path, b: Matrix, out: Path) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with at_line(line, die, ("result.py",)):
+    with at_line(line, die, ("_output/result.py",)):
         solve_triangular(T, b, out=out, memory=500_000, progress=False)
 
 

@@ -18,9 +18,9 @@ from strategies import ORDERS, Layout, layouts, values
 from zarr.storage import LocalStore, WrapperStore
 
 import outcore as oc
-from outcore.copying import copy_to_array
+from outcore.convert.copying import copy_to_array
+from outcore.convert.open_source import open_source
 from outcore.errors import BudgetError, IncompleteError, InvalidError
-from outcore.open_source import open_source
 
 # Each chunk is read once.
 

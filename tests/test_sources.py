@@ -31,7 +31,8 @@ from source_cases import (
 from strategies import DTYPES, ORDERS, Layout, layouts, values
 
 import outcore as oc
-from outcore.copying import copy_to_array
+from outcore.convert.copying import copy_to_array
+from outcore.convert.open_source import open_source
 from outcore.errors import (
     BusyError,
     CorruptError,
@@ -43,7 +44,6 @@ from outcore.errors import (
     NotFoundError,
     TruncatedError,
 )
-from outcore.open_source import open_source
 
 NAMED: dict[str, Callable[[Values, Path], Any]] = {
     "hdf5": in_hdf5,

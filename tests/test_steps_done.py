@@ -13,9 +13,10 @@ from linpack import names_below, one_thread, random_matrix
 from stopping import is_whole, kill_at_line, noted_at_once, skipped, stopped_at
 
 import outcore as oc
-from outcore import budget, catalog
-from outcore.blocks_done import STEPS
+from outcore._util import budget
+from outcore.array_files.blocks_done import STEPS
 from outcore.errors import IncompleteError
+from outcore.files import catalog
 from outcore.linalg import (
     export_lapack,
     form_q,
@@ -24,8 +25,8 @@ from outcore.linalg import (
     open_factor,
     qr_factor,
     solve_triangular,
-    steps_done,
 )
+from outcore.linalg._output import steps_done
 
 __all__ = ["noted_at_once", "one_thread"]  # fixtures for every test here
 
@@ -127,7 +128,7 @@ def test_killed_anywhere(case: Case, tmp_path: Path) -> None:
     """Kill a call anywhere, also before a note, and while a result replaces a half-made one."""
     out, line, resumed = tmp_path / "X", 1, 0
     before = sorted(p.name for p in tmp_path.iterdir())
-    while kill_at_line(line, lambda: case.run(out), ("steps_done.py", "result.py")):
+    while kill_at_line(line, lambda: case.run(out), ("_output/steps_done.py", "_output/result.py")):
         resume = line % 4 != 0
         X, report = case.run(
             out, if_exists="overwrite" if is_whole(out) else "error", resume=resume

@@ -8,8 +8,8 @@ import pytest
 
 import outcore as oc
 from outcore._core import Arena
-from outcore.linalg.stream_reads import StreamReads
-from outcore.streams import BlockStream, Box
+from outcore._util.streams import BlockStream, Box
+from outcore.linalg._geometry.stream_reads import StreamReads
 
 
 def both(A: Any, bounce: int, boxes: Any) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from strategies import CHUNK_ORDERS, ORDERS, values
 
 import outcore as oc
 from outcore._core import Arena, ArrayFile
+from outcore._util.streams import BlockStream, Box, WriteBehind
 from outcore.errors import BudgetError, InvalidError, TruncatedError
-from outcore.streams import BlockStream, Box, WriteBehind
 
 SHAPE, CHUNKS = (70, 90), (32, 16)
 

@@ -21,7 +21,7 @@ from outcore.errors import (
     NonFiniteError,
 )
 from outcore.linalg import SvdReport, svd
-from outcore.linalg.rows.tall_q import TallQ
+from outcore.linalg._rows.tall_q import TallQ
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from linpack import Matrix, two_threads
 
-from outcore import blas_choice
-from outcore.lapack import Kernels, kernels
-from outcore.linalg.team import Team
+from outcore.blas import blas_choice
+from outcore.blas.lapack import Kernels, kernels
+from outcore.linalg._tiles.team import Team
 
 __all__ = ["two_threads"]  # a fixture for every test here
 

@@ -9,9 +9,9 @@ import pytest
 from linpack import Matrix
 
 from outcore._core import Arena, Trace
-from outcore.linalg.lu.relay import Relay
-from outcore.linalg.lu.segments import Layout
-from outcore.linalg.tile_copy import TileCopy
+from outcore.linalg._geometry.segments import Layout
+from outcore.linalg._geometry.tile_copy import TileCopy
+from outcore.linalg._tiles.relay import Relay
 
 BUDGET = 200_000
 

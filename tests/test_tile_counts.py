@@ -9,10 +9,10 @@ from lu_by_method import RATES
 from plan_work import LARGE, MOST_CALLS, calls_of
 
 import outcore as oc
+from outcore.linalg._planners.planners import PLANNERS
 from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pass, iterative_geometry
-from outcore.linalg.iterative.strips import Box, Strips, Tile, way_through
-from outcore.linalg.iterative.tile_counts import kind_of, tile_counts
-from outcore.linalg.planners import PLANNERS
+from outcore.linalg.iterative.strips.strips import Box, Strips, Tile, way_through
+from outcore.linalg.iterative.strips.tile_counts import kind_of, tile_counts
 
 PASSES: tuple[Pass, ...] = ("setup", "lower", "upper", "sweep", "all")
 

@@ -18,7 +18,7 @@ from strategies import values
 import outcore as oc
 from outcore import linalg
 from outcore.errors import ExistsError, InvalidError, JournalError
-from outcore.report import Report
+from outcore.report.report import Report
 
 __all__ = ["above"]  # a fixture
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.linalg import lu_factor, solve_triangular
 
-from outcore.blas import Blas
-from outcore.lapack import kernels
-from outcore.linalg.triangles import BLOCK, solve_lower
+from outcore.blas.blas import Blas
+from outcore.blas.lapack import kernels
+from outcore.linalg._tiles.triangles import BLOCK, solve_lower
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 

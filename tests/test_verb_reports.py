@@ -14,10 +14,10 @@ from verb_calls import MEMORY, VERBS, M, N, made, oblong, of, square
 import outcore as oc
 from outcore import linalg
 from outcore.errors import Interrupted
-from outcore.linalg.planners import PLANNERS
-from outcore.report import Report
-from outcore.reporting.page import html_page
-from outcore.reporting.spans import Spans
+from outcore.linalg._planners.planners import PLANNERS
+from outcore.report.page import html_page
+from outcore.report.report import Report
+from outcore.report.spans import Spans
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -5,9 +5,9 @@ import functools
 import numpy as np
 from lu_by_method import factor_by
 
-from outcore.linalg.lu.block_columns_plan import tournament_geometry
-from outcore.linalg.lu.segments import Layout
-from outcore.linalg.lu.tournament_geometry import TournamentGeometry
+from outcore.linalg._geometry.segments import Layout
+from outcore.linalg._lu.block_columns.plan import tournament_geometry
+from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
 
 
 def cut(n: int, dtype: str, memory: int, order: str, chunks: tuple[int, int]) -> TournamentGeometry:

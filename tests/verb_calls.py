@@ -12,7 +12,7 @@ from lu_by_method import RATES
 
 import outcore as oc
 from outcore import linalg
-from outcore.report import Report
+from outcore.report.report import Report
 
 M, N = 700, 256
 MEMORY = 4_000_000

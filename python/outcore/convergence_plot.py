@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from outcore.errors import DivergenceError, InvalidError
-from outcore.report import Report
-from outcore.volumes import PathLike
+from outcore.report.report import Report
+from outcore.storage.volumes import PathLike
 
 COLOURS = ("#1f6f8b", "#c8553d", "#2e8b57", "#8e6bb0", "#d98c21", "#7a7a7a")
 

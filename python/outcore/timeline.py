@@ -7,9 +7,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from outcore.errors import InvalidError
-from outcore.report import Report
-from outcore.reporting.spans import LANES, Spans
-from outcore.volumes import PathLike
+from outcore.report.report import Report
+from outcore.report.spans import LANES, Spans
+from outcore.storage.volumes import PathLike
 
 _POINTS = 700
 

@@ -6,15 +6,15 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
+from outcore._util.packages import require
 from outcore.errors import ExistsError, InvalidError, IsDirectoryError, NotFoundError, OutcoreError
-from outcore.packages import require
-from outcore.pool_access import PoolAccess, PoolAddress, key_file, split_url
-from outcore.pool_file import PoolFile
-from outcore.pool_parts import is_part
-from outcore.pool_path import PoolPath
-from outcore.pool_reading import read_one, read_ranges
-from outcore.volumes import PathLike
-from outcore.whole_file import make_way, write_whole
+from outcore.pool.pool_access import PoolAccess, PoolAddress, key_file, split_url
+from outcore.storage.pool_file import PoolFile
+from outcore.storage.pool_parts import is_part
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.pool_reading import read_one, read_ranges
+from outcore.storage.volumes import PathLike
+from outcore.storage.whole_file import make_way, write_whole
 
 require("zarr", "a store of zarr-python's")  # older versions lack the names below
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
+from outcore._util.printable import as_line
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, Failures, key_option, paths_argument
-from outcore.file_attributes import (
+from outcore.storage.file_attributes import (
     attribute,
     attribute_names,
     remove_attribute,
     set_attribute,
 )
-from outcore.printable import as_line
-from outcore.volumes import AnyPath
+from outcore.storage.volumes import AnyPath
 
 PATH = click.argument("path", type=ANY_PATH)
 NAME = click.argument("name")

@@ -6,10 +6,10 @@ from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
-from outcore.file_attributes import set_mode
-from outcore.file_status import FileStatus, children_of, status_of
-from outcore.files.modes import changed_mode, check_mode, current_umask
-from outcore.volumes import AnyPath
+from outcore.storage.file_attributes import set_mode
+from outcore.storage.file_status import FileStatus, children_of, status_of
+from outcore.storage.modes import changed_mode, check_mode, current_umask
+from outcore.storage.volumes import AnyPath
 
 
 @click.command(

@@ -9,9 +9,9 @@ import click
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
-from outcore.file_attributes import set_owner
-from outcore.file_status import children_of, status_of
-from outcore.volumes import AnyPath
+from outcore.storage.file_attributes import set_owner
+from outcore.storage.file_status import children_of, status_of
+from outcore.storage.volumes import AnyPath
 
 _MOST_ID = 2**32 - 2
 

@@ -4,18 +4,18 @@ from dataclasses import asdict
 
 import click
 
-from outcore.casting import Casting
+from outcore._util.if_exists import Replace
+from outcore._util.printable import as_line
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
-from outcore.copy_report import CopyReport
-from outcore.copying import copy_to_array
+from outcore.convert.copying import copy_to_array
+from outcore.convert.export import CODECS, export_array, format_of
+from outcore.convert.open_source import open_source
 from outcore.errors import InvalidError
-from outcore.export import CODECS, export_array, format_of
-from outcore.if_exists import Replace
-from outcore.open_source import open_source
-from outcore.pool_path import is_url
-from outcore.printable import as_line
+from outcore.layout.casting import Casting
+from outcore.report.copy_report import CopyReport
+from outcore.storage.pool_path import is_url
 
 
 def _extents(

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
+from outcore._util.if_exists import Replace
+from outcore._util.printable import as_line
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, read_hints
 from outcore.files.copy import FileCopyReport, copy_files
-from outcore.if_exists import Replace
-from outcore.printable import as_line
-from outcore.volumes import AnyPath, PathLike
+from outcore.storage.volumes import AnyPath, PathLike
 
 
 @click.command(

@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
+from outcore._util.printable import as_line
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import in_columns, size_of
 from outcore.cli.places import Failures, key_option, paths_argument
-from outcore.file_status import cannot
-from outcore.pool_path import PoolPath
-from outcore.pool_stat import ServerStatus
-from outcore.printable import as_line
-from outcore.volumes import AnyPath
+from outcore.storage.file_status import cannot
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.pool_stat import ServerStatus
+from outcore.storage.volumes import AnyPath
 
 
 @click.command(

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
-from outcore.doctor import examine, show
+from outcore.machine.doctor import examine, show
 
 
 @click.command(

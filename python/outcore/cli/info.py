@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from outcore import catalog
-from outcore.catalog import Entry
+from outcore._util.printable import as_line
+from outcore._util.sizes import format_bytes
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
-from outcore.printable import as_line
-from outcore.sizes import format_bytes
-from outcore.volumes import AnyPath, as_path
+from outcore.files import catalog
+from outcore.files.catalog import Entry
+from outcore.storage.volumes import AnyPath, as_path
 
 
 @click.command(

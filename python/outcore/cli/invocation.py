@@ -11,10 +11,10 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from outcore import strict_json
+from outcore._util import strict_json
+from outcore._util.printable import as_line, as_lines
+from outcore._util.signals import stop_on_signals
 from outcore.errors import OutcoreError
-from outcore.printable import as_line, as_lines
-from outcore.signals import stop_on_signals
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -6,9 +6,9 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from outcore.file_status import FileStatus
-from outcore.files.modes import as_letters
-from outcore.sizes import format_bytes
+from outcore._util.sizes import format_bytes
+from outcore.storage.file_status import FileStatus
+from outcore.storage.modes import as_letters
 
 
 def to_dict(status: FileStatus) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from collections import Counter
 
 import click
 
+from outcore._util.printable import as_shell_word, has_controls
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import as_row, in_columns, to_dict
 from outcore.cli.places import ANY_PATH, Failures, key_option
-from outcore.file_status import FileStatus, children_of, names_in, status_of
-from outcore.pool_stat import Silent
-from outcore.printable import as_shell_word, has_controls
-from outcore.volumes import AnyPath
+from outcore.storage.file_status import FileStatus, children_of, names_in, status_of
+from outcore.storage.pool_stat import Silent
+from outcore.storage.volumes import AnyPath
 
 
 @click.command(

@@ -10,12 +10,12 @@ from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument, read_hints
 from outcore.errors import ExistsError, InvalidError, NotFoundError
-from outcore.file_attributes import set_mode
-from outcore.file_status import cannot
-from outcore.files.modes import changed_mode, check_mode, current_umask
-from outcore.hints import hints_of
-from outcore.pool_path import PoolPath
-from outcore.volumes import AnyPath, is_there
+from outcore.layout.hints import hints_of
+from outcore.storage.file_attributes import set_mode
+from outcore.storage.file_status import cannot
+from outcore.storage.modes import changed_mode, check_mode, current_umask
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath, is_there
 
 _MOST_NEW = 16
 

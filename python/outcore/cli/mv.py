@@ -2,12 +2,12 @@
 
 import click
 
+from outcore._util.if_exists import Replace
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option
 from outcore.files.move import move_files
-from outcore.if_exists import Replace
-from outcore.volumes import AnyPath, PathLike
+from outcore.storage.volumes import AnyPath, PathLike
 
 
 @click.command(

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
+from outcore._util.printable import as_line
 from outcore.cli.invocation import keep_document, print_json
 from outcore.errors import OutcoreError
 from outcore.files.globbing import expanded
 from outcore.files.several import tried
-from outcore.named_pool import NamedPools
-from outcore.pool_path import check_plain, is_url
-from outcore.printable import as_line
-from outcore.volumes import AnyPath
+from outcore.pool.named_pool import NamedPools
+from outcore.storage.pool_path import check_plain, is_url
+from outcore.storage.volumes import AnyPath
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

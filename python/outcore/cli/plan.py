@@ -7,11 +7,11 @@ import click
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import ANY_PATH, key_option
-from outcore.linalg.cost import SWEEPS
-from outcore.linalg.planners import FUNCTIONS, PLANNERS
-from outcore.plan import plan
-from outcore.plan_methods import COMPARABLE, compare_methods
-from outcore.volumes import AnyPath
+from outcore.linalg._planners.planners import FUNCTIONS, PLANNERS
+from outcore.linalg._tiles.cost import SWEEPS
+from outcore.planning.plan import plan
+from outcore.planning.plan_methods import COMPARABLE, compare_methods
+from outcore.storage.volumes import AnyPath
 
 _LAYOUT = {"order", "chunks"}
 """Options that are valid with ``--compare``."""

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import click
 
-from outcore import _core, local_pool
+from outcore import _core
 from outcore.cli import pool_backup, pool_check, pool_retire
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
-from outcore.daemon_process import DaemonProcess
 from outcore.errors import InvalidError, OutcoreError
-from outcore.pool_path import is_url
-from outcore.pool_state import PoolState, make_key
+from outcore.pool import local_pool
+from outcore.pool.daemon_process import DaemonProcess
+from outcore.pool.pool_state import PoolState, make_key
+from outcore.storage.pool_path import is_url
 
 MOST_ID = 2**32 - 2
 """Largest id of users and groups; the next number means nobody."""

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import click
 
+from outcore._util.printable import as_line
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import POOL_KEY
 from outcore.errors import InvalidError
-from outcore.named_pool import connect_named, is_address
-from outcore.pool import Pool
-from outcore.pool_fsck import fsck as check
-from outcore.pool_scrub import scrub as compare
-from outcore.printable import as_line
+from outcore.pool.named_pool import connect_named, is_address
+from outcore.pool.pool import Pool
+from outcore.pool.pool_fsck import fsck as check
+from outcore.pool.pool_scrub import scrub as compare
 
 _TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=True)
 

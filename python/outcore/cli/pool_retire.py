@@ -8,7 +8,7 @@ from outcore import _core
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import POOL_KEY
-from outcore.named_pool import connect_named
+from outcore.pool.named_pool import connect_named
 
 
 @click.command(

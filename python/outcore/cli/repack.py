@@ -7,9 +7,9 @@ import click
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import key_option, paths_argument
+from outcore.convert.repack import repack
 from outcore.files.globbing import expanded
-from outcore.repack import repack
-from outcore.volumes import AnyPath
+from outcore.storage.volumes import AnyPath
 
 
 @click.command(

@@ -7,10 +7,10 @@ import click
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
-from outcore.pool_path import PoolPath
-from outcore.report import Report
-from outcore.reporting.page import write_page
-from outcore.volumes import AnyPath
+from outcore.report.page import write_page
+from outcore.report.report import Report
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath
 
 
 @click.command(

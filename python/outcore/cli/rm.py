@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 import click
 
-from outcore import catalog
-from outcore.catalog import Entry
+from outcore._util.printable import as_line
+from outcore._util.sizes import format_bytes
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import DiskError, InvalidError
-from outcore.pool_parts import remove_left
-from outcore.pool_path import PoolPath
-from outcore.printable import as_line
-from outcore.sizes import format_bytes
-from outcore.volumes import AnyPath, as_path, bytes_on_disk, is_there, place
+from outcore.files import catalog
+from outcore.files.catalog import Entry
+from outcore.storage.pool_parts import remove_left
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath, as_path, bytes_on_disk, is_there, place
 
 
 class _Doomed(NamedTuple):

@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from outcore import _core
+from outcore._util.signals import wait_for_signals
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json
-from outcore.pool_path import check_text
-from outcore.signals import wait_for_signals
+from outcore.storage.pool_path import check_text
 
 _ONLY_READS = (
     "; its disk takes no writes, but its data can be read: make room, or make it writable and "

@@ -7,12 +7,14 @@ from typing import Any
 import click
 import numpy as np
 
-from outcore import report_file
-from outcore.array import Array, open_array
-from outcore.array_metadata import read_metadata
+from outcore._util.if_exists import Replace
+from outcore._util.printable import as_line
+from outcore.array.array import Array, open_array
+from outcore.array_files.array_metadata import read_metadata
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
+from outcore.convert.export import export_array
 from outcore.errors import (
     ExistsError,
     Interrupted,
@@ -21,16 +23,14 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.export import export_array
-from outcore.if_exists import Replace
-from outcore.linalg.factors.temporary import removed_later
-from outcore.linalg.systems.plan import ASSUMPTIONS
-from outcore.linalg.systems.solve import solve
-from outcore.machine import nearest_directory
-from outcore.plan import Plan, plan
-from outcore.pool_path import PoolPath
-from outcore.printable import as_line
-from outcore.volumes import AnyPath, as_path, how_they_meet, place
+from outcore.linalg._output.temporary import removed_later
+from outcore.linalg._systems.plan import ASSUMPTIONS
+from outcore.linalg._systems.solve import solve
+from outcore.machine.machine import nearest_directory
+from outcore.planning.plan import Plan, plan
+from outcore.report import report_file
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath, as_path, how_they_meet, place
 
 
 @click.command(

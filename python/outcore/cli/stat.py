@@ -4,17 +4,17 @@ from typing import Any
 
 import click
 
+from outcore._util.printable import as_line
+from outcore._util.sizes import format_bytes
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
 from outcore.cli.listing import group_name, time_of, to_dict, user_name
 from outcore.cli.places import Failures, key_option, paths_argument
-from outcore.file_attributes import attribute_names
-from outcore.file_status import FileStatus, status_of
-from outcore.files.modes import as_letters
-from outcore.pool_stat import Silent
-from outcore.printable import as_line
-from outcore.sizes import format_bytes
-from outcore.volumes import AnyPath
+from outcore.storage.file_attributes import attribute_names
+from outcore.storage.file_status import FileStatus, status_of
+from outcore.storage.modes import as_letters
+from outcore.storage.pool_stat import Silent
+from outcore.storage.volumes import AnyPath
 
 
 @click.command(

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
+from outcore._util.printable import as_line
+from outcore.array.verification import verify
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
-from outcore.printable import as_line
-from outcore.verify import verify
-from outcore.volumes import AnyPath
+from outcore.storage.volumes import AnyPath
 
 
 @click.command(

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outcore import blas_choice, budget
-from outcore.array import Array
-from outcore.create import create_array
+from outcore._util import budget
+from outcore._util.progress import ProgressLike
+from outcore._util.sizes import format_bytes, format_seconds
+from outcore.array.array import Array
+from outcore.array.create import create_array
+from outcore.blas import blas_choice
 from outcore.demo.pictures import draw_field
 from outcore.demo.sphere import SphereProblem
 from outcore.errors import InvalidError
-from outcore.linalg.systems.solve import solve
-from outcore.machine import usable_cores
-from outcore.plan import Plan, plan
-from outcore.progress import ProgressLike
-from outcore.report import Report
-from outcore.sizes import format_bytes, format_seconds
+from outcore.layout.zarr_format import default_chunks
+from outcore.linalg._systems.solve import solve
+from outcore.machine.machine import usable_cores
+from outcore.planning.plan import Plan, plan
+from outcore.report.report import Report
 from outcore.timeline import draw_timeline
-from outcore.zarr_format import default_chunks
 
 BUDGET_SHARE = 8
 """The default budget is this fraction of the matrix."""

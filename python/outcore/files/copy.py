@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from outcore import budget
+from outcore._util import budget
+from outcore._util.if_exists import Replace, overwrites
+from outcore._util.progress import ProgressLike
+from outcore._util.signals import stop_on_signals
+from outcore._util.sizes import format_bytes, format_seconds, parse_bytes
 from outcore.errors import (
     ExistsError,
     Interrupted,
@@ -16,7 +20,6 @@ from outcore.errors import (
     OutcoreError,
     from_kind,
 )
-from outcore.file_status import FileStatus, status_of, walk
 from outcore.files.copy_job import CopyJob
 from outcore.files.destinations import (
     is_whole_by_itself,
@@ -27,12 +30,9 @@ from outcore.files.destinations import (
 from outcore.files.globbing import expanded
 from outcore.files.pieces import workers_in
 from outcore.files.several import Failed, tried, without_repeats
-from outcore.if_exists import Replace, overwrites
-from outcore.pool_path import PoolPath
-from outcore.progress import ProgressLike
-from outcore.signals import stop_on_signals
-from outcore.sizes import format_bytes, format_seconds, parse_bytes
-from outcore.volumes import AnyPath, PathLike, as_path, is_there
+from outcore.storage.file_status import FileStatus, status_of, walk
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath, PathLike, as_path, is_there
 
 DEFAULT_MEMORY_BYTES = 64 << 20
 

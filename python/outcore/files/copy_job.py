@@ -10,10 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from outcore import rights
 from outcore._core import Arena, Buffer, crc32c
+from outcore._util.if_exists import Replace, overwrites
+from outcore._util.progress import Meter, ProgressLike
+from outcore.convert.targets import sync_file, writing
 from outcore.errors import CorruptError, DeniedError, InvalidError, OutcoreError
-from outcore.file_attributes import (
+from outcore.files.ends import PlainEnd, PoolEnd
+from outcore.files.file_copy import FileCopy, Piece
+from outcore.files.journal import CopyJournal
+from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
+from outcore.layout.hints import hints_of
+from outcore.storage import rights
+from outcore.storage.file_attributes import (
     POOL_MODE,
     attribute,
     attribute_names,
@@ -22,20 +30,12 @@ from outcore.file_attributes import (
     set_modified,
     set_owner,
 )
-from outcore.file_status import FileStatus, status_of, walk
-from outcore.files.ends import PlainEnd, PoolEnd
-from outcore.files.file_copy import FileCopy, Piece
-from outcore.files.journal import CopyJournal
-from outcore.files.modes import current_umask
-from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
-from outcore.hints import hints_of
-from outcore.if_exists import Replace, overwrites
-from outcore.pool_locks import is_lock
-from outcore.pool_path import PoolPath
-from outcore.progress import Meter, ProgressLike
-from outcore.rights import Rights
-from outcore.targets import sync_file, writing
-from outcore.volumes import AnyPath, exclusive, is_there, move, place
+from outcore.storage.file_status import FileStatus, status_of, walk
+from outcore.storage.modes import current_umask
+from outcore.storage.pool_locks import is_lock
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.rights import Rights
+from outcore.storage.volumes import AnyPath, exclusive, is_there, move, place
 
 _FLUSH_BYTES = 256 << 20
 """Bytes between two writes of the journal."""

@@ -1,10 +1,10 @@
 """Choose the targets of a copy or a move, and refuse those that are never replaced."""
 
-from outcore import catalog
 from outcore.errors import ExistsError, InvalidError, NotFoundError
-from outcore.file_status import status_of
-from outcore.pool_path import PoolPath
-from outcore.volumes import AnyPath, PathLike, as_path
+from outcore.files import catalog
+from outcore.storage.file_status import status_of
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath, PathLike, as_path
 
 
 def targets_of(

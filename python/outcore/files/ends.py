@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from outcore.convert.targets import writing
 from outcore.errors import TruncatedError
-from outcore.file_status import cannot
-from outcore.pool_file import PoolFile
-from outcore.pool_path import PoolPath
-from outcore.targets import writing
-from outcore.volumes import AnyPath
+from outcore.storage.file_status import cannot
+from outcore.storage.pool_file import PoolFile
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath
 
 ALIGNMENT = 4096
 """Direct I/O requires offsets, lengths and memory addresses that are multiples of this."""

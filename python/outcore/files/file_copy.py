@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from outcore.errors import InvalidError
-from outcore.file_attributes import set_mode
-from outcore.file_status import FileStatus, status_of
 from outcore.files.ends import PlainEnd, PoolEnd, open_source, open_target
 from outcore.files.pieces import PIECE_BYTES
-from outcore.volumes import AnyPath
+from outcore.storage.file_attributes import set_mode
+from outcore.storage.file_status import FileStatus, status_of
+from outcore.storage.volumes import AnyPath
 
 
 class FileCopy:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from outcore.errors import DeniedError, InvalidError, NotFoundError
-from outcore.file_status import names_in
 from outcore.files.several import Failed, tried
-from outcore.pool_path import PoolPath
-from outcore.volumes import AnyPath
+from outcore.storage.file_status import names_in
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath
 
 _MAGIC = re.compile(r"[*?[]")
 

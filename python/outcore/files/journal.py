@@ -11,7 +11,7 @@ from typing import Any
 
 from outcore._core import crc32c
 from outcore.errors import NotFoundError
-from outcore.volumes import Place
+from outcore.storage.volumes import Place
 
 NAME = "journal"
 _FORMAT = 1

@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from outcore._util.if_exists import Replace, overwrites
+from outcore._util.progress import ProgressLike
+from outcore._util.signals import stop_on_signals
 from outcore.errors import ExistsError, InvalidError, NotFoundError
-from outcore.file_status import FileStatus, status_of
 from outcore.files.copy import CopyOptions, copy_one
 from outcore.files.copy_job import CopyJob
 from outcore.files.destinations import (
@@ -16,10 +18,8 @@ from outcore.files.destinations import (
 )
 from outcore.files.globbing import expanded
 from outcore.files.several import Failed, tried
-from outcore.if_exists import Replace, overwrites
-from outcore.progress import ProgressLike
-from outcore.signals import stop_on_signals
-from outcore.volumes import AnyPath, PathLike, as_path, is_there, move, on_one_disk, place
+from outcore.storage.file_status import FileStatus, status_of
+from outcore.storage.volumes import AnyPath, PathLike, as_path, is_there, move, on_one_disk, place
 
 
 def move_files(

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from outcore._core import Arena, Buffer
+from outcore._util.sizes import format_bytes
 from outcore.errors import BudgetError
-from outcore.sizes import format_bytes
 
 PIECE_BYTES = 4 << 20
 """Size of the pieces in which files are copied, in bytes."""

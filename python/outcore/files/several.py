@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from outcore.errors import OutcoreError
-from outcore.pool_path import PoolPath
-from outcore.volumes import AnyPath
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath
 
 Failed: TypeAlias = Callable[[AnyPath, OutcoreError | OSError], None]
 """Function to call with a path that failed, and with the error; the call then continues."""

@@ -1,28 +1,28 @@
 """Dense linear algebra on arrays larger than memory."""
 
-from .cholesky.factorization import cho_factor
-from .cholesky.solve import cho_solve
-from .factors.cond_est import cond_est
-from .factors.factor import CholeskyFactor, LUFactor, QRFactor, TransposedQRFactor, open_factor
-from .factors.slogdet import Determinant, slogdet
+from ._cholesky.factorization import cho_factor
+from ._cholesky.solve import cho_solve
+from ._estimate.cond_est import cond_est
+from ._estimate.slogdet import Determinant, slogdet
+from ._lstsq.least_squares_report import LeastSquaresReport
+from ._lstsq.lstsq import lstsq
+from ._lu.export import export_lapack
+from ._lu.factorization import lu_factor
+from ._lu.solve import lu_solve
+from ._output.factor import CholeskyFactor, LUFactor, QRFactor, TransposedQRFactor, open_factor
+from ._products.gram import gram
+from ._products.matmul import matmul
+from ._products.solve_triangular import solve_triangular
+from ._qr.qr import qr
+from ._slab_qr.factorization import qr_factor
+from ._slab_qr.form_q import form_q
+from ._slab_qr.solve import qr_solve
+from ._svd.svd import SvdReport, svd
+from ._systems.solve import solve
 from .iterative.cg import cg
 from .iterative.gauss_seidel import gauss_seidel
 from .iterative.gmres import gmres
 from .iterative.jacobi import jacobi
-from .lu.export import export_lapack
-from .lu.factorization import lu_factor
-from .lu.solve import lu_solve
-from .products.matmul import matmul
-from .products.solve_triangular import solve_triangular
-from .rows.gram import gram
-from .rows.least_squares_report import LeastSquaresReport
-from .rows.lstsq import lstsq
-from .rows.qr import qr
-from .rows.svd import SvdReport, svd
-from .slab_qr.factorization import qr_factor
-from .slab_qr.form_q import form_q
-from .slab_qr.solve import qr_solve
-from .systems.solve import solve
 
 __all__ = [
     "CholeskyFactor",

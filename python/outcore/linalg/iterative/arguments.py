@@ -6,16 +6,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.counts import is_count, is_number
+from outcore._util.counts import is_count, is_number
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike
 from outcore.errors import InvalidError
-from outcore.if_exists import IfExists
-from outcore.linalg.assumptions import AssumeA, assumption
-from outcore.linalg.factors.factor import CholeskyFactor, LUFactor
+from outcore.linalg._output.factor import CholeskyFactor, LUFactor
+from outcore.linalg._tiles.assumptions import AssumeA, assumption
 from outcore.linalg.iterative.pinned_product import Mirror
 from outcore.linalg.iterative.plan import Pin
-from outcore.longcall import check_threads
-from outcore.progress import ProgressLike
-from outcore.volumes import PathLike
+from outcore.report.longcall import check_threads
+from outcore.storage.volumes import PathLike
 
 Storage: TypeAlias = Literal["f4"] | None
 

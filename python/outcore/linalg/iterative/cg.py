@@ -7,11 +7,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.array import Array
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike
+from outcore.array.array import Array
 from outcore.errors import InvalidError, NotPositiveDefiniteError
-from outcore.if_exists import IfExists
-from outcore.linalg import columns
-from outcore.linalg.factors.factor import CholeskyFactor
+from outcore.linalg._output.factor import CholeskyFactor
+from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._tiles import columns
+from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.opening import open_iteration
@@ -25,11 +28,8 @@ from outcore.linalg.iterative.preconditioners import (
     wants_blocks,
     way_of,
 )
-from outcore.linalg.matrix import Matrix
-from outcore.linalg.open_results import opens_results
-from outcore.progress import ProgressLike
-from outcore.report import Report
-from outcore.volumes import PathLike
+from outcore.report.report import Report
+from outcore.storage.volumes import PathLike
 
 ForHermitian: TypeAlias = Literal["jacobi", "ssor"] | CholeskyFactor | None
 

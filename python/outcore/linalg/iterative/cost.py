@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from outcore.array import Array
-from outcore.counts import count_of
-from outcore.elements import array_of
+from outcore._util.counts import count_of
+from outcore.array.array import Array
 from outcore.errors import InvalidError
-from outcore.linalg.cost import SCAN_S_PER_BYTE, SWEEPS, Cost, Phase, Problem, flop_weight
+from outcore.layout.elements import array_of
+from outcore.linalg._geometry.layouts import layout_of
+from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, SWEEPS, Cost, Phase, Problem, flop_weight
 from outcore.linalg.iterative.arguments import Setting, check_omega
 from outcore.linalg.iterative.cg import demands as demands_of_cg
 from outcore.linalg.iterative.gauss_seidel import check_direction
@@ -28,9 +30,7 @@ from outcore.linalg.iterative.plan import (
     working_dtype,
 )
 from outcore.linalg.iterative.preconditioners import applied, omega_of
-from outcore.linalg.layouts import layout_of
-from outcore.linalg.systems.right_hand_side import RightHandSide
-from outcore.volumes import place
+from outcore.storage.volumes import place
 
 
 def gauss_seidel_cost(problem: Problem) -> Cost:

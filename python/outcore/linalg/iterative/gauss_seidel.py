@@ -7,21 +7,21 @@ from typing import Any, Literal, TypeAlias
 
 import numpy.typing as npt
 
-from outcore.array import Array, open_array
-from outcore.communicator import TIMEOUT_S
+from outcore._util.communicator import TIMEOUT_S
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike
+from outcore.array.array import Array, open_array
 from outcore.errors import InvalidError
-from outcore.if_exists import IfExists
-from outcore.linalg.assumptions import AssumeA
+from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._tiles.assumptions import AssumeA
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pass, Pin
 from outcore.linalg.iterative.relaxation import Triangle, relaxation_of
-from outcore.linalg.iterative.sharing import Sharing
-from outcore.linalg.open_results import opens_results
-from outcore.progress import ProgressLike
-from outcore.report import Report
-from outcore.volumes import PathLike, as_path
+from outcore.linalg.iterative.strips.sharing import Sharing
+from outcore.report.report import Report
+from outcore.storage.volumes import PathLike, as_path
 
 Direction: TypeAlias = Literal["symmetric", "alternating", "forward"]
 

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore.array import Array
-from outcore.counts import count_of
-from outcore.if_exists import IfExists
-from outcore.linalg.assumptions import AssumeA
-from outcore.linalg.grains import pages
+from outcore._util.counts import count_of
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike
+from outcore.array.array import Array
+from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._rhs.residual import matrix_in
+from outcore.linalg._tiles.assumptions import AssumeA
+from outcore.linalg._tiles.grains import pages
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.krylov import Krylov
@@ -30,11 +33,8 @@ from outcore.linalg.iterative.preconditioners import (
     wants_blocks,
     way_of,
 )
-from outcore.linalg.open_results import opens_results
-from outcore.linalg.systems.residual import matrix_in
-from outcore.progress import ProgressLike
-from outcore.report import Report
-from outcore.volumes import PathLike
+from outcore.report.report import Report
+from outcore.storage.volumes import PathLike
 
 RESTART = 30
 """Directions before a restart, if they fit in the budget."""

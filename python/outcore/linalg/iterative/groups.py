@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from outcore.errors import BudgetError
+from outcore.linalg._rhs.columns import ColumnRoom, fitted
+from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.plan import (
     Demands,
@@ -16,8 +18,6 @@ from outcore.linalg.iterative.plan import (
     MatrixLayout,
     iterative_geometry,
 )
-from outcore.linalg.systems.columns import ColumnRoom, fitted
-from outcore.linalg.systems.right_hand_side import RightHandSide
 
 Choices: TypeAlias = Callable[[MatrixLayout, int, int, bool], list[Demands]]
 """Returns a method's possible memory demands, the best first. The arguments are the matrix, the

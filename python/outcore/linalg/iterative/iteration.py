@@ -7,34 +7,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore import blas_choice
 from outcore._core import ArrayFile
+from outcore._util.signals import signals_held
+from outcore.blas import blas_choice
 from outcore.errors import ConvergenceWarning, InvalidError
-from outcore.linalg import columns
-from outcore.linalg.assumptions import warn_not_hermitian
-from outcore.linalg.column_sums import ColumnSums
-from outcore.linalg.cost import flop_weight
+from outcore.linalg._rhs.columns import Columns
+from outcore.linalg._rhs.groups import Groups
+from outcore.linalg._rhs.residual import backward_errors, matrix_in
+from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.linalg._rhs.solutions import Solution
+from outcore.linalg._tiles import columns
+from outcore.linalg._tiles.assumptions import warn_not_hermitian
+from outcore.linalg._tiles.cost import flop_weight
+from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.arguments import Setting
 from outcore.linalg.iterative.convergence import Convergence
-from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
 from outcore.linalg.iterative.groups import Division
 from outcore.linalg.iterative.keeping import Keeping
-from outcore.linalg.iterative.pinned import PinnedTiles
 from outcore.linalg.iterative.pinned_product import PinnedProduct
 from outcore.linalg.iterative.plan import Pass
-from outcore.linalg.iterative.sharing import Sharing, seconds_for
-from outcore.linalg.iterative.strips import Tile
-from outcore.linalg.iterative.symmetry_look import SymmetryLook
-from outcore.linalg.iterative.tile_product import TileProduct
-from outcore.linalg.matrix import Matrix
-from outcore.linalg.systems.columns import Columns
-from outcore.linalg.systems.groups import Groups
-from outcore.linalg.systems.residual import backward_errors, matrix_in
-from outcore.linalg.systems.right_hand_side import RightHandSide
-from outcore.linalg.systems.solutions import Solution
-from outcore.longcall import LongCall
-from outcore.report import GUESSES, Report
-from outcore.signals import signals_held
+from outcore.linalg.iterative.strips.column_sums import ColumnSums
+from outcore.linalg.iterative.strips.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.strips.pinned import PinnedTiles
+from outcore.linalg.iterative.strips.sharing import Sharing, seconds_for
+from outcore.linalg.iterative.strips.strips import Tile
+from outcore.linalg.iterative.strips.symmetry_look import SymmetryLook
+from outcore.linalg.iterative.strips.tile_product import TileProduct
+from outcore.report.longcall import LongCall
+from outcore.report.report import GUESSES, Report
 
 NOT_FINITE_X0 = "x0 has a NaN or an infinity; leave it out to begin with 0"
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore.array import Array
-from outcore.if_exists import IfExists
-from outcore.linalg import columns
-from outcore.linalg.assumptions import AssumeA
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike
+from outcore.array.array import Array
+from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._tiles import columns
+from outcore.linalg._tiles.assumptions import AssumeA
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pin
-from outcore.linalg.open_results import opens_results
-from outcore.progress import ProgressLike
-from outcore.report import Report
-from outcore.volumes import PathLike
+from outcore.report.report import Report
+from outcore.storage.volumes import PathLike
 
 VECTORS = 2
 """Right-hand sides and residual."""

@@ -6,13 +6,13 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from outcore.linalg import columns
-from outcore.linalg.iterative.sharing import Sharing
-from outcore.linalg.matrix import Matrix
-from outcore.linalg.systems.columns import Columns
-from outcore.linalg.systems.solutions import Iterate, Solution
-from outcore.report import SOLUTIONS
-from outcore.signals import signals_held
+from outcore._util.signals import signals_held
+from outcore.linalg._rhs.columns import Columns
+from outcore.linalg._rhs.solutions import Iterate, Solution
+from outcore.linalg._tiles import columns
+from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg.iterative.strips.sharing import Sharing
+from outcore.report.report import SOLUTIONS
 
 EVERY_S = 60.0
 """Seconds between two stores."""

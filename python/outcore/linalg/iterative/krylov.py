@@ -4,9 +4,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_triangular
 
-from outcore.lapack import kernels
-from outcore.linalg import columns
-from outcore.linalg.matrix import Matrix
+from outcore.blas.lapack import kernels
+from outcore.linalg._tiles import columns
+from outcore.linalg._tiles.matrix import Matrix
 
 
 class Krylov:

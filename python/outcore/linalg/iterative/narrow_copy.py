@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile
+from outcore._util.streams import WriteBehind
 from outcore.errors import InvalidError
-from outcore.linalg.iterative.pinned import PinnedTiles
+from outcore.layout.zarr_format import Metadata
+from outcore.linalg._output.temporary_array import temporary_array
+from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.plan import IterativeGeometry, MatrixLayout
-from outcore.linalg.iterative.strips import Tile
-from outcore.linalg.matrix import Matrix
-from outcore.linalg.temporary_array import temporary_array
-from outcore.longcall import LongCall
-from outcore.streams import WriteBehind
-from outcore.volumes import Place
-from outcore.zarr_format import Metadata
+from outcore.linalg.iterative.strips.pinned import PinnedTiles
+from outcore.linalg.iterative.strips.strips import Tile
+from outcore.report.longcall import LongCall
+from outcore.storage.volumes import Place
 
 _BUFFERS = 3
 

@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy.typing as npt
 
-from outcore import blas_choice
-from outcore.array import Array, open_array
-from outcore.array_metadata import read_metadata
-from outcore.array_version import settle, version_of
-from outcore.elements import array_of
+from outcore.array.array import Array, open_array
+from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.array_version import settle, version_of
+from outcore.blas import blas_choice
 from outcore.errors import Interrupted, InvalidError, OutcoreError
+from outcore.layout.elements import array_of
+from outcore.linalg._rhs.right_hand_side import RightHandSide, opened, row_not_finite
+from outcore.linalg._rhs.solutions import Solution, solution, version_of_columns
+from outcore.linalg._tiles.matrix import open_matrix, place_of
+from outcore.linalg._tiles.result_dtype import matrix_dtype, result_dtype
 from outcore.linalg.iterative.arguments import Setting
-from outcore.linalg.iterative.diagonal_blocks import diagonal_blocks
 from outcore.linalg.iterative.groups import Choices, Divider, Division
 from outcore.linalg.iterative.iteration import NOT_FINITE_X0, Iteration
 from outcore.linalg.iterative.narrow_copy import narrow_copy
@@ -28,13 +31,10 @@ from outcore.linalg.iterative.plan import (
     working_dtype,
 )
 from outcore.linalg.iterative.preconditioners import check_factors
-from outcore.linalg.iterative.sharing import Sharing
-from outcore.linalg.matrix import open_matrix, place_of
-from outcore.linalg.result_dtype import matrix_dtype, result_dtype
-from outcore.linalg.systems.right_hand_side import RightHandSide, opened, row_not_finite
-from outcore.linalg.systems.solutions import Solution, solution, version_of_columns
-from outcore.longcall import long_call
-from outcore.volumes import AnyPath, PathLike, Place, as_path, place
+from outcore.linalg.iterative.strips.diagonal_blocks import diagonal_blocks
+from outcore.linalg.iterative.strips.sharing import Sharing
+from outcore.report.longcall import long_call
+from outcore.storage.volumes import AnyPath, PathLike, Place, as_path, place
 
 MANY_COLUMNS = 8
 """With this many right-hand sides or more, the processor is the bottleneck, not memory bandwidth.

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from outcore.linalg.iterative.pinned import PinnedTiles
+from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.plan import IterativeGeometry
-from outcore.linalg.iterative.tile_product import TileProduct
-from outcore.linalg.matrix import Matrix
+from outcore.linalg.iterative.strips.pinned import PinnedTiles
+from outcore.linalg.iterative.strips.tile_product import TileProduct
 
 Mirror = Literal["T", "C"] | None
 """Relation of blocks above the diagonal to those below, if only the latter are read."""

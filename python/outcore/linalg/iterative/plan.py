@@ -10,15 +10,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.counts import count_of, is_number
+from outcore._util.counts import count_of, is_number
+from outcore._util.sizes import format_bytes
 from outcore.errors import BudgetError, InvalidError
-from outcore.linalg import column_sums
-from outcore.linalg.grains import pages
-from outcore.linalg.iterative import tile_product
-from outcore.linalg.iterative.diagonal_blocks import BlocksLayout
-from outcore.linalg.iterative.pinned import choose_pins, pinned_shares
-from outcore.linalg.iterative.strips import Chunk, Strips, Tile, way_through
-from outcore.linalg.iterative.tile_counts import (
+from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.linalg._tiles.grains import pages
+from outcore.linalg.iterative.strips import column_sums, tile_product
+from outcore.linalg.iterative.strips.diagonal_blocks import BlocksLayout
+from outcore.linalg.iterative.strips.pinned import choose_pins, pinned_shares
+from outcore.linalg.iterative.strips.strips import Chunk, Strips, Tile, way_through
+from outcore.linalg.iterative.strips.tile_counts import (
     ABOVE,
     BELOW,
     INSIDE,
@@ -27,8 +28,6 @@ from outcore.linalg.iterative.tile_counts import (
     kind_of,
     tile_counts,
 )
-from outcore.linalg.lu.plan import DTYPES
-from outcore.sizes import format_bytes
 
 RING_TILES = (3, 8)
 """Fewest and most tiles of read-ahead: one in use, one that has arrived, the others in flight."""

@@ -7,19 +7,19 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from outcore.elements import array_of
+from outcore._util.progress import Meter
 from outcore.errors import InvalidError
-from outcore.linalg.cholesky.plan import cholesky_solve_bytes_read
-from outcore.linalg.cholesky.solve import Passes
-from outcore.linalg.factors.factor import CholeskyFactor, LUFactor
+from outcore.layout.elements import array_of
+from outcore.linalg._cholesky.plan import cholesky_solve_bytes_read
+from outcore.linalg._cholesky.solve import Passes
+from outcore.linalg._factors.sweeps import Sweeps, ring_bytes, tile_bytes
+from outcore.linalg._geometry.factor_plan import solve_bytes_read
+from outcore.linalg._lu.solve import refuse_singular
+from outcore.linalg._output.factor import CholeskyFactor, LUFactor
+from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.plan import IterativeGeometry, Pass
 from outcore.linalg.iterative.relaxation import Relaxation, relaxation_of
-from outcore.linalg.lu.plan import solve_bytes_read
-from outcore.linalg.lu.solve import refuse_singular
-from outcore.linalg.lu.sweeps import Sweeps, ring_bytes, tile_bytes
-from outcore.linalg.matrix import Matrix
-from outcore.progress import Meter
 
 Named: TypeAlias = Literal["jacobi", "sweep", "ssor"]
 Saved: TypeAlias = LUFactor | CholeskyFactor

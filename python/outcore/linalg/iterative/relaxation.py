@@ -22,16 +22,16 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.linalg.columns import squares
-from outcore.linalg.iterative.diagonal_blocks import DiagonalBlocks
+from outcore.linalg._tiles.columns import squares
+from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.iteration import Iteration
-from outcore.linalg.iterative.pinned import PinnedTiles
 from outcore.linalg.iterative.pinned_product import Mirror
 from outcore.linalg.iterative.plan import IterativeGeometry
-from outcore.linalg.iterative.sharing import Sharing, seconds_for
-from outcore.linalg.iterative.strips import Tile
-from outcore.linalg.iterative.tile_product import TileProduct
-from outcore.linalg.matrix import Matrix
+from outcore.linalg.iterative.strips.diagonal_blocks import DiagonalBlocks
+from outcore.linalg.iterative.strips.pinned import PinnedTiles
+from outcore.linalg.iterative.strips.sharing import Sharing, seconds_for
+from outcore.linalg.iterative.strips.strips import Tile
+from outcore.linalg.iterative.strips.tile_product import TileProduct
 
 Triangle: TypeAlias = Literal["L", "U"]
 

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of arrays: sizes, budgets, progress, signals, communicators."""

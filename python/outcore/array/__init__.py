@@ -1,0 +1,1 @@
+"""Arrays on disk: the class, indexing, creation, assembly, verification."""

@@ -1,0 +1,163 @@
+"""Several arrays assembled together by one `fill`, such as S and K of a boundary method."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._util.if_exists import IfExists, check_if_exists
+from outcore._util.progress import ProgressLike
+from outcore.array.array import Array
+from outcore.array.create import array_metadata, make_array, refuse_there
+from outcore.array.existing import open_existing
+from outcore.array.fill import Fill, Filled, fill_arrays, is_stopped
+from outcore.array.fill_identity import FillIdentity
+from outcore.errors import ExistsError, InvalidError
+from outcore.layout.zarr_format import Metadata, check_dtype
+from outcore.storage.volumes import PathLike, Place, how_they_meet, place
+
+
+def create_arrays(
+    paths: Sequence[PathLike],
+    shape: Sequence[int] | int,
+    dtype: npt.DTypeLike | Sequence[npt.DTypeLike] = "f8",
+    *,
+    fill: Fill,
+    fill_id: Any = None,
+    chunks: Sequence[int] | int | None = None,
+    order: str = "C",
+    chunk_order: str | None = None,
+    dims: Sequence[str] | None = None,
+    attributes: dict[str, Any] | None = None,
+    if_exists: IfExists = "error",
+    reserve: bool = True,
+    memory: int | str | None = None,
+    threads: int = 1,
+    resume: bool = True,
+    progress: ProgressLike = True,
+) -> list[Array]:
+    """Create several arrays of one shape on disk, assembled by one `fill`.
+
+    It suits codes that compute the elements of several matrices from the same distances: each block
+    is computed once. ``S, K = oc.create_arrays(["S", "K"], (n, n), "c16", fill=fill)``.
+
+    Parameters
+    ----------
+    paths
+        Directories of the arrays, at least two, also in pools.
+    shape
+        Shape of each array.
+    dtype
+        Type of all arrays, or a list with the type of each.
+    fill
+        Called as ``fill(rows, cols)`` for blocks of whole chunks; returns a tuple with a block for
+        each path. The blocks of all arrays together are as large as those of `create_array`.
+    chunks, order, chunk_order, dims, attributes
+        As in `create_array`, for each array. By default the chunks suit the widest type.
+    if_exists
+        As in `create_array`. ``"open"`` opens the complete arrays, and creates the others.
+    fill_id, reserve, memory, threads, resume, progress
+        As in `create_array`, for all arrays together.
+
+    Returns
+    -------
+    list of Array
+        In the order of `paths`, open for reading and writing. The ``report`` of each new array
+        covers all of them.
+
+    Raises
+    ------
+    InvalidError
+        If there are fewer than two paths, one path is inside another, or `fill` returns a wrong
+        result.
+    ExistsError, JournalError, DiskFullError, BudgetError, BusyError, Interrupted
+        As in `create_array`.
+
+    Warns
+    -----
+    FillChangedWarning
+        If the call resumes, or opens, an array whose `fill` had different source text.
+    """
+    places = _places(paths)
+    metadata = _metadata(places, shape, dtype, chunks, order, chunk_order, dims, attributes)
+    count = len(places)
+    identities = [
+        FillIdentity.of(fill, fill_id, f"{number} of {count}") for number in range(1, count + 1)
+    ]
+    given = {"chunks": chunks, "chunk_order": chunk_order, "dims": dims, "attributes": attributes}
+    chosen = [name for name in given if given[name] is not None]
+    found: list[Array | None] = [None] * count
+    # A call that was killed at its very end leaves some arrays complete and others incomplete.
+    goes_on = (
+        check_if_exists(if_exists) == "error"
+        and resume
+        and any(is_stopped(where, count) for where in places)
+    )
+    for number, where in enumerate(places if if_exists == "open" or goes_on else []):
+        with contextlib.nullcontext() if if_exists == "open" else contextlib.suppress(ExistsError):
+            array = open_existing(where, metadata[number], chosen)
+            if array is not None:
+                identities[number].check_opened(where, array.metadata.made)
+                found[number] = array
+    filled = [
+        Filled(
+            where,
+            metadata[number],
+            lambda begun, over, where=where: make_array(  # type: ignore[misc]
+                where, begun, if_exists=over, reserve=reserve
+            ),
+            lambda over, where=where: refuse_there(where, over),  # type: ignore[misc]
+            is_whole=found[number] is not None,
+        )
+        for number, where in enumerate(places)
+    ]
+    made: list[Array] = []
+    if None in found:
+        made = fill_arrays(
+            filled, fill, identities=identities, if_exists=if_exists, memory=memory,
+            threads=threads, resume=resume, progress=progress,
+        )  # fmt: skip
+    rest = iter(made)
+    return [next(rest) if array is None else array for array in found]
+
+
+def _places(paths: Sequence[PathLike]) -> list[Place]:
+    if not isinstance(paths, list | tuple) or len(paths) < 2:
+        raise InvalidError(
+            f"need a list of at least two paths, have {paths!r}; create_array makes one array"
+        )
+    places = [place(path) for path in paths]
+    for number, where in enumerate(places):
+        for other in places[:number]:
+            if how_they_meet(where.path, other.path):
+                raise InvalidError(
+                    f"need directories beside each other, have {other.path} and {where.path}; "
+                    "choose other paths"
+                )
+    return places
+
+
+def _metadata(
+    places: Sequence[Place],
+    shape: Sequence[int] | int,
+    dtype: npt.DTypeLike | Sequence[npt.DTypeLike],
+    *layout: Any,
+) -> list[Metadata]:
+    """Return the metadata of the arrays, which all have the chunks of the widest type."""
+    given = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * len(places)
+    if len(given) != len(places):
+        raise InvalidError(
+            f"need one dtype for all of {len(places)} paths, or one for each, have {len(given)}; "
+            "give as many"
+        )
+    dtypes: list[np.dtype[Any]] = [check_dtype(each) for each in given]
+    widest = array_metadata(shape, max(dtypes, key=lambda each: each.itemsize), *layout)
+    return [
+        dataclasses.replace(widest, dtype=each).on(where.volume)
+        for each, where in zip(dtypes, places, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""The files of an array: metadata, versions, growth, replacement, servers."""

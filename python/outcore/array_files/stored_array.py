@@ -1,0 +1,65 @@
+"""The part of an `Array` that collectives and the block interface use: they lie below its class."""
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from outcore._core import Arena, ArrayFile
+from outcore.errors import ClosedError
+from outcore.layout.zarr_format import Metadata
+from outcore.report.collective_report import CollectiveReport
+from outcore.storage.volumes import AnyPath, Place
+
+
+class StoredArray(Protocol):
+    """An open array; `outcore.Array` documents the members."""
+
+    metadata: Metadata
+    mode: Literal["r", "r+"]
+    collective_report: CollectiveReport | None
+
+    @property
+    def path(self) -> AnyPath:
+        """Its directory."""
+
+    @property
+    def place(self) -> Place:
+        """Its directory, as a volume and a name there."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dimension."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Elements of a chunk along each dimension."""
+
+    @property
+    def order(self) -> str:
+        """Order of the elements in a chunk, ``"C"`` or ``"F"``."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its files were released."""
+
+    def open_file(self, arena: Arena, bounce_bytes: int, *, writable: bool = False) -> ArrayFile:
+        """Open the shard files for a call with its own memory."""
+
+    def count_writing(self, *, elsewhere: bool = False) -> None:
+        """Raise the generation before the first write."""
+
+    def refresh(self) -> "StoredArray":
+        """Reload the metadata."""
+
+    def mark(self, state: str | None, why: str = "") -> None:
+        """Record on disk that the array is whole, incomplete or consumed."""
+
+
+def check_open(array: StoredArray) -> None:
+    """Refuse an array that was closed."""
+    if array.is_closed:
+        raise ClosedError(f"{array.path} was closed; open it again with oc.open_array")

@@ -1,0 +1,1 @@
+"""SciPy's BLAS and LAPACK: their choice, and calls that copy nothing."""

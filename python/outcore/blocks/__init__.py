@@ -1,0 +1,1 @@
+"""The block interface: reads and writes of blocks by coordinates, through a cache."""

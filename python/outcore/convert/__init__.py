@@ -1,0 +1,1 @@
+"""Copies of arrays from and to other formats."""

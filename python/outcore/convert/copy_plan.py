@@ -1,0 +1,283 @@
+"""Choose the blocks of a copy: cut where both source and target are cut, within a budget.
+
+A compressed chunk is always decoded whole. So blocks follow the chunks of both sides where memory
+allows: they are multiples of the least common multiple of the two chunk shapes.
+"""
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from outcore._util.streams import Box
+from outcore.errors import BudgetError
+
+PAGE_BYTES = 4096
+MOST_DEPTH = 8
+"""Largest useful number of blocks in flight."""
+
+_LEAST_BOUNCE_BYTES, _MOST_BOUNCE_BYTES = 64 << 10, 16 << 20
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Positions at which a dimension of `n` elements may be cut: multiples of `step`, or `edges`.
+
+    ``edges`` are increasing, without 0, and end with `n`.
+    """
+
+    n: int
+    step: int = 1
+    edges: tuple[int, ...] = ()
+
+    @property
+    def widest(self) -> int:
+        """Largest number of elements between two cuts."""
+        if not self.edges:
+            return min(self.step, self.n)
+        return max(b - a for a, b in zip((0, *self.edges), self.edges, strict=False))
+
+    def common(self, other: "Cuts") -> "Cuts":
+        """Return the cuts that both have; `other` has no `edges`."""
+        if self.edges:
+            kept = tuple(e for e in self.edges if e % other.step == 0 or e == self.n)
+            return Cuts(self.n, edges=kept)
+        return Cuts(self.n, math.lcm(self.step, other.step))
+
+    def pieces(self, most: int) -> list[slice]:
+        """Cut the dimension into the fewest pieces of at most `most` elements or one interval."""
+        if not self.edges:
+            step = max(most // self.step, 1) * self.step
+            return [slice(i, min(i + step, self.n)) for i in range(0, self.n, step)]
+        found, start = [], 0
+        for edge, following in zip(self.edges, (*self.edges[1:], None), strict=True):
+            if following is None or following - start > most:
+                found.append(slice(start, edge))
+                start = edge
+        return found
+
+    def inside(self, piece: slice) -> list[slice]:
+        """Cut a piece at every position where the dimension may be cut."""
+        start, stop = int(piece.start), int(piece.stop)
+        if self.edges:
+            within = self.edges[bisect_right(self.edges, start) : bisect_left(self.edges, stop)]
+        else:
+            within = tuple(range((start // self.step + 1) * self.step, stop, self.step))
+        return [slice(a, b) for a, b in itertools.pairwise((start, *within, stop))]
+
+    def cover(self, piece: slice) -> int:
+        """Count the elements in the intervals that a piece touches."""
+        start, stop = int(piece.start), int(piece.stop)
+        if not self.edges:
+            return min(-(-stop // self.step) * self.step, self.n) - start // self.step * self.step
+        at = bisect_right(self.edges, start)
+        first = self.edges[at - 1] if at else 0
+        return self.edges[bisect_left(self.edges, stop)] - first
+
+
+@dataclass(frozen=True)
+class Side:
+    """Requirements of a source or a target on the blocks.
+
+    Attributes
+    ----------
+    cuts
+        The side's own cuts along each dimension.
+    loose
+        Dimensions along which these cuts may be ignored if memory is short. A chunk is then read
+        more than once, or written in parts.
+    library_blocks
+        Memory of the side's library during the transfer of a block, in blocks, or in chunks of the
+        source where those are larger.
+    decoded
+        Whether each access reads a whole chunk.
+    bounces
+        Whether the side needs bounce buffers from the budget.
+    most_bytes
+        Largest useful block on this side.
+    run
+        Dimension along which elements are contiguous, if that matters.
+    """
+
+    cuts: tuple[Cuts, ...]
+    loose: tuple[int, ...] = ()
+    library_blocks: int = 0
+    decoded: bool = True
+    bounces: bool = False
+    most_bytes: int = 64 << 20
+    run: int | None = None
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """The blocks of a copy and their memory; sizes in bytes.
+
+    Attributes
+    ----------
+    pieces
+        Pieces of each dimension; blocks are their products.
+    block_bytes
+        Memory of a block, in whole pages.
+    depth
+        Number of blocks in memory at the same time.
+    bounce_bytes
+        Bounce buffers of each side that needs them.
+    times_read
+        Average number of reads or decodings of a source element: 1.0 if no chunk is cut.
+    """
+
+    pieces: tuple[list[slice], ...]
+    block_bytes: int
+    depth: int
+    bounce_bytes: int
+    times_read: float
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return math.prod(map(len, self.pieces))
+
+    @property
+    def steps(self) -> list[int] | None:
+        """Extents of the blocks, except the last ones; `None` if other blocks differ too."""
+        steps = [each[0].stop if each else 1 for each in self.pieces]
+        is_even = all(
+            piece.start == i * step
+            for each, step in zip(self.pieces, steps, strict=True)
+            for i, piece in enumerate(each)
+        )
+        return steps if is_even else None
+
+    def boxes(self, *, column_major: bool = False) -> Iterator[Box]:
+        """Yield the blocks with the last dimension varying fastest, or with the first."""
+        if not column_major:
+            yield from itertools.product(*self.pieces)
+            return
+        for box in itertools.product(*self.pieces[::-1]):
+            yield box[::-1]
+
+
+def plan_copy(
+    source: Side,
+    target: Side,
+    itemsize: int,
+    have_bytes: int,
+    steps: Sequence[int] | None = None,
+) -> CopyPlan:
+    """Choose the blocks of a copy.
+
+    Parameters
+    ----------
+    source, target
+        Requirements of the two sides.
+    itemsize
+        Bytes of an element, the larger of both sides.
+    have_bytes
+        The budget.
+    steps
+        Extents of the blocks of a stopped copy, if one is resumed.
+
+    Raises
+    ------
+    BudgetError
+        If even the smallest blocks, or those of `steps`, do not fit.
+    """
+    sides = source.bounces + target.bounces
+    library = max(source.library_blocks, target.library_blocks)
+    chunk_bytes = _block_bytes([c.widest for c in source.cuts], itemsize)
+    room = have_bytes - sides * _LEAST_BOUNCE_BYTES
+
+    def block_room(depth: int) -> int:
+        """Bytes of the largest block if `depth` of them must fit beside the library's memory."""
+        return _pages(min(room // (depth + library), (room - library * chunk_bytes) // depth))
+
+    cuts = [a.common(b) for a, b in zip(source.cuts, target.cuts, strict=True)]
+    given_up = _give_up(cuts, source, target, block_room(1) // itemsize)
+    least_bytes = _block_bytes([c.widest for c in cuts], itemsize)
+    if steps is not None:
+        least_bytes = _block_bytes(
+            [min(step, c.n) for c, step in zip(cuts, steps, strict=True)], itemsize
+        )
+    need = least_bytes + library * max(least_bytes, chunk_bytes)
+    if need > room:
+        how = "choose smaller chunks=" if steps is None else "restart with if_exists='overwrite'"
+        raise BudgetError(
+            f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {least_bytes}"
+            f"{'' if steps is None else ', in which it was begun'}, have {have_bytes}; raise "
+            f"memory= or {how}"
+        )
+    spare = (have_bytes - need) // max(sides, 1)
+    bounce_bytes = _pages(min(spare, max(have_bytes // 8, _LEAST_BOUNCE_BYTES), _MOST_BOUNCE_BYTES))
+    room = have_bytes - sides * bounce_bytes
+    most_bytes = min(max(source.most_bytes, target.most_bytes), block_room(4))
+    if given_up:
+        # The larger the blocks, the fewer chunks they cut.
+        most_bytes = block_room(1)
+    # Start with the largest gain: where the source's chunks are cut into the most pieces.
+    given_up.sort(key=lambda d: cuts[d].widest / source.cuts[d].widest)
+    runs = [d for d in (source.run, target.run) if d is not None]
+    extents = _grow(cuts, given_up, list(dict.fromkeys(runs)), most_bytes // itemsize)
+    if steps is None:
+        pieces = tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
+    else:
+        pieces = tuple(Cuts(c.n, step).pieces(1) for c, step in zip(cuts, steps, strict=True))
+    largest = [max(p.stop - p.start for p in each) for each in pieces]
+    block_bytes = _block_bytes(largest, itemsize)
+    beside = library * max(block_bytes, chunk_bytes)
+    depth = min((room - beside) // block_bytes, MOST_DEPTH, math.prod(map(len, pieces)))
+    times_read = 1.0
+    if source.decoded:
+        for c, each in zip(source.cuts, pieces, strict=True):
+            times_read *= sum(map(c.cover, each)) / c.n
+    return CopyPlan(pieces, block_bytes, max(depth, 1), bounce_bytes, times_read)
+
+
+def _block_bytes(extents: Sequence[int], itemsize: int) -> int:
+    elements: int = math.prod(extents)
+    return -(-elements * itemsize // PAGE_BYTES) * PAGE_BYTES
+
+
+def _pages(nbytes: int) -> int:
+    return nbytes // PAGE_BYTES * PAGE_BYTES
+
+
+def _give_up(cuts: list[Cuts], source: Side, target: Side, most: int) -> list[int]:
+    """Ignore one side's cuts where blocks are too large; return the dimensions concerned.
+
+    Ignore the target's cuts first: a chunk written in parts costs less than one decoded several
+    times.
+    """
+    given_up: list[int] = []
+    for loose, kept in ((target.loose, source.cuts), (source.loose, target.cuts)):
+        left = [d for d in loose if d not in given_up]
+        while left and math.prod(c.widest for c in cuts) > most:
+            d = max(left, key=lambda d: cuts[d].widest / kept[d].widest)
+            left.remove(d)
+            if kept[d].widest < cuts[d].widest:
+                cuts[d] = kept[d]
+                given_up.append(d)
+    return given_up
+
+
+def _grow(cuts: Sequence[Cuts], first: list[int], runs: list[int], most: int) -> list[int]:
+    """Return extents for at most `most` elements: long along `first`, then along all `runs`."""
+    extents = [c.widest for c in cuts]
+
+    def room(d: int) -> int:
+        rest = math.prod(extents) // extents[d]
+        return max(extents[d], min(most // rest, cuts[d].n))
+
+    for d in first:
+        extents[d] = room(d)
+    growing = True
+    while growing:
+        growing = False
+        for d in runs:
+            doubled = min(2 * extents[d], cuts[d].n)
+            if extents[d] < doubled <= room(d):
+                extents[d], growing = doubled, True
+    dims = range(len(cuts))
+    for d in [*runs, *(dims if 0 in runs[:1] else dims[::-1])]:
+        extents[d] = room(d)
+    return extents

@@ -1,0 +1,440 @@
+"""Export of arrays to other formats: ``.npy``, HDF5, Zarr with codecs, raw."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._util import budget
+from outcore._util.counts import is_count
+from outcore._util.if_exists import Replace, overwrites
+from outcore._util.progress import ProgressLike
+from outcore.convert.copy_plan import CopyPlan, Cuts, Side, plan_copy
+from outcore.convert.copying import check_apart, copy_blocks, copy_to_array, report_on
+from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
+from outcore.convert.hdf5_source import listed
+from outcore.convert.open_source import open_source
+from outcore.convert.sources import Source, Stored
+from outcore.convert.targets import (
+    FlatTarget,
+    Hdf5Target,
+    Target,
+    ZarrTarget,
+    chunked_side,
+    flat_side,
+    sync_file,
+    writing,
+)
+from outcore.errors import (
+    DiskFullError,
+    ExistsError,
+    Interrupted,
+    InvalidError,
+    LeftOutWarning,
+    NotFoundError,
+)
+from outcore.layout.casting import Casting
+from outcore.layout.zarr_format import DIMENSIONS, default_chunks
+from outcore.report.copy_report import CopyReport
+from outcore.report.longcall import LongCall, long_call
+from outcore.storage import rights
+from outcore.storage.pool_path import is_url
+from outcore.storage.volumes import PathLike, is_same
+
+CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
+          "zarr": ("zstd", "gzip", "blosc", "none")}  # fmt: skip
+"""Formats, and the codecs of each; the first is the default."""
+
+DATASET = "data"
+"""Default name of the dataset in an HDF5 file."""
+
+MOST_TIMES_READ = 2.0
+"""If source elements would be decoded more often, the copy goes through a temporary array."""
+
+
+def export_array(
+    source: Any,
+    path: PathLike,
+    *,
+    format: str | None = None,  # noqa: A002  # the name that NumPy's and pandas' users expect
+    codec: str | None = None,
+    chunks: Sequence[int] | int | None = None,
+    order: str | None = None,
+    dtype: npt.DTypeLike | None = None,
+    casting: Casting = "same_kind",
+    shape: Sequence[int] | int | None = None,
+    source_order: str = "C",
+    offset: int = 0,
+    zarr_format: Literal[2, 3] = 3,
+    memory: int | str | None = None,
+    if_exists: Replace = "error",
+    progress: ProgressLike = True,
+) -> CopyReport:
+    """Copy an array into a file or directory of another format, in bounded memory.
+
+    Parameters
+    ----------
+    source, dtype, casting, shape, source_order, offset
+        As for `from_array`: an outcore array, or any other source.
+    path
+        The new file, or the directory of a Zarr array. After an HDF5 suffix, ``::`` separates the
+        name of a dataset (``"out.h5::run/u"``); the default is ``data``. In other names, and in the
+        name of an existing file or directory, ``::`` is part of the name.
+    format
+        ``"npy"``, ``"hdf5"``, ``"zarr"`` (by zarr-python) or ``"raw"``: only the elements,
+        little-endian. By default the suffix of `path` decides: ``.npy``, ``.h5`` or ``.hdf5``,
+        ``.zarr``.
+    codec
+        Compression: for Zarr ``"zstd"`` (default), ``"gzip"``, ``"blosc"`` or ``"none"``; for HDF5
+        ``"none"`` (default) or ``"gzip"``.
+    chunks
+        Shape of a chunk of HDF5 and Zarr; by default about 4 MiB, as in `create_array`.
+    order
+        Order of the elements, in the file or in each chunk of Zarr: ``"C"`` or ``"F"``; by default
+        that of the source. HDF5 supports only ``"C"``.
+    zarr_format
+        Version of Zarr, 2 or 3. Version 2 stores names of dimensions as xarray does, in the
+        attribute ``_ARRAY_DIMENSIONS``, which may have no other value.
+    memory
+        Budget in bytes for the blocks in flight, and for the memory of both sides' libraries beside
+        them. If chunks of the source would be decoded more than twice, the copy goes through a
+        temporary array beside `path`, if the disk has room for it.
+    if_exists
+        ``"overwrite"`` replaces a file or Zarr array, once the new one is whole. For an HDF5 file
+        it removes all datasets.
+    progress
+        As for `from_array`.
+
+    Returns
+    -------
+    CopyReport
+
+    Raises
+    ------
+    InvalidError
+        As for `from_array`; also if the format lacks the codec, chunks or order.
+    BudgetError
+        If even the smallest blocks do not fit in `memory`.
+    ExistsError
+        If `path` exists.
+    DiskFullError
+        If the disk has no room for the copy.
+    MissingPackageError
+        If h5py or zarr is needed and not installed.
+    Interrupted
+        On Ctrl-C or SIGTERM. As after any failure, the partial copy is removed.
+    """
+    overwrites(if_exists)  # refuses other words
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidError(f"need a path, have {path!r}; name the file to make")
+    if is_url(os.fspath(path)):
+        raise InvalidError(
+            f"formats of others are written in plain directories only, have {path}; "
+            "oc.from_array copies to a pool"
+        )
+    name, dataset = os.fspath(path), ""
+    kind = format_of(name) if format is None else format
+    if kind == "hdf5" and (found := dataset_to_write(name, is_hdf5=format == "hdf5")):
+        name, dataset = found
+    if kind is None or kind not in CODECS:
+        raise InvalidError(
+            f"need a format, one of {', '.join(CODECS)}, have {format!r} for {name}; give format="
+        )
+    if zarr_format not in (2, 3) or (zarr_format == 2 and kind != "zarr"):
+        raise InvalidError(
+            f"need zarr_format=2 or 3, and a Zarr array for 2, have {zarr_format!r} for {kind}; "
+            "leave out zarr_format="
+        )
+    with open_source(
+        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
+    ) as opened:
+        where = Path(os.path.abspath(name))
+        opened.warn(2)
+        made = _Export(opened, where, kind, dataset or DATASET, codec, chunks, order, zarr_format)
+        report = made.run(memory, if_exists, progress)
+        if made.left_out:
+            names = listed(list(made.left_out))
+            text = f"the copy leaves out attributes that HDF5 cannot hold: {names}"
+            warnings.warn(text, LeftOutWarning, stacklevel=2)
+        return report
+
+
+def format_of(path: PathLike) -> str | None:
+    """Return the format that the suffix of a name implies; `None` if it implies none."""
+    name = os.fspath(path)
+    if dataset_to_write(name) or is_named_hdf5(name):
+        return "hdf5"
+    return {".npy": "npy", ".zarr": "zarr"}.get(Path(name).suffix.lower())
+
+
+class _Export:
+    """One export; its arguments are checked before any work."""
+
+    def __init__(
+        self,
+        source: Source,
+        path: Path,
+        kind: str,
+        dataset: str,
+        codec: str | None,
+        chunks: Sequence[int] | int | None,
+        order: str | None,
+        zarr_format: Literal[2, 3],
+    ) -> None:
+        self._source, self._path, self._kind, self._dataset = source, path, kind, dataset
+        self._zarr_format = zarr_format
+        self.left_out: Sequence[str] = ()
+        self._codec = CODECS[kind][0] if codec is None else codec
+        self._shape, self._dtype = source.shape, source.dtype
+        default_order = "C" if kind == "hdf5" else source.order
+        self._order = default_order if order is None else order
+        if self._codec not in CODECS[kind]:
+            raise InvalidError(
+                f"{kind} has the codecs {', '.join(CODECS[kind])}, have {codec!r}; choose one"
+            )
+        if self._order not in ("C", "F") or (self._order, kind) == ("F", "hdf5"):
+            raise InvalidError(
+                f"order must be {'C in HDF5' if kind == 'hdf5' else 'C or F'}, have {order!r}"
+            )
+        if zarr_format == 2:
+            _check_dimensions(source)
+        if kind in ("npy", "raw") and chunks is not None:
+            raise InvalidError(f"{kind} has no chunks; leave out chunks=")
+        self._chunks = self._checked_chunks(chunks)
+
+    def _checked_chunks(self, chunks: Sequence[int] | int | None) -> tuple[int, ...]:
+        if chunks is None:
+            chunks = default_chunks(self._shape, self._dtype.itemsize, self._order)
+        given = (chunks,) if isinstance(chunks, int | np.integer) else tuple(chunks)
+        if len(given) != len(self._shape) or not all(map(is_count, given)):
+            raise InvalidError(
+                f"need {len(self._shape)} extents of a chunk, integers of at least 1, "
+                f"have {chunks!r}"
+            )
+        return tuple(min(int(c), n) for c, n in zip(given, self._shape, strict=True))
+
+    def run(
+        self, memory: int | str | None, if_exists: Replace, progress: ProgressLike
+    ) -> CopyReport:
+        """Copy under a temporary name, which becomes `path` when the copy is complete."""
+        memory_bytes = budget.resolve(memory)
+        plan = plan_copy(self._source.side, self._side(), self._source.itemsize, memory_bytes)
+        nbytes = math.prod(self._shape) * self._dtype.itemsize
+        self._check_room(nbytes, if_exists)
+        chunks, before = None, None
+        if plan.times_read > MOST_TIMES_READ and 2 * nbytes <= _free_bytes(self._path.parent):
+            chunks = self._stage_chunks(plan, memory_bytes)
+        with _new(self._path, if_exists) as fresh:
+            if chunks is None:
+                call = self._copy(self._source, plan, fresh, memory_bytes, progress)
+            else:
+                with self._staged(chunks, memory_bytes, progress) as (source, before):
+                    plan = plan_copy(source.side, self._side(), source.itemsize, memory_bytes)
+                    call = self._copy(source, plan, fresh, memory_bytes, progress)
+        flat = self._kind in ("npy", "raw")
+        report = report_on(
+            plan, call, path=self._path, file_format=self._kind, shape=self._shape,
+            dtype=self._dtype, order=self._order, chunks=None if flat else self._chunks,
+            codec=self._codec,
+        )  # fmt: skip
+        if before is None:
+            return report
+        return dataclasses.replace(
+            report, times_read=before.times_read, seconds=before.seconds + report.seconds,
+            peak_memory_bytes=max(before.peak_memory_bytes, report.peak_memory_bytes),
+        )  # fmt: skip
+
+    @contextmanager
+    def _staged(
+        self, chunks: tuple[int, ...], memory_bytes: int, progress: ProgressLike
+    ) -> Iterator[tuple[Source, CopyReport]]:
+        """Copy the source into a temporary array of outcore beside the target."""
+        stage = _hidden(self._path)
+        try:
+            stage.mkdir(mode=0o700)  # the target may be private
+            array, report = copy_to_array(
+                self._source, stage / "array", memory=memory_bytes, chunks=chunks,
+                progress=progress,
+            )  # fmt: skip
+            with Stored(array) as source:
+                source.keep(array)
+                yield source, report
+        finally:
+            _remove(stage)
+
+    def _stage_chunks(self, plan: CopyPlan, memory_bytes: int) -> tuple[int, ...] | None:
+        """Choose chunks for a temporary array between a source and a target whose chunks clash.
+
+        They are parts of the blocks in which it is written and read. The result is `None` if the
+        temporary array would not reduce the number of decodings.
+        """
+        anywhere = Side(tuple(Cuts(n) for n in self._shape))
+        first = plan_copy(self._source.side, anywhere, self._source.itemsize, memory_bytes)
+        chunks = tuple(
+            min(max(p.stop - p.start for p in both) for both in pair)
+            for pair in zip(first.pieces, plan.pieces, strict=True)
+        )
+        return chunks if first.times_read < plan.times_read else None
+
+    def _copy(
+        self,
+        source: Source,
+        plan: CopyPlan,
+        fresh: Path,
+        memory_bytes: int,
+        progress: ProgressLike,
+    ) -> LongCall:
+        """Copy all blocks of the source into a new file or directory."""
+        nbytes = math.prod(self._shape) * self._dtype.itemsize
+        title = f"exporting to {self._path.name}"
+        with long_call(title, memory_bytes=memory_bytes, work=nbytes, progress=progress) as call:
+            kept = rights.rights_of(self._path)
+            with writing(self._path):
+                target = self._target(fresh)
+                self.left_out = target.left_out
+                # Set the rights before the file has data; a directory must stay writable meanwhile.
+                rights.give(fresh, kept and kept._replace(mode=kept.mode | 0o300))
+            try:
+                copy_blocks(source, target, plan, call, self._path)
+                with writing(self._path):
+                    target.finish()
+                    rights.give(fresh, kept)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    target.abandon()
+                raise
+        return call
+
+    def _side(self) -> Side:
+        if self._kind in ("npy", "raw"):
+            return flat_side(self._shape, self._order)
+        return chunked_side(self._shape, self._chunks)
+
+    def _target(self, path: Path) -> Target:
+        if self._kind == "hdf5":
+            return Hdf5Target(
+                path, self._dataset, self._shape, self._dtype, self._chunks, self._codec,
+                self._source.dims, self._source.attributes,
+            )  # fmt: skip
+        if self._kind == "zarr":
+            return ZarrTarget(
+                path, self._shape, self._dtype, self._chunks, self._order, self._codec,
+                self._source.dims, self._source.attributes, self._zarr_format,
+            )  # fmt: skip
+        header = b"" if self._kind == "raw" else _npy_header(self._shape, self._dtype, self._order)
+        return FlatTarget(path, self._shape, self._dtype, self._order, header)
+
+    def _check_room(self, nbytes: int, if_exists: Replace) -> None:
+        """Check the target before any work: its directory, existing files, and free space."""
+        path = self._path
+        if not path.parent.is_dir():
+            raise NotFoundError(f"there is no directory {path.parent}; make it first")
+        _check_replaceable(path, if_exists)
+        source = self._source.path
+        if not path.is_file() or source is None or not is_same(path, source):
+            check_apart(self._source, path)
+        free = _free_bytes(path.parent)
+        if self._codec == "none" and nbytes > free:
+            raise DiskFullError(
+                f"need {nbytes} bytes for {path}, {free} are free; free some room or use another "
+                "disk"
+            )
+
+
+def _check_dimensions(source: Source) -> None:
+    """Refuse an attribute in the place of the names of dimensions in version 2 of Zarr."""
+    if source.dims is None or DIMENSIONS not in source.attributes:
+        return
+    names, have = list(source.dims), source.attributes[DIMENSIONS]
+    if have != names:
+        raise InvalidError(
+            f"need the attribute {DIMENSIONS} for the names of dimensions, {names}, have "
+            f"{have!r} in it; rename the attribute, or pass zarr_format=3"
+        )
+
+
+def _free_bytes(directory: Path) -> int:
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _hidden(path: Path) -> Path:
+    """Return a hidden name for an unfinished copy; it contains the number of this process."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
+
+
+def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> bytes:
+    text = io.BytesIO()
+    fields = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": order == "F",
+        "shape": shape,
+    }
+    np.lib.format.write_array_header_1_0(text, fields)
+    return text.getvalue()
+
+
+def _check_replaceable(path: Path, if_exists: Replace) -> None:
+    if not os.path.lexists(path):
+        return
+    if not overwrites(if_exists):
+        raise ExistsError(f"{path} exists; choose another name, or pass if_exists='overwrite'")
+    zarr = path.is_dir() and any((path / name).is_file() for name in ("zarr.json", ".zarray"))
+    if not path.is_file() and not zarr:
+        raise ExistsError(
+            f"{path} exists and is no file or Zarr array, so it is not overwritten; "
+            "remove it yourself or choose another name"
+        )
+
+
+@contextmanager
+def _new(path: Path, if_exists: Replace) -> Iterator[Path]:
+    """Yield a temporary name for a new file or directory, and rename it to `path` at the end.
+
+    After a failure the unfinished copy is removed. A killed process leaves it under its hidden
+    name, which contains the process number; `outcore.files.catalog` recognises it.
+    """
+    fresh = _hidden(path)
+    try:
+        yield fresh
+        _check_replaceable(path, if_exists)
+        with writing(path):
+            _put_in_place(fresh, path)
+    except KeyboardInterrupt:
+        _remove(fresh)
+        raise Interrupted(
+            f"exporting to {path} was stopped, and nothing is left of it; start it again"
+        ) from None
+    except BaseException:
+        _remove(fresh)
+        raise
+
+
+def _put_in_place(fresh: Path, path: Path) -> None:
+    old = fresh.with_suffix(".old")
+    # A rename can replace neither a directory, nor a file by a directory.
+    if path.is_dir() or (fresh.is_dir() and path.exists()):
+        os.rename(path, old)
+    os.rename(fresh, path)
+    sync_file(path.parent)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,311 @@
+"""Targets of array copies, behind one interface that writes blocks."""
+
+import errno
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Arena, ArrayFile, Ticket
+from outcore._util.packages import load
+from outcore._util.streams import Box
+from outcore._util.unfailing_file import UnfailingFile
+from outcore.array.array import Array
+from outcore.convert.copy_plan import Cuts, Side
+from outcore.convert.flat_file import FlatFile
+from outcore.convert.hdf5_attributes import describe
+from outcore.convert.sources import LIBRARY_BLOCKS
+from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
+from outcore.layout.zarr_format import DIMENSIONS, TILE_BYTES, Metadata
+from outcore.storage.volumes import AnyPath
+
+_NESTED_TASKS = 4
+"""Depth of zarr-python's nested tasks: the region, its chunk, codecs, the file."""
+
+
+class Target(ABC):
+    """An array that is written block by block.
+
+    Attributes
+    ----------
+    side
+        Constraints on the blocks.
+    column_major
+        Whether blocks with the first dimension fastest are the best ones.
+    left_out
+        Names of attributes of the source that the target cannot hold.
+    """
+
+    side: Side
+    column_major = False
+    left_out: Sequence[str] = ()
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """Prepare for `write`, with buffers from the call's budget."""
+
+    @abstractmethod
+    def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket | None:
+        """Write a block, or start the write and return its ticket."""
+
+    def finish(self) -> None:
+        """Make all writes durable."""
+
+    def abandon(self) -> None:
+        """Close open files after a failure. After `finish`, it does nothing."""
+
+
+class ArrayTarget(Target):
+    """An array of outcore's own layout."""
+
+    def __init__(self, array: Array, side: Side) -> None:
+        self._array, self.side = array, side
+        self._file: ArrayFile | None = None
+        self.column_major = array.metadata.chunk_order == "column-major"
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """See `Target`."""
+        self._file = self._array.open_file(arena, bounce_bytes, writable=True)
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket | None:
+        """See `Target`."""
+        assert self._file is not None, "begin comes first"
+        return self._file.submit_write([s.start for s in box], [1] * len(box), data)
+
+    def sync(self) -> Ticket:
+        """Start to make all completed and pending writes durable."""
+        assert self._file is not None, "begin comes first"
+        return self._file.submit_sync()
+
+    def finish(self) -> None:
+        """See `Target`."""
+        self.sync().wait()
+
+
+class FlatTarget(Target):
+    """A file of elements after `header`: ``.npy`` or raw."""
+
+    def __init__(
+        self, path: Path, shape: Sequence[int], dtype: np.dtype[Any], order: str, header: bytes
+    ) -> None:
+        self.column_major = order == "F"
+        self.side = flat_side(shape, order)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._file = FlatFile(self._fd, str(path), shape, dtype, order, len(header))
+        os.pwrite(self._fd, header, 0)
+        os.ftruncate(self._fd, len(header) + math.prod(shape) * dtype.itemsize)
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> None:
+        """See `Target`."""
+        self._file.write(box, data)
+
+    def finish(self) -> None:
+        """See `Target`."""
+        os.fsync(self._fd)
+        self._file.close()
+
+    def abandon(self) -> None:
+        """See `Target`."""
+        self._file.close()
+
+
+class Hdf5Target(Target):
+    """A dataset of chunks in an HDF5 file of its own."""
+
+    def __init__(
+        self,
+        path: Path,
+        dataset: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        chunks: tuple[int, ...],
+        codec: str,
+        dims: tuple[str, ...] | None,
+        attributes: dict[str, Any],
+    ) -> None:
+        self.side = chunked_side(shape, chunks)
+        h5py = load("h5py", "writing HDF5")
+        self._disk = UnfailingFile(path)
+        self._file = h5py.File(self._disk, "w")
+        try:
+            self._dataset = self._file.create_dataset(
+                dataset, shape, dtype, chunks=chunks, compression=None if codec == "none" else codec
+            )
+            self.left_out = describe(self._dataset, dims, attributes)
+        except (ValueError, TypeError) as error:
+            self.abandon()
+            raise InvalidError(
+                f"cannot make a dataset {dataset!r} in {path.name}: {error}; choose another name"
+            ) from None
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> None:
+        """See `Target`."""
+        self._dataset[box] = data
+        self._disk.check()
+
+    def finish(self) -> None:
+        """See `Target`."""
+        self._file.close()
+        self._disk.check()
+        os.fsync(self._disk.fileno())
+        self._disk.close()
+
+    def abandon(self) -> None:
+        """See `Target`."""
+        self._file.close()
+        self._disk.close()
+
+
+class ZarrTarget(Target):
+    """A Zarr array of version 2 or 3, a file for each chunk, written by zarr-python."""
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        chunks: tuple[int, ...],
+        order: str,
+        codec: str,
+        dims: tuple[str, ...] | None,
+        attributes: dict[str, Any],
+        version: Literal[2, 3] = 3,
+    ) -> None:
+        self.side = chunked_side(shape, chunks)
+        self.column_major = order == "F"
+        zarr = load("zarr", "writing Zarr")
+        self._path = path
+        options = (_zarr_3 if version == 3 else _zarr_2)(codec, order, len(shape))
+        if version == 3:
+            options["dimension_names"] = dims
+        elif dims is not None:
+            attributes = {**attributes, DIMENSIONS: list(dims)}
+        self._array = zarr.create_array(
+            path,  # as text, a name with "::" in it would be a URL
+            shape=shape,
+            dtype=dtype,
+            chunks=chunks,
+            attributes=attributes,
+            **options,
+        )
+
+    def write(self, box: Box, data: npt.NDArray[Any]) -> None:
+        """See `Target`."""
+        self._array[box] = data
+
+    def finish(self) -> None:
+        """See `Target`."""
+        for above, _, names in os.walk(self._path):
+            for name in names:
+                sync_file(Path(above) / name)
+            sync_file(Path(above))
+
+    def abandon(self) -> None:
+        """See `Target`. Pending writes must end first, because they could recreate files later."""
+        load("zarr.core.sync", "writing Zarr").sync(_others_done())
+
+
+def _zarr_3(codec: str, order: str, ndim: int) -> dict[str, Any]:
+    """Return the codecs of version 3, where the order of elements is one of them."""
+    codecs = load("zarr.codecs", "writing Zarr")
+    compressors = {
+        "zstd": codecs.ZstdCodec,
+        "gzip": codecs.GzipCodec,
+        "blosc": codecs.BloscCodec,
+        "none": lambda: None,
+    }
+    transpose = codecs.TransposeCodec(order=tuple(range(ndim))[::-1])
+    return {
+        "filters": transpose if order == "F" and ndim > 1 else None,
+        "compressors": compressors[codec](),
+        "fill_value": 0,
+    }
+
+
+def _zarr_2(codec: str, order: str, ndim: int) -> dict[str, Any]:
+    """Return the codec of version 2, one of numcodecs, a dependency of zarr-python.
+
+    There is no fill value, because xarray treats elements that equal it as missing. So each chunk
+    is written, even one of zeros.
+    """
+    numcodecs = load("numcodecs", "writing Zarr")
+    compressors = {
+        "zstd": numcodecs.Zstd,
+        "gzip": numcodecs.GZip,
+        "blosc": numcodecs.Blosc,
+        "none": lambda: None,
+    }
+    return {
+        "zarr_format": 2, "order": order, "filters": None, "compressors": compressors[codec](),
+        "fill_value": None, "config": {"write_empty_chunks": True},
+    }  # fmt: skip
+
+
+async def _others_done() -> None:
+    """Wait for the tasks of this event loop, and for those that they start."""
+    import asyncio  # imported here because it takes a tenth of this package's import time
+
+    for _ in range(_NESTED_TASKS):
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+
+
+def array_side(metadata: Metadata, *, in_parts: bool) -> Side:
+    """Return the constraints on blocks of an array in outcore's own layout.
+
+    With `in_parts`, a chunk may be written in several parts if memory is short. The parts are
+    contiguous in the file, so the cuts are along the slowest dimension only.
+    """
+    grid = zip(metadata.shape, metadata.chunks, strict=True)
+    cuts = tuple(Cuts(n, min(c, n)) for n, c in grid)
+    slow_to_fast = range(len(cuts)) if metadata.order == "C" else range(len(cuts))[::-1]
+    slowest = next((d for d in slow_to_fast if cuts[d].step > 1), 0)
+    loose = (slowest,) if in_parts else ()
+    return Side(cuts, loose=loose, bounces=True, most_bytes=TILE_BYTES)
+
+
+def flat_side(shape: Sequence[int], order: str) -> Side:
+    """Return the constraints on blocks of a flat file: any blocks, preferably with long runs."""
+    return Side(tuple(Cuts(n) for n in shape), run=0 if order == "F" else len(shape) - 1)
+
+
+def chunked_side(shape: Sequence[int], chunks: Sequence[int]) -> Side:
+    """Return the constraints on blocks of a foreign format: whole chunks, each encoded once."""
+    cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(shape, chunks, strict=True))
+    return Side(cuts, library_blocks=LIBRARY_BLOCKS)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file or directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def writing(path: AnyPath) -> Iterator[None]:
+    """Convert write errors of the system, or of a library, into outcore's errors."""
+    try:
+        yield
+    except OutcoreError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"cannot write {path}: no room on its disk; free some room"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise ReadOnlyError(
+                f"cannot write {path}; check its permissions or choose another directory"
+            ) from error
+        raise DiskError(
+            f"cannot write {path}: {error.strerror or error}; check the disk"
+        ) from error

@@ -1,0 +1,1 @@
+"""Cholesky factorization by slabs of the lower triangle, and solves."""

@@ -1,0 +1,1 @@
+"""Condition and determinant from factors."""

@@ -1,0 +1,176 @@
+"""The determinant from factors on disk, by a read of the tiles on the diagonal only."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from outcore._util import budget
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike
+from outcore._util.sizes import format_bytes
+from outcore._util.streams import BlockStream
+from outcore.array.array import Array
+from outcore.array_files.array_metadata import read_metadata
+from outcore.errors import BudgetError
+from outcore.linalg._geometry.factor_plan import RING_BLOCKS, TILE_BOUNCE_BYTES
+from outcore.linalg._lu.factorization import lu_factor
+from outcore.linalg._lu.solve import refuse_overflowed, stopping_cleanly
+from outcore.linalg._output.factor import CholeskyFactor, Factor, LUFactor, refuse_others
+from outcore.linalg._output.own import own_factors, ready_factors
+from outcore.linalg._tiles.matrix import place_of
+from outcore.report.longcall import long_call
+from outcore.report.report import Report
+from outcore.storage.volumes import PathLike, place
+
+
+@dataclass(frozen=True)
+class Determinant:
+    """A determinant, ``sign * exp(logabsdet)``; ``sign, logabsdet = slogdet(...)`` unpacks it.
+
+    Attributes
+    ----------
+    sign
+        A number of absolute value 1, or 0 if the matrix is singular. From LU it is complex for
+        complex types; from Cholesky it is 1.0.
+    logabsdet
+        Natural logarithm of the absolute value; -inf if the matrix is singular.
+    report
+        Report of the call.
+    """
+
+    sign: float | complex
+    logabsdet: float
+    report: Report
+
+    def __iter__(self) -> Iterator[float | complex]:
+        return iter((self.sign, self.logabsdet))
+
+
+def slogdet(
+    A: LUFactor | CholeskyFactor | Array | PathLike,
+    *,
+    memory: int | str | None = None,
+    factors: PathLike | None = None,
+    keep_factors: bool = False,
+    if_exists: IfExists = "error",
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> Determinant:
+    """Compute sign and logarithm of a determinant, as `numpy.linalg.slogdet` does.
+
+    det A = ± u₁₁ u₂₂ ... uₙₙ with the sign of the row swaps; with Cholesky (l₁₁ l₂₂ ... lₙₙ)².
+
+    Parameters
+    ----------
+    A
+        Factors, or an (n, n) matrix on disk, which the call first factors (2n³/3 operations, 8n³/3
+        for complex types). The call reads only the tiles of the factors on the diagonal.
+    memory
+        Budget; by default half of the available memory.
+    factors, keep_factors, if_exists, resume
+        Options of the factorization of a matrix, as for `solve`.
+    threads, progress
+        As for `lu_factor`.
+
+    Returns
+    -------
+    Determinant
+        Unpacks to sign and logabsdet, in double precision.
+
+    Raises
+    ------
+    InvalidError
+        If numbers overflowed when A was factored.
+    BudgetError
+        If two tiles do not fit in memory.
+    OutcoreError
+        For a matrix, also any error of `lu_factor`.
+    """
+    memory_bytes = budget.resolve(memory)
+    if isinstance(A, LUFactor | CholeskyFactor):
+        return _of_factors(A, memory_bytes, threads, progress)
+    if isinstance(A, Factor):
+        refuse_others(A, LUFactor)
+    source = place_of(A)
+    where = place(factors if factors is not None else f"{source.stem}.lu")
+    dtype = read_metadata(source).dtype
+    ready = ready_factors(where, source, dtype, LUFactor, if_exists=if_exists)
+    with own_factors(
+        where, A, ready, lu_factor, memory_bytes=memory_bytes, keep=keep_factors,
+        overwrite_a=False, if_exists=if_exists, resume=resume, threads=threads, progress=progress,
+    ) as lu:  # fmt: skip
+        found = _of_factors(lu, memory_bytes, threads, progress=False)
+    if lu.report is None:
+        found.report.notes.append(f"used the factors in {where.path}")
+        return found
+    whole = lu.report.followed_by(found.report)
+    whole.verb = "slogdet"
+    return Determinant(found.sign, found.logabsdet, whole)
+
+
+def _of_factors(
+    factor: LUFactor | CholeskyFactor,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+) -> Determinant:
+    rows, columns = factor.tile
+    tile_bytes = rows * columns * factor.dtype.itemsize
+    need = RING_BLOCKS * tile_bytes + TILE_BOUNCE_BYTES
+    if memory_bytes < need:
+        raise BudgetError(
+            f"need {need} bytes ({format_bytes(need)}) to read tiles of {rows} x {columns}, have "
+            f"{memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
+        )
+    panels = -(-factor.n // columns)
+    logarithms = []
+    sign: complex = 1.0
+    if isinstance(factor, LUFactor):
+        refuse_overflowed(factor)
+        swaps = np.count_nonzero(factor.piv != np.arange(factor.n))
+        sign = -1.0 if swaps % 2 else 1.0
+    with stopping_cleanly("the determinant of", factor), long_call(
+        f"determinant from {factor.path.name}", memory_bytes=memory_bytes,
+        work=panels * tile_bytes, threads=threads, progress=progress,
+    ) as call:  # fmt: skip
+        file = factor.open_tiles(call.arena, call.trace)
+        stream = BlockStream(file, factor.dtype, call.arena, RING_BLOCKS * tile_bytes, call.trace)
+        tops = [panel * columns // rows * rows for panel in range(panels)]
+        stream.extend(
+            (slice(top, top + rows), slice(panel * columns, (panel + 1) * columns))
+            for panel, top in enumerate(tops)
+        )
+        for panel, top in enumerate(tops):
+            tile = stream.take().data
+            first = panel * columns
+            block = tile[first - top :, : min(columns, factor.n - first)]
+            diagonal = np.diagonal(block).astype(np.result_type(factor.dtype, np.float64))
+            sizes = np.abs(diagonal)
+            if not sizes.all():
+                sign = 0.0
+                logarithms.append(-math.inf)
+            else:
+                logarithms.append(math.fsum(np.log(sizes)))
+                sign *= np.prod(diagonal / sizes)
+            call.meter.advance(tile_bytes)
+        report = Report(
+            verb="slogdet",
+            n=factor.n,
+            dtype=factor.dtype.name,
+            flops=float(factor.n),
+            bytes_read=file.counters()[0],
+            bytes_written=0,
+            planned_bytes_read=panels * tile_bytes,
+            planned_bytes_written=0,
+            **call.figures(),
+        )
+    logabsdet = -math.inf if sign == 0 else math.fsum(logarithms)
+    if isinstance(factor, CholeskyFactor):
+        return Determinant(1.0, 2 * logabsdet, report)
+    if factor.dtype.kind == "c":
+        # The division removes the rounding errors of n factors of absolute value 1.
+        return Determinant(complex(sign / abs(sign) if sign else 0), logabsdet, report)
+    return Determinant(float(np.sign(sign.real)), logabsdet, report)

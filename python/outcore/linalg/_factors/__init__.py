@@ -1,0 +1,1 @@
+"""Parts that all factorizations share: the begin, the storage, checks, triangular sweeps."""

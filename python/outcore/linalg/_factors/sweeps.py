@@ -1,0 +1,266 @@
+"""The passes over LU factors that solve for columns in memory.
+
+With E = L_s⁻¹ P_s ... L_1⁻¹ P_1 (panels 1 to s, in LINPACK order), the factorization is E A = U, so
+
+    A x = b:    x = U⁻¹ E b         panels of L forward, then panels of U backward
+    Aᵀ x = b:   x = Eᵀ U⁻ᵀ b       panels of U forward, then panels of L backward
+
+Each pass reads its triangle in tiles: n²/2 words, plus the other half of the diagonal tiles. With k
+right-hand sides there are 2n²k flops (8n²k complex).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from outcore._core import ArrayFile
+from outcore._util.sizes import format_bytes
+from outcore._util.streams import BlockStream
+from outcore.blas.blas_calls import Trans
+from outcore.blas.lapack import kernels
+from outcore.errors import BudgetError
+from outcore.linalg._geometry.factor_plan import (
+    RING_BLOCKS,
+    TILE_BOUNCE_BYTES,
+    even_blocks,
+    tall_block,
+    taller_block,
+)
+from outcore.linalg._output.factor import LUFactor
+from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.widened import Converted, converted_bytes
+from outcore.report.longcall import LongCall
+
+
+class TiledFactors(Protocol):
+    """The attributes of factors that determine their reads."""
+
+    @property
+    def n(self) -> int:
+        """Order of the matrix."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a tile."""
+
+
+def tile_bytes(lu: TiledFactors) -> int:
+    """Bytes of a tile on disk: whole pages."""
+    return lu.tile[0] * lu.tile[1] * lu.dtype.itemsize
+
+
+def ring_bytes(lu: TiledFactors, block_tiles: int, dtype: np.dtype[Any] | None = None) -> int:
+    """Memory of a sweep beside its columns: read-ahead, and one block in the columns' type."""
+    block_bytes = block_tiles * tile_bytes(lu)
+    converted = converted_bytes(lu.dtype, dtype or lu.dtype, block_bytes)
+    return RING_BLOCKS * block_bytes + converted + TILE_BOUNCE_BYTES
+
+
+def cut_sweep(
+    lu: TiledFactors,
+    memory_bytes: int,
+    column_bytes: int,
+    columns: int,
+    beside_bytes: int = 0,
+    dtype: np.dtype[Any] | None = None,
+) -> tuple[int, int]:
+    """Divide memory between blocks of tiles and columns, by the same rule as LU.
+
+    Parameters
+    ----------
+    column_bytes
+        Memory that each column takes from the budget; 0 if the columns are the caller's.
+    columns
+        Number of columns.
+    beside_bytes
+        Memory needed for other purposes.
+    dtype
+        Type of the columns, if it differs from that of the factors.
+
+    Returns
+    -------
+    tuple
+        Tiles of a block, and number of columns to solve for at once.
+
+    Raises
+    ------
+    BudgetError
+        If blocks of one tile and one column do not fit.
+    """
+    tiles = -(-lu.n // lu.tile[0])
+    each = tile_bytes(lu) + converted_bytes(lu.dtype, dtype or lu.dtype, tile_bytes(lu)) // 2
+    for block_tiles in (tall_block(tile_bytes(lu), tiles, memory_bytes), 1):
+        left = memory_bytes - beside_bytes - ring_bytes(lu, block_tiles, dtype)
+        group = min(columns, left // column_bytes) if column_bytes else columns
+        if left >= 0 and (group or not columns):
+            left -= group * column_bytes
+            return taller_block(block_tiles, each, tiles, left), group
+    need = ring_bytes(lu, 1, dtype) + column_bytes + beside_bytes
+    raise BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) to solve with tiles of {lu.tile[0]} x "
+        f"{lu.tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+class Sweeps:
+    """Repeated solves with the factors, in place, for all columns at once.
+
+    They report the bytes read to the meter of the call.
+    """
+
+    def __init__(self, lu: LUFactor, call: LongCall, block_tiles: int) -> None:
+        self.lu, self.call, self.block_tiles = lu, call, block_tiles
+        self.file = lu.open_tiles(call.arena, call.trace)
+
+    def solve(self, X: Matrix, trans: Trans = "N", beside: Matrix | None = None) -> None:
+        """Solve in place: X <- A⁻¹ X, or with A transposed. Solve for the columns `beside` X too.
+
+        X may have a wider type than the factors. The arithmetic is then done in that type, and
+        needs memory for one more block of that type.
+        """
+        solver = _Solver(self.lu, [X] if beside is None else [X, beside], trans)
+        passes = [solver.forward_l, solver.backward_u]
+        if trans != "N":
+            passes = [solver.forward_u_transposed, solver.backward_l_transposed]
+        for one_pass in passes:
+            # Each pass has its own stream, with the blocks in the order of their use.
+            one_pass(_BlockStream(self.lu, self.file, self.call, self.block_tiles, X.dtype))
+
+    def counters(self) -> tuple[int, int, int, int]:
+        """Bytes read, bytes written, read requests, write requests."""
+        return self.file.counters()
+
+
+class _Block(NamedTuple):
+    """Tiles of one panel of the factors: first row and end row, and the elements."""
+
+    panel: int
+    first: int
+    end: int
+    data: Matrix
+
+    def part(self, first: int, end: int) -> Matrix:
+        """Rows of the matrix from `first` to ``end - 1``."""
+        return self.data[first - self.first : end - self.first]
+
+
+class _BlockStream:
+    """Blocks of the factors, in the order in which a pass uses them."""
+
+    def __init__(
+        self, lu: LUFactor, file: ArrayFile, call: LongCall, most_tiles: int, dtype: np.dtype[Any]
+    ) -> None:
+        self._lu, self._call, self._most_tiles = lu, call, most_tiles
+        block_bytes = most_tiles * tile_bytes(lu)
+        self._stream = BlockStream(
+            file, lu.dtype, call.arena, RING_BLOCKS * block_bytes, call.trace,
+            least_bytes=block_bytes,
+        )  # fmt: skip
+        self._converted = Converted(lu.dtype, dtype, block_bytes, call)
+
+    def go(self, panels: Iterable[int], tiles: Callable[[int], range]) -> Iterator[_Block]:
+        n, (rows, columns) = self._lu.n, self._lu.tile
+        schedule = [
+            (K, range(min(block[0], block[-1]), max(block[0], block[-1]) + 1))
+            for K in panels
+            for block in even_blocks(tiles(K), self._most_tiles)
+        ]
+        self._stream.extend(
+            (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
+            for K, t in schedule
+        )
+        trace = self._call.trace
+        for K, t in schedule:
+            data = self._stream.take().data
+            read_bytes = data.nbytes
+            first, end = t.start * rows, min(t.stop * rows, n)
+            width = min(columns, n - K * columns)
+            start_ns = trace.now_ns()
+            yield _Block(K, first, end, self._converted(data[: end - first, :width]))
+            trace.record("compute", start_ns)
+            self._call.meter.advance(read_bytes)
+
+
+class _Solver:
+    """The four passes, on matrices of the same type, in place."""
+
+    def __init__(self, lu: LUFactor, matrices: list[Matrix], trans: Trans) -> None:
+        self.lu, self.matrices, self.trans = lu, matrices, trans
+        self.kernels = kernels(matrices[0].dtype)
+        self.panels = -(-lu.n // lu.tile[1])
+        self.tiles = -(-lu.n // lu.tile[0])
+
+    def _below(self, K: int) -> range:
+        rows, columns = self.lu.tile
+        return range(K * columns // rows, self.tiles)
+
+    def _above(self, K: int) -> range:
+        rows, columns = self.lu.tile
+        return range(K * columns // rows, -1, -1)
+
+    def _extent(self, K: int) -> tuple[int, int]:
+        columns = self.lu.tile[1]
+        return K * columns, min((K + 1) * columns, self.lu.n)
+
+    def _subtract(self, T: Matrix, rows: slice, target: slice, trans: Trans = "N") -> None:
+        """X[target] <- X[target] - op(T) X[rows]."""
+        for X in self.matrices:
+            self.kernels.gemm(T, X[rows], X[target], alpha=-1, beta=1, trans_a=trans)
+
+    def _substitute(
+        self, T: Matrix, rows: slice, *, lower: bool, unit: bool, trans: Trans = "N"
+    ) -> None:
+        """X[rows] <- op(T)⁻¹ X[rows]."""
+        for X in self.matrices:
+            self.kernels.trsm(T, X[rows], lower=lower, unit=unit, trans=trans)
+
+    def _swap(self, K: int, *, reverse: bool = False) -> None:
+        """Apply the row interchanges of a panel."""
+        piv, first = self.lu.panel_piv(K), self._extent(K)[0]
+        for X in self.matrices:
+            self.kernels.laswp(X[first:], piv, 0, len(piv), reverse=reverse)
+
+    def forward_l(self, stream: _BlockStream) -> None:
+        """X <- E X."""
+        for block in stream.go(range(self.panels), self._below):
+            (o, e), first = self._extent(block.panel), block.first
+            if first <= o:
+                self._swap(block.panel)
+                self._substitute(block.part(o, e), slice(o, e), lower=True, unit=True)
+                first = e
+            self._subtract(block.part(first, block.end), slice(o, e), slice(first, block.end))
+
+    def backward_u(self, stream: _BlockStream) -> None:
+        """X <- U⁻¹ X."""
+        for block in stream.go(range(self.panels)[::-1], self._above):
+            (o, e), end = self._extent(block.panel), block.end
+            if end >= e:
+                self._substitute(block.part(o, e), slice(o, e), lower=False, unit=False)
+                end = o
+            self._subtract(block.part(block.first, end), slice(o, e), slice(block.first, end))
+
+    def forward_u_transposed(self, stream: _BlockStream) -> None:
+        """X <- U⁻ᵀ X (or U⁻ᴴ X)."""
+        for block in stream.go(range(self.panels), lambda K: self._above(K)[::-1]):
+            (o, e), trans = self._extent(block.panel), self.trans
+            above = slice(block.first, min(block.end, o))
+            self._subtract(block.part(above.start, above.stop), above, slice(o, e), trans)
+            if block.end >= e:
+                self._substitute(
+                    block.part(o, e), slice(o, e), lower=False, unit=False, trans=trans
+                )
+
+    def backward_l_transposed(self, stream: _BlockStream) -> None:
+        """X <- Eᵀ X (or Eᴴ X)."""
+        for block in stream.go(range(self.panels)[::-1], lambda K: self._below(K)[::-1]):
+            (o, e), trans = self._extent(block.panel), self.trans
+            below = slice(max(block.first, e), block.end)
+            self._subtract(block.part(below.start, below.stop), below, slice(o, e), trans)
+            if block.first <= o:
+                self._substitute(block.part(o, e), slice(o, e), lower=True, unit=True, trans=trans)
+                self._swap(block.panel, reverse=True)

@@ -1,0 +1,106 @@
+"""The interface of every factorization's geometry, and quantities that follow from tiles."""
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from outcore.linalg._tiles.grains import pages
+from outcore.linalg._tiles.pitch import pitch
+
+
+class Geometry(Protocol):
+    """Cuts of a matrix into tiles, panels and slabs, which `LuGeometry` defines.
+
+    Attributes
+    ----------
+    n, dtype
+        Order and element type of the matrix.
+    rows, columns
+        Shape of a tile.
+    tiles, panels
+        Tiles in a panel, and panels in the matrix.
+    slab_panels
+        Panels of the widest slab.
+    bounce_bytes, budget_bytes
+        Memory for unaligned transfers, and the whole budget.
+    """
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def tiles(self) -> int: ...
+    @property
+    def panels(self) -> int: ...
+    @property
+    def slab_panels(self) -> int: ...
+    @property
+    def bounce_bytes(self) -> int: ...
+    @property
+    def budget_bytes(self) -> int: ...
+
+    def extent(self, panel: int) -> tuple[int, int]:
+        """First column of a panel, and the column after its last."""
+
+    def factor_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of factors that a run from panel `first_panel` on reads back. Exact."""
+
+    def factor_bytes_written(self, first_panel: int = 0) -> int:
+        """Bytes of factors that such a run writes. Exact."""
+
+    def words_lower_bound(self) -> float:
+        """Words that any algorithm must move."""
+
+
+class Tiled:
+    """Quantities that follow from the tiles of a square matrix, factored as a whole.
+
+    Attributes
+    ----------
+    n, dtype, rows, columns
+        As for `Geometry`.
+    """
+
+    n: int
+    dtype: np.dtype[Any]
+    rows: int
+    columns: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in a panel."""
+        return math.ceil(self.n / self.rows)
+
+    @property
+    def panels(self) -> int:
+        """Panels in the matrix."""
+        return math.ceil(self.n / self.columns)
+
+    def extent(self, panel: int) -> tuple[int, int]:
+        """First column of a panel, and the column after its last."""
+        return panel * self.columns, min((panel + 1) * self.columns, self.n)
+
+    @property
+    def height(self) -> int:
+        """Rows of the matrix, rounded up to whole tiles."""
+        return self.tiles * self.rows
+
+    @property
+    def pitch(self) -> int:
+        """Elements between the starts of adjacent columns of a slab in memory."""
+        return pitch(self.height, self.dtype.itemsize)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile on disk, padding to a page included."""
+        return pages(self.rows * self.columns * self.dtype.itemsize)
+
+    def factor_bytes_written(self, first_panel: int = 0) -> int:
+        """Bytes of factors that a run from `first_panel` on writes. Exact."""
+        return (self.panels - first_panel) * self.tiles * self.tile_bytes

@@ -1,0 +1,1 @@
+"""Least squares: tall, wide and square matrices, weights, damping, statistics."""

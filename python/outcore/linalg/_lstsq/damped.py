@@ -1,0 +1,187 @@
+"""Damped least squares with the triangle R of A: minimize ‖c - R x‖₂² + d² ‖x‖₂².
+
+The rows d I are appended to a copy of R, so R keeps the small singular values s of A. With at least
+as many rows as columns::
+
+    [R; d I] = Q [T; 0],    T x = (Qᴴ [c; 0])[:n]
+
+Otherwise the solution is that of least norm of [A, d I] [x; z] = b, by the semi-normal equations
+as in `outcore.linalg._lstsq.least_norm`::
+
+    T Tᴴ = R Rᴴ + d² I,    T Tᴴ y = c,    x = Rᴴ y
+
+Where A x is nearly b, c - R x loses its digits to cancellation. Then the code uses its equals d² y,
+or d² R⁻ᴴ x (Björck, *Numerical Methods for Least Squares Problems*, 1996, section 5.3.2).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from outcore.blas.lapack import kernels
+from outcore.linalg._rows.parallel_qr import ParallelQR
+from outcore.linalg._rows.stream import allocated
+from outcore.linalg._rows.triangle import condition_of, has_full_rank, solve_by_singular_values
+from outcore.linalg._tiles.columns import largest, norms, power_of_two
+from outcore.linalg._tiles.matrix import Matrix
+from outcore.report.longcall import LongCall
+
+
+class Damped(NamedTuple):
+    """The solution, and its figures.
+
+    Attributes
+    ----------
+    x
+        (n, k), column-major.
+    rank, condition
+        Singular values of [A; d I] that count, at most as many as A has; and an estimate of the
+        condition number of its triangle in the 1-norm.
+    residual_norms
+        ‖c - R x‖₂ of each right-hand side.
+    degrees_of_freedom
+        Rows that count, less the degrees of freedom of the fit.
+    """
+
+    x: Matrix
+    rank: int
+    condition: float
+    residual_norms: npt.NDArray[np.float64]
+    degrees_of_freedom: float
+
+
+def solve_damped(
+    factor: ParallelQR, R: Matrix, counted: int, damp: float, cond: float, call: LongCall
+) -> Damped:
+    """Solve a damped problem.
+
+    Parameters
+    ----------
+    factor
+        The factors of all rows of A, with Qᴴ b; its workspaces are used.
+    R
+        Its triangle, with zeros below the diagonal.
+    counted
+        Number of rows with non-zero weight.
+    damp
+        The factor d, above 0.
+    cond
+        Singular values of [A; d I] below `cond` times the largest count as zero.
+    call
+        The call, whose arena supplies a copy of R.
+    """
+    c, n, condition = factor.c, len(R), condition_of(R)
+    copy = allocated(call, R.shape, R.dtype)
+    if factor.rows < n:
+        found = _solve_wide(factor, R, copy, counted, damp, cond)
+        if found is not None:
+            return found
+    T, x = copy, np.array(c, order="F")
+    T[...] = R
+    factor.append_damping(T, x, damp)
+    damped = condition_of(T)
+    K, residual = kernels(R.dtype), np.array(c, order="F")
+    if has_full_rank(n, damped, cond):
+        K.trsm(T, x, lower=False, unit=False)
+        K.gemm(R, x, residual, alpha=-1)
+        sizes = better_of(norms(residual), _residual_by_x(R, x, damp), norms(c), condition)
+        return Damped(x, n, damped, sizes, degrees_of_freedom(T, n, counted, damp))
+    x, values, rank = solve_by_singular_values(T, x, cond)
+    K.gemm(R, x, residual, alpha=-1)
+    rank = min(rank, factor.rows)
+    return Damped(x, rank, damped, norms(residual), _freedom(values, rank, counted, damp))
+
+
+def better_of(
+    direct: npt.NDArray[np.float64],
+    other: npt.NDArray[np.float64],
+    right: npt.NDArray[np.float64],
+    condition: float,
+) -> npt.NDArray[np.float64]:
+    """Return the more accurate of two norms of residuals, for each right-hand side.
+
+    The direct one, ‖c - R x‖₂, has an error of about ε ‖c‖₂. The other has a relative error of
+    about ε times the condition number.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(condition * other < right, other, direct)
+
+
+def degrees_of_freedom(T: Matrix, rank: int, counted: int, damp: float) -> float:
+    """Return the rows that count, less the degrees of freedom of the fit; T is overwritten.
+
+    The latter are the trace of the matrix from b to A x, ∑ s²/(s² + d²). T has the singular values
+    √(s² + d²). So this is ∑ d²/(s² + d²) for the directions in which A has any rows, and 1 for each
+    further row. With all of T, the sum is ‖d T⁻¹‖² in the Frobenius norm.
+
+    Parameters
+    ----------
+    T
+        (n, n) triangle of [A; d I] or [Aᴴ; d I], with zeros below the diagonal.
+    rank
+        Number of its singular values that count.
+    counted
+        Number of rows that count.
+    damp
+        The factor d.
+    """
+    if min(rank, counted) < len(T):
+        return _freedom(scipy.linalg.svdvals(T, overwrite_a=True), rank, counted, damp)
+    scale = power_of_two(float(largest(T).max()))
+    T /= T.dtype.type(scale)
+    kernels(T.dtype).trtri(T, lower=False, unit=False)
+    return counted - rank + float(np.sum((norms(T) * (damp / scale)) ** 2))
+
+
+def _freedom(values: npt.NDArray[Any], rank: int, counted: int, damp: float) -> float:
+    kept = min(rank, counted)
+    return counted - kept + float(np.sum((damp / values[:kept].astype(np.float64)) ** 2))
+
+
+def _solve_wide(
+    factor: ParallelQR, R: Matrix, copy: Matrix, counted: int, damp: float, cond: float
+) -> Damped | None:
+    """Solve a problem with fewer rows than columns; `None` if T may have a lower rank at `cond`."""
+    m, K = factor.rows, kernels(R.dtype)
+    R, c = R[:m], factor.c[:m]
+    scale, top = (power_of_two(float(largest(each).max(initial=0))) for each in (R, c))
+    # With the rows in reverse order, the first columns of R are the conjugate of an upper triangle.
+    T, B = copy[:m, :m], copy[m:, :m]
+    np.conjugate(R[::-1, m - 1 :: -1].T, out=T)
+    np.conjugate(R[::-1, m:].T, out=B)
+    T /= T.dtype.type(scale)
+    B /= B.dtype.type(scale)
+    factor.append_rows(T, B)
+    factor.append_damping(T, np.zeros((m, 0), T.dtype, order="F"), damp / scale)
+    condition = condition_of(T)
+    if not has_full_rank(m, condition, cond):
+        return None
+    y: Matrix = np.array(c[::-1], order="F")
+    y /= y.dtype.type(top)
+    for trans in ("C", "N"):
+        K.trsm(T, y, lower=False, trans=trans, unit=False)
+    residual = norms(y) * (damp / scale) ** 2 * top
+    # As in `least_norm`, no product leaves the range of the type.
+    half = power_of_two(math.sqrt(scale))
+    y = np.array(y[::-1] / y.dtype.type(half), order="F")
+    x: Matrix = np.zeros((R.shape[1], c.shape[1]), R.dtype, order="F")
+    K.gemm(R, y, x, alpha=half / scale, beta=0, trans_a="C")
+    x *= x.dtype.type(top / scale)
+    rest: Matrix = np.array(c, order="F")
+    K.gemm(R, x, rest, alpha=-1)
+    sizes = better_of(norms(rest), residual, norms(c), condition)
+    return Damped(x, m, condition, sizes, degrees_of_freedom(T, m, counted, damp / scale))
+
+
+def _residual_by_x(R: Matrix, x: Matrix, damp: float) -> npt.NDArray[np.float64]:
+    """Return ‖d² R⁻ᴴ x‖₂ of each column, which is not finite if R is singular."""
+    scale = power_of_two(float(largest(R).max()))
+    tops = np.array([power_of_two(float(top)) for top in largest(x)])
+    y: Matrix = np.array(x / tops.astype(x.real.dtype) * x.dtype.type(scale), order="F")
+    with np.errstate(invalid="ignore", over="ignore"):
+        kernels(R.dtype).trsm(R, y, lower=False, trans="C", unit=False)
+        sizes: npt.NDArray[np.float64] = norms(y) * (damp / scale) * damp * tops
+    return sizes

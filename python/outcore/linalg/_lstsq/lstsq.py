@@ -1,0 +1,427 @@
+"""Least squares with a matrix whose rows are streamed once: from disk, memory or an iterator.
+
+If the triangle does not fit into memory, the columns of a wide matrix are streamed
+(`outcore.linalg._lstsq.least_norm`), or slabs are factored (`outcore.linalg._lstsq.slabs`):
+slabs of columns, or of rows of a wide matrix. Otherwise `ParallelQR` factors [A b], and keeps only
+the triangle R, c = Qᴴ b and the norms of the residuals of b. Then R x = c is solved, by singular
+values if R is close to a matrix of lower rank. Damping enters only then
+(`outcore.linalg._lstsq.damped`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._util.counts import is_finite, is_number
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike
+from outcore.array.array import Array
+from outcore.errors import Interrupted, InvalidError
+from outcore.layout.elements import array_of
+from outcore.linalg._lstsq.damped import Damped, solve_damped
+from outcore.linalg._lstsq.least_norm import least_norm
+from outcore.linalg._lstsq.least_norm_plan import LeastNormGeometry
+from outcore.linalg._lstsq.least_squares_report import LeastSquaresReport
+from outcore.linalg._lstsq.lstsq_plan import lstsq_way, use_slabs_if
+from outcore.linalg._lstsq.slabs import solve_by_slabs
+from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._output.result import claimed, columns_of, put, written
+from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._rhs.columns import TRANSFER_BYTES
+from outcore.linalg._rows.kept_state import KeptState
+from outcore.linalg._rows.parallel_qr import ParallelQR
+from outcore.linalg._rows.plan import RowPlan
+from outcore.linalg._rows.report import figures_of, written_too
+from outcore.linalg._rows.source import (
+    IteratedRows,
+    RowsLike,
+    RowSource,
+    StoredRows,
+    known_operands,
+    paired_rows,
+    row_source,
+)
+from outcore.linalg._rows.stream import check_finite, leave, side_by_side, streams
+from outcore.linalg._rows.triangle import solve_triangle
+from outcore.linalg._rows.tsqr_plan import tsqr_flops
+from outcore.linalg._rows.weights import RowWeights
+from outcore.linalg._slab_qr.plan import SlabQrGeometry
+from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.result_dtype import result_dtype, work_dtype
+from outcore.report.longcall import LongCall, long_call
+from outcore.report.report import Report
+from outcore.storage.volumes import PathLike, Place
+
+_WHY = "the lstsq that wrote it was stopped; call it again"
+
+
+@opens_results(report=LeastSquaresReport)
+def lstsq(
+    A: RowsLike,
+    b: RowsLike | None = None,
+    *,
+    weights: RowsLike | None = None,
+    cond: float | None = None,
+    damp: float = 0.0,
+    dtype: npt.DTypeLike | None = None,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    factors: PathLike | None = None,
+    keep_factors: bool = False,
+    keep_r: bool = False,
+    if_exists: IfExists = "error",
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, LeastSquaresReport]:
+    """Find the x that minimizes ‖b - A x‖₂, or with weights ‖W^½ (b - A x)‖₂.
+
+    If a triangle of n x n elements fits into memory, each row of A is read once, and nothing is
+    written. Otherwise, if m < n, `A` is not an iterator, and a triangle of m x m elements fits,
+    each column is read twice. Otherwise an A of full rank on disk is factored by slabs, like
+    `qr_factor`; with m < n its transpose is factored.
+
+    Parameters
+    ----------
+    A
+        (m, n): an array on disk or its path, a NumPy array or memmap, an object with shape, dtype
+        and slicing, or an iterator of blocks of rows of any heights. Integers become float64.
+    b
+        (m,) or (m, k) right-hand sides, in any of the same forms; an iterator's blocks may differ
+        in height from those of `A`. Leave it out if `A` is an iterator of pairs (rows of A, rows of
+        b).
+    weights
+        (m,) weights of the rows, at least 0, in any of the same forms: the inverses of the
+        variances of the observations, or multiples of these. The call minimizes ∑ w |b - A x|².
+        Rows of weight 0 do not count. Slabs support neither weights nor `damp`.
+    cond
+        Singular values of A below `cond` times the largest count as zero. By default n ε, with the
+        machine epsilon ε of the type. SciPy's default, ε, is smaller than the rounding error of an
+        exact zero.
+    damp
+        Minimize ‖b - A x‖₂² + damp² ‖x‖₂² instead (ridge regression, Tikhonov regularization).
+        Then `cond` applies to the singular values of [A; damp I].
+    dtype
+        Type of the arithmetic and of the solution, such as ``"f4"``; by default NumPy's promotion
+        of `A`, `b` and `weights`. Blocks of an operand of another type are converted as they are
+        read.
+    memory
+        Budget; by default half of the available memory. Streamed rows need 2 n² elements for the
+        triangle and its update (more if threads share the rows), n k for the right-hand sides, and
+        blocks of rows. Streamed columns, for m < n, need 2 m² elements, n k for the solution, and
+        blocks of columns. Slabs need one slab of columns; for m < n of rows.
+    out
+        Directory of a solution on disk; by default the solution is in memory.
+    factors
+        Directory of the factors during the call, if A is factored by slabs; by default that of `A`
+        with ``.qr`` appended. Existing complete factors of the same `A` are used. A stopped call
+        leaves its factors, from which the next one resumes.
+    keep_r
+        Return the triangle R of A in memory as ``report.R``, for ``report.covariance()``. R must
+        fit into the budget: the call then uses neither blocks of columns nor slabs.
+    keep_factors
+        Leave the factors on disk for `open_factor` and `qr_solve`. With m < n they are those of the
+        transpose, with which `qr_solve` finds solutions of least norm. Streaming makes no factors,
+        and then the report has a note.
+    if_exists
+        ``"open"`` opens a complete solution at `out` if the same call made it, with the same
+        operands. ``"overwrite"`` replaces an array at `out`, and factors of another matrix at
+        `factors`.
+    resume
+        Resume a stopped call with the same arguments: from its factors, or from its saved triangle
+        if `out` is given and `A` and `b` are arrays.
+    threads
+        Number of BLAS threads; by default unchanged.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left). If `A`
+        is an iterator and `b` is not an array, the length is unknown: the function gets (0.0, NaN)
+        until the end, and no bar is shown.
+
+    Returns
+    -------
+    x : numpy.ndarray or Array
+        (n,) or (n, k), of the type that `A`, `b` and `weights` promote to, or of `dtype`; on disk
+        if `out` is given. If there are several minimizers, the one of least 2-norm.
+    report : LeastSquaresReport
+        With ``rank``, ``condition``, ``residual_norms``, ``residual_variances``, and
+        ``covariance()`` of the coefficients.
+
+    Raises
+    ------
+    InvalidError
+        If `A`, `b` and `weights` do not fit each other, or their types are not supported; if a
+        weight is negative.
+    BudgetError
+        If neither the triangle and blocks of a few rows nor slabs fit into the budget.
+    SingularMatrixError
+        With slabs, if the columns of A (for m < n its rows) are linearly dependent.
+    ExistsError
+        If `out` exists, or with slabs if `factors` has factors of another matrix.
+    JournalError
+        With slabs, if the files of a stopped call do not match, because A has been written to.
+    DiskFullError
+        If the disk has no space for the solution, or with slabs for the factors.
+    NonFiniteError
+        If an operand has a NaN or an infinity, with its index.
+    Interrupted
+        After Ctrl-C or SIGTERM. With `out` and with slabs a later call resumes.
+
+    Notes
+    -----
+    2 n² (m - n/3) + 4 k n (m - n/2) operations, four times that for complex types. Streaming reads
+    m n words. Slabs of w columns read about n² (m - n/3) / (2w) + 3 m n words, and write m n; with
+    m < n exchange m and n. `damp` adds 2/3 n³ operations. Sources: Golub & Van Loan, *Matrix
+    Computations*, 4th ed., sections 5.3 and 5.5, and 5.6.2 for wide matrices; Demmel, Grigori,
+    Hoemmen & Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank; Paige, Math. Comp. 27
+    (1973) and Demmel & Higham, SIAM J. Matrix Anal. Appl. 14 (1993) for wide matrices.
+    """
+    if b is None:
+        given, right = _read_pairs(A)
+    else:
+        given, right = row_source("A", A), row_source("b", b, is_column=True)
+    beside = None if weights is None else row_source("weights", weights, is_column=True)
+    problem = _Problem(given, right, beside, A, b, cond, damp, dtype, keep_r=keep_r)
+    operands_given: dict[str, tuple[RowSource, object]] = {"A": (given, A), "b": (right, b)}
+    if beside is not None:
+        operands_given["weights"] = beside, weights
+    known = known_operands(operands_given)
+    # States of version 0.1 before damping came last, with "damp", have other triangles.
+    arguments = {"cond": problem.cond, "damp_last": problem.damp, "dtype": problem.dtype.name}
+    steps = StepsDone(out if known else None, "lstsq", arguments, known, memory, resume=resume)
+    memory_bytes = steps.memory_bytes
+    way = lstsq_way(
+        given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if(),
+        is_stored=out is not None, weights=None if beside is None else beside.layout, keep_r=keep_r,
+    )  # fmt: skip
+    sources = [source for source, _ in operands_given.values()]
+    operands = [source.array for source in sources if isinstance(source, StoredRows)]
+    try:
+        if isinstance(way, SlabQrGeometry):
+            return problem.solve_by_slabs(
+                way, out=out, factors=factors, keep_factors=keep_factors, if_exists=if_exists,
+                resume=resume, threads=threads, progress=progress,
+            )  # fmt: skip
+        with (
+            claimed(out, operands, if_exists=if_exists, why=_WHY) as where,
+            long_call(
+                "least squares", memory_bytes=memory_bytes, work=problem.work(way),
+                threads=threads, progress=progress,
+            ) as call,
+        ):  # fmt: skip
+            x, report = problem.solve_going_by(call, way, where, steps)
+    except KeyboardInterrupt:
+        text = steps.stopped("least squares", "lstsq")
+        if isinstance(way, SlabQrGeometry):
+            text = "least squares was stopped; call lstsq again with the same arguments to resume"
+        raise Interrupted(text) from None
+    if keep_factors:
+        report.notes.append(f"no factors were kept: {report.method} makes none on disk")
+    return x, report
+
+
+def _read_pairs(A: RowsLike) -> tuple[RowSource, RowSource]:
+    if not isinstance(A, Iterator):
+        raise InvalidError("need b=, unless A is an iterator of pairs (rows of A, rows of b)")
+    left, right = paired_rows(A)
+    return IteratedRows("A", left), IteratedRows("b", right, is_column=True)
+
+
+def _check_weights(A: RowSource, weights: RowSource) -> None:
+    if weights.columns != 1:
+        raise InvalidError(
+            f"need a vector as weights, have {weights.columns} columns; give one for each row"
+        )
+    if work_dtype("weights", weights.layout.dtype).kind == "c":
+        raise InvalidError(
+            f"need real weights, have {weights.layout.dtype}; give the inverses of variances"
+        )
+    if A.rows is not None and weights.rows is not None and A.rows != weights.rows:
+        raise InvalidError(
+            f"A has {A.rows} rows, weights has {weights.rows}; give one weight for each row"
+        )
+
+
+class _Problem:
+    """Sources of rows that fit each other, and their solution."""
+
+    def __init__(
+        self,
+        A: RowSource,
+        b: RowSource,
+        weights: RowSource | None,
+        given_a: Any,
+        given_b: Any,
+        cond: float | None,
+        damp: float,
+        dtype: npt.DTypeLike | None,
+        *,
+        keep_r: bool,
+    ) -> None:
+        if A.rows is not None and b.rows is not None and A.rows != b.rows:
+            raise InvalidError(
+                f"A has {A.rows} rows, b has {b.rows}; a right-hand side has as many rows as A"
+            )
+        if weights is not None:
+            _check_weights(A, weights)
+        if not (is_finite(damp) and damp >= 0):
+            raise InvalidError(f"damp must be a number of at least 0, have {damp!r}")
+        if cond is not None and not (is_number(cond) and 0 <= cond < 1):
+            raise InvalidError(f"cond must be at least 0 and below 1, have {cond!r}")
+        self.sources = [A, b] if weights is None else [A, b, weights]
+        self.dtype = result_dtype({each.name: each.layout.dtype for each in self.sources}, dtype)
+        for source in self.sources:
+            source.deliver(self.dtype)
+        self.A, self.b, self.weights, self.damp = A, b, weights, float(damp)
+        self.keep_r, self.arrays = keep_r, [*(each.name for each in self.sources), "x"]
+        self.given_a, self.given_b = given_a, given_b
+        self.n, self.k = A.columns, b.columns
+        self.rows = next((each.rows for each in self.sources if each.rows is not None), None)
+        self.cond = float(cond) if cond is not None else self.n * float(np.finfo(self.dtype).eps)
+
+    def work(self, way: list[RowPlan] | LeastNormGeometry) -> float | None:
+        """Return the operations, for progress; `None` if unknown before the end."""
+        if isinstance(way, LeastNormGeometry):
+            return way.flops
+        return self.flops(self.rows) if self.rows else None
+
+    def flops(self, rows: int) -> float:
+        """Return the operations for a number of rows."""
+        return tsqr_flops(rows, self.n, self.k, self.dtype)
+
+    def use_slabs_if(self) -> str | None:
+        """Return the condition for slabs of columns, as advice; `None` if they can be used."""
+        instead = use_slabs_if(self.A.layout, self.dtype)
+        if instead is None and self.damp:
+            return "leave out damp=, which slabs of columns do not have"
+        if instead is None and self.weights is not None:
+            return (
+                "leave out weights=, which slabs of columns do not have, and multiply the rows of "
+                "A and b by their square roots"
+            )
+        if instead is None and isinstance(self.b, IteratedRows):
+            return "give b as an array, which slabs of columns need"
+        return instead
+
+    def solve_by_slabs(self, g: SlabQrGeometry, **options: Any) -> tuple[Any, LeastSquaresReport]:
+        assert isinstance(self.A, StoredRows), "slabs are of an array on disk"
+        m, n = self.A.array.shape
+        b = self.b.array if isinstance(self.b, StoredRows) else array_of(self.given_b)
+        found, report = solve_by_slabs(self.A.array, b, g, self.cond, **options)
+        figures = {each.name: getattr(report, each.name) for each in fields(Report)}
+        more = {
+            "verb": "lstsq",
+            "rank": g.n,
+            "residual_norms": [float(norm) for norm in found.residual_norms],
+            "degrees_of_freedom": float(max(m - n, 0)),
+        }
+        return found.x, LeastSquaresReport(**figures | more)
+
+    def solve_going_by(
+        self,
+        call: LongCall,
+        way: list[RowPlan] | LeastNormGeometry,
+        out: Place | None,
+        steps: StepsDone,
+    ) -> tuple[Any, LeastSquaresReport]:
+        """Solve with streamed rows or columns, and deliver x in memory or on disk."""
+        solve: Any = self.solve_wide if isinstance(way, LeastNormGeometry) else self.solve
+        if out is None:
+            x, report = solve(call, way, None, steps)
+            return x[:, 0] if self.b.is_vector else x, report
+        shape = (self.n,) if self.b.is_vector else (self.n, self.k)
+        with written(out, columns_of(shape, self.dtype), _WHY, steps) as target:
+            x, report = solve(call, way, target, steps)
+            x = x[:, 0] if self.b.is_vector else x
+            moved = put(x, target, call, TRANSFER_BYTES[0], number=len(self.sources))
+        written_too(report, x.nbytes, moved, call)
+        return target, report
+
+    def solve(
+        self, call: LongCall, plans: list[RowPlan], target: Array | None, steps: StepsDone
+    ) -> tuple[Matrix, LeastSquaresReport]:
+        factor = ParallelQR(plans[0], self.k, call)
+        heights = [plan.height for plan in plans]
+        weighing = None if self.weights is None else RowWeights(call)
+        state = [*factor.state, *([] if weighing is None else [weighing.counted])]
+        kept = KeptState(target, steps, [*heights, *factor.cuts], state, call)
+        count = self.rows or 0
+        row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
+        factor.rows = kept.load(count)
+        call.meter.skip(factor.rows * row_work)
+        with streams(self.sources, plans, call, first=factor.rows) as opened, factor.at_work():
+            for first, (rows, right, *beside) in side_by_side(opened, factor.rows):
+                check_finite("A", first, rows)
+                check_finite("b", first, right)
+                if weighing is not None:
+                    weighing.apply(first, beside[0], rows, right)
+                leave(opened, factor.add(rows, right))
+                call.meter.advance(len(rows) * row_work)
+                kept.passed(factor.rows, count, factor.settle)
+            factor.finish()
+        R, counted = factor.triangle(), factor.rows
+        if weighing is not None:
+            counted = int(weighing.counted[0, 0])
+        if self.damp:
+            found = solve_damped(factor, R, counted, self.damp, self.cond, call)
+        else:
+            x, rank, condition, sizes = solve_triangle(
+                R, factor.c, self.cond, call, most=min(factor.rows, self.n)
+            )
+            found = Damped(x, rank, condition, sizes, max(float(counted - rank), 0.0))
+        report = LeastSquaresReport(
+            rank=found.rank,
+            condition=found.condition,
+            residual_norms=[float(size) for size in np.hypot(found.residual_norms, factor.rest)],
+            degrees_of_freedom=found.degrees_of_freedom,
+            damp=self.damp,
+            R=R if self.keep_r else None,
+            notes=steps.notes(count, "row"),
+            **figures_of(
+                call, "lstsq", (factor.rows, self.n), self.dtype,
+                method=f"QR of rows as they are read, {plans[0].height} at once",
+                flops=self.flops(factor.rows),
+                moved=(sum(each.bytes_read() for each in self.sources), 0),
+                planned=(sum(plan.layout.bytes_read() for plan in plans), 0),
+                is_stored=self.A.layout.is_stored, arrays=self.arrays,
+            ),
+        )  # fmt: skip
+        if found.rank < (min(factor.rows, self.n) if self.damp else self.n):
+            report.notes.append(
+                f"A has rank {found.rank} of {self.n} at cond={self.cond:.2g}: x is the solution "
+                "of least norm"
+            )
+        return found.x, report
+
+    def solve_wide(
+        self, call: LongCall, g: LeastNormGeometry, target: Array | None, steps: StepsDone
+    ) -> tuple[Matrix, LeastSquaresReport]:
+        given = self.A.array if isinstance(self.A, StoredRows) else self.given_a
+        columns = row_source("A", given, transposed=True)
+        columns.deliver(self.dtype)
+        found = least_norm(
+            columns, self.b, self.weights, g, self.damp, self.cond, call, target, steps
+        )
+        report = LeastSquaresReport(
+            rank=found.rank,
+            condition=found.condition,
+            residual_norms=[float(size) for size in found.residual_norms],
+            degrees_of_freedom=found.degrees_of_freedom,
+            damp=self.damp,
+            notes=steps.notes(2 * g.blocks),
+            **figures_of(
+                call, "lstsq", (g.m, g.n), self.dtype, method=g.method, flops=g.flops,
+                moved=(found.bytes_read, 0), planned=(g.bytes_read(), 0),
+                is_stored=self.A.layout.is_stored, arrays=self.arrays,
+            ),
+        )  # fmt: skip
+        if found.rank < g.m:
+            report.notes.append(
+                f"the rows of A depend on each other: it has rank {found.rank} of {g.m} at "
+                f"cond={self.cond:.2g}"
+            )
+        return found.x, report

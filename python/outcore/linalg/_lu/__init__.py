@@ -1,0 +1,1 @@
+"""LU factorization: the choice of a method, and solves."""

@@ -1,0 +1,260 @@
+"""LU with true partial pivoting, out of core, by slabs of columns.
+
+Algorithm A: left-looking (Womble, Greenberg, Riesen & Wheat 1993, section 4.1), with the row swaps
+in LINPACK order. The matrix is cut into slabs of columns that fit in memory, and each slab into
+panels::
+
+    for each slab C = A[:, slab]:
+        for each earlier panel K:    C <- L_K⁻¹ P_K C       # L_K comes from the disk, tile by tile
+        for each panel K of C:       P_K C_K = L_K U_K      # and is applied to those right of it
+        write C;  sync;  journal
+
+A panel of L is stored with its own and earlier row swaps only, so no swap is ever carried out on
+disk. Flops: 2n³/3. Words read and written: about n³/(3w) + n² with slabs of w columns
+(`docs/numerics-lu.md`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._util import budget
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike, check_progress
+from outcore.array.array import Array
+from outcore.array_files.array_metadata import read_metadata
+from outcore.errors import Interrupted
+from outcore.linalg._factors.begin import Method, open_storage
+from outcore.linalg._factors.checks import warn_of
+from outcore.linalg._geometry.factor_plan import flops, lu_geometry, panel_flops, update_flops
+from outcore.linalg._geometry.segments import Layout
+from outcore.linalg._lu.block_columns.geometry import BlockColumnGeometry
+from outcore.linalg._lu.block_columns.partial import PartialFactorization
+from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
+from outcore.linalg._lu.block_columns.plan import (
+    block_columns_again,
+    partial_geometry,
+    tournament_geometry,
+)
+from outcore.linalg._lu.block_columns.storage import (
+    BlockColumnStorage,
+    PartialStorage,
+    TournamentStorage,
+)
+from outcore.linalg._lu.block_columns.tournament import TournamentFactorization
+from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
+from outcore.linalg._lu.choice import LuMethod, chosen
+from outcore.linalg._lu.slabs.conveyor import Source
+from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
+from outcore.linalg._lu.slabs.storage import LuFiles, LuStorage
+from outcore.linalg._output.factor import LU, LUFactor
+from outcore.linalg._output.journal import Header
+from outcore.linalg._output.own import opened_factors
+from outcore.linalg._tiles.matrix import place_of
+from outcore.linalg._tiles.result_dtype import factor_dtype
+from outcore.report.longcall import LongCall, long_call
+from outcore.storage.volumes import PathLike
+
+
+def lu_factor(
+    A: Array | PathLike,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    overwrite_a: bool = False,
+    if_exists: IfExists = "error",
+    resume: bool = True,
+    method: LuMethod = "auto",
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> LUFactor:
+    """Factor P A = L U with partial pivoting, A and the factors on disk.
+
+    Parameters
+    ----------
+    A
+        (n, n) array on disk, or its path. Its type has at most double precision. The call reads
+        ``order="F"`` with the default chunks fastest.
+    dtype
+        Type of the factors and of the arithmetic, such as ``"f8"`` for a float32 `A`; by default
+        that of `A`, or float64 for integers. The call converts `A` as it reads it, and never rounds
+        it.
+    memory
+        Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
+        I/O: see ``oc.plan("lu", ...)``.
+    out
+        Directory for the factors; by default that of `A` with ``.lu`` appended.
+    overwrite_a
+        Let the factors take the disk space of `A`, whose content is lost at once. `A` must be in
+        ``order="F"`` with default chunks.
+    if_exists
+        ``"open"`` opens complete factors of the same `A` at `out`, with their report.
+        ``"overwrite"`` replaces complete factors there.
+    resume
+        Resume a stopped call, by the method with which it started. `False` restarts it.
+    method
+        ``"slabs"``: left-looking by slabs of columns. ``"block-columns"``: less I/O if memory holds
+        few columns, but temporary disk space for most of a second matrix. ``"tournament"``: block
+        columns if memory does not hold a column of panels. A tournament then chooses the pivots:
+        they may grow more than with partial pivoting, and differ from SciPy's. ``"auto"``: block
+        columns if they are clearly faster, a tournament if no other method fits in memory, neither
+        with `overwrite_a`. The format of the factors does not depend on the method, and the report
+        names it.
+    threads
+        Threads of the BLAS; by default its current setting.
+    progress
+        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+
+    Returns
+    -------
+    LUFactor
+        Factors for `lu_solve`. ``.report`` describes the call, ``.piv`` is what SciPy would return.
+
+    Raises
+    ------
+    InvalidError
+        If `A` is not square, or has an unsupported type or layout.
+    BudgetError, DiskFullError
+        Before any work, if memory or disk space do not suffice.
+    NonFiniteError
+        If `A` has a NaN or an infinity. The error gives its index.
+    ExistsError, BusyError, JournalError
+        If `out` holds complete factors, is in use, or holds a stopped run on other input.
+    Interrupted
+        After Ctrl-C or SIGTERM. The same call resumes.
+
+    Warns
+    -----
+    LinAlgWarning
+        If `A` is exactly singular, as `scipy.linalg.lu_factor` does.
+    GrowthWarning
+        If the pivots grew so much that half of the digits may be lost.
+    """
+    check_progress(progress)
+    memory_bytes = budget.resolve(memory)
+    ready = opened_factors(A, out, LUFactor, if_exists, dtype=dtype)
+    if ready is not None:
+        warn_of(ready)
+        return ready
+    algorithm, why = chosen(
+        method, A, out, memory_bytes, dtype=dtype, overwrite_a=overwrite_a, resume=resume
+    )
+    begin = functools.partial(
+        open_storage, A=A, out=out, memory_bytes=memory_bytes, dtype=dtype, overwrite_a=overwrite_a,
+        if_exists=if_exists, resume=resume, threads=threads,
+    )  # fmt: skip
+    if algorithm == "slabs":
+        with begin(Method(lu_geometry, LuStorage, LU)) as storage:
+            storage.why = why
+            factor = _run(storage, _by_slabs, _flops_left(storage), threads, progress)
+    elif algorithm == "block-columns":
+        with begin(
+            _by_columns(A, dtype, PartialGeometry, partial_geometry, PartialStorage)
+        ) as files:
+            files.why = why
+            factor = _run(files, _partially, _columns_left(files), threads, progress)
+    else:
+        method_ = _by_columns(A, dtype, TournamentGeometry, tournament_geometry, TournamentStorage)
+        with begin(method_) as played:
+            played.why = why
+            factor = _run(played, _by_tournament, _columns_left(played), threads, progress)
+    warn_of(factor)
+    return factor
+
+
+S = TypeVar("S", bound=LuFiles[Any])
+C = TypeVar("C", bound=BlockColumnGeometry)
+D = TypeVar("D", bound=BlockColumnStorage[Any])
+
+
+def _run(
+    storage: S,
+    factor: Callable[[S, LongCall], None],
+    left: float,
+    threads: int | None,
+    progress: ProgressLike,
+) -> LUFactor:
+    g = storage.geometry
+    work = flops(g.n, g.dtype)
+    with long_call(
+        f"LU of {storage.name}", memory_bytes=g.budget_bytes, work=work, work_done=work - left,
+        threads=threads, progress=progress,
+    ) as call:  # fmt: skip
+        try:
+            storage.open(call)
+            factor(storage, call)
+            return storage.finish(call, left)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"LU of {storage.name} stopped with {storage.journal.panels_done} of "
+                f"{g.panels} panels done; call lu_factor again with the same arguments "
+                "to resume"
+            ) from None
+
+
+def _by_slabs(storage: LuStorage, call: LongCall) -> None:
+    g, loads = storage.geometry, storage.loads
+    source = Source(storage.matrix, g.n, storage.metadata.chunks)
+    if loads.is_copied:
+        storage.copy_to_tiles(loads.copy, call)
+        source = Source(storage.factors, g.height, (g.rows, g.columns))
+    SlabFactorization(storage, call, g, source).run()
+
+
+def _partially(storage: PartialStorage, call: LongCall) -> None:
+    PartialFactorization(storage, call).run()
+
+
+def _by_tournament(storage: TournamentStorage, call: LongCall) -> None:
+    TournamentFactorization(storage, call).run()
+
+
+def _by_columns(
+    A: Array | PathLike,
+    dtype: npt.DTypeLike | None,
+    kind: type[C],
+    cut: Callable[[int, np.dtype[Any], int, Layout], C],
+    storage: Callable[..., D],
+) -> Method[C, D]:
+    """Return how to start or resume an LU by block columns."""
+    layout = _layout(A, dtype)
+
+    def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> C:
+        tile, cuts = header.tile, header.cuts or {}
+        return block_columns_again(kind, n, dtype, memory_bytes, layout, tile, cuts)
+
+    return Method(
+        lambda n, dtype, memory_bytes, tile: cut(n, dtype, memory_bytes, layout),
+        storage,
+        LU,
+        again=again,
+        cuts=kind.cuts,
+        scratch_bytes=kind.scratch_bytes,
+    )
+
+
+def _columns_left(storage: BlockColumnStorage[Any]) -> float:
+    """Pending operations."""
+    left: float = storage.geometry.flops_left(storage.first_panel, storage.journal.trailing)
+    return left
+
+
+def _layout(A: Array | PathLike, dtype: npt.DTypeLike | None) -> Layout:
+    metadata = read_metadata(place_of(A))
+    return Layout.of(metadata, factor_dtype(metadata.dtype, dtype))
+
+
+def _flops_left(storage: LuStorage) -> float:
+    """Pending operations."""
+    g, first_panel = storage.geometry, storage.first_panel
+    panels = sum(panel_flops(g, K) for K in range(first_panel, g.panels))
+    return panels + sum(
+        update_flops(g, K) * max(g.n - max(K + 1, first_panel) * g.columns, 0)
+        for K in range(g.panels)
+    )

@@ -1,0 +1,1 @@
+"""LU by slabs of columns: left-looking, with partial pivoting."""

@@ -1,0 +1,113 @@
+"""Storage of LU's row swaps, and the completion of its factors."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.array.create import create_array
+from outcore.layout.disk_reads import DiskReads
+from outcore.linalg._factors.checks import Extremes, wild_growth
+from outcore.linalg._factors.storage import FactorStorage
+from outcore.linalg._geometry.factor_plan import LuGeometry
+from outcore.linalg._geometry.geometry import Geometry
+from outcore.linalg._lu.slabs.slab_loads import SlabLoads
+from outcore.linalg._output.factor import LU, LUFactor
+from outcore.report.longcall import LongCall
+
+G = TypeVar("G", bound=Geometry)
+
+
+class LuFiles(FactorStorage[G], ABC):
+    """The files of one LU, by any algorithm; see `FactorStorage`.
+
+    Attributes
+    ----------
+    why
+        Reason for an algorithm that the caller did not request.
+    """
+
+    kind = LU
+    method: ClassVar[str]
+    why = ""
+
+    @abstractmethod
+    def planned_bytes(self) -> tuple[int, int]:
+        """Return the bytes that this call reads and writes according to the plan."""
+
+    @property
+    def title(self) -> str:
+        """Name of the method in the report."""
+        return self.method
+
+    def notes(self, extremes: Extremes) -> list[str]:
+        """Return the notes of the report."""
+        notes = [self.why] if self.why else []
+        if extremes.info:
+            notes.append(f"exactly singular: diagonal number {extremes.info} is zero")
+        if text := wild_growth(extremes.growth, self.geometry.dtype):
+            notes.append(text)
+        return notes
+
+    def further_figures(self) -> dict[str, Any]:
+        """Return further figures for the report."""
+        return {}
+
+    def panel_pivots(self) -> list[npt.NDArray[np.int32]]:
+        """Row swaps of the complete panels, each counted from its panel's first row."""
+        width = self.geometry.columns
+        return [
+            piv[at : at + width] - np.int32(at) - np.int32(first * width)
+            for first, piv in self._pivots()
+            for at in range(0, len(piv), width)
+        ]
+
+    def _pivots(self) -> list[tuple[int, npt.NDArray[np.int32]]]:
+        """First panel and row swaps of each complete slab."""
+        return [(r.first, r.piv) for r in self.journal.records if r.piv is not None]
+
+    def finish(self, call: LongCall, flops_done: float) -> LUFactor:
+        """Complete the factors on disk and return them, with the report."""
+        g = self.geometry
+        self.refuse_changed()
+        extremes = Extremes()
+        for record in self.journal.records:
+            extremes.see(Extremes(**record.extremes))
+        metadata = self.lay_out()
+        with create_array(self.target.path / "piv", g.n, "i4", if_exists="overwrite") as file:
+            file[...] = np.concatenate([piv for _, piv in self._pivots()])
+            file.flush()
+        read, written = self.planned_bytes()
+        report = self.report(
+            call,
+            flops_done=flops_done,
+            planned_bytes_read=read,
+            planned_bytes_written=written,
+            method=self.title,
+            growth=extremes.growth,
+            notes=self.notes(extremes),
+            **self.further_figures(),
+        )
+        known = {"norm1": extremes.norm1, "growth": extremes.growth, "info": extremes.info}
+        self.complete(metadata, report, known)
+        return dataclasses.replace(LUFactor.open(self.target), report=report)
+
+
+class LuStorage(LuFiles[LuGeometry]):
+    """The files of one LU by slabs."""
+
+    method = "slabs"
+
+    @property
+    def loads(self) -> SlabLoads:
+        """The loads of its slabs."""
+        disk = DiskReads(*self.matrix.read_granularity)
+        return SlabLoads(self.geometry, self.layout, disk)
+
+    def planned_bytes(self) -> tuple[int, int]:
+        """Return the bytes that this call reads and writes according to the plan."""
+        g, first = self.geometry, self.first_panel
+        read, written = self.loads.bytes_moved(first)
+        return read + g.factor_bytes_read(first), written + g.factor_bytes_written(first)

@@ -1,0 +1,197 @@
+"""Solves with LU factors on disk: all right-hand sides in one pass over L and one over U."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+
+from outcore._util import budget
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import ProgressLike
+from outcore.array.array import Array
+from outcore.errors import Interrupted, InvalidError, SingularMatrixError
+from outcore.linalg._factors.sweeps import Sweeps, cut_sweep
+from outcore.linalg._geometry.factor_plan import solve_bytes_read
+from outcore.linalg._output.factor import Factor, LUFactor, refuse_others
+from outcore.linalg._output.open_results import beside, opens_results
+from outcore.linalg._rhs.columns import ColumnRoom, fitted
+from outcore.linalg._rhs.condition import Probes, probe_bytes, with_probes
+from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
+from outcore.linalg._rhs.right_hand_side import RightHandSide, Which, opened, substituted_in
+from outcore.linalg._rhs.solutions import solution, system_of
+from outcore.report.longcall import long_call
+from outcore.report.report import Report, keep
+from outcore.storage.volumes import PathLike
+
+
+@opens_results(beside("b", ".x"))
+def lu_solve(
+    lu: LUFactor,
+    b: npt.ArrayLike | Array | PathLike,
+    *,
+    trans: Which = 0,
+    dtype: npt.DTypeLike | None = None,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    if_exists: IfExists = "error",
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> Any:
+    """Solve A x = b, Aᵀ x = b or Aᴴ x = b with factors on disk.
+
+    Parameters
+    ----------
+    lu
+        Factors from `lu_factor` or `open_factor`.
+    b
+        (n,) or (n, k): a NumPy array, or an array on disk or its path. The call solves for a `b` on
+        disk in groups of as many columns as fit in memory; each group is a pass over L and one over
+        U.
+    trans
+        0 or ``"N"`` for A, 1 or ``"T"`` for Aᵀ, 2 or ``"C"`` for Aᴴ, as in SciPy.
+    dtype
+        Type of the arithmetic and of the solution; by default NumPy's promotion of the factors and
+        `b`. The call converts factors of another type as it reads them. That adds no digits to the
+        factors, but `b` is not rounded, and substitution adds no errors of their type.
+    memory
+        Budget of the pass; by default half of the available memory. It does not include a solution
+        in memory, which belongs to the caller.
+    out
+        Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
+    if_exists
+        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces an array at `out`.
+    resume
+        Resume a stopped call for the same system, if the solution is on disk. The call records its
+        progress by groups of columns.
+    threads, progress
+        As for `lu_factor`.
+
+    Returns
+    -------
+    numpy.ndarray or Array
+        x, of the shape of `b`. Its type is the promotion of the factors and `b`, or `dtype`. It is
+        on disk if `b` is or `out` is given, and its ``report`` then describes the call.
+        `outcore.last_report` returns the report in either case.
+
+    Raises
+    ------
+    SingularMatrixError
+        If U has an exactly zero diagonal element.
+    InvalidError
+        If `lu` is not a factorization by LU, or `b` does not fit it.
+    """
+    refuse_others(lu, LUFactor)
+    b = opened(b)
+    made_in = substituted_in(lu.dtype, b, dtype)
+    rhs = RightHandSide.read(lu.n, made_in, b, trans, out, if_exists=if_exists, reads=[lu.path])
+    memory_bytes = budget.resolve(memory)
+    x, report = solve_and_report(lu, rhs, memory_bytes, threads, progress, resume=resume)
+    keep(report, x)
+    return x
+
+
+def solve_and_report(
+    lu: LUFactor,
+    rhs: RightHandSide,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+    *,
+    resume: bool = True,
+    probes: int = 0,
+) -> tuple[Any, Report]:
+    """Run `lu_solve` and return its report too; with `probes`, also estimate A's condition."""
+    refuse_singular(lu)
+    probes, (room, (block_tiles, most)) = with_probes(
+        probes, lambda probes: cut_group(lu, rhs, memory_bytes, probes)
+    )
+    system = None if rhs.out is None else system_of("lu_solve", lu, rhs)
+    with (
+        stopping_cleanly("solving with", lu),
+        solution(rhs, system=system, resume=resume) as into,
+    ):
+        groups = Groups.of(rhs, most, into.done)
+        planned = len(groups) * solve_bytes_read(lu.n, lu.dtype, lu.tile)
+        with long_call(
+            f"solving with {lu.path.name}", memory_bytes=memory_bytes, work=planned,
+            threads=threads, progress=progress,
+        ) as call:  # fmt: skip
+            sweeps = Sweeps(lu, call, block_tiles)
+            probing = Probes(lu.n, probes, rhs.dtype, call)
+            moved = solve_groups(
+                rhs, into, groups, lambda X, _: sweeps.solve(X, rhs.trans, probing.take()), call,
+                room,
+            )  # fmt: skip
+            report = report_on(
+                "lu_solve", lu, rhs, groups, sweeps.counters()[:2], planned, moved, call,
+                growth=lu.growth, probed_condition=probing.condition(lu.norm1),
+            )  # fmt: skip
+    return into.x, report
+
+
+def cut_group(
+    factor: Factor, rhs: RightHandSide, memory_bytes: int, probes: int
+) -> tuple[ColumnRoom, tuple[int, int]]:
+    """Divide memory between right-hand sides, probes and factors, as `cut_sweep` does."""
+    beside_bytes = probe_bytes(factor.n, rhs.dtype, probes)
+    return fitted(
+        rhs,
+        memory_bytes,
+        lambda r: cut_sweep(
+            factor,
+            memory_bytes,
+            r.column_bytes,
+            rhs.columns,
+            r.beside_bytes + beside_bytes,
+            rhs.dtype,
+        ),
+    )
+
+
+def refuse_singular(lu: LUFactor) -> None:
+    """Raise for factors that cannot solve.
+
+    Raises
+    ------
+    SingularMatrixError
+        If U has an exactly zero diagonal element.
+    InvalidError
+        If U has an element that is not finite.
+    """
+    refuse_overflowed(lu)
+    if lu.info:
+        raise SingularMatrixError(
+            f"A is singular: diagonal number {lu.info} of U is exactly zero, so there is no "
+            "unique solution; use least squares, or correct the matrix",
+            lu.info,
+        )
+
+
+def refuse_overflowed(lu: LUFactor) -> None:
+    """Raise for factors with elements that are not finite.
+
+    Raises
+    ------
+    InvalidError
+        If U has such an element.
+    """
+    if not math.isfinite(lu.growth):
+        raise InvalidError(f"numbers as large as those of A overflow {lu.dtype}; scale it")
+
+
+@contextmanager
+def stopping_cleanly(doing: str, factor: Factor) -> Iterator[None]:
+    """Turn Ctrl-C in a call that only reads factors into an error that says how to continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"{doing} {factor.path.name} stopped; the factors are as they were, call again with "
+            "the same arguments"
+        ) from None

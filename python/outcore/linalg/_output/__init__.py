@@ -1,0 +1,1 @@
+"""Results and factors on disk: places, steps done, owners of temporary ones."""

@@ -1,0 +1,197 @@
+"""Factors that a call creates for its own use, or finds complete."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import LinAlgWarning
+
+from outcore._util.if_exists import IfExists, check_if_exists
+from outcore._util.progress import ProgressLike
+from outcore.array.array import Array
+from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.array_version import version_of
+from outcore.errors import (
+    CorruptError,
+    ExistsError,
+    InvalidError,
+    SingularMatrixError,
+    SymmetryWarning,
+)
+from outcore.linalg._output.factor import (
+    LU,
+    CholeskyFactor,
+    LUFactor,
+    QRFactor,
+    read_any_group,
+    read_group,
+)
+from outcore.linalg._output.journal import read_journal
+from outcore.linalg._output.temporary import (
+    is_marked,
+    made_for_itself,
+    mark,
+    place_argument,
+    remove_made,
+    unmark,
+)
+from outcore.linalg._tiles.matrix import place_of
+from outcore.linalg._tiles.result_dtype import factor_dtype
+from outcore.report.report import Report
+from outcore.storage.volumes import PathLike, Place, place
+
+F = TypeVar("F", LUFactor, CholeskyFactor, QRFactor)
+
+
+def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool) -> bool:
+    """Whether LU factors of this matrix and type exist, or a stopped run of them."""
+    if not where.exists() or read_any_group(where)[0] is not LU:
+        return False
+    if read_group(where)["state"] == "complete":
+        return ready_factors(where, source, dtype, LUFactor, if_exists="overwrite") is not None
+    journal = read_journal(where) if resume else None
+    if journal is None:
+        return False
+    begun = journal.header
+    found = begun.source, begun.dtype, begun.generation, begun.modified_ns
+    return found == (source.source, dtype.name, *version_of(source))
+
+
+def ready_factors(
+    where: Place,
+    source: Place,
+    dtype: np.dtype[Any],
+    kind: type[F],
+    *,
+    if_exists: IfExists,
+    argument: str = "factors=",
+) -> F | None:
+    """Open complete factors of this type from an earlier call; `None` if there are none.
+
+    Raises
+    ------
+    ExistsError
+        If the existing factors are of something else, and may not be overwritten.
+    """
+    if not where.exists():
+        return None
+    found, group = read_any_group(where)
+    if group["state"] != "complete":
+        return None
+    now = version_of(source)
+    same = group["source"] == source.source and group["generation"] == now.generation
+    same = same and found is kind.kind
+    # A matrix consumed by its factors has no files left, so its modification time is 0.
+    if same and now.modified_ns in (group["modified_ns"], 0) and group["dtype"] == dtype.name:
+        return kind.open(where)
+    if if_exists == "overwrite":
+        return None
+    if found is not kind.kind:
+        raise ExistsError(
+            f"{where.path} holds {found.title} factors of {group['source']}, not "
+            f"{kind.kind.title} factors of {source.source}; pass if_exists='overwrite', "
+            f"or another {argument}"
+        )
+    raise ExistsError(
+        f"{where.path} holds factors of {group['source']} in {group['dtype']} as it was before, "
+        f"not of {source.source} in {dtype} as it is; "
+        f"pass if_exists='overwrite', or another {argument}"
+    )
+
+
+def opened_factors(
+    A: Array | PathLike,
+    out: PathLike | None,
+    kind: type[F],
+    if_exists: IfExists,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    lower: bool = True,
+) -> F | None:
+    """Open the complete factors that a factorization with ``if_exists="open"`` returns.
+
+    Raises
+    ------
+    ExistsError
+        If they are of something else.
+    """
+    if check_if_exists(if_exists) != "open":
+        return None
+    source = place_of(A)
+    where = place(out if out is not None else f"{source.stem}{kind.kind.suffix}")
+    try:
+        made_in = factor_dtype(read_metadata(source).dtype, dtype)
+        found = ready_factors(
+            where, source, made_in, kind, if_exists=if_exists, argument=place_argument()
+        )
+    except CorruptError:
+        return None  # The factorization refuses the directory.
+    if found is None:
+        return None
+    if read_any_group(where)[1].get("lower", True) != lower:
+        raise ExistsError(
+            f"{where.path} holds factors with lower={not lower}, this call has lower={lower}; pass "
+            f"if_exists='overwrite', or another {place_argument()}"
+        )
+    return dataclasses.replace(found, report=Report.load(where.path))
+
+
+@contextmanager
+def own_factors(
+    where: Place,
+    A: Array | PathLike,
+    ready: F | None,
+    make: Callable[..., F],
+    *,
+    memory_bytes: int,
+    keep: bool,
+    overwrite_a: bool,
+    if_exists: IfExists,
+    resume: bool,
+    threads: int | None,
+    progress: ProgressLike,
+) -> Iterator[F]:
+    """Call `make` on the matrix unless factors are `ready`; remove new factors at the end.
+
+    Factors that prove singular, or have overflowed, are removed too, unless they are kept.
+    """
+    keep = keep or (ready is not None and not is_marked(where))
+    factors = ready
+    if factors is None:
+        with warnings.catch_warnings(), made_for_itself(keep=keep):
+            # The caller handles a singular matrix, and one that is not Hermitian.
+            warnings.simplefilter("ignore", LinAlgWarning)
+            warnings.simplefilter("ignore", SymmetryWarning)
+            factors = make(
+                A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
+                if_exists=if_exists, resume=resume, threads=threads, progress=progress,
+            )  # fmt: skip
+    with removed_at_end(where, keep=keep, useless=(SingularMatrixError, InvalidError)):
+        yield factors
+
+
+@contextmanager
+def removed_at_end(
+    where: Place, *, keep: bool, useless: tuple[type[Exception], ...]
+) -> Iterator[None]:
+    """Remove factors at the end unless they are kept, also after errors that make them useless.
+
+    Until then they are marked. A stopped call leaves them to the next one, which finds them
+    complete, and removes them because of the mark.
+    """
+    if not keep:
+        mark(where)
+    else:
+        unmark(where)
+    try:
+        yield
+    except useless:
+        if not keep:
+            where.volume.remove(where.name)
+        raise
+    if not keep:
+        remove_made(where)

@@ -1,0 +1,164 @@
+"""The result of a call: in memory, or an array on disk that is incomplete until the call ends."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import ArrayFile
+from outcore._util import budget
+from outcore._util.if_exists import IfExists
+from outcore._util.signals import signals_held
+from outcore._util.sizes import format_bytes
+from outcore._util.streams import wait
+from outcore.array.array import Array, open_array
+from outcore.array.create import remove_array
+from outcore.array_files.array_metadata import bump_generation, write_metadata
+from outcore.array_files.blocks_done import WORKING
+from outcore.errors import BudgetError, InvalidError, OutcoreError
+from outcore.layout.zarr_format import Metadata, default_chunks
+from outcore.linalg._output.open_results import made_by_this_call
+from outcore.linalg._output.result_place import refuse_there
+from outcore.linalg._output.steps_done import StepsDone
+from outcore.report.longcall import LongCall
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import SAME, PathLike, Place, being_made, how_they_meet, place
+
+_WORKING = "the call that works with it was stopped; call it again"
+
+
+@contextmanager
+def claimed(
+    out: PathLike | None, operands: Sequence[object], *, if_exists: IfExists, why: str
+) -> Iterator[Place | None]:
+    """Check the place of a result, and lock it against other calls; `None` stays `None`.
+
+    Parameters
+    ----------
+    out
+        Directory of the result.
+    operands
+        Inputs of the call, which the result must not replace: arrays, and paths of factors.
+    if_exists
+        ``"overwrite"`` replaces a complete array. The remains of a stopped call are always
+        replaced.
+    why
+        Text that marks an array as left by a stopped call of the same function.
+
+    Raises
+    ------
+    ExistsError
+        If `out` exists and may not be replaced.
+    InvalidError
+        If `out` is an operand.
+    BusyError
+        If another call writes to `out`.
+    """
+    if out is None:
+        yield None
+        return
+    where = place(out)
+    for operand in operands:
+        path = operand.path if isinstance(operand, Array) else operand
+        if not isinstance(path, Path | PoolPath):
+            continue
+        if meet := how_they_meet(where.path, path):
+            what = "is an operand itself" if meet == SAME else f"{meet} {path.name}"
+            raise InvalidError(f"out= {what}, {where.path}; choose another directory")
+    with being_made(where, f"writing {where.path.name}"):
+        refuse_there(where, why, if_exists=if_exists)
+        yield where
+
+
+@contextmanager
+def written(
+    where: Place, metadata: Metadata, why: str, steps: StepsDone | None = None
+) -> Iterator[Array]:
+    """Create an array, and mark it complete at the end of the block; an error removes it.
+
+    Its space on disk is allocated at once. With `steps`, the call resumes an array with durable
+    steps, and an error leaves the array.
+    """
+    metadata = metadata.on(where.volume)
+    begun = dataclasses.replace(metadata, state="incomplete", why=why)
+    goes_on = steps is not None and steps.find(where, begun)
+    if not goes_on and where.volume.exists(where.name):
+        remove_array(where)
+    try:
+        if not goes_on:
+            write_metadata(where, begun)
+            ArrayFile.create(where.volume, where.name, metadata.grid(), True)
+            bump_generation(where)
+        array = open_array(where.path, "r+", allow_incomplete=True)
+        yield array
+        array.flush()
+        with signals_held():
+            for name in WORKING:
+                if where.exists(name):
+                    where.volume.remove(where.inside(name))
+            array.mark(None, made=made_by_this_call(array))
+            if steps is not None:
+                steps.finish()
+    except BaseException:
+        if steps is None or not steps.done:
+            with contextlib.suppress(OutcoreError):
+                remove_array(where)
+        raise
+
+
+def working_array(target: Array, name: str, metadata: Metadata, *, anew: bool) -> Array:
+    """Open an array inside a result; its space on disk is allocated at its creation.
+
+    It is removed when the result is complete. An existing one is kept, unless `anew` is true.
+    """
+    where = target.place.below(name)
+    if anew or not where.exists():
+        if where.volume.exists(where.name):
+            remove_array(where)
+        metadata = metadata.on(where.volume)
+        write_metadata(where, dataclasses.replace(metadata, state="incomplete", why=_WORKING))
+        ArrayFile.create(where.volume, where.name, metadata.grid(), True)
+    return open_array(where.path, "r+", allow_incomplete=True)
+
+
+def columns_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Metadata:
+    """Return the metadata of a result on disk that is computed in memory, column-major."""
+    chunks = default_chunks(shape, dtype.itemsize, "F")
+    return Metadata(shape, dtype, chunks, "F", "column-major")
+
+
+def put(
+    X: npt.NDArray[Any], target: Array, call: LongCall, transfer_bytes: int, number: int
+) -> tuple[int, int]:
+    """Write a result from memory, column-major; return the bytes read and written.
+
+    `number` is that of the array in the trace.
+    """
+    file = target.open_file(
+        call.arena, transfer_bytes, writable=True, trace=call.trace, trace_number=number
+    )
+    wait(file.submit_write([0] * X.ndim, [1] * X.ndim, X), call.trace)
+    moved = file.counters()
+    return moved[0], moved[1]
+
+
+def room(rows: int, columns: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Allocate a result in memory, column-major.
+
+    Raises
+    ------
+    BudgetError
+        If less memory is available.
+    """
+    need, have = rows * columns * dtype.itemsize, budget.available_bytes()
+    if need > have:
+        raise BudgetError(
+            f"need {need} bytes ({format_bytes(need)}) of memory for the result, {have} "
+            f"({format_bytes(have)}) are available; give out= to have it on disk"
+        )
+    return np.empty((rows, columns), dtype, order="F")

@@ -1,0 +1,1 @@
+"""Planners of all methods, behind one interface for `outcore.plan`."""

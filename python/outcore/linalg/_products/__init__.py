@@ -1,0 +1,1 @@
+"""Products and triangular solves of matrices on disk."""

@@ -1,0 +1,1 @@
+"""QR of tall matrices, in one reading."""

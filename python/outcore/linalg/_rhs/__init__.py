@@ -1,0 +1,1 @@
+"""Right-hand sides and solutions: columns, groups, residuals, condition."""

@@ -1,0 +1,1 @@
+"""Matrices read by rows once: streams of rows, tall QR, its Q."""

@@ -1,0 +1,1 @@
+"""QR factorization by slabs of columns: Householder reflections, Q, solves."""

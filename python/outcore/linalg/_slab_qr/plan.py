@@ -1,0 +1,324 @@
+"""The geometry of an out-of-core QR by slabs, and its cost: pure arithmetic."""
+
+import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outcore._util.sizes import format_bytes
+from outcore.errors import BudgetError, InvalidError
+from outcore.layout.zarr_format import (
+    MAX_TILE_BYTES,
+    MAX_TILES,
+    SLOT_ALIGN_BYTES,
+    TILE_BYTES,
+    full_columns,
+)
+from outcore.linalg._geometry.factor_plan import (
+    BOUNCE_BYTES,
+    DTYPES,
+    TILE_BOUNCE_BYTES,
+    WORTH_FINER,
+    LuGeometry,
+    Slab,
+)
+from outcore.linalg._geometry.geometry import Tiled
+from outcore.linalg._rows.tsqr_plan import tsqr_flops
+from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Phase, flop_weight
+from outcore.linalg._tiles.grains import pages
+from outcore.linalg._tiles.pitch import matrix_bytes
+
+LEAF_COLUMNS = 32
+"""Columns factored in one LAPACK call."""
+
+FEW_PANELS = 4
+"""With fewer panels in a slab, narrower panels may pay off, since the ring holds one."""
+
+TILES_OF_BUDGET = 48
+"""A tile takes at most this part of the budget, unless even the smallest tile is larger."""
+
+AHEAD_TILES = 2
+"""Tiles of the ring beyond one panel: one in use and one being read."""
+
+# Shares of the speed of a large matrix product that other steps reach.
+_PANEL_SHARE = 0.35
+_GRAM_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class SlabQrGeometry(Tiled):
+    """Cuts of an m x n matrix for QR by slabs within a budget.
+
+    The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
+    tiles. A *slab* is as many panels as fit in memory beside a *ring*. The ring holds a whole panel
+    from the disk, since its reflections are used twice, and two more tiles.
+    """
+
+    m: int
+    n: int
+    dtype: np.dtype[Any]
+    rows: int
+    columns: int
+    slab_panels: int
+    bounce_bytes: int
+    budget_bytes: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in a panel."""
+        return math.ceil(self.m / self.rows)
+
+    @property
+    def reflecting(self) -> int:
+        """Panels with reflections: all of them, unless there are more columns than rows."""
+        return math.ceil(min(self.m, self.n) / self.columns)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of the read-ahead and of the panel in use."""
+        return ring_bytes(self.tiles, self.tile_bytes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Peak bytes that the factorization takes from its arena."""
+        width = self.slab_panels * self.columns
+        slab = matrix_bytes(self.height, width, self.dtype.itemsize)
+        scratch = scratch_bytes(self.columns, width, self.dtype)
+        return slab + self.ring_bytes + scratch + self.bounce_bytes + TILE_BOUNCE_BYTES
+
+    def extent(self, panel: int) -> tuple[int, int]:
+        """First column of a panel, and the column after its last."""
+        return panel * self.columns, min((panel + 1) * self.columns, self.n)
+
+    def reflections(self, panel: int) -> int:
+        """Reflections of a panel."""
+        return panel_reflections((self.m, self.n), self.columns, panel)
+
+    def slabs(self, first_panel: int = 0) -> list[Slab]:
+        """Cut the panels from `first_panel` on into slabs, narrow ones first.
+
+        A slab reads the columns to its left, as in LU, so the best cuts are the same.
+        """
+        as_lu = LuGeometry(
+            self.n, self.dtype, self.rows, self.columns, self.slab_panels, 1, 0, self.budget_bytes
+        )
+        return as_lu.slabs(first_panel)
+
+    def tiles_below(self, panel: int) -> range:
+        """Tiles of a panel from the one with its diagonal block down."""
+        return tiles_below((self.m, self.n), (self.rows, self.columns), panel)
+
+    def factor_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of reflections that a run from `first_panel` on reads back. Exact."""
+        below = (len(self.tiles_below(panel)) for panel in range(self.reflecting))
+        left_of = list(itertools.accumulate(below, initial=0))
+        slabs = self.slabs(first_panel)
+        return sum(left_of[min(slab.first, self.reflecting)] for slab in slabs) * self.tile_bytes
+
+    def matrix_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of A in the panels from `first_panel` on; `ColumnLoads` gives the bytes read."""
+        return self.m * max(self.n - first_panel * self.columns, 0) * self.dtype.itemsize
+
+    def words_moved(self) -> int:
+        """Total words read and written."""
+        total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
+        return total // self.dtype.itemsize
+
+    def words_lower_bound(self) -> float:
+        """Words that any QR must move: it reads A, and writes its factors.
+
+        No bound with a sharp constant is known for QR in little memory.
+        """
+        return 2.0 * self.m * self.n
+
+    @property
+    def method(self) -> str:
+        """Description of the method, for users."""
+        return (
+            f"slabs of {self.slab_panels * self.columns} columns ({len(self.slabs())} of them), "
+            f"tiles of {self.rows} x {self.columns}"
+        )
+
+
+def by_slabs(method: str, *, transposed: bool) -> str:
+    """Describe least squares with factors from this method, for users."""
+    return f"solution of least norm: QR of Aᵀ by {method}" if transposed else f"QR by {method}"
+
+
+def panel_reflections(shape: tuple[int, int], columns: int, panel: int) -> int:
+    """Count the reflections of a panel of `columns` columns."""
+    return min(max(min(shape) - panel * columns, 0), columns)
+
+
+def tiles_below(shape: tuple[int, int], tile: tuple[int, int], panel: int) -> range:
+    """Tiles of a panel from the one with its diagonal block down; the last one at least."""
+    first = min(panel * tile[1], shape[0] - 1) // tile[0]
+    return range(first, -(-shape[0] // tile[0]))
+
+
+def ring_bytes(tiles: int, tile_bytes: int) -> int:
+    """Bytes of a ring that holds a panel and the read-ahead."""
+    return (tiles + AHEAD_TILES) * tile_bytes
+
+
+def scratch_bytes(columns: int, width: int, dtype: np.dtype[Any]) -> int:
+    """Memory to factor a panel, and to apply its reflections to `width` columns."""
+    words = [columns * width, columns**2, columns**2, min(columns, LEAF_COLUMNS) * LEAF_COLUMNS]
+    return sum(pages(count * dtype.itemsize) for count in words)
+
+
+def flops(m: int, n: int, dtype: np.dtype[Any]) -> float:
+    """Real operations of QR: 2n²(m - n/3) for m >= n, four times that for complex types."""
+    return tsqr_flops(m, n, 0, dtype)
+
+
+def panel_flops(g: SlabQrGeometry, panel: int) -> float:
+    """Operations that factor a panel of h rows and k reflections: 2k²(h - k/3)."""
+    h, k = g.m - panel * g.columns, g.reflections(panel)
+    return flop_weight(g.dtype) * 2 * k**2 * (h - k / 3)
+
+
+def update_flops(g: SlabQrGeometry, panel: int) -> float:
+    """Operations that apply a panel to one column: 4hk - 2k²."""
+    h, k = g.m - panel * g.columns, g.reflections(panel)
+    return flop_weight(g.dtype) * (4 * h * k - 2 * k**2)
+
+
+def slab_qr_geometry(
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    tile: tuple[int, int] | None = None,
+) -> SlabQrGeometry:
+    """Cut a matrix for a memory budget.
+
+    Parameters
+    ----------
+    shape, dtype
+        Rows and columns, and element type, of the matrix.
+    memory_bytes
+        The budget.
+    tile
+        Tile shape of existing factors; by default the budget determines it.
+
+    Raises
+    ------
+    BudgetError
+        If not even one panel of the narrowest tiles fits.
+    InvalidError
+        If QR does not support this type.
+    """
+    if dtype.name not in DTYPES:
+        raise InvalidError(
+            f"QR by slabs works in {', '.join(DTYPES)}, have {dtype}; convert with oc.from_array"
+        )
+    if min(shape) < 1:
+        raise InvalidError(f"a matrix has at least one row and column, have {shape}")
+    geometry, need = _cut(shape, dtype, memory_bytes, tile)
+    if geometry is not None:
+        return geometry
+    # The buffers grow with the memory: repeat until the needed memory suffices.
+    while geometry is None:
+        geometry, need = _cut(shape, dtype, need, tile)
+    raise BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) of memory for two panels of a QR of "
+        f"{shape[0]} x {shape[1]} in {dtype.name}, have {memory_bytes} "
+        f"({format_bytes(memory_bytes)}); raise memory="
+    )
+
+
+def _cut(
+    shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+) -> tuple[SlabQrGeometry | None, int]:
+    """Return the cuts for the largest tiles that fit, or `None`, and the memory for one panel."""
+    if tile:
+        geometry = _fit(shape, dtype, memory_bytes, tile)
+        need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
+        return (geometry if geometry.slab_panels else None), need
+    # Half as wide as LU's panels: the ring holds a whole panel, and factoring a panel costs more.
+    columns = min(full_columns(dtype.itemsize) // 2, max(8, 1 << (shape[1] - 1).bit_length()))
+    found: SlabQrGeometry | None = None
+    while columns >= 8:
+        geometry = _fit(shape, dtype, memory_bytes, _tile(shape, dtype, memory_bytes, columns))
+        if not found or _is_worth_it(geometry, found):
+            found = geometry
+        elif found.slab_panels:
+            break
+        columns //= 2
+    need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
+    return (found if found and found.slab_panels else None), need
+
+
+def _tile(
+    shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, columns: int
+) -> tuple[int, int]:
+    """Rows and columns of a tile: as high as a tile of LU, but a small part of the budget.
+
+    A diagonal block lies in one tile, and tiles are whole pages.
+    """
+    itemsize = dtype.itemsize
+    tile_bytes = TILE_BYTES * columns // full_columns(itemsize)
+    while math.prod(shape) * itemsize // tile_bytes > MAX_TILES and tile_bytes < MAX_TILE_BYTES:
+        tile_bytes *= 2
+    tile_bytes = min(tile_bytes, memory_bytes // TILES_OF_BUDGET)
+    unit = max(columns, SLOT_ALIGN_BYTES // (columns * itemsize))
+    most = max(tile_bytes // (itemsize * columns) // unit, 1) * unit
+    tiles = math.ceil(shape[0] / most)
+    # Among this count of tiles and up to twice as many, choose the one with the least padding.
+    heights = (math.ceil(shape[0] / count / unit) * unit for count in range(tiles, 2 * tiles + 1))
+    return min(heights, key=lambda rows: math.ceil(shape[0] / rows) * rows), columns
+
+
+def _is_worth_it(finer: SlabQrGeometry, g: SlabQrGeometry) -> bool:
+    """Whether narrower panels allow a much wider slab."""
+    width, finer_width = g.slab_panels * g.columns, finer.slab_panels * finer.columns
+    return finer_width >= max(WORTH_FINER * width, 1) and g.slab_panels < min(g.panels, FEW_PANELS)
+
+
+def _fit(
+    shape: tuple[int, int], dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int]
+) -> SlabQrGeometry:
+    """Allot the shares of the ring, scratch and bounce buffers, and the rest to the slab."""
+    least, most = BOUNCE_BYTES
+    bounce = pages(min(most, max(least, memory_bytes // 32)))
+    bare = SlabQrGeometry(*shape, dtype, *tile, 0, bounce, memory_bytes)
+    panel_bytes = bare.pitch * bare.columns * dtype.itemsize
+    most_panels = min((memory_bytes - bare.memory_bytes) // panel_bytes, bare.panels)
+    for panels in range(most_panels, 0, -1):
+        g = dataclasses.replace(bare, slab_panels=panels)
+        if g.memory_bytes <= memory_bytes:
+            return g
+    return bare
+
+
+def factor_phase(g: SlabQrGeometry) -> Phase:
+    """Predict a factorization, without the loads of the matrix."""
+    # The first panel is read before everything else, and the last is written after it.
+    panel = g.height * g.columns * g.dtype.itemsize
+    return Phase(
+        dtype=g.dtype,
+        bytes_read=g.factor_bytes_read(),
+        bytes_written=g.factor_bytes_written(),
+        flops=flops(g.m, g.n, g.dtype),
+        gemm_flops=_gemm_flops(g),
+        other_seconds=g.m * g.n * g.dtype.itemsize * SCAN_S_PER_BYTE,
+        ends_read_bytes=panel,
+        ends_written_bytes=panel,
+    )
+
+
+def _gemm_flops(g: SlabQrGeometry) -> float:
+    """Operations of a QR, slow ones weighted by their speed relative to products."""
+    weight = flop_weight(g.dtype)
+    panels = grams = products = 0.0
+    for K in range(g.reflecting):
+        h, k = g.m - K * g.columns, g.reflections(K)
+        panels += panel_flops(g, K)
+        products += update_flops(g, K) * (g.n - K * g.columns - k)
+        # T is recomputed for each slab to which the panel is applied.
+        slabs_right = math.ceil((g.panels - K) / g.slab_panels)
+        grams += weight * h * k**2 * slabs_right
+    return panels / _PANEL_SHARE + grams / _GRAM_SHARE + products

@@ -1,0 +1,1 @@
+"""Truncated singular value decomposition."""

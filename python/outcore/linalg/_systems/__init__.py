@@ -1,0 +1,1 @@
+"""`solve`: the choice of a method, refinement, mixed precision."""

@@ -1,0 +1,300 @@
+"""Solves of A x = b in one call, with the backward error of the solution."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._util import budget
+from outcore._util.if_exists import IfExists
+from outcore._util.progress import Meter, ProgressLike
+from outcore.array.array import Array
+from outcore.array_files.array_metadata import read_metadata
+from outcore.errors import Interrupted, InvalidError, NonFiniteError, NotPositiveDefiniteError
+from outcore.linalg._cholesky.plan import cholesky_geometry
+from outcore.linalg._factors.begin import tile_to_reuse
+from outcore.linalg._output.factor import CHOLESKY, KINDS, LU
+from outcore.linalg._output.open_results import beside, opens_results
+from outcore.linalg._output.own import are_begun
+from outcore.linalg._rhs.condition import warn_if_singular
+from outcore.linalg._rhs.right_hand_side import RightHandSide, opened
+from outcore.linalg._rhs.solving import Solving
+from outcore.linalg._rows.right_hand_look import look_at
+from outcore.linalg._systems.direct import BY_CHOLESKY, BY_LU, solve_directly
+from outcore.linalg._systems.hermitian import why_not_hermitian, why_not_positive
+from outcore.linalg._systems.plan import ASSUMPTIONS, looking_phase, lower
+from outcore.linalg._systems.refined import solve_refined
+from outcore.linalg._tiles.assumptions import AssumeA as StatedA
+from outcore.linalg._tiles.assumptions import assumption, largest_backward_error, warn_not_hermitian
+from outcore.linalg._tiles.cost import Phase
+from outcore.linalg._tiles.matrix import place_of
+from outcore.linalg._tiles.result_dtype import factor_dtype as factor_dtype_of
+from outcore.linalg._tiles.result_dtype import matrix_dtype, result_dtype
+from outcore.report.report import Report
+from outcore.storage.volumes import SAME, PathLike, how_they_meet, place
+
+AssumeA: TypeAlias = StatedA | Literal["auto"]
+
+
+@opens_results(beside("b", ".x"))
+def solve(
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array,
+    *,
+    assume_a: AssumeA = "gen",
+    dtype: npt.DTypeLike | None = None,
+    factor_dtype: npt.DTypeLike | None = None,
+    condition: bool = False,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    factors: PathLike | None = None,
+    keep_factors: bool = False,
+    overwrite_a: bool = False,
+    if_exists: IfExists = "error",
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+) -> tuple[Any, Report]:
+    """Solve A x = b with A on disk, by LU with partial pivoting.
+
+    Parameters
+    ----------
+    A
+        (n, n) array on disk, or its path.
+    b
+        (n,) or (n, k) right-hand sides, in memory or on disk.
+    assume_a
+        As in SciPy, also by its long names. ``"gen"`` (``"general"``), ``"sym"`` (``"symmetric"``)
+        and ``"her"`` (``"hermitian"``) use LU, which reads all of `A`. ``"pos"``
+        (``"positive definite"``), for Hermitian positive definite matrices, uses Cholesky, which is
+        half the work. If a pivot is not positive, LU follows. Cholesky reads one triangle. The
+        call warns if the other triangle differs: the residual shows it, or with `overwrite_a` a
+        pass over `A` that comes first.
+        ``"auto"`` tests the matrix: if A = Aᴴ to the last bit and its diagonal is positive, the
+        method is that of ``"pos"``, otherwise that of ``"gen"``. The test is one pass over A; it
+        stops early for most other matrices. The report contains the result of the test. A must be
+        whole in any case.
+    dtype
+        Type of the arithmetic and of the solution; by default NumPy's promotion of `A` and `b`. The
+        call converts an `A` of lower precision as it reads it. A real `A` stays real with a complex
+        `b`. ``"f4"`` with a float32 `A` solves in single precision whatever `b` is.
+    factor_dtype
+        ``"f4"`` for a system in float64, ``"c8"`` for complex128: factor in single precision, which
+        takes half of the time and space, and refine the solution in double. Each step of refinement
+        is a pass over A and the factors. If refinement stalls, GMRES follows, with the factors as a
+        preconditioner. If that stalls too, LU in double follows. The report says which was needed;
+        its ``history`` contains the backward errors. The method needs disk space for a copy of A in
+        single precision.
+    condition
+        Estimate the condition number of A in the 1-norm from the factors, like `cond_est`, and
+        report it as ``report.condition``. This takes about five more passes over the factors.
+    memory
+        Budget; by default half of the available memory.
+    out
+        Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
+    factors
+        Directory of the factors during the call; by default that of `A` with ``.lu`` appended,
+        ``.cho`` for Cholesky, ``.f4.lu`` or ``.c8.lu`` for factors in single precision. The call
+        uses complete factors of the same `A` that exist there.
+    keep_factors
+        Leave the factors on disk for `open_factor`.
+    if_exists
+        ``"open"`` opens a whole solution at `out` if the same call made it, with the same operands.
+        ``"overwrite"`` replaces other factors at `factors`, and a solution at `out`.
+    overwrite_a, resume, threads, progress
+        As for `lu_factor`.
+
+    Returns
+    -------
+    x : numpy.ndarray or Array
+        The solution, of the shape of `b`.
+    report : Report
+        Report of the whole call. ``report.backward_error`` is ‖b - Ax‖₁ / (‖A‖₁‖x‖₁ + ‖b‖₁), the
+        largest of the checked columns. It is `None` after ``overwrite_a``, because A is lost.
+
+    Warns
+    -----
+    scipy.linalg.LinAlgWarning
+        If A is singular to working precision. The call solves for random vectors beside `b`, and
+        estimates a condition number above 1/ε from them.
+
+    SymmetryWarning
+        If A is not Hermitian to the rounding errors of its own type and that of the arithmetic,
+        with ``assume_a="pos"``. Then `x` solves another system.
+
+    Raises
+    ------
+    SingularMatrixError
+        If A is exactly singular.
+    OutcoreError
+        Also any error of `lu_factor` and `lu_solve`.
+    """
+    assume_a = assumption(assume_a)
+    if assume_a not in ASSUMPTIONS:
+        raise InvalidError(
+            f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
+        )
+    source = place_of(A)
+    metadata = read_metadata(source)
+    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
+        raise InvalidError(
+            f"need a square matrix, have shape {metadata.shape} in {source.path}; for others there "
+            "is least squares"
+        )
+    n, right = metadata.shape[0], opened(b)
+    found = result_dtype({"A": metadata.dtype, "b": right.dtype}, dtype)
+    job_dtype = factor_dtype_of(metadata.dtype, matrix_dtype(found, metadata.dtype))
+    low = lower(job_dtype, factor_dtype)
+    meet = None if factors is None else how_they_meet(place(factors).path, source.path)
+    if meet is not None:
+        what = "is the matrix itself" if meet == SAME else f"{meet} the matrix"
+        raise InvalidError(f"factors= {what}, {source.path}; name another directory")
+    if low is not None and overwrite_a:
+        raise InvalidError(
+            "overwrite_a=True consumes A, which refinement needs; leave out one of overwrite_a and "
+            "factor_dtype"
+        )
+    names = [f"{source.stem}{kind.suffix}" for kind in KINDS.values()]
+    own = names if factors is None else [factors]
+    reads = [source.path, *(place(name).path for name in own)]
+    with Meter(f"solving with {source.title}", 0.0, progress) as bar:
+        job = Solving(
+            A=A,
+            source=source,
+            n=n,
+            dtype=job_dtype,
+            # Errors in the right-hand side are found before the hours of factoring, not after.
+            rhs=RightHandSide.read(n, job_dtype, right, "N", out, if_exists=if_exists, reads=reads),
+            factors=factors,
+            condition=condition,
+            keep=keep_factors,
+            memory_bytes=budget.resolve(memory),
+            if_exists=if_exists,
+            resume=resume,
+            threads=threads,
+            bar=bar,
+        )
+        try:
+            look = _look_at_right_hand_side(job)
+            if low is not None:
+                x, report = solve_refined(job, low)
+                if assume_a != "gen":
+                    report.notes.append(f"assume_a={assume_a!r} makes no difference to refinement")
+            elif assume_a == "auto":
+                x, report = _solve_as_it_looks(job, overwrite_a=overwrite_a)
+            elif assume_a == "pos":
+                x, report = _solve_positive(job, overwrite_a=overwrite_a)
+            else:
+                x, report = solve_directly(job, BY_LU, overwrite_a=overwrite_a)
+                if assume_a != "gen":
+                    report.notes.append(f"assume_a={assume_a!r}: solved by LU")
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"solving with {source.title} stopped; call solve again with the same "
+                "arguments to resume"
+            ) from None
+    if look is not None:
+        report = _after_looking(look, report)
+    if factor_dtype is not None and low is None:
+        report.notes.append(
+            f"factor_dtype is {job_dtype}, as the system: there is nothing to refine"
+        )
+    report.job = f"solving with {source.title}"
+    if isinstance(x, Array):
+        x.report = report
+    if assume_a == "pos" and report.method.startswith(CHOLESKY.title):
+        _warn_if_not_hermitian(report, n, metadata.dtype, job_dtype)
+    warn_if_singular(report.probed_condition, job_dtype)
+    return x, report
+
+
+def _warn_if_not_hermitian(report: Report, n: int, *dtypes: np.dtype[Any]) -> None:
+    """Warn, and add a note, if a solution by Cholesky does not solve the system with all of A."""
+    error = report.backward_error
+    if error is None or error <= largest_backward_error(n, *dtypes):
+        return
+    how = f"x leaves a backward error of {error:.1e} with all of it"
+    report.notes.append(f"A is not Hermitian: {how}")
+    warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=5)
+
+
+def _look_at_right_hand_side(job: Solving) -> Report | None:
+    """Raise for a right-hand side that is not finite."""
+    if not isinstance(job.rhs.b, Array):
+        job.rhs.refuse_non_finite_given()
+        return None
+    (looking,) = job.parts([Phase(dtype=job.rhs.solution_dtype, bytes_read=job.rhs.b.nbytes)])
+    try:
+        return look_at(job.rhs, job.memory_bytes, looking)
+    except NonFiniteError as error:
+        job.rhs.refuse_row(error.index[0])
+        raise
+
+
+def _after_looking(look: Report, report: Report) -> Report:
+    """Return one report on the check and the solve."""
+    whole = look.followed_by(report)
+    return dataclasses.replace(
+        whole, verb="solve", method=report.method, growth=report.growth, history=report.history
+    )
+
+
+def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
+    """Solve by Cholesky, or by LU if that fails and has not overwritten the matrix."""
+    if overwrite_a and read_metadata(job.source).state != "consumed":
+        why, look = _look_before(job)
+        x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=True)
+        report = _after_looking(look, report)
+        report.notes += [why] if why else []
+        return x, report
+    try:
+        x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
+        return x, report
+    except NotPositiveDefiniteError as error:
+        if overwrite_a:
+            raise
+        why = str(error).partition(";")[0]
+    x, report = solve_directly(job, BY_LU, overwrite_a=False)
+    report.notes.append(f"Cholesky failed: {why}; solved by LU")
+    return x, report
+
+
+def _look_before(job: Solving) -> tuple[str, Report]:
+    """Compare the triangles of A before Cholesky overwrites it, and warn if they differ."""
+    # Cholesky would raise these errors too, but only after the pass over A.
+    tile = tile_to_reuse(job.source, read_metadata(job.source), job.dtype)
+    cholesky_geometry(job.n, job.dtype, job.memory_bytes, tile)
+    (looking,) = job.parts([looking_phase(job.problem())])
+    least = largest_backward_error(job.n, job.stored, job.dtype)
+    why, look = why_not_hermitian(job.source, job.memory_bytes, job.threads, looking, least)
+    if why:
+        how = why.removeprefix("A is not Hermitian: ")
+        warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=6)
+    return why, look
+
+
+def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
+    """Solve by Cholesky if the matrix passes the test and is positive definite; else by LU."""
+    if overwrite_a:
+        x, report = solve_directly(job, BY_LU, overwrite_a=True)
+        report.notes.append("overwrite_a=True: solved by LU, since Cholesky may fail halfway")
+        return x, report
+    if are_begun(job.factors_at(LU.suffix), job.source, job.dtype, resume=job.resume):
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        report.notes.append("LU factors existed, or were begun: A was not examined")
+        return x, report
+    A_bytes = job.n**2 * job.stored.itemsize
+    (looking,) = job.parts([Phase(dtype=job.dtype, bytes_read=A_bytes)])
+    why, look = why_not_positive(job.source, job.memory_bytes, job.threads, looking)
+    if why:
+        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        note = f"{why}: solved by LU"
+    else:
+        x, report = _solve_positive(job, overwrite_a=False)
+        note = "A is Hermitian and its diagonal positive"
+    whole = _after_looking(look, report)
+    whole.notes.insert(0, note)
+    return x, whole

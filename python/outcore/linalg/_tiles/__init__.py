@@ -1,0 +1,1 @@
+"""Matrices in memory: tiles, types, threads that share work on them, operands on disk."""

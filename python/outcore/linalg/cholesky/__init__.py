@@ -1,1 +1,0 @@
-"""Cholesky factorization, and solves with its factor."""

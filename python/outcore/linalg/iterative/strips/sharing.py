@@ -1,0 +1,241 @@
+"""Communication between the processes of a joint iteration.
+
+There is a single kind of message. Each process sends a value and receives the values of all, or
+learns which process has failed, and why. So a process that fails at any point reports that once,
+and its report meets the next message of the others, whatever that is.
+"""
+
+import functools
+import hashlib
+import socket
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S, Communicator
+from outcore._util.progress import ProgressLike
+from outcore._util.signals import signals_held
+from outcore.array_files.array_metadata import read_generation
+from outcore.collective.collective_call import patience_of, seconds_of
+from outcore.errors import Interrupted, InvalidError, OutcoreError, from_kind
+from outcore.layout.zarr_format import Metadata
+from outcore.linalg._tiles.matrix import Matrix
+from outcore.series.group_transfer import LEAST_BYTES_S
+from outcore.storage.volumes import Place
+
+T = TypeVar("T")
+
+LEAST_FLOPS_S = 1e9
+"""Assumed speed of the slowest process, in operations per second. It extends waits for arithmetic.
+"""
+
+
+class Sharing:
+    """The processes of a call, or this one alone; the call runs within its ``with``.
+
+    If one process fails, each of the others fails at its next message, with an error that names the
+    process and the reason.
+
+    Parameters
+    ----------
+    comm
+        Communicator for `Communicator`; `None` for this process alone.
+    timeout
+        Time to wait for the other processes, beyond the time for their work.
+
+    Attributes
+    ----------
+    rank, size
+        Number of this process, and number of processes.
+    """
+
+    def __init__(self, comm: Any = None, timeout: float = TIMEOUT_S) -> None:
+        given = None if comm is None else Communicator(comm, patience_of(timeout))
+        self.rank, self.size = (0, 1) if given is None else (given.rank, given.size)
+        self._comm = given if self.size > 1 else None
+        self._timeout = timeout
+        self._is_over = self._comm is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._is_over:
+            return
+        if error is None:
+            self.meet()
+            self._is_over = True
+            return
+        try:
+            self._gather(None, _told(error), 0.0)
+        except Exception as lost:
+            error.add_note(f"The other processes could not be notified: {lost}")
+
+    def exchange(self, value: T, more_s: float = 0.0) -> list[T]:
+        """Return the values of all processes, in the order of the ranks.
+
+        Parameters
+        ----------
+        more_s
+            Additional time to wait, if the others have much work.
+
+        Raises
+        ------
+        OutcoreError
+            If one of them has failed. The error raised here has the kind of that error.
+        DiskError
+            If one of them did not answer in time.
+        """
+        if self._comm is None:
+            return [value]
+        found: list[T] = self._gather(value, None, more_s)
+        return found
+
+    def meet(self, more_s: float = 0.0) -> None:
+        """Return when every process has reached this call."""
+        self.exchange(None, more_s)
+
+    def same(self, value: T) -> T:
+        """Return the value of the first process, since rounding differs between machines."""
+        return self.exchange(value)[0]
+
+    def added(self, mine: npt.NDArray[Any], more_s: float = 0.0) -> npt.NDArray[Any]:
+        """Add up the values of all processes, in the order of the ranks."""
+        all_of = self.exchange(mine, more_s)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: npt.NDArray[Any] = functools.reduce(np.add, all_of)
+        return found
+
+    def joined_norms(
+        self, mine: npt.NDArray[np.float64], more_s: float = 0.0
+    ) -> npt.NDArray[np.float64]:
+        """Return 2-norms of columns, from the norms of the rows of each process."""
+        all_of = self.exchange(mine, more_s)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: npt.NDArray[np.float64] = functools.reduce(np.hypot, all_of)
+        return found
+
+    def exchange_rows(self, X: Matrix, here: slice | None, more_s: float = 0.0) -> None:
+        """Send these rows of X to the others, and receive theirs; a process may have none."""
+        if self._comm is None:
+            return
+        mine = None if here is None else (here.start, X[here])
+        for rank, theirs in enumerate(self.exchange(mine, more_s)):
+            if theirs is not None and rank != self.rank:
+                first, rows = theirs
+                X[first : first + len(rows)] = rows
+
+    def spread(self, X: Matrix, rows: int) -> None:
+        """Send the first process's X to all, `rows` rows at a time."""
+        if self._comm is None:
+            return
+        for first in range(0, len(X), rows):
+            here = slice(first, first + rows)
+            X[here] = self.same(X[here] if self.rank == 0 else None)
+
+    def agree(self, have: Mapping[str, Any]) -> None:
+        """Check that values are equal on all processes; the error does not show bytes.
+
+        Raises
+        ------
+        InvalidError
+            On all of them, if the value of one differs from that of the first.
+        """
+        seconds_of(self._timeout)
+        if self._comm is None:
+            return
+        all_of = self.exchange(dict(have))
+        for rank, theirs in enumerate(all_of):
+            for name, first in all_of[0].items():
+                if theirs[name] != first:
+                    self._is_over = True
+                    text = f"{first!r} on the first and {theirs[name]!r} on rank {rank}"
+                    if isinstance(first, bytes):
+                        text = f"another on rank {rank} than on the first"
+                    raise InvalidError(
+                        f"need the same {name} on every rank, have {text}; give the same everywhere"
+                    )
+
+    def agree_on(self, name: str, X: Matrix) -> None:
+        """Check that columns are equal on all processes."""
+        if self._comm is not None:
+            digest = hashlib.blake2b(digest_size=16)
+            for column in X.T:
+                digest.update(column.tobytes())
+            self.agree({name: digest.digest()})
+
+    def agree_on_matrix(self, source: Place, metadata: Metadata) -> None:
+        """Check that all processes see the same matrix, before it is read."""
+        if self._comm is not None:
+            have = {
+                "shape of A": metadata.shape, "type of A": metadata.dtype.str,
+                "chunks of A": metadata.chunks, "order of A": metadata.order,
+                "generation of A": read_generation(source),
+            }  # fmt: skip
+            self.agree(have)
+
+    def budget(self, memory: int | str | None) -> int:
+        """Return the bytes of a ``memory=`` argument. Processes of one host share its default."""
+        hosts = self.exchange(socket.gethostname())
+        found = budget.resolve(memory)
+        return found if memory is not None else found // hosts.count(hosts[self.rank])
+
+    def progress(self, progress: ProgressLike) -> ProgressLike:
+        """Return the progress argument of this process: only the first one shows a bar."""
+        return progress if self.rank == 0 or callable(progress) else False
+
+    def _gather(self, value: Any, failed: "_Told | None", more_s: float) -> list[Any]:
+        """Exchange values. A process that fails reports that, and receives nothing."""
+        assert self._comm is not None
+        with signals_held():
+            try:
+                all_of = self._comm.allgather((value, failed), more_s)
+            except BaseException:
+                self._is_over = True
+                raise
+            found = [(rank, theirs[1]) for rank, theirs in enumerate(all_of) if theirs[1]]
+            # If any process has failed, all of them know it now, so no further message follows.
+            self._is_over = bool(found)
+        if found and failed is None:
+            raise _failure(*found[0])
+        return [theirs[0] for theirs in all_of]
+
+
+_Told = tuple[str, str, dict[str, Any]]
+"""Kind and message of an error, and its further attributes."""
+
+
+def _told(error: BaseException) -> _Told:
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted.kind, "was stopped, as by Ctrl-C", {}
+    if isinstance(error, OutcoreError):
+        more = {key: value for key, value in vars(error).items() if isinstance(value, _PLAIN)}
+        return error.kind, str(error), more
+    return OutcoreError.kind, f"{type(error).__name__}: {error}", {}
+
+
+_PLAIN = (int, float, tuple, list)
+
+
+def _failure(rank: int, told: _Told) -> BaseException:
+    """Return the error that reports the failure of another process."""
+    kind, message, more = told
+    if kind == Interrupted.kind:
+        return Interrupted(f"rank {rank} {message}")
+    error = from_kind(kind, f"rank {rank}: {message}")
+    vars(error).update(more)
+    return error
+
+
+def seconds_for(nbytes: float, flops: float = 0.0) -> float:
+    """Additional time to wait for a process with so much work."""
+    return nbytes / LEAST_BYTES_S + flops / LEAST_FLOPS_S

@@ -1,1 +1,0 @@
-"""LU with partial pivoting, and solves with its factors."""

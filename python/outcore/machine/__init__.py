@@ -1,0 +1,1 @@
+"""The machine: processors, measured rates, and the doctor."""

@@ -1,0 +1,1 @@
+"""Plans: resources and time of a call, before it starts."""

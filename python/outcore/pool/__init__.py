@@ -1,0 +1,1 @@
+"""Pools: connections, daemons, checks, and their interfaces to fsspec and zarr-python."""

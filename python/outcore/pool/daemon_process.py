@@ -1,0 +1,103 @@
+"""One daemon of a pool on this machine: its process, whether it is alive, and how to stop it."""
+
+import contextlib
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from outcore._util.processes import process_fields, started_ticks
+
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True)
+class DaemonProcess:
+    """A daemon that `outcore pool up` started.
+
+    Attributes
+    ----------
+    role
+        ``"manager"`` or ``"io"``.
+    server
+        Number of an I/O server; `None` for the manager.
+    directory
+        Directory of its files.
+    pid, started_ticks
+        Its process, and the start time of that process, since another process may get the same
+        number.
+    addresses
+        Addresses on which it listens.
+    metrics
+        URL of its metrics; `None` if it serves none.
+    """
+
+    role: str
+    server: int | None
+    directory: str
+    pid: int
+    started_ticks: int
+    addresses: tuple[str, ...]
+    metrics: str | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is still the one that was started."""
+        return started_ticks(self.pid) == self.started_ticks
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal (SIGSTOP) suspends the process, which SIGCONT would resume."""
+        fields = process_fields(self.pid)
+        return self.is_alive and fields is not None and fields[0] in "Tt"
+
+    @property
+    def name(self) -> str:
+        """Its role, with the number of an I/O server."""
+        return "manager" if self.server is None else f"I/O server {self.server}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values, and whether the process is alive."""
+        return asdict(self) | {"is_alive": self.is_alive}
+
+
+def process_with(config: Path) -> int | None:
+    """Find the daemon process that runs with this file of settings, started by any call."""
+    wanted = os.fsencode(os.path.realpath(config))
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            named = next((word for flag, word in pairwise(words) if flag == b"--config"), None)
+            if named is None or not {b"manager", b"io"} & set(words):
+                continue
+            # A relative name counts from the process's directory; `up` passes absolute names.
+            above = b"" if named.startswith(b"/") else os.readlink(os.fsencode(entry / "cwd"))
+            if os.path.realpath(os.path.join(above, named)) == wanted:
+                return int(entry.name)
+    return None
+
+
+def stop_one(daemon: DaemonProcess) -> None:
+    """Ask a daemon to stop, and wait; kill it after a minute."""
+    until = time.monotonic() + _STOP_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(daemon.pid, signal.SIGTERM)
+        # A suspended process would not handle SIGTERM.
+        os.kill(daemon.pid, signal.SIGCONT)
+        while daemon.is_alive and time.monotonic() < until:
+            reap(daemon.pid)
+            time.sleep(0.01)
+        if daemon.is_alive:
+            os.kill(daemon.pid, signal.SIGKILL)
+    reap(daemon.pid)
+
+
+def reap(pid: int) -> None:
+    """Reap a child of this process that has ended; ignore other processes."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,1 @@
+"""Reports on long calls: figures, files, pages and plots."""

@@ -1,0 +1,51 @@
+"""Report on a copy of an array."""
+
+from dataclasses import dataclass
+
+from outcore._util.sizes import format_bytes, format_seconds
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """Result and cost of a copy. Sizes in bytes.
+
+    Attributes
+    ----------
+    path, format, shape, dtype, order, chunks, codec
+        The copy; ``chunks`` is `None` for a plain file.
+    nbytes, file_bytes
+        Bytes of its elements, and bytes that it occupies on disk.
+    blocks, blocks_before, times_read
+        Number of blocks; number of them that an earlier, stopped call had copied; average number of
+        reads or decodings of a source element, which is 1.0 unless memory was short.
+    seconds, memory_bytes, peak_memory_bytes
+        Time, budget, and the budget's peak use by blocks and bounce buffers.
+    """
+
+    path: str
+    format: str
+    shape: tuple[int, ...]
+    dtype: str
+    order: str
+    chunks: tuple[int, ...] | None
+    codec: str
+    nbytes: int
+    file_bytes: int
+    blocks: int
+    blocks_before: int
+    times_read: float
+    seconds: float
+    memory_bytes: int
+    peak_memory_bytes: int
+
+    def __str__(self) -> str:
+        extents = " x ".join(map(str, self.shape))
+        chunks = "" if self.chunks is None else f", chunks {' x '.join(map(str, self.chunks))}"
+        codec = "" if self.codec == "none" else f", {self.codec}"
+        again = "" if self.times_read == 1 else f", elements read {self.times_read:.2f} times"
+        if self.blocks_before:
+            again += f", resumed at block {self.blocks_before} of {self.blocks}"
+        return (
+            f"{self.path}: {self.format}, {extents} {self.dtype} in {self.order} order{chunks}"
+            f"{codec}, {format_bytes(self.file_bytes)} in {format_seconds(self.seconds)}{again}"
+        )

@@ -1,0 +1,141 @@
+"""A report as one self-contained HTML page, without network access or other files."""
+
+from importlib.resources import files
+
+from outcore.report import report_file
+from outcore.report.bars import draw_bars
+from outcore.report.convergence import draw_history
+from outcore.report.heat_map import SHAPE, draw_heat_map
+from outcore.report.lanes import draw_lanes, zoom_data
+from outcore.report.report import Report, joined_spans
+from outcore.report.spans import Spans
+from outcore.report.svg import element, escaped
+from outcore.storage.volumes import PathLike
+
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+"""With this policy a browser fetches nothing, whatever the page contains."""
+
+_MOST_MAPS = 6
+_JOINED_FROM = 1 << 16
+"""A trace with fewer spans than this was never shortened (`crates/client/src/trace.rs`)."""
+
+
+def write_page(report: Report, path: PathLike) -> None:
+    """Write the page of a report to `path`, and replace an existing file."""
+    report_file.replace(path, html_page(report).encode())
+
+
+def html_page(report: Report) -> str:
+    """Return the page of a report as HTML.
+
+    It shows the figures of the printed report, the timeline, and a map of reads and writes over
+    time for each array. Below are the bytes beside plan and lower bound, and the residuals of an
+    iterative method.
+    """
+    here = files("outcore.report")
+    sections = [_figures(report)]
+    script = ""
+    names, rows = joined_spans(report)
+    if rows is not None and len(rows):
+        spans = Spans.of(rows)
+        sections += [_timeline(spans), _maps(names, spans)]
+        script = element("script", zoom_data(spans), type="application/json", id="zoom-data")
+        script += element("script", (here / "zoom.js").read_text())
+    else:
+        sections.append(
+            element(
+                "p",
+                "This report has no spans, so there is no timeline and no map. Factors keep the "
+                "figures of their factorization only; save the report that the call returns.",
+            )
+        )
+    sections.append(_section("Bytes moved", draw_bars(report), _about_bytes(report)))
+    if report.history:
+        sections.append(
+            _section("Residuals", draw_history(report.history), "One point for each step.")
+        )
+    head = [
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        element("title", escaped(report.title)),
+        element("style", (here / "page.css").read_text()),
+    ]
+    body = element("main", element("h1", escaped(report.title)), *sections)
+    return (
+        "<!doctype html>\n"
+        + element("html", element("head", *head), element("body", body, script), lang="en")
+        + "\n"
+    )
+
+
+def _section(title: str, drawing: str, caption: str) -> str:
+    about = element("figcaption", escaped(caption))
+    return element("section", element("h2", escaped(title)), element("figure", drawing, about))
+
+
+def _figures(report: Report) -> str:
+    rows = [
+        element("tr", element("th", escaped(name), scope="row"), element("td", escaped(said)))
+        for name, said in report.rows()
+    ]
+    notes = [element("li", escaped(note)) for note in report.notes]
+    return element("table", *rows) + (
+        element("h2", "Notes") + element("ul", *notes) if notes else ""
+    )
+
+
+def _timeline(spans: Spans) -> str:
+    buttons = [
+        element("button", escaped(sign), type="button", data_zoom=action, aria_label=label)
+        for action, sign, label in (
+            ("in", "+", "closer"),
+            ("out", "-", "further away"),
+            ("left", "←", "earlier"),
+            ("right", "→", "later"),
+            ("all", "all", "the whole call"),
+        )
+    ]
+    controls = element("p", *buttons, "Or draw over a part of it with the mouse.", class_="zoom")
+    return _section(
+        "Timeline",
+        controls + draw_lanes(spans),
+        "The height of a lane is the share of each moment in which it worked. A call is fast if "
+        "disk and arithmetic work at the same time; waiting is disk time that arithmetic did not "
+        "hide.",
+    )
+
+
+def _maps(names: list[str], spans: Spans) -> str:
+    numbers = spans.arrays()
+    shown = [
+        _section(
+            f"Reads and writes of {name}",
+            draw_heat_map(spans, number, name),
+            f"A cell is 1/{SHAPE[1]} of the time and 1/{SHAPE[0]} of the file. The more bytes of "
+            "it were moved, the stronger its colour (by the square root). Where an array has "
+            "several shard files, they lie over each other.",
+        )
+        for number in numbers[:_MOST_MAPS]
+        for name in [names[number]]
+    ]
+    if len(numbers) > _MOST_MAPS:
+        shown.append(element("p", f"{len(numbers) - _MOST_MAPS} more arrays are not shown."))
+    if len(spans) >= _JOINED_FROM:
+        shown.append(
+            element(
+                "p",
+                "So many transfers were made that neighbours in time may be recorded as one: "
+                "places in the maps are then approximate.",
+            )
+        )
+    return "".join(shown)
+
+
+def _about_bytes(report: Report) -> str:
+    if report.words_lower_bound is None:
+        return "Bytes moved, beside the plan."
+    return (
+        "Bytes moved, beside the plan. The lower bound is the least that any "
+        "algorithm must move with this memory."
+    )

@@ -1,1 +1,0 @@
-"""Reports as HTML pages, as drawn by `outcore report`."""

@@ -1,0 +1,1 @@
+"""Groups of arrays that a program writes repeatedly: time steps and checkpoints."""

@@ -1,0 +1,1 @@
+"""Files and names, on local disks and in pools, behind one interface."""

@@ -1,0 +1,393 @@
+"""Files of a pool: binary files, and access to regions with one message for each server."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore import _core
+from outcore._core import Regions
+from outcore.errors import BusyError, ClosedError, NotFoundError, ReadOnlyError, TruncatedError
+from outcore.storage.pool_future import Claims, PoolFuture
+from outcore.storage.pool_memory import (
+    Bytes,
+    Memory,
+    arrays_of,
+    check_size,
+    length_of,
+    listed,
+    nbytes_of,
+    nested,
+    regions_of,
+    targets_of,
+)
+from outcore.storage.pool_stream import PoolStream
+from outcore.storage.pool_view import FileView
+
+ATTEMPTS = 100
+"""Number of replacements of a file, before its first read succeeds, that count as an error."""
+LARGE_BYTES = 64 << 20
+"""A larger read checks the length of the file before it allocates memory."""
+
+
+T = TypeVar("T")
+
+
+class PoolFile(PoolStream):
+    """An open file of a pool, as `Pool.open` returns it.
+
+    It has the methods of Python's binary files; `PoolStream` says which of them read ahead.
+    `io.TextIOWrapper` decodes it as text, and `io.BufferedWriter` collects many small writes. The
+    other methods move many regions by one request, which sends one message to each server that
+    stores some of them.
+
+    Methods that read return a new array of bytes. With ``out=``, an array of any type and any
+    strides, they fill its elements in C order and return it. Methods that write take any array or
+    buffer. A list of arrays is filled, or written, one array after the other: any regions of memory
+    from or to any regions of the file. Each method has a variant with the prefix ``start_``, which
+    returns a `PoolFuture` at once.
+    """
+
+    def __init__(
+        self,
+        file: _core.PoolFile,
+        name: str,
+        *,
+        writable: bool,
+        appends: bool = False,
+        mode: str = "rb",
+        reopen: Callable[[], _core.PoolFile] | None = None,
+    ) -> None:
+        super().__init__(appends=appends)
+        self._file: _core.PoolFile | None = file
+        self._writable = writable
+        self._claims = Claims()
+        self._reopen = reopen
+        """Opens the current file of this name; `None` after the first successful read."""
+        self.name = name
+        self.mode = mode
+
+    def _open(self) -> _core.PoolFile:
+        if self._file is None:
+            raise ClosedError(f"{self.name} was closed; open it again")
+        return self._file
+
+    def readable(self) -> bool:
+        """Whether the file can be read: always."""
+        self._check_open()
+        return True
+
+    def writable(self) -> bool:
+        """Whether the file was opened for writing."""
+        self._check_open()
+        return self._writable
+
+    def seekable(self) -> bool:
+        """Whether the file has a position: always."""
+        self._check_open()
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the file in bytes, according to its servers."""
+        return self._current(self._length)
+
+    @property
+    def handle(self) -> int:
+        """Handle of the file: a number that no other file ever has."""
+        return self._open().handle
+
+    def _length(self) -> int:
+        return self._open().length()
+
+    def _current(self, ask: Callable[[], T]) -> T:
+        """Return an answer of the file, or of the file that replaced it before its first answer."""
+        reopen = self._reopen
+        for _ in range(ATTEMPTS):
+            try:
+                found = ask()
+            except NotFoundError:
+                if reopen is None or not self._follow(reopen):
+                    raise
+            else:
+                self._reopen = None
+                return found
+        raise BusyError(f"{self.name} is replaced faster than it can be read; read it again later")
+
+    def _follow(self, reopen: Callable[[], _core.PoolFile]) -> bool:
+        """Switch to the current file of the name, if it is another one."""
+        old = self._open()
+        with contextlib.suppress(NotFoundError):
+            new = reopen()
+            if new.handle != old.handle:
+                self._file = new
+                old.close()
+                return True
+            new.close()
+        return False
+
+    def _fill(self, offset: int, target: Bytes) -> None:
+        self.start_read_at(offset, out=target).result()
+
+    def _put(self, offset: int, source: Bytes) -> None:
+        self.write_at(offset, source)
+
+    def _cut(self, length: int) -> None:
+        self._open().set_length(length)
+
+    def _check_open(self) -> None:
+        self._open()
+
+    def sync(self) -> None:
+        """Return when all completed and pending writes survive power loss.
+
+        Raises
+        ------
+        OutcoreError
+            The error of the sync, or of an earlier request that no call has reported yet.
+        """
+        self.start_sync().result()
+
+    def close(self) -> None:
+        """Wait for pending requests, and close the file.
+
+        Closing twice is harmless.
+
+        Raises
+        ------
+        OutcoreError
+            The error of a request that no call has reported yet. The file is closed regardless.
+        """
+        file, self._file = self._file, None
+        try:
+            if file is not None:
+                self._claims.settle()
+        finally:
+            if file is not None:
+                file.close()
+            super().close()
+
+    def __del__(self) -> None:
+        """Drop the file without waiting for requests."""
+        self._file = None
+
+    def start_read(self, regions: Regions, out: Memory | None = None) -> PoolFuture[Any]:
+        """Start to read regions; the future's ``result()`` is the array of their bytes."""
+        self._reopen = None
+        if out is None and regions.nbytes > LARGE_BYTES:
+            self._check_long_enough(regions.end)
+        value = np.empty(regions.nbytes, np.uint8) if out is None else out
+        targets = targets_of(value)
+        check_size(regions, nbytes_of(targets))
+        return self._claims.future(self._open().submit_read(regions, targets), value, self)
+
+    def start_write(self, regions: Regions, data: Any) -> PoolFuture[None]:
+        """Start to write regions; the data must not change until the request has ended."""
+        sources = arrays_of(data)
+        check_size(regions, nbytes_of(sources))
+        file = self._open()
+        self._check_writable()
+        self._drop()
+        return self._claims.future(file.submit_write(regions, sources), None, self)
+
+    def start_sync(self) -> PoolFuture[None]:
+        """Start to make all completed and pending writes durable.
+
+        This future's ``result()`` also raises the error of an earlier request that no call has
+        reported yet.
+        """
+        file = self._open()
+        return self._claims.future_after(file.submit_sync(self._claims.under_way()), self)
+
+    def start_read_at(
+        self, offset: int, nbytes: int | None = None, *, out: Memory | None = None
+    ) -> PoolFuture[Any]:
+        """Start a `read_at`."""
+        return self.start_read(regions_of(Regions.contiguous, offset, length_of(nbytes, out)), out)
+
+    def start_write_at(self, offset: int, data: Any) -> PoolFuture[None]:
+        """Start a `write_at`."""
+        sources = arrays_of(data)
+        return self.start_write(regions_of(Regions.contiguous, offset, nbytes_of(sources)), sources)
+
+    def start_read_strided(
+        self,
+        location: int,
+        first: int,
+        group: int,
+        count: int,
+        stride: int,
+        last: int = 0,
+        *,
+        out: Memory | None = None,
+    ) -> PoolFuture[Any]:
+        """Start a `read_strided`."""
+        numbers = (location, first, group, count, stride, last)
+        return self.start_read(regions_of(Regions.strided, *numbers), out)
+
+    def start_write_strided(
+        self,
+        location: int,
+        first: int,
+        group: int,
+        count: int,
+        stride: int,
+        last: int = 0,
+        *,
+        data: Any,
+    ) -> PoolFuture[None]:
+        """Start a `write_strided`."""
+        numbers = (location, first, group, count, stride, last)
+        return self.start_write(regions_of(Regions.strided, *numbers), data)
+
+    def start_read_nested(
+        self,
+        location: int,
+        group: int,
+        levels: Sequence[tuple[int, int]],
+        *,
+        out: Memory | None = None,
+    ) -> PoolFuture[Any]:
+        """Start a `read_nested`."""
+        return self.start_read(nested(location, group, levels), out)
+
+    def start_write_nested(
+        self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
+    ) -> PoolFuture[None]:
+        """Start a `write_nested`."""
+        return self.start_write(nested(location, group, levels), data)
+
+    def start_read_list(
+        self,
+        offsets: npt.ArrayLike,
+        lengths: npt.ArrayLike,
+        *,
+        out: Memory | None = None,
+    ) -> PoolFuture[Any]:
+        """Start a `read_list`."""
+        return self.start_read(listed(offsets, lengths), out)
+
+    def start_write_list(
+        self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any
+    ) -> PoolFuture[None]:
+        """Start a `write_list`."""
+        return self.start_write(listed(offsets, lengths), data)
+
+    def read_at(self, offset: int, nbytes: int | None = None, *, out: Memory | None = None) -> Any:
+        """Read `nbytes` bytes, or the size of `out`, from `offset`."""
+        return self._current(lambda: self.start_read_at(offset, nbytes, out=out).result())
+
+    def write_at(self, offset: int, data: Any) -> None:
+        """Write data at `offset`."""
+        self.start_write_at(offset, data).result()
+
+    def read_strided(
+        self,
+        location: int,
+        first: int,
+        group: int,
+        count: int,
+        stride: int,
+        last: int = 0,
+        *,
+        out: Memory | None = None,
+    ) -> Any:
+        """Read groups of bytes at regular distances.
+
+        Parameters
+        ----------
+        location
+            The first byte.
+        first
+            Bytes of a partial first group, 0 if there is none. The next group begins
+            ``stride - group`` bytes after its end.
+        group, count, stride
+            Bytes of a group, number of whole groups, and bytes from the start of one to the next.
+        last
+            Bytes of a partial last group.
+
+        References
+        ----------
+        Cettei, Ligon and Ross (1997), section 3.2.
+        """
+        numbers = (location, first, group, count, stride, last)
+        return self._current(lambda: self.start_read_strided(*numbers, out=out).result())
+
+    def write_strided(
+        self,
+        location: int,
+        first: int,
+        group: int,
+        count: int,
+        stride: int,
+        last: int = 0,
+        *,
+        data: Any,
+    ) -> None:
+        """Write groups of bytes at regular distances; see `read_strided` for the parameters."""
+        self.start_write_strided(location, first, group, count, stride, last, data=data).result()
+
+    def read_nested(
+        self,
+        location: int,
+        group: int,
+        levels: Sequence[tuple[int, int]],
+        *,
+        out: Memory | None = None,
+    ) -> Any:
+        """Read groups of bytes in nested strides: any block of a flat array.
+
+        Parameters
+        ----------
+        location
+            The first byte.
+        group
+            Bytes of a group.
+        levels
+            ``(count, stride)`` of each level, from the outermost to the innermost: the number of
+            repetitions, and bytes from the start of one to the next. At most 16 levels; without
+            levels, one group.
+        """
+        return self._current(
+            lambda: self.start_read_nested(location, group, levels, out=out).result()
+        )
+
+    def write_nested(
+        self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
+    ) -> None:
+        """Write groups of bytes in nested strides; see `read_nested` for the parameters."""
+        self.start_write_nested(location, group, levels, data=data).result()
+
+    def read_list(
+        self,
+        offsets: npt.ArrayLike,
+        lengths: npt.ArrayLike,
+        *,
+        out: Memory | None = None,
+    ) -> Any:
+        """Read regions, given by their offsets and their lengths (or one length for all)."""
+        return self._current(lambda: self.start_read_list(offsets, lengths, out=out).result())
+
+    def write_list(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any) -> None:
+        """Write regions, given by their offsets and their lengths (or one length for all)."""
+        self.start_write_list(offsets, lengths, data=data).result()
+
+    def view(self, offset: int, group: int, stride: int) -> FileView:
+        """Return groups of `group` bytes, `stride` bytes apart, as a file without gaps."""
+        return FileView(self, offset, group, stride)
+
+    def _check_long_enough(self, end: int) -> None:
+        length = self._length()
+        if end > length:
+            raise TruncatedError(
+                f"need the bytes of {self.name} up to {end}; the file ends at {length}; read up to "
+                "there"
+            )
+
+    def _check_writable(self) -> None:
+        if not self._writable:
+            raise ReadOnlyError(f"{self.name} is open for reading only; open it with mode='r+'")
