@@ -18,8 +18,8 @@ from outcore.pool.pool_scrub import scrub
 
 DATA = np.random.default_rng(1).bytes(300_000)
 REFUSED = (
-    r"server 1: need a disk that takes writes, have one that is only read .*; copy what lies there "
-    r"elsewhere, or make the disk writable and start the server again$"
+    r"server 1: need a disk that takes writes, have one that is only read .*; copy its data "
+    r"elsewhere, or make the disk writable and restart the server$"
 )
 
 

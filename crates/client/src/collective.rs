@@ -331,8 +331,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         Err(Error::new(
             ErrorKind::Io,
             format!(
-                "server {} did not begin for {} s, nor say why; look whether it is started again and again, and write or \
-                 read the array once more",
+                "server {} did not begin within {} s and gave no reason; check whether it restarts repeatedly, then write or read the array again",
                 missing.join(" and server "),
                 most.as_secs()
             ),

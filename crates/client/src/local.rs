@@ -99,7 +99,7 @@ impl<D: Disk + 'static> Join<D> {
         Error::new(
             kind,
             format!(
-                "need {asked} more bytes at offset {offset}; {why}; restore the file from a copy, or make it anew"
+                "need {asked} more bytes at offset {offset}; {why}; restore the file from a copy, or create it again"
             ),
         )
     }

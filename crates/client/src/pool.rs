@@ -182,7 +182,7 @@ where
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "need a server that is gone, I/O server {} answers: what lies there would count as lost; stop it first",
+                    "need a server that is gone, I/O server {} answers: its data would count as lost; stop it first",
                     server.0
                 ),
             ));

@@ -227,8 +227,7 @@ pub(crate) fn loss(path: &str, servers: &[ServerId]) -> Error {
     Error::new(
         ErrorKind::Lost,
         format!(
-            "{which} started again since {path} was written to and before it was synced, and may have lost that; write \
-             again what was written to it since the last sync, and sync again"
+            "{which} restarted after a write to {path} and before its sync, and may have lost that write; repeat the writes since the last sync, and sync again"
         ),
     )
 }

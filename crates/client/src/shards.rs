@@ -81,7 +81,7 @@ impl Shards {
         let file = self.volume.open(&key, self.mode).map_err(|e| match e.kind {
             ErrorKind::NotFound => Error::new(
                 ErrorKind::NotFound,
-                format!("the shard file {key} is missing; restore it from a copy, or make the array anew"),
+                format!("the shard file {key} is missing; restore it from a copy, or create the array again"),
             ),
             _ => e,
         })?;
@@ -98,7 +98,7 @@ impl Shards {
             return Err(Error::new(
                 ErrorKind::Truncated,
                 format!(
-                    "need {need} bytes in the shard file {key}, have {have}; restore it from a copy, or make the array anew"
+                    "need {need} bytes in the shard file {key}, have {have}; restore it from a copy, or create the array again"
                 ),
             ));
         }

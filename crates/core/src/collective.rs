@@ -125,8 +125,7 @@ impl CollectivePlan {
         ] {
             if !bytes.is_multiple_of(item) {
                 return Err(Error::invalid(format!(
-                    "need {what} of whole elements for a collective, have {bytes} bytes and elements of {item}; make the \
-                     array anew with stripe units of whole chunks"
+                    "need {what} of whole elements for a collective, have {bytes} bytes and elements of {item}; create the array again with stripe units of whole chunks"
                 )));
             }
         }

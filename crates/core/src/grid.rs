@@ -304,7 +304,7 @@ impl ChunkGrid {
 
     /// Refuses an index that differs from [`ChunkGrid::index`].
     pub fn check_index(&self, bytes: &[u8]) -> Result<()> {
-        let fix = "restore the shard file from a copy, or make the array anew";
+        let fix = "restore the shard file from a copy, or create the array again";
         let (entries, sum) = bytes.split_at(bytes.len().saturating_sub(4));
         if crc32c(entries).to_le_bytes() != sum {
             return Err(Error::new(

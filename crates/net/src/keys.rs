@@ -229,7 +229,7 @@ fn write_new(path: &Path, text: &str) -> Result<()> {
         std::io::ErrorKind::AlreadyExists => Error::new(
             ErrorKind::Exists,
             format!(
-                "the key file {} exists; what was made with it needs it: choose another name",
+                "the key file {} exists, and pools made with it need it; choose another name",
                 path.display()
             ),
         ),

@@ -13,7 +13,8 @@ const USAGE: &str = "outcored manager --config FILE [--check]\noutcored io --con
                      --check only reads the settings";
 
 /// Follows the addresses of a server that does not write.
-const ONLY_READS: &str = "; its disk takes no writes, and what lies there can be read: make room, or make it writable and start again";
+const ONLY_READS: &str =
+    "; its disk takes no writes, but its data can be read: free space, or make it writable, and restart";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

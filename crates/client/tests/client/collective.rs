@@ -436,7 +436,7 @@ fn servers_that_do_not_begin_are_given_up() {
     let found = together(&place, &parts);
     let told = |result: &Result<_>| result.as_ref().unwrap_err().message.clone();
     assert!(
-        found.iter().any(|result| told(result).contains("server 0 and server 1 did not begin for 4 s")),
+        found.iter().any(|result| told(result).contains("server 0 and server 1 did not begin within 4 s")),
         "{found:?}"
     );
     for result in &found {

@@ -17,7 +17,7 @@ fn writes_that_a_server_may_have_lost_are_told_by_the_next_sync() {
     link.restart(2);
     let error = sync(&pool, file).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Lost);
-    assert!(error.message.contains("I/O servers 1, 2 were started again since f was written to"), "{error}");
+    assert!(error.message.contains("I/O servers 1, 2 were restarted after a write to f"), "{error}");
     assert!(error.message.contains("write again"), "{error}");
     // Written again, it is safe, and synced writes stay safe.
     write_all(&pool, file, 1);

@@ -29,7 +29,7 @@ pub(crate) fn divide(
             let offset = target
                 .stripes
                 .offset_of(target.entry, local)
-                .ok_or_else(|| Error::invalid("a request reaches past the end of what a file can hold"))?;
+                .ok_or_else(|| Error::invalid("a request reaches past the largest size of a file"))?;
             let run_bytes = (end - local).min(target.stripes.left_in_unit(offset)).min(most_bytes - bytes);
             parts.push(Nested { offset, run_bytes, levels: vec![] });
             local += run_bytes;

@@ -286,7 +286,7 @@ impl Peer {
         for call in hopeless {
             let (name, why_not) = (self.name(), &why.message);
             let message =
-                format!("{name} at {place}: {why_not}; a request was sent {} times in vain", call.attempts);
+                format!("{name} at {place}: {why_not}; {} attempts to send a request failed", call.attempts);
             self.finish(call, Err(Error::new(why.kind, message)));
         }
         self.look_again();

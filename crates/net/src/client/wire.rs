@@ -148,7 +148,7 @@ impl Watch for Wire {
 
     fn idle(&self, is_inside_frame: bool) -> Result<()> {
         if self.is_dead() {
-            return Err(Error::new(ErrorKind::Io, "the connection was given up"));
+            return Err(Error::new(ErrorKind::Io, "the client gave up the connection"));
         }
         let is_waited_for = is_inside_frame || !self.lock().is_empty();
         let silence = self.timeout().silence(self.least_silence, self.working);

@@ -185,8 +185,7 @@ impl Requests {
             Begin::Done(control) => due.again(control),
             Begin::Late => due.failed(Error::new(
                 ErrorKind::Io,
-                "a request came again so late that the server does not know whether it was done; \
-                 look, and if it was not, ask anew",
+                "a request was repeated so late that the server does not know whether it carried it out; check, and repeat it if not",
             )),
         }
         None

@@ -326,7 +326,7 @@ fn a_client_is_told_when_a_server_was_killed_before_a_sync() {
     let (server, _) = spawn("io", &text, root.path());
     let error = transfer(&volume, file, Operation::Sync, 0, &[]).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Lost, "{error}");
-    assert!(error.message.contains("I/O server 0 was started again since f was written to"), "{error}");
+    assert!(error.message.contains("I/O server 0 was restarted after a write to f"), "{error}");
     transfer(&volume, file, Operation::Write, 0, &data).unwrap();
     transfer(&volume, file, Operation::Sync, 0, &[]).unwrap();
     // Synced data need no repetition.

@@ -156,8 +156,7 @@ impl<B: Buffer> Collectives<B> {
             Err(Error::new(
                 ErrorKind::Lost,
                 format!(
-                    "server {} does not know this collective: it was started again since it began; write or read the array \
-                     once more",
+                    "server {} does not know this collective, since it restarted meanwhile; write or read the array again",
                     self.server.0
                 ),
             ))

@@ -66,7 +66,7 @@ impl<B: Buffer> Shared<B> {
         if let Err(error) = &synced {
             let mut lost = error.clone();
             lost.message = format!(
-                "server {}: what was written to file {:016x} since it was last made durable may be lost; write it anew: {}",
+                "server {}: writes to file {:016x} since its last sync may be lost; repeat them: {}",
                 self.server.0, file.handle.0, error.message
             );
             self.lost.borrow_mut().insert(file.handle, lost);

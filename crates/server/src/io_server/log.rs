@@ -206,7 +206,7 @@ impl<B: Buffer> Shared<B> {
                 return self.of_read_only(error);
             }
             let message = format!(
-                "server {}: what is going to be written cannot be noted, and so is not written: {}",
+                "server {}: refused a write, since its log cannot note it: {}",
                 self.server.0, error.message
             );
             Error::new(error.kind, message)

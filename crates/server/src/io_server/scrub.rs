@@ -165,7 +165,7 @@ impl<B: Buffer> Shared<B> {
                         "is missing: the data file was cut short"
                     };
                     let what = format!(
-                        "block {block} {place}: need checksum {need:08x}, have {have:08x}; write it anew from a copy"
+                        "block {block} {place}: need checksum {need:08x}, have {have:08x}; write it again from a copy"
                     );
                     left.damage(file, block, what);
                 }

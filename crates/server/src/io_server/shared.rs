@@ -235,8 +235,7 @@ impl<B: Buffer> Shared<B> {
         Error::new(
             ErrorKind::ReadOnly,
             format!(
-                "server {}: need a disk that takes writes, have one that is only read ({cause}); copy what lies there \
-                 elsewhere, or make the disk writable and start the server again",
+                "server {}: need a disk that takes writes, have one that is only read ({cause}); copy its data elsewhere, or make the disk writable and restart the server",
                 self.server.0
             ),
         )

@@ -233,7 +233,7 @@ impl<B: Buffer> Shared<B> {
             ErrorKind::Corrupt,
             format!(
                 "server {}: block {block} of file {:016x}, at byte {local} of its data file{in_file}, is damaged: need \
-                 checksum {kept:08x}, have {found:08x}; write these {BLOCK_BYTES} bytes anew from a copy, and check the disk",
+                 checksum {kept:08x}, have {found:08x}; write these {BLOCK_BYTES} bytes again from a copy, and check the disk",
                 self.server.0, target.handle.0
             ),
         )
@@ -242,7 +242,7 @@ impl<B: Buffer> Shared<B> {
     pub fn gone(&self, file: &File) -> Error {
         Error::new(
             ErrorKind::NotFound,
-            format!("server {}: file {:016x} was removed; open it anew", self.server.0, file.handle.0),
+            format!("server {}: file {:016x} was removed; open it again", self.server.0, file.handle.0),
         )
     }
 

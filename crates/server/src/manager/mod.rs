@@ -221,8 +221,7 @@ impl<S: Store> Manager<S> {
         match request {
             request if !self.has_room && request.takes_room() => Err(Error::new(
                 ErrorKind::DiskFull,
-                "need room on the disk of the pool's metadata, have only what is kept for removals; remove files, or make \
-                 room on the manager's disk",
+                "need space on the disk of the pool's metadata, have only the reserve for removals; remove files, or free space on the manager's disk",
             )),
             ManagerRequest::Servers => {
                 let (servers, retired) = step::list_servers(&self.store)?;
@@ -269,8 +268,7 @@ impl<S: Store> Manager<S> {
                 Err(Error::new(
                     ErrorKind::Denied,
                     format!(
-                        "need the pool's key, or who runs it, to add and to retire I/O servers and to check the pool, have user {}; use \
-                         the pool's key file",
+                        "need the pool's key, or the user who runs the pool, to add, retire or check I/O servers, have user {}; use the pool's key file",
                         who.uid
                     ),
                 ))

@@ -55,8 +55,7 @@ impl WriteAhead {
         Error::new(
             ErrorKind::Io,
             format!(
-                "need the log {} of the metadata store on its disk, have: {have}; what was being done may be lost: look at \
-                 the disk, then start the manager again",
+                "need the log {} of the metadata store on its disk, have: {have}; the last operations may be lost: check the disk, then restart the manager",
                 self.path
             ),
         )

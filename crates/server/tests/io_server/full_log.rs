@@ -31,7 +31,7 @@ fn it_is_read_and_refuses_writes_until_there_is_room() {
     for handle in [1, 3] {
         let error = world.write(handle, 9 << 20, &[3; 10]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::DiskFull);
-        assert!(error.message.contains("server 3") && error.message.contains("cannot be noted"), "{error}");
+        assert!(error.message.contains("server 3") && error.message.contains("cannot note it"), "{error}");
     }
     assert_eq!(world.read(1, 0, 100_000), Ok(vec![1; 100_000]), "still");
     world.remove(1).unwrap();

@@ -111,11 +111,7 @@ fn check_refused<T: std::fmt::Debug>(result: Result<T>) {
         message.starts_with("server 3: need a disk that takes writes, have one that is only read ("),
         "{error}"
     );
-    assert!(
-        message.ends_with(
-            "; copy what lies there elsewhere, or make the disk writable and start the server again"
-        )
-    );
+    assert!(message.ends_with("; copy its data elsewhere, or make the disk writable and restart the server"));
 }
 
 #[test]
