@@ -102,7 +102,7 @@ def assert_refused_for_temporary_files(
     A: oc.Array, a: Matrix, method: Any, memory: int, g: SegmentedGeometry, disk: Path
 ) -> None:
     """Check that a disk with space for the factors and half of the temporary files is refused."""
-    free = oc.volumes.place(disk / "x").volume.free_bytes()
+    free = oc.storage.volumes.place(disk / "x").volume.free_bytes()
     filler, factors = disk / "filler", g.tiles * g.panels * g.tile_bytes
     with filler.open("wb") as file:
         file.write(bytes(max(free - factors - g.scratch_bytes() // 2, 0)))

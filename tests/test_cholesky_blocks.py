@@ -326,14 +326,14 @@ def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:
 
 def test_progress_rises_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advanced: list[float] = []
-    advance = oc.progress.Meter.advance
+    advance = oc._util.progress.Meter.advance
 
     def noting(self: Any, work: float) -> None:
         advanced.append(work)
         advance(self, work)
 
     A = on_disk(tmp_path / "Z", matrix("c16"))
-    monkeypatch.setattr(oc.progress.Meter, "advance", noting)
+    monkeypatch.setattr(oc._util.progress.Meter, "advance", noting)
     report = cho_factor(A, memory=BUDGETS["complex128"], progress=False).report
     assert report is not None
     assert min(advanced) >= 0

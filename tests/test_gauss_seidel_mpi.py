@@ -75,7 +75,7 @@ def one_of(rank: int, directory: Path, url: str, key: str, b: Any) -> Any:
                 raise KeyboardInterrupt
 
         try:
-            oc.progress.Meter.advance = lambda self, work: self._tell(0.5, 1.0)  # type: ignore[method-assign]
+            oc._util.progress.Meter.advance = lambda self, work: self._tell(0.5, 1.0)  # type: ignore[method-assign]
             gauss_seidel(pool / "A", b, comm=comm, timeout=60, progress=stop, **SWEPT)
         except Interrupted as error:
             return x, report.bytes_read, report.planned_bytes_read, str(error), error.x

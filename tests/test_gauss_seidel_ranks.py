@@ -168,7 +168,9 @@ def test_places_that_are_taken(tmp_path: Path) -> None:
         lambda rank, comm: gauss_seidel(A, np.ones(N), comm=comm, if_exists="overwrite", **options)
     )
     assert [x.shape for x, _ in found] == [(N,)] * SIZE
-    with oc.volumes.exclusive(oc.volumes.place(tmp_path / ".A.f4.1.filling"), "test"):
+    with oc.storage.volumes.exclusive(
+        oc.storage.volumes.place(tmp_path / ".A.f4.1.filling"), "test"
+    ):
         found = run(
             lambda rank, comm: gauss_seidel(
                 A, np.ones(N), comm=comm, storage="f4", block=16, progress=False

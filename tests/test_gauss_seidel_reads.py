@@ -76,7 +76,7 @@ def test_a_half_sweep_with_half_of_the_matrix_pinned(
 def test_words_of_half_sweeps_at_large_orders(order: str, dtype: str) -> None:
     """Arithmetic only: n = 16384, with half of the matrix pinned."""
     n, kind = 16384, np.dtype(dtype)
-    chunks = oc.zarr_format.default_chunks((n, n), kind.itemsize, order)
+    chunks = oc.layout.zarr_format.default_chunks((n, n), kind.itemsize, order)
     layout = MatrixLayout(n, kind, kind, (chunks[0], chunks[1]), order)
     demands = Demands("Gauss-Seidel", 5, True, by_triangle=True)
     g = iterative_geometry(layout, [demands], int(0.6 * n * n * kind.itemsize), 1, pin=0.5)
@@ -144,7 +144,9 @@ def test_places_of_temporary_files_that_are_taken(tmp_path: Path) -> None:
         gauss_seidel(A, b, **options)
     (tmp_path / "A.diagonal").rmdir()
     with (
-        oc.volumes.exclusive(oc.volumes.place(tmp_path / ".A.diagonal.filling"), "test"),
+        oc.storage.volumes.exclusive(
+            oc.storage.volumes.place(tmp_path / ".A.diagonal.filling"), "test"
+        ),
         pytest.raises(BusyError, match="another call on the same matrix"),
     ):
         gauss_seidel(A, b, **options)

@@ -274,6 +274,35 @@ def test_a_covariance_below_the_rounding_of_r_is_refused() -> None:
         fit(a, np.ones(500, "f4"), damp=1e-6, cond=0.0)[1].covariance(scale=1.0)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "c8"])
+@pytest.mark.parametrize(("m", "n"), [(1, 4), (5, 9)])
+def test_a_covariance_of_fewer_rows_than_columns(dtype: str, m: int, n: int) -> None:
+    """Directions in which A has no rows have no variance, however small damp is beside A."""
+    a, b = tall(n, m, dtype, 1).T.copy(), tall(m, 1, dtype, 2)[:, 0]
+    wide = np.result_type(dtype, np.float64)
+    want = exactly(a.astype(wide), b.astype(wide), 1e-3).covariance
+    found = fit(a, b, damp=1e-3)[1].covariance(scale=1.0)
+    np.testing.assert_allclose(found, want, rtol=0, atol=1e-4 * abs(want).max())
+
+
+@pytest.mark.parametrize("rows", [60, 40])
+def test_rows_without_weight_are_not_called_dependent(tmp_path: Path, rows: int) -> None:
+    """Rows of weight 0 fall out of [A, d I]; the others have full rank, and a small residual."""
+    a, b = tall(1200, rows, "f4", 1).T.copy(), tall(rows, 1, "f4", 2)[:, 0]
+    weights = np.linspace(0.5, 2, rows).astype("f4")
+    weights[::2] = 0
+    A = oc.from_array(a, tmp_path / "A", progress=False)
+    _, report = lstsq(A, b, weights=weights, damp=1e-4, memory="6 MB", progress=False)
+    scaled = a.astype("f8") * np.sqrt(weights.astype("f8"))[:, None]
+    u, s, _ = np.linalg.svd(scaled, full_matrices=False)
+    part = u.T @ (b * np.sqrt(weights.astype("f8")))
+    s, part = s[: rows // 2], part[: rows // 2]
+    residual = np.linalg.norm(part * 1e-8 / (s**2 + 1e-8))
+    assert report.rank == rows // 2
+    assert not [note for note in report.notes if "depend" in note]
+    np.testing.assert_allclose(report.residual_norms, [residual], rtol=1e-3)
+
+
 @pytest.mark.usefixtures("noted_at_once")
 @pytest.mark.parametrize("verb", ["weighted", "least norm"])
 def test_a_stopped_call_appends_the_damping_once(tmp_path: Path, verb: str) -> None:

@@ -20,6 +20,7 @@ MIXED: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: pandas.DataFrame({"a": [-1, 1], "b": np.array([1, BIG], "u8")}),
     ),
     "table": ("column a", lambda: pyarrow.table({"a": [1, BIG], "b": [0.5, 1]})),
+    "complex": ("column a", lambda: pandas.DataFrame({"a": [1, BIG], "b": [1j, 1]})),
     "batch": ("column a", lambda: pyarrow.record_batch({"a": [1, BIG], "b": [0.5, 1]})),
 }
 
@@ -36,7 +37,7 @@ def test_promotion_rounds_no_integer(tmp_path: Path, kind: str) -> None:
     with pytest.raises(InvalidError, match=message):
         oc.from_array(iter([given]), tmp_path / "A", shape=2, progress=False)
     expected = np.asarray(given)
-    for options in ({"casting": "unsafe"}, {"dtype": "f8"}):
+    for options in ({"casting": "unsafe"}, {"dtype": expected.dtype}):
         for source, shape in ((given, None), (iter([given]), 2)):
             with oc.from_array(
                 source, tmp_path / "B", shape=shape, if_exists="overwrite", progress=False,
@@ -44,6 +45,24 @@ def test_promotion_rounds_no_integer(tmp_path: Path, kind: str) -> None:
             ) as B:  # fmt: skip
                 np.testing.assert_array_equal(B[...], expected)
                 B[...] = given  # the type of the array is the caller's choice
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_block_of_no_rows_is_skipped(tmp_path: Path, place: int) -> None:
+    frame = pandas.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})
+    for number, make in enumerate((lambda part: part, pyarrow.table)):
+        blocks = [make(frame)] * 2
+        blocks.insert(place, make(frame[frame.b > 9]))
+        with oc.from_array(
+            iter(blocks), tmp_path / f"A{number}", shape=4, progress=False
+        ) as A:  # fmt: skip
+            np.testing.assert_array_equal(A[...], [[1, 0.5], [2, 1.5]] * 2)
+
+
+def test_labels_of_a_series_are_no_attributes(tmp_path: Path) -> None:
+    given = pandas.Series([1.0, 2.0], index=["null_count", "x"])
+    with oc.from_array(given, tmp_path / "A", progress=False) as A:
+        np.testing.assert_array_equal(A[...], [1, 2])
 
 
 def test_what_is_exact_is_copied(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_other_formats_have_no_version(tmp_path: Path) -> None:
     assert "name DST with the suffix .zarr" in done.output
 
 
-@pytest.mark.parametrize("value", ["no", ["y"], 3])
+@pytest.mark.parametrize("value", ["no", ["y"], 3, [1, 2]])
 def test_an_attribute_that_names_no_dimensions_is_carried(tmp_path: Path, value: Any) -> None:
     array = zarr.create_array(tmp_path / "a.zarr", shape=(2, 2), dtype="f8", zarr_format=2)
     array[...] = 1

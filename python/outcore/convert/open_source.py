@@ -194,10 +194,10 @@ def _describe_zarr(source: Sliced, array: Any) -> None:
     if array.metadata.zarr_format == 2:
         # xarray's place for dimension names in Zarr v2.
         dims = attributes.get(DIMENSIONS)
-        if isinstance(dims, list) and len(dims) == array.ndim:
-            del attributes[DIMENSIONS]
-        else:
+        if not isinstance(dims, list) or len(dims) != array.ndim:
             dims = None
+        elif all(isinstance(name, str) for name in dims):
+            del attributes[DIMENSIONS]
     if dims and all(isinstance(name, str) for name in dims):
         source.dims = tuple(dims)
     # This attribute describes the disk layout of the array's own source.

@@ -28,11 +28,10 @@ def refuse_nulls(value: Any) -> None:
     InvalidError
         If elements are missing.
     """
-    columns = [column for _, column in _columns_of(value)]
-    nulls = sum(map(_nulls, columns))
+    nulls = sum(_nulls(column) for _, _, column in _columns_of(value, "iub"))
     if nulls:
         raise InvalidError(
-            f"need elements without nulls, have {nulls} of {sum(map(len, columns))} null; fill "
+            f"need elements without nulls, have {nulls} of {_size(value)} null; fill "
             "them before, as pandas does by fillna()"
         )
 
@@ -52,9 +51,9 @@ def refuse_promoted(value: Any, found: npt.NDArray[Any]) -> None:
     InvalidError
         If `found` lacks the value of an integer.
     """
-    if found.dtype.kind != "f":
+    if found.dtype.kind not in "fc" or not found.size:
         return
-    for number, (name, column) in enumerate(_columns_of(value)):
+    for number, name, column in _columns_of(value, "iu"):
         out = found.reshape(len(found), -1)[:, number : number + 1]
         try:
             refuse_rounded(np.asarray(column)[:, None], out, (0, number))
@@ -62,17 +61,30 @@ def refuse_promoted(value: Any, found: npt.NDArray[Any]) -> None:
             raise InvalidError(f"column {name}: {error}") from None
 
 
-def _columns_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and the columns of a table or a column; nothing for other objects."""
+def _columns_of(value: Any, kinds: str) -> Iterator[tuple[int, str, Any]]:
+    """Yield number, name and content of the columns of a table, or of a column.
+
+    Of a pandas table, these are the columns of some kinds of NumPy's types. For objects other than
+    tables and columns, there is none.
+    """
     if _is_one(value, _COLUMNS) or is_a(value, "pandas.api.extensions", "ExtensionArray"):
-        yield "", value
+        yield 0, "", value
     elif not _is_one(value, _TABLES):
         return
     elif hasattr(value, "iloc"):
-        for number, name in enumerate(value.columns):
-            yield str(name), value.iloc[:, number]
+        for number, (name, dtype) in enumerate(zip(value.columns, value.dtypes, strict=True)):
+            if getattr(dtype, "kind", "") in kinds:
+                yield number, str(name), value.iloc[:, number]
     else:
-        yield from zip(value.column_names, value.columns, strict=True)
+        for number, (name, column) in enumerate(
+            zip(value.column_names, value.columns, strict=True)
+        ):
+            yield number, name, column
+
+
+def _size(value: Any) -> int:
+    """Return the number of elements of a table or a column."""
+    return len(value) * (len(value.columns) if _is_one(value, _TABLES) else 1)
 
 
 def _is_one(value: Any, names: Mapping[str, tuple[str, ...]]) -> bool:
@@ -81,7 +93,7 @@ def _is_one(value: Any, names: Mapping[str, tuple[str, ...]]) -> bool:
 
 def _nulls(column: Any) -> int:
     """Count the nulls of pyarrow's columns, and those of pandas' integers and truth values."""
-    if hasattr(column, "null_count"):
+    if hasattr(type(column), "null_count"):
         return int(column.null_count)
     kind = getattr(column.dtype, "kind", "")
     return int(column.isna().sum()) if kind in ("i", "u", "b") else 0

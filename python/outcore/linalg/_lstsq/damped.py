@@ -61,7 +61,7 @@ def solve_damped(
     Parameters
     ----------
     factor
-        The factors of all rows of A, with Qᴴ b; its workspaces are used.
+        The factors of all rows of A, with Qᴴ b, which its residual replaces.
     R
         Its triangle, with zeros below the diagonal.
     counted
@@ -83,16 +83,16 @@ def solve_damped(
     T[...] = R
     factor.append_damping(T, x, damp)
     damped = condition_of(T)
-    K, residual = kernels(R.dtype), np.array(c, order="F")
+    K, right = kernels(R.dtype), norms(c)
     if has_full_rank(n, damped, cond):
         K.trsm(T, x, lower=False, unit=False)
-        K.gemm(R, x, residual, alpha=-1)
-        sizes = better_of(norms(residual), _residual_by_x(R, x, damp), norms(c), condition)
+        K.gemm(R, x, c, alpha=-1)
+        sizes = better_of(norms(c), _residual_by_x(R, x, damp), right, condition)
         return Damped(x, n, damped, sizes, degrees_of_freedom(T, n, counted, damp))
     x, values, rank = solve_by_singular_values(T, x, cond)
-    K.gemm(R, x, residual, alpha=-1)
+    K.gemm(R, x, c, alpha=-1)
     rank = min(rank, factor.rows)
-    return Damped(x, rank, damped, norms(residual), _freedom(values, rank, counted, damp))
+    return Damped(x, rank, damped, norms(c), _freedom(values, rank, counted, damp))
 
 
 def better_of(
@@ -166,13 +166,14 @@ def _solve_wide(
     residual = norms(y) * (damp / scale) ** 2 * top
     # As in `least_norm`, no product leaves the range of the type.
     half = power_of_two(math.sqrt(scale))
-    y = np.array(y[::-1] / y.dtype.type(half), order="F")
+    y = np.array(y[::-1], order="F")
+    y /= y.dtype.type(half)
     x: Matrix = np.zeros((R.shape[1], c.shape[1]), R.dtype, order="F")
     K.gemm(R, y, x, alpha=half / scale, beta=0, trans_a="C")
     x *= x.dtype.type(top / scale)
-    rest: Matrix = np.array(c, order="F")
-    K.gemm(R, x, rest, alpha=-1)
-    sizes = better_of(norms(rest), residual, norms(c), condition)
+    right = norms(c)
+    K.gemm(R, x, c, alpha=-1)
+    sizes = better_of(norms(c), residual, right, condition)
     return Damped(x, m, condition, sizes, degrees_of_freedom(T, m, counted, damp / scale))
 
 
@@ -180,7 +181,9 @@ def _residual_by_x(R: Matrix, x: Matrix, damp: float) -> npt.NDArray[np.float64]
     """Return ‖d² R⁻ᴴ x‖₂ of each column, which is not finite if R is singular."""
     scale = power_of_two(float(largest(R).max()))
     tops = np.array([power_of_two(float(top)) for top in largest(x)])
-    y: Matrix = np.array(x / tops.astype(x.real.dtype) * x.dtype.type(scale), order="F")
+    y: Matrix = np.array(x, order="F")
+    y /= tops.astype(x.real.dtype)
+    y *= x.dtype.type(scale)
     with np.errstate(invalid="ignore", over="ignore"):
         kernels(R.dtype).trsm(R, y, lower=False, trans="C", unit=False)
         sizes: npt.NDArray[np.float64] = norms(y) * (damp / scale) * damp * tops

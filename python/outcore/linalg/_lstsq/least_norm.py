@@ -41,7 +41,7 @@ class LeastNorm(NamedTuple):
     ----------
     x
         (n, k), column-major.
-    rank, condition
+    rank, counted, condition
         Rank and condition of A's triangle, as in `solve_triangle`.
     residual_norms
         ‖b - A x‖₂ of each right-hand side.
@@ -53,6 +53,7 @@ class LeastNorm(NamedTuple):
 
     x: Matrix
     rank: int
+    counted: int
     condition: float
     residual_norms: npt.NDArray[np.float64]
     degrees_of_freedom: float
@@ -137,9 +138,9 @@ def least_norm(
     np.conjugate(x, out=x)
     refuse_overflow(x)
     sizes = norms(rest)
-    if damp and rank == g.m:
+    if damp and rank >= counted:
         sizes = better_of(sizes, damped, right, condition)
-    return LeastNorm(x, rank, condition, sizes * top, freedom, read)
+    return LeastNorm(x, rank, counted, condition, sizes * top, freedom, read)
 
 
 def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -> None:

@@ -419,7 +419,7 @@ class _Problem:
                 is_stored=self.A.layout.is_stored, arrays=self.arrays,
             ),
         )  # fmt: skip
-        if found.rank < g.m:
+        if found.rank < found.counted:
             report.notes.append(
                 f"the rows of A depend on each other: it has rank {found.rank} of {g.m} at "
                 f"cond={self.cond:.2g}"

@@ -42,19 +42,21 @@ def covariance_of(R: Matrix, rank: int, damp: float) -> Matrix:
 def _damped(R: Matrix, rank: int, damp: float, dtype: np.dtype[Any]) -> Matrix:
     """Return V (S (S² + d²)⁻¹)² Vᴴ for an R that was computed in `dtype`; R is overwritten."""
     _, values, Vh = scipy.linalg.svd(R, overwrite_a=True)
+    largest = float(values[0])
+    values, Vh = values[:rank], Vh[:rank]
     gains = _gains(values, damp)
     # Rounding changes each singular value by about this much, so by how much each variance?
-    error = float(values[0]) * float(np.finfo(dtype).eps) * math.sqrt(len(R))
+    error = largest * float(np.finfo(dtype).eps) * math.sqrt(len(R))
     others = np.stack([_gains(values + error, damp), _gains(np.maximum(values - error, 0), damp)])
-    top = float(gains.max())
-    change = abs(others**2 - gains**2).max()
+    top = float(gains.max(initial=0))
+    change = abs(others**2 - gains**2).max(initial=0)
     if change > 0.01 * top**2:
         better = "a larger damp=" + ("" if dtype.char in "dD" else ', or dtype="f8"')
         raise InvalidError(
             f"need a covariance to 1 % of the largest variance, have damp={damp:g} for a matrix of "
-            f"norm {values[0]:.3g} in {dtype}, which R does not resolve; pass {better}"
+            f"norm {largest:.3g} in {dtype}, which R does not resolve; pass {better}"
         )
-    half: Matrix = Vh[:rank] * gains[:rank, None]
+    half: Matrix = Vh * gains[:, None]
     covariance: Matrix = half.conj().T @ half
     return covariance
 
