@@ -18,7 +18,7 @@ fn writes_that_a_server_may_have_lost_are_told_by_the_next_sync() {
     let error = sync(&pool, file).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Lost);
     assert!(error.message.contains("I/O servers 1, 2 were restarted after a write to f"), "{error}");
-    assert!(error.message.contains("write again"), "{error}");
+    assert!(error.message.contains("repeat the writes"), "{error}");
     // Written again, it is safe, and synced writes stay safe.
     write_all(&pool, file, 1);
     sync(&pool, file).unwrap();

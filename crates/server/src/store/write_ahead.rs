@@ -95,7 +95,7 @@ mod tests {
         store.replace_log(broken());
         assert_eq!(store.get(b"a").unwrap(), None);
         let error = store.commit(&[], &[put(b"a", b"1")]).unwrap_err();
-        assert!(error.message.contains("start the manager again"), "{error}");
+        assert!(error.message.contains("restart the manager"), "{error}");
         assert!(store.log().sync().is_err(), "no second try");
         assert!(store.get(b"a").is_err() && store.range(b"a", b"z", 9).is_err());
         assert!(store.commit(&[], &[put(b"b", b"1")]).is_err());
