@@ -77,7 +77,7 @@ def test_progress_that_raises_leaves_what_the_next_call_uses_and_removes(
         assert not matrix.path.with_name("A.lu").exists(), raising
         if notes is None:
             break
-        assert ["call again with the same arguments" in note for note in notes] == [True]
+        assert ["call it again with the same arguments" in note for note in notes] == [True]
     assert raising > 40
 
 

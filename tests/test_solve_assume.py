@@ -320,7 +320,7 @@ def test_the_long_names_of_scipy(tmp_path: Path, long: Any, short: Any) -> None:
 def test_structures_that_are_not_made_use_of(tmp_path: Path, name: Any) -> None:
     A = on_disk(tmp_path / "Z", positive(N))
     for call in (oc.linalg.solve, oc.linalg.gauss_seidel, oc.linalg.gmres):
-        with pytest.raises(InvalidError, match=f"assume_a='{name}' is not there"):
+        with pytest.raises(InvalidError, match=f"assume_a='{name}' does not exist"):
             call(A, np.ones(N), assume_a=name, progress=False)
 
 

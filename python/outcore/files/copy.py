@@ -1,5 +1,7 @@
 """Copy files and directories from and to pools: verified, resumable, and all or nothing."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable, Sequence

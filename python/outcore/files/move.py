@@ -1,5 +1,7 @@
 """Rename files and directories, or copy them to another disk and remove the source."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
