@@ -7,12 +7,13 @@ import pytest
 from definite import definite
 from linpack import one_thread, random_matrix
 from lu_by_method import RATES
+from reported import reported
 
 import outcore as oc
 from outcore.errors import InvalidError
 from outcore.linalg import jacobi
-from outcore.linalg._products.matmul import matmul_and_report
-from outcore.linalg._products.solve_triangular import solve_triangular_and_report
+from outcore.linalg._products.matmul import matmul
+from outcore.linalg._products.solve_triangular import solve_triangular
 from outcore.report.report import Report
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -41,7 +42,7 @@ def test_products(
     left, right = random_matrix(600, "f8")[:, :500], random_matrix(500, "f8", 1)[:, :400]
     A = oc.from_array(left, tmp_path / "A", order=a[0], chunks=a[1], progress=False)
     B = oc.from_array(right, tmp_path / "B", order=b[0], chunks=b[1], progress=False)
-    _, report = matmul_and_report(A, B, memory=memory, out=tmp_path / "C", progress=False)
+    _, report = reported(matmul, A, B, memory=memory, out=tmp_path / "C", progress=False)
     planned = oc.plan(
         "matmul", m=m, k=k, n=n, memory=memory, rates=RATES, order_a=a[0], chunks_a=a[1],
         order_b=b[0], chunks_b=b[1],
@@ -59,8 +60,8 @@ def test_triangular_systems(tmp_path: Path, order: str, chunks: tuple[int, int] 
     a = definite(n, "f8")
     T = oc.from_array(a, tmp_path / "T", order=order, chunks=chunks, progress=False)
     B = oc.from_array(a[:, :40], tmp_path / "B", order="F", progress=False)
-    _, report = solve_triangular_and_report(
-        T, B, lower=True, memory=memory, out=tmp_path / "X", progress=False
+    _, report = reported(
+        solve_triangular, T, B, lower=True, memory=memory, out=tmp_path / "X", progress=False
     )
     planned = oc.plan(
         "solve_triangular", n=n, rhs=40, lower=True, memory=memory, rates=RATES, order=order,

@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from linpack import one_thread as one_thread
 from operands import op
+from reported import reported
 from strategies import CHUNK_ORDERS
 
 import outcore as oc
-from outcore.linalg._products.matmul import matmul, matmul_and_report
+from outcore.linalg._products.matmul import matmul
 from outcore.linalg._products.matmul_plan import Product, matmul_geometry
 from outcore.linalg._tiles.grains import Grains
 from outcore.report.report import Report
@@ -67,9 +68,9 @@ def test_as_numpy(tmp_path: Path, dtype: str, trans_a: Any, trans_b: Any) -> Non
         B = stored(tmp_path / "B", inverse[trans_b](b), order=order_b, chunks=(64, 32))
         memory = 100_000 + 18 * 2048 * a.itemsize
         out = None if trans_a == trans_b and number else tmp_path / "C"
-        C, report = matmul_and_report(
-            A, B, trans_a=trans_a, trans_b=trans_b, out=out, if_exists="overwrite", memory=memory,
-            progress=False,
+        C, report = reported(
+            matmul, A, B, trans_a=trans_a, trans_b=trans_b, out=out, if_exists="overwrite",
+            memory=memory, progress=False,
         )  # fmt: skip
         assert_product(C, a, b)
         assert isinstance(C, np.ndarray if out is None else oc.Array)
@@ -104,8 +105,8 @@ def test_operands_in_memory_and_on_disk(
     A, B = as_kind(kind_a, a, "A"), as_kind(kind_b, b, "B")
     for trans in ("N", "T"):
         one, two = (A, B) if trans == "N" else (B, A)
-        C, report = matmul_and_report(
-            one, two, trans_a=trans, trans_b=trans, memory=400_000, progress=False,
+        C, report = reported(
+            matmul, one, two, trans_a=trans, trans_b=trans, memory=400_000, progress=False,
             out=tmp_path / trans if out else None,
         )  # fmt: skip
         left, right = (a, b) if trans == "N" else (b.T, a.T)
@@ -122,8 +123,8 @@ def test_sizes_one_off_each_boundary(tmp_path: Path, n: int, order: str) -> None
         a, b = random((m, k)), random((k, n), seed=1)
         A = stored(tmp_path / "A", a, order=order)
         B = stored(tmp_path / "B", b, order=order)
-        C, report = matmul_and_report(
-            A, B, out=tmp_path / "C", if_exists="overwrite", memory=330_000, progress=False
+        C, report = reported(
+            matmul, A, B, out=tmp_path / "C", if_exists="overwrite", memory=330_000, progress=False
         )
         assert_product(C, a, b)
         assert report.bytes_read == report.planned_bytes_read
@@ -156,8 +157,8 @@ def test_any_shape_and_layout(
                 order=data.draw(st.sampled_from("CF"), label=f"order of {name}"),
                 chunk_order=data.draw(st.sampled_from(CHUNK_ORDERS), label=f"chunks of {name}"),
             )  # fmt: skip
-    C, report = matmul_and_report(
-        arrays["A"], arrays["B"], trans_a=letters[0], trans_b=letters[1],
+    C, report = reported(
+        matmul, arrays["A"], arrays["B"], trans_a=letters[0], trans_b=letters[1],
         out=tmp_path / "C" if out else None, if_exists="overwrite",
         memory=data.draw(st.integers(250_000, 500_000), label="memory"), progress=False,
     )  # fmt: skip
@@ -236,8 +237,8 @@ def test_the_fourier_matrix_times_its_conjugate_is_n(tmp_path: Path) -> None:
     F = oc.create_array(
         tmp_path / "F", (n, n), "c16", chunks=(64, 64), order="F", fill=fourier, progress=False
     )
-    C, report = matmul_and_report(
-        F, F, trans_b="C", out=tmp_path / "C", memory=F.nbytes // 8, progress=False
+    C, report = reported(
+        matmul, F, F, trans_b="C", out=tmp_path / "C", memory=F.nbytes // 8, progress=False
     )
     assert np.abs(C[...] - n * np.eye(n)).max() < 1e-14 * n * n
     assert report.words_lower_bound is not None
@@ -313,8 +314,8 @@ def test_bytes_are_as_planned(tmp_path: Path, dtype: str, order: str, shape: Any
         A = stored(tmp_path / "A", a, chunks=chunks, order=order)
         B = stored(tmp_path / "B", b, chunks=chunks, order=order)
         for out, memory in itertools.product((None, tmp_path / "C"), (700_000, 5_000_000)):
-            C, report = matmul_and_report(
-                A, B, out=out, if_exists="overwrite", memory=memory, progress=False
+            C, report = reported(
+                matmul, A, B, out=out, if_exists="overwrite", memory=memory, progress=False
             )
             assert_product(C, a, b)
             assert report.bytes_read == report.planned_bytes_read
@@ -339,7 +340,7 @@ def test_blocks_that_are_final_with_their_last_piece(
     assert cut.final_axis == axis
     block = next(cut.blocks())
     assert len(cut.parts(block, block[1 - axis])) > 1
-    C, report = matmul_and_report(A, B, trans_b=trans_b, memory=memory, out=tmp_path / "c")
+    C, report = reported(matmul, A, B, trans_b=trans_b, memory=memory, out=tmp_path / "c")
     assert_product(C[...], a, op(b, trans_b))
     assert report.bytes_read == cut.bytes_read()
     assert report.bytes_written == cut.bytes_written()
@@ -348,11 +349,11 @@ def test_blocks_that_are_final_with_their_last_piece(
 def test_each_operand_is_read_once_if_the_result_is_in_memory(tmp_path: Path) -> None:
     a, b = random((512, 384)), random((384, 640), seed=1)
     A, B = stored(tmp_path / "A", a), stored(tmp_path / "B", b)
-    _, report = matmul_and_report(A, B, memory=1_500_000, progress=False)
+    _, report = reported(matmul, A, B, memory=1_500_000, progress=False)
     assert report.bytes_read == A.nbytes + B.nbytes
     assert report.bytes_written == 0
     # The call reads a slab that serves all blocks once: here the whole of B.
-    C, report = matmul_and_report(A, B[:, :64], memory=450_000, out=tmp_path / "C", progress=False)
+    C, report = reported(matmul, A, B[:, :64], memory=450_000, out=tmp_path / "C", progress=False)
     assert report.bytes_read == A.nbytes
     assert report.bytes_written == C.nbytes
 
@@ -361,7 +362,7 @@ def test_a_narrow_operand_on_disk_is_read_once(tmp_path: Path) -> None:
     """All blocks of C need the same slab."""
     a, b = random((2048, 64)), random((64, 192), seed=1)
     A, B = stored(tmp_path / "A", a), stored(tmp_path / "B", b)
-    C, report = matmul_and_report(A, B, memory=1_000_000, out=tmp_path / "C", progress=False)
+    C, report = reported(matmul, A, B, memory=1_000_000, out=tmp_path / "C", progress=False)
     assert_product(C, a, b)
     assert C.nbytes > 1_000_000
     assert report.bytes_read == A.nbytes + B.nbytes
@@ -376,9 +377,7 @@ def test_the_plan_is_what_the_run_does(tmp_path: Path, dtype: str, options: Any)
     A, B = (stored(tmp_path / name, x, chunks=None) for name, x in zip("AB", given, strict=True))
     memory = 14 << 20
     planned = oc.plan("matmul", m=m, n=n, k=k, dtype=dtype, memory=memory, path=tmp_path, **options)
-    C, report = matmul_and_report(
-        A, B, out=tmp_path / "C", memory=memory, progress=False, **options
-    )
+    C, report = reported(matmul, A, B, out=tmp_path / "C", memory=memory, progress=False, **options)
     assert_product(C, a, b)
     assert report.bytes_read == planned.bytes_read
     assert report.bytes_written == planned.bytes_written
@@ -400,8 +399,8 @@ def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str) ->
     product = Product(n, n, n, A.dtype, grains, grains, (n, n), is_stored=True)
     for memory in (A.nbytes // 2, A.nbytes):
         g = matmul_geometry(product, memory)
-        C, report = matmul_and_report(
-            A, B, out=tmp_path / "C", if_exists="overwrite", memory=memory, progress=False
+        C, report = reported(
+            matmul, A, B, out=tmp_path / "C", if_exists="overwrite", memory=memory, progress=False
         )
         assert_product(C, A[...], B[...])
         assert report.method == g.method
@@ -449,8 +448,8 @@ def test_every_budget_from_the_least_on_suffices(tmp_path: Path) -> None:
                 matmul(A, B, memory=least - 1, out=out, progress=False)
             assert not (tmp_path / "C").exists()
             for memory in (least, least + PAGE, least + 17 * PAGE, 2 * least, 5 * least):
-                C, report = matmul_and_report(
-                    A, B, memory=memory, out=out, if_exists="overwrite", progress=False
+                C, report = reported(
+                    matmul, A, B, memory=memory, out=out, if_exists="overwrite", progress=False
                 )
                 assert_product(C, a, b)
                 assert report.peak_memory_bytes <= memory
@@ -461,7 +460,7 @@ def test_every_budget_from_the_least_on_suffices(tmp_path: Path) -> None:
 
 def test_the_report_prints(tmp_path: Path) -> None:
     A = stored(tmp_path / "A", random((100, 100)))
-    _, report = matmul_and_report(A, A, memory=400_000, progress=False)
+    _, report = reported(matmul, A, A, memory=400_000, progress=False)
     assert isinstance(report, Report)
     text = str(report)
     assert "matmul, m = 100, n = 100, float64" in text

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from linpack import names_below, unit_roundoff
 from linpack import one_thread as one_thread
 from operands import op
+from reported import reported
 from stopping import at_line, in_a_fork
 from strategies import CHUNK_ORDERS
 
@@ -31,7 +32,7 @@ from outcore.errors import (
     NonFiniteError,
     SingularMatrixError,
 )
-from outcore.linalg._products.solve_triangular import solve_triangular, solve_triangular_and_report
+from outcore.linalg._products.solve_triangular import solve_triangular
 from outcore.linalg._products.triangular_plan import TriangularSystem, triangular_geometry
 from outcore.linalg._tiles.grains import Grains
 from outcore.storage.volumes import exclusive, place
@@ -92,8 +93,15 @@ def test_as_scipy(tmp_path: Path, dtype: str, trans: Any, lower: bool) -> None:
         T = stored(tmp_path / "T", a, order=order, chunks=(32, 64))
         B = stored(tmp_path / "B", b, order=side_order, chunks=(32, 32))
         memory = 226_000 + 8_000 * a.itemsize
-        X, report = solve_triangular_and_report(
-            T, B, trans=trans, lower=lower, if_exists="overwrite", memory=memory, progress=False
+        X, report = reported(
+            solve_triangular,
+            T,
+            B,
+            trans=trans,
+            lower=lower,
+            if_exists="overwrite",
+            memory=memory,
+            progress=False,
         )
         assert_solved(X, a, b, trans, lower=lower)
         np.testing.assert_allclose(X[...], want, atol=1e3 * np.finfo(dtype).eps)
@@ -148,8 +156,8 @@ def test_operands_in_memory_and_on_disk(tmp_path: Path, kind: str, side: str, ou
         B = B if side != "path" else B.path
     if kind == "f4" and side not in ("disk", "path", "disk vector"):
         T = T.astype("f8")
-    X, report = solve_triangular_and_report(
-        T, B, out=tmp_path / "X" if out else None, memory=500_000, progress=False
+    X, report = reported(
+        solve_triangular, T, B, out=tmp_path / "X" if out else None, memory=500_000, progress=False
     )
     assert_solved(X, a, b, "N")
     assert isinstance(X, oc.Array) is (out or side in ("disk", "path", "disk vector"))
@@ -163,7 +171,8 @@ def test_sizes_one_off_each_boundary(tmp_path: Path, n: int, lower: bool) -> Non
     for k, order in ((n, "C"), (33, "F")):
         b = random((n, k), seed=1)
         T = stored(tmp_path / "T", a, order=order, chunks=(64, 64))
-        X, report = solve_triangular_and_report(
+        X, report = reported(
+            solve_triangular,
             T,
             b,
             out=tmp_path / "X",
@@ -203,8 +212,8 @@ def test_any_shape_and_layout(
                 chunk_order=data.draw(st.sampled_from(CHUNK_ORDERS), label=f"chunks of {name}"),
             )  # fmt: skip
     memory = data.draw(st.integers(250_000, 400_000), label="memory")
-    X, report = solve_triangular_and_report(
-        arrays["T"], arrays["B"], trans=trans, out=tmp_path / "X",
+    X, report = reported(
+        solve_triangular, arrays["T"], arrays["B"], trans=trans, out=tmp_path / "X",
         if_exists="overwrite", memory=memory,
         progress=False, **triangle,
     )  # fmt: skip
@@ -265,8 +274,8 @@ def test_the_plan_is_what_the_run_does(tmp_path: Path, trans: Any, lower: bool, 
         "solve_triangular", n=n, rhs=k, dtype=dtype, memory=memory, path=tmp_path, trans=trans,
         lower=lower,
     )  # fmt: skip
-    X, report = solve_triangular_and_report(
-        T, B, trans=trans, lower=lower, memory=memory, progress=False
+    X, report = reported(
+        solve_triangular, T, B, trans=trans, lower=lower, memory=memory, progress=False
     )
     assert_solved(X, a, b, trans, lower=lower)
     assert report.bytes_read == planned.bytes_read
@@ -289,8 +298,14 @@ def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str, lo
     system = TriangularSystem(n, k, T.dtype, grains, grains, lower, (n, k), is_stored=True)
     for memory in (T.nbytes // 4, T.nbytes):
         g = triangular_geometry(system, memory)
-        X, report = solve_triangular_and_report(
-            T, B, lower=lower, if_exists="overwrite", memory=memory, progress=False
+        X, report = reported(
+            solve_triangular,
+            T,
+            B,
+            lower=lower,
+            if_exists="overwrite",
+            memory=memory,
+            progress=False,
         )
         assert_solved(X, a, b, "N", lower=lower)
         assert report.method == g.method
@@ -307,8 +322,14 @@ def test_one_pass_over_the_triangle_for_each_group(tmp_path: Path) -> None:
     T = stored(tmp_path / "T", a, chunks=(64, 64))
     for k, memory in ((1, 400_000), (100, 900_000), (100, 450_000)):
         b = random((n, k), seed=1)
-        X, report = solve_triangular_and_report(
-            T, b, out=tmp_path / "X", if_exists="overwrite", memory=memory, progress=False
+        X, report = reported(
+            solve_triangular,
+            T,
+            b,
+            out=tmp_path / "X",
+            if_exists="overwrite",
+            memory=memory,
+            progress=False,
         )
         assert_solved(X, a, b, "N")
         passes = int(report.method.split()[0])
@@ -330,8 +351,14 @@ def test_every_budget_from_the_least_on_suffices(tmp_path: Path) -> None:
                 solve_triangular(T, side, memory=least - 1, out=out, progress=False)
             assert not (tmp_path / "X").exists()
             for memory in (least, least + PAGE, least + 17 * PAGE, 2 * least, 5 * least):
-                X, report = solve_triangular_and_report(
-                    T, side, memory=memory, out=out, if_exists="overwrite", progress=False
+                X, report = reported(
+                    solve_triangular,
+                    T,
+                    side,
+                    memory=memory,
+                    out=out,
+                    if_exists="overwrite",
+                    progress=False,
                 )
                 assert_solved(X, a, b, "N")
                 assert report.peak_memory_bytes <= memory
@@ -401,7 +428,7 @@ def test_what_is_not_finite_is_found_beside_zeros(tmp_path: Path, at: Any) -> No
 
 def test_a_solution_too_large_for_the_type_is_noted() -> None:
     t = np.full((1, 1), 1e-30, "f4")
-    X, report = solve_triangular_and_report(t, np.full(1, 1e20, "f4"), progress=False)
+    X, report = reported(solve_triangular, t, np.full(1, 1e20, "f4"), progress=False)
     assert np.isposinf(X).all()
     assert any("too large for the type" in note for note in report.notes)
 

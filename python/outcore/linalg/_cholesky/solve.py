@@ -26,6 +26,7 @@ from outcore.linalg._geometry.factor_plan import RING_BLOCKS, even_blocks
 from outcore.linalg._lu.solve import cut_group, stopping_cleanly
 from outcore.linalg._output.factor import CholeskyFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._rhs.condition import Probes, with_probes
 from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
 from outcore.linalg._rhs.right_hand_side import RightHandSide, opened, substituted_in
@@ -39,6 +40,7 @@ from outcore.storage.volumes import PathLike
 
 @opens_results(beside("b", ".x"))
 def cho_solve(
+    made: Made,
     c: CholeskyFactor,
     b: npt.ArrayLike | Array | PathLike,
     *,
@@ -96,7 +98,9 @@ def cho_solve(
     refuse_others(c, CholeskyFactor)
     b = opened(b)
     made_in = substituted_in(c.dtype, b, dtype)
-    rhs = RightHandSide.read(c.n, made_in, b, "N", out, if_exists=if_exists, reads=[c.path])
+    rhs = RightHandSide.read(
+        c.n, made_in, b, "N", out, if_exists=if_exists, reads=[c.path], made=made
+    )
     memory_bytes = budget.resolve(memory)
     x, report = solve_and_report(c, rhs, memory_bytes, threads, progress, resume=resume)
     keep(report, x)

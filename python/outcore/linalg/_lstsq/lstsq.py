@@ -31,7 +31,7 @@ from outcore.linalg._lstsq.lstsq_plan import lstsq_way, use_slabs_if
 from outcore.linalg._lstsq.slabs import solve_by_slabs
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, columns_of, put, written
-from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.parallel_qr import ParallelQR
@@ -62,6 +62,7 @@ _WHY = "the lstsq that wrote it was stopped; call it again"
 
 @opens_results(report=LeastSquaresReport)
 def lstsq(
+    made: Made,
     A: RowsLike,
     b: RowsLike | None = None,
     *,
@@ -192,7 +193,9 @@ def lstsq(
     known = known_operands(operands_given)
     # States of version 0.1 before damping came last, with "damp", have other triangles.
     arguments = {"cond": problem.cond, "damp_last": problem.damp, "dtype": problem.dtype.name}
-    steps = StepsDone(out if known else None, "lstsq", arguments, known, memory, resume=resume)
+    steps = StepsDone(
+        out if known else None, "lstsq", arguments, known, memory, resume=resume, made=made
+    )
     memory_bytes = steps.memory_bytes
     way = lstsq_way(
         given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if(),
@@ -204,7 +207,7 @@ def lstsq(
         if isinstance(way, SlabQrGeometry):
             return problem.solve_by_slabs(
                 way, out=out, factors=factors, keep_factors=keep_factors, if_exists=if_exists,
-                resume=resume, threads=threads, progress=progress,
+                resume=resume, threads=threads, progress=progress, made=made,
             )  # fmt: skip
         with (
             claimed(out, operands, if_exists=if_exists, why=_WHY) as where,

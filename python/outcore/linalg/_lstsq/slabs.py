@@ -17,6 +17,7 @@ from outcore.errors import InvalidError, SingularMatrixError
 from outcore.linalg._lstsq.lstsq_plan import least_bytes_going_by
 from outcore.linalg._output.factor import QR, QRFactor, TransposedQRFactor
 from outcore.linalg._output.own import own_factors, ready_factors
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._rows.right_hand_look import look_at
 from outcore.linalg._rows.source import row_source
@@ -45,6 +46,7 @@ def solve_by_slabs(
     resume: bool,
     threads: int | None,
     progress: ProgressLike,
+    made: Made,
 ) -> tuple[Solved, Report]:
     """Minimize ‖b - A x‖₂ with QR factors on disk, which are removed at the end unless kept.
 
@@ -60,6 +62,8 @@ def solve_by_slabs(
         Singular values below `cond` times the largest count as zero.
     out, factors, keep_factors, if_exists, resume, threads, progress
         As for `lstsq`.
+    made
+        The identity of the call, for its solution.
 
     Returns
     -------
@@ -74,15 +78,15 @@ def solve_by_slabs(
         If singular values count as zero.
     """
     (m, n), is_wide = A.shape, A.shape[0] < A.shape[1]
-    made, make = (TransposedQRFactor, factor_transpose) if is_wide else (QRFactor, qr_factor)
+    kind, make = (TransposedQRFactor, factor_transpose) if is_wide else (QRFactor, qr_factor)
     where = place(factors if factors is not None else f"{A.place.stem}{QR.suffix}")
     if where.path == A.path:
         raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
-    ready = ready_factors(where, A.place, g.dtype, made, if_exists=if_exists)
+    ready = ready_factors(where, A.place, g.dtype, kind, if_exists=if_exists)
     # Errors in b are found before the hours of factoring, not after.
     rhs = RightHandSide.read(
         m, g.dtype, b, "N", out, if_exists=if_exists, unknowns=n,
-        reads=[A.path, where.path], stays=True,
+        reads=[A.path, where.path], stays=True, made=made,
     )  # fmt: skip
     if not isinstance(b, Array):
         _check_columns(b, rhs.solution_dtype)

@@ -19,7 +19,7 @@ from outcore.linalg._lu.export_plan import ExportGeometry
 from outcore.linalg._output.factor import LUFactor, refuse_others, tile_metadata
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, written
-from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike, place
@@ -29,6 +29,7 @@ _WHY = "the export that wrote it was stopped; call export_lapack again"
 
 @opens_results(beside("lu", ".lapack"))
 def export_lapack(
+    made: Made,
     lu: LUFactor,
     out: PathLike | None = None,
     *,
@@ -83,7 +84,7 @@ def export_lapack(
     refuse_others(lu, LUFactor)
     metadata = tile_metadata(lu.n, lu.dtype, lu.tile)
     target = f"{lu.path}.lapack" if out is None else out
-    steps = StepsDone(target, "export_lapack", {}, {"lu": lu}, memory, resume=resume)
+    steps = StepsDone(target, "export_lapack", {}, {"lu": lu}, memory, resume=resume, made=made)
     g = ExportGeometry.of(lu.n, lu.dtype, lu.tile, steps.memory_bytes)
     try:
         with (

@@ -18,6 +18,7 @@ from outcore.linalg._factors.sweeps import Sweeps, cut_sweep
 from outcore.linalg._geometry.factor_plan import solve_bytes_read
 from outcore.linalg._output.factor import Factor, LUFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._rhs.columns import ColumnRoom, fitted
 from outcore.linalg._rhs.condition import Probes, probe_bytes, with_probes
 from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
@@ -30,6 +31,7 @@ from outcore.storage.volumes import PathLike
 
 @opens_results(beside("b", ".x"))
 def lu_solve(
+    made: Made,
     lu: LUFactor,
     b: npt.ArrayLike | Array | PathLike,
     *,
@@ -89,7 +91,9 @@ def lu_solve(
     refuse_others(lu, LUFactor)
     b = opened(b)
     made_in = substituted_in(lu.dtype, b, dtype)
-    rhs = RightHandSide.read(lu.n, made_in, b, trans, out, if_exists=if_exists, reads=[lu.path])
+    rhs = RightHandSide.read(
+        lu.n, made_in, b, trans, out, if_exists=if_exists, reads=[lu.path], made=made
+    )
     memory_bytes = budget.resolve(memory)
     x, report = solve_and_report(lu, rhs, memory_bytes, threads, progress, resume=resume)
     keep(report, x)

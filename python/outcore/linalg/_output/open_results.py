@@ -11,8 +11,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from outcore.array_files.array_version import settle, version_of
 from outcore.errors import ExistsError, InvalidError, NotFoundError, OutcoreError
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._output.factor import Factor
-from outcore.linalg._output.steps_done import version_of_operand
+from outcore.linalg._output.steps_done import Made, version_of_operand
 from outcore.report.report import Report, keep
 from outcore.storage.volumes import PathLike, Place, place
 
@@ -42,8 +41,6 @@ _OPERANDS = frozenset({"A", "B", "T", "b", "weights", "x0", "lu", "c", "qr", "pr
 
 _BESIDE = "outcore.made-{}.npy"
 """Files in a result with the other arrays that the call returned."""
-
-_MAKING: ContextVar[tuple[str, dict[str, Any]] | None] = ContextVar("_MAKING", default=None)
 
 
 def beside(name: str, suffix: str) -> Callable[[Mapping[str, Any]], PathLike | None]:
@@ -63,8 +60,11 @@ def beside(name: str, suffix: str) -> Callable[[Mapping[str, Any]], PathLike | N
 def opens_results(
     default: Callable[[Mapping[str, Any]], PathLike | None] = lambda given: None,
     report: type[Report] = Report,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> Callable[[Callable[Concatenate[Made, P], R]], Callable[P, R]]:
     """Add ``if_exists="open"`` to a function that writes a result to ``out=``.
+
+    The first parameter of the function, `made`, is not part of the public function. It is for the
+    result, as an argument of `StepsDone` or `RightHandSide`.
 
     Parameters
     ----------
@@ -74,8 +74,9 @@ def opens_results(
         Type of the function's report.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
+    def decorate(function: Callable[Concatenate[Made, P], R]) -> Callable[P, R]:
+        whole = inspect.signature(function)
+        signature = whole.replace(parameters=[*whole.parameters.values()][1:])
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -83,10 +84,10 @@ def opens_results(
             bound.apply_defaults()
             given = bound.arguments
             if check_if_exists(given["if_exists"]) != "open":
-                return function(*args, **kwargs)
+                return function(None, *args, **kwargs)
             out = given["out"] if given["out"] is not None else default(given)
             if out is None:
-                return function(*args, **kwargs)
+                return function(None, *args, **kwargs)
             where = place(out)
             made = {"call": function.__name__, "arguments": _described(given)}
             found = _whole(where, made)
@@ -96,27 +97,24 @@ def opens_results(
                     return returned  # type: ignore[no-any-return]
                 # The call that made it was killed before it wrote its other values.
                 given["if_exists"] = "overwrite"
-            token = _MAKING.set((str(where.path), made))
-            try:
-                result = function(*bound.args, **bound.kwargs)
-            finally:
-                _MAKING.reset(token)
+            result = function(made, *bound.args, **bound.kwargs)
             if given.get("comm") is None or given["comm"].Get_rank() == 0:
                 _complete(where, result)
             return result
 
+        del call.__annotations__["made"]
+        call.__signature__ = signature  # type: ignore[attr-defined]
         return call
 
     return decorate
 
 
-def made_by_this_call(array: Array) -> dict[str, Any] | None:
-    """Return the identity of the current call for its complete result, if it can be repeated."""
-    making = _MAKING.get()
-    if making is None or making[0] != str(array.path):
+def with_version(made: Made, array: Array) -> dict[str, Any] | None:
+    """Return the identity of a call with the version of its complete result."""
+    if made is None:
         return None
     settle(array.place)
-    return {**making[1], "version": list(version_of(array.place))}
+    return {**made, "version": list(version_of(array.place))}
 
 
 def _described(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from outcore.array_files.array_metadata import bump_generation, write_metadata
 from outcore.array_files.blocks_done import WORKING
 from outcore.errors import BudgetError, InvalidError, OutcoreError
 from outcore.layout.zarr_format import Metadata, default_chunks
-from outcore.linalg._output.open_results import made_by_this_call
+from outcore.linalg._output.open_results import with_version
 from outcore.linalg._output.result_place import refuse_there
 from outcore.linalg._output.steps_done import StepsDone
 from outcore.report.longcall import LongCall
@@ -101,7 +101,7 @@ def written(
             for name in WORKING:
                 if where.exists(name):
                     where.volume.remove(where.inside(name))
-            array.mark(None, made=made_by_this_call(array))
+            array.mark(None, made=with_version(steps.made, array) if steps else None)
             if steps is not None:
                 steps.finish()
     except BaseException:

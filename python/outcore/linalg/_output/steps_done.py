@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,9 @@ T = TypeVar("T")
 
 Operand = Array | npt.NDArray[Any] | Factor
 
+Made: TypeAlias = Mapping[str, Any] | None
+"""Function and arguments of a call with ``if_exists="open"``, for its result; else `None`."""
+
 
 class StepsDone:
     """The durable steps of a call.
@@ -54,6 +57,8 @@ class StepsDone:
         The budget, as passed by the user.
     resume
         Whether to resume an earlier, stopped call with the same arguments.
+    made
+        The identity of the call, for its result.
 
     Attributes
     ----------
@@ -74,7 +79,9 @@ class StepsDone:
         memory: int | str | None,
         *,
         resume: bool,
+        made: Made = None,
     ) -> None:
+        self.made = made
         self.memory_bytes = budget.resolve(memory)
         self.done = self._of = 0
         self._system: Any = {"verb": verb, **arguments}

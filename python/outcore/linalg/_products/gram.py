@@ -26,7 +26,7 @@ from outcore.layout.elements import array_of
 from outcore.layout.zarr_format import Metadata, check_dtype
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, written
-from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._products.gram_parts import Part
 from outcore.linalg._products.gram_plan import (
     GramGeometry,
@@ -69,6 +69,7 @@ _MIRROR = 256
 
 @opens_results()
 def gram(
+    made: Made,
     A: RowsLike,
     *,
     side: Literal["left", "right"] = "left",
@@ -168,7 +169,9 @@ def gram(
     }  # fmt: skip
     # The behaviour of a transform may change without a trace.
     known = {} if transform else known_operands({"A": (source, A)})
-    steps = StepsDone(out if known else None, "gram", arguments, known, memory, resume=resume)
+    steps = StepsDone(
+        out if known else None, "gram", arguments, known, memory, resume=resume, made=made
+    )
     geometry = gram_geometry(problem, steps.memory_bytes)
     read = [source.array] if isinstance(source, StoredRows) else []
     try:

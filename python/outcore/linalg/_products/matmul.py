@@ -34,7 +34,7 @@ from outcore.errors import Interrupted, InvalidError
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, room, written
 from outcore.linalg._output.result_chunks import result_metadata
-from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._products.matmul_plan import MatmulGeometry, Product, flops, matmul_geometry
 from outcore.linalg._products.slabs import DiskSlabs, MemorySlabs
 from outcore.linalg._tiles.block_writer import DiskResult, WholeResult
@@ -62,6 +62,7 @@ _WHY = "the product that it was to hold was stopped; call matmul again with the 
 
 @opens_results()
 def matmul(
+    made: Made,
     A: OperandLike,
     B: OperandLike,
     *,
@@ -130,30 +131,6 @@ def matmul(
     Interrupted
         After Ctrl-C or SIGTERM. The same call resumes if the result is on disk.
     """
-    result, report = matmul_and_report(
-        A, B, trans_a=trans_a, trans_b=trans_b, alpha=alpha, dtype=dtype, out=out,
-        if_exists=if_exists, resume=resume, memory=memory, threads=threads, progress=progress,
-    )  # fmt: skip
-    keep(report, result)
-    return result
-
-
-def matmul_and_report(
-    A: OperandLike,
-    B: OperandLike,
-    *,
-    trans_a: Which = "N",
-    trans_b: Which = "N",
-    alpha: complex = 1.0,
-    dtype: npt.DTypeLike | None = None,
-    out: PathLike | None = None,
-    if_exists: IfExists = "error",
-    resume: bool = True,
-    memory: int | str | None = None,
-    threads: int | None = None,
-    progress: ProgressLike = True,
-) -> tuple[Any, Report]:
-    """Run `matmul`, and return its report too."""
     check_threads(threads)
     arrays = read_arrays({"A": A, "B": B})
     made_in = common_dtype(arrays, dtype)
@@ -167,7 +144,7 @@ def matmul_and_report(
     if 0 in (product.m, product.n, product.k):
         return _empty(product)
     arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha)), "dtype": made_in.name}
-    steps = StepsDone(out, "matmul", arguments, arrays, memory, resume=resume)
+    steps = StepsDone(out, "matmul", arguments, arrays, memory, resume=resume, made=made)
     g = matmul_geometry(product, steps.memory_bytes)
     try:
         with (
@@ -190,7 +167,8 @@ def matmul_and_report(
                 result, bytes_written = _to_disk(g, left, right, where, call, alpha, steps)
             report = _report(g, call, left.bytes_read() + right.bytes_read(), bytes_written)
             report.notes += steps.notes(len(list(g.blocks())))
-            return result, report
+            keep(report, result)
+            return result
     except KeyboardInterrupt:
         raise Interrupted(steps.stopped("the product", "matmul")) from None
 
@@ -247,10 +225,10 @@ def _product(
     )  # fmt: skip
 
 
-def _empty(product: Product) -> tuple[Any, Report]:
+def _empty(product: Product) -> Any:
     """Return a result without elements, or sums without terms."""
-    report = Report("matmul", product.n, product.dtype.name, 0.0, 0.0, 0, 0, 0, 0, m=product.m)
-    return np.zeros(product.shape, product.dtype)[()], report
+    keep(Report("matmul", product.n, product.dtype.name, 0.0, 0.0, 0, 0, 0, 0, m=product.m))
+    return np.zeros(product.shape, product.dtype)[()]
 
 
 def _to_disk(

@@ -18,7 +18,7 @@ from outcore.errors import Interrupted, InvalidError
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, room, written
 from outcore.linalg._output.result_chunks import result_metadata
-from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._products.substitution import Substitution
 from outcore.linalg._products.triangular_plan import (
     TriangularGeometry,
@@ -48,6 +48,7 @@ _WHY = "the solve that wrote it was stopped; call solve_triangular again with th
 
 @opens_results(beside("B", ".x"))
 def solve_triangular(
+    made: Made,
     T: OperandLike,
     B: OperandLike,
     *,
@@ -120,30 +121,6 @@ def solve_triangular(
     Interrupted
         After Ctrl-C or SIGTERM. The same call resumes if the solution is on disk.
     """
-    result, report = solve_triangular_and_report(
-        T, B, trans=trans, lower=lower, unit_diagonal=unit_diagonal, dtype=dtype, out=out,
-        if_exists=if_exists, resume=resume, memory=memory, threads=threads, progress=progress,
-    )  # fmt: skip
-    keep(report, result)
-    return result
-
-
-def solve_triangular_and_report(
-    T: OperandLike,
-    B: OperandLike,
-    *,
-    trans: Which = "N",
-    lower: bool = False,
-    unit_diagonal: bool = False,
-    dtype: npt.DTypeLike | None = None,
-    out: PathLike | None = None,
-    if_exists: IfExists = "error",
-    resume: bool = True,
-    memory: int | str | None = None,
-    threads: int | None = None,
-    progress: ProgressLike = True,
-) -> tuple[Any, Report]:
-    """Run `solve_triangular`, and return its report too."""
     check_threads(threads)
     arrays = read_arrays({"T": T, "B": B})
     computed_in = common_dtype(arrays, dtype)
@@ -152,8 +129,8 @@ def solve_triangular_and_report(
     letter = read_trans("trans", trans)
     system = _system(arrays, letter, computed_in, is_lower=bool(lower), is_stored=out is not None)
     if system.rhs == 0:
-        report = Report("solve_triangular", system.n, computed_in.name, 0.0, 0.0, 0, 0, 0, 0)
-        return np.zeros(system.shape, computed_in), report
+        keep(Report("solve_triangular", system.n, computed_in.name, 0.0, 0.0, 0, 0, 0, 0))
+        return np.zeros(system.shape, computed_in)
     matrix = operand(arrays["T"], letter, computed_in)
     system = dataclasses.replace(system, t=matrix.grains, copy_bytes=matrix.copy_bytes)
     arguments = {
@@ -162,7 +139,7 @@ def solve_triangular_and_report(
         "unit": bool(unit_diagonal),
         "dtype": computed_in.name,
     }
-    steps = StepsDone(out, "solve_triangular", arguments, arrays, memory, resume=resume)
+    steps = StepsDone(out, "solve_triangular", arguments, arrays, memory, resume=resume, made=made)
     g = triangular_geometry(system, steps.memory_bytes)
     try:
         with (
@@ -184,7 +161,8 @@ def solve_triangular_and_report(
             else:
                 result, bytes_written = _to_disk(g, run, where, call, steps)
             run.notes += steps.notes(len(list(g.groups())))
-            return result, _report(g, run, call, bytes_written)
+            keep(_report(g, run, call, bytes_written), result)
+            return result
     except KeyboardInterrupt:
         raise Interrupted(steps.stopped("the solve", "solve_triangular")) from None
 

@@ -20,7 +20,7 @@ from outcore.errors import Interrupted, InvalidError
 from outcore.layout.zarr_format import MAX_TILE_BYTES, Metadata
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, columns_of, put, working_array, written
-from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._qr.qr_plan import (
     QrGeometry,
     WideQrGeometry,
@@ -101,6 +101,7 @@ def qr(
 ) -> tuple[Array, npt.NDArray[Any], Report]: ...
 @opens_results(_default_place)
 def qr(
+    made: Made,
     A: RowsLike,
     *,
     mode: Mode = "r",
@@ -185,7 +186,9 @@ def qr(
         out = f"{source.array.place.stem}.q"
     known = known_operands({"A": (source, A)})
     arguments = {"mode": mode, "dtype": dtype.name}
-    steps = StepsDone(out if known else None, "qr", arguments, known, memory, resume=resume)
+    steps = StepsDone(
+        out if known else None, "qr", arguments, known, memory, resume=resume, made=made
+    )
     if mode == "r":
         plan = r_blocks(source.layout, dtype, steps.memory_bytes, is_stored=out is not None)
         work = tsqr_flops(source.rows, source.columns, 0, dtype) if source.rows else None

@@ -13,6 +13,7 @@ from outcore.blas.blas_calls import Trans
 from outcore.errors import InvalidError
 from outcore.layout.elements import array_of
 from outcore.linalg._output.result_place import refuse_there
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.result_dtype import matrix_dtype, result_dtype
 from outcore.storage.volumes import INSIDE, SAME, AnyPath, PathLike, Place, how_they_meet, place
@@ -37,6 +38,8 @@ class RightHandSide(NamedTuple):
     """Rows of the solution, if not `n`."""
     if_exists: IfExists = "error"
     """Whether an array at `out` may be replaced."""
+    made: Made = None
+    """The identity of the call, for its solution."""
 
     @classmethod
     def read(
@@ -51,6 +54,7 @@ class RightHandSide(NamedTuple):
         unknowns: int | None = None,
         reads: Sequence[AnyPath] = (),
         stays: bool = False,
+        made: Made = None,
     ) -> "RightHandSide":
         """Check a right-hand side and the place of its solution.
 
@@ -90,7 +94,7 @@ class RightHandSide(NamedTuple):
                 )
         if where is not None:
             refuse_there(where, WHY, if_exists=if_exists)
-        return cls(given, letters[trans], n, dtype, where, unknowns, if_exists)
+        return cls(given, letters[trans], n, dtype, where, unknowns, if_exists, made)
 
     @property
     def columns(self) -> int:

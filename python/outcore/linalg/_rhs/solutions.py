@@ -22,7 +22,7 @@ from outcore.array_files.array_metadata import bump_generation, read_metadata, w
 from outcore.errors import OutcoreError
 from outcore.layout.zarr_format import Metadata, default_chunks
 from outcore.linalg._output.factor import Factor
-from outcore.linalg._output.open_results import made_by_this_call
+from outcore.linalg._output.open_results import with_version
 from outcore.linalg._output.result_place import refuse_there
 from outcore.linalg._output.steps_done import version_of_operand
 from outcore.linalg._rhs.right_hand_side import WHY, RightHandSide
@@ -135,7 +135,7 @@ def solution(
             where.remove_half_written()
             solving.x = open_array(where.path, "r+", allow_incomplete=True)
             yield solving
-            solving.x.mark(None, made=made_by_this_call(solving.x))
+            solving.x.mark(None, made=with_version(rhs.made, solving.x))
             if where.exists(NOTE):
                 where.volume.remove(where.inside(NOTE))
         except BaseException as error:

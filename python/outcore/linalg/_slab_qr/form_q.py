@@ -24,7 +24,7 @@ from outcore.linalg._geometry.layouts import tile_of
 from outcore.linalg._output.factor import QRFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, written
-from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg._slab_qr.plan import SlabQrGeometry, slab_qr_geometry, update_flops
 from outcore.linalg._slab_qr.reflections import Reflections
@@ -40,6 +40,7 @@ _WHY = "the form_q that wrote it was stopped; call form_q again"
 
 @opens_results(beside("qr", ".q"))
 def form_q(
+    made: Made,
     qr: QRFactor,
     *,
     memory: int | str | None = None,
@@ -95,7 +96,7 @@ def form_q(
     """
     refuse_others(qr, QRFactor)
     out = out or f"{qr.path}.q"
-    steps = StepsDone(out, "form_q", {}, {"qr": qr}, memory, resume=resume)
+    steps = StepsDone(out, "form_q", {}, {"qr": qr}, memory, resume=resume, made=made)
     g = slab_qr_geometry((qr.m, min(qr.m, qr.n)), qr.dtype, steps.memory_bytes, qr.tile)
     with claimed(out, [qr.path], if_exists=if_exists, why=_WHY) as where:
         assert where is not None, "there is a place"

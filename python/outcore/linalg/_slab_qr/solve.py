@@ -31,6 +31,7 @@ from outcore.errors import InvalidError, SingularMatrixError
 from outcore.linalg._lu.solve import stopping_cleanly
 from outcore.linalg._output.factor import QRFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._rhs.columns import ColumnRoom, fitted
 from outcore.linalg._rhs.condition import Probes, warn_if_singular, with_probes
 from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
@@ -47,6 +48,7 @@ from outcore.storage.volumes import PathLike
 
 @opens_results(beside("b", ".x"))
 def qr_solve(
+    made: Made,
     qr: QRFactor,
     b: npt.ArrayLike | Array | PathLike,
     *,
@@ -120,6 +122,7 @@ def qr_solve(
         if_exists=if_exists,
         unknowns=n,
         reads=[qr.path],
+        made=made,
     )
     memory_bytes = budget.resolve(memory)
     tiles = Tiles(qr.shape, rhs.dtype, qr.tile, qr.dtype)

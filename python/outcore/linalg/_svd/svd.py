@@ -36,7 +36,7 @@ from outcore.blas.lapack import Kernels, kernels
 from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, working_array, written
-from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.report import figures_of
 from outcore.linalg._rows.source import (
@@ -92,6 +92,7 @@ class SvdReport(Report):
 
 @opens_results(report=SvdReport)
 def svd(
+    made: Made,
     A: RowsLike,
     k: int,
     *,
@@ -197,7 +198,9 @@ def svd(
         "k": repr(k), "oversample": repr(oversample), "power": repr(power), "tol": repr(tol),
         "seed": _seed_of(seed, draw), "dtype": dtype.name,
     }  # fmt: skip
-    steps = StepsDone(out if known else None, "svd", arguments, known, memory, resume=resume)
+    steps = StepsDone(
+        out if known else None, "svd", arguments, known, memory, resume=resume, made=made
+    )
     g = svd_geometry(
         source.layout, k, dtype, steps.memory_bytes,
         oversample=oversample, power=power, is_stored=out is not None,

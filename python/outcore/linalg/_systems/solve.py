@@ -19,6 +19,7 @@ from outcore.linalg._factors.begin import tile_to_reuse
 from outcore.linalg._output.factor import CHOLESKY, KINDS, LU
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.own import are_begun
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._rhs.condition import warn_if_singular
 from outcore.linalg._rhs.right_hand_side import RightHandSide, opened
 from outcore.linalg._rhs.solving import Solving
@@ -41,6 +42,7 @@ AssumeA: TypeAlias = StatedA | Literal["auto"]
 
 @opens_results(beside("b", ".x"))
 def solve(
+    made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array,
     *,
@@ -167,7 +169,9 @@ def solve(
             n=n,
             dtype=job_dtype,
             # Errors in the right-hand side are found before the hours of factoring, not after.
-            rhs=RightHandSide.read(n, job_dtype, right, "N", out, if_exists=if_exists, reads=reads),
+            rhs=RightHandSide.read(
+                n, job_dtype, right, "N", out, if_exists=if_exists, reads=reads, made=made
+            ),
             factors=factors,
             condition=condition,
             keep=keep_factors,

@@ -11,6 +11,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.errors import InvalidError
 from outcore.linalg._output.factor import CholeskyFactor, LUFactor
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles.assumptions import AssumeA, assumption
 from outcore.linalg.iterative.pinned_product import Mirror
 from outcore.linalg.iterative.plan import Pin
@@ -28,6 +29,8 @@ class Setting:
     ----------
     factors
         Factors that the method reads, if any.
+    made
+        The identity of the call, for its solution.
     """
 
     tol: float | None
@@ -45,6 +48,7 @@ class Setting:
     resume: bool = True
     factors: LUFactor | CholeskyFactor | None = None
     dtype: npt.DTypeLike | None = None
+    made: Made = None
 
     def __post_init__(self) -> None:
         """Replace long names of matrix types by the short ones."""

@@ -13,6 +13,7 @@ from outcore.array.array import Array
 from outcore.errors import InvalidError, NotPositiveDefiniteError
 from outcore.linalg._output.factor import CholeskyFactor
 from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles import columns
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
@@ -39,6 +40,7 @@ VECTORS = 5
 
 @opens_results()
 def cg(
+    made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
     *,
@@ -111,7 +113,7 @@ def cg(
     setting = Setting(
         tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch, out,
         if_exists, resume, factors,
-        dtype=dtype,
+        dtype=dtype, made=made,
     )  # fmt: skip
 
     def choices(layout: MatrixLayout, *_: object) -> list[Demands]:

@@ -13,6 +13,7 @@ from outcore._util.progress import ProgressLike
 from outcore.array.array import Array, open_array
 from outcore.errors import InvalidError
 from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles.assumptions import AssumeA
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
 from outcore.linalg.iterative.iteration import Iteration, narrowed
@@ -31,6 +32,7 @@ VECTORS = 5
 
 @opens_results()
 def gauss_seidel(
+    made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
     *,
@@ -185,7 +187,7 @@ def gauss_seidel(
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
         if_exists, resume,
-        dtype=dtype,
+        dtype=dtype, made=made,
     )  # fmt: skip
     with Sharing(comm, timeout) as sharing:
         setting.check()

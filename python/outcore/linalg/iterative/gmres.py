@@ -12,6 +12,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._rhs.residual import matrix_in
 from outcore.linalg._tiles.assumptions import AssumeA
 from outcore.linalg._tiles.grains import pages
@@ -48,6 +49,7 @@ IN_VAIN = 3
 
 @opens_results()
 def gmres(
+    made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
     *,
@@ -126,7 +128,7 @@ def gmres(
     setting = Setting(
         tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
         if_exists, resume, preconditioner if isinstance(preconditioner, Saved) else None,
-        dtype=dtype,
+        dtype=dtype, made=made,
     )  # fmt: skip
 
     def choices(

@@ -12,6 +12,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.linalg._output.open_results import opens_results
+from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles import columns
 from outcore.linalg._tiles.assumptions import AssumeA
 from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
@@ -27,6 +28,7 @@ VECTORS = 2
 
 @opens_results()
 def jacobi(
+    made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
     *,
@@ -87,7 +89,7 @@ def jacobi(
     setting = Setting(
         tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
         if_exists, resume,
-        dtype=dtype,
+        dtype=dtype, made=made,
     )  # fmt: skip
     setting.check()
     needs = demands(is_half=setting.mirror is not None)

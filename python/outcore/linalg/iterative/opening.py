@@ -87,7 +87,7 @@ def open_iteration(
     reads = [source.path, *(each.path for each in [*others, setting.factors] if each is not None)]
     rhs = RightHandSide.read(
         n, dtype, right, "N", setting.out if sharing.rank == 0 else None,
-        if_exists=setting.if_exists, reads=reads, stays=True,
+        if_exists=setting.if_exists, reads=reads, stays=True, made=setting.made,
     )  # fmt: skip
     if rhs.columns == 0:
         raise InvalidError(
