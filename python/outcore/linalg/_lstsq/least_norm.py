@@ -175,7 +175,7 @@ def _reduce(
             check_finite("A", first, data, transposed=True)
             if roots is not None:
                 multiply(data, roots)
-            leave(opened, factor.add(data))
+            leave(opened, factor.share(data))
             call.meter.advance(len(data) * work)
             if block < g.blocks:
                 kept.passed(block, 2 * g.blocks, factor.settle)

@@ -362,7 +362,7 @@ class _Problem:
                 check_finite("b", first, right)
                 if weighing is not None:
                     weighing.apply(first, beside[0], rows, right)
-                leave(opened, factor.add(rows, right))
+                leave(opened, factor.share(rows, right))
                 call.meter.advance(len(rows) * row_work)
                 kept.passed(factor.rows, count, factor.settle)
             factor.finish()

@@ -234,7 +234,7 @@ def _factored(
     with streams([source], [plan], call, first=factor.rows) as opened, factor.at_work():
         for block, (first, data, _) in enumerate(opened[0], begun + 1):
             check_finite(source.name, first, data)
-            leave(opened, factor.add(data))
+            leave(opened, factor.share(data))
             call.meter.advance(len(data) * row_work)
             kept.passed(block, blocks, factor.settle)
         factor.finish()

@@ -22,8 +22,10 @@ from outcore.linalg._tiles.matrix import Matrix
 from outcore.report.longcall import LongCall
 
 
-class ParallelQR:
+class ParallelQR(TallQR):
     """The triangle of the rows so far; rows are added in the context of `at_work`.
+
+    It is the first lane, which takes the triangles of the others in `finish`.
 
     Parameters
     ----------
@@ -38,8 +40,6 @@ class ParallelQR:
 
     Attributes
     ----------
-    R, c, rest
-        As in `TallQR`; after `finish`, of all rows.
     cuts
         Lanes, and rows of a step: a state saved with other numbers has other triangles.
     state
@@ -55,15 +55,19 @@ class ParallelQR:
         most: int | None = None,
     ) -> None:
         n, dtype = plan.layout.columns, plan.dtype
-        self._lanes = [TallQR(n, k, dtype, call, most)]
-        for _ in range(lanes_of(plan, k) - 1):
-            self._lanes.append(TallQR(n, k, dtype, call, has_head=False))
-        self._step = lane_step_rows(plan)
-        lanes = len(self._lanes)
-        self._crew = Crew(call.trace, lanes) if lanes > 1 else None
-        self._trace, self.cuts = call.trace, [lanes, self._step]
-        self.R, self.c, self.rest = self._lanes[0].R, self._lanes[0].c, self._lanes[0].rest
+        super().__init__(n, k, dtype, call, most)
+        lanes = lanes_of(plan, k)
+        self._others = [TallQR(n, k, dtype, call, has_head=False) for _ in range(lanes - 1)]
+        self.cuts = [lanes, lane_step_rows(plan)]
         self.state = [matrix for lane in self._lanes for matrix in lane.state]
+        self._crew: Crew | None = None
+        if self._others:
+            self._step = self.cuts[1]
+            self._crew = Crew(call.trace, lanes)
+
+    @property
+    def _lanes(self) -> list[TallQR]:
+        return [self, *self._others]
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -78,32 +82,22 @@ class ParallelQR:
             # Ctrl-C may arrive exactly where a `with` block begins or ends.
             self._crew.close()
 
-    @property
-    def rows(self) -> int:
-        """Number of rows so far."""
-        return self._lanes[0].rows
-
-    @rows.setter
-    def rows(self, rows: int) -> None:
-        self._lanes[0].rows = rows
-
-    def add(self, A: Matrix, b: Matrix | None = None) -> Pending | None:
-        """Add rows, column-major, which are overwritten; return the step that uses them."""
-        first = self._lanes[0]
+    def share(self, A: Matrix, b: Matrix | None = None) -> Pending | None:
+        """Add rows as `add` does, but by all lanes; return the step that uses them."""
         if self._crew is None:
-            first.add(A, b)
+            self.add(A, b)
             return None
         b = np.zeros((len(A), 0), A.dtype, order="F") if b is None else b
-        start, start_ns = first.rows, self._trace.now_ns()
-        first.add_head(A, b)
+        start, start_ns = self.rows, self._trace.now_ns()
+        self.add_head(A, b)
         self._trace.record("compute", start_ns)
         # The lane of a row depends on its number alone, not on the start of a resumed call.
         works = []
-        for step in first.steps(start, len(A), self._step):
+        for step in self.steps(start, len(A)):
             number = (start + step.start) // self._step % len(self._lanes)
             work = functools.partial(self._lanes[number].add_below, A[step], b[step])
             works.append((number, work))
-        first.rows = start + len(A)
+        self.rows = start + len(A)
         return self._crew.add(works)
 
     def settle(self) -> None:
@@ -114,7 +108,7 @@ class ParallelQR:
     def finish(self) -> None:
         """Merge the triangles pairwise: one of each pair takes the other."""
         self.settle()
-        self._lanes[0].finish()
+        super().finish()
         apart = 1
         while self._crew is not None and apart < len(self._lanes):
             pairs = range(0, len(self._lanes) - apart, 2 * apart)
@@ -124,19 +118,3 @@ class ParallelQR:
 
     def _merge(self, number: int, other: int) -> functools.partial[None]:
         return functools.partial(self._lanes[number].take, self._lanes[other])
-
-    def apply_head(self, C: Matrix) -> None:
-        """Multiply with the reflections of the first n rows, as `TallQR` does."""
-        self._lanes[0].apply_head(C)
-
-    def append_rows(self, R: Matrix, B: Matrix) -> None:
-        """Append rows to another triangle, as `TallQR` does."""
-        self._lanes[0].append_rows(R, B)
-
-    def append_damping(self, R: Matrix, c: Matrix, damp: float) -> None:
-        """Append the rows ``damp * I`` to another triangle, as `TallQR` does."""
-        self._lanes[0].append_damping(R, c, damp)
-
-    def triangle(self) -> Matrix:
-        """Return R with zeros below the diagonal."""
-        return self._lanes[0].triangle()

@@ -97,13 +97,13 @@ class TallQR:
         self._trace.record("compute", start_ns)
         return taus
 
-    def steps(self, first: int, rows: int, height: int | None = None) -> list[slice]:
+    def steps(self, first: int, rows: int) -> list[slice]:
         """Cut a block of rows, starting at row `first`, into steps.
 
         The first n rows of the matrix belong to no step.
         """
         head = min(max(self._head - first, 0), rows)
-        return cut(head, rows, height or self._step)
+        return cut(head, rows, self._step)
 
     def finish(self) -> None:
         """Factor the first rows at the end, if there were fewer than n."""
@@ -181,10 +181,3 @@ class TallQR:
         block, n = self._t.shape
         taus: npt.NDArray[Any] = self._t[np.arange(n) % block, np.arange(n)]
         return taus
-
-
-def column_squares(b: Matrix) -> npt.NDArray[np.float64]:
-    """Return the sums of squared absolute values of the columns of a column-major matrix."""
-    columns = b.T.view(np.zeros((), b.dtype).real.dtype)
-    squares: npt.NDArray[np.float64] = np.einsum("ij,ij->i", columns, columns, dtype=np.float64)
-    return squares

@@ -48,7 +48,6 @@ from outcore.linalg._rows.source import (
 )
 from outcore.linalg._rows.stream import allocated, check_finite, streams
 from outcore.linalg._rows.tall_q import TallQ
-from outcore.linalg._rows.tsqr import column_squares
 from outcore.linalg._svd.krylov_basis import KrylovBasis, triplet_residuals
 from outcore.linalg._svd.svd_plan import MOST_PASSES, SvdGeometry, svd_geometry
 from outcore.linalg._svd.svd_u import DiskU, MemoryU, u_metadata
@@ -488,7 +487,7 @@ class _Svd:
         g = self._basis.first.conj().T @ self._probes
         g = right.conj().T @ (right @ g)
         inside = np.asfortranarray(q.factor.c - R @ g)
-        found: npt.NDArray[np.float64] = column_squares(inside) + q.factor.rest**2
+        found: npt.NDArray[np.float64] = squares(inside) + q.factor.rest**2
         return found
 
     def _errors(self, s: npt.NDArray[Any], probed: npt.NDArray[np.float64]) -> tuple[float, float]:
