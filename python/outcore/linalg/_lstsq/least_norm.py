@@ -20,7 +20,7 @@ from outcore.array.array import Array
 from outcore.blas.lapack import kernels
 from outcore.errors import InvalidError
 from outcore.linalg._lstsq.damped import better_of, degrees_of_freedom
-from outcore.linalg._lstsq.least_norm_plan import LeastNormGeometry
+from outcore.linalg._lstsq.lstsq_plan import LeastNormGeometry
 from outcore.linalg._output.steps_done import StepsDone
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.parallel_qr import ParallelQR

@@ -25,9 +25,8 @@ from outcore.errors import Interrupted, InvalidError
 from outcore.layout.elements import array_of
 from outcore.linalg._lstsq.damped import Damped, solve_damped
 from outcore.linalg._lstsq.least_norm import least_norm
-from outcore.linalg._lstsq.least_norm_plan import LeastNormGeometry
 from outcore.linalg._lstsq.least_squares_report import LeastSquaresReport
-from outcore.linalg._lstsq.lstsq_plan import lstsq_way, use_slabs_if
+from outcore.linalg._lstsq.lstsq_plan import LeastNormGeometry, Operands, lstsq_way, use_slabs_if
 from outcore.linalg._lstsq.slabs import solve_by_slabs
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, columns_of, put, written
@@ -197,10 +196,9 @@ def lstsq(
         out if known else None, "lstsq", arguments, known, memory, resume=resume, made=made
     )
     memory_bytes = steps.memory_bytes
-    way = lstsq_way(
-        given.layout, right.layout, problem.dtype, memory_bytes, problem.use_slabs_if(),
-        is_stored=out is not None, weights=None if beside is None else beside.layout, keep_r=keep_r,
-    )  # fmt: skip
+    layouts = given.layout, right.layout, None if beside is None else beside.layout
+    planned = Operands(*layouts, problem.dtype, out is not None)
+    way = lstsq_way(planned, memory_bytes, problem.use_slabs_if(), keep_r=keep_r)
     sources = [source for source, _ in operands_given.values()]
     operands = [source.array for source in sources if isinstance(source, StoredRows)]
     try:

@@ -7,47 +7,191 @@ if their triangle fits. Otherwise slabs are used, with factors on disk.
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from outcore.errors import BudgetError
 from outcore.linalg._geometry.layouts import layout_of
-from outcore.linalg._lstsq.least_norm_plan import (
-    LeastNormGeometry,
-    fit_columns,
-    least_norm_cost,
-    least_norm_geometry,
-)
 from outcore.linalg._output.kept_state_plan import state_bytes
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
-from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, too_small
+from outcore.linalg._rows.plan import Fit, Memory, RowLayout, RowPlan, blocks_bytes, too_small
 from outcore.linalg._rows.tsqr_plan import (
     fit_tall,
     lanes_of,
     lstsq_bytes,
     state_sizes,
     stored_layout,
+    tsqr_flops,
     tsqr_phase,
 )
 from outcore.linalg._slab_qr.loads import ColumnLoads
 from outcore.linalg._slab_qr.plan import SlabQrGeometry, by_slabs, factor_phase, slab_qr_geometry
 from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles, solve_phase
-from outcore.linalg._tiles.cost import Cost, Problem
+from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import pages
 from outcore.linalg._tiles.result_dtype import matrix_dtype, work_dtype
 
+_COUNT_BYTES = 8
+
+_FIX = (
+    "raise memory=, or let A lie in columns, of which a few are read at once: "
+    'oc.from_array(A, path, order="F")'
+)
+
+
+@dataclass(frozen=True)
+class LeastNormGeometry:
+    """The blocks in which an m x n matrix is read, m < n.
+
+    Attributes
+    ----------
+    columns
+        Blocks of columns of A, taken as rows of its transpose.
+    b
+        Blocks of rows of the right-hand sides.
+    beside_bytes
+        Memory for writes of a solution on disk.
+    weights
+        Blocks of the weights of the rows, if there are any.
+    """
+
+    columns: RowPlan
+    b: RowPlan
+    beside_bytes: int
+    weights: RowPlan | None = None
+
+    @property
+    def m(self) -> int:
+        """Rows of A."""
+        return self.columns.layout.columns
+
+    @property
+    def n(self) -> int:
+        """Columns of A."""
+        assert self.columns.layout.rows is not None, "an array has a shape"
+        return self.columns.layout.rows
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks in a pass."""
+        return -(-self.n // self.columns.height)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Largest amount of memory that the call uses of the budget."""
+        k, dtype = self.b.layout.columns, self.columns.dtype
+        # b and its residual, x, and its scale.
+        vectors = pages(self.m * k * dtype.itemsize) + pages(self.n * k * dtype.itemsize)
+        vectors += pages(8)
+        blocks = blocks_bytes([self.columns, self.b])
+        if self.weights is not None:
+            blocks += blocks_bytes([self.weights])
+            vectors += pages(self.m * np.zeros((), dtype).real.itemsize)
+        own = lstsq_bytes(self.m, k, dtype, lanes_of(self.columns))
+        return own + vectors + blocks + self.beside_bytes
+
+    @property
+    def method(self) -> str:
+        """Description of the method, as text."""
+        return (
+            f"solution of least norm: QR of columns as they are read, {self.columns.height} at "
+            "once, then a second pass over them"
+        )
+
+    @property
+    def product_flops(self) -> float:
+        """Operations of the second pass: x, and the residual of b."""
+        return flop_weight(self.columns.dtype) * 4.0 * self.m * self.n * self.b.layout.columns
+
+    @property
+    def flops(self) -> float:
+        """Operations of the whole call."""
+        k, dtype = self.b.layout.columns, self.columns.dtype
+        solving = flop_weight(dtype) * 2.0 * self.m**2 * k
+        return tsqr_flops(self.n, self.m, 0, dtype) + solving + self.product_flops
+
+    def bytes_read(self) -> int:
+        """Return the bytes read: A twice, b, and the weights."""
+        once = self.b.layout.bytes_read()
+        if self.weights is not None:
+            once += self.weights.layout.bytes_read()
+        return 2 * self.columns.layout.bytes_read() + once
+
+
+class Operands(NamedTuple):
+    """The operands of least squares, as plans need them.
+
+    Attributes
+    ----------
+    A, b, weights
+        The matrix, its right-hand sides, and the weights of its rows, if there are any.
+    dtype
+        Type of the arithmetic.
+    is_stored
+        Whether the solution is stored on disk.
+    """
+
+    A: RowLayout
+    b: RowLayout
+    weights: RowLayout | None
+    dtype: np.dtype[Any]
+    is_stored: bool
+
+    @property
+    def beside_bytes(self) -> int:
+        """Memory for writes of a solution on disk."""
+        return self.is_stored * TRANSFER_BYTES[0]
+
+    def fit_rows(self, memory_bytes: int) -> Fit:
+        """Choose blocks of rows of all operands."""
+        k = self.b.columns
+        return self._fit(self.A, memory_bytes, lambda p: rows_bytes(p, k) + self.beside_bytes, k)
+
+    def fit_columns(self, memory_bytes: int) -> Fit:
+        """Choose blocks of columns of A, and of rows of the other operands."""
+        return self._fit(
+            self.A.transposed(), memory_bytes, lambda plans: self.least_norm(plans).memory_bytes
+        )
+
+    def _fit(self, A: RowLayout, memory_bytes: int, memory: Memory, k: int = 0) -> Fit:
+        layouts = [A, self.b, *([] if self.weights is None else [self.weights])]
+        return fit_tall(layouts, self.dtype, memory_bytes, memory, k)
+
+    def least_norm(self, plans: Sequence[RowPlan]) -> LeastNormGeometry:
+        """Return the geometry for given blocks of columns of A, and of the other operands."""
+        return LeastNormGeometry(plans[0], plans[1], self.beside_bytes, *plans[2:])
+
+    def cut_columns(self, memory_bytes: int, instead: str | None) -> LeastNormGeometry:
+        """Choose the blocks in which a wide matrix is read.
+
+        `instead` is advice for the caller to need less memory.
+
+        Raises
+        ------
+        BudgetError
+            If not even small blocks fit.
+        """
+        m, n = self.A.rows, self.A.columns
+        what = (
+            f"least squares with {m} rows and {n} columns: triangles of {m} x {m} elements, x, and "
+            "blocks of columns"
+        )
+        fix = _FIX + (f", or {instead}" if instead and self.A.is_stored else "")
+        return self.least_norm(self.fit_columns(memory_bytes).required(memory_bytes, what, fix))
+
+
+def rows_bytes(plans: Sequence[RowPlan], k: int) -> int:
+    """Return the memory of least squares with streamed rows, and k right-hand sides."""
+    A = plans[0]
+    own = lstsq_bytes(A.layout.columns, k, A.dtype, lanes_of(A, k))
+    # With weights there is a counter of those that are not zero.
+    return own + blocks_bytes(plans) + pages(_COUNT_BYTES) * (len(plans) > 2)
+
 
 def lstsq_way(
-    A: RowLayout,
-    b: RowLayout,
-    dtype: np.dtype[Any],
-    memory_bytes: int,
-    instead: str | None = None,
-    *,
-    is_stored: bool = False,
-    weights: RowLayout | None = None,
-    keep_r: bool = False,
+    operands: Operands, memory_bytes: int, instead: str | None = None, *, keep_r: bool = False
 ) -> list[RowPlan] | SlabQrGeometry | LeastNormGeometry:
     """Choose the blocks in which A and b are read, or the slabs of A.
 
@@ -56,18 +200,12 @@ def lstsq_way(
 
     Parameters
     ----------
-    A, b
+    operands
         The matrix and its right-hand sides.
-    dtype
-        Type of the arithmetic.
     memory_bytes
         The budget.
     instead
         Advice for the caller that makes slabs possible; `None` if they are.
-    is_stored
-        Whether the solution is stored on disk.
-    weights
-        Weights of the rows, if there are any.
     keep_r
         Whether R is needed, which only streamed rows preserve.
 
@@ -76,8 +214,8 @@ def lstsq_way(
     BudgetError
         If no method fits.
     """
-    beside = is_stored * TRANSFER_BYTES[0]
-    found, need = _fit_rows(A, b, dtype, memory_bytes, beside, weights)
+    A = operands.A
+    found, need = operands.fit_rows(memory_bytes)
     if found:
         return found
     refused = too_small(
@@ -87,12 +225,10 @@ def lstsq_way(
     )  # fmt: skip
     ways: list[_Way] = []
     if A.rows is not None and A.rows < A.columns and not keep_r:
-        ways.append(
-            lambda budget: least_norm_geometry(A, b, dtype, budget, beside, instead, weights)
-        )
+        ways.append(lambda budget: operands.cut_columns(budget, instead))
     if A.rows is not None and instead is None and not keep_r:
-        shape = max(A.rows, A.columns), min(A.rows, A.columns)
-        ways.append(lambda budget: slab_qr_geometry(shape, matrix_dtype(dtype, A.dtype), budget))
+        shape, dtype = (A.rows, A.columns), matrix_dtype(operands.dtype, A.dtype)
+        ways.append(lambda budget: slab_qr_geometry((max(shape), min(shape)), dtype, budget))
     for way in ways:
         with contextlib.suppress(BudgetError):
             return way(memory_bytes)
@@ -101,41 +237,13 @@ def lstsq_way(
     raise (cheapest and _refusal(cheapest, memory_bytes)) or refused
 
 
-def least_bytes_going_by(
-    A: RowLayout, b: RowLayout, dtype: np.dtype[Any], *, is_stored: bool
-) -> int:
+def least_streaming_bytes(operands: Operands) -> int:
     """Return the least memory with which rows or columns can be streamed; see `lstsq_way`."""
-    beside = is_stored * TRANSFER_BYTES[0]
-    need = _fit_rows(A, b, dtype, 0, beside)[1]
+    A, need = operands.A, operands.fit_rows(0).need
     if A.rows is not None and A.rows < A.columns:
-        need = min(need, fit_columns(A, b, dtype, 0, beside)[1])
+        need = min(need, operands.fit_columns(0).need)
     return need
 
-
-def _fit_rows(
-    A: RowLayout,
-    b: RowLayout,
-    dtype: np.dtype[Any],
-    memory_bytes: int,
-    beside_bytes: int,
-    weights: RowLayout | None = None,
-) -> tuple[list[RowPlan] | None, int]:
-    """Return blocks of rows of all operands, if any fit, and the smallest need."""
-    return fit_tall(
-        [A, b, *([] if weights is None else [weights])], dtype, memory_bytes,
-        lambda plans: going_by_bytes(plans, b.columns) + beside_bytes, b.columns,
-    )  # fmt: skip
-
-
-def going_by_bytes(plans: Sequence[RowPlan], k: int) -> int:
-    """Return the memory of least squares with streamed rows, and k right-hand sides."""
-    A = plans[0]
-    own = lstsq_bytes(A.layout.columns, k, A.dtype, lanes_of(A, k))
-    # With weights there is a counter of those that are not zero.
-    return own + blocks_bytes(plans) + pages(_COUNT_BYTES) * (len(plans) > 2)
-
-
-_COUNT_BYTES = 8
 
 _Way: TypeAlias = Callable[[int], SlabQrGeometry | LeastNormGeometry]
 """Cuts a matrix for a budget, or raises `BudgetError`."""
@@ -172,29 +280,41 @@ def use_slabs_if(A: RowLayout, dtype: np.dtype[Any]) -> str | None:
     return None
 
 
+def least_norm_cost(g: LeastNormGeometry, x_bytes: int) -> Cost:
+    """Plan both passes, with `x_bytes` of the solution on disk."""
+    dtype, read = g.columns.dtype, g.columns.layout.bytes_read()
+    first = tsqr_phase(g.n, g.m, 0, g.columns, dtype)
+    solved = g.flops - tsqr_flops(g.n, g.m, 0, dtype)
+    second = Phase(
+        dtype=dtype, bytes_read=read, flops=solved, ends_read_bytes=first.ends_read_bytes,
+        bytes_written=x_bytes, ends_written_bytes=x_bytes,
+    )  # fmt: skip
+    rest_bytes = g.m * g.b.layout.columns * dtype.itemsize
+    sizes = [*state_sizes(g.m, 0, dtype, lanes=lanes_of(g.columns)), rest_bytes, x_bytes, 8]
+    return Cost(
+        method=g.method,
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=x_bytes + state_bytes(*sizes) if x_bytes else 0,
+        words_lower_bound=float(g.m * g.n),
+        phases=(first, second),
+    )
+
+
 def lstsq_cost(problem: Problem) -> Cost:
     """Plan `lstsq`, with the right-hand sides in memory, and the solution in memory or on disk."""
     layout, k = stored_layout(problem), problem.rhs
     dtype = work_dtype("A", problem.dtype)
     m, n = problem.needed("m"), problem.n
-    beside = RowLayout(m, k, dtype, by_row=False)
     is_stored = bool(problem.option("out", False))
     weights = RowLayout(m, 1, dtype, by_row=False) if problem.option("weights", False) else None
+    operands = Operands(layout, RowLayout(m, k, dtype, by_row=False), weights, dtype, is_stored)
     instead = use_slabs_if(layout, dtype)
     for name in ("damp", "weights"):
         if problem.option(name, False) and instead is None:
             instead = f"leave out {name}=, which slabs of columns do not have"
     x_bytes = n * k * dtype.itemsize * is_stored
-    way = lstsq_way(
-        layout,
-        beside,
-        dtype,
-        problem.memory_bytes,
-        instead,
-        is_stored=is_stored,
-        weights=weights,
-        keep_r=bool(problem.option("keep_r", False)),
-    )
+    keep_r = bool(problem.option("keep_r", False))
+    way = lstsq_way(operands, problem.memory_bytes, instead, keep_r=keep_r)
     if isinstance(way, SlabQrGeometry):
         tiles = Tiles((way.m, way.n), dtype, (way.rows, way.columns))
         group = tiles.group(problem.memory_bytes, k, 1, 0, PROBES)
@@ -216,10 +336,9 @@ def lstsq_cost(problem: Problem) -> Cost:
     sizes += [_COUNT_BYTES] * (weights is not None)
     kept = state_bytes(*sizes) if is_stored else 0
     phase = tsqr_phase(m, n, k, way[0], dtype)
-    beside_bytes = is_stored * TRANSFER_BYTES[0]
     return Cost(
         method=f"QR of rows as they are read, {way[0].height} at once",
-        peak_memory_bytes=going_by_bytes(way, k) + beside_bytes,
+        peak_memory_bytes=rows_bytes(way, k) + operands.beside_bytes,
         disk_bytes=x_bytes + kept,
         words_lower_bound=float(m * n),
         phases=(dataclasses.replace(phase, bytes_written=x_bytes, ends_written_bytes=x_bytes),),

@@ -14,7 +14,7 @@ from outcore._util.progress import Meter, ProgressLike
 from outcore._util.sizes import format_bytes
 from outcore.array.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
-from outcore.linalg._lstsq.lstsq_plan import least_bytes_going_by
+from outcore.linalg._lstsq.lstsq_plan import Operands, least_streaming_bytes
 from outcore.linalg._output.factor import QR, QRFactor, TransposedQRFactor
 from outcore.linalg._output.own import own_factors, ready_factors
 from outcore.linalg._output.steps_done import Made
@@ -137,11 +137,11 @@ def _refuse_deficient(
     if condition is not None and cond * condition / g.n >= 1:
         lines = "rows" if A.shape[0] < A.shape[1] else "columns"
         left, right = row_source("A", A), row_source("b", rhs.b, is_column=True)
+        dtype = rhs.solution_dtype
         for source in (left, right):
-            source.deliver(rhs.solution_dtype)
-        need = least_bytes_going_by(
-            left.layout, right.layout, rhs.solution_dtype, is_stored=rhs.out is not None
-        )
+            source.deliver(dtype)
+        operands = Operands(left.layout, right.layout, None, dtype, rhs.out is not None)
+        need = least_streaming_bytes(operands)
         raise SingularMatrixError(
             f"the {lines} of A depend on each other: its condition number is about {condition:.1e} "
             f"in the Frobenius norm, so its rank is below {g.n} at cond={cond:.1e}, and slabs of "

@@ -9,7 +9,7 @@ import numpy as np
 from outcore.errors import InvalidError
 from outcore.linalg._output.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
-from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, plan_rows, too_small
+from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows
 from outcore.linalg._rows.tall_q_plan import RING_BLOCKS, TallQGeometry
 from outcore.linalg._rows.tsqr_plan import (
     fit_tall,
@@ -30,12 +30,8 @@ def r_blocks(
     A: RowLayout, dtype: np.dtype[Any], memory_bytes: int, *, is_stored: bool = False
 ) -> RowPlan:
     """Choose the blocks in which a matrix is read for R only, in memory or on disk."""
-    found, need = fit_tall(
-        [A], dtype, memory_bytes, lambda plans: r_bytes(plans[0], is_stored=is_stored)
-    )
-    if found is None:
-        raise too_small(need, memory_bytes, _what(A), _FIX)
-    return found[0]
+    found = fit_tall([A], dtype, memory_bytes, lambda plans: r_bytes(plans[0], is_stored=is_stored))
+    return found.required(memory_bytes, _what(A), _FIX)[0]
 
 
 def r_bytes(plan: RowPlan, *, is_stored: bool) -> int:
@@ -110,11 +106,6 @@ class QrGeometry:
     q: TallQGeometry
     rows: RowPlan
 
-    @classmethod
-    def of(cls, m: int, n: int, dtype: np.dtype[Any], rows: RowPlan) -> "QrGeometry":
-        """Return the geometry for given blocks of A."""
-        return cls(TallQGeometry(m, n, 0, dtype, rows.height), rows)
-
     @property
     def memory_bytes(self) -> int:
         """Largest amount of memory that the call uses of the budget."""
@@ -150,20 +141,18 @@ def qr_geometry(
             "need the number of rows for Q on disk, have an iterator; copy it to disk with "
             'oc.from_array(blocks, path, shape=...), or take mode="r"'
         )
-    if A.rows < A.columns:
-        (plan,) = plan_rows(
-            [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
-            memory=lambda plans: WideQrGeometry(plans[0]).memory_bytes, what=_what(A), fix=_FIX,
-        )  # fmt: skip
-        return WideQrGeometry(plan)
     m, n = A.rows, A.columns
 
-    (plan,) = plan_rows(
+    def geometry(rows: RowPlan) -> QrGeometry | WideQrGeometry:
+        if m < n:
+            return WideQrGeometry(rows)
+        return QrGeometry(TallQGeometry(m, n, 0, dtype, rows.height), rows)
+
+    found = fit_rows(
         [A], dtype=dtype, order="F", budget_bytes=memory_bytes,
-        memory=lambda plans: QrGeometry.of(m, n, dtype, plans[0]).memory_bytes, what=_what(A),
-        fix=_FIX, writes_back=True,
+        memory=lambda plans: geometry(plans[0]).memory_bytes, writes_back=m >= n,
     )  # fmt: skip
-    return QrGeometry.of(m, n, dtype, plan)
+    return geometry(found.required(memory_bytes, _what(A), _FIX)[0])
 
 
 def check_mode(mode: object) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -138,38 +138,23 @@ Memory: TypeAlias = Callable[[Sequence[RowPlan]], int]
 """Memory of a whole call, given its blocks."""
 
 
-def plan_rows(
-    layouts: Sequence[RowLayout],
-    *,
-    dtype: np.dtype[Any],
-    order: str | None,
-    budget_bytes: int,
-    memory: Memory,
-    what: str,
-    fix: str = "raise memory=",
-    writes_back: bool = False,
-) -> list[RowPlan]:
-    """Choose the blocks in which matrices are read side by side, within a budget.
+class Fit(NamedTuple):
+    """Blocks in which matrices are read, if any fit a budget, and the memory of the smallest."""
 
-    Parameters
-    ----------
-    what, fix
-        Description of the call, and the advice, for the error message.
-    layouts, dtype, order, budget_bytes, memory, writes_back
-        As in `fit_rows`.
+    plans: list[RowPlan] | None
+    need: int
 
-    Raises
-    ------
-    BudgetError
-        If not even small blocks fit.
-    """
-    found, need = fit_rows(
-        layouts, dtype=dtype, order=order, budget_bytes=budget_bytes, memory=memory,
-        writes_back=writes_back,
-    )  # fmt: skip
-    if found is None:
-        raise too_small(need, budget_bytes, what, fix)
-    return found
+    def required(self, budget_bytes: int, what: str, fix: str = "raise memory=") -> list[RowPlan]:
+        """Return the blocks.
+
+        Raises
+        ------
+        BudgetError
+            If none fit, with a description of the call, and the advice.
+        """
+        if self.plans is None:
+            raise too_small(self.need, budget_bytes, what, fix)
+        return self.plans
 
 
 def too_small(need: int, budget_bytes: int, what: str, fix: str = "raise memory=") -> BudgetError:
@@ -190,8 +175,8 @@ def fit_rows(
     writes_back: bool = False,
     converts: bool = False,
     in_use: int = 1,
-) -> tuple[list[RowPlan] | None, int]:
-    """Return blocks, if any fit, and the memory of the smallest ones.
+) -> Fit:
+    """Choose the blocks in which matrices are read side by side, within a budget.
 
     Parameters
     ----------
@@ -244,12 +229,12 @@ def fit_rows(
     while rows >= _LEAST_ROWS:
         found = plans(rows, 1)
         if memory(found) <= budget_bytes:
-            return found, memory(found)
+            return Fit(found, memory(found))
         rows = rows * 7 // 8
     # With one block less, reads do not overlap with the arithmetic.
     least = plans(_LEAST_ROWS, 0)
     need = memory(least)
-    return (least if need <= budget_bytes else None), need
+    return Fit(least if need <= budget_bytes else None, need)
 
 
 def blocks_bytes(plans: Sequence[RowPlan]) -> int:

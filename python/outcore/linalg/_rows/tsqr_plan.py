@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from outcore.linalg._geometry.layouts import layout_of
-from outcore.linalg._rows.plan import Memory, RowLayout, RowPlan, fit_rows
+from outcore.linalg._rows.plan import Fit, Memory, RowLayout, RowPlan, fit_rows
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import Grains, pages
 
@@ -80,20 +80,20 @@ def fit_tall(
     budget_bytes: int,
     memory: Memory,
     k: int = 0,
-) -> tuple[list[RowPlan] | None, int]:
+) -> Fit:
     """Choose blocks of rows, with the matrix to factor first, as `fit_rows` does.
 
     With several threads, more blocks are in use at the same time. `k` is the number of right-hand
     sides.
     """
     for in_use in (LANES_IN_USE, 1):
-        found, need = fit_rows(
+        found = fit_rows(
             layouts, dtype=dtype, order="F", budget_bytes=budget_bytes, memory=memory,
             in_use=in_use,
         )  # fmt: skip
-        if found and lanes_of(found[0], k) > 1:
+        if found.plans and lanes_of(found.plans[0], k) > 1:
             break
-    return found, need
+    return found
 
 
 def tsqr_flops(m: int, n: int, k: int, dtype: np.dtype[Any]) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from outcore._util.counts import count_of, is_count
 from outcore.errors import InvalidError
 from outcore.linalg._output.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
-from outcore.linalg._rows.plan import RowLayout, RowPlan, fit_rows, too_small
+from outcore.linalg._rows.plan import Fit, RowLayout, RowPlan, fit_rows
 from outcore.linalg._rows.tall_q_plan import RING_BLOCKS, TallQGeometry, block_bounce_bytes
 from outcore.linalg._rows.tsqr_plan import WORK_COLUMNS, stored_layout, tsqr_flops
 from outcore.linalg._svd.krylov_basis import MOST_COLUMNS, basis_bytes
@@ -171,7 +171,7 @@ def svd_geometry(
         q = TallQGeometry(m, vectors, PROBES, dtype, rows.height)
         return SvdGeometry(n, int(k), int(power), blocks, q, rows, is_stored)
 
-    def fit(blocks: int) -> tuple[list[RowPlan] | None, int]:
+    def fit(blocks: int) -> Fit:
         return fit_rows(
             [A], dtype=dtype, order=None, budget_bytes=memory_bytes,
             memory=lambda plans: geometry(plans[0], blocks).memory_bytes,
@@ -181,17 +181,15 @@ def svd_geometry(
     while blocks > 1 and basis_bytes(n, vectors, blocks, dtype) > memory_bytes / 2:
         blocks -= 1
     blocks = max(blocks, 1)
-    found, need = fit(blocks)
-    if found is None and blocks > 1:
+    found = fit(blocks)
+    if found.plans is None and blocks > 1:
         blocks = 1
-        found, need = fit(blocks)
-    if found is None:
-        what = f"svd: {3 * vectors + PROBES} vectors of {n} elements, blocks of rows"
-        if is_stored:
-            raise too_small(need, memory_bytes, what)
-        what += f", and {vectors} vectors of {m}"
-        raise too_small(need, memory_bytes, what, "raise memory=, or give out= for U on disk")
-    return geometry(found[0], blocks)
+        found = fit(blocks)
+    what = f"svd: {3 * vectors + PROBES} vectors of {n} elements, blocks of rows"
+    fix = "raise memory="
+    if not is_stored:
+        what, fix = f"{what}, and {vectors} vectors of {m}", f"{fix}, or give out= for U on disk"
+    return geometry(found.required(memory_bytes, what, fix)[0], blocks)
 
 
 def svd_cost(problem: Problem) -> Cost:
