@@ -24,7 +24,7 @@ from outcore.errors import (
 from outcore.linalg import qr
 from outcore.linalg._qr import qr_plan
 from outcore.linalg._rows import plan as row_plan
-from outcore.linalg._rows import tall_q, tall_q_plan, tsqr
+from outcore.linalg._rows import tall_q, tsqr, tsqr_plan
 from outcore.linalg._rows.tall_q import TallQ
 
 __all__ = ["one_thread"]  # a fixture for every test here
@@ -101,13 +101,13 @@ def test_wherever_the_rows_are_cut(
 def cut_at(patch: pytest.MonkeyPatch, height: int, step: int) -> None:
     """Set the number of rows of blocks and of steps."""
 
-    def plan_rows(layouts: Any, dtype: Any, **_: Any) -> list[row_plan.RowPlan]:
-        return [row_plan.RowPlan(layouts[0], height, dtype, "F", 1)]
+    def fit_rows(layouts: Any, dtype: Any, **_: Any) -> row_plan.Fit:
+        return row_plan.Fit([row_plan.RowPlan(layouts[0], height, dtype, "F", 1)], 0)
 
-    patch.setattr(qr_plan, "plan_rows", plan_rows)
-    for module in (tsqr, tall_q_plan):
+    patch.setattr(qr_plan, "fit_rows", fit_rows)
+    for module in (tsqr, tsqr_plan):
         patch.setattr(module, "factor_rows", lambda n, dtype: step)
-    for module in (tall_q, tall_q_plan):
+    for module in (tall_q, tsqr_plan):
         patch.setattr(module, "Q_COLUMNS", 6)
 
 

@@ -10,8 +10,9 @@ from outcore.errors import InvalidError
 from outcore.linalg._output.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
 from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows
-from outcore.linalg._rows.tall_q_plan import RING_BLOCKS, TallQGeometry
 from outcore.linalg._rows.tsqr_plan import (
+    RING_BLOCKS,
+    TallQGeometry,
     fit_tall,
     lanes_of,
     state_sizes,

@@ -20,8 +20,8 @@ from outcore._core import ArrayFile, Ticket
 from outcore._util.streams import BlockStream, wait
 from outcore.blas.lapack import Kernels, kernels
 from outcore.linalg._rows.stream import allocated
-from outcore.linalg._rows.tall_q_plan import Q_COLUMNS, RING_BLOCKS, TallQGeometry
 from outcore.linalg._rows.tsqr import TallQR
+from outcore.linalg._rows.tsqr_plan import Q_COLUMNS, RING_BLOCKS, TallQGeometry
 from outcore.linalg._tiles.grains import cut
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.report.longcall import LongCall

@@ -1,14 +1,16 @@
-"""Factorization of a tall matrix with streamed rows: its blocks and its cost. Pure arithmetic."""
+"""Factorization of a tall matrix with streamed rows, and its Q: blocks and cost. Arithmetic."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from outcore.layout.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, Metadata
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._rows.plan import Fit, Memory, RowLayout, RowPlan, fit_rows
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Phase, Problem, flop_weight
-from outcore.linalg._tiles.grains import Grains, pages
+from outcore.linalg._tiles.grains import Grains, bounce_bytes, pages
 
 FACTOR_BYTES = 16 << 20
 """Approximate size of the blocks of a factorization, which fits into a processor's cache."""
@@ -33,6 +35,12 @@ _LANE_ROWS = 16
 
 WORK_COLUMNS = 64
 """Columns of LAPACK's widest block reflection, which determines its workspaces."""
+
+Q_COLUMNS = 64
+"""Columns of the block reflections that build Q."""
+
+RING_BLOCKS = 3
+"""Blocks in memory while Q is formed: one in use, one being read, one being written."""
 
 # Speed of factoring a triangle with rows below it, as a share of a large matrix product, and the
 # number of columns with half of that speed. Measured with OpenBLAS 0.3.30: with all BLAS threads,
@@ -135,6 +143,99 @@ def lstsq_bytes(n: int, k: int, dtype: np.dtype[Any], lanes: int = 1) -> int:
     It includes a copy of R for a second factorization.
     """
     return tsqr_bytes(n, k, dtype, lanes=lanes) + pages(n * n * dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class TallQGeometry:
+    """The blocks of Q of an m x n matrix, m >= n.
+
+    Attributes
+    ----------
+    m, n, dtype
+        Rows, columns, element type.
+    k
+        Columns of the right-hand sides that Qᴴ is applied to.
+    height
+        Rows of a block.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: np.dtype[Any]
+    height: int
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of a step; a block may have several steps."""
+        return min(factor_rows(self.n, self.dtype), self.height)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self.m // self.height)
+
+    @property
+    def steps(self) -> int:
+        """Largest number of steps."""
+        return self.blocks * -(-self.height // self.step_rows)
+
+    @property
+    def row_work(self) -> float:
+        """Operations for a row in one pass."""
+        return tsqr_flops(self.m, self.n, self.k, self.dtype) / self.m
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of Q."""
+        return pages(self.height * self.n * self.dtype.itemsize)
+
+    @property
+    def chunk(self) -> tuple[int, int]:
+        """Rows and columns of a chunk of Q: a block, or some columns of one."""
+        return block_chunk(self.height, self.n, self.dtype)
+
+    @property
+    def bounce_bytes(self) -> int:
+        """Memory for writing blocks of Q, and reading them back."""
+        return block_bounce_bytes(self.height, self.n, self.dtype)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Memory besides the blocks: triangles, the factors tau, workspaces."""
+        columns = min(Q_COLUMNS, self.n)
+        words = [self.n * self.steps, self.n**2, self.step_rows * columns, columns * self.n]
+        words.append(columns**2)
+        own = sum(pages(count * self.dtype.itemsize) for count in words)
+        return tsqr_bytes(self.n, self.k, self.dtype) + own
+
+    def metadata(self) -> Metadata:
+        """Return the metadata of an array of blocks of Q, or of reflections."""
+        return Metadata((self.m, self.n), self.dtype, self.chunk, "F", "row-major")
+
+    def state_sizes(self) -> list[int]:
+        """Return the bytes of each matrix in the state for resuming."""
+        own = [self.n * self.steps, self.n**2]
+        return [
+            *state_sizes(self.n, self.k, self.dtype),
+            *(count * self.dtype.itemsize for count in own),
+        ]
+
+    def q_bytes(self) -> int:
+        """Return the bytes of Q on disk, in whole blocks. Exact if these are whole pages."""
+        return self.blocks * self.height * self.n * self.dtype.itemsize
+
+
+def block_chunk(height: int, n: int, dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Choose the chunk of an array that is written in blocks of whole rows."""
+    return height, min(n, max(MAX_TILE_BYTES // (height * dtype.itemsize), 1))
+
+
+def block_bounce_bytes(height: int, n: int, dtype: np.dtype[Any]) -> int:
+    """Return the memory for moving such blocks."""
+    rows, columns = block_chunk(height, n, dtype)
+    is_aligned = rows * columns * dtype.itemsize % SLOT_ALIGN_BYTES == 0
+    return bounce_bytes(8 * height * n * dtype.itemsize, is_aligned=is_aligned)
 
 
 def tsqr_phase(m: int, n: int, k: int, plan: RowPlan, dtype: np.dtype[Any]) -> Phase:

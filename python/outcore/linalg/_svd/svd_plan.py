@@ -9,8 +9,14 @@ from outcore._util.counts import count_of, is_count
 from outcore.errors import InvalidError
 from outcore.linalg._output.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
 from outcore.linalg._rows.plan import Fit, RowLayout, RowPlan, fit_rows
-from outcore.linalg._rows.tall_q_plan import RING_BLOCKS, TallQGeometry, block_bounce_bytes
-from outcore.linalg._rows.tsqr_plan import WORK_COLUMNS, stored_layout, tsqr_flops
+from outcore.linalg._rows.tsqr_plan import (
+    RING_BLOCKS,
+    WORK_COLUMNS,
+    TallQGeometry,
+    block_bounce_bytes,
+    stored_layout,
+    tsqr_flops,
+)
 from outcore.linalg._svd.krylov_basis import MOST_COLUMNS, basis_bytes
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import pages
