@@ -30,7 +30,7 @@ from outcore.linalg._tiles.matrix import Matrix
 from outcore.report.longcall import LongCall
 
 
-class Damped(NamedTuple):
+class Minimizer(NamedTuple):
     """The solution, and its figures.
 
     Attributes
@@ -40,8 +40,10 @@ class Damped(NamedTuple):
     rank, condition
         Singular values of [A; d I] that count, at most as many as A has; and an estimate of the
         condition number of its triangle in the 1-norm.
+    counted
+        Number of rows with non-zero weight.
     residual_norms
-        ‖c - R x‖₂ of each right-hand side.
+        ‖c - R x‖₂, or ‖b - A x‖₂, of each right-hand side.
     degrees_of_freedom
         Rows that count, less the degrees of freedom of the fit.
     """
@@ -49,13 +51,14 @@ class Damped(NamedTuple):
     x: Matrix
     rank: int
     condition: float
+    counted: int
     residual_norms: npt.NDArray[np.float64]
     degrees_of_freedom: float
 
 
 def solve_damped(
     factor: ParallelQR, R: Matrix, counted: int, damp: float, cond: float, call: LongCall
-) -> Damped:
+) -> Minimizer:
     """Solve a damped problem.
 
     Parameters
@@ -88,11 +91,13 @@ def solve_damped(
         K.trsm(T, x, lower=False, unit=False)
         K.gemm(R, x, c, alpha=-1)
         sizes = better_of(norms(c), _residual_by_x(R, x, damp), right, condition)
-        return Damped(x, n, damped, sizes, degrees_of_freedom(T, n, counted, damp))
+        freedom = degrees_of_freedom(T, n, counted, damp)
+        return Minimizer(x, n, damped, counted, sizes, freedom)
     x, values, rank = solve_by_singular_values(T, x, cond)
     K.gemm(R, x, c, alpha=-1)
     rank = min(rank, factor.rows)
-    return Damped(x, rank, damped, norms(c), _freedom(values, rank, counted, damp))
+    freedom = _freedom(values, rank, counted, damp)
+    return Minimizer(x, rank, damped, counted, norms(c), freedom)
 
 
 def better_of(
@@ -143,7 +148,7 @@ def _freedom(values: npt.NDArray[Any], rank: int, counted: int, damp: float) -> 
 
 def _solve_wide(
     factor: ParallelQR, R: Matrix, copy: Matrix, counted: int, damp: float, cond: float
-) -> Damped | None:
+) -> Minimizer | None:
     """Solve a problem with fewer rows than columns; `None` if T may have a lower rank at `cond`."""
     m, K = factor.rows, kernels(R.dtype)
     R, c = R[:m], factor.c[:m]
@@ -174,7 +179,8 @@ def _solve_wide(
     right = norms(c)
     K.gemm(R, x, c, alpha=-1)
     sizes = better_of(norms(c), residual, right, condition)
-    return Damped(x, m, condition, sizes, degrees_of_freedom(T, m, counted, damp / scale))
+    freedom = degrees_of_freedom(T, m, counted, damp / scale)
+    return Minimizer(x, m, condition, counted, sizes, freedom)
 
 
 def _residual_by_x(R: Matrix, x: Matrix, damp: float) -> npt.NDArray[np.float64]:

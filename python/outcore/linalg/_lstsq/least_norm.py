@@ -11,7 +11,7 @@ of all of these, because the columns of A are rows of its transpose, not of Aᴴ
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from outcore.array.array import Array
 from outcore.blas.lapack import kernels
 from outcore.errors import InvalidError
-from outcore.linalg._lstsq.damped import better_of, degrees_of_freedom
+from outcore.linalg._lstsq.damped import Minimizer, better_of, degrees_of_freedom
 from outcore.linalg._lstsq.lstsq_plan import LeastNormGeometry
 from outcore.linalg._output.steps_done import StepsDone
 from outcore.linalg._rows.kept_state import KeptState
@@ -34,32 +34,6 @@ from outcore.linalg._tiles.matrix import Matrix
 from outcore.report.longcall import LongCall
 
 
-class LeastNorm(NamedTuple):
-    """The solution, and its figures.
-
-    Attributes
-    ----------
-    x
-        (n, k), column-major.
-    rank, counted, condition
-        Rank and condition of A's triangle, as in `solve_triangle`.
-    residual_norms
-        ‖b - A x‖₂ of each right-hand side.
-    degrees_of_freedom
-        Rows that count, less the degrees of freedom of the fit.
-    bytes_read
-        Bytes read of A, b and the weights.
-    """
-
-    x: Matrix
-    rank: int
-    counted: int
-    condition: float
-    residual_norms: npt.NDArray[np.float64]
-    degrees_of_freedom: float
-    bytes_read: int
-
-
 def least_norm(
     A: RowSource,
     b: RowSource,
@@ -70,8 +44,8 @@ def least_norm(
     call: LongCall,
     target: Array | None,
     steps: StepsDone,
-) -> LeastNorm:
-    """Minimize ‖b - A x‖₂² + damp² ‖x‖₂², with the x of least norm.
+) -> tuple[Minimizer, int]:
+    """Minimize ‖b - A x‖₂² + damp² ‖x‖₂², with the x of least norm; return the bytes read too.
 
     Parameters
     ----------
@@ -140,7 +114,7 @@ def least_norm(
     sizes = norms(rest)
     if damp and rank >= counted:
         sizes = better_of(sizes, damped, right, condition)
-    return LeastNorm(x, rank, counted, condition, sizes * top, freedom, read)
+    return Minimizer(x, rank, condition, counted, sizes * top, freedom), read
 
 
 def _read_right(b: RowSource, c: Matrix, g: LeastNormGeometry, call: LongCall) -> None:

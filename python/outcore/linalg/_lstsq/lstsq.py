@@ -23,7 +23,7 @@ from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.errors import Interrupted, InvalidError
 from outcore.layout.elements import array_of
-from outcore.linalg._lstsq.damped import Damped, solve_damped
+from outcore.linalg._lstsq.damped import Minimizer, solve_damped
 from outcore.linalg._lstsq.least_norm import least_norm
 from outcore.linalg._lstsq.least_squares_report import LeastSquaresReport
 from outcore.linalg._lstsq.lstsq_plan import LeastNormGeometry, Operands, lstsq_way, use_slabs_if
@@ -214,7 +214,7 @@ def lstsq(
                 threads=threads, progress=progress,
             ) as call,
         ):  # fmt: skip
-            x, report = problem.solve_going_by(call, way, where, steps)
+            x, report = problem.solve_streamed(call, way, where, steps)
     except KeyboardInterrupt:
         text = steps.stopped("least squares", "lstsq")
         if isinstance(way, SlabQrGeometry):
@@ -322,7 +322,7 @@ class _Problem:
         }
         return found.x, LeastSquaresReport(**figures | more)
 
-    def solve_going_by(
+    def solve_streamed(
         self,
         call: LongCall,
         way: list[RowPlan] | LeastNormGeometry,
@@ -373,24 +373,17 @@ class _Problem:
             x, rank, condition, sizes = solve_triangle(
                 R, factor.c, self.cond, call, most=min(factor.rows, self.n)
             )
-            found = Damped(x, rank, condition, sizes, max(float(counted - rank), 0.0))
-        report = LeastSquaresReport(
-            rank=found.rank,
-            condition=found.condition,
-            residual_norms=[float(size) for size in np.hypot(found.residual_norms, factor.rest)],
-            degrees_of_freedom=found.degrees_of_freedom,
-            damp=self.damp,
-            R=R if self.keep_r else None,
-            notes=steps.notes(count, "row"),
-            **figures_of(
-                call, "lstsq", (factor.rows, self.n), self.dtype,
-                method=f"QR of rows as they are read, {plans[0].height} at once",
-                flops=self.flops(factor.rows),
-                moved=(sum(each.bytes_read() for each in self.sources), 0),
-                planned=(sum(plan.layout.bytes_read() for plan in plans), 0),
-                is_stored=self.A.layout.is_stored, arrays=self.arrays,
-            ),
+            freedom = max(float(counted - rank), 0.0)
+            found = Minimizer(x, rank, condition, counted, sizes, freedom)
+        found = found._replace(residual_norms=np.hypot(found.residual_norms, factor.rest))
+        report = self.report(
+            found, call, (factor.rows, self.n), steps.notes(count, "row"),
+            method=f"QR of rows as they are read, {plans[0].height} at once",
+            flops=self.flops(factor.rows),
+            moved=(sum(each.bytes_read() for each in self.sources), 0),
+            planned=(sum(plan.layout.bytes_read() for plan in plans), 0),
         )  # fmt: skip
+        report.R = R if self.keep_r else None
         if found.rank < (min(factor.rows, self.n) if self.damp else self.n):
             report.notes.append(
                 f"A has rank {found.rank} of {self.n} at cond={self.cond:.2g}: x is the solution "
@@ -404,21 +397,12 @@ class _Problem:
         given = self.A.array if isinstance(self.A, StoredRows) else self.given_a
         columns = row_source("A", given, transposed=True)
         columns.deliver(self.dtype)
-        found = least_norm(
+        found, read = least_norm(
             columns, self.b, self.weights, g, self.damp, self.cond, call, target, steps
         )
-        report = LeastSquaresReport(
-            rank=found.rank,
-            condition=found.condition,
-            residual_norms=[float(size) for size in found.residual_norms],
-            degrees_of_freedom=found.degrees_of_freedom,
-            damp=self.damp,
-            notes=steps.notes(2 * g.blocks),
-            **figures_of(
-                call, "lstsq", (g.m, g.n), self.dtype, method=g.method, flops=g.flops,
-                moved=(found.bytes_read, 0), planned=(g.bytes_read(), 0),
-                is_stored=self.A.layout.is_stored, arrays=self.arrays,
-            ),
+        report = self.report(
+            found, call, (g.m, g.n), steps.notes(2 * g.blocks), method=g.method, flops=g.flops,
+            moved=(read, 0), planned=(g.bytes_read(), 0),
         )  # fmt: skip
         if found.rank < found.counted:
             report.notes.append(
@@ -426,3 +410,21 @@ class _Problem:
                 f"cond={self.cond:.2g}"
             )
         return found.x, report
+
+    def report(
+        self, found: Minimizer, call: LongCall, shape: tuple[int, int], notes: list[str],
+        **figures: Any,
+    ) -> LeastSquaresReport:  # fmt: skip
+        """Return the report, given further arguments of `figures_of`."""
+        return LeastSquaresReport(
+            rank=found.rank,
+            condition=found.condition,
+            residual_norms=[float(size) for size in found.residual_norms],
+            degrees_of_freedom=found.degrees_of_freedom,
+            damp=self.damp,
+            notes=notes,
+            **figures_of(
+                call, "lstsq", shape, self.dtype, is_stored=self.A.layout.is_stored,
+                arrays=self.arrays, **figures,
+            ),
+        )  # fmt: skip
