@@ -31,6 +31,7 @@ from outcore.linalg._lu import choice
 from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
 from outcore.linalg._lu.block_columns.plan import partial_geometry
 from outcore.linalg._lu.block_columns.storage import PartialStorage
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._tiles.cost import Cost, Phase
 from outcore.machine.rates import Rates
 
@@ -322,7 +323,7 @@ def test_a_small_part_of_the_matrix_needs_no_rates(
     n, memory = 16384, 16 << 20
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     A = oc.create_array(tmp_path / "Z", (n, n), order=order, reserve=False)
-    found = choice.chosen("auto", A, None, memory, overwrite_a=False, resume=True)
+    found = choice.chosen("auto", Factoring(A, memory))
     plan = oc.plan("lu", n=n, memory=memory, order=order, rates=RATES)
     assert found.algorithm == "block-columns"
     assert "block columns" in plan.method

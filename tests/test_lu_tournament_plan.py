@@ -14,6 +14,7 @@ from outcore.cli import main
 from outcore.errors import BudgetError
 from outcore.linalg import lu_factor
 from outcore.linalg._lu import choice
+from outcore.linalg._output.factoring import Factoring
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -113,14 +114,14 @@ def test_a_call_takes_it_where_nothing_else_fits(
     def refusing(*arguments: object) -> None:
         raise BudgetError("need more memory for one panel")
 
-    assert choice.chosen("auto", A, None, 160_000, overwrite_a=False, resume=True) == ("slabs", "")
+    assert choice.chosen("auto", Factoring(A, 160_000)) == ("slabs", "")
     monkeypatch.setattr(choice, "lu_geometry", refusing)
     lu = lu_factor(A, memory=160_000, progress=False)
     assert lu.report is not None
     assert lu.report.method.startswith("tournament pivoting of")
     assert any("memory holds no column" in note for note in lu.report.notes)
-    assert choice.chosen("auto", A, None, 160_000, overwrite_a=True, resume=True) == ("slabs", "")
+    assert choice.chosen("auto", Factoring(A, 160_000, overwrite_a=True)) == ("slabs", "")
     # If tournament pivoting does not fit either, the error is that of slabs.
-    assert choice.chosen("auto", A, None, 50_000, overwrite_a=False, resume=True) == ("slabs", "")
+    assert choice.chosen("auto", Factoring(A, 50_000)) == ("slabs", "")
     with pytest.raises(BudgetError, match="for one panel"):
         lu_factor(A, memory=50_000, if_exists="overwrite", progress=False)

@@ -23,14 +23,13 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.linalg._output.temporary import removed_later
 from outcore.linalg._systems.plan import ASSUMPTIONS
-from outcore.linalg._systems.solve import solve
+from outcore.linalg._systems.solve import solve_system
 from outcore.machine.machine import nearest_directory
 from outcore.planning.plan import Plan, plan
 from outcore.report import report_file
 from outcore.storage.pool_path import PoolPath
-from outcore.storage.volumes import AnyPath, as_path, how_they_meet, place
+from outcore.storage.volumes import AnyPath, Place, as_path, how_they_meet, place
 
 
 @click.command(
@@ -116,15 +115,17 @@ def command(
         click.echo(planned.summary)
     try:
         # The factors stay until x is in its file: if that fails, x can be solved for again.
-        with removed_later():
-            x, report = solve(
-                a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
-                factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
-                if_exists=if_exists, threads=threads, progress=not as_json, condition=condition,
-                **options,
-            )  # fmt: skip
-            if is_plain:
-                export_array(x, output, format="npy", if_exists=if_exists, progress=False)
+        left: list[Place] = []
+        x, report = solve_system(
+            a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
+            factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
+            if_exists=if_exists, threads=threads, progress=not as_json, condition=condition,
+            later=left, **options,
+        )  # fmt: skip
+        if is_plain:
+            export_array(x, output, format="npy", if_exists=if_exists, progress=False)
+        for where in left:
+            where.volume.remove(where.name)
     except KeyboardInterrupt:
         raise Interrupted(f"solving with {a.name}; run the same command again to resume") from None
     if report_path:

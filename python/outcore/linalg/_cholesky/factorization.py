@@ -32,7 +32,7 @@ from outcore._util.progress import ProgressLike, check_progress
 from outcore._util.streams import kept, polled, timed
 from outcore.array.array import Array
 from outcore.blas.lapack import kernels
-from outcore.errors import Interrupted, InvalidError, NotPositiveDefiniteError
+from outcore.errors import InvalidError, NotPositiveDefiniteError
 from outcore.linalg._cholesky.checks import Sums
 from outcore.linalg._cholesky.conveyor import CholeskyConveyor, Source
 from outcore.linalg._cholesky.geometry import CholeskyGeometry, Part
@@ -42,12 +42,13 @@ from outcore.linalg._cholesky.storage import CholeskyStorage
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.left_looking import LeftLooking
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
 from outcore.linalg._output.own import opened_factors
 from outcore.linalg._tiles.assumptions import warn_not_hermitian
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.team import Team
-from outcore.report.longcall import LongCall, long_call
+from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 
 
@@ -125,38 +126,32 @@ def cho_factor(
         After Ctrl-C or SIGTERM. The same call resumes.
     """
     check_progress(progress)
-    memory_bytes = budget.resolve(memory)
-    if overwrite_a and not lower:
+    job = Factoring(
+        A, budget.resolve(memory), out, dtype, overwrite_a, if_exists, resume, threads, progress
+    )
+    factor, difference = factor_cholesky(job, lower=lower)
+    if difference:
+        warn_not_hermitian(difference, "factor with lu_factor, or correct the matrix")
+    return factor
+
+
+def factor_cholesky(job: Factoring, *, lower: bool) -> tuple[CholeskyFactor, str]:
+    """Run `cho_factor`; return also two elements that show that A is not Hermitian, for users."""
+    if job.overwrite_a and not lower:
         raise InvalidError("overwrite_a needs lower=True; read the lower triangle, or leave it out")
-    ready = opened_factors(A, out, CholeskyFactor, if_exists, dtype=dtype, lower=lower)
+    ready = opened_factors(job, CholeskyFactor, lower=lower)
     if ready is not None:
-        return ready
-    with open_storage(
-        Method(cholesky_geometry, CholeskyStorage, CHOLESKY, lower), A, out, memory_bytes,
-        dtype=dtype, overwrite_a=overwrite_a, if_exists=if_exists, resume=resume, threads=threads,
-    ) as storage:  # fmt: skip
+        return ready, ""
+    method = Method(cholesky_geometry, CholeskyStorage, CHOLESKY, lower)
+    with open_storage(method, job) as storage:
         g = storage.geometry
-        work, left = flops(g.n, g.dtype), _flops_left(g, storage.first_panel)
-        with long_call(
-            f"Cholesky of {storage.name}", memory_bytes=memory_bytes, work=work,
-            work_done=work - left, threads=threads, progress=progress,
-        ) as call:  # fmt: skip
-            try:
-                storage.open(call)
-                source = _source(storage, call)
-                with Team(kernels(g.dtype)) as team:
-                    run = _Factorization(storage, call, source, team)
-                    run.run()
-                found = storage.finish(call, left, run.sums)
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"Cholesky of {storage.name} stopped with {storage.journal.panels_done} of "
-                    f"{g.panels} panels done; call cho_factor again with the same arguments "
-                    "to resume"
-                ) from None
-    if run.sums.difference:
-        warn_not_hermitian(run.sums.difference, "factor with lu_factor, or correct the matrix")
-    return found
+        left = _flops_left(g, storage.first_panel)
+        with storage.running(job, "Cholesky", flops(g.n, g.dtype), left) as call:
+            source = _source(storage, call)
+            with Team(kernels(g.dtype)) as team:
+                run = _Factorization(storage, call, source, team)
+                run.run()
+            return storage.finish(call, left, run.sums), run.sums.difference
 
 
 def _flops_left(g: CholeskyGeometry, first_panel: int) -> float:

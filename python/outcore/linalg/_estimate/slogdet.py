@@ -15,9 +15,10 @@ from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
 from outcore.errors import BudgetError
 from outcore.linalg._geometry.factor_plan import RING_BLOCKS, TILE_BOUNCE_BYTES
-from outcore.linalg._lu.factorization import lu_factor
+from outcore.linalg._lu.factorization import lu_for_call
 from outcore.linalg._lu.solve import refuse_overflowed, stopping_cleanly
 from outcore.linalg._output.factor import CholeskyFactor, Factor, LUFactor, refuse_others
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.own import own_factors, ready_factors
 from outcore.linalg._tiles.matrix import place_of
 from outcore.report.longcall import long_call
@@ -98,10 +99,11 @@ def slogdet(
     where = place(factors if factors is not None else f"{source.stem}.lu")
     dtype = read_metadata(source).dtype
     ready = ready_factors(where, source, dtype, LUFactor, if_exists=if_exists)
-    with own_factors(
-        where, A, ready, lu_factor, memory_bytes=memory_bytes, keep=keep_factors,
-        overwrite_a=False, if_exists=if_exists, resume=resume, threads=threads, progress=progress,
-    ) as lu:  # fmt: skip
+    job = Factoring(
+        A, memory_bytes, where.path, if_exists=if_exists, resume=resume, threads=threads,
+        progress=progress, argument="factors=", is_temporary=not keep_factors,
+    )  # fmt: skip
+    with own_factors(where, job, ready, lu_for_call) as lu:
         found = _of_factors(lu, memory_bytes, threads, progress=False)
     if lu.report is None:
         found.report.notes.append(f"used the factors in {where.path}")

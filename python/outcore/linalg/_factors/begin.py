@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from outcore._core import ArrayFile, Grid
-from outcore._util.if_exists import IfExists, check_if_exists
+from outcore._util.if_exists import check_if_exists
 from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata, write_metadata
 from outcore.array_files.array_version import settle, version_of
@@ -41,9 +40,10 @@ from outcore.linalg._output.factor import (
     tile_metadata,
     write_group,
 )
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Header, Journal, read_journal
 from outcore.linalg._output.kept_solves import is_kept_solve
-from outcore.linalg._output.temporary import MARK, mark_as_made, place_argument
+from outcore.linalg._output.temporary import MARK, mark
 from outcore.linalg._tiles.matrix import place_of, refuse_transpose
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.report.longcall import check_threads
@@ -51,14 +51,12 @@ from outcore.storage.pool_locks import is_lock
 from outcore.storage.volumes import (
     INSIDE,
     AnyPath,
-    PathLike,
     Place,
     bytes_on_disk,
     exclusive,
     how_they_meet,
     move,
     on_one_disk,
-    place,
 )
 
 _SECTOR_BYTES = 512
@@ -118,61 +116,46 @@ class Method(Generic[G, S]):
 
 
 @contextmanager
-def open_storage(
-    method: Method[G, S],
-    A: Array | PathLike,
-    out: PathLike | None,
-    memory_bytes: int,
-    *,
-    dtype: npt.DTypeLike | None,
-    overwrite_a: bool,
-    if_exists: IfExists,
-    resume: bool,
-    threads: int | None,
-) -> Iterator[S]:
+def open_storage(method: Method[G, S], job: Factoring) -> Iterator[S]:
     """Check the arguments of a factorization, and start it or resume the stopped one.
 
     If an error leaves nothing to resume, the target is cleared too.
     """
-    check_threads(threads)
-    check_if_exists(if_exists)
-    kind = method.kind
-    source = place_of(A)
+    check_threads(job.threads)
+    check_if_exists(job.if_exists)
+    kind, memory_bytes = method.kind, job.memory_bytes
+    source = place_of(job.A)
     metadata = read_metadata(source)
     n = _shape(metadata, source.path, kind)[1]
-    made_in = factor_dtype(metadata.dtype, dtype)
-    target = place(out if out is not None else f"{source.stem}{kind.suffix}")
+    made_in = factor_dtype(metadata.dtype, job.dtype)
+    target = job.target(kind)
     if target.path == source.path:
         raise InvalidError(
             f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
         )
     if how_they_meet(target.path, source.path) == INSIDE:
         raise InvalidError(
-            f"{place_argument()} lies in the matrix, {source.path}; choose another directory"
+            f"{job.argument} lies in the matrix, {source.path}; choose another directory"
         )
-    tile = tile_to_reuse(source, metadata, made_in) if overwrite_a else None
+    tile = tile_to_reuse(source, metadata, made_in) if job.overwrite_a else None
     fresh = method.geometry(n, made_in, memory_bytes, tile)
     with exclusive(target, "factors", keep=True):
-        journal = _find_journal(
-            method, source, metadata, target, made_in, if_exists=if_exists, resume=resume
-        )
+        journal = _find_journal(method, job, source, metadata, target, made_in)
         if journal is None:
             _check_content(source, metadata)
-            if overwrite_a:
+            if job.overwrite_a:
                 _check_move(source, metadata, target, fresh)
-            journal = _begin(
-                method, source, metadata, target, fresh, overwrite_a=overwrite_a, threads=threads
-            )
+            journal = _begin(method, job, source, metadata, target, fresh)
         else:
             for half_written in (target, target.below(kind.array)):
                 half_written.remove_half_written()
-        mark_as_made(target)
+        mark(target, is_temporary=job.is_temporary)
         if method.again is not None:
             g = method.again(n, made_in, memory_bytes, journal.header)
         else:
             g = method.geometry(n, made_in, memory_bytes, journal.header.tile)
         kernels, threads_now = blas_choice.in_use()
-        header = journal.header.gone_on_with(kernels, threads or threads_now, g.budget_bytes)
+        header = journal.header.gone_on_with(kernels, job.threads or threads_now, g.budget_bytes)
         if journal.is_torn or header != journal.header:
             if not journal.records:
                 header = dataclasses.replace(header, is_mixed=False)
@@ -180,8 +163,8 @@ def open_storage(
             journal.write()
         if journal.header.overwrite_a:
             _move_into(kind, source, metadata, target)
-            if isinstance(A, Array):
-                A.close()
+            if isinstance(job.A, Array):
+                job.A.close()
         try:
             with contextlib.closing(
                 method.storage(source, metadata, target, g, journal)
@@ -273,43 +256,39 @@ def _check_move(source: Place, metadata: Metadata, target: Place, g: Geometry) -
 
 def _find_journal(
     method: Method[G, S],
+    job: Factoring,
     source: Place,
     metadata: Metadata,
     target: Place,
     made_in: np.dtype[Any],
-    *,
-    if_exists: IfExists,
-    resume: bool,
 ) -> Journal | None:
     """Return the journal of the stopped run at `target` to resume; `None` to start one."""
-    kind = method.kind
+    kind, another = method.kind, f"another {job.argument}"
     if not target.exists():
-        _refuse_foreign(target)
+        _refuse_foreign(target, another)
         return None
     try:
         there, group = read_any_group(target)
     except CorruptError as error:
         raise ExistsError(
             f"{target.path} exists and is not overwritten ({error}); remove it yourself or choose "
-            f"another {place_argument()}"
+            f"{another}"
         ) from None
     if group["state"] == "complete":
-        if if_exists != "overwrite":
+        if job.if_exists != "overwrite":
             raise ExistsError(
                 f"{target.path} holds complete factors; open them with oc.linalg.open_factor, or "
-                f"pass if_exists='open', if_exists='overwrite' or another {place_argument()}"
+                f"pass if_exists='open', if_exists='overwrite' or {another}"
             )
         return None
     holds_matrix = bool(group.get("overwrite_a"))
-    journal = read_journal(target) if resume or holds_matrix else None
+    journal = read_journal(target) if job.resume or holds_matrix else None
     if journal is None:
         return None
     header, dtype = journal.header, made_in.name
-    fix = f"pass resume=False to restart, or another {place_argument()}"
+    fix = f"pass resume=False to restart, or {another}"
     if holds_matrix:
-        fix = (
-            f"pass another {place_argument()}, or first finish or remove the files in {target.path}"
-        )
+        fix = f"pass {another}, or first finish or remove the files in {target.path}"
     if there is not kind:
         raise JournalError(
             f"{target.path} holds a stopped factorization by {there.function}, not by "
@@ -355,7 +334,7 @@ def _find_journal(
         raise JournalError(
             f"{source.path} was written to, or created again, since its factorization began; {fix}"
         )
-    if holds_matrix and not resume:
+    if holds_matrix and not job.resume:
         raise ConsumedError(
             f"the content of {source.path} was consumed by the stopped factorization in "
             f"{target.path}, so it cannot restart; call with resume=True to finish it"
@@ -363,7 +342,7 @@ def _find_journal(
     return journal
 
 
-def _refuse_foreign(target: Place) -> None:
+def _refuse_foreign(target: Place, another: str) -> None:
     """Refuse a directory with anything but the files of a call that was killed at its start."""
     for name, is_directory, _ in target.names():
         if is_lock(name) or name.endswith(".new") or is_kept_solve(name):
@@ -374,7 +353,7 @@ def _refuse_foreign(target: Place) -> None:
         ):
             raise ExistsError(
                 f"{target.path} exists and holds {name}, which is not of factors, so it is not "
-                f"overwritten; remove it yourself or choose another {place_argument()}"
+                f"overwritten; remove it yourself or choose {another}"
             )
 
 
@@ -388,16 +367,9 @@ def _clear(target: Place) -> None:
 
 
 def _begin(
-    method: Method[G, S],
-    source: Place,
-    metadata: Metadata,
-    target: Place,
-    g: G,
-    *,
-    overwrite_a: bool,
-    threads: int | None,
+    method: Method[G, S], job: Factoring, source: Place, metadata: Metadata, target: Place, g: G
 ) -> Journal:
-    kind = method.kind
+    kind, overwrite_a = method.kind, job.overwrite_a
     kernels, threads_now = blas_choice.in_use()
     m, _ = kind.shape_of(metadata.shape)
     settle(source)
@@ -410,7 +382,7 @@ def _begin(
         generation=version.generation,
         modified_ns=version.modified_ns,
         kernels=kernels,
-        threads=int(threads or threads_now),
+        threads=int(job.threads or threads_now),
         memory_bytes=g.budget_bytes,
         overwrite_a=overwrite_a,
         kind=kind.name,
@@ -423,7 +395,7 @@ def _begin(
     whole = tile_metadata(m, g.dtype, header.tile, g.n).on(target.volume)
     unfinished = dataclasses.replace(whole, state="incomplete", why=why)
     _clear(target)
-    _check_room(target, unfinished.grid(), method.scratch_bytes(g))
+    _check_room(job, target, unfinished.grid(), method.scratch_bytes(g))
     try:
         tiles = target.below(kind.array)
         if not overwrite_a and kind.is_lower:
@@ -442,13 +414,13 @@ def _begin(
     return journal
 
 
-def _check_room(target: Place, grid: Grid, scratch_bytes: int) -> None:
+def _check_room(job: Factoring, target: Place, grid: Grid, scratch_bytes: int) -> None:
     """Refuse a call that lacks disk space. Without scratch files, creation reserves all space."""
     need, free = grid.shards * grid.shard_bytes + scratch_bytes, target.volume.free_bytes()
     if scratch_bytes and need > free:
         raise DiskFullError(
             f"need {need} bytes on disk in {target.path}, {scratch_bytes} of them for temporary "
-            f"files; {free} are free; free some room, or choose another {place_argument()}"
+            f"files; {free} are free; free some room, or choose another {job.argument}"
         )
 
 

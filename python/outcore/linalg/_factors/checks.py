@@ -103,5 +103,10 @@ def warn_of(factor: "LUFactor") -> None:
             LinAlgWarning,
             stacklevel=3,
         )
+    warn_of_growth(factor, stacklevel=4)
+
+
+def warn_of_growth(factor: "LUFactor", stacklevel: int = 3) -> None:
+    """Warn of wild pivot growth."""
     if text := wild_growth(factor.growth, factor.dtype):
-        warnings.warn(text, GrowthWarning, stacklevel=3)
+        warnings.warn(text, GrowthWarning, stacklevel=stacklevel)

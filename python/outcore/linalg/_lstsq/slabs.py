@@ -3,7 +3,6 @@
 If a matrix has more columns than rows, its transpose is factored, and the solution has least norm.
 """
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,14 @@ from outcore.array.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
 from outcore.linalg._lstsq.lstsq_plan import Operands, least_streaming_bytes
 from outcore.linalg._output.factor import QR, QRFactor, TransposedQRFactor
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.own import own_factors, ready_factors
 from outcore.linalg._output.steps_done import Made
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._rows.right_hand_look import look_at
 from outcore.linalg._rows.source import row_source
 from outcore.linalg._rows.stream import check_finite
-from outcore.linalg._slab_qr.factorization import factor_transpose, qr_factor
+from outcore.linalg._slab_qr.factorization import factor_qr, factor_transpose
 from outcore.linalg._slab_qr.plan import SlabQrGeometry, by_slabs, flops
 from outcore.linalg._slab_qr.solve import Solved, room_for, solve_and_report
 from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles
@@ -78,7 +78,7 @@ def solve_by_slabs(
         If singular values count as zero.
     """
     (m, n), is_wide = A.shape, A.shape[0] < A.shape[1]
-    kind, make = (TransposedQRFactor, factor_transpose) if is_wide else (QRFactor, qr_factor)
+    kind, make = (TransposedQRFactor, factor_transpose) if is_wide else (QRFactor, factor_qr)
     where = place(factors if factors is not None else f"{A.place.stem}{QR.suffix}")
     if where.path == A.path:
         raise InvalidError(f"factors= is the matrix itself, {A.path}; name another directory")
@@ -98,12 +98,11 @@ def solve_by_slabs(
     work = looking + factoring + solving
     with Meter(f"least squares with {A.place.title}", work, progress) as bar:
         look = look_at(rhs, g.budget_bytes, bar.part(looking))
-        with own_factors(
-            where, A, ready, functools.partial(make, dtype=g.dtype),
-            memory_bytes=g.budget_bytes, keep=keep_factors,
-            overwrite_a=False, if_exists=if_exists, resume=resume, threads=threads,
-            progress=bar.part(factoring),
-        ) as qr:  # fmt: skip
+        job = Factoring(
+            A, g.budget_bytes, where.path, g.dtype, False, if_exists, resume, threads,
+            bar.part(factoring), argument="factors=", is_temporary=not keep_factors,
+        )  # fmt: skip
+        with own_factors(where, job, ready, make) as qr:
             found = solve_and_report(
                 qr, rhs, g.budget_bytes, threads, bar.part(solving), PROBES,
                 accept=lambda condition: _refuse_deficient(condition, g, cond, A, rhs),

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
 from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
 from outcore.layout.disk_reads import DiskReads
@@ -21,13 +19,13 @@ from outcore.linalg._lu.block_columns.plan import partial_geometry, tournament_g
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
 from outcore.linalg._lu.slabs.slabs_cost import lu_cost, lu_geometry_of, slabs_cost
 from outcore.linalg._output.factor import LU, read_any_group
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
-from outcore.linalg._output.temporary import place_argument
 from outcore.linalg._tiles.cost import Cost, Problem
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.machine import rates
-from outcore.storage.volumes import PathLike, Place, place
+from outcore.storage.volumes import Place
 
 Algorithm: TypeAlias = Literal["slabs", "block-columns", "tournament"]
 LuMethod: TypeAlias = Literal["auto", "slabs", "block-columns", "tournament"]
@@ -80,27 +78,19 @@ def check_method(method: str, *, overwrite_a: bool) -> None:
         )
 
 
-def chosen(
-    method: LuMethod,
-    A: Array | PathLike,
-    out: PathLike | None,
-    memory_bytes: int,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    overwrite_a: bool,
-    resume: bool,
-) -> Choice:
+def chosen(method: LuMethod, job: Factoring) -> Choice:
     """Choose the algorithm of a call. A resumed run keeps its algorithm."""
+    overwrite_a, memory_bytes = job.overwrite_a, job.memory_bytes
     check_method(method, overwrite_a=overwrite_a)
-    source = place_of(A)
+    source = place_of(job.A)
     metadata = read_metadata(source)
-    if resume and not overwrite_a:
-        begun = _begun_with(place(out if out is not None else f"{source.stem}{LU.suffix}"))
+    if job.resume and not overwrite_a:
+        begun = _begun_with(job.target(LU), job.argument)
         if begun is not None:
             return Choice(begun)
     if not _is_matrix(metadata):
         return Choice("slabs" if method == "auto" else method)
-    n, made_in = metadata.shape[0], factor_dtype(metadata.dtype, dtype)
+    n, made_in = metadata.shape[0], factor_dtype(metadata.dtype, job.dtype)
     layout = Layout.of(metadata, made_in)
     if method == "block-columns" and not partial_geometry(n, made_in, memory_bytes, layout).widths:
         # A single block column is the algorithm by slabs.
@@ -225,7 +215,7 @@ def _by_slabs(problem: Problem) -> Planned:
     return Planned(lu_cost(problem), (g.rows, g.columns))
 
 
-def _begun_with(target: Place) -> Algorithm | None:
+def _begun_with(target: Place, argument: str) -> Algorithm | None:
     """Return the algorithm of a stopped run at `target`; `None` if there is nothing to resume."""
     journal = None
     with contextlib.suppress(OutcoreError):
@@ -240,5 +230,5 @@ def _begun_with(target: Place) -> Algorithm | None:
         return cast(Algorithm, method)
     raise JournalError(
         f"{target.path} holds a stopped run by a method that this version does not have; remove it "
-        f"and restart, or pass another {place_argument()}"
+        f"and restart, or pass another {argument}"
     )

@@ -16,9 +16,8 @@ disk. Flops: 2n³/3. Words read and written: about n³/(3w) + n² with slabs of 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +27,8 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike, check_progress
 from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
-from outcore.errors import Interrupted
 from outcore.linalg._factors.begin import Method, open_storage
-from outcore.linalg._factors.checks import warn_of
+from outcore.linalg._factors.checks import warn_of, warn_of_growth
 from outcore.linalg._geometry.factor_plan import flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._lu.block_columns.geometry import BlockColumnGeometry
@@ -51,13 +49,14 @@ from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeome
 from outcore.linalg._lu.choice import LuMethod, chosen
 from outcore.linalg._lu.slabs.conveyor import Source
 from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
-from outcore.linalg._lu.slabs.storage import LuFiles, LuStorage
+from outcore.linalg._lu.slabs.storage import LuStorage
 from outcore.linalg._output.factor import LU, LUFactor
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Header
 from outcore.linalg._output.own import opened_factors
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
-from outcore.report.longcall import LongCall, long_call
+from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 
 
@@ -137,93 +136,71 @@ def lu_factor(
         If the pivots grew so much that half of the digits may be lost.
     """
     check_progress(progress)
-    memory_bytes = budget.resolve(memory)
-    ready = opened_factors(A, out, LUFactor, if_exists, dtype=dtype)
-    if ready is not None:
-        warn_of(ready)
-        return ready
-    algorithm, why = chosen(
-        method, A, out, memory_bytes, dtype=dtype, overwrite_a=overwrite_a, resume=resume
+    factor = factor_lu(
+        Factoring(
+            A, budget.resolve(memory), out, dtype, overwrite_a, if_exists, resume, threads, progress
+        ),
+        method,
     )
-    begin = functools.partial(
-        open_storage, A=A, out=out, memory_bytes=memory_bytes, dtype=dtype, overwrite_a=overwrite_a,
-        if_exists=if_exists, resume=resume, threads=threads,
-    )  # fmt: skip
-    if algorithm == "slabs":
-        with begin(Method(lu_geometry, LuStorage, LU)) as storage:
-            storage.why = why
-            factor = _run(storage, _by_slabs, _flops_left(storage), threads, progress)
-    elif algorithm == "block-columns":
-        with begin(
-            _by_columns(A, dtype, PartialGeometry, partial_geometry, PartialStorage)
-        ) as files:
-            files.why = why
-            factor = _run(files, _partially, _columns_left(files), threads, progress)
-    else:
-        method_ = _by_columns(A, dtype, TournamentGeometry, tournament_geometry, TournamentStorage)
-        with begin(method_) as played:
-            played.why = why
-            factor = _run(played, _by_tournament, _columns_left(played), threads, progress)
     warn_of(factor)
     return factor
 
 
-S = TypeVar("S", bound=LuFiles[Any])
 C = TypeVar("C", bound=BlockColumnGeometry)
 D = TypeVar("D", bound=BlockColumnStorage[Any])
 
-
-def _run(
-    storage: S,
-    factor: Callable[[S, LongCall], None],
-    left: float,
-    threads: int | None,
-    progress: ProgressLike,
-) -> LUFactor:
-    g = storage.geometry
-    work = flops(g.n, g.dtype)
-    with long_call(
-        f"LU of {storage.name}", memory_bytes=g.budget_bytes, work=work, work_done=work - left,
-        threads=threads, progress=progress,
-    ) as call:  # fmt: skip
-        try:
-            storage.open(call)
-            factor(storage, call)
-            return storage.finish(call, left)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"LU of {storage.name} stopped with {storage.journal.panels_done} of "
-                f"{g.panels} panels done; call lu_factor again with the same arguments "
-                "to resume"
-            ) from None
+_Way: TypeAlias = tuple[Method[Any, Any], Callable[[Any, LongCall], Any], Callable[[Any], float]]
+"""How a method starts, its run, and the pending operations of a run."""
 
 
-def _by_slabs(storage: LuStorage, call: LongCall) -> None:
+def factor_lu(job: Factoring, method: LuMethod = "auto") -> LUFactor:
+    """Run `lu_factor` without its warnings."""
+    ready = opened_factors(job, LUFactor)
+    if ready is not None:
+        return ready
+    algorithm, why = chosen(method, job)
+    way: _Way = Method(lu_geometry, LuStorage, LU), _by_slabs, _flops_left
+    if algorithm == "block-columns":
+        start = _by_columns(job, PartialGeometry, partial_geometry, PartialStorage)
+        way = start, PartialFactorization, _columns_left
+    elif algorithm == "tournament":
+        played = _by_columns(job, TournamentGeometry, tournament_geometry, TournamentStorage)
+        way = played, TournamentFactorization, _columns_left
+    begun, run_of, flops_left = way
+    with open_storage(begun, job) as storage:
+        storage.why = why
+        g, left = storage.geometry, flops_left(storage)
+        with storage.running(job, "LU", flops(g.n, g.dtype), left) as call:
+            run_of(storage, call).run()
+            factor: LUFactor = storage.finish(call, left)
+            return factor
+
+
+def lu_for_call(job: Factoring) -> LUFactor:
+    """Run `lu_factor` for a call that handles a singular matrix itself."""
+    factor = factor_lu(job)
+    warn_of_growth(factor)
+    return factor
+
+
+def _by_slabs(storage: LuStorage, call: LongCall) -> SlabFactorization:
     g, loads = storage.geometry, storage.loads
     source = Source(storage.matrix, g.n, storage.metadata.chunks)
     if loads.is_copied:
         storage.copy_to_tiles(loads.copy, call)
         source = Source(storage.factors, g.height, (g.rows, g.columns))
-    SlabFactorization(storage, call, g, source).run()
-
-
-def _partially(storage: PartialStorage, call: LongCall) -> None:
-    PartialFactorization(storage, call).run()
-
-
-def _by_tournament(storage: TournamentStorage, call: LongCall) -> None:
-    TournamentFactorization(storage, call).run()
+    return SlabFactorization(storage, call, g, source)
 
 
 def _by_columns(
-    A: Array | PathLike,
-    dtype: npt.DTypeLike | None,
+    job: Factoring,
     kind: type[C],
     cut: Callable[[int, np.dtype[Any], int, Layout], C],
     storage: Callable[..., D],
 ) -> Method[C, D]:
     """Return how to start or resume an LU by block columns."""
-    layout = _layout(A, dtype)
+    metadata = read_metadata(place_of(job.A))
+    layout = Layout.of(metadata, factor_dtype(metadata.dtype, job.dtype))
 
     def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> C:
         tile, cuts = header.tile, header.cuts or {}
@@ -243,11 +220,6 @@ def _columns_left(storage: BlockColumnStorage[Any]) -> float:
     """Pending operations."""
     left: float = storage.geometry.flops_left(storage.first_panel, storage.journal.trailing)
     return left
-
-
-def _layout(A: Array | PathLike, dtype: npt.DTypeLike | None) -> Layout:
-    metadata = read_metadata(place_of(A))
-    return Layout.of(metadata, factor_dtype(metadata.dtype, dtype))
 
 
 def _flops_left(storage: LuStorage) -> float:

@@ -1,18 +1,13 @@
 """Factors that a call creates for its own use, or finds complete."""
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
-from scipy.linalg import LinAlgWarning
 
 from outcore._util.if_exists import IfExists, check_if_exists
-from outcore._util.progress import ProgressLike
-from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
 from outcore.array_files.array_version import version_of
 from outcore.errors import (
@@ -20,7 +15,6 @@ from outcore.errors import (
     ExistsError,
     InvalidError,
     SingularMatrixError,
-    SymmetryWarning,
 )
 from outcore.linalg._output.factor import (
     LU,
@@ -30,19 +24,13 @@ from outcore.linalg._output.factor import (
     read_any_group,
     read_group,
 )
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
-from outcore.linalg._output.temporary import (
-    is_marked,
-    made_for_itself,
-    mark,
-    place_argument,
-    remove_made,
-    unmark,
-)
+from outcore.linalg._output.temporary import is_marked, mark
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.report.report import Report
-from outcore.storage.volumes import PathLike, Place, place
+from outcore.storage.volumes import Place
 
 F = TypeVar("F", LUFactor, CholeskyFactor, QRFactor)
 
@@ -103,15 +91,7 @@ def ready_factors(
     )
 
 
-def opened_factors(
-    A: Array | PathLike,
-    out: PathLike | None,
-    kind: type[F],
-    if_exists: IfExists,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    lower: bool = True,
-) -> F | None:
+def opened_factors(job: Factoring, kind: type[F], *, lower: bool = True) -> F | None:
     """Open the complete factors that a factorization with ``if_exists="open"`` returns.
 
     Raises
@@ -119,14 +99,13 @@ def opened_factors(
     ExistsError
         If they are of something else.
     """
-    if check_if_exists(if_exists) != "open":
+    if check_if_exists(job.if_exists) != "open":
         return None
-    source = place_of(A)
-    where = place(out if out is not None else f"{source.stem}{kind.kind.suffix}")
+    source, where = place_of(job.A), job.target(kind.kind)
     try:
-        made_in = factor_dtype(read_metadata(source).dtype, dtype)
+        made_in = factor_dtype(read_metadata(source).dtype, job.dtype)
         found = ready_factors(
-            where, source, made_in, kind, if_exists=if_exists, argument=place_argument()
+            where, source, made_in, kind, if_exists=job.if_exists, argument=job.argument
         )
     except CorruptError:
         return None  # The factorization refuses the directory.
@@ -135,63 +114,47 @@ def opened_factors(
     if read_any_group(where)[1].get("lower", True) != lower:
         raise ExistsError(
             f"{where.path} holds factors with lower={not lower}, this call has lower={lower}; pass "
-            f"if_exists='overwrite', or another {place_argument()}"
+            f"if_exists='overwrite', or another {job.argument}"
         )
     return dataclasses.replace(found, report=Report.load(where.path))
 
 
 @contextmanager
 def own_factors(
-    where: Place,
-    A: Array | PathLike,
-    ready: F | None,
-    make: Callable[..., F],
-    *,
-    memory_bytes: int,
-    keep: bool,
-    overwrite_a: bool,
-    if_exists: IfExists,
-    resume: bool,
-    threads: int | None,
-    progress: ProgressLike,
+    where: Place, job: Factoring, ready: F | None, make: Callable[[Factoring], F]
 ) -> Iterator[F]:
-    """Call `make` on the matrix unless factors are `ready`; remove new factors at the end.
+    """Make factors unless they are `ready`; remove new temporary factors at the end.
 
     Factors that prove singular, or have overflowed, are removed too, unless they are kept.
     """
-    keep = keep or (ready is not None and not is_marked(where))
-    factors = ready
-    if factors is None:
-        with warnings.catch_warnings(), made_for_itself(keep=keep):
-            # The caller handles a singular matrix, and one that is not Hermitian.
-            warnings.simplefilter("ignore", LinAlgWarning)
-            warnings.simplefilter("ignore", SymmetryWarning)
-            factors = make(
-                A, memory=memory_bytes, out=where.path, overwrite_a=overwrite_a,
-                if_exists=if_exists, resume=resume, threads=threads, progress=progress,
-            )  # fmt: skip
-    with removed_at_end(where, keep=keep, useless=(SingularMatrixError, InvalidError)):
+    keep = not job.is_temporary or (ready is not None and not is_marked(where))
+    factors = make(job) if ready is None else ready
+    useless = SingularMatrixError, InvalidError
+    with removed_at_end(where, keep=keep, useless=useless, later=job.later):
         yield factors
 
 
 @contextmanager
 def removed_at_end(
-    where: Place, *, keep: bool, useless: tuple[type[Exception], ...]
+    where: Place,
+    *,
+    keep: bool,
+    useless: tuple[type[Exception], ...],
+    later: list[Place] | None = None,
 ) -> Iterator[None]:
     """Remove factors at the end unless they are kept, also after errors that make them useless.
 
     Until then they are marked. A stopped call leaves them to the next one, which finds them
-    complete, and removes them because of the mark.
+    complete, and removes them because of the mark. With `later`, the caller removes them.
     """
-    if not keep:
-        mark(where)
-    else:
-        unmark(where)
+    mark(where, is_temporary=not keep)
     try:
         yield
     except useless:
         if not keep:
             where.volume.remove(where.name)
         raise
-    if not keep:
-        remove_made(where)
+    if not keep and later is not None:
+        later.append(where)
+    elif not keep:
+        where.volume.remove(where.name)

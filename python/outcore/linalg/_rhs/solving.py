@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from outcore._util.if_exists import IfExists
-from outcore._util.progress import Meter, Part
+from outcore._util.progress import Meter, Part, ProgressLike
 from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._tiles.cost import Phase, Problem
 from outcore.machine.rates import NOMINAL, Rates, stored
@@ -34,6 +35,8 @@ class Solving:
         Progress of the whole call, in expected seconds.
     condition, keep, memory_bytes, if_exists, resume, threads
         As for `solve`.
+    later
+        As for `Factoring`.
     """
 
     A: Array | PathLike
@@ -49,6 +52,7 @@ class Solving:
     resume: bool
     threads: int | None
     bar: Meter
+    later: list[Place] | None = None
 
     @property
     def columns(self) -> int:
@@ -81,6 +85,15 @@ class Solving:
     def factors_at(self, suffix: str) -> Place:
         """Place of factors, by default the matrix's path with `suffix` appended."""
         return place(self.factors if self.factors is not None else f"{self.source.stem}{suffix}")
+
+    def factoring(
+        self, A: Array | PathLike, where: Place, *, overwrite_a: bool, progress: ProgressLike
+    ) -> Factoring:
+        """Return the arguments of the factorization of a matrix, with factors at `where`."""
+        return Factoring(
+            A, self.memory_bytes, where.path, None, overwrite_a, self.if_exists, self.resume,
+            self.threads, progress, "factors=", is_temporary=not self.keep, later=self.later,
+        )  # fmt: skip
 
     def parts(self, *steps: Sequence[Phase]) -> list[Part]:
         """Return a part of the bar for each step, given as its phases."""

@@ -25,12 +25,13 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike, check_progress
 from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
-from outcore.errors import Interrupted, InvalidError
+from outcore.errors import InvalidError
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._factors.left_looking import SlabLoop
 from outcore.linalg._geometry.factor_plan import Slab
 from outcore.linalg._output.factor import QRFactor
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
 from outcore.linalg._output.own import opened_factors
 from outcore.linalg._slab_qr.conveyor import QrConveyor, Source
@@ -45,7 +46,7 @@ from outcore.linalg._slab_qr.plan import (
 from outcore.linalg._slab_qr.reflections import Reflections
 from outcore.linalg._slab_qr.storage import SlabQrStorage, TransposedQrStorage
 from outcore.linalg._tiles.matrix import Matrix, place_of
-from outcore.report.longcall import LongCall, long_call
+from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 
 
@@ -120,69 +121,46 @@ def qr_factor(
     storage-efficient WY representation for products of Householder transformations*, SIAM J. Sci.
     Stat. Comput. 10 (1989); Puglisi 1992 for the triangle of a block of reflections.
     """
-    ready = opened_factors(A, out, QRFactor, if_exists, dtype=dtype)
-    if ready is not None:
-        return ready
-    return _factor(
-        SlabQrStorage, A, dtype=dtype, memory=memory, out=out, overwrite_a=overwrite_a,
-        if_exists=if_exists, resume=resume, threads=threads, progress=progress,
-    )  # fmt: skip
+    check_progress(progress)
+    return factor_qr(
+        Factoring(
+            A, budget.resolve(memory), out, dtype, overwrite_a, if_exists, resume, threads, progress
+        )
+    )
 
 
-def factor_transpose(A: Array | PathLike, **options: Any) -> QRFactor:
-    """Factor Aᵀ = Q R, with the options of `qr_factor` and without a transpose on disk.
+def factor_qr(job: Factoring) -> QRFactor:
+    """Run `qr_factor`."""
+    ready = opened_factors(job, QRFactor)
+    return _factor(SlabQrStorage, job) if ready is None else ready
+
+
+def factor_transpose(job: Factoring) -> QRFactor:
+    """Factor Aᵀ = Q R like `qr_factor`, without a transpose on disk.
 
     Returns
     -------
     TransposedQRFactor
         Factors of Aᵀ. The call reads the rows of A as the columns of Aᵀ, fastest in ``order="C"``.
     """
-    return _factor(TransposedQrStorage, A, **options)
+    return _factor(TransposedQrStorage, job)
 
 
-def _factor(
-    made_in: type[SlabQrStorage],
-    A: Array | PathLike,
-    *,
-    dtype: npt.DTypeLike | None,
-    memory: int | str | None,
-    out: PathLike | None,
-    overwrite_a: bool,
-    if_exists: IfExists,
-    resume: bool,
-    threads: int | None,
-    progress: ProgressLike,
-) -> QRFactor:
+def _factor(made_in: type[SlabQrStorage], job: Factoring) -> QRFactor:
     """Factor a matrix or its transpose, depending on the storage class."""
-    check_progress(progress)
-    kind, memory_bytes = made_in.kind, budget.resolve(memory)
-    shape = read_metadata(place_of(A)).shape
+    kind, shape = made_in.kind, read_metadata(place_of(job.A)).shape
 
     def cut(
         n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
     ) -> SlabQrGeometry:
         return slab_qr_geometry((kind.shape_of(shape)[0], n), dtype, memory_bytes, tile)
 
-    with open_storage(
-        Method(cut, made_in, kind), A, out, memory_bytes, dtype=dtype, overwrite_a=overwrite_a,
-        if_exists=if_exists, resume=resume, threads=threads,
-    ) as storage:  # fmt: skip
-        g, first = storage.geometry, storage.first_panel
-        work, left = flops(g.m, g.n, g.dtype), _flops_left(g, first)
-        with long_call(
-            f"QR of {storage.name}", memory_bytes=memory_bytes, work=work, work_done=work - left,
-            threads=threads, progress=progress,
-        ) as call:  # fmt: skip
-            try:
-                storage.open(call)
-                _Factorization(storage, call, _source(storage, call)).run()
-                return storage.finish(call, left)
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"QR of {storage.name} stopped with {storage.journal.panels_done} of "
-                    f"{g.panels} panels done; call {kind.function} again with the same "
-                    "arguments to resume"
-                ) from None
+    with open_storage(Method(cut, made_in, kind), job) as storage:
+        g = storage.geometry
+        left = _flops_left(g, storage.first_panel)
+        with storage.running(job, "QR", flops(g.m, g.n, g.dtype), left) as call:
+            _Factorization(storage, call, _source(storage, call)).run()
+            return storage.finish(call, left)
 
 
 def _flops_left(g: SlabQrGeometry, first_panel: int) -> float:

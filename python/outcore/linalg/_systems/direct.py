@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -10,12 +9,13 @@ from typing import Any, Final, Generic, TypeVar
 from outcore._util.progress import ProgressLike
 from outcore.array_files.array_metadata import read_metadata
 from outcore.errors import OutcoreError
-from outcore.linalg._cholesky.factorization import cho_factor
+from outcore.linalg._cholesky.factorization import factor_cholesky
 from outcore.linalg._cholesky.solve import solve_and_report as solve_with_cholesky
 from outcore.linalg._estimate.cond_est import cond_est
-from outcore.linalg._lu.factorization import lu_factor
+from outcore.linalg._lu.factorization import lu_for_call
 from outcore.linalg._lu.solve import solve_and_report as solve_with_lu
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
 from outcore.linalg._output.own import own_factors, ready_factors
 from outcore.linalg._rhs.condition import PROBES, UNKNOWN
@@ -31,15 +31,23 @@ F = TypeVar("F", LUFactor, CholeskyFactor)
 
 @dataclass(frozen=True)
 class Way(Generic[F]):
-    """A kind of factors, with the functions that factor and solve."""
+    """A kind of factors, with the functions that factor and solve.
+
+    The second argument of `factor` says whether to read the lower triangle, if it reads only one.
+    """
 
     kind: type[F]
-    factor: Callable[..., F]
+    factor: Callable[[Factoring, bool], F]
     solve: Callable[..., tuple[Any, Report]]
 
 
-BY_LU: Final = Way(LUFactor, lu_factor, solve_with_lu)
-BY_CHOLESKY: Final = Way(CholeskyFactor, cho_factor, solve_with_cholesky)
+BY_LU: Final = Way(LUFactor, lambda job, lower: lu_for_call(job), solve_with_lu)
+BY_CHOLESKY: Final = Way(
+    CholeskyFactor,
+    # The residual shows whether A is Hermitian.
+    lambda job, lower: factor_cholesky(job, lower=lower)[0],
+    solve_with_cholesky,
+)
 
 
 def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any, Report]:
@@ -57,15 +65,10 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     estimated = [phases.pop()] if job.condition else []
     *made, solved, checked = phases
     factoring, substituting, checking, estimating = job.parts(made, [solved], [checked], estimated)
-    make = way.factor
-    if kind is CHOLESKY:
-        make = functools.partial(make, lower=_lower(job, where, overwrite_a=overwrite_a))
-    make = functools.partial(make, dtype=job.dtype)
-    with own_factors(
-        where, job.A, ready, make, memory_bytes=job.memory_bytes, keep=job.keep,
-        overwrite_a=overwrite_a, if_exists=job.if_exists, resume=job.resume, threads=job.threads,
-        progress=factoring,
-    ) as factors:  # fmt: skip
+    lower = kind is not CHOLESKY or _lower(job, where, overwrite_a=overwrite_a)
+    wanted = job.factoring(job.A, where, overwrite_a=overwrite_a, progress=factoring)
+    wanted = dataclasses.replace(wanted, dtype=job.dtype)
+    with own_factors(where, wanted, ready, lambda wanted: way.factor(wanted, lower)) as factors:
         x, report = way.solve(
             factors, job.rhs, job.memory_bytes, job.threads, substituting, resume=job.resume,
             probes=PROBES,

@@ -9,23 +9,22 @@ The next call recognizes each state that a killed call leaves:
 - Complete factors of A: the call uses them.
 """
 
-import warnings
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from scipy.linalg import LinAlgWarning
 
 from outcore._util.progress import ProgressLike
 from outcore.array_files.array_metadata import read_metadata
 from outcore.array_files.array_version import version_of
-from outcore.errors import ExistsError, GrowthWarning, JournalError, OutcoreError
+from outcore.errors import ExistsError, JournalError, OutcoreError
 from outcore.linalg._geometry.factor_plan import lu_geometry
-from outcore.linalg._lu.factorization import lu_factor
+from outcore.linalg._lu.factorization import factor_lu
 from outcore.linalg._output.factor import LU, LUFactor, read_group, write_group
 from outcore.linalg._output.own import ready_factors, removed_at_end
-from outcore.linalg._output.temporary import is_marked, made_for_itself, mark
+from outcore.linalg._output.temporary import is_marked, mark
 from outcore.linalg._rhs.solving import Solving
 from outcore.linalg._systems.low_copy import (
     COPY,
@@ -95,7 +94,7 @@ def low_factors(
     keep = job.keep or (ready is not None and not is_marked(where))
     lu = ready or _make(job, where, low, progress, reports)
     try:
-        with removed_at_end(where, keep=keep, useless=(TooLowError,)):
+        with removed_at_end(where, keep=keep, useless=(TooLowError,), later=job.later):
             if lu.info:
                 raise TooLowError(f"A is singular in {low}: diagonal number {lu.info} of U is zero")
             yield lu
@@ -121,15 +120,10 @@ def _make(
                 make_copy(A, copy, low, (g.rows, g.columns), job.memory_bytes, job.threads, copying)
             )
     try:
-        with warnings.catch_warnings(), made_for_itself(keep=job.keep):
-            # Refinement handles singularity and grown pivots.
-            warnings.simplefilter("ignore", LinAlgWarning)
-            warnings.simplefilter("ignore", GrowthWarning)
-            lu = lu_factor(
-                copy.path, memory=job.memory_bytes, out=where.path,
-                overwrite_a=read_metadata(copy).grid().shards == 1, if_exists=job.if_exists,
-                method="slabs", threads=job.threads, progress=factoring,
-            )  # fmt: skip
+        overwrite_a = read_metadata(copy).grid().shards == 1
+        wanted = job.factoring(copy.path, where, overwrite_a=overwrite_a, progress=factoring)
+        # Refinement handles singularity and grown pivots, so nothing warns of them.
+        lu = factor_lu(dataclasses.replace(wanted, resume=True), "slabs")
     except OutcoreError:
         if read_metadata(copy).state != "consumed":
             remove_copy(copy)

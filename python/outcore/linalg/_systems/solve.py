@@ -35,7 +35,7 @@ from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype as factor_dtype_of
 from outcore.linalg._tiles.result_dtype import matrix_dtype, result_dtype
 from outcore.report.report import Report
-from outcore.storage.volumes import SAME, PathLike, how_they_meet, place
+from outcore.storage.volumes import SAME, PathLike, Place, how_they_meet, place
 
 AssumeA: TypeAlias = StatedA | Literal["auto"]
 
@@ -134,6 +134,37 @@ def solve(
     OutcoreError
         Also any error of `lu_factor` and `lu_solve`.
     """
+    return solve_system(
+        A, b, assume_a=assume_a, dtype=dtype, factor_dtype=factor_dtype, condition=condition,
+        memory=memory, out=out, factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
+        if_exists=if_exists, resume=resume, threads=threads, progress=progress, made=made,
+    )  # fmt: skip
+
+
+def solve_system(
+    A: Array | PathLike,
+    b: npt.ArrayLike | Array,
+    *,
+    assume_a: AssumeA = "gen",
+    dtype: npt.DTypeLike | None = None,
+    factor_dtype: npt.DTypeLike | None = None,
+    condition: bool = False,
+    memory: int | str | None = None,
+    out: PathLike | None = None,
+    factors: PathLike | None = None,
+    keep_factors: bool = False,
+    overwrite_a: bool = False,
+    if_exists: IfExists = "error",
+    resume: bool = True,
+    threads: int | None = None,
+    progress: ProgressLike = True,
+    made: Made = None,
+    later: list[Place] | None = None,
+) -> tuple[Any, Report]:
+    """Run `solve`; with `later`, leave temporary factors, which the caller removes.
+
+    After an error they stay, with their mark. The same call then finds them complete.
+    """
     assume_a = assumption(assume_a)
     if assume_a not in ASSUMPTIONS:
         raise InvalidError(
@@ -180,6 +211,7 @@ def solve(
             resume=resume,
             threads=threads,
             bar=bar,
+            later=later,
         )
         try:
             look = _look_at_right_hand_side(job)
@@ -211,7 +243,7 @@ def solve(
         x.report = report
     if assume_a == "pos" and report.method.startswith(CHOLESKY.title):
         _warn_if_not_hermitian(report, n, metadata.dtype, job_dtype)
-    warn_if_singular(report.probed_condition, job_dtype)
+    warn_if_singular(report.probed_condition, job_dtype, stacklevel=5)
     return x, report
 
 
@@ -222,7 +254,7 @@ def _warn_if_not_hermitian(report: Report, n: int, *dtypes: np.dtype[Any]) -> No
         return
     how = f"x leaves a backward error of {error:.1e} with all of it"
     report.notes.append(f"A is not Hermitian: {how}")
-    warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=5)
+    warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=6)
 
 
 def _look_at_right_hand_side(job: Solving) -> Report | None:
@@ -276,7 +308,7 @@ def _look_before(job: Solving) -> tuple[str, Report]:
     why, look = why_not_hermitian(job.source, job.memory_bytes, job.threads, looking, least)
     if why:
         how = why.removeprefix("A is not Hermitian: ")
-        warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=6)
+        warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=7)
     return why, look
 
 
