@@ -5,7 +5,7 @@
 #   make demo    the demonstration (ARGS="--level 5" for the real thing)
 #   make lint    formatters, linters, types, stubs
 #   make bench   benchmarks (ARGS=NAME for one)
-#   make docs    links and examples of the documents
+#   make docs    links and examples of the documents, and a site of them and of the docstrings in docs/_site
 #   make simulate  whole pools under 10,000 seeds: crashes, torn writes, lost messages, jumping clocks (ARGS="FIRST COUNT")
 #   make fuzz    messages changed at random against the decoders (ARGS="CASES SEED", else 1,000,000 and any)
 #   make wheel   a wheel in dist, tried in an empty environment (ARGS="--zig --compatibility manylinux_2_28" for
@@ -28,6 +28,7 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH):$(HOME)/.cargo/bin
 
 PACKAGES := .venv/packages.stamp
 CORE := .venv/core.stamp
+SPHINX := .venv/sphinx.stamp
 RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .PHONY: setup test test-all test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz wheel coverage clean
@@ -40,6 +41,10 @@ $(PACKAGES): pyproject.toml tools/setup
 
 $(CORE): $(PACKAGES) $(RUST)
 	maturin develop --release --locked --quiet
+	touch $@
+
+$(SPHINX): $(PACKAGES) docs/requirements.txt
+	python -m pip install --disable-pip-version-check -r docs/requirements.txt
 	touch $@
 
 # The module may have been removed behind the stamp's back.
@@ -102,8 +107,11 @@ lint-rust: $(PACKAGES)
 bench: $(CORE)
 	python -m benchmarks $(ARGS)
 
-docs: $(CORE)
-	python -m pytest tests/test_docs.py
+# A link or a name in a docstring that leads nowhere is an error.
+docs: $(CORE) $(SPHINX)
+	python -m pytest tests/test_docs.py tests/test_api_pages.py
+	sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --jobs auto --conf-dir docs . docs/_site
+	@echo "docs: open docs/_site/docs/index.html"
 
 wheel: $(PACKAGES)
 	tools/wheel $(ARGS)
@@ -112,6 +120,6 @@ coverage: $(CORE)
 	tools/coverage $(ARGS)
 
 clean:
-	rm -rf .venv target dist coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-out bench-out
+	rm -rf .venv target dist coverage docs/_site .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-out bench-out
 	rm -f python/outcore/_core*.so
 	find . -name __pycache__ -not -path "./.git/*" -prune -exec rm -rf {} +

@@ -12,6 +12,8 @@ from outcore.errors import DivergenceError, InvalidError
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike
 
+__all__ = ["draw_convergence"]
+
 COLOURS = ("#1f6f8b", "#c8553d", "#2e8b57", "#8e6bb0", "#d98c21", "#7a7a7a")
 
 
@@ -23,8 +25,8 @@ def draw_convergence(
     Parameters
     ----------
     reports
-        A report with a history, or a `DivergenceError`; or several, keyed by their names in the
-        picture.
+        A report with a history, or an `outcore.errors.DivergenceError`; or several, keyed by their
+        names in the picture.
     path
         File to write; its name ends in ``.png`` or ``.svg``.
 

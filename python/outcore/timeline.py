@@ -11,6 +11,8 @@ from outcore.report.report import Report
 from outcore.report.spans import LANES, Spans
 from outcore.storage.volumes import PathLike
 
+__all__ = ["draw_timeline"]
+
 _POINTS = 700
 
 
@@ -23,9 +25,14 @@ def draw_timeline(report: Report, path: PathLike) -> Path:
     Parameters
     ----------
     report
-        Report of a call in this process, or loaded from a file of `Report.save`.
+        Report of a call in this process, or loaded from a file of `outcore.Report.save`.
     path
         File to write.
+
+    Returns
+    -------
+    Path
+        Path of the picture.
 
     Raises
     ------

@@ -27,6 +27,8 @@ from zarr.abc.store import (  # noqa: E402
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype  # noqa: E402
 
+__all__ = ["PoolStore"]
+
 
 class PoolStore(Store):
     """A directory of a pool as a store of zarr-python: ``zarr.open(PoolStore(pool / "sim"))``.

@@ -32,9 +32,16 @@ LEAST_BYTES = 1 << 20
 class Verification:
     """The result of `verify`.
 
-    ``checksums`` is ``"matched"`` if every chunk was compared with its checksum. It is ``"stale"``
-    if the array was opened and written to since its checksums were recorded, ``"none"`` if it has
-    none, and ``"recorded"`` if this call recorded them.
+    Attributes
+    ----------
+    path
+        The array.
+    chunks, bytes
+        Number of chunks that the call read, and their bytes.
+    checksums
+        ``"matched"`` if every chunk was compared with its checksum. ``"stale"`` if the array was
+        opened and written to since its checksums were recorded, ``"none"`` if it has none, and
+        ``"recorded"`` if this call recorded them.
     """
 
     path: str

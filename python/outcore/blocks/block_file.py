@@ -57,7 +57,7 @@ class BlockInterface(Blocks):
         Path of the file. The records begin at the first byte. Bytes after the last record stay
         unchanged.
     record_bytes
-        Size of a record in bytes: rs in the paper. Optional if `dtype` is given.
+        Size of a record in bytes: rs in the paper. Optional if ``dtype`` is given.
     block, blocks
         Records of a block, and blocks in the file, along each dimension: ne_i and nb_i. The
         dimensions are in NumPy's order: the last one varies fastest in the file.

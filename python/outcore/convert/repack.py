@@ -31,7 +31,15 @@ Moves: TypeAlias = list[tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class Repacked:
-    """Report of `repack`: number of shard files of an array that it rewrote."""
+    """Report of `repack`.
+
+    Attributes
+    ----------
+    path
+        The array.
+    shards, rewritten
+        Number of its shard files, and of those that the call rewrote.
+    """
 
     path: str
     shards: int

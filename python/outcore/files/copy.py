@@ -127,8 +127,8 @@ def copy_files(
     Parameters
     ----------
     sources
-        Paths; in pools also patterns, see `outcore.files.globbing`. A repeated source is copied
-        once.
+        Paths; in pools also patterns: ``*``, ``?``, ``[...]``, and ``**`` for any number of
+        directories. A repeated source is copied once.
     target
         The copy; or an existing directory, for copies under their own names. A slash at the end of
         a text marks a directory: no file gets that name.

@@ -145,6 +145,11 @@ def distribute(shape: Sequence[int], rules: Rules, mesh: Sequence[int] | int) ->
     mesh
         Processes along each distributed dimension, or along every dimension, with 1 for ``*``.
 
+    Returns
+    -------
+    Distribution
+        The share of each process.
+
     Raises
     ------
     InvalidError

@@ -81,7 +81,7 @@ class Rates:
     request_s : float
         Seconds for each of many page reads at random places.
     gap_bytes, block_bytes : int
-        Granularity of reads; see `outcore.layout.disk_reads.DiskReads`.
+        Granularity of reads: the largest gap that a read includes, and the size of a block.
     why_nominal : str
         Reason for nominal rates, if none could be measured; otherwise empty.
     """

@@ -41,6 +41,8 @@ class Plan:
     ----------
     verb, n, dtype, method, path
         The planned operation, its method, and the directory of its files.
+    m, k
+        Rows of a matrix that is not square; inner length of a product, or number of vectors.
     memory_bytes, peak_memory_bytes
         The budget, and the largest amount that the call will use of it.
     disk_bytes
@@ -232,9 +234,9 @@ def plan(
         methods take ``out=`` for a solution on disk, and ``b=`` for right-hand sides on disk or of
         another type. ``"gauss_seidel"`` takes ``processes=``: then bytes and time are those of the
         process that reads most, and memory is per process. ``"write_all"`` and ``"read_all"`` take
-        ``array=``, ``schema=`` and ``processes=`` instead of a matrix, ``skip_disk=`` as in the
-        call, and ``path=`` and ``servers=`` for an array that does not exist yet; see
-        `outcore.planning.collective_plan.plan_collective`.
+        ``array=`` (an `Array`, its path, or an `ArraySpec`), ``schema=`` and ``processes=`` instead
+        of a matrix, and ``skip_disk=`` as in the call. For an array that does not exist yet,
+        ``path=`` is its directory, and ``servers=`` the number of I/O servers, by default all.
     rates
         Rates to plan with; by default those stored for this machine and disk. If there are none,
         outcore measures them in about two seconds. Where it cannot measure, as in a directory

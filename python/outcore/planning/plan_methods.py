@@ -88,6 +88,10 @@ class MethodComparison:
 
     Attributes
     ----------
+    n, dtype, rhs
+        Order and type of the matrix, and number of right-hand sides.
+    memory_bytes
+        The memory budget.
     methods
         The methods that fit into the memory, fastest first.
     refused

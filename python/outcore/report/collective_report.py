@@ -23,7 +23,7 @@ class CollectiveReport:
         lie there in short runs.
     direct_bytes
         Number of the moved bytes that servers on this machine read directly from this process's
-        memory, without messages; see `outcore.collective.collective_memory.DIRECT_MEMORY_VARIABLE`.
+        memory, without messages; ``OUTCORE_DIRECT_MEMORY=off`` forbids it.
     messages
         Messages by number of the server, exactly as predicted by ``oc.plan``.
     shares

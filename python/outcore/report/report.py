@@ -59,8 +59,9 @@ class Report:
     seconds, flops
         Duration, and real floating-point operations (complex ones count four times as many).
     bytes_read, bytes_written
-        Exact numbers, padding included; `planned_bytes_read` and `planned_bytes_written` are those
-        of the plan.
+        Exact numbers, padding included.
+    planned_bytes_read, planned_bytes_written
+        The same numbers in the plan of the call; `None` without a plan.
     words_lower_bound
         Least number of words that any algorithm must move with this memory; `None` if unknown.
     io_seconds, wait_seconds
@@ -85,7 +86,7 @@ class Report:
         ‖b - Ax‖₂ / ‖b‖₂ of each right-hand side of an iterative method, recomputed at the end.
     rank, residual_norms, degrees_of_freedom
         Figures of `lstsq`; see `LeastSquaresReport`.
-    error_bound, frobenius_error
+    error_bound, frobenius_error, triplet_residuals
         Figures of `svd`; see `SvdReport`.
     kernels, threads
         The BLAS of the arithmetic, and its threads.

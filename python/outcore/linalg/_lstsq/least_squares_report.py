@@ -71,8 +71,9 @@ class LeastSquaresReport(Report):
         column
             Number of the right-hand side; optional if there is only one.
         scale
-            Variance of an observation of weight 1; by default that of `residual_variances`. Pass
-            1.0 if the weights are the inverses of known variances.
+            Variance of an observation of weight 1; by default that of
+            `outcore.Report.residual_variances`. Pass 1.0 if the weights are the inverses of known
+            variances.
 
         Returns
         -------

@@ -97,7 +97,7 @@ def lstsq(
         b).
     weights
         (m,) weights of the rows, at least 0, in any of the same forms: the inverses of the
-        variances of the observations, or multiples of these. The call minimizes ∑ w |b - A x|².
+        variances of the observations, or multiples of these. The call minimizes ``∑ w |b - A x|²``.
         Rows of weight 0 do not count. Slabs support neither weights nor `damp`.
     cond
         Singular values of A below `cond` times the largest count as zero. By default n ε, with the

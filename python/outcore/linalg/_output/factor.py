@@ -296,6 +296,16 @@ def refuse_others(given: object, *wanted: type[Factor]) -> None:
 def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:
     """Open factors that `lu_factor`, `cho_factor`, `qr_factor` or `lstsq` wrote to disk.
 
+    Parameters
+    ----------
+    path
+        Directory of the factors, on a local disk or in a pool.
+
+    Returns
+    -------
+    LUFactor, CholeskyFactor, QRFactor or TransposedQRFactor
+        The factors, for the solver of their kind.
+
     Raises
     ------
     NotFoundError, CorruptError, TruncatedError
