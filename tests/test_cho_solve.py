@@ -24,9 +24,9 @@ from outcore.errors import (
     NotFoundError,
 )
 from outcore.linalg import CholeskyFactor, cho_factor, cho_solve, lu_factor, open_factor
-from outcore.linalg._cholesky.plan import cholesky_solve_bytes_read
-from outcore.linalg._cholesky.solve import solve_and_report
+from outcore.linalg._factors.sweeps import sweep_bytes_of
 from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.linalg._lu.solve import solve_and_report
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.report.report import Report
 
@@ -93,7 +93,7 @@ def test_two_passes_for_all(system: tuple[Matrix, CholeskyFactor], columns: int)
     tiles = [(i, j) for i in range(0, N, rows) for j in range(0, N, width) if i + rows > j]
     expected = 2 * len(tiles) * rows * width * a.dtype.itemsize
     assert report.bytes_read == report.planned_bytes_read == expected
-    assert cholesky_solve_bytes_read(N, c.dtype, c.tile) == expected
+    assert sweep_bytes_of(c) == expected
     assert report.peak_memory_bytes <= TINY
     assert report.flops == 2 * N**2 * columns * (4 if a.dtype.kind == "c" else 1)
 
@@ -106,7 +106,7 @@ def test_on_disk_in_groups(
     b = random_matrix(N, a.dtype if b_type == "same" else b_type, 4)[:, :320]
     B = oc.from_array(b, tmp_path / "b", chunks=(100, 7))
     x, report = reported(c, B)
-    pass_bytes = cholesky_solve_bytes_read(N, c.dtype, c.tile)
+    pass_bytes = sweep_bytes_of(c)
     assert_in_groups(x, report, b.nbytes, pass_bytes, TINY)
     assert isinstance(x, oc.Array)
     assert x.path == tmp_path / "b.x"

@@ -18,8 +18,8 @@ import outcore as oc
 from outcore.errors import BudgetError, Interrupted, InvalidError, NonFiniteError
 from outcore.files import catalog
 from outcore.linalg import LUFactor, cho_factor, cond_est, lu_factor, open_factor
-from outcore.linalg._cholesky.plan import cholesky_solve_bytes_read
 from outcore.linalg._estimate.cond_est import norm1_estimate
+from outcore.linalg._factors.sweeps import sweep_bytes_of
 from outcore.linalg._geometry.factor_plan import DTYPES, solve_bytes_read
 from outcore.linalg._output import kept_solves
 from outcore.linalg._output.kept_solves import KeptSolves
@@ -120,7 +120,7 @@ def test_of_a_cholesky_factor(tmp_path: Path, dtype: str, norm: Any) -> None:
     assert exact / 3 < found <= exact * slack
     assert found > lapack * 0.99 / slack
     assert report.bytes_read == report.planned_bytes_read
-    assert report.bytes_read % cholesky_solve_bytes_read(N, c.dtype, c.tile) == 0
+    assert report.bytes_read % sweep_bytes_of(c) == 0
     assert report.peak_memory_bytes <= TINY
     assert "as many passes over L, and over Lᴴ" in report.notes[0]
     # The norm that the factor stores is within √2 for complex types.

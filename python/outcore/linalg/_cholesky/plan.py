@@ -251,14 +251,6 @@ def _fit(bare: CholeskyGeometry, widths: list[int]) -> CholeskyGeometry | None:
     return dataclasses.replace(best, ring_blocks=best.ring_blocks + min(over, _MORE_RING_BLOCKS))
 
 
-def cholesky_solve_bytes_read(n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
-    """Bytes of L read by a forward and a backward pass. Exact."""
-    rows, columns = tile
-    tiles = math.ceil(n / rows)
-    stored = sum(tiles - first // rows for first in range(0, n, columns))
-    return 2 * stored * rows * columns * dtype.itemsize
-
-
 def cholesky_geometry_of(problem: Problem) -> CholeskyGeometry:
     """Cut as `cho_factor` does: a factor that takes the space of the matrix has its tiles."""
     overwrite_a = problem.option("overwrite_a", False)

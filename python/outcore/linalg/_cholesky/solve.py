@@ -8,33 +8,20 @@ right-hand sides there are 2n²k flops (8n²k complex).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy.typing as npt
 
-from outcore._core import ArrayFile
 from outcore._util import budget
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
-from outcore._util.streams import BlockStream
 from outcore.array.array import Array
-from outcore.blas.lapack import kernels
-from outcore.linalg._cholesky.plan import cholesky_solve_bytes_read
-from outcore.linalg._factors.sweeps import tile_bytes
-from outcore.linalg._geometry.factor_plan import RING_BLOCKS, even_blocks
-from outcore.linalg._lu.solve import cut_group, stopping_cleanly
+from outcore.linalg._lu.solve import solve_and_report
 from outcore.linalg._output.factor import CholeskyFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.steps_done import Made
-from outcore.linalg._rhs.condition import Probes, with_probes
-from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
 from outcore.linalg._rhs.right_hand_side import RightHandSide, opened, substituted_in
-from outcore.linalg._rhs.solutions import solution, system_of
-from outcore.linalg._tiles.matrix import Matrix
-from outcore.linalg._tiles.widened import Converted
-from outcore.report.longcall import LongCall, long_call
-from outcore.report.report import Report, keep
+from outcore.report.report import keep
 from outcore.storage.volumes import PathLike
 
 
@@ -105,124 +92,3 @@ def cho_solve(
     x, report = solve_and_report(c, rhs, memory_bytes, threads, progress, resume=resume)
     keep(report, x)
     return x
-
-
-def solve_and_report(
-    c: CholeskyFactor,
-    rhs: RightHandSide,
-    memory_bytes: int,
-    threads: int | None,
-    progress: ProgressLike,
-    *,
-    resume: bool = True,
-    probes: int = 0,
-) -> tuple[Any, Report]:
-    """Run `cho_solve`, and return its report too; with `probes`, also estimate A's condition."""
-    probes, (room, (block_tiles, most)) = with_probes(
-        probes, lambda probes: cut_group(c, rhs, memory_bytes, probes)
-    )
-    system = None if rhs.out is None else system_of("cho_solve", c, rhs)
-    with (
-        stopping_cleanly("solving with", c),
-        solution(rhs, system=system, resume=resume) as into,
-    ):
-        groups = Groups.of(rhs, most, into.done)
-        planned = len(groups) * cholesky_solve_bytes_read(c.n, c.dtype, c.tile)
-        with long_call(
-            f"solving with {c.path.name}", memory_bytes=memory_bytes, work=planned,
-            threads=threads, progress=progress,
-        ) as call:  # fmt: skip
-            file = c.open_tiles(call.arena, call.trace)
-            probing = Probes(c.n, probes, rhs.dtype, call)
-
-            def solve(X: Matrix, _: slice) -> None:
-                beside = probing.take()
-                matrices = [X] if beside is None else [X, beside]
-                Passes(c, file, matrices, call, block_tiles).solve()
-
-            moved = solve_groups(rhs, into, groups, solve, call, room)
-            report = report_on(
-                "cho_solve", c, rhs, groups, file.counters()[:2], planned, moved, call,
-                probed_condition=probing.condition(c.norm1),
-            )  # fmt: skip
-    return into.x, report
-
-
-class Passes:
-    """The two passes, in place.
-
-    The matrices may have a wider type than the factor. The arithmetic is then done in that type,
-    and needs memory for one more block of that type.
-    """
-
-    def __init__(
-        self,
-        c: CholeskyFactor,
-        file: ArrayFile,
-        matrices: list[Matrix],
-        call: LongCall,
-        most_tiles: int,
-    ) -> None:
-        self.c, self.file, self.call, self.most_tiles = c, file, call, most_tiles
-        self.matrices, self.kernels = matrices, kernels(matrices[0].dtype)
-        self.panels = range(-(-c.n // c.tile[1]))
-
-    def solve(self) -> None:
-        """X <- A⁻¹ X."""
-        self.forward()
-        self.backward()
-
-    def forward(self) -> None:
-        """X <- L⁻¹ X."""
-        for (o, e), first, L in self.blocks(self.panels):
-            below, M = (e, L[e - o :]) if first == o else (first, L)
-            for X in self.matrices:
-                if first == o:
-                    self.kernels.trsm(L[: e - o], X[o:e], lower=True, unit=False)
-                self.kernels.gemm(M, X[o:e], X[below : below + M.shape[0]], alpha=-1, beta=1)
-
-    def backward(self) -> None:
-        """X <- L⁻ᴴ X."""
-        for (o, e), first, L in self.blocks(self.panels[::-1]):
-            below = max(first, e)
-            M = L[below - first :]
-            for X in self.matrices:
-                self.kernels.gemm(
-                    M, X[below : below + M.shape[0]], X[o:e], alpha=-1, beta=1, trans_a="C"
-                )
-                if first == o:
-                    self.kernels.trsm(L[: e - o], X[o:e], lower=True, trans="C", unit=False)
-
-    def blocks(self, panels: range) -> Iterator[tuple[tuple[int, int], int, Matrix]]:
-        """Yield the blocks of `panels`, from the top, or from the bottom if the panels descend.
-
-        An item is the columns of the panel, the first row of the block on or below the diagonal,
-        and its rows from there on.
-        """
-        n, (rows, columns) = self.c.n, self.c.tile
-        tiles = -(-n // rows)
-        schedule = []
-        for K in panels:
-            cut = list(even_blocks(range(K * columns // rows, tiles), self.most_tiles))
-            schedule += [(K, block) for block in (cut if panels.step > 0 else cut[::-1])]
-        # Each pass has its own stream, with the blocks in the order of their use.
-        block_bytes = self.most_tiles * tile_bytes(self.c)
-        stream = BlockStream(
-            self.file, self.c.dtype, self.call.arena, RING_BLOCKS * block_bytes, self.call.trace,
-            least_bytes=block_bytes,
-        )  # fmt: skip
-        converted = Converted(self.c.dtype, self.matrices[0].dtype, block_bytes, self.call)
-        stream.extend(
-            (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
-            for K, t in schedule
-        )
-        for K, t in schedule:
-            data = stream.take().data
-            read_bytes = data.nbytes
-            o, e = K * columns, min((K + 1) * columns, n)
-            first = max(t.start * rows, o)
-            start_ns = self.call.trace.now_ns()
-            inside = data[first - t.start * rows : n - t.start * rows, : e - o]
-            yield (o, e), first, converted(inside)
-            self.call.trace.record("compute", start_ns)
-            self.call.meter.advance(read_bytes)

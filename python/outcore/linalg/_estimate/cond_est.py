@@ -22,10 +22,8 @@ from outcore.blas import blas_choice
 from outcore.blas.blas_calls import Trans
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
-from outcore.linalg._cholesky.plan import cholesky_solve_bytes_read
-from outcore.linalg._cholesky.solve import Passes
-from outcore.linalg._factors.sweeps import Sweeps, cut_sweep
-from outcore.linalg._geometry.factor_plan import solve_bytes_read, solve_flops
+from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of
+from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._lu.solve import refuse_overflowed, stopping_cleanly
 from outcore.linalg._output.factor import CholeskyFactor, LUFactor, refuse_others
 from outcore.linalg._output.kept_solves import KeptSolves
@@ -112,7 +110,7 @@ def cond_est(
     kept = KeptSolves(factor, names[norm], resume=resume)
     if A is not None and kept.norm_a is not None:
         A, norm_a = None, kept.norm_a
-    each = _bytes_of_solve(factor)
+    each = sweep_bytes_of(factor)
     work = USUAL_SOLVES * each + (A.nbytes if A else 0)
     with stopping_cleanly("the condition of", factor), long_call(
         f"condition of {factor.path.name}", memory_bytes=memory_bytes, work=work, threads=threads,
@@ -168,45 +166,32 @@ class _Solves:
 
     def __init__(
         self,
-        factor: LUFactor | CholeskyFactor,
+        factor: Swept,
         call: LongCall,
         block_tiles: int,
         transposed: bool,
         kept: KeptSolves,
     ) -> None:
-        self._kept, self._factor, self._call, self._block_tiles = kept, factor, call, block_tiles
-        self._transposed = transposed
+        self._kept, self._factor, self._call, self._transposed = kept, factor, call, transposed
         self.columns: list[int] = []
-        if isinstance(factor, LUFactor):
-            self._sweeps = Sweeps(factor, call, block_tiles)
-            self._file, self.second = self._sweeps.file, "U"
-        else:
-            self._file, self.second = factor.open_tiles(call.arena, call.trace), "Lᴴ"
+        self._sweeps = Sweeps(factor, call, block_tiles)
+        self.second = "U" if isinstance(factor, LUFactor) else "Lᴴ"
 
     def solve(self, X: Matrix, adjoint: bool) -> None:
         """X <- A⁻¹ X, or with Aᴴ."""
         if self._kept.take(X):
-            self._call.meter.skip(_bytes_of_solve(self._factor))
+            self._call.meter.skip(sweep_bytes_of(self._factor))
             return
         begun_s = time.monotonic()
-        if isinstance(self._factor, LUFactor):
-            is_complex = self._factor.dtype.kind == "c"
-            trans: Trans = "N" if adjoint == self._transposed else "C" if is_complex else "T"
-            self._sweeps.solve(X, trans)
-        else:
-            Passes(self._factor, self._file, [X], self._call, self._block_tiles).solve()
+        is_complex = self._factor.dtype.kind == "c"
+        trans: Trans = "N" if adjoint == self._transposed else "C" if is_complex else "T"
+        self._sweeps.solve(X, trans)
         self._kept.keep(X, time.monotonic() - begun_s)
         self.columns.append(X.shape[1])
 
     def bytes_read(self) -> int:
         """Bytes read from the factors."""
-        return int(self._file.counters()[0])
-
-
-def _bytes_of_solve(factor: LUFactor | CholeskyFactor) -> int:
-    """Bytes that one solve reads."""
-    count = solve_bytes_read if isinstance(factor, LUFactor) else cholesky_solve_bytes_read
-    return count(factor.n, factor.dtype, factor.tile)
+        return self._sweeps.counters()[0]
 
 
 def vectors_bytes(n: int, dtype: np.dtype[Any]) -> int:

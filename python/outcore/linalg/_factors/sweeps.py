@@ -1,16 +1,20 @@
-"""The passes over LU factors that solve for columns in memory.
+"""The passes over LU and Cholesky factors that solve for columns in memory.
 
 With E = L_s⁻¹ P_s ... L_1⁻¹ P_1 (panels 1 to s, in LINPACK order), the factorization is E A = U, so
 
     A x = b:    x = U⁻¹ E b         panels of L forward, then panels of U backward
     Aᵀ x = b:   x = Eᵀ U⁻ᵀ b       panels of U forward, then panels of L backward
 
+With Cholesky's A = L Lᴴ:
+
+    A x = b:    x = L⁻ᴴ L⁻¹ b       panels of L forward, then backward
+
 Each pass reads its triangle in tiles: n²/2 words, plus the other half of the diagonal tiles. With k
 right-hand sides there are 2n²k flops (8n²k complex).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -24,13 +28,16 @@ from outcore.linalg._geometry.factor_plan import (
     RING_BLOCKS,
     TILE_BOUNCE_BYTES,
     even_blocks,
+    solve_bytes_read,
     tall_block,
     taller_block,
 )
-from outcore.linalg._output.factor import LUFactor
+from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.widened import Converted, converted_bytes
 from outcore.report.longcall import LongCall
+
+Swept: TypeAlias = LUFactor | CholeskyFactor
 
 
 class TiledFactors(Protocol):
@@ -47,6 +54,20 @@ class TiledFactors(Protocol):
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of a tile."""
+
+
+def sweep_bytes(kind: Kind, n: int, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
+    """Bytes of factors that a solve reads in its two passes. Exact."""
+    if kind is not CHOLESKY:
+        return solve_bytes_read(n, dtype, tile)
+    rows, columns = tile
+    stored = sum(-(-n // rows) - first // rows for first in range(0, n, columns))
+    return 2 * stored * rows * columns * dtype.itemsize
+
+
+def sweep_bytes_of(factor: Swept) -> int:
+    """Bytes that a solve with these factors reads."""
+    return sweep_bytes(factor.kind, factor.n, factor.dtype, factor.tile)
 
 
 def tile_bytes(lu: TiledFactors) -> int:
@@ -113,19 +134,24 @@ class Sweeps:
     They report the bytes read to the meter of the call.
     """
 
-    def __init__(self, lu: LUFactor, call: LongCall, block_tiles: int) -> None:
+    def __init__(self, lu: Swept, call: LongCall, block_tiles: int) -> None:
         self.lu, self.call, self.block_tiles = lu, call, block_tiles
         self.file = lu.open_tiles(call.arena, call.trace)
 
     def solve(self, X: Matrix, trans: Trans = "N", beside: Matrix | None = None) -> None:
         """Solve in place: X <- A⁻¹ X, or with A transposed. Solve for the columns `beside` X too.
 
+        With Cholesky factors, `trans` is ``"N"`` or the conjugate transpose, which is A too.
         X may have a wider type than the factors. The arithmetic is then done in that type, and
         needs memory for one more block of that type.
         """
-        solver = _Solver(self.lu, [X] if beside is None else [X, beside], trans)
+        is_cholesky = isinstance(self.lu, CholeskyFactor)
+        matrices = [X] if beside is None else [X, beside]
+        solver = _Solver(self.lu, matrices, "C" if is_cholesky else trans, self.block_tiles)
         passes = [solver.forward_l, solver.backward_u]
-        if trans != "N":
+        if is_cholesky:
+            passes = [solver.forward_l, solver.backward_l_adjoint]
+        elif trans != "N":
             passes = [solver.forward_u_transposed, solver.backward_l_transposed]
         for one_pass in passes:
             # Each pass has its own stream, with the blocks in the order of their use.
@@ -153,9 +179,9 @@ class _BlockStream:
     """Blocks of the factors, in the order in which a pass uses them."""
 
     def __init__(
-        self, lu: LUFactor, file: ArrayFile, call: LongCall, most_tiles: int, dtype: np.dtype[Any]
+        self, lu: Swept, file: ArrayFile, call: LongCall, most_tiles: int, dtype: np.dtype[Any]
     ) -> None:
-        self._lu, self._call, self._most_tiles = lu, call, most_tiles
+        self._lu, self._call = lu, call
         block_bytes = most_tiles * tile_bytes(lu)
         self._stream = BlockStream(
             file, lu.dtype, call.arena, RING_BLOCKS * block_bytes, call.trace,
@@ -163,12 +189,14 @@ class _BlockStream:
         )  # fmt: skip
         self._converted = Converted(lu.dtype, dtype, block_bytes, call)
 
-    def go(self, panels: Iterable[int], tiles: Callable[[int], range]) -> Iterator[_Block]:
+    def go(
+        self, panels: Iterable[int], blocks: Callable[[int], Iterable[range]]
+    ) -> Iterator[_Block]:
         n, (rows, columns) = self._lu.n, self._lu.tile
         schedule = [
             (K, range(min(block[0], block[-1]), max(block[0], block[-1]) + 1))
             for K in panels
-            for block in even_blocks(tiles(K), self._most_tiles)
+            for block in blocks(K)
         ]
         self._stream.extend(
             (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
@@ -189,19 +217,22 @@ class _BlockStream:
 class _Solver:
     """The four passes, on matrices of the same type, in place."""
 
-    def __init__(self, lu: LUFactor, matrices: list[Matrix], trans: Trans) -> None:
-        self.lu, self.matrices, self.trans = lu, matrices, trans
+    def __init__(self, lu: Swept, matrices: list[Matrix], trans: Trans, most_tiles: int) -> None:
+        self.lu, self.matrices, self.trans, self.most_tiles = lu, matrices, trans, most_tiles
+        self.unit = isinstance(lu, LUFactor)
         self.kernels = kernels(matrices[0].dtype)
         self.panels = -(-lu.n // lu.tile[1])
         self.tiles = -(-lu.n // lu.tile[0])
 
-    def _below(self, K: int) -> range:
+    def _below(self, K: int, step: int = 1) -> Iterator[range]:
+        """Blocks from the diagonal down, cut from the top, or from the bottom for step -1."""
         rows, columns = self.lu.tile
-        return range(K * columns // rows, self.tiles)
+        return even_blocks(range(K * columns // rows, self.tiles)[::step], self.most_tiles)
 
-    def _above(self, K: int) -> range:
+    def _above(self, K: int, step: int = 1) -> Iterator[range]:
+        """Blocks from the diagonal up, cut from the bottom, or from the top for step -1."""
         rows, columns = self.lu.tile
-        return range(K * columns // rows, -1, -1)
+        return even_blocks(range(K * columns // rows, -1, -1)[::step], self.most_tiles)
 
     def _extent(self, K: int) -> tuple[int, int]:
         columns = self.lu.tile[1]
@@ -221,17 +252,19 @@ class _Solver:
 
     def _swap(self, K: int, *, reverse: bool = False) -> None:
         """Apply the row interchanges of a panel."""
+        if not isinstance(self.lu, LUFactor):
+            return
         piv, first = self.lu.panel_piv(K), self._extent(K)[0]
         for X in self.matrices:
             self.kernels.laswp(X[first:], piv, 0, len(piv), reverse=reverse)
 
     def forward_l(self, stream: _BlockStream) -> None:
-        """X <- E X."""
+        """X <- E X, or L⁻¹ X."""
         for block in stream.go(range(self.panels), self._below):
             (o, e), first = self._extent(block.panel), block.first
             if first <= o:
                 self._swap(block.panel)
-                self._substitute(block.part(o, e), slice(o, e), lower=True, unit=True)
+                self._substitute(block.part(o, e), slice(o, e), lower=True, unit=self.unit)
                 first = e
             self._subtract(block.part(first, block.end), slice(o, e), slice(first, block.end))
 
@@ -246,7 +279,7 @@ class _Solver:
 
     def forward_u_transposed(self, stream: _BlockStream) -> None:
         """X <- U⁻ᵀ X (or U⁻ᴴ X)."""
-        for block in stream.go(range(self.panels), lambda K: self._above(K)[::-1]):
+        for block in stream.go(range(self.panels), lambda K: self._above(K, -1)):
             (o, e), trans = self._extent(block.panel), self.trans
             above = slice(block.first, min(block.end, o))
             self._subtract(block.part(above.start, above.stop), above, slice(o, e), trans)
@@ -257,10 +290,19 @@ class _Solver:
 
     def backward_l_transposed(self, stream: _BlockStream) -> None:
         """X <- Eᵀ X (or Eᴴ X)."""
-        for block in stream.go(range(self.panels)[::-1], lambda K: self._below(K)[::-1]):
+        self._backward_l(stream, lambda K: self._below(K, -1))
+
+    def backward_l_adjoint(self, stream: _BlockStream) -> None:
+        """X <- L⁻ᴴ X, with the blocks of `forward_l`."""
+        self._backward_l(stream, lambda K: reversed([*self._below(K)]))
+
+    def _backward_l(self, stream: _BlockStream, blocks: Callable[[int], Iterable[range]]) -> None:
+        for block in stream.go(range(self.panels)[::-1], blocks):
             (o, e), trans = self._extent(block.panel), self.trans
             below = slice(max(block.first, e), block.end)
             self._subtract(block.part(below.start, below.stop), below, slice(o, e), trans)
             if block.first <= o:
-                self._substitute(block.part(o, e), slice(o, e), lower=True, unit=True, trans=trans)
+                self._substitute(
+                    block.part(o, e), slice(o, e), lower=True, unit=self.unit, trans=trans
+                )
                 self._swap(block.panel, reverse=True)

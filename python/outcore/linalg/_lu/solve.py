@@ -14,8 +14,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.errors import Interrupted, InvalidError, SingularMatrixError
-from outcore.linalg._factors.sweeps import Sweeps, cut_sweep
-from outcore.linalg._geometry.factor_plan import solve_bytes_read
+from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of
 from outcore.linalg._output.factor import Factor, LUFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.steps_done import Made
@@ -101,7 +100,7 @@ def lu_solve(
 
 
 def solve_and_report(
-    lu: LUFactor,
+    factor: Swept,
     rhs: RightHandSide,
     memory_bytes: int,
     threads: int | None,
@@ -110,31 +109,37 @@ def solve_and_report(
     resume: bool = True,
     probes: int = 0,
 ) -> tuple[Any, Report]:
-    """Run `lu_solve` and return its report too; with `probes`, also estimate A's condition."""
-    refuse_singular(lu)
+    """Run `lu_solve` or `cho_solve`, and return the report too.
+
+    With `probes`, also estimate A's condition.
+    """
+    verb, growth = "cho_solve", None
+    if isinstance(factor, LUFactor):
+        refuse_singular(factor)
+        verb, growth = "lu_solve", factor.growth
     probes, (room, (block_tiles, most)) = with_probes(
-        probes, lambda probes: cut_group(lu, rhs, memory_bytes, probes)
+        probes, lambda probes: cut_group(factor, rhs, memory_bytes, probes)
     )
-    system = None if rhs.out is None else system_of("lu_solve", lu, rhs)
+    system = None if rhs.out is None else system_of(verb, factor, rhs)
     with (
-        stopping_cleanly("solving with", lu),
+        stopping_cleanly("solving with", factor),
         solution(rhs, system=system, resume=resume) as into,
     ):
         groups = Groups.of(rhs, most, into.done)
-        planned = len(groups) * solve_bytes_read(lu.n, lu.dtype, lu.tile)
+        planned = len(groups) * sweep_bytes_of(factor)
         with long_call(
-            f"solving with {lu.path.name}", memory_bytes=memory_bytes, work=planned,
+            f"solving with {factor.path.name}", memory_bytes=memory_bytes, work=planned,
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
-            sweeps = Sweeps(lu, call, block_tiles)
-            probing = Probes(lu.n, probes, rhs.dtype, call)
+            sweeps = Sweeps(factor, call, block_tiles)
+            probing = Probes(factor.n, probes, rhs.dtype, call)
             moved = solve_groups(
                 rhs, into, groups, lambda X, _: sweeps.solve(X, rhs.trans, probing.take()), call,
                 room,
             )  # fmt: skip
             report = report_on(
-                "lu_solve", lu, rhs, groups, sweeps.counters()[:2], planned, moved, call,
-                growth=lu.growth, probed_condition=probing.condition(lu.norm1),
+                verb, factor, rhs, groups, sweeps.counters()[:2], planned, moved, call,
+                growth=growth, probed_condition=probing.condition(factor.norm1),
             )  # fmt: skip
     return into.x, report
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from outcore.linalg._cholesky.plan import cholesky_geometry_of, cholesky_solve_bytes_read
+from outcore.linalg._cholesky.plan import cholesky_geometry_of
 from outcore.linalg._estimate.cond_est import USUAL_SOLVES, vectors_bytes
-from outcore.linalg._factors.sweeps import cut_sweep, ring_bytes
-from outcore.linalg._geometry.factor_plan import solve_bytes_read, solve_flops
+from outcore.linalg._factors.sweeps import cut_sweep, ring_bytes, sweep_bytes
+from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._geometry.layouts import tile_of
 from outcore.linalg._lu.choice import planned_lu
 from outcore.linalg._lu.export_plan import ExportGeometry
-from outcore.linalg._output.factor import CHOLESKY, LU, QR
+from outcore.linalg._output.factor import CHOLESKY, LU, QR, Kind
 from outcore.linalg._rhs.condition import with_probes
 from outcore.linalg._slab_qr.plan import slab_qr_geometry
 from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles, solve_phase
@@ -33,16 +33,12 @@ class _Factors(NamedTuple):
 
 def lu_solve_cost(problem: Problem) -> Cost:
     """Plan `lu_solve`."""
-    lu = _lu_factors(problem)
-    read = solve_bytes_read(*lu)
-    return _solving(problem, lu, read, "one over L and one over U", LU.words(lu.n, lu.n))
+    return _solving(problem, LU, "one over L and one over U")
 
 
 def cho_solve_cost(problem: Problem) -> Cost:
     """Plan `cho_solve`."""
-    c = _cholesky_factors(problem)
-    least = CHOLESKY.words(c.n, c.n)
-    return _solving(problem, c, cholesky_solve_bytes_read(*c), "two over L", least)
+    return _solving(problem, CHOLESKY, "two over L")
 
 
 def qr_solve_cost(problem: Problem) -> Cost:
@@ -71,9 +67,9 @@ def cond_est_cost(problem: Problem) -> Cost:
 
     It uses factors of LU, or of Cholesky with the option ``assume_a="pos"``.
     """
-    is_pos = problem.option("assume_a", "gen") == "pos"
-    factors = (_cholesky_factors if is_pos else _lu_factors)(problem)
-    each = (cholesky_solve_bytes_read if is_pos else solve_bytes_read)(*factors)
+    kind = CHOLESKY if problem.option("assume_a", "gen") == "pos" else LU
+    factors = _factors(problem, kind)
+    each = sweep_bytes(kind, *factors)
     beside = vectors_bytes(factors.n, factors.dtype)
     block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, 2, beside)
     return Cost(
@@ -93,7 +89,7 @@ def cond_est_cost(problem: Problem) -> Cost:
 
 def export_cost(problem: Problem) -> Cost:
     """Plan `export_lapack`."""
-    g = ExportGeometry.of(*_lu_factors(problem), problem.memory_bytes)
+    g = ExportGeometry.of(*_factors(problem, LU), problem.memory_bytes)
     first = min(g.strip_bytes, g.bytes_written)
     phase = Phase(
         dtype=g.dtype,
@@ -119,40 +115,29 @@ def slogdet_cost(problem: Problem) -> Cost:
     return dataclasses.replace(factoring, phases=(*factoring.phases, look))
 
 
-def _lu_factors(problem: Problem) -> _Factors:
-    tile, problem = tile_of(problem), _as_made(problem)
-    if tile is None:
-        _, tile = planned_lu(problem)
-    return _Factors(problem.n, problem.dtype, tile)
-
-
-def _as_made(problem: Problem) -> Problem:
-    """Return the problem in the type that the factors have on disk."""
-    return dataclasses.replace(problem, dtype=problem.on_disk, stored=None)
-
-
-def _cholesky_factors(problem: Problem) -> _Factors:
-    tile, problem = tile_of(problem), _as_made(problem)
-    if tile is None:
-        g = cholesky_geometry_of(problem)
+def _factors(problem: Problem, kind: Kind) -> _Factors:
+    tile = tile_of(problem)
+    # The type that the factors have on disk.
+    made = dataclasses.replace(problem, dtype=problem.on_disk, stored=None)
+    if tile is None and kind is CHOLESKY:
+        g = cholesky_geometry_of(made)
         tile = g.rows, g.columns
-    return _Factors(problem.n, problem.dtype, tile)
+    return _Factors(made.n, made.dtype, tile or planned_lu(made).tile)
 
 
-def _solving(
-    problem: Problem, factors: _Factors, bytes_read: int, passes: str, least: float
-) -> Cost:
+def _solving(problem: Problem, kind: Kind, passes: str) -> Cost:
+    factors = _factors(problem, kind)
     block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, problem.rhs, dtype=problem.dtype)
     rows, columns = factors.tile
     return Cost(
         method=f"two passes, {passes}, in blocks of {block_tiles} tiles of {rows} x {columns}",
         peak_memory_bytes=ring_bytes(factors, block_tiles, problem.dtype),
         disk_bytes=0,
-        words_lower_bound=least,
+        words_lower_bound=kind.words(factors.n, factors.n),
         phases=(
             Phase(
                 dtype=problem.dtype,
-                bytes_read=bytes_read,
+                bytes_read=sweep_bytes(kind, *factors),
                 flops=solve_flops(factors.n, problem.dtype, problem.rhs),
             ),
         ),

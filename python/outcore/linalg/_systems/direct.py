@@ -10,10 +10,9 @@ from outcore._util.progress import ProgressLike
 from outcore.array_files.array_metadata import read_metadata
 from outcore.errors import OutcoreError
 from outcore.linalg._cholesky.factorization import factor_cholesky
-from outcore.linalg._cholesky.solve import solve_and_report as solve_with_cholesky
 from outcore.linalg._estimate.cond_est import cond_est
 from outcore.linalg._lu.factorization import lu_for_call
-from outcore.linalg._lu.solve import solve_and_report as solve_with_lu
+from outcore.linalg._lu.solve import solve_and_report
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
@@ -31,22 +30,20 @@ F = TypeVar("F", LUFactor, CholeskyFactor)
 
 @dataclass(frozen=True)
 class Way(Generic[F]):
-    """A kind of factors, with the functions that factor and solve.
+    """A kind of factors, with the function that makes them.
 
     The second argument of `factor` says whether to read the lower triangle, if it reads only one.
     """
 
     kind: type[F]
     factor: Callable[[Factoring, bool], F]
-    solve: Callable[..., tuple[Any, Report]]
 
 
-BY_LU: Final = Way(LUFactor, lambda job, lower: lu_for_call(job), solve_with_lu)
+BY_LU: Final = Way(LUFactor, lambda job, lower: lu_for_call(job))
 BY_CHOLESKY: Final = Way(
     CholeskyFactor,
     # The residual shows whether A is Hermitian.
     lambda job, lower: factor_cholesky(job, lower=lower)[0],
-    solve_with_cholesky,
 )
 
 
@@ -69,7 +66,7 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     wanted = job.factoring(job.A, where, overwrite_a=overwrite_a, progress=factoring)
     wanted = dataclasses.replace(wanted, dtype=job.dtype)
     with own_factors(where, wanted, ready, lambda wanted: way.factor(wanted, lower)) as factors:
-        x, report = way.solve(
+        x, report = solve_and_report(
             factors, job.rhs, job.memory_bytes, job.threads, substituting, resume=job.resume,
             probes=PROBES,
         )  # fmt: skip

@@ -13,14 +13,15 @@ from outcore.errors import BudgetError, InvalidError
 from outcore.linalg._cholesky.plan import (
     cholesky_cost,
     cholesky_geometry_of,
-    cholesky_solve_bytes_read,
 )
 from outcore.linalg._estimate.cond_est import USUAL_SOLVES
+from outcore.linalg._factors.sweeps import sweep_bytes
 from outcore.linalg._geometry.factor_plan import lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg._geometry.layouts import LAYOUT_OPTIONS, layout_of
 from outcore.linalg._geometry.stream_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg._lu.choice import planned_lu
 from outcore.linalg._lu.slabs.slabs_cost import lu_cost
+from outcore.linalg._output.factor import CHOLESKY, LU
 from outcore.linalg._rhs.condition import PROBES, probe_bytes, with_probes
 from outcore.linalg._systems.hermitian import LookGeometry
 from outcore.linalg._systems.refine_plan import (
@@ -121,15 +122,15 @@ def condition_phases(
     if not problem.option("condition", False):
         return ()
     n = problem.n
-    each = _bytes_of_solve(problem)(n, dtype, tile)
+    each = _bytes_of_solve(problem, dtype, tile)
     flops = solve_flops(n, dtype, USUAL_SOLVES)
     return (Phase(dtype=dtype, bytes_read=USUAL_SOLVES * each, flops=flops),)
 
 
-def _bytes_of_solve(problem: Problem) -> Callable[[int, np.dtype[Any], tuple[int, int]], int]:
-    """Return the function that computes the bytes of one solve with a problem's factors."""
-    is_pos = problem.option("assume_a", "gen") == "pos"
-    return cholesky_solve_bytes_read if is_pos else solve_bytes_read
+def _bytes_of_solve(problem: Problem, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
+    """Return the bytes of one solve with factors of this type and tile shape."""
+    kind = CHOLESKY if problem.option("assume_a", "gen") == "pos" else LU
+    return sweep_bytes(kind, problem.n, dtype, tile)
 
 
 def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | None:
@@ -158,7 +159,7 @@ def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | 
 def passes(problem: Problem, tile: tuple[int, int]) -> tuple[Phase, Phase]:
     """Plan a forward and a backward pass over factors in tiles of this shape, and one over A."""
     n, dtype = problem.n, problem.dtype
-    read = _bytes_of_solve(problem)(n, dtype, tile)
+    read = _bytes_of_solve(problem, dtype, tile)
     flops = solve_flops(n, dtype, problem.rhs)
     whole = _reads(problem, 0)
     ring = pass_ring_bytes(whole.slot_bytes, problem.memory_bytes, problem.on_disk, problem.dtype)

@@ -10,10 +10,7 @@ import numpy as np
 from outcore._util.progress import Meter
 from outcore.errors import InvalidError
 from outcore.layout.elements import array_of
-from outcore.linalg._cholesky.plan import cholesky_solve_bytes_read
-from outcore.linalg._cholesky.solve import Passes
-from outcore.linalg._factors.sweeps import Sweeps, ring_bytes, tile_bytes
-from outcore.linalg._geometry.factor_plan import solve_bytes_read
+from outcore.linalg._factors.sweeps import Sweeps, ring_bytes, sweep_bytes_of, tile_bytes
 from outcore.linalg._lu.solve import refuse_singular
 from outcore.linalg._output.factor import CholeskyFactor, LUFactor
 from outcore.linalg._tiles.matrix import Matrix
@@ -125,25 +122,17 @@ class Factors(Preconditioner):
         super().__init__(it)
         # These passes report bytes to the meter, but the meter of the call counts steps.
         call = dataclasses.replace(it.call, meter=Meter("", 1, False))
-        self._solve: Callable[[Matrix], None]
-        if isinstance(factor, LUFactor):
-            sweeps = Sweeps(factor, call, BLOCK_TILES)
-            self._file, self._solve, bytes_read = sweeps.file, sweeps.solve, solve_bytes_read
-        else:
-            file = self._file = factor.open_tiles(call.arena, call.trace)
-            self._solve = lambda Z: Passes(factor, file, [Z], call, BLOCK_TILES).solve()
-            bytes_read = cholesky_solve_bytes_read
-        self._bytes = bytes_read(factor.n, factor.dtype, factor.tile)
+        self._sweeps, self._bytes = Sweeps(factor, call, BLOCK_TILES), sweep_bytes_of(factor)
 
     @property
     def others_read(self) -> int:
         """Bytes read from factors."""
-        return self._file.counters()[0]
+        return self._sweeps.counters()[0]
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- U⁻¹ L⁻¹ P R, or L⁻ᴴ L⁻¹ R."""
         Z[:] = R
-        self._solve(Z)
+        self._sweeps.solve(Z)
         self.others_planned += self._bytes
 
 
