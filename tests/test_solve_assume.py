@@ -21,7 +21,7 @@ from outcore.errors import (
 )
 from outcore.linalg import cho_factor, lu_factor, solve
 from outcore.linalg._geometry.factor_plan import DTYPES
-from outcore.linalg._systems.hermitian import why_not_positive
+from outcore.linalg._systems.hermitian import find_asymmetry
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -41,7 +41,7 @@ def solved(A: oc.Array | Path, b: Any, assume_a: Any, **more: Any) -> tuple[Any,
 
 
 def look(path: Path, memory: int = TINY) -> tuple[str, oc.Report]:
-    return why_not_positive(oc.open_array(path).place, memory, None, False)
+    return find_asymmetry(oc.open_array(path).place, memory, None, False)
 
 
 @pytest.mark.parametrize("assume_a", ["pos", "auto"])

@@ -57,52 +57,30 @@ class LookGeometry(NamedTuple):
         return 4 * self.box_bytes + self.bounce_bytes
 
 
-def why_not_positive(
-    source: Place, memory_bytes: int, threads: int | None, progress: ProgressLike
-) -> tuple[str, Report]:
-    """Search for evidence that a matrix is not Hermitian positive definite.
-
-    Returns
-    -------
-    why : str
-        An element of the diagonal that is not positive, or two elements that are not each other's
-        conjugates. Empty if A = Aᴴ to the last bit, with a positive diagonal.
-    report : Report
-        Report of the test. The bytes read depend on the first difference.
-    """
-    return _looked(source, memory_bytes, threads, progress, None)
-
-
-def why_not_hermitian(
-    source: Place, memory_bytes: int, threads: int | None, progress: ProgressLike, least: float
-) -> tuple[str, Report]:
-    """Search for two elements that are not each other's conjugates.
-
-    Parameters
-    ----------
-    source, memory_bytes, threads, progress
-        As for `why_not_positive`.
-    least
-        The smallest difference that counts, as a fraction of the largest diagonal element. If the
-        matrix is Hermitian positive definite, that element is the largest of all.
-
-    Returns
-    -------
-    why : str
-        The elements; empty if there are none.
-    report : Report
-        Report of the test.
-    """
-    return _looked(source, memory_bytes, threads, progress, least)
-
-
-def _looked(
+def find_asymmetry(
     source: Place,
     memory_bytes: int,
     threads: int | None,
     progress: ProgressLike,
-    least: float | None,
+    least: float | None = None,
 ) -> tuple[str, Report]:
+    """Search for evidence that a matrix is not Hermitian, or not positive definite.
+
+    Parameters
+    ----------
+    least
+        The smallest difference that counts, as a fraction of the largest diagonal element. If the
+        matrix is Hermitian positive definite, that element is the largest of all. With `None`, any
+        difference counts, and so does an element of the diagonal that is not positive.
+
+    Returns
+    -------
+    why : str
+        Two elements that are not each other's conjugates, or one that is not positive; empty if
+        there are none.
+    report : Report
+        Report of the test. The bytes read depend on the first difference.
+    """
     with (
         open_matrix(source) as A,
         long_call(

@@ -25,7 +25,7 @@ from outcore.linalg._rhs.right_hand_side import RightHandSide, opened
 from outcore.linalg._rhs.solving import Solving
 from outcore.linalg._rows.right_hand_look import look_at
 from outcore.linalg._systems.direct import BY_CHOLESKY, BY_LU, solve_directly
-from outcore.linalg._systems.hermitian import why_not_hermitian, why_not_positive
+from outcore.linalg._systems.hermitian import find_asymmetry
 from outcore.linalg._systems.plan import ASSUMPTIONS, looking_phase, lower
 from outcore.linalg._systems.refined import solve_refined
 from outcore.linalg._tiles.assumptions import AssumeA as StatedA
@@ -305,7 +305,7 @@ def _look_before(job: Solving) -> tuple[str, Report]:
     cholesky_geometry(job.n, job.dtype, job.memory_bytes, tile)
     (looking,) = job.parts([looking_phase(job.problem())])
     least = largest_backward_error(job.n, job.stored, job.dtype)
-    why, look = why_not_hermitian(job.source, job.memory_bytes, job.threads, looking, least)
+    why, look = find_asymmetry(job.source, job.memory_bytes, job.threads, looking, least)
     if why:
         how = why.removeprefix("A is not Hermitian: ")
         warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=7)
@@ -324,7 +324,7 @@ def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]
         return x, report
     A_bytes = job.n**2 * job.stored.itemsize
     (looking,) = job.parts([Phase(dtype=job.dtype, bytes_read=A_bytes)])
-    why, look = why_not_positive(job.source, job.memory_bytes, job.threads, looking)
+    why, look = find_asymmetry(job.source, job.memory_bytes, job.threads, looking)
     if why:
         x, report = solve_directly(job, BY_LU, overwrite_a=False)
         note = f"{why}: solved by LU"
