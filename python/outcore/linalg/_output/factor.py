@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +144,29 @@ class Factor:
         grid = tile_grid(self.shape[0], self.dtype, self.tile, self.places, self.slot_align_bytes)
         return open_tiles(place(self.path), self.kind, grid, arena, trace)
 
+    @classmethod
+    def open(cls, where: Place) -> Self:
+        """Open factors of this kind; see `open_factor`."""
+        own = _read_complete(where, cls.kind)
+        common = {
+            "path": where.path,
+            "n": own["n"],
+            "dtype": np.dtype(own["dtype"]),
+            "tile": (int(own["tile"][0]), int(own["tile"][1])),
+            "norm1": own["norm1"],
+            "source": own["source"],
+            "places": tuple(own["places"]),
+            "slot_align_bytes": int(own.get("slot_align_bytes", SLOT_ALIGN_BYTES)),
+        }
+        factor = cls(**common, **cls._further(where, own))
+        factor.open_tiles(Arena(1 << 20))
+        return factor
+
+    @classmethod
+    def _further(cls, where: Place, own: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes that other kinds do not have."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LUFactor(Factor):
@@ -174,16 +197,12 @@ class LUFactor(Factor):
         return self.piv[first : first + self.tile[1]] - np.int32(first)
 
     @classmethod
-    def open(cls, where: Place) -> "LUFactor":
-        """Open LU factors; see `open_factor`."""
-        own = _read_complete(where, cls.kind)
+    def _further(cls, where: Place, own: dict[str, Any]) -> dict[str, Any]:
         with open_array(where.path / "piv") as piv:
             swaps = piv[...]
         if swaps.shape != (own["n"],):
             raise CorruptError(f"{where.path}/piv is not of order {own['n']}; factor again")
-        factor = cls(piv=swaps, growth=own["growth"], info=own["info"], **_common(where, own))
-        factor.open_tiles(Arena(1 << 20))
-        return factor
+        return {"piv": swaps, "growth": own["growth"], "info": own["info"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,13 +216,6 @@ class CholeskyFactor(Factor):
     """
 
     kind: ClassVar[Kind] = CHOLESKY
-
-    @classmethod
-    def open(cls, where: Place) -> "CholeskyFactor":
-        """Open a Cholesky factor; see `open_factor`."""
-        factor = cls(**_common(where, _read_complete(where, cls.kind)))
-        factor.open_tiles(Arena(1 << 20))
-        return factor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,17 +246,13 @@ class QRFactor(Factor):
         return (self.m, self.n)
 
     @classmethod
-    def open(cls, where: Place) -> "QRFactor":
-        """Open QR factors; see `open_factor`."""
-        own = _read_complete(where, cls.kind)
+    def _further(cls, where: Place, own: dict[str, Any]) -> dict[str, Any]:
         with open_array(where.path / "tau") as array:
             tau = array[...]
         m, n = own["m"], own["n"]
         if tau.shape != (min(m, n),) or tau.dtype != own["dtype"]:
             raise CorruptError(f"{where.path}/tau is not of {m} x {n} {own['dtype']}; factor again")
-        factor = cls(m=m, tau=tau, info=own["info"], **_common(where, own))
-        factor.open_tiles(Arena(1 << 20))
-        return factor
+        return {"m": m, "tau": tau, "info": own["info"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,25 +323,8 @@ def open_factor(path: PathLike) -> LUFactor | CholeskyFactor | QRFactor:
     """
     where = place(path)
     kind, _ = read_any_group(where)
-    if kind is QR_TRANSPOSED:
-        return TransposedQRFactor.open(where)
-    if kind is QR:
-        return QRFactor.open(where)
-    return CholeskyFactor.open(where) if kind is CHOLESKY else LUFactor.open(where)
-
-
-def _common(where: Place, own: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes that all factors have in their group."""
-    return {
-        "path": where.path,
-        "n": own["n"],
-        "dtype": np.dtype(own["dtype"]),
-        "tile": (int(own["tile"][0]), int(own["tile"][1])),
-        "norm1": own["norm1"],
-        "source": own["source"],
-        "places": tuple(own["places"]),
-        "slot_align_bytes": int(own.get("slot_align_bytes", SLOT_ALIGN_BYTES)),
-    }
+    factors = LUFactor, CholeskyFactor, QRFactor, TransposedQRFactor
+    return next(each.open(where) for each in factors if each.kind is kind)
 
 
 def tile_metadata(
