@@ -276,8 +276,16 @@ class CholeskyGeometry(Tiled):
         many columns as fit in a bounce buffer.
         """
         columns = slice(self.extent(panels[0])[0], self.extent(panels[-1])[1])
-        for rows, step in self._matrix_rows(tiles, panels[0], chunk_rows):
-            yield rows, columns, step
+        top = max(self.first_tile(panels[0]), tiles.start) * self.rows
+        bottom = min(tiles.stop * self.rows, self.n)
+        step = self._columns_at_once(chunk_rows)
+        whole = min(-(-top // chunk_rows) * chunk_rows, bottom)
+        ragged = max(bottom // chunk_rows * chunk_rows, whole)
+        if whole < ragged:
+            yield slice(whole, ragged), columns, self.n
+        for rows in (slice(top, whole), slice(ragged, bottom)):
+            if rows.start < rows.stop:
+                yield rows, columns, step
 
     def whole_box(self, tiles: range, panels: range, *, is_padded: bool) -> tuple[slice, slice]:
         """Return the part of a file of whole tiles that panels need in some tiles, as one box."""
@@ -287,21 +295,6 @@ class CholeskyGeometry(Tiled):
             bottom if is_padded else min(bottom, self.n),
         )
         return rows, slice(self.extent(panels[0])[0], self.extent(panels[-1])[1])
-
-    def _matrix_rows(
-        self, tiles: range, panel: int, chunk_rows: int
-    ) -> Iterator[tuple[slice, int]]:
-        """Rows that a panel and later ones need, and the number of columns in each box."""
-        top = max(self.first_tile(panel), tiles.start) * self.rows
-        bottom = min(tiles.stop * self.rows, self.n)
-        step = self._columns_at_once(chunk_rows)
-        whole = min(-(-top // chunk_rows) * chunk_rows, bottom)
-        ragged = max(bottom // chunk_rows * chunk_rows, whole)
-        if whole < ragged:
-            yield slice(whole, ragged), self.n
-        for rows in (slice(top, whole), slice(ragged, bottom)):
-            if rows.start < rows.stop:
-                yield rows, step
 
     def matrix_bytes_read(self, first_panel: int = 0, chunk_rows: int = 0) -> int:
         """Estimate the bytes read of A in order F, in chunks of `chunk_rows` rows (0: by default).

@@ -46,7 +46,10 @@ class TriangleLoads(Loads[CholeskyGeometry]):
 
     def of(self, part: Part) -> Iterator[Load]:
         """Yield the loads of a part, in the order of their reads."""
-        return _part_loads(self.geometry, part, self.source_layout, is_copy=self.is_copied)
+        cut = _part_strips(self.geometry, part, self.source_layout, is_copy=self.is_copied)
+        for panels, piece, strips in cut:
+            boxes = [(rows, some) for rows, columns, step in strips for some in _cut(columns, step)]
+            yield Load(panels, piece, boxes)
 
     def notes(self, *, lower: bool) -> list[str]:
         """Return advice for a user who reads a triangle across its layout."""
@@ -64,18 +67,10 @@ Strip: TypeAlias = tuple[slice, slice, int]
 """Adjacent boxes: their rows, all of their columns, and the number of columns of each."""
 
 
-def _part_loads(
-    g: CholeskyGeometry, part: Part, layout: Layout, *, is_copy: bool
-) -> Iterator[Load]:
-    """Cut the region of a matrix that a part needs, in some layout, into loads."""
-    for panels, piece, strips in _part_strips(g, part, layout, is_copy=is_copy):
-        boxes = [(rows, part) for rows, columns, step in strips for part in _cut(columns, step)]
-        yield Load(panels, piece, boxes)
-
-
 def _part_strips(
     g: CholeskyGeometry, part: Part, layout: Layout, *, is_copy: bool
 ) -> Iterator[tuple[range, tuple[range, range], list[Strip]]]:
+    """Cut the region of a matrix that a part needs, in some layout, into loads."""
     # If a chunk holds several panels side by side, they are read together. Otherwise each of them
     # would read the whole chunk.
     at_once = 1 if layout.order == "F" else max(layout.chunks[1] // g.columns, 1)
