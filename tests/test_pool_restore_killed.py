@@ -64,6 +64,13 @@ def restore(preloaded: Path, home: Path, **more: str) -> "subprocess.CompletedPr
     )  # fmt: skip
 
 
+def calls(preloaded: Path, stopped: Path) -> int:
+    """Count the calls in a restoration that is not killed."""
+    done = restore(preloaded, shutil.copytree(stopped, stopped.with_name("whole")))
+    assert done.returncode == 0, done.stderr
+    return int(done.stderr.split("calls:")[1])
+
+
 def names(home: Path) -> set[str]:
     with oc.Pool.embedded([home / "a"]) as pool:
         return set(pool.ls())
@@ -80,10 +87,7 @@ def kept_names(home: Path) -> list[set[str]]:
 
 
 def test_killed_before_each_call(stopped: Path, tmp_path: Path, preloaded: Path) -> None:
-    whole = shutil.copytree(stopped, tmp_path / "whole")
-    done = restore(preloaded, whole)
-    assert done.returncode == 0, done.stderr
-    count = int(done.stderr.split("calls:")[1])
+    count = calls(preloaded, stopped)
     assert count >= 10
     refused = 0
     for number in range(1, count + 1):
@@ -119,3 +123,20 @@ def test_files_of_a_killed_copy_do_not_get_into_the_next(stopped: Path, tmp_path
     shutil.copy(stopped / "a/manager/replaced-1/metadata.sqlite-wal", tmp_path / "new-wal")
     with pytest.raises(ExistsError, match="new-wal exists"):
         _core.backup_metadata(str(stopped / "a"), str(tmp_path / "new"))
+
+
+def test_a_log_without_its_store_is_kept(stopped: Path, preloaded: Path) -> None:
+    manager = stopped / "a/manager"
+    (manager / "metadata.sqlite").unlink()
+    log = (manager / "metadata.sqlite-wal").read_bytes()
+    for number in range(1, calls(preloaded, stopped) + 1):
+        home = shutil.copytree(stopped, stopped.with_name("killed"))
+        killed = restore(preloaded, home, KILL_AT=str(number))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        finished = restore(preloaded, home)
+        assert finished.returncode == 0, finished.stderr
+        assert names(home) == COPIED
+        kept = home / "a/manager/replaced-1"
+        assert [path.name for path in kept.iterdir()] == ["metadata.sqlite-wal"], number
+        assert (kept / "metadata.sqlite-wal").read_bytes() == log
+        shutil.rmtree(home)

@@ -157,11 +157,16 @@ fn set_aside(store: &Path, aside: &Path) -> Result<()> {
     // The marker is durable before the store changes.
     sync_directory(aside)?;
     let kept = aside.join(METADATA);
-    let log = with_suffix(store, LOG);
-    let linked = if kept.exists() || !store.exists() { Ok(()) } else { fs::hard_link(store, &kept) };
-    let moved =
-        linked.and_then(|()| if log.exists() { fs::rename(&log, with_suffix(&kept, LOG)) } else { Ok(()) });
-    moved.map_err(|error| failed("move", store, &error))?;
+    let (log, kept_log) = (with_suffix(store, LOG), with_suffix(&kept, LOG));
+    // A log without a store was left over. Then the store beside the directory is the copy of an earlier call, to which
+    // the log does not belong.
+    if !kept.exists() && !kept_log.exists() && store.exists() {
+        fs::hard_link(store, &kept).map_err(|error| failed("move", store, &error))?;
+        sync_directory(&kept)?;
+    }
+    if log.exists() {
+        fs::rename(&log, &kept_log).map_err(|error| failed("move", &log, &error))?;
+    }
     // This file belongs to the moved log.
     let _ = fs::remove_file(with_suffix(store, "-shm"));
     sync_directory(&kept)?;
@@ -172,7 +177,9 @@ fn set_aside(store: &Path, aside: &Path) -> Result<()> {
 /// directory if it is empty.
 fn keep(aside: &Path) -> Result<Option<PathBuf>> {
     let replaced = |number: u32| aside.with_file_name(format!("{REPLACED}{number}"));
-    let kept = if aside.join(METADATA).exists() {
+    // Without a store, there may be a log that was left over.
+    let mut entries = fs::read_dir(aside).map_err(|error| failed("read", aside, &error))?;
+    let kept = if entries.next().is_some() {
         (1..).map(replaced).find(|path| path.symlink_metadata().is_err())
     } else {
         None
