@@ -76,13 +76,8 @@ def cho_factor(
         The triangle of `A` to read. The other one may be zero. With default chunks, the
         lower triangle is faster to read in ``order="F"``, the upper (`False`) in ``order="C"``. L
         is the same up to rounding errors in `A`.
-    dtype
-        Type of the factors and of the arithmetic, such as ``"f8"`` for a float32 `A`; by default
-        that of `A`, or float64 for integers. The call converts `A` as it reads it, and never rounds
-        it.
     memory
-        Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
-        I/O: see ``oc.plan("cholesky", ...)``.
+        Budget, as for `lu_factor`: see ``oc.plan("cholesky", ...)``.
     out
         Directory for the factor; by default that of `A` with ``.cho`` appended.
     overwrite_a
@@ -91,12 +86,8 @@ def cho_factor(
     if_exists
         ``"open"`` opens a complete factor of the same `A` at `out`, with its report.
         ``"overwrite"`` replaces a complete factor there.
-    resume
-        Resume a stopped call. `False` restarts it.
-    threads
-        Threads of the BLAS; by default its current setting.
-    progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+    dtype, resume, threads, progress
+        As for `lu_factor`.
 
     Returns
     -------

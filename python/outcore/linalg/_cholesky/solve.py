@@ -49,22 +49,8 @@ def cho_solve(
         (n,) or (n, k): a NumPy array, or an array on disk or its path. The call solves for a `b` on
         disk in groups of as many columns as fit in memory; each group is a forward and a backward
         pass over L.
-    dtype
-        Type of the arithmetic and of the solution; by default NumPy's promotion of the factor and
-        `b`. The call converts a factor of another type as it reads it. That adds no digits to the
-        factor, but `b` is not rounded, and substitution adds no errors of its type.
-    memory
-        Budget of the passes; by default half of the available memory. It does not include a
-        solution in memory, which belongs to the caller.
-    out
-        Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
-    if_exists
-        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array at `out`.
-    resume
+    dtype, memory, out, if_exists, resume, threads, progress
         As for `lu_solve`.
-    threads, progress
-        As for `cho_factor`.
 
     Returns
     -------

@@ -117,12 +117,8 @@ def gram(
     resume
         Resume a stopped call with the same arguments and a result on disk, if `A` is an array on
         disk or of NumPy, and there is no `transform`.
-    threads
-        Number of BLAS threads; by default unchanged.
-    progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left). The
-        length of an iterator is unknown: the function gets (0.0, NaN) until its end, and no bar is
-        shown.
+    threads, progress
+        As for `qr`.
 
     Returns
     -------

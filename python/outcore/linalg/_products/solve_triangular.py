@@ -80,24 +80,16 @@ def solve_triangular(
         Whether T is lower triangular.
     unit_diagonal
         Treat the diagonal as ones, and ignore its elements.
-    dtype
-        Type of the arithmetic and of the result, float32 to complex128; by default NumPy's
-        promotion of the operands. The call converts operands of another type as it reads them.
     out
         Directory of the solution on disk; by default that of an on-disk `B` with ``.x`` appended.
-    if_exists
-        ``"open"`` opens a whole result at `out` if the same call made it, with the same operands.
-        ``"overwrite"`` replaces an array at `out`.
     resume
         Resume a stopped call with the same arguments, if the solution is on disk. The call records
         its progress about every minute, by groups of as many columns as fit in memory.
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. It does not include a
         `T`, `B` or X in memory, which belong to the caller.
-    threads
-        Threads of the BLAS; by default its current setting.
-    progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+    dtype, if_exists, threads, progress
+        As for `matmul`.
 
     Returns
     -------
