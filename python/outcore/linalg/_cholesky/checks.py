@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from outcore._core import add_sums
-from outcore.errors import NonFiniteError
 from outcore.linalg._tiles.assumptions import coarsest_eps, mirror_difference
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.matrix import Matrix, not_finite
 
 
 class Sums:
@@ -124,8 +123,4 @@ def _find_nonfinite(C: Matrix, first: int, top: int, *, lower: bool) -> None:
         if len(bad):
             row, column = top + above + int(bad[0]), first + j
             index = (row, column) if lower else (column, row)
-            raise NonFiniteError(
-                f"A[{index[0]}, {index[1]}] is {C[row - top, j]}; every element must be finite: "
-                "correct it, or look for an error in the assembly",
-                index,
-            )
+            raise not_finite(*index, C[row - top, j])

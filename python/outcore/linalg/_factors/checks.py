@@ -8,8 +8,8 @@ import numpy as np
 from scipy.linalg import LinAlgWarning
 
 from outcore._core import column_extremes
-from outcore.errors import GrowthWarning, NonFiniteError
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.errors import GrowthWarning
+from outcore.linalg._tiles.matrix import Matrix, not_finite
 
 if TYPE_CHECKING:
     from outcore.linalg._output.factor import LUFactor
@@ -77,11 +77,7 @@ def check_finite(
         if len(bad):
             i = int(bad[0])
             row, column = (first_column + j, i) if transposed else (i, first_column + j)
-            raise NonFiniteError(
-                f"A[{row}, {column}] is {C[i, j]}; every element must be finite: correct it, or "
-                "look for an error in the assembly",
-                (row, column),
-            )
+            raise not_finite(row, column, C[i, j])
 
 
 def wild_growth(growth: float, dtype: np.dtype[Any]) -> str | None:

@@ -13,7 +13,7 @@ from outcore._util.streams import BlockStream, Box, WriteBehind
 from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
 from outcore.array_files.array_version import version_of
-from outcore.errors import ExistsError, InvalidError, NonFiniteError
+from outcore.errors import ExistsError, InvalidError
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._geometry.stream_reads import StreamReads
@@ -25,7 +25,7 @@ from outcore.linalg._systems.refine_plan import (
     copy_tiles_height,
 )
 from outcore.linalg._tiles.grains import pages
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.matrix import Matrix, not_finite, room_in
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import Place, filling
@@ -176,8 +176,7 @@ def _cut(shape: tuple[int, ...], extents: tuple[int, int]) -> Iterator[Box]:
 def _converted(block: Matrix, below: int, low: np.dtype[Any], call: LongCall) -> Matrix:
     """Round a block to lower precision, in memory from the budget, with rows of zeros below."""
     rows, columns = block.shape
-    room = memoryview(call.arena.allocate((rows + below) * columns * low.itemsize))
-    out: Matrix = np.ndarray((rows + below, columns), low, buffer=room, order="F")
+    out: Matrix = room_in(call.arena, (rows + below, columns), low, "F")
     # `_check` finds infinities. An element that becomes zero may be negligible.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         out[:rows] = block
@@ -193,11 +192,7 @@ def _check(converted: Matrix, block: Matrix, box: Box) -> None:
         for i in np.flatnonzero(~np.isfinite(converted[:, j])):
             row, column, value = box[0].start + int(i), box[1].start + j, block[i, j]
             if not np.isfinite(value):
-                raise NonFiniteError(
-                    f"A[{row}, {column}] is {value}; every element must be finite: correct it, or "
-                    "look for an error in the assembly",
-                    (row, column),
-                )
+                raise not_finite(row, column, value)
             raise TooLowError(
                 f"A[{row}, {column}] = {value:.3g} is too large for {converted.dtype}"
             )

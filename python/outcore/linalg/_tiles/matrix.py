@@ -1,16 +1,36 @@
 """Matrices: their type in memory, and their places on disk."""
 
-from typing import Any, TypeAlias
+import math
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
+from outcore._core import Arena
 from outcore.array.array import Array, open_array
-from outcore.errors import InvalidError
+from outcore.errors import InvalidError, NonFiniteError
 from outcore.layout.elements import in_memory
 from outcore.storage.volumes import PathLike, Place, place
 
 Matrix: TypeAlias = npt.NDArray[Any]
 """Column-major: elements of a column are contiguous, columns have any stride."""
+
+
+def room_in(
+    arena: Arena, shape: tuple[int, ...], dtype: npt.DTypeLike, order: Literal["C", "F"] = "C"
+) -> npt.NDArray[Any]:
+    """Allocate an array from a call's budget, uninitialized."""
+    memory = arena.allocate(math.prod(shape) * np.dtype(dtype).itemsize)
+    return np.ndarray(shape, dtype, memoryview(memory), order=order)
+
+
+def not_finite(row: int, column: int, value: object) -> NonFiniteError:
+    """Return the error about an element of A that is a NaN or an infinity."""
+    return NonFiniteError(
+        f"A[{row}, {column}] is {value}; every element must be finite: correct it, or look for an "
+        "error in the assembly",
+        (row, column),
+    )
 
 
 def place_of(A: Array | PathLike) -> Place:

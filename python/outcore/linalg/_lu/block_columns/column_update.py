@@ -27,7 +27,7 @@ from outcore.linalg._lu.block_columns.row_moves import RowMoves, Rows
 from outcore.linalg._lu.block_columns.row_sums import RowSums
 from outcore.linalg._tiles.cost import flop_weight
 from outcore.linalg._tiles.crew import Crew, Work
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.matrix import Matrix, room_in
 from outcore.linalg._tiles.relay import Relay
 from outcore.linalg._tiles.widened import MatrixFile
 from outcore.report.longcall import LongCall
@@ -93,12 +93,13 @@ class ColumnUpdate:
         wide, rows = g.wide(self.s), g.block_rows(self.s)
         # A copied matrix was checked during the copy.
         self.sums = None if g.is_copied else RowSums(g, wide, call.arena, self.extremes)
-        self.C = self._allocate(rows, wide)
+        self.C = room_in(call.arena, (rows, wide), g.dtype)
         self.U: list[Matrix] = []
         self.L = self.C[:0]
         if self.s.origin:
-            self.U = [self._allocate(wide, g.depth).T for _ in range(g.u_pieces)]
-            self.L = self._allocate(L_PIECES * g.rows, g.segment)
+            pieces = range(g.u_pieces)
+            self.U = [room_in(call.arena, (wide, g.depth), g.dtype).T for _ in pieces]
+            self.L = room_in(call.arena, (L_PIECES * g.rows, g.segment), g.dtype)
         # All blocks but the first begin at the first place.
         self.places = rows // g.rows
         self.shift = -self.edges[-2] % self.places
@@ -118,11 +119,6 @@ class ColumnUpdate:
         # U of the block column may be read as soon as its write has started.
         self.readable = 0
         self.upper_relay = Relay(g.u_pieces, 0, self._arrive_upper, trace)
-
-    def _allocate(self, rows: int, columns: int) -> Matrix:
-        memory = self.call.arena.allocate(rows * columns * self.g.dtype.itemsize)
-        room: Matrix = np.ndarray((rows, columns), self.g.dtype, memoryview(memory))
-        return room
 
     @property
     def blocks(self) -> int:

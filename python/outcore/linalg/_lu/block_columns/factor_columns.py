@@ -14,7 +14,7 @@ words that the factoring moves (`docs/numerics-lu.md`).
 """
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from outcore.linalg._lu.block_columns.row_moves import RowMoves
 from outcore.linalg._lu.block_columns.row_panel import factor_rows, largest_above, swap_rows
 from outcore.linalg._lu.block_columns.storage import BlockColumnStorage
 from outcore.linalg._lu.slabs.phases import COPY
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.matrix import Matrix, room_in
 from outcore.linalg._tiles.widened import MatrixFile
 from outcore.report.longcall import LongCall
 
@@ -122,15 +122,6 @@ class BlockColumnFactorization(ABC, Generic[G]):
         wait(factors.submit_write([s.origin, s.origin], [1, 1], tiles), self.call.trace)
         self.storage.commit_column(s, piv, extremes)
 
-    def _leaf(self, rows: int) -> npt.NDArray[np.generic]:
-        nbytes = self.g.leaf_bytes(rows)
-        memory = self.call.arena.allocate(nbytes)
-        room: npt.NDArray[np.generic] = np.ndarray(
-            (nbytes // self.g.dtype.itemsize,), self.g.dtype, memoryview(memory)
-        )
-        return room
-
-    def _allocate(self, rows: int, columns: int) -> Matrix:
-        memory = self.call.arena.allocate(rows * columns * self.g.dtype.itemsize)
-        room: Matrix = np.ndarray((rows, columns), self.g.dtype, memoryview(memory))
-        return room
+    def _leaf(self, rows: int) -> npt.NDArray[Any]:
+        count = self.g.leaf_bytes(rows) // self.g.dtype.itemsize
+        return room_in(self.call.arena, (count,), self.g.dtype)

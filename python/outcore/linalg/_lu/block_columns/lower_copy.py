@@ -14,7 +14,7 @@ from outcore._util.streams import wait
 from outcore.linalg._lu.block_columns.geometry import LOWER_BLOCKS, BlockColumn
 from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
 from outcore.linalg._lu.block_columns.row_moves import RowMoves
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.matrix import room_in
 from outcore.linalg._tiles.relay import Relay
 from outcore.report.longcall import LongCall
 
@@ -49,17 +49,13 @@ class LowerCopy:
         self.factors, self.lower = factors, lower
         self.segments = range(0, end, g.segment)
         self.below = range(s.width, g.whole_rows(s.order), g.rows)
-        self.before, self.after = (self._allocate(s.width) for _ in range(2))
-        self.blocks = [self._allocate(g.rows) for _ in range(LOWER_BLOCKS)]
+        heights = s.width, s.width, *[g.rows] * LOWER_BLOCKS
+        self.before, self.after, *self.blocks = (
+            room_in(call.arena, (rows, g.segment), g.dtype) for rows in heights
+        )
         count = len(self.segments) * len(self.below)
         self.relay = Relay(LOWER_BLOCKS, count, self._arrive, call.trace)
         self.leaving: list[Ticket] = []
-
-    def _allocate(self, rows: int) -> Matrix:
-        memory = self.call.arena.allocate(rows * self.g.segment * self.g.dtype.itemsize)
-        shape = rows, self.g.segment
-        room: Matrix = np.ndarray(shape, self.g.dtype, memoryview(memory))
-        return room
 
     def run(self) -> None:
         """Run the copy."""

@@ -8,7 +8,7 @@ from outcore._util.streams import Pending
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._lu.block_columns.row_sums import RowSums
 from outcore.linalg._lu.slabs.phases import COPY, PhasedFiles
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.matrix import room_in
 from outcore.linalg._tiles.relay import Relay
 from outcore.report.longcall import LongCall
 
@@ -22,8 +22,7 @@ def copy_to_segments(storage: PhasedFiles[Any], call: LongCall) -> Extremes:
     copy = storage.open_beside(COPY, "rest", g.copy_grid(), anew=True)
     extremes = Extremes()
     sums = RowSums(g, columns, call.arena, extremes)
-    memory = [call.arena.allocate(rows * columns * g.dtype.itemsize) for _ in range(2)]
-    room: list[Matrix] = [np.ndarray((rows, columns), g.dtype, memoryview(part)) for part in memory]
+    room = [room_in(call.arena, (rows, columns), g.dtype) for _ in range(2)]
     high, wide = (-(-g.n // chunk) * chunk for chunk in g.layout.chunks)
     down = -(-g.n // rows)
 

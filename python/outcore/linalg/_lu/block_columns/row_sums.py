@@ -4,10 +4,9 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Arena, add_sums, column_extremes
-from outcore.errors import NonFiniteError
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._geometry.segments import SegmentedGeometry
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.matrix import Matrix, not_finite, room_in
 
 
 class RowSums:
@@ -30,8 +29,7 @@ class RowSums:
     ) -> None:
         self._rows, self._extremes = geometry.rows, extremes
         self._sums, self._of_rows = (
-            np.ndarray((count,), np.float64, memoryview(arena.allocate(8 * count)))
-            for count in (columns, self._rows)
+            room_in(arena, (count,), np.float64) for count in (columns, self._rows)
         )
         self._parts = 2 if geometry.dtype.kind == "c" else 1
 
@@ -67,9 +65,4 @@ def _refuse(T: Matrix, rows: npt.NDArray[np.int64], first_column: int) -> None:
     for i, row in enumerate(T):
         bad = np.flatnonzero(~np.isfinite(row))
         if len(bad):
-            where = int(rows[i]), first_column + int(bad[0])
-            raise NonFiniteError(
-                f"A[{where[0]}, {where[1]}] is {row[bad[0]]}; every element must be finite: "
-                "correct it, or look for an error in the assembly",
-                where,
-            )
+            raise not_finite(int(rows[i]), first_column + int(bad[0]), row[bad[0]])

@@ -28,7 +28,7 @@ from outcore.linalg._lu.block_columns.row_panel import (
     swap_rows,
 )
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
-from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.matrix import Matrix, room_in
 from outcore.linalg._tiles.relay import Relay
 
 
@@ -61,7 +61,7 @@ class TournamentFactorization(BlockColumnFactorization[TournamentGeometry]):
         """
         g, w = self.g, s.width
         spill = self.storage.open_spill(s)
-        stack = self._allocate(g.stack_rows(s), g.wide(s))
+        stack = room_in(self.call.arena, (g.stack_rows(s), g.wide(s)), g.dtype)
         leaf = self._leaf(len(stack))
         piv = np.empty(w, np.int32)
         rows = np.empty(0, np.int64)
@@ -89,7 +89,7 @@ class TournamentFactorization(BlockColumnFactorization[TournamentGeometry]):
         factors = storage.open_factors(g.transpose_bytes)
         lower = storage.open_lower(TILE_BOUNCE_BYTES)
         extremes = Extremes()
-        W = self._allocate(w, g.wide(s))
+        W = room_in(self.call.arena, (w, g.wide(s)), g.dtype)
         wait(spill.submit_read_rows(pivots, 0, W), trace)
         start_ns = trace.now_ns()
         piv = np.empty(w, np.int32)
@@ -115,7 +115,9 @@ class TournamentFactorization(BlockColumnFactorization[TournamentGeometry]):
         """L <- C U⁻¹, one row tile after another; a panel is stored in its own order of rows."""
         g, trace, w = self.g, self.call.trace, s.width
         U, zeros = W[:, :w], np.flatnonzero(W.diagonal() == 0)
-        blocks = [self._allocate(g.rows, g.wide(s)) for _ in range(LOWER_BLOCKS)]
+        blocks = [
+            room_in(self.call.arena, (g.rows, g.wide(s)), g.dtype) for _ in range(LOWER_BLOCKS)
+        ]
 
         def rows_of(i: int) -> Rows:
             return way.gathered[i * g.rows : (i + 1) * g.rows]
