@@ -1,5 +1,7 @@
 """Invalid arguments of iterative methods, refused before any read of A."""
 
+import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +109,17 @@ def test_what_is_wrong_on_disk_is_found_with_its_group(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="in row 5"):
         cg(A, B, out=tmp_path / "x", progress=False)
     assert names_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_shows_and_names_all_arguments(method: Any) -> None:
+    shown = inspect.signature(method).parameters
+    assert {"tol", "block", "pin", "memory", "out", "resume", "progress"} <= shown.keys()
+    assert not any(each.kind is each.VAR_KEYWORD for each in shown.values())
+    assert (shown["tol"].default, shown["if_exists"].default) == (1e-5, "error")
+    about = inspect.getdoc(method)
+    assert about
+    described = about[about.index("Parameters") : about.index("Returns")]
+    assert {name for name in shown if not re.search(rf"\b{name}\b", described)} == set()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tolerance'"):
+        method("A", np.ones(N), tolerance=1)

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore._util.if_exists import IfExists
-from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.errors import InvalidError, NotPositiveDefiniteError
 from outcore.linalg._output.factor import CholeskyFactor
-from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles import columns
 from outcore.linalg._tiles.matrix import Matrix
-from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
+from outcore.linalg.iterative.arguments import Options, Setting, check_omega, iterative_method
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.opening import open_iteration
-from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pin
+from outcore.linalg.iterative.plan import Demands, MatrixLayout
 from outcore.linalg.iterative.preconditioners import (
     Preconditioner,
-    omega_of,
+    demands_with,
     preconditioner_of,
-    reserve_of,
-    vectors_of,
-    wants_blocks,
-    way_of,
 )
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike
@@ -38,28 +31,16 @@ VECTORS = 5
 """Right-hand sides, residual, direction, its product with A, and preconditioned residual."""
 
 
-@opens_results()
+@iterative_method
 def cg(
     made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
     *,
-    x0: npt.ArrayLike | Array | PathLike | None = None,
     preconditioner: ForHermitian = None,
     omega: float = 1.0,
-    block: int | None = None,
-    pin: Pin = "auto",
-    storage: Storage = None,
-    dtype: npt.DTypeLike | None = None,
-    tol: float | None = 1e-5,
     max_iterations: int = 1000,
-    scratch: PathLike | None = None,
-    memory: int | str | None = None,
-    out: PathLike | None = None,
-    if_exists: IfExists = "error",
-    resume: bool = True,
-    threads: int | None = None,
-    progress: ProgressLike = True,
+    **options: Unpack[Options],
 ) -> tuple[Any, Report]:
     """Solve A x = b by conjugate gradients, with a Hermitian positive definite A on disk.
 
@@ -69,10 +50,8 @@ def cg(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume
-        As for `gauss_seidel`.
-    threads, progress
-        As for `gauss_seidel`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
+        As for `gauss_seidel`; likewise `progress`.
     preconditioner
         ``"jacobi"``: the diagonal blocks. ``"ssor"``: a forward and a backward sweep of SOR, each
         of which reads the triangle again. Cholesky factors of a matrix like A, from `cho_factor` or
@@ -112,34 +91,22 @@ def cg(
             f"{preconditioner!r}; oc.linalg.gmres takes others"
         )
     check_omega(omega)
-    setting = Setting(
-        tol, max_iterations, memory, threads, progress, "her", pin, block, storage, scratch, out,
-        if_exists, resume, factors,
-        dtype=dtype, made=made,
-    )  # fmt: skip
+    setting = Setting(max_iterations, "her", factors, made=made, **options)
 
     def choices(layout: MatrixLayout, *_: object) -> list[Demands]:
         return [demands(preconditioner, layout.dtype)]
 
-    with open_iteration("conjugate gradients", A, b, x0, choices, setting) as it:
+    with open_iteration("conjugate gradients", A, b, choices, setting) as it:
         M = preconditioner_of(it, preconditioner, omega)
-        for _ in it.groups():
-            M.begin()
+        for _ in M.groups():
             _iterate(it, M)
-        report = it.report(
-            "cg", M.times, notes=[], block_reads=M.block_reads,
-            others=(M.others_read, M.others_planned),
-            omega=omega_of(preconditioner, omega),
-        )  # fmt: skip
-        return it.result(report)
+        return it.result("cg", **M.figures())
 
 
 def demands(preconditioner: ForHermitian, dtype: np.dtype[Any]) -> Demands:
     """Return the memory demands of conjugate gradients."""
-    return Demands(
-        "conjugate gradients", VECTORS + vectors_of(preconditioner), wants_blocks(preconditioner),
-        is_half=True, way=way_of(preconditioner), reserve_bytes=reserve_of(preconditioner, dtype),
-    )  # fmt: skip
+    alone = Demands("conjugate gradients", VECTORS, is_half=True)
+    return demands_with(preconditioner, dtype, alone)
 
 
 def _iterate(it: Iteration, M: Preconditioner) -> None:

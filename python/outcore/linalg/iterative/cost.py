@@ -29,7 +29,7 @@ from outcore.linalg.iterative.plan import (
     narrow_dtype,
     working_dtype,
 )
-from outcore.linalg.iterative.preconditioners import applied, omega_of
+from outcore.linalg.iterative.preconditioners import applied, sweeps_in
 from outcore.storage.volumes import place
 
 
@@ -85,7 +85,7 @@ def cg_cost(problem: Problem) -> Cost:
     divider = _divider(problem, _setting(problem, "her"), lambda *_: [needs])
     division = divider.divide()
     times, block_reads = applied(given, division.geometry, iterations, gives_product=False)
-    omega = omega_of(given, _omega(problem))
+    omega = _omega(problem, is_used=sweeps_in(given))
     return _cost(divider, division, times | {"all": iterations + 1}, block_reads, omega)
 
 
@@ -114,7 +114,7 @@ def gmres_cost(problem: Problem) -> Cost:
     times, block_reads = applied(given, division.geometry, iterations, gives_product=True)
     residuals = math.ceil(iterations / division.geometry.demands.restart)
     times["all"] = times.get("all", 0) + residuals
-    omega = omega_of(given, _omega(problem))
+    omega = _omega(problem, is_used=sweeps_in(given))
     return _cost(divider, division, times, block_reads, omega, residuals)
 
 
@@ -122,20 +122,18 @@ def _count(problem: Problem, name: str) -> int:
     return count_of(name, problem.option(name, SWEEPS))
 
 
-def _omega(problem: Problem, most: float = 2) -> float:
+def _omega(problem: Problem, most: float = 2, *, is_used: bool = True) -> float:
     omega: float = problem.option("omega", 1.0)
     check_omega(omega, most)
-    return omega
+    return omega if is_used else 1.0
 
 
 def _setting(problem: Problem, assume_a: Any) -> Setting:
     option = problem.option
-    setting = Setting(
-        None, 1, problem.memory_bytes, None, False, assume_a, option("pin", "auto"),
-        option("block", None), option("storage", None), out=option("out", None) or None,
+    return Setting(
+        1, assume_a, block=option("block", None), pin=option("pin", "auto"),
+        storage=option("storage", None), out=option("out", None) or None,
     )  # fmt: skip
-    setting.check()
-    return setting
 
 
 def _divider(

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy.typing as npt
 
 from outcore._util.communicator import TIMEOUT_S
-from outcore._util.if_exists import IfExists
-from outcore._util.progress import ProgressLike
 from outcore.array.array import Array, open_array
 from outcore.errors import InvalidError
-from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles.assumptions import AssumeA
-from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
+from outcore.linalg.iterative.arguments import Options, Setting, check_omega, iterative_method
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
-from outcore.linalg.iterative.plan import Demands, Pass, Pin
+from outcore.linalg.iterative.plan import Demands, Pass
 from outcore.linalg.iterative.relaxation import Triangle, relaxation_of
 from outcore.linalg.iterative.strips.sharing import Sharing
 from outcore.report.report import Report
-from outcore.storage.volumes import PathLike, as_path
+from outcore.storage.volumes import PathLike
 
 Direction: TypeAlias = Literal["symmetric", "alternating", "forward"]
 
@@ -30,31 +27,19 @@ VECTORS = 5
 """Right-hand sides, residual, L x, D x and U x."""
 
 
-@opens_results()
+@iterative_method
 def gauss_seidel(
     made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
     *,
-    x0: npt.ArrayLike | Array | PathLike | None = None,
     omega: float = 1.0,
-    block: int | None = None,
-    pin: Pin = "auto",
     direction: Direction | None = None,
     assume_a: AssumeA = "gen",
-    storage: Storage = None,
-    dtype: npt.DTypeLike | None = None,
-    tol: float | None = 1e-5,
     max_sweeps: int = 1000,
-    scratch: PathLike | None = None,
-    memory: int | str | None = None,
-    out: PathLike | None = None,
-    if_exists: IfExists = "error",
-    resume: bool = True,
-    threads: int | None = None,
-    progress: ProgressLike = True,
     comm: Any = None,
     timeout: float = TIMEOUT_S,
+    **options: Unpack[Options],
 ) -> tuple[Any, Report]:
     """Solve A x = b by block Gauss-Seidel or SOR, with A on disk.
 
@@ -184,36 +169,26 @@ def gauss_seidel(
     or half of that with ``"symmetric"`` (Conrad & Wallach 1979). See
     ``docs/numerics-iterative.md``.
     """
-    setting = Setting(
-        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        if_exists, resume,
-        dtype=dtype, made=made,
-    )  # fmt: skip
     with Sharing(comm, timeout) as sharing:
-        setting.check()
+        setting = Setting(max_sweeps, assume_a, made=made, **options)
         way = check_direction(direction, setting.assume_a, sharing.size)
         check_omega(omega)
-        have = {
-            "omega=": omega, "direction=": way, "x0=, given or not": x0 is not None,
-            "out=": None if out is None else as_path(out).name,
-        }  # fmt: skip
-        sharing.agree(have | setting.shared())
+        sharing.agree({"omega=": omega, "direction=": way} | setting.shared())
         needs = demands(way, is_half=setting.mirror is not None)
-        with open_iteration("Gauss-Seidel", A, b, x0, lambda *_: [needs], setting, sharing) as it:
+        with open_iteration("Gauss-Seidel", A, b, lambda *_: [needs], setting, sharing) as it:
             times: Counter[Pass] = Counter()
             for _ in it.groups():
                 times += _iterate(it, way, omega)
             notes = narrowed(it)
             if sharing.size > 1:
                 notes.append(f"Gauss-Seidel inside each of {sharing.size} processes, Jacobi across")
-            report = it.report(
+            x, report = it.result(
                 "gauss_seidel", times, notes=notes, block_reads=it.steps, omega=omega
             )
-            x, report = it.result(report)
-        if out is not None:
+        if setting.out is not None:
             sharing.meet()  # the first process has written it
             if sharing.rank:
-                x = open_array(out)
+                x = open_array(setting.out)
                 x.report = report
         return x, report
 

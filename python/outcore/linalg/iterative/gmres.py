@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore._util.counts import count_of
-from outcore._util.if_exists import IfExists
-from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.steps_done import Made
 from outcore.linalg._rhs.residual import matrix_in
 from outcore.linalg._tiles.assumptions import AssumeA
 from outcore.linalg._tiles.grains import pages
-from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
+from outcore.linalg.iterative.arguments import Options, Setting, check_omega, iterative_method
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.krylov import Krylov
 from outcore.linalg.iterative.opening import open_iteration
-from outcore.linalg.iterative.plan import Demands, MatrixLayout, Pin
+from outcore.linalg.iterative.plan import Demands, MatrixLayout
 from outcore.linalg.iterative.preconditioners import (
     Function,
     Given,
     Preconditioner,
     Saved,
     check_preconditioner,
-    omega_of,
+    demands_with,
     preconditioner_of,
-    reserve_of,
-    vectors_of,
-    wants_blocks,
-    way_of,
 )
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike
@@ -47,30 +40,18 @@ IN_VAIN = 3
 """Successive restarts that may gain nothing if the preconditioner is a function."""
 
 
-@opens_results()
+@iterative_method
 def gmres(
     made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
     *,
-    x0: npt.ArrayLike | Array | PathLike | None = None,
     preconditioner: Given = None,
     restart: int | None = None,
     omega: float = 1.0,
-    block: int | None = None,
-    pin: Pin = "auto",
     assume_a: AssumeA = "gen",
-    storage: Storage = None,
-    dtype: npt.DTypeLike | None = None,
-    tol: float | None = 1e-5,
     max_iterations: int = 1000,
-    scratch: PathLike | None = None,
-    memory: int | str | None = None,
-    out: PathLike | None = None,
-    if_exists: IfExists = "error",
-    resume: bool = True,
-    threads: int | None = None,
-    progress: ProgressLike = True,
+    **options: Unpack[Options],
 ) -> tuple[Any, Report]:
     """Solve A x = b by restarted GMRES, with A on disk.
 
@@ -78,10 +59,8 @@ def gmres(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume
-        As for `gauss_seidel`.
-    threads, progress
-        As for `gauss_seidel`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
+        As for `gauss_seidel`; likewise `progress`.
     preconditioner
         Preconditioner, applied from the right. ``"sweep"``: a sweep of SOR; an iteration still
         reads A once. ``"ssor"``: a forward and a backward sweep; an iteration reads A one and a
@@ -127,11 +106,8 @@ def gmres(
     check_omega(omega)
     if restart is not None:
         restart = count_of("restart", restart)
-    setting = Setting(
-        tol, max_iterations, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        if_exists, resume, preconditioner if isinstance(preconditioner, Saved) else None,
-        dtype=dtype, made=made,
-    )  # fmt: skip
+    factors = preconditioner if isinstance(preconditioner, Saved) else None
+    setting = Setting(max_iterations, assume_a, factors, made=made, **options)
 
     def choices(
         layout: MatrixLayout, width: int, memory_bytes: int, is_least: bool
@@ -141,18 +117,12 @@ def gmres(
             is_half=setting.mirror is not None,
         )  # fmt: skip
 
-    with open_iteration("GMRES", A, b, x0, choices, setting) as it:
+    with open_iteration("GMRES", A, b, choices, setting) as it:
         M = preconditioner_of(it, preconditioner, omega)
         spaces = Spaces(it, is_preconditioned=preconditioner is not None)
-        for _ in it.groups():
-            M.begin()
+        for _ in M.groups():
             _iterate(it, M, spaces.of_group())
-        report = it.report(
-            "gmres", M.times, notes=[], block_reads=M.block_reads,
-            others=(M.others_read, M.others_planned),
-            omega=omega_of(preconditioner, omega),
-        )  # fmt: skip
-        return it.result(report)
+        return it.result("gmres", **M.figures())
 
 
 def demands(
@@ -179,18 +149,12 @@ def demands(
         vectors = 1 + m + 1 + m * flexible
         if m > least and not restart and 2 * vectors * n * width * dtype.itemsize > memory_bytes:
             continue
-        found.append(
-            Demands(
-                "GMRES",
-                vectors + vectors_of(preconditioner),
-                wants_blocks(preconditioner),
-                by_triangle=preconditioner in ("sweep", "ssor"),
-                is_half=is_half,
-                restart=m,
-                way=way_of(preconditioner, f"restart after {m} direction{'s' * (m != 1)}"),
-                reserve_bytes=reserve_of(preconditioner, dtype) + _triangle_bytes(width, m, dtype),
-            )
-        )
+        alone = Demands(
+            "GMRES", vectors, is_half=is_half, restart=m,
+            way=f"restart after {m} direction{'s' * (m != 1)}",
+            reserve_bytes=_triangle_bytes(width, m, dtype),
+        )  # fmt: skip
+        found.append(demands_with(preconditioner, dtype, alone))
     return found
 
 

@@ -1,7 +1,7 @@
 """The surroundings of every iterative method: a system, solved by groups of columns."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -264,23 +264,19 @@ class Iteration:
         count = len(self._groups)
         return text if count == 1 else f"{text} of group {len(self._histories) + 1} of {count}"
 
-    def result(self, report: Report) -> tuple[Any, Report]:
-        """Return the solution in the place that the caller requested, and the report."""
-        if self.rhs.out is not None:
-            self._into.x.report = report
-        return self._into.x, report
-
-    def report(
+    def result(
         self,
         verb: str,
         times: Mapping[Pass, int],
         *,
-        notes: list[str],
+        notes: Sequence[str] = (),
         block_reads: int = 0,
         others: tuple[int, int] = (0, 0),
         omega: float = 1.0,
-    ) -> Report:
-        """Return the report of the call, and warn if the tolerance is not reached.
+    ) -> tuple[Any, Report]:
+        """Return the solution in the place that the caller requested, and the report.
+
+        Warn if the tolerance is not reached.
 
         Parameters
         ----------
@@ -310,8 +306,9 @@ class Iteration:
             moved.append(self.blocks.bytes_moved())
         kernels, threads = blas_choice.in_use()
         history = _longest(self._histories)
+        notes = [*notes]
         self._warn(notes, len(history))
-        return Report(
+        report = Report(
             verb=verb,
             n=g.layout.n,
             dtype=g.layout.dtype.name,
@@ -331,6 +328,9 @@ class Iteration:
             arrays=["A", "diagonal blocks", "copy of A"],
             **self.call.figures(),
         )
+        if self.rhs.out is not None:
+            self._into.x.report = report
+        return self._into.x, report
 
     def _warn(self, notes: list[str], steps: int) -> None:
         if self._groups.first:

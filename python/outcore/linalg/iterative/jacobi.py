@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore._util.if_exists import IfExists
-from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles import columns
 from outcore.linalg._tiles.assumptions import AssumeA
-from outcore.linalg.iterative.arguments import Setting, Storage, check_omega
+from outcore.linalg.iterative.arguments import Options, Setting, check_omega, iterative_method
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
-from outcore.linalg.iterative.plan import Demands, Pin
+from outcore.linalg.iterative.plan import Demands
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike
 
@@ -26,28 +23,16 @@ VECTORS = 2
 """Right-hand sides and residual."""
 
 
-@opens_results()
+@iterative_method
 def jacobi(
     made: Made,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
     *,
-    x0: npt.ArrayLike | Array | PathLike | None = None,
     omega: float = 1.0,
-    block: int | None = None,
-    pin: Pin = "auto",
     assume_a: AssumeA = "gen",
-    storage: Storage = None,
-    dtype: npt.DTypeLike | None = None,
-    tol: float | None = 1e-5,
     max_sweeps: int = 1000,
-    scratch: PathLike | None = None,
-    memory: int | str | None = None,
-    out: PathLike | None = None,
-    if_exists: IfExists = "error",
-    resume: bool = True,
-    threads: int | None = None,
-    progress: ProgressLike = True,
+    **options: Unpack[Options],
 ) -> tuple[Any, Report]:
     """Solve A x = b by block Jacobi, with A on disk.
 
@@ -57,10 +42,8 @@ def jacobi(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume
-        As for `gauss_seidel`.
-    threads, progress
-        As for `gauss_seidel`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
+        As for `gauss_seidel`; likewise `progress`.
     omega
         Damping or over-relaxation ω, positive.
     assume_a
@@ -88,18 +71,12 @@ def jacobi(
         If the residual does not reach the tolerance.
     """
     check_omega(omega, math.inf)
-    setting = Setting(
-        tol, max_sweeps, memory, threads, progress, assume_a, pin, block, storage, scratch, out,
-        if_exists, resume,
-        dtype=dtype, made=made,
-    )  # fmt: skip
-    setting.check()
+    setting = Setting(max_sweeps, assume_a, made=made, **options)
     needs = demands(is_half=setting.mirror is not None)
-    with open_iteration("Jacobi", A, b, x0, lambda *_: [needs], setting) as it:
+    with open_iteration("Jacobi", A, b, lambda *_: [needs], setting) as it:
         for _ in it.groups():
             _iterate(it, omega)
-        report = it.report("jacobi", {}, notes=narrowed(it), block_reads=it.steps, omega=omega)
-        return it.result(report)
+        return it.result("jacobi", {}, notes=narrowed(it), block_reads=it.steps, omega=omega)
 
 
 def demands(*, is_half: bool) -> Demands:

@@ -46,19 +46,18 @@ def open_iteration(
     name: str,
     A: Array | PathLike,
     b: npt.ArrayLike | Array | PathLike,
-    x0: npt.ArrayLike | Array | PathLike | None,
     choices: Choices,
     setting: Setting,
     sharing: Sharing | None = None,
 ) -> Iterator[Iteration]:
-    """Check the arguments of an iterative method, and open the matrix for it.
+    """Check the operands of an iterative method, and open the matrix for it.
 
     Parameters
     ----------
     name
         Name of the method.
-    A, b, x0
-        Matrix, right-hand sides, and the initial solution.
+    A, b
+        Matrix and right-hand sides.
     choices
         Returns the possible memory demands of the method.
     setting
@@ -71,7 +70,6 @@ def open_iteration(
     Interrupted
         On Ctrl-C or SIGTERM. The error contains the current solution as ``x``.
     """
-    setting.check()
     sharing = sharing or Sharing()
     source = place_of(A)
     metadata = read_metadata(source)
@@ -79,7 +77,7 @@ def open_iteration(
         raise InvalidError(f"need a square matrix, have shape {metadata.shape} in {source.path}")
     sharing.agree_on_matrix(source, metadata)
     n, memory_bytes = metadata.shape[0], sharing.budget(setting.memory)
-    right, x0 = opened(b), _opened(x0)
+    right, x0 = opened(b), _opened(setting.x0)
     found = result_dtype({"A": metadata.dtype, "b": right.dtype}, setting.dtype)
     dtype = working_dtype(matrix_dtype(found, metadata.dtype), setting.storage)
     check_dtype(metadata.dtype, dtype)

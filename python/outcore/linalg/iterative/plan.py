@@ -81,7 +81,7 @@ class Demands:
 
     name: str
     vectors: int
-    has_blocks: bool
+    has_blocks: bool = False
     by_triangle: bool = False
     is_half: bool = False
     restart: int = 0

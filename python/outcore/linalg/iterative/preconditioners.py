@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from outcore.linalg._lu.solve import refuse_singular
 from outcore.linalg._output.factor import CholeskyFactor, LUFactor
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.iteration import Iteration
-from outcore.linalg.iterative.plan import IterativeGeometry, Pass
+from outcore.linalg.iterative.plan import Demands, IterativeGeometry, Pass
 from outcore.linalg.iterative.relaxation import Relaxation, relaxation_of
 
 Named: TypeAlias = Literal["jacobi", "sweep", "ssor"]
@@ -30,8 +30,11 @@ class Preconditioner:
     """The identity. Subclasses approximate A⁻¹.
 
     ``times`` counts passes over A other than products with the whole matrix. ``block_reads`` counts
-    reads of the diagonal blocks, and ``others_planned`` the planned bytes of factors.
+    reads of the diagonal blocks, and ``others_planned`` the planned bytes of factors. ``omega`` is
+    the over-relaxation.
     """
+
+    omega = 1.0
 
     def __init__(self, it: Iteration) -> None:
         self._it = it
@@ -46,6 +49,21 @@ class Preconditioner:
 
     def begin(self) -> None:
         """Start the next group of right-hand sides."""
+
+    def groups(self) -> Iterator[None]:
+        """Iterate over the groups of the iteration, and start each."""
+        for _ in self._it.groups():
+            self.begin()
+            yield
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of the method for `Iteration.result`."""
+        return {
+            "times": self.times,
+            "block_reads": self.block_reads,
+            "others": (self.others_read, self.others_planned),
+            "omega": self.omega,
+        }
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- M⁻¹ R."""
@@ -78,14 +96,14 @@ class Sweep(Preconditioner):
 
     def __init__(self, it: Iteration, omega: float, *, is_symmetric: bool) -> None:
         super().__init__(it)
-        self._omega, self._is_symmetric = omega, is_symmetric
+        self.omega, self._is_symmetric = omega, is_symmetric
         self._relaxation: Relaxation
         # Strips of columns can give both products of a new z in one pass.
         self._gives_both = it.geometry.strips.by == "columns" and it.mirror is None
 
     def begin(self) -> None:
         """Start the next group of right-hand sides."""
-        self._relaxation = relaxation_of(self._it, self._omega)
+        self._relaxation = relaxation_of(self._it, self.omega)
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- M⁻¹ R."""
@@ -175,39 +193,30 @@ def check_factors(factor: Saved, n: int, dtype: np.dtype[Any]) -> None:
         refuse_singular(factor)
 
 
-def wants_blocks(given: Given) -> bool:
-    """Whether a preconditioner solves with the diagonal blocks of A."""
-    return isinstance(given, str)
+def sweeps_in(given: Given) -> bool:
+    """Whether a preconditioner sweeps over A, and so has an over-relaxation."""
+    return isinstance(given, str) and given in ("sweep", "ssor")
 
 
-def vectors_of(given: Given) -> int:
-    """Return the number of vectors that a preconditioner needs, beside its result."""
-    return 3 if given in ("sweep", "ssor") else 0
-
-
-def way_of(given: Given, before: str = "") -> str:
-    """Return the name of a preconditioner for users, after the text `before`."""
+def demands_with(given: Given, dtype: np.dtype[Any], alone: Demands) -> Demands:
+    """Return the memory demands of a method with a preconditioner, from those without."""
     if given is None:
-        return before
+        return alone
+    name: str = given if isinstance(given, str) else "a function"
+    reserve_bytes = 0
     if isinstance(given, Saved):
         name = f"{'LU' if isinstance(given, LUFactor) else 'Cholesky'} factors"
-    else:
-        name = given if isinstance(given, str) else "a function"
-    return f"{before}{', ' * bool(before)}preconditioned by {name}"
-
-
-def omega_of(given: Given, omega: float) -> float:
-    """Return the over-relaxation that a preconditioner uses; 1 if it uses none."""
-    return omega if isinstance(given, str) and given in ("sweep", "ssor") else 1.0
-
-
-def reserve_of(given: Given, dtype: np.dtype[Any]) -> int:
-    """Bytes that a preconditioner needs beside vectors and diagonal blocks."""
-    if not isinstance(given, Saved):
-        return 0
-    widened = tile_bytes(given) * dtype.itemsize // given.dtype.itemsize
-    is_wider = dtype != given.dtype
-    return ring_bytes(given, BLOCK_TILES) + BLOCK_TILES * widened * is_wider
+        widened = tile_bytes(given) * dtype.itemsize // given.dtype.itemsize
+        reserve_bytes = ring_bytes(given, BLOCK_TILES)
+        reserve_bytes += BLOCK_TILES * widened * (dtype != given.dtype)
+    return dataclasses.replace(
+        alone,
+        vectors=alone.vectors + 3 * sweeps_in(given),
+        has_blocks=isinstance(given, str),
+        by_triangle=sweeps_in(given),
+        reserve_bytes=alone.reserve_bytes + reserve_bytes,
+        way=f"{alone.way}{', ' * bool(alone.way)}preconditioned by {name}",
+    )
 
 
 def preconditioner_of(it: Iteration, given: Given, omega: float) -> Preconditioner:
