@@ -1,6 +1,5 @@
 """The BLAS on column-major views; `outcore.blas.blas_calls` defines these views."""
 
-import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,14 +10,10 @@ import numpy as np
 from scipy.linalg import cython_blas  # type: ignore[import-untyped, unused-ignore]
 
 from outcore.blas.blas_calls import (
-    CHAR,
     Array,
     Calls,
-    Ints4,
-    Ints6,
     Side,
     Trans,
-    address,
     function,
     letter,
 )
@@ -84,13 +79,7 @@ class Blas(Calls):
         times, plus = self.scalar(alpha), self.scalar(beta)
         if m == 0 or n == 0:
             return
-        ints = Ints6(m, n, k, lda, ldb, ldc)
-        at = ctypes.addressof(ints)
-        self._gemm(
-            op_a, op_b, at, at + 4, at + 8,
-            ctypes.addressof(times), address(a), at + 12, address(b), at + 16,
-            ctypes.addressof(plus), address(c), at + 20,
-        )  # fmt: skip
+        self._gemm(op_a, op_b, m, n, k, times, a, lda, b, ldb, plus, c, ldc)
 
     def trsm(
         self,
@@ -165,13 +154,8 @@ class Blas(Calls):
         times = self.scalar(alpha)
         if m == 0 or n == 0:
             return
-        ints = Ints4(m, n, ldt, ldb)
-        at = ctypes.addressof(ints)
-        function(
-            at_side, CHAR["L" if lower else "U"], op, CHAR["U" if unit else "N"],
-            at, at + 4,
-            ctypes.addressof(times), address(t), at + 8, address(b), at + 12,
-        )  # fmt: skip
+        triangle, diagonal = "L" if lower else "U", "U" if unit else "N"
+        function(at_side, triangle, op, diagonal, m, n, times, t, ldt, b, ldb)
 
     def herk(
         self,
@@ -214,13 +198,7 @@ class Blas(Calls):
         times, plus = self.real(alpha), self.real(beta)
         if n == 0:
             return
-        ints = Ints4(n, k, lda, ldc)
-        at = ctypes.addressof(ints)
-        self._herk(
-            CHAR["L" if lower else "U"], op, at, at + 4,
-            ctypes.addressof(times), address(a), at + 8,
-            ctypes.addressof(plus), address(c), at + 12,
-        )  # fmt: skip
+        self._herk("L" if lower else "U", op, n, k, times, a, lda, plus, c, ldc)
 
     def _herk_in_halves(
         self, a: Array, c: Array, alpha: float, beta: float, *, lower: bool, trans: Trans

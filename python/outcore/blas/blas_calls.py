@@ -40,10 +40,6 @@ PREFIXES: Final = {"float32": "s", "float64": "d", "complex64": "c", "complex128
 _TEXT: Final = ctypes.create_string_buffer(b"NTCLRUM1IF")
 CHAR: Final = {chr(c): ctypes.addressof(_TEXT) + place for place, c in enumerate(_TEXT.value)}
 
-Ints2: Final = ctypes.c_int * 2
-Ints4: Final = ctypes.c_int * 4
-Ints6: Final = ctypes.c_int * 6
-
 # Own prototypes: setting `argtypes` on the functions of `ctypes.pythonapi` would
 # change them for the whole process.
 _GivesName = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
@@ -59,6 +55,9 @@ def function(module: Any, name: str, signature: str, returns: Any = None) -> Cal
     integer, ``x`` floating-point number or numbers.  A build with 64-bit integers
     declares its functions differently, and a call would corrupt memory.  For such
     a declaration this function raises `ImportError`.
+
+    The callable takes option letters, integers, arrays, and C scalars or `None`.  It
+    returns the C function's value or, without `returns`, its last integer: LAPACK's info.
     """
     capsule = module.__pyx_capi__[name]
     declared = _capsule_name(capsule)
@@ -68,8 +67,27 @@ def function(module: Any, name: str, signature: str, returns: Any = None) -> Cal
     if "".join(kinds.get(argument.strip(), "x") for argument in arguments) != signature:
         raise ImportError(f"this SciPy's {name} is declared as {text!r}")
     prototype = ctypes.CFUNCTYPE(returns, *[ctypes.c_void_p] * len(signature))
-    function: Callable[..., Any] = prototype(_capsule_pointer(capsule, declared))
-    return function
+    compiled = prototype(_capsule_pointer(capsule, declared))
+    integers = ctypes.c_int * signature.count("i")
+
+    def call(*arguments: Any) -> Any:
+        ints, used = integers(), 0
+        addresses: list[int | None] = []
+        for argument in arguments:
+            if type(argument) is int:
+                ints[used] = argument
+                addresses.append(ctypes.addressof(ints) + 4 * used)
+                used += 1
+            elif type(argument) is str:
+                addresses.append(CHAR[argument])
+            elif isinstance(argument, np.ndarray):
+                addresses.append(address(argument))
+            else:
+                addresses.append(None if argument is None else ctypes.addressof(argument))
+        value = compiled(*addresses)
+        return ints[used - 1] if returns is None else value
+
+    return call
 
 
 def address(x: Array) -> int:
@@ -78,12 +96,12 @@ def address(x: Array) -> int:
     return address
 
 
-def letter(name: str, value: str, allowed: str) -> int:
-    """Return the address of the option's character; refuse a value that is not allowed."""
+def letter(name: str, value: str, allowed: str) -> str:
+    """Return an option's character; refuse a value that is not allowed."""
     # `in` alone would let "" and "NT" pass.
     if len(value) != 1 or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-    return CHAR[value]
+    return value
 
 
 class Calls:

@@ -1,6 +1,5 @@
 """LAPACK on column-major views; `kernels` returns all functions for an element type."""
 
-import ctypes
 import functools
 from typing import Any, Final
 
@@ -13,14 +12,10 @@ from scipy.linalg import cython_lapack  # type: ignore[import-untyped, unused-ig
 from outcore._core import swap_rows
 from outcore.blas.blas import Blas
 from outcore.blas.blas_calls import (
-    CHAR,
     PREFIXES,
     Array,
-    Ints4,
-    Ints6,
     Norm,
     Trans,
-    address,
     function,
     letter,
 )
@@ -79,10 +74,7 @@ class Kernels(Blas):
         self.pivots(piv, count, True)
         if count == 0:
             return 0
-        ints = Ints4(m, n, lda, 0)
-        at = ctypes.addressof(ints)
-        self._getrf(at, at + 4, address(a), at + 8, address(piv), at + 12)
-        info: int = ints[3]
+        info: int = self._getrf(m, n, a, lda, piv, 0)
         if info < 0:  # cannot happen to checked arguments
             raise ValueError(f"getrf refused its argument number {-info}")
         piv[:count] -= 1
@@ -132,10 +124,7 @@ class Kernels(Blas):
             return 0.0
         # Only the row sums need workspace.
         work = (self.real * m)() if norm == "I" else None
-        ints = Ints4(m, n, lda, 0)
-        at = ctypes.addressof(ints)
-        room = None if work is None else ctypes.addressof(work)
-        return float(self._lange(which, at, at + 4, address(a), at + 8, room))
+        return float(self._lange(which, m, n, a, lda, work))
 
     def potrf(self, a: Array, *, lower: bool) -> int:
         """Factor a Hermitian positive definite matrix in place: ``a = l @ lᴴ``, or ``uᴴ @ u``.
@@ -154,16 +143,8 @@ class Kernels(Blas):
         int
             LAPACK's info: 0, or i > 0 if the leading block of order i is not positive definite.
         """
-        m, n, lda = self.matrix("a", a, True)
-        if m != n:
-            raise ValueError(f"a is {m} x {n}, not square")
-        if n == 0:
-            return 0
-        ints = Ints4(n, lda, 0, 0)
-        at = ctypes.addressof(ints)
-        self._potrf(CHAR["L" if lower else "U"], at, address(a), at + 4, at + 8)
-        info: int = ints[2]
-        return info
+        n, lda = self._square("a", a)
+        return int(self._potrf("L" if lower else "U", n, a, lda, 0)) if n else 0
 
     def trtri(self, t: Array, *, lower: bool, unit: bool) -> int:
         """Invert a triangular matrix in place.
@@ -184,18 +165,9 @@ class Kernels(Blas):
         int
             LAPACK's info: 0, or i > 0 if the i-th diagonal element is zero; t is unchanged then.
         """
-        m, n, ldt = self.matrix("t", t, True)
-        if m != n:
-            raise ValueError(f"t is {m} x {n}, not square")
-        if n == 0:
-            return 0
-        ints = Ints4(n, ldt, 0, 0)
-        at = ctypes.addressof(ints)
-        self._trtri(
-            CHAR["L" if lower else "U"], CHAR["U" if unit else "N"], at, address(t), at + 4, at + 8
-        )
-        info: int = ints[2]
-        return info
+        n, ldt = self._square("t", t)
+        triangle, diagonal = "L" if lower else "U", "U" if unit else "N"
+        return int(self._trtri(triangle, diagonal, n, t, ldt, 0)) if n else 0
 
     def geqrf(self, a: Array, tau: Array, work: Array) -> None:
         """Factor a matrix as q @ r with Householder reflections, in place.
@@ -217,18 +189,12 @@ class Kernels(Blas):
         self._vector("work", work, max(n, 1))
         if min(m, n) == 0:
             return
-        ints = Ints6(m, n, lda, work.size, 0, 0)
-        at = ctypes.addressof(ints)
-        self._geqrf(
-            at, at + 4, address(a), at + 8, address(tau), address(work), at + 12, at + 16
-        )  # fmt: skip
+        self._geqrf(m, n, a, lda, tau, work, work.size, 0)
 
     def geqrf_work(self, m: int, n: int) -> int:
         """Return the number of elements of workspace with which `geqrf` is fastest."""
         best = np.zeros(1, self.dtype)
-        ints = Ints6(m, n, max(m, 1), -1, 0, 0)
-        at, nothing = ctypes.addressof(ints), address(best)
-        self._geqrf(at, at + 4, nothing, at + 8, nothing, nothing, at + 12, at + 16)
+        self._geqrf(m, n, best, max(m, 1), best, best, -1, 0)
         return max(int(best[0].real), n, 1)
 
     def larft(self, v: Array, tau: Array, t: Array) -> None:
@@ -250,12 +216,8 @@ class Kernels(Blas):
         self._vector("tau", tau, k)
         if k == 0:
             return
-        ints = Ints4(m, k, ldv, ldt)
-        at = ctypes.addressof(ints)
         # "Forward" and "columnwise", by their first letters.
-        self._larft(
-            CHAR["F"], CHAR["C"], at, at + 4, address(v), at + 8, address(tau), address(t), at + 12
-        )
+        self._larft("F", "C", m, k, v, ldv, tau, t, ldt)
 
     def unmqr(self, v: Array, tau: Array, c: Array, work: Array, *, trans: Trans = "N") -> None:
         """Multiply with the q of `geqrf` from the left: ``c = op(q) @ c``.
@@ -273,9 +235,7 @@ class Kernels(Blas):
         trans : {"N", "C"}
             Whether op is the conjugate transpose.
         """
-        if trans not in ("N", "C"):
-            raise ValueError(f"trans must be N or C, not {trans!r}")
-        op = CHAR["N" if trans == "N" else "C" if self.is_complex else "T"]
+        op = self._operation(trans)
         rows, k, ldv = self.matrix("v", v, False)
         m, n, ldc = self.matrix("c", c, True)
         if rows != m or k > m:
@@ -284,12 +244,7 @@ class Kernels(Blas):
         self._vector("work", work, max(n, 1))
         if m == 0 or n == 0 or k == 0:
             return
-        ints = (ctypes.c_int * 7)(m, n, k, ldv, ldc, work.size, 0)
-        at = ctypes.addressof(ints)
-        self._unmqr(
-            CHAR["L"], op, at, at + 4, at + 8, address(v), at + 12, address(tau),
-            address(c), at + 16, address(work), at + 20, at + 24,
-        )  # fmt: skip
+        self._unmqr("L", op, m, n, k, v, ldv, tau, c, ldc, work, work.size, 0)
 
     def tpqrt(self, r: Array, b: Array, t: Array, work: Array) -> None:
         """Factor a triangle with rows below it as q @ r, in place: ``[r; b] = q @ [r_new; 0]``.
@@ -320,12 +275,7 @@ class Kernels(Blas):
         self._vector("work", work, k * n)
         if m == 0 or n == 0:
             return
-        ints = (ctypes.c_int * 8)(m, n, 0, k, ldr, ldb, ldt, 0)
-        at = ctypes.addressof(ints)
-        self._tpqrt(
-            at, at + 4, at + 8, at + 12, address(r), at + 16, address(b), at + 20,
-            address(t), at + 24, address(work), at + 28,
-        )  # fmt: skip
+        self._tpqrt(m, n, 0, k, r, ldr, b, ldb, t, ldt, work, 0)
 
     def tpmqrt(
         self, v: Array, t: Array, a: Array, b: Array, work: Array, *, trans: Trans = "N"
@@ -345,9 +295,7 @@ class Kernels(Blas):
         trans : {"N", "C"}
             Whether op is the conjugate transpose.
         """
-        if trans not in ("N", "C"):
-            raise ValueError(f"trans must be N or C, not {trans!r}")
-        op = CHAR["N" if trans == "N" else "C" if self.is_complex else "T"]
+        op = self._operation(trans)
         rows, k, ldv = self.matrix("v", v, False)
         block, across, ldt = self.matrix("t", t, False)
         above, width, lda = self.matrix("a", a, True)
@@ -360,13 +308,20 @@ class Kernels(Blas):
         self._vector("work", work, n * block)
         if m == 0 or n == 0 or k == 0:
             return
-        ints = (ctypes.c_int * 10)(m, n, k, 0, block, ldv, ldt, lda, ldb, 0)
-        at = ctypes.addressof(ints)
-        self._tpmqrt(
-            CHAR["L"], op, at, at + 4, at + 8, at + 12, at + 16, address(v), at + 20,
-            address(t), at + 24, address(a), at + 28, address(b), at + 32,
-            address(work), at + 36,
-        )  # fmt: skip
+        self._tpmqrt("L", op, m, n, k, 0, block, v, ldv, t, ldt, a, lda, b, ldb, work, 0)
+
+    def _operation(self, trans: Trans) -> str:
+        """Return the letter of an operation without, or with the conjugate transpose."""
+        if trans not in ("N", "C"):
+            raise ValueError(f"trans must be N or C, not {trans!r}")
+        return "T" if trans == "C" and not self.is_complex else trans
+
+    def _square(self, name: str, x: Array) -> tuple[int, int]:
+        """Check a square matrix to be overwritten; return its order and leading dimension."""
+        n, columns, leading = self.matrix(name, x, True)
+        if n != columns:
+            raise ValueError(f"{name} is {n} x {columns}, not square")
+        return n, leading
 
     def _vector(self, name: str, x: Array, needed: int) -> None:
         """Check a vector of elements that LAPACK reads or writes."""
