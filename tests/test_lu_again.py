@@ -21,8 +21,7 @@ from outcore.layout.zarr_format import Metadata
 from outcore.linalg import LUFactor, lu_factor
 from outcore.linalg._factors import begin
 from outcore.linalg._lu.block_columns import storage as block_columns_storage
-from outcore.linalg._lu.slabs import phases
-from outcore.linalg._lu.slabs.phases import make_workspace
+from outcore.linalg._lu.block_columns.storage import make_workspace
 from outcore.linalg._output.journal import read_journal
 from outcore.storage.volumes import Place, place
 
@@ -129,8 +128,7 @@ def test_killed_while_a_workspace_is_made(
         )  # fmt: skip
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (phases, block_columns_storage):
-            patch.setattr(module, "make_workspace", making)
+        patch.setattr(block_columns_storage, "make_workspace", making)
         doomed = 0
         expected = bits(factor())
         names, count = set(made), len(made)

@@ -34,8 +34,7 @@ from outcore.errors import BudgetError, Interrupted, JournalError
 from outcore.linalg import lu_factor
 from outcore.linalg._lu.block_columns.geometry import BlockColumn
 from outcore.linalg._lu.block_columns.partial import PartialFactorization
-from outcore.linalg._lu.block_columns.storage import PartialStorage
-from outcore.linalg._lu.slabs.phases import make_workspace
+from outcore.linalg._lu.block_columns.storage import PartialStorage, make_workspace
 from outcore.linalg._output.journal import Record, read_journal
 from outcore.storage.volumes import place
 
@@ -44,7 +43,6 @@ __all__ = ["one_thread"]  # a fixture for every test here
 N, MEMORY, CHUNKS = 384, 160_000, (64, 32)
 PAGES = (
     *DECISIVE,
-    "_lu/slabs/phases.py",
     "_lu/block_columns/storage.py",
     "_lu/block_columns/factor_columns.py",
     "_lu/block_columns/partial.py",

@@ -39,7 +39,6 @@ __all__ = ["one_thread"]  # a fixture for every test here
 N, MEMORY, CHUNKS = 320, 165_000, (64, 32)
 PAGES = (
     *DECISIVE,
-    "_lu/slabs/phases.py",
     "_lu/block_columns/storage.py",
     "_lu/block_columns/tournament.py",
     "_lu/block_columns/factor_columns.py",

@@ -29,8 +29,7 @@ from outcore.linalg._lu.block_columns.geometry import BlockColumn, BlockColumnGe
 from outcore.linalg._lu.block_columns.row_copy import copy_to_segments
 from outcore.linalg._lu.block_columns.row_moves import RowMoves
 from outcore.linalg._lu.block_columns.row_panel import factor_rows, largest_above, swap_rows
-from outcore.linalg._lu.block_columns.storage import BlockColumnStorage
-from outcore.linalg._lu.slabs.phases import COPY
+from outcore.linalg._lu.block_columns.storage import COPY, BlockColumnStorage
 from outcore.linalg._tiles.matrix import Matrix, room_in
 from outcore.linalg._tiles.widened import MatrixFile
 from outcore.report.longcall import LongCall

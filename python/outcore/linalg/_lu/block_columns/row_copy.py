@@ -7,13 +7,13 @@ import numpy as np
 from outcore._util.streams import Pending
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._lu.block_columns.row_sums import RowSums
-from outcore.linalg._lu.slabs.phases import COPY, PhasedFiles
+from outcore.linalg._lu.block_columns.storage import COPY, BlockColumnStorage
 from outcore.linalg._tiles.matrix import room_in
 from outcore.linalg._tiles.relay import Relay
 from outcore.report.longcall import LongCall
 
 
-def copy_to_segments(storage: PhasedFiles[Any], call: LongCall) -> Extremes:
+def copy_to_segments(storage: BlockColumnStorage[Any], call: LongCall) -> Extremes:
     """Copy to segments those columns of A that need it, and check them meanwhile."""
     g = storage.geometry
     left, (rows, columns) = g.copied_from, g.copy_block()
