@@ -18,9 +18,8 @@ from outcore.errors import (
 )
 from outcore.linalg._output.factor import (
     LU,
-    CholeskyFactor,
+    Factor,
     LUFactor,
-    QRFactor,
     read_any_group,
     read_group,
 )
@@ -32,7 +31,7 @@ from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.report.report import Report
 from outcore.storage.volumes import Place
 
-F = TypeVar("F", LUFactor, CholeskyFactor, QRFactor)
+F = TypeVar("F", bound=Factor)
 
 
 def are_begun(where: Place, source: Place, dtype: np.dtype[Any], *, resume: bool) -> bool:

@@ -2,18 +2,19 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from outcore._util.progress import ProgressLike
 from outcore.array_files.array_metadata import read_metadata
 from outcore.errors import OutcoreError
 from outcore.linalg._cholesky.factorization import factor_cholesky
 from outcore.linalg._estimate.cond_est import cond_est
+from outcore.linalg._factors.sweeps import Swept
 from outcore.linalg._lu.factorization import lu_for_call
 from outcore.linalg._lu.solve import solve_and_report
-from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
+from outcore.linalg._output.factor import CHOLESKY, LU, CholeskyFactor, Kind, LUFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
 from outcore.linalg._output.own import own_factors, ready_factors
@@ -25,29 +26,10 @@ from outcore.linalg._tiles.cost import Phase
 from outcore.report.report import Report
 from outcore.storage.volumes import Place
 
-F = TypeVar("F", LUFactor, CholeskyFactor)
 
-
-@dataclass(frozen=True)
-class Way(Generic[F]):
-    """A kind of factors, with the function that makes them.
-
-    The second argument of `factor` says whether to read the lower triangle, if it reads only one.
-    """
-
-    kind: type[F]
-    factor: Callable[[Factoring, bool], F]
-
-
-BY_LU: Final = Way(LUFactor, lambda job, lower: lu_for_call(job))
-BY_CHOLESKY: Final = Way(
-    CholeskyFactor,
-    # The residual shows whether A is Hermitian.
-    lambda job, lower: factor_cholesky(job, lower=lower)[0],
-)
-
-
-def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any, Report]:
+def solve_directly(
+    job: Solving, kind: Kind = LU, *, overwrite_a: bool = False
+) -> tuple[Any, Report]:
     """Factor, substitute, and compute the residual.
 
     Raises
@@ -55,17 +37,24 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     NotPositiveDefiniteError
         With Cholesky, if A is not positive definite.
     """
-    kind = way.kind.kind
+    is_positive = kind is CHOLESKY
+    made_as: type[Swept] = CholeskyFactor if is_positive else LUFactor
     where = job.factors_at(kind.suffix)
-    ready = ready_factors(where, job.source, job.dtype, way.kind, if_exists=job.if_exists)
+    ready = ready_factors(where, job.source, job.dtype, made_as, if_exists=job.if_exists)
     phases = list(_phases(job, kind, ready))
     estimated = [phases.pop()] if job.condition else []
     *made, solved, checked = phases
     factoring, substituting, checking, estimating = job.parts(made, [solved], [checked], estimated)
-    lower = kind is not CHOLESKY or _lower(job, where, overwrite_a=overwrite_a)
+    lower = is_positive and _lower(job, where, overwrite_a=overwrite_a)
+
+    def make(wanted: Factoring) -> Swept:
+        # The residual shows whether A is Hermitian.
+        return factor_cholesky(wanted, lower=lower)[0] if is_positive else lu_for_call(wanted)
+
     wanted = job.factoring(job.A, where, overwrite_a=overwrite_a, progress=factoring)
     wanted = dataclasses.replace(wanted, dtype=job.dtype)
-    with own_factors(where, wanted, ready, lambda wanted: way.factor(wanted, lower)) as factors:
+    own: AbstractContextManager[Swept] = own_factors(where, wanted, ready, make)
+    with own as factors:
         x, report = solve_and_report(
             factors, job.rhs, job.memory_bytes, job.threads, substituting, resume=job.resume,
             probes=PROBES,
@@ -88,9 +77,7 @@ def solve_directly(job: Solving, way: Way[F], *, overwrite_a: bool) -> tuple[Any
     return x, dataclasses.replace(report, verb="solve", method=_method_of(factors))
 
 
-def with_condition(
-    report: Report, job: Solving, factors: LUFactor | CholeskyFactor, progress: ProgressLike
-) -> Report:
+def with_condition(report: Report, job: Solving, factors: Swept, progress: ProgressLike) -> Report:
     """Estimate the condition number from the factors, and add it to the report on a solution."""
     condition, estimate = cond_est(
         factors, memory=job.memory_bytes, resume=job.resume, threads=job.threads, progress=progress
@@ -103,7 +90,7 @@ def with_condition(
     )
 
 
-def _method_of(factors: LUFactor | CholeskyFactor) -> str:
+def _method_of(factors: Swept) -> str:
     """Return the name of the method, with the algorithm of new factors if it is not by slabs."""
     made = factors.report.method if factors.report else None
     title = factors.kind.title
@@ -121,7 +108,7 @@ def _lower(job: Solving, where: Place, *, overwrite_a: bool) -> bool:
     return overwrite_a or read_metadata(job.source).order == "F"
 
 
-def _phases(job: Solving, kind: Kind, ready: LUFactor | CholeskyFactor | None) -> Sequence[Phase]:
+def _phases(job: Solving, kind: Kind, ready: Swept | None) -> Sequence[Phase]:
     """Plan the factorization, the solve with its factors, and the residual.
 
     Complete factors need less memory to solve than to factor, so only their solve is planned.

@@ -96,12 +96,9 @@ class Refinement:
     steps: int = 0
     krylov_steps: int = 0
 
+    @np.errstate(over="ignore", invalid="ignore")
     def refine(self) -> Columns:
         """Solve and refine until each column converges or stalls; return the columns that stall."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._refine()
-
-    def _refine(self) -> Columns:
         self.X[...] = 0
         self.load_b(self.R)
         self._norms_b = _norms1(self.R)
@@ -180,15 +177,12 @@ class Refinement:
             for j in columns:
                 self.deflation.reduce(self.X[:, j : j + 1], self.R[:, j : j + 1])
 
+    @np.errstate(over="ignore", invalid="ignore")
     def refine_by_gmres(self, columns: Columns, V: list[Matrix], W: Matrix) -> bool:
         """Correct some columns by GMRES until all have converged; return whether they have.
 
         `V` is workspace for a Krylov basis of each column, and `W` for one vector of each.
         """
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._refine_by_gmres(columns, V, W)
-
-    def _refine_by_gmres(self, columns: Columns, V: list[Matrix], W: Matrix) -> bool:
         self.measure()
         for _ in range(_MOST_CORRECTIONS):
             before = self.errors[columns]

@@ -33,7 +33,7 @@ from outcore.linalg._rhs.groups import gone_on_at
 from outcore.linalg._rhs.residual import MatrixPasses, matrix_in
 from outcore.linalg._rhs.solutions import solution, system_of
 from outcore.linalg._rhs.solving import Solving
-from outcore.linalg._systems.direct import BY_LU, solve_directly, with_condition
+from outcore.linalg._systems.direct import solve_directly, with_condition
 from outcore.linalg._systems.low_copy import TooLowError
 from outcore.linalg._systems.low_factors import find_low_factors, low_factors
 from outcore.linalg._systems.plan import (
@@ -55,7 +55,7 @@ from outcore.report.report import Report
 def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
     """Factor in lower precision and refine; if that fails, use `solve_directly`, and say why."""
     if are_begun(job.factors_at(".lu"), job.source, job.dtype, resume=job.resume):
-        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        x, report = solve_directly(job)
         report.notes.append(
             f"factors in {job.dtype} existed, or were begun: none in {low} were made"
         )
@@ -65,7 +65,7 @@ def solve_refined(job: Solving, low: np.dtype[Any]) -> tuple[Any, Report]:
         x = _solve(job, low, done)
     except TooLowError as error:
         beside = _beside(job)
-        x, report = solve_directly(beside, BY_LU, overwrite_a=False)
+        x, report = solve_directly(beside)
         report.notes.insert(0, f"{low} did not suffice: {error}")
         if beside.keep and beside is not job:
             report.notes.append(
@@ -103,13 +103,13 @@ def _solve(job: Solving, low: np.dtype[Any], done: list[Report]) -> Any:
     phases: Sequence[Phase]
     if ready:
         nothing = Phase(dtype=low, bytes_read=0)
-        refined = _planned(job, ready, _geometry(job, low, ready.tile))
+        refined = _planned(job, ready, _fitted(job, low, ready.tile)[1])
         estimated = condition_phases(job.problem(), low, ready.tile)
         phases = nothing, nothing, refined, *estimated
     else:
         g = lu_geometry(job.n, low, job.memory_bytes)
         # An error is raised here rather than after hours of factoring.
-        _geometry(job, low, (g.rows, g.columns))
+        _fitted(job, low, (g.rows, g.columns))
         phases = solve_cost(job.problem(factor_dtype=low)).phases
     ahead = len(phases) - 1 - job.condition
     copying, factoring, refining, estimating = job.parts(
@@ -135,12 +135,8 @@ def _refuse_beyond(report: Report, low: np.dtype[Any]) -> None:
         )
 
 
-def _geometry(job: Solving, low: np.dtype[Any], tile: tuple[int, int]) -> RefineGeometry:
-    return _fitted(job, low, tile, 0)[1]
-
-
 def _fitted(
-    job: Solving, low: np.dtype[Any], tile: tuple[int, int], probes: int
+    job: Solving, low: np.dtype[Any], tile: tuple[int, int], probes: int = 0
 ) -> tuple[ColumnRoom, RefineGeometry]:
     rhs = job.rhs
 
@@ -213,7 +209,11 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
         ) as call,
     ):  # fmt: skip
         passes = _Passes(A, job.dtype, lu, call, g, probes)
-        room = _room(call, job, g)
+        # Deflation's vectors come before the columns of a group.
+        width = g.deflated + min(g.columns * rhs.parts, job.columns)
+        room = (
+            matrix_in(call, job.n, width, job.dtype), matrix_in(call, job.n, width, job.dtype)
+        )  # fmt: skip
         deflation = Deflation(*room, g.deflated)
         moved = Columns(rhs, call, columns_room)
         refined: list[Refinement] = []
@@ -237,13 +237,6 @@ def _refine(job: Solving, lu: LUFactor, progress: ProgressLike, done: list[Repor
             if begun:
                 done[-1].notes.append(gone_on_at(begun, rhs.columns))
     return into.x
-
-
-def _room(call: LongCall, job: Solving, g: RefineGeometry) -> tuple[Matrix, Matrix]:
-    """Allocate X and R for a group of columns from the budget; deflation's vectors come first."""
-    columns = g.deflated + min(g.columns * job.rhs.parts, job.columns)
-    X, R = (matrix_in(call, job.n, columns, job.dtype) for _ in range(2))
-    return X, R
 
 
 def _begin(

@@ -24,7 +24,7 @@ from outcore.linalg._rhs.condition import warn_if_singular
 from outcore.linalg._rhs.right_hand_side import RightHandSide, opened
 from outcore.linalg._rhs.solving import Solving
 from outcore.linalg._rows.right_hand_look import look_at
-from outcore.linalg._systems.direct import BY_CHOLESKY, BY_LU, solve_directly
+from outcore.linalg._systems.direct import solve_directly
 from outcore.linalg._systems.hermitian import find_asymmetry
 from outcore.linalg._systems.plan import ASSUMPTIONS, looking_phase, lower
 from outcore.linalg._systems.refined import solve_refined
@@ -224,7 +224,7 @@ def solve_system(
             elif assume_a == "pos":
                 x, report = _solve_positive(job, overwrite_a=overwrite_a)
             else:
-                x, report = solve_directly(job, BY_LU, overwrite_a=overwrite_a)
+                x, report = solve_directly(job, overwrite_a=overwrite_a)
                 if assume_a != "gen":
                     report.notes.append(f"assume_a={assume_a!r}: solved by LU")
         except KeyboardInterrupt:
@@ -282,18 +282,18 @@ def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
     """Solve by Cholesky, or by LU if that fails and has not overwritten the matrix."""
     if overwrite_a and read_metadata(job.source).state != "consumed":
         why, look = _look_before(job)
-        x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=True)
+        x, report = solve_directly(job, CHOLESKY, overwrite_a=True)
         report = _after_looking(look, report)
         report.notes += [why] if why else []
         return x, report
     try:
-        x, report = solve_directly(job, BY_CHOLESKY, overwrite_a=overwrite_a)
+        x, report = solve_directly(job, CHOLESKY, overwrite_a=overwrite_a)
         return x, report
     except NotPositiveDefiniteError as error:
         if overwrite_a:
             raise
         why = str(error).partition(";")[0]
-    x, report = solve_directly(job, BY_LU, overwrite_a=False)
+    x, report = solve_directly(job)
     report.notes.append(f"Cholesky failed: {why}; solved by LU")
     return x, report
 
@@ -315,18 +315,18 @@ def _look_before(job: Solving) -> tuple[str, Report]:
 def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
     """Solve by Cholesky if the matrix passes the test and is positive definite; else by LU."""
     if overwrite_a:
-        x, report = solve_directly(job, BY_LU, overwrite_a=True)
+        x, report = solve_directly(job, overwrite_a=True)
         report.notes.append("overwrite_a=True: solved by LU, since Cholesky may fail halfway")
         return x, report
     if are_begun(job.factors_at(LU.suffix), job.source, job.dtype, resume=job.resume):
-        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        x, report = solve_directly(job)
         report.notes.append("LU factors existed, or were begun: A was not examined")
         return x, report
     A_bytes = job.n**2 * job.stored.itemsize
     (looking,) = job.parts([Phase(dtype=job.dtype, bytes_read=A_bytes)])
     why, look = find_asymmetry(job.source, job.memory_bytes, job.threads, looking)
     if why:
-        x, report = solve_directly(job, BY_LU, overwrite_a=False)
+        x, report = solve_directly(job)
         note = f"{why}: solved by LU"
     else:
         x, report = _solve_positive(job, overwrite_a=False)
