@@ -38,7 +38,8 @@ pub mod wire;
 pub use checksum::{Crc32c, crc32c};
 pub use clock::Clock;
 pub use collective::{
-    CollectivePlan, CollectiveSpec, PIECE_BYTES, PIECE_UNIT_BYTES, PlannedPiece, ROUND_PIECES, ROUNDS_AT_ONCE,
+    CollectivePlan, CollectiveSpec, PIECE_BYTES, PIECE_UNIT_BYTES, PlannedPiece, ROUND_PIECES,
+    ROUNDS_AT_ONCE, SHARE_BYTES, piece_bytes,
 };
 pub use disk::{
     Alignment, Buffer, Completion, Disk, Due, FileId, Gather, OnDone, OpenMode, Operation, Request,

@@ -127,6 +127,15 @@ impl MemorySchema {
         }
     }
 
+    /// An upper bound of the number of times that a process has the same element: boxes of a read may overlap.
+    /// The schema must have passed [`MemorySchema::check`].
+    pub fn most_copies(&self, shape: &[u64]) -> u64 {
+        match self {
+            Self::Mesh { .. } => 1,
+            Self::Boxes(boxes) => boxes.iter().map(|own| most_overlaps(own, shape.len())).max().unwrap_or(1),
+        }
+    }
+
     /// The parts of a process: each is one array in its memory, with an [`Axis`] for each dimension. The
     /// result includes empty parts. The schema must have passed [`MemorySchema::check`].
     pub fn parts(&self, shape: &[u64], rank: u64) -> Vec<Vec<Axis>> {
@@ -235,11 +244,7 @@ fn check_disjoint(boxes: &[Vec<ElementBox>], dims: usize) -> Result<()> {
     for (number, (rank, part)) in sorted.iter().enumerate() {
         let end = part.start[0] + part.shape[0];
         for (other_rank, other) in sorted[number + 1..].iter().take_while(|(_, other)| other.start[0] < end) {
-            let overlap = (0..dims).all(|dim| {
-                part.start[dim] < other.start[dim] + other.shape[dim]
-                    && other.start[dim] < part.start[dim] + part.shape[dim]
-            });
-            if overlap {
+            if overlap(part, other, dims) {
                 return Err(Error::invalid(format!(
                     "the box from {:?} on of shape {:?} of process {rank} and the box from {:?} on of shape {:?} of process \
                      {other_rank} overlap, and a write takes each element from one process; leave ghost cells out of the boxes of a write",
@@ -249,6 +254,32 @@ fn check_disjoint(boxes: &[Vec<ElementBox>], dims: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether two boxes have an element in common.
+fn overlap(part: &ElementBox, other: &ElementBox, dims: usize) -> bool {
+    (0..dims).all(|dim| {
+        part.start[dim] < other.start[dim] + other.shape[dim]
+            && other.start[dim] < part.start[dim] + part.shape[dim]
+    })
+}
+
+/// The largest number of boxes of one process that overlap one of its boxes, which counts too.
+fn most_overlaps(own: &[ElementBox], dims: usize) -> u64 {
+    let mut sorted: Vec<&ElementBox> = own.iter().filter(|part| !part.shape.contains(&0)).collect();
+    sorted.sort_by_key(|part| part.start[0]);
+    let mut counts = vec![1; sorted.len()];
+    for (number, part) in sorted.iter().enumerate() {
+        let end = part.start[0] + part.shape[0];
+        let later = sorted.iter().enumerate().skip(number + 1);
+        for (at, other) in later.take_while(|(_, other)| other.start[0] < end) {
+            if overlap(part, other, dims) {
+                counts[number] += 1;
+                counts[at] += 1;
+            }
+        }
+    }
+    counts.into_iter().max().unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -361,5 +392,20 @@ mod tests {
         assert!(schema(&[&[part(0, 5), part(3, 1)], &[]]).is_err(), "of one process");
         let mesh = MemorySchema::Mesh { mesh: vec![2], dims: vec![Distribution::Block] };
         assert!(mesh.check_disjoint(&[9]).is_ok());
+    }
+
+    #[test]
+    fn copies_are_those_of_one_process() {
+        let part = |start: [u64; 2], shape: [u64; 2]| ElementBox { start: start.into(), shape: shape.into() };
+        let whole = || part([0, 0], [9, 9]);
+        let most = |boxes| MemorySchema::Boxes(boxes).most_copies(&[9, 9]);
+        assert_eq!(most(vec![]), 1);
+        assert_eq!(most(vec![vec![], vec![part([0, 0], [0, 9]), part([0, 0], [0, 9])]]), 1);
+        assert_eq!(most(vec![vec![whole()], vec![whole()]]), 1);
+        assert_eq!(most(vec![vec![part([0, 0], [9, 4]), part([0, 4], [9, 5])]]), 1);
+        assert_eq!(most(vec![vec![part([0, 0], [5, 5]), part([4, 4], [5, 5]), part([0, 5], [4, 4])]]), 2);
+        assert_eq!(most(vec![vec![whole()], vec![whole(), part([8, 0], [1, 1]), whole(), whole()]]), 4);
+        let mesh = MemorySchema::Mesh { mesh: vec![2], dims: vec![Distribution::Block, Distribution::Whole] };
+        assert_eq!(mesh.most_copies(&[9, 9]), 1);
     }
 }

@@ -4,7 +4,7 @@ use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use outcore_client::{CollectivePart, Exchanged, LocalArray};
 use outcore_core::{
     Axis, CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, MemoryOffer,
-    OfferedArray, PIECE_BYTES, ROUND_PIECES,
+    OfferedArray, ROUND_PIECES, piece_bytes,
 };
 use pyo3::prelude::*;
 
@@ -84,6 +84,9 @@ impl Collective {
         skips_disk: bool,
     ) -> Self {
         let (grid, schema) = (grid.0.spec().clone(), schema.0.clone());
+        // A schema that does not fit is refused when the collective begins.
+        let fits = schema.check(&grid.shape, ranks).is_ok();
+        let copies = if fits { schema.most_copies(&grid.shape) } else { 1 };
         Self(CollectiveSpec {
             id: number,
             write,
@@ -93,7 +96,7 @@ impl Collective {
             schema,
             patience_s,
             skips_disk,
-            piece_bytes: PIECE_BYTES,
+            piece_bytes: piece_bytes(copies),
             round_pieces: ROUND_PIECES,
         })
     }
