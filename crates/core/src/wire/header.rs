@@ -70,7 +70,8 @@ pub struct Header {
     pub kind: Kind,
     /// The number of the request; 0 in frames without one. A retry keeps its number.
     pub request: u64,
-    /// In a request: the client will not retry requests with lower numbers. 0 in other frames.
+    /// In a request: the client will not retry requests with lower numbers, except waits of collectives. 0 in other
+    /// frames.
     pub settled: u64,
     /// Bytes of the control part.
     pub control_bytes: u32,

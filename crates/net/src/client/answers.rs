@@ -1,7 +1,6 @@
 //! Receives answers, in a channel's thread or in the callers that wait for them.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use outcore_core::wire::{Header, Kind, Refused, decode};
 use outcore_core::{Buffer, Error, ErrorKind, Incarnation, IoReply, Result};
@@ -14,7 +13,7 @@ use crate::client::wire::Wire;
 /// Completes a call with its answer.
 pub(super) fn finish(peer: &Peer, wire: &Wire, call: Call, control: Result<Vec<u8>>) {
     wire.timeout().sample(call.sent.elapsed());
-    wire.weight.fetch_sub(call.weight(), Ordering::SeqCst);
+    wire.gives_back(&call);
     peer.finish(call, control.map(|control| Reply { control, incarnation: wire.incarnation }));
 }
 

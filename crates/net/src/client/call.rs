@@ -19,7 +19,7 @@ pub(crate) struct Reply {
 /// Callback that gets the answer, or the error, and the memory.
 pub(crate) type Done = Box<dyn FnOnce(Result<Reply>, Region) + Send>;
 
-/// Bytes of a call in a channel's window, in addition to its payload.
+/// Bytes of a call in a channel's window, in addition to its payload. Waits have none.
 const WEIGHT_BYTES: u64 = 4096;
 
 /// The direction of a call's payload.
@@ -42,6 +42,9 @@ pub(crate) struct Call {
     pub(crate) moves: Moves,
     /// Whether a channel over a UNIX socket is preferred, if there is one.
     pub(crate) is_for_local: bool,
+    /// Whether its answer may depend on later calls, as those of a collective that wait for other processes do.
+    /// It moves no payload.
+    pub(crate) is_wait: bool,
     pub(crate) attempts: u32,
     /// The time of the call, and of its last sending.
     pub(crate) called: Instant,
@@ -66,6 +69,7 @@ impl Call {
             region,
             moves,
             is_for_local: false,
+            is_wait: false,
             attempts: 0,
             called: now,
             sent: now,
@@ -78,6 +82,9 @@ impl Call {
     }
 
     pub(crate) fn weight(&self) -> u64 {
+        if self.is_wait {
+            return 0;
+        }
         WEIGHT_BYTES + u64::from(self.header.control_bytes) + self.region_bytes as u64
     }
 

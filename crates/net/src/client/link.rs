@@ -114,9 +114,10 @@ impl NetLink {
                 };
                 // On a UNIX socket the server can identify the process that offers its memory.
                 let is_for_local = matches!(request, IoRequest::Join { memory: Some(_), .. });
+                let is_wait = matches!(request, IoRequest::Join { .. } | IoRequest::Await { .. });
                 drop(request);
                 let call = Call::new(Kind::IoRequest, control, buffer, moves, Box::new(answer));
-                peer.call(Call { is_for_local, ..call });
+                peer.call(Call { is_for_local, is_wait, ..call });
             }
         }
     }

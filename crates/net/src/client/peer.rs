@@ -21,8 +21,8 @@ use crate::handshake::Unopened;
 /// cause.
 const MOST_ATTEMPTS: u32 = 8;
 
-/// Maximum distance between the numbers of the oldest unanswered call and the newest sent call. Servers
-/// remember no more answers.
+/// Maximum distance between the numbers of the oldest unanswered call and the newest sent call, without waits.
+/// Servers remember no more answers, and none of waits.
 const MOST_NUMBERS: u64 = 2048;
 
 /// Patience for a server that was never reached, because its address may be wrong.
@@ -77,8 +77,10 @@ pub(crate) struct Peer {
 
 struct State {
     queue: VecDeque<Call>,
+    /// The queue of waits: other calls pass them, because their answers may depend on those.
+    waits: VecDeque<Call>,
     next_number: u64,
-    /// Numbers of calls that may still be sent.
+    /// Numbers of calls that may still be sent, without waits.
     unsettled: BTreeSet<u64>,
     /// The open connections.
     wires: Vec<Arc<Wire>>,
@@ -115,6 +117,7 @@ impl Peer {
             payload_bytes: AtomicU64::new(MAX_PAYLOAD_BYTES),
             state: Mutex::new(State {
                 queue: VecDeque::new(),
+                waits: VecDeque::new(),
                 next_number: 1,
                 unsettled: BTreeSet::new(),
                 wires: vec![],
@@ -203,17 +206,19 @@ impl Peer {
         }
         call.header.request = state.next_number;
         state.next_number += 1;
-        state.unsettled.insert(call.number());
+        if !call.is_wait {
+            state.unsettled.insert(call.number());
+        }
         if let Some(wire) = state.free_wire(&call)
             && let Some(turn) = wire.turn()
         {
             call.header.settled = state.oldest();
-            wire.takes(call.weight());
+            wire.takes(&call);
             drop(state);
             send_now(self, &wire, turn, call);
             return Some(wire.clone());
         }
-        state.queue.push_back(call);
+        state.queue_of(&call).push_back(call);
         drop(state);
         self.wake.notify_all();
         None
@@ -230,16 +235,9 @@ impl Peer {
             if wire.has_rest() {
                 return Some(Next::Rest);
             }
-            let oldest = state.oldest();
-            let first = state.queue.iter().position(|call| state.may_take(wire, call));
-            if let Some(place) = first
-                && let Some(first) = state.queue.get(place)
-                && first.number() < oldest + MOST_NUMBERS
-                && wire.has_room(first.weight())
-                && let Some(mut call) = state.queue.remove(place)
-            {
-                call.header.settled = oldest;
-                wire.takes(call.weight());
+            if let Some(mut call) = state.take_next(wire) {
+                call.header.settled = state.oldest();
+                wire.takes(&call);
                 return Some(Next::Call(call));
             }
             state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +257,7 @@ impl Peer {
         let mut state = self.lock();
         state.unsettled.remove(&call.number());
         // A queued call may be sent now.
-        let is_more = !state.queue.is_empty();
+        let is_more = state.is_any_queued();
         drop(state);
         if is_more {
             self.wake.notify_all();
@@ -278,7 +276,7 @@ impl Peer {
             if call.attempts >= MOST_ATTEMPTS || state.is_closed {
                 hopeless.push(call);
             } else {
-                state.queue.push_front(call);
+                state.queue_of(&call).push_front(call);
             }
         }
         drop(state);
@@ -323,7 +321,7 @@ impl Peer {
         if !state.wires.is_empty() {
             return;
         }
-        let is_wanted = !state.queue.is_empty() || state.has_refused;
+        let is_wanted = state.is_any_queued() || state.has_refused;
         let now = Instant::now();
         let looks = is_wanted && now >= state.next_look;
         if looks {
@@ -334,10 +332,15 @@ impl Peer {
         let most = if state.was_up { Duration::MAX } else { FIRST_PATIENCE };
         let patience = self.options.patience.min(most);
         let is_over = |call: &Call| refusal.is_some() || call.called.max(down_since).elapsed() > patience;
-        let (over, waiting) = std::mem::take(&mut state.queue).into_iter().partition(is_over);
-        state.queue = waiting;
+        let mut over = vec![];
+        let State { queue, waits, .. } = &mut *state;
+        for queue in [queue, waits] {
+            let (gone, waiting): (Vec<Call>, Vec<Call>) =
+                std::mem::take(queue).into_iter().partition(&is_over);
+            *queue = waiting.into();
+            over.extend(gone);
+        }
         drop(state);
-        let over: VecDeque<Call> = over;
         let error = refusal.unwrap_or(error);
         for call in over {
             self.finish(call, Err(error.clone()));
@@ -379,10 +382,10 @@ impl Peer {
     pub(crate) fn end(&self, why: &Error) {
         let mut state = self.lock();
         state.is_closed = true;
-        let waiting = std::mem::take(&mut state.queue);
+        let (waiting, waits) = (std::mem::take(&mut state.queue), std::mem::take(&mut state.waits));
         drop(state);
         self.wake.notify_all();
-        for call in waiting {
+        for call in waiting.into_iter().chain(waits) {
             self.finish(call, Err(why.clone()));
         }
     }
@@ -418,18 +421,46 @@ impl State {
         !call.is_for_local || wire.is_local() || !is_better()
     }
 
-    /// The number of the oldest call that may still be sent.
+    /// The queue to which a call belongs.
+    fn queue_of(&mut self, call: &Call) -> &mut VecDeque<Call> {
+        if call.is_wait { &mut self.waits } else { &mut self.queue }
+    }
+
+    fn is_any_queued(&self) -> bool {
+        !self.queue.is_empty() || !self.waits.is_empty()
+    }
+
+    /// Removes the first call of a queue that a channel may send, if the channel has space for it.
+    fn take_next(&mut self, wire: &Wire) -> Option<Call> {
+        let first = |queue: &VecDeque<Call>| {
+            let place = queue.iter().position(|call| self.may_take(wire, call))?;
+            let call = queue.get(place)?;
+            (self.is_near(call) && wire.has_room(call)).then_some(place)
+        };
+        if let Some(place) = first(&self.waits) {
+            return self.waits.remove(place);
+        }
+        let place = first(&self.queue)?;
+        self.queue.remove(place)
+    }
+
+    /// Whether the server still remembers the answers of all unsettled calls when it gets this call.
+    fn is_near(&self, call: &Call) -> bool {
+        call.is_wait || call.number() < self.oldest() + MOST_NUMBERS
+    }
+
+    /// The number of the oldest call that may still be sent, without waits.
     fn oldest(&self) -> u64 {
         self.unsettled.first().copied().unwrap_or(self.next_number)
     }
 
     /// The channel over which the calling thread may send a new call immediately, if the call is small and
-    /// the queue is empty.
+    /// its queue is empty.
     fn free_wire(&self, call: &Call) -> Option<Arc<Wire>> {
-        let is_free =
-            self.queue.is_empty() && call.is_small() && call.number() < self.oldest() + MOST_NUMBERS;
+        let queue = if call.is_wait { &self.waits } else { &self.queue };
+        let is_free = queue.is_empty() && call.is_small() && self.is_near(call);
         let is_good =
-            |wire: &&Arc<Wire>| wire.sends_now() && wire.has_room(call.weight()) && self.may_take(wire, call);
+            |wire: &&Arc<Wire>| wire.sends_now() && wire.has_room(call) && self.may_take(wire, call);
         let wires = self.wires.iter().filter(is_good);
         wires.min_by_key(|wire| wire.weight()).filter(|_| is_free).cloned()
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::socket::{Socket, Watch};
 /// space.
 const WINDOW_BYTES: u64 = 8 << 20;
 
-/// Calls in flight on a channel. Servers read at most twice as many.
+/// Calls in flight on a channel, without waits, and as many waits. Servers read at most twice as many.
 const MOST_CALLS: usize = 128;
 
 /// An open connection, and the calls in flight on it.
@@ -32,6 +32,8 @@ pub(crate) struct Wire {
     /// Nanoseconds from `began` to the last moved byte, or to the first call in flight.
     pub(super) moved_ns: AtomicU64,
     pub(super) weight: AtomicU64,
+    /// Number of waits in flight. They take no space from calls whose answers depend on nothing.
+    pub(super) waits: AtomicUsize,
     pub(super) is_dead: AtomicBool,
     /// Held by the sending thread.
     pub(super) outgoing: Mutex<Outgoing>,
@@ -73,10 +75,14 @@ impl Wire {
         self.is_dead.load(Ordering::SeqCst)
     }
 
-    /// Whether a call of this weight may be sent now.
-    pub(crate) fn has_room(&self, weight: u64) -> bool {
-        let held = self.weight();
-        held == 0 || (held + weight <= WINDOW_BYTES && self.lock().len() < MOST_CALLS)
+    /// Whether a call may be sent now.
+    pub(crate) fn has_room(&self, call: &Call) -> bool {
+        let (held, waits) = (self.weight(), self.waits.load(Ordering::SeqCst));
+        if call.is_wait {
+            return waits < MOST_CALLS;
+        }
+        let calls = || self.lock().len().saturating_sub(waits);
+        held == 0 || (held + call.weight() <= WINDOW_BYTES && calls() < MOST_CALLS)
     }
 
     /// Bytes in flight on this channel, in both directions together.
@@ -113,8 +119,16 @@ impl Wire {
         self.socket.is_local()
     }
 
-    pub(crate) fn takes(&self, weight: u64) {
-        self.weight.fetch_add(weight, Ordering::SeqCst);
+    /// Takes space for a call.
+    pub(crate) fn takes(&self, call: &Call) {
+        self.weight.fetch_add(call.weight(), Ordering::SeqCst);
+        self.waits.fetch_add(usize::from(call.is_wait), Ordering::SeqCst);
+    }
+
+    /// Returns the space of an answered call.
+    pub(super) fn gives_back(&self, call: &Call) {
+        self.weight.fetch_sub(call.weight(), Ordering::SeqCst);
+        self.waits.fetch_sub(usize::from(call.is_wait), Ordering::SeqCst);
     }
 
     /// Makes the standby thread check whether it is needed.
@@ -183,6 +197,7 @@ pub(super) fn open(
         began: Instant::now(),
         moved_ns: AtomicU64::new(0),
         weight: AtomicU64::new(0),
+        waits: AtomicUsize::new(0),
         is_dead: AtomicBool::new(false),
         // All callers of the manager wait. With TLS a thread sends the calls, and would have to wake another
         // one.

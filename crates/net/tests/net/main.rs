@@ -16,3 +16,4 @@ mod stopping;
 mod tls;
 mod tls_peer;
 mod transfers;
+mod waits;

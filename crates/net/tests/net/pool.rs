@@ -28,6 +28,8 @@ pub struct Files {
     pub delay_us: AtomicU64,
     /// While it is shut, requests wait.
     pub gate: (Mutex<bool>, Condvar),
+    /// Requests of collectives that wait for other processes, until the test answers them.
+    pub waits: Mutex<Vec<OnAnswer<Region>>>,
     pub callers: Mutex<Vec<Who>>,
     pub addresses: Mutex<Vec<String>>,
     pub is_retired: AtomicBool,
@@ -37,6 +39,13 @@ impl Files {
     pub fn shut_gate(&self, is_shut: bool) {
         *self.gate.0.lock().unwrap() = is_shut;
         self.gate.1.notify_all();
+    }
+
+    /// Answers the requests that wait for other processes.
+    pub fn end_waits(&self) {
+        for done in std::mem::take(&mut *self.waits.lock().unwrap()) {
+            answer(done, IoReply::Done, Region::empty());
+        }
     }
 
     fn pass(&self) {
@@ -81,9 +90,17 @@ impl Files {
             IoRequest::Length { target, .. } => {
                 IoReply::Length(files.get(&target.handle).map_or(0, |file| file.len() as u64))
             }
+            IoRequest::Take { piece, bytes, .. } => {
+                buffer.copy_in(0, &pattern(*piece as usize, *bytes as usize));
+                IoReply::Done
+            }
             _ => IoReply::Failed(Error::invalid("not in this test")),
         }
     }
+}
+
+fn answer(done: OnAnswer<Region>, reply: IoReply, buffer: Region) {
+    done(Answer { reply, buffer, incarnation: Incarnation::NONE, started_ns: 0, finished_ns: 0 });
 }
 
 pub struct Served(pub Arc<Files>);
@@ -91,14 +108,17 @@ pub struct Served(pub Arc<Files>);
 impl Handler for Served {
     fn io(&self, _caller: &Caller, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
         let files = self.0.clone();
+        if matches!(request, IoRequest::Join { .. } | IoRequest::Await { .. }) {
+            files.waits.lock().unwrap().push(done);
+            return;
+        }
         let now = files.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         files.most_under_way.fetch_max(now, Ordering::SeqCst);
         thread::spawn(move || {
             files.pass();
             let reply = files.act(&request, &mut buffer);
             files.under_way.fetch_sub(1, Ordering::SeqCst);
-            let incarnation = outcore_core::Incarnation::NONE;
-            done(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
+            answer(done, reply, buffer);
         });
     }
 
