@@ -225,33 +225,48 @@ def test_boxes_with_ghost_cells_are_read_and_not_written(pool: oc.Pool, width: i
         np.testing.assert_array_equal(u[...], content)
 
 
-@pytest.mark.parametrize("copies", [1, 13, 40, 128])
+@pytest.mark.parametrize("copies", [1, 9, 16, 40, 192])
 def test_a_process_has_the_same_elements_in_many_boxes(pool: oc.Pool, copies: int) -> None:
-    """All copies of a piece travel in one message, and a server takes messages of 8 to 12 MiB."""
-    shape = (16, 256, 256)
+    """Its large shares travel while other processes wait for the end."""
+    shape, ranks = (16, 256, 256), 6
     content = np.arange(2.0**20).reshape(shape)
-    oc.create_array(pool / "u", shape, chunks=(4, 256, 256), if_exists="overwrite").close()
-    with oc.open_array(pool / "u", "r+") as u:
+    with oc.create_array(pool / "u", shape, chunks=(4, 256, 256), if_exists="overwrite") as u:
         u[...] = content
-    # The first chunk, moved by some rows, and the whole array.
-    boxes = [[(slice(0, 2), slice(i % 3, 250 + i % 3)) for i in range(copies)], [(slice(0, 16),)]]
-    schema = oc.Schema.boxes([[(*box, *[slice(0, 256)] * (3 - len(box))) for box in boxes[0]],
-                              [(slice(0, 16), slice(0, 256), slice(0, 256))], []])  # fmt: skip
+    # Planes moved by some rows, and the whole array. Four processes have nothing.
+    boxes: list[list[tuple[slice, ...]]] = [[] for _ in range(ranks)]
+    boxes[0] = [(slice(0, 2), slice(i % 3, 250 + i % 3), slice(0, 256)) for i in range(copies)]
+    boxes[1] = [(slice(0, 16), slice(0, 256), slice(0, 256))]
+    schema = oc.Schema.boxes(boxes)
     with oc.open_array(pool / "u") as u:
-        plan = oc.plan("read_all", array=u, schema=schema, processes=3, rates=RATES)
+        plan = oc.plan("read_all", array=u, schema=schema, processes=ranks, rates=RATES)
+    memory = "1 MiB" if copies <= 16 else None  # 16 copies of a piece of 64 KiB
 
     def job(comm: ThreadComm) -> tuple[int, int]:
         with oc.open_array(pool / "u") as u:
-            found = u.read_all(None, schema, comm, timeout=60)
-            for have, box in zip(found, [*boxes, []][comm.rank], strict=True):
+            found = u.read_all(None, schema, comm, memory=memory, timeout=60)
+            for have, box in zip(found, boxes[comm.rank], strict=True):
                 np.testing.assert_array_equal(have, content[box])
             report = u.collective_report
             assert report is not None
         return report.bytes_moved, sum(report.messages.values())
 
-    moved = whole(ThreadJob(3).run(job))
+    moved = whole(ThreadJob(ranks).run(job))
     assert [each[0] for each in moved] == list(plan.process_bytes)
     assert [each[1] for each in moved] == [sum(each.values()) for each in plan.messages]
+
+
+def test_more_copies_than_a_server_moves_at_once_are_refused_everywhere() -> None:
+    boxes = oc.Schema.boxes([[(slice(0, 8192),)] * 193, []])
+
+    def job(comm: ThreadComm) -> None:
+        with oc.open_array(pool / "u") as u:
+            u.read_all(None, boxes, comm, timeout=60)
+
+    with some_pool("served") as pool:
+        oc.create_array(pool / "u", (8192,), "f8").close()
+        for refused in ThreadJob(2).run(job):
+            assert isinstance(refused, BudgetError)
+            assert "need 12648448 bytes at once" in str(refused)
 
 
 RATES: Any = type("Rates", (), {"read_bytes_s": 1e9, "write_bytes_s": 5e8})()

@@ -17,8 +17,6 @@ pub const PIECE_BYTES: u64 = 1 << 20;
 /// A piece is a multiple of this many bytes, except the last of a data file. So no block with a checksum
 /// spans two pieces.
 pub const PIECE_UNIT_BYTES: u64 = 64 << 10;
-/// Bytes of a share in one message: any server has memory for this.
-pub const SHARE_BYTES: u64 = 8 << 20;
 /// Maximum number of pieces of a round, and the usual number.
 pub const ROUND_PIECES: u64 = 8;
 /// Number of rounds whose pieces a server holds in memory concurrently.
@@ -51,11 +49,10 @@ pub struct CollectiveSpec {
     pub round_pieces: u64,
 }
 
-/// The bytes of a piece, so that no share exceeds [`SHARE_BYTES`] if a process has an element up to `copies` times.
-/// Below the smallest piece, a share may exceed it.
+/// The bytes of a piece, so that no share exceeds [`PIECE_BYTES`] if a process has an element up to `copies` times.
+/// A share of the smallest piece may exceed it.
 pub fn piece_bytes(copies: u64) -> u64 {
-    let most = (SHARE_BYTES / copies.max(1)).min(PIECE_BYTES);
-    (most / PIECE_UNIT_BYTES).max(1) * PIECE_UNIT_BYTES
+    (PIECE_BYTES / copies.max(1) / PIECE_UNIT_BYTES).max(1) * PIECE_UNIT_BYTES
 }
 
 /// A part of an array file that a server moves in one step: bytes of its data file.

@@ -39,7 +39,7 @@ pub use checksum::{Crc32c, crc32c};
 pub use clock::Clock;
 pub use collective::{
     CollectivePlan, CollectiveSpec, PIECE_BYTES, PIECE_UNIT_BYTES, PlannedPiece, ROUND_PIECES,
-    ROUNDS_AT_ONCE, SHARE_BYTES, piece_bytes,
+    ROUNDS_AT_ONCE, piece_bytes,
 };
 pub use disk::{
     Alignment, Buffer, Completion, Disk, Due, FileId, Gather, OnDone, OpenMode, Operation, Request,

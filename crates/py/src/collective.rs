@@ -86,7 +86,7 @@ impl Collective {
         let (grid, schema) = (grid.0.spec().clone(), schema.0.clone());
         // A schema that does not fit is refused when the collective begins.
         let fits = schema.check(&grid.shape, ranks).is_ok();
-        let copies = if fits { schema.most_copies(&grid.shape) } else { 1 };
+        let copies = if fits && !write { schema.most_copies(&grid.shape) } else { 1 };
         Self(CollectiveSpec {
             id: number,
             write,

@@ -279,3 +279,9 @@ fn what_cannot_be_planned_is_refused() {
     assert!(plan(24, 48, 0).unwrap_err().contains("pieces of whole elements"));
     assert!(plan(8, 64, 1).unwrap_err().contains("no shard 1"));
 }
+
+#[test]
+fn pieces_are_smaller_if_a_process_has_several_copies() {
+    assert_eq!([0, 1, 2, 3, 16].map(piece_bytes), [16, 16, 8, 5, 1].map(|units| units * PIECE_UNIT_BYTES));
+    assert_eq!([17, 192, u64::MAX].map(piece_bytes), [PIECE_UNIT_BYTES; 3]);
+}
