@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
+"""Only a rank that hangs takes this long."""
 
 
 class ThreadComm:

@@ -301,21 +301,22 @@ def assert_known_and_removed(out: Path) -> None:
 
 
 def killed_until_whole(
-    start: Callable[[], "subprocess.Popen[str]"], path: Path, delays_s: Iterable[float | None]
+    start: Callable[[bool], "subprocess.Popen[str]"], path: Path, delays_s: Iterable[float]
 ) -> tuple[int, int]:
     """Kill each run of a script some time after it prints "ready", until it has made an array.
 
-    Returns the number of kills, and the number of further lines that the runs printed.
+    ``start`` gets whether the run will be killed; the run after the last delay is not. Returns the
+    number of kills, and the number of further lines that the runs printed.
     """
     killed = said = 0
-    for delay_s in delays_s:
-        run = start()
+    for delay_s in (*delays_s, None):
+        run = start(delay_s is not None)
         assert run.stdout is not None
         assert run.stdout.readline() == "ready\n"
         if delay_s is not None:
             time.sleep(delay_s)
             run.kill()
-        lines, errors = run.communicate(timeout=60)
+        lines, errors = run.communicate(timeout=600)
         said += len(lines.splitlines())
         killed += run.returncode == -signal.SIGKILL
         assert run.returncode in (0, -signal.SIGKILL), errors

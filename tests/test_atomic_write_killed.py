@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from served import serve
 from served_pools import in_memory
+from timeouts import TooBusyError, with_enough_time
 
 import outcore as oc
 from outcore.array_files import atomic_write
@@ -61,7 +63,7 @@ with oc.open_array(pool / "u", "r+") as u:
         print("begun", flush=True)
     try:
         while True:
-            u.write_all(mine, schema, comm, timeout=2, atomic=True)
+            u.write_all(mine, schema, comm, timeout=int(sys.argv[7]), atomic=True)
             assert moment == "any"
     except oc.OutcoreError as error:
         print("told", error, flush=True)
@@ -100,20 +102,39 @@ def test_a_process_that_is_killed(
     run_python: Callable[..., subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    with_enough_time(
+        lambda timeout_s: killed(moment, who, steps, timeout_s, run_python, monkeypatch)
+    )
+
+
+def killed(
+    moment: str,
+    who: int,
+    steps: int,
+    timeout_s: int,
+    run_python: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kill a process at a moment, and check the array."""
     with in_memory() as home, serve(home, "unix") as (url, key), oc.connect(url, key=key) as pool:
         monkeypatch.setenv("OUTCORE_KEY", str(key))
         make(pool, steps)
         (home / "said").mkdir()
-        given = [str(Path(__file__).parent), url, str(home / "said"), moment, str(who)]
-        ranks = [run_python(RANK, given[0], str(rank), *given[1:]) for rank in range(SIZE)]
+        given = [url, str(home / "said"), moment, str(who), str(timeout_s)]
+        tests = str(Path(__file__).parent)
+        ranks = [run_python(RANK, tests, str(rank), *given) for rank in range(SIZE)]
         if moment == "any":
             stdout = ranks[who].stdout
             assert stdout is not None
             assert stdout.readline() == "begun\n"
             os.kill(ranks[who].pid, signal.SIGKILL)
-        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+        said = [rank.communicate(timeout=600)[0] for rank in ranks]
+        live = [rank for rank in range(SIZE) if rank != who]
+        named = re.findall(r"heard of process(?:es)? ([\d, and]+) for", "".join(said))
+        if said[who] or set(named) - {str(who)}:
+            raise TooBusyError(said)
         assert ranks[who].returncode == -signal.SIGKILL
-        assert all("told" in said[rank] for rank in range(SIZE) if rank != who), said
+        assert all("told" in said[rank] for rank in live), said
 
         with oc.open_array(pool / "u") as u:
             assert u.info().state == "whole"

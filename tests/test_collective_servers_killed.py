@@ -26,9 +26,12 @@ RANKS = 3
 SHAPE = (6144, 1024)
 NBYTES = 8 * SHAPE[0] * SHAPE[1]
 TIMEOUT_S = 2
+"""Timeout of calls during which a server dies; it may pass before the server is back."""
+LONG_S = 600
+"""Timeout of all other calls."""
 PART = 0.15
 """The server is killed after this share of the data has moved."""
-BOUND_S = 60
+BOUND_S = 300
 """Far beyond the duration of any step here, on a busy machine."""
 
 DAEMON = """
@@ -80,9 +83,9 @@ class Daemons:
         daemon.kill()
         daemon.communicate(timeout=BOUND_S)
 
-    def connect(self) -> oc.Pool:
-        """Connect with a timeout of `TIMEOUT_S` for absent servers."""
-        core = _core.Pool.connect([self.manager], patience_s=TIMEOUT_S)
+    def connect(self, timeout_s: int = LONG_S) -> oc.Pool:
+        """Connect with this timeout for absent servers."""
+        core = _core.Pool.connect([self.manager], patience_s=timeout_s)
         return oc.Pool(core, self.url + "::", is_shared=True)
 
     @property
@@ -136,8 +139,9 @@ class Held:
 class Together:
     """All ranks write or read in the background; `found` has their results."""
 
-    def __init__(self, daemons: Daemons, value: float, verb: str) -> None:
+    def __init__(self, daemons: Daemons, value: float, verb: str, timeout_s: int = LONG_S) -> None:
         self._daemons, self._value, self._verb = daemons, value, verb
+        self._timeout_s = timeout_s
         self._begun = threading.Event()
         self._found: list[Any] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -149,16 +153,16 @@ class Together:
         self._found.extend(ThreadJob(RANKS, BOUND_S).run(self._job))
 
     def _job(self, comm: ThreadComm) -> Any:
-        with self._daemons.connect() as pool:
+        with self._daemons.connect(self._timeout_s) as pool:
             u = oc.open_array(pool / "u", "r+", allow_incomplete=True)
             comm.barrier()
             self._begun.set()
             mine = rows(comm.rank, self._value)
             if self._verb == "write":
-                u.write_all(mine, "block,*", comm, timeout=TIMEOUT_S)
+                u.write_all(mine, "block,*", comm, timeout=self._timeout_s)
             else:
                 mine[...] = -1
-                u.read_all(mine, "block,*", comm, timeout=TIMEOUT_S)
+                u.read_all(mine, "block,*", comm, timeout=self._timeout_s)
             return mine
 
     def end(self) -> tuple[list[Any], float]:
@@ -221,7 +225,7 @@ def test_a_server_that_is_back(daemons: Daemons, array: float, verb: str) -> Non
     for _ in range(2):
         if verb == "write":
             before, value = value, value + 10
-        at_work = Together(daemons, value, verb)
+        at_work = Together(daemons, value, verb, TIMEOUT_S)
         time.sleep(draw.random() * took_s)
         daemons.kill("io", "b")
         daemons.start("io", "b")
@@ -237,7 +241,7 @@ def test_a_server_that_stays_away(
     value = array + 10 if verb == "write" else array
     with monkeypatch.context() as patched:
         held = Held(patched)
-        at_work = Together(daemons, value, verb)
+        at_work = Together(daemons, value, verb, TIMEOUT_S)
         for _ in range(RANKS - 1):
             assert held.others.acquire(timeout=BOUND_S)
         daemons.kill("io", "b")
@@ -269,17 +273,17 @@ class Replacing:
                 specs = {"u": oc.ArraySpec(SHAPE, chunks=(384, 1024))}
                 oc.ArrayGroup(pool / "run", specs).close()
 
-    def __call__(self, value: float) -> list[Any]:
+    def __call__(self, value: float, timeout_s: int = LONG_S) -> list[Any]:
         """Return the exception of each rank, or `None` after success."""
 
         def job(comm: ThreadComm) -> None:
             mine = rows(comm.rank, value)
-            with self._daemons.connect() as pool:
+            with self._daemons.connect(timeout_s) as pool:
                 if self._verb == "atomic":
                     with oc.open_array(pool / "u", "r+") as u:
-                        u.write_all(mine, "block,*", comm, timeout=TIMEOUT_S, atomic=True)
+                        u.write_all(mine, "block,*", comm, timeout=timeout_s, atomic=True)
                     return
-                with oc.ArrayGroup(pool / "run", comm=comm, timeout=TIMEOUT_S) as run:
+                with oc.ArrayGroup(pool / "run", comm=comm, timeout=timeout_s) as run:
                     run.checkpoint({"u": mine}, schema="block,*")
 
         return ThreadJob(RANKS, BOUND_S).run(job)
@@ -305,7 +309,8 @@ def test_what_is_replaced_stays_or_is_new(daemons: Daemons, array: float, verb: 
     for turn in range(2):
         value, told = array + 10 * (turn + 1), list[Any]()
         at_work = threading.Thread(
-            target=lambda value=value, told=told: told.extend(replacing(value)), daemon=True
+            target=lambda value=value, told=told: told.extend(replacing(value, TIMEOUT_S)),
+            daemon=True,
         )
         with daemons.connect() as pool:
             first = bytes_written(pool)

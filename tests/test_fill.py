@@ -169,7 +169,7 @@ calls = []
 def fill(rows, cols):
     calls.append(rows)
     print(rows.start, cols.start, flush=True)
-    while len(calls) == {held} and not os.path.exists("signalled"):
+    while {held} and not os.path.exists("signalled"):
         time.sleep(0.002)
     time.sleep({pause})
     i, j = np.ogrid[rows, cols]
@@ -182,7 +182,7 @@ RunPython = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
-    script = SCRIPT.format(pause=0.05, held=5, shape=SHAPE, chunks=CHUNKS)
+    script = SCRIPT.format(pause=0.05, held="len(calls) == 5", shape=SHAPE, chunks=CHUNKS)
     run = run_python(script, str(tmp_path / "A"))
     assert run.stdout is not None
     first = [run.stdout.readline() for _ in range(6)][1:]
@@ -201,10 +201,18 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
 
 def test_killed_again_and_again(tmp_path: Path, run_python: RunPython) -> None:
     """kill -9 at any moment, from the creation of the files on, loses no noted block."""
-    path, script = tmp_path / "A", SCRIPT.format(pause=0.02, held=0, shape=SHAPE, chunks=CHUNKS)
-    delays_s = [0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1, None]
-    killed, asked = killed_until_whole(lambda: run_python(script, str(path)), path, delays_s)
-    assert killed >= 3
+    path, delays_s = tmp_path / "A", [0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1]
+    # However late a kill comes, it finds the last block missing.
+    held = "(rows.stop, cols.stop) == " + str(SHAPE)
+    script = SCRIPT.format(pause=0.02, held=held, shape=SHAPE, chunks=CHUNKS)
+
+    def start(is_killed: bool) -> "subprocess.Popen[str]":
+        if not is_killed:
+            (tmp_path / "signalled").touch()
+        return run_python(script, str(path))
+
+    killed, asked = killed_until_whole(start, path, delays_s)
+    assert killed == len(delays_s)
     # Each kill loses at most the requested blocks without a note.
     assert asked <= BLOCKS + 4 * killed
     np.testing.assert_array_equal(oc.open_array(path)[...], WHOLE)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from communicators import ThreadComm, ThreadJob, TorchComm
 from mpi_jobs import mpiexec
+from timeouts import TooBusyError, with_enough_time
 
 import outcore as oc
 from outcore import _core
@@ -175,21 +176,36 @@ def test_closing_waits_for_all(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_fails_does_not_wait_and_the_others_are_told(tmp_path: Path) -> None:
-    def job(comm: ThreadComm) -> None:
-        with oc.Pool.from_comm(comm, tmp_path / "{rank}", timeout=1) as pool:
-            if comm.rank == 1:
-                raise RuntimeError("a rank fails")
-            with pool.open("f", "w", hints={"base": 1, "stripe_count": 1}) as file:
-                for _ in range(1000):
-                    file.write(bytes(1 << 16))
-                    time.sleep(0.01)
+    def attempt(timeout_s: int) -> None:
+        may_fail, where, written = threading.Event(), tmp_path / str(timeout_s), 0
 
-    # The server of rank 1 ends. Rank 0 does not hang on it, and does not wait for rank 1 to close.
-    found = ThreadJob(2, patience_s=20).run(job)
-    assert isinstance(found[0], DiskError)
-    assert isinstance(found[1], RuntimeError)
-    with oc.Pool.embedded([tmp_path / "0", tmp_path / "1"]) as pool:
-        assert pool.ls() == ["f"]
+        def job(comm: ThreadComm) -> None:
+            nonlocal written
+            with oc.Pool.from_comm(comm, where / "{rank}", timeout=timeout_s) as pool:
+                if comm.rank == 1:
+                    may_fail.wait()
+                    raise RuntimeError("a rank fails")
+                try:
+                    with pool.open("f", "w", hints={"base": 1, "stripe_count": 1}) as file:
+                        while True:
+                            file.write(bytes(1 << 16))
+                            written += 1
+                            may_fail.set()
+                            time.sleep(0.01)
+                finally:
+                    may_fail.set()
+
+        # The server of rank 1 ends. Rank 0 does not hang on it, and does not wait for rank 1 to
+        # close.
+        found = ThreadJob(2).run(job)
+        if not written:
+            raise TooBusyError(found)
+        assert isinstance(found[0], DiskError)
+        assert isinstance(found[1], RuntimeError)
+        with oc.Pool.embedded([where / "0", where / "1"]) as pool:
+            assert pool.ls() == ["f"]
+
+    with_enough_time(attempt)
 
 
 RANK = """
@@ -199,39 +215,55 @@ from pathlib import Path
 from communicators import FileComm
 import outcore as oc
 
-rank = int(sys.argv[2])
-comm = FileComm(Path.cwd(), rank, 2)
-pool = oc.Pool.from_comm(comm, "disk{rank}", timeout=2)
-if rank == 0:
-    pool.open("f", "w", hints={"base": 1, "stripe_count": 1}).write(b"abc")
+rank, where, timeout = int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+comm = FileComm(where, rank, 2)
+is_too_busy = False
+try:
+    pool = oc.Pool.from_comm(comm, where / "disk{rank}", timeout=timeout)
+    if rank == 0:
+        pool.open("f", "w", hints={"base": 1, "stripe_count": 1}).write(b"abc")
+except oc.errors.DiskError:
+    is_too_busy = True
 comm.barrier()
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
-while not Path("dead").exists():
+if is_too_busy:
+    sys.exit("too busy")
+while not (where / "dead").exists():
     time.sleep(0.01)
 for call in (lambda: pool.open("f").read(), pool.close):
     try:
         call()
     except oc.errors.DiskError as error:
         print(error)
-print(sorted(os.listdir("disk0")))
+print(sorted(os.listdir(where / "disk0")))
 """
 
 
 def test_a_rank_that_dies_is_noticed(
     tmp_path: Path, run_python: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    ranks = [run_python(RANK, str(Path(__file__).parent), str(rank)) for rank in range(2)]
-    ranks[1].communicate(timeout=60)
-    (tmp_path / "dead").touch()
-    out, err = ranks[0].communicate(timeout=60)
-    assert ranks[1].returncode == -9
-    assert ranks[0].returncode == 0, err
-    lines = out.splitlines()
-    assert len(lines) == 3, out
-    assert "waited 2 s for the others without an answer" in lines[1]
-    with oc.Pool.embedded([tmp_path / "disk0", tmp_path / "disk1"]) as pool:
-        assert pool.ls() == ["f"]
+    def attempt(timeout_s: int) -> None:
+        where = tmp_path / str(timeout_s)
+        where.mkdir()
+        ranks = [
+            run_python(RANK, str(Path(__file__).parent), str(rank), str(where), str(timeout_s))
+            for rank in range(2)
+        ]
+        ranks[1].communicate(timeout=600)
+        (where / "dead").touch()
+        out, err = ranks[0].communicate(timeout=600)
+        if err == "too busy\n":
+            raise TooBusyError
+        assert ranks[1].returncode == -9
+        assert ranks[0].returncode == 0, err
+        lines = out.splitlines()
+        assert len(lines) == 3, out
+        assert f"waited {timeout_s} s for the others without an answer" in lines[1]
+        with oc.Pool.embedded([where / "disk0", where / "disk1"]) as pool:
+            assert pool.ls() == ["f"]
+
+    with_enough_time(attempt)
 
 
 def test_what_is_no_communicator_is_refused(tmp_path: Path) -> None:

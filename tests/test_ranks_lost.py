@@ -14,6 +14,7 @@ import pytest
 from communicators import NonblockingComm, Said
 from mpi_jobs import mpiexec
 from served_pools import in_memory, some_pool
+from timeouts import TooBusyError, with_enough_time
 
 import outcore as oc
 from outcore._util.communicator import Communicator
@@ -28,9 +29,7 @@ def above(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 SPECS = {"u": oc.ArraySpec((6, 5)), "v": oc.ArraySpec((4,), dims=("x",))}
 SCHEMAS = {"u": oc.Schema("block,*"), "v": oc.Schema("block")}
-SIZE, MOST_MESSAGES, MOST_S = 2, 40, 20.0
-WAIT_S = 2.5
-"""Live ranks answer sooner, even dozens of them at once on two busy processors."""
+SIZE, MOST_MESSAGES, LONG_S = 2, 40, 600
 
 
 def state(rank: int, value: float) -> dict[str, Any]:
@@ -46,13 +45,15 @@ CALLS: dict[str, Callable[[oc.ArrayGroup, int], Any]] = {
     "checkpoint": lambda group, rank: group.checkpoint(state(rank, 7.0), schema=SCHEMAS),
     "background": lambda group, rank: group.checkpoint(
         state(rank, 7.0), schema=SCHEMAS, background=True, memory="64 MiB"
-    ).wait(MOST_S),
+    ).wait(LONG_S),
     "restart": lambda group, rank: group.restart(schema=SCHEMAS),
 }
 CHECKPOINTS = ("checkpoint", "background")
 
 
-def run(path: Any, call: str, who: int, dies_at: int | None) -> tuple[list[Any], list[int]]:
+def run(
+    path: Any, call: str, who: int, dies_at: int | None, timeout_s: int
+) -> tuple[list[Any], list[int]]:
     """Return the results of this call and the next one on each rank, and the message counts."""
     said: Said = {}
     comms = [
@@ -63,7 +64,7 @@ def run(path: Any, call: str, who: int, dies_at: int | None) -> tuple[list[Any],
         found: list[Any] = []
         group: oc.ArrayGroup | None = None
         try:
-            group = oc.ArrayGroup(path, SPECS, comm=comms[rank], timeout=WAIT_S)
+            group = oc.ArrayGroup(path, SPECS, comm=comms[rank], timeout=timeout_s)
             found.append(CALLS[call](group, rank))
             if dies_at is not None:
                 group.timestep(state(rank, 9.0), schema=SCHEMAS)
@@ -85,24 +86,31 @@ def run(path: Any, call: str, who: int, dies_at: int | None) -> tuple[list[Any],
 @pytest.mark.parametrize("call", CALLS)
 def test_a_rank_that_dies_at_any_message(above: Any, call: str, who: int) -> None:
     """The other ranks get an error in time; the data stay unchanged, or are whole."""
-    for dies_at in range(MOST_MESSAGES):
-        with oc.ArrayGroup(above / f"run{dies_at}", SPECS) as group:
+
+    def run_in(name: str, dies_at: int | None, timeout_s: int) -> tuple[list[Any], list[int]]:
+        with oc.ArrayGroup(above / name, SPECS) as group:
             group.checkpoint({"u": whole(3.0), "v": np.arange(4.0)})
-    _, messages = run(above / "run0", call, who, None)
+        return run(above / name, call, who, dies_at, timeout_s)
+
+    _, messages = run_in("undisturbed", None, LONG_S)
     assert 4 < messages[who] < MOST_MESSAGES - 1
 
-    def one(dies_at: int) -> Any:
-        before = time.monotonic()
-        found, _ = run(above / f"run{dies_at}", call, who, dies_at)
-        assert time.monotonic() - before < MOST_S
-        assert isinstance(found[who], SystemExit)
-        assert isinstance(found[1 - who][-1], OutcoreError), found
-        return found[1 - who][0]
+    def one(dies_at: int) -> tuple[str, Any]:
+        def attempt(timeout_s: int) -> tuple[str, Any]:
+            name, before = f"run{dies_at}-{timeout_s}", time.monotonic()
+            found, _ = run_in(name, dies_at, timeout_s)
+            if not isinstance(found[who], SystemExit):
+                raise TooBusyError(found)
+            assert time.monotonic() - before < LONG_S
+            assert isinstance(found[1 - who][-1], OutcoreError), found
+            return name, found[1 - who][0]
+
+        return with_enough_time(attempt)
 
     with ThreadPoolExecutor(MOST_MESSAGES) as jobs:
         told = list(jobs.map(one, range(messages[who])))
-    for dies_at, said in enumerate(told):
-        with oc.ArrayGroup(above / f"run{dies_at}") as group:
+    for name, said in told:
+        with oc.ArrayGroup(above / name) as group:
             assert group.steps <= 2
             for step in range(group.steps):
                 first = 7.0 if step == 0 and call == "timestep" else 9.0
