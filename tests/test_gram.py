@@ -24,8 +24,7 @@ from outcore.errors import (
 )
 from outcore.linalg import gram
 from outcore.linalg._products import gram_plan
-from outcore.linalg._products.gram_parts import slabs, tiles
-from outcore.linalg._products.gram_plan import GramProblem, gram_geometry
+from outcore.linalg._products.gram_plan import GramProblem, gram_geometry, slabs, tiles
 from outcore.linalg._rows.plan import RowLayout, RowPlan
 from outcore.linalg._tiles.grains import Grains
 

@@ -50,7 +50,6 @@ PAGES = (
 ALL_PAGES = (
     *PAGES,
     "_lu/block_columns/column_update.py",
-    "_lu/block_columns/lower_copy.py",
     "_tiles/relay.py",
     "_lu/slabs/factor_slabs.py",
     "_lu/slabs/conveyor.py",

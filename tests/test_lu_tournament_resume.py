@@ -47,7 +47,6 @@ ALL_PAGES = (
     *PAGES,
     "_lu/block_columns/column_update.py",
     "_tiles/relay.py",
-    "_lu/block_columns/row_copy.py",
 )
 
 

@@ -43,7 +43,7 @@ from outcore.linalg._output.factor import (
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Header, Journal, read_journal
 from outcore.linalg._output.kept_solves import is_kept_solve
-from outcore.linalg._output.temporary import MARK, mark
+from outcore.linalg._output.own import MARK, mark
 from outcore.linalg._tiles.matrix import place_of, refuse_transpose
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.report.longcall import check_threads

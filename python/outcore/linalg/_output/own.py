@@ -1,4 +1,8 @@
-"""Factors that a call creates for its own use, or finds complete."""
+"""Factors that a call creates for its own use, or finds complete.
+
+Temporary factors have a mark in their directory from their start. So a killed call never leaves
+factors that look like the user's.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -25,11 +29,27 @@ from outcore.linalg._output.factor import (
 )
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
-from outcore.linalg._output.temporary import is_marked, mark
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.report.report import Report
 from outcore.storage.volumes import Place
+
+MARK = "outcore.temporary"
+"""Name of the mark: a file in the directory of temporary factors."""
+
+
+def is_marked(where: Place) -> bool:
+    """Whether factors are temporary."""
+    return where.exists(MARK)
+
+
+def mark(where: Place, *, is_temporary: bool = True) -> None:
+    """Mark factors as temporary, or as the user's."""
+    if is_temporary and not is_marked(where):
+        where.replace_small(MARK, b"made by a call for itself\n")
+    elif not is_temporary and is_marked(where):
+        where.volume.remove(where.inside(MARK))
+
 
 F = TypeVar("F", bound=Factor)
 

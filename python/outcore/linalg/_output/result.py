@@ -18,12 +18,11 @@ from outcore._util.sizes import format_bytes
 from outcore._util.streams import wait
 from outcore.array.array import Array, open_array
 from outcore.array.create import remove_array
-from outcore.array_files.array_metadata import bump_generation, write_metadata
+from outcore.array_files.array_metadata import bump_generation, read_metadata, write_metadata
 from outcore.array_files.blocks_done import WORKING
-from outcore.errors import BudgetError, InvalidError, OutcoreError
+from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
 from outcore.layout.zarr_format import Metadata, default_chunks
 from outcore.linalg._output.open_results import with_version
-from outcore.linalg._output.result_place import refuse_there
 from outcore.linalg._output.steps_done import StepsDone
 from outcore.report.longcall import LongCall
 from outcore.storage.pool_path import PoolPath
@@ -162,3 +161,33 @@ def room(rows: int, columns: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
             f"({format_bytes(have)}) are available; give out= to have it on disk"
         )
     return np.empty((rows, columns), dtype, order="F")
+
+
+def refuse_there(where: Place, why: str, *, if_exists: IfExists) -> None:
+    """Refuse to replace other data by a result.
+
+    `why` is the mark of arrays that stopped calls of the same function left.
+
+    Raises
+    ------
+    ExistsError
+        If it is not an array, or an array that may not be overwritten.
+    """
+    is_there = where.volume.exists(where.name) and not _is_stopped(where, why)
+    if is_there and (if_exists != "overwrite" or not where.exists()):
+        raise ExistsError(
+            f"{where.path} exists; choose another out=, pass if_exists='open' if the same call "
+            "made it, or pass if_exists='overwrite' to replace an array"
+        )
+
+
+def _is_stopped(where: Place, why: str) -> bool:
+    """Whether this is the incomplete result of a killed call.
+
+    A call that was killed at its start leaves an empty directory, or one with partial metadata.
+    """
+    with contextlib.suppress(OutcoreError):
+        metadata = read_metadata(where)
+        return (metadata.state, metadata.why) == ("incomplete", why)
+    names = [name for name, *_ in where.volume.list(where.name)] if where.path.is_dir() else ["?"]
+    return all(name.startswith("zarr.json.") and name.endswith(".new") for name in names)

@@ -1,26 +1,159 @@
-"""The planners of all verbs."""
+"""The planners of all verbs, and those of calls that use factors on disk.
 
-from outcore.linalg._cholesky.plan import cholesky_cost
+By default the same budget created the factors. Right-hand sides and solutions are in memory, in the
+type of the factors.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outcore.linalg._cholesky.plan import cholesky_cost, cholesky_geometry_of
+from outcore.linalg._estimate.cond_est import USUAL_SOLVES, vectors_bytes
+from outcore.linalg._factors.sweeps import cut_sweep, ring_bytes, sweep_bytes
+from outcore.linalg._geometry.factor_plan import solve_flops
+from outcore.linalg._geometry.layouts import tile_of
 from outcore.linalg._lstsq.lstsq_plan import lstsq_cost
-from outcore.linalg._lu.choice import lu_plan
-from outcore.linalg._planners.factor_plans import (
-    cho_solve_cost,
-    cond_est_cost,
-    export_cost,
-    lu_solve_cost,
-    qr_solve_cost,
-    slogdet_cost,
-)
+from outcore.linalg._lu.choice import lu_plan, planned_lu
+from outcore.linalg._lu.export import ExportGeometry
+from outcore.linalg._output.factor import CHOLESKY, LU, QR, Kind
 from outcore.linalg._products.gram_plan import gram_cost
 from outcore.linalg._products.matmul_plan import matmul_cost
 from outcore.linalg._products.triangular_plan import triangular_cost
 from outcore.linalg._qr.qr_plan import qr_cost
+from outcore.linalg._rhs.condition import with_probes
 from outcore.linalg._slab_qr.cost import slab_qr_cost
 from outcore.linalg._slab_qr.form_q import form_q_cost
+from outcore.linalg._slab_qr.plan import slab_qr_geometry
+from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles, solve_phase
 from outcore.linalg._svd.svd_plan import svd_cost
 from outcore.linalg._systems.plan import solve_plan
-from outcore.linalg._tiles.cost import Planner
+from outcore.linalg._tiles.cost import Cost, Phase, Planner, Problem
+from outcore.linalg._tiles.grains import pages
 from outcore.linalg.iterative.cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
+
+
+class _Factors(NamedTuple):
+    """Order, type, and tiles of factors."""
+
+    n: int
+    dtype: np.dtype[Any]
+    tile: tuple[int, int]
+
+
+def lu_solve_cost(problem: Problem) -> Cost:
+    """Plan `lu_solve`."""
+    return _solving(problem, LU, "one over L and one over U")
+
+
+def cho_solve_cost(problem: Problem) -> Cost:
+    """Plan `cho_solve`."""
+    return _solving(problem, CHOLESKY, "two over L")
+
+
+def qr_solve_cost(problem: Problem) -> Cost:
+    """Plan `qr_solve`."""
+    m, n, tile = problem.m or problem.n, problem.n, tile_of(problem)
+    # With more columns than rows, the factors are those of the transpose.
+    shape = max(m, n), min(m, n)
+    if tile is None:
+        g = slab_qr_geometry(shape, problem.on_disk, problem.memory_bytes)
+        tile = g.rows, g.columns
+    tiles = Tiles(shape, problem.dtype, tile, problem.stored)
+    probes, group = with_probes(
+        PROBES, lambda probes: tiles.group(problem.memory_bytes, problem.rhs, 1, 0, probes)
+    )
+    return Cost(
+        method=f"one pass over Q and one over R for {group} columns at once",
+        peak_memory_bytes=tiles.fixed_bytes(probes) + tiles.width_bytes(group),
+        disk_bytes=0,
+        words_lower_bound=QR.words(*shape),
+        phases=(solve_phase(tiles, problem.rhs, group),),
+    )
+
+
+def cond_est_cost(problem: Problem) -> Cost:
+    """Plan `cond_est` in the 1-norm, with the number of solves that most matrices need.
+
+    It uses factors of LU, or of Cholesky with the option ``assume_a="pos"``.
+    """
+    kind = CHOLESKY if problem.option("assume_a", "gen") == "pos" else LU
+    factors = _factors(problem, kind)
+    each = sweep_bytes(kind, *factors)
+    beside = vectors_bytes(factors.n, factors.dtype)
+    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, 2, beside)
+    return Cost(
+        method=f"{USUAL_SOLVES} solves, as most matrices take",
+        peak_memory_bytes=ring_bytes(factors, block_tiles) + beside,
+        disk_bytes=0,
+        words_lower_bound=None,
+        phases=(
+            Phase(
+                dtype=factors.dtype,
+                bytes_read=USUAL_SOLVES * each,
+                flops=solve_flops(factors.n, factors.dtype, USUAL_SOLVES),
+            ),
+        ),
+    )
+
+
+def export_cost(problem: Problem) -> Cost:
+    """Plan `export_lapack`."""
+    g = ExportGeometry.of(*_factors(problem, LU), problem.memory_bytes)
+    first = min(g.strip_bytes, g.bytes_written)
+    phase = Phase(
+        dtype=g.dtype,
+        bytes_read=g.bytes_read,
+        bytes_written=g.bytes_written,
+        ends_read_bytes=first,
+        ends_written_bytes=first,
+    )
+    return Cost(
+        method=f"one pass, in strips of {g.strip} columns",
+        peak_memory_bytes=g.memory_bytes,
+        disk_bytes=g.bytes_written,
+        words_lower_bound=g.words_lower_bound,
+        phases=(phase,),
+    )
+
+
+def slogdet_cost(problem: Problem) -> Cost:
+    """Plan `slogdet` of a matrix: its LU, and a read of the tiles with the diagonal."""
+    factoring, (rows, columns) = planned_lu(problem)
+    looked_at = -(-problem.n // columns) * pages(rows * columns * problem.dtype.itemsize)
+    look = Phase(dtype=problem.dtype, bytes_read=looked_at)
+    return dataclasses.replace(factoring, phases=(*factoring.phases, look))
+
+
+def _factors(problem: Problem, kind: Kind) -> _Factors:
+    tile = tile_of(problem)
+    # The type that the factors have on disk.
+    made = dataclasses.replace(problem, dtype=problem.on_disk, stored=None)
+    if tile is None and kind is CHOLESKY:
+        g = cholesky_geometry_of(made)
+        tile = g.rows, g.columns
+    return _Factors(made.n, made.dtype, tile or planned_lu(made).tile)
+
+
+def _solving(problem: Problem, kind: Kind, passes: str) -> Cost:
+    factors = _factors(problem, kind)
+    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, problem.rhs, dtype=problem.dtype)
+    rows, columns = factors.tile
+    return Cost(
+        method=f"two passes, {passes}, in blocks of {block_tiles} tiles of {rows} x {columns}",
+        peak_memory_bytes=ring_bytes(factors, block_tiles, problem.dtype),
+        disk_bytes=0,
+        words_lower_bound=kind.words(factors.n, factors.n),
+        phases=(
+            Phase(
+                dtype=problem.dtype,
+                bytes_read=sweep_bytes(kind, *factors),
+                flops=solve_flops(factors.n, problem.dtype, problem.rhs),
+            ),
+        ),
+    )
+
 
 PLANNERS: dict[str, Planner] = {
     "lu": lu_plan,

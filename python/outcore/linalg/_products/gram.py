@@ -27,10 +27,10 @@ from outcore.layout.zarr_format import Metadata, check_dtype
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, written
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._products.gram_parts import Part
 from outcore.linalg._products.gram_plan import (
     GramGeometry,
     GramProblem,
+    Part,
     check_arguments,
     gram_geometry,
 )

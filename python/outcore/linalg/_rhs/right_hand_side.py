@@ -12,7 +12,7 @@ from outcore.array.array import Array, open_array
 from outcore.blas.blas_calls import Trans
 from outcore.errors import InvalidError
 from outcore.layout.elements import array_of
-from outcore.linalg._output.result_place import refuse_there
+from outcore.linalg._output.result import refuse_there
 from outcore.linalg._output.steps_done import Made
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.result_dtype import matrix_dtype, result_dtype

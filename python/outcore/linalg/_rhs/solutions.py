@@ -23,7 +23,7 @@ from outcore.errors import OutcoreError
 from outcore.layout.zarr_format import Metadata, default_chunks
 from outcore.linalg._output.factor import Factor
 from outcore.linalg._output.open_results import with_version
-from outcore.linalg._output.result_place import refuse_there
+from outcore.linalg._output.result import refuse_there
 from outcore.linalg._output.steps_done import version_of_operand
 from outcore.linalg._rhs.right_hand_side import WHY, RightHandSide
 from outcore.storage.volumes import Place, being_made

@@ -23,8 +23,7 @@ from outcore.errors import ExistsError, JournalError, OutcoreError
 from outcore.linalg._geometry.factor_plan import lu_geometry
 from outcore.linalg._lu.factorization import factor_lu
 from outcore.linalg._output.factor import LU, LUFactor, read_group, write_group
-from outcore.linalg._output.own import ready_factors, removed_at_end
-from outcore.linalg._output.temporary import is_marked, mark
+from outcore.linalg._output.own import is_marked, mark, ready_factors, removed_at_end
 from outcore.linalg._rhs.solving import Solving
 from outcore.linalg._systems.low_copy import (
     COPY,

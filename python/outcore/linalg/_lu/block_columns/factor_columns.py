@@ -20,17 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile
-from outcore._util.streams import wait
+from outcore._util.streams import Pending, wait
 from outcore.blas.lapack import kernels
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES
 from outcore.linalg._lu.block_columns.column_update import ColumnFiles, ColumnUpdate
 from outcore.linalg._lu.block_columns.geometry import BlockColumn, BlockColumnGeometry
-from outcore.linalg._lu.block_columns.row_copy import copy_to_segments
 from outcore.linalg._lu.block_columns.row_moves import RowMoves
 from outcore.linalg._lu.block_columns.row_panel import factor_rows, largest_above, swap_rows
+from outcore.linalg._lu.block_columns.row_sums import RowSums
 from outcore.linalg._lu.block_columns.storage import COPY, BlockColumnStorage
 from outcore.linalg._tiles.matrix import Matrix, room_in
+from outcore.linalg._tiles.relay import Relay
 from outcore.linalg._tiles.widened import MatrixFile
 from outcore.report.longcall import LongCall
 
@@ -124,3 +125,49 @@ class BlockColumnFactorization(ABC, Generic[G]):
     def _leaf(self, rows: int) -> npt.NDArray[Any]:
         count = self.g.leaf_bytes(rows) // self.g.dtype.itemsize
         return room_in(self.call.arena, (count,), self.g.dtype)
+
+
+def copy_to_segments(storage: BlockColumnStorage[Any], call: LongCall) -> Extremes:
+    """Copy to segments those columns of A whose rows lists cannot gather, and check them."""
+    g = storage.geometry
+    left, (rows, columns) = g.copied_from, g.copy_block()
+    rest = g.n - left
+    matrix = storage.open_matrix(whole_chunks=True, bounce_bytes=g.bounce_bytes)
+    copy = storage.open_beside(COPY, "rest", g.copy_grid(), anew=True)
+    extremes = Extremes()
+    sums = RowSums(g, columns, call.arena, extremes)
+    room = [room_in(call.arena, (rows, columns), g.dtype) for _ in range(2)]
+    high, wide = (-(-g.n // chunk) * chunk for chunk in g.layout.chunks)
+    down = -(-g.n // rows)
+
+    def arrive(number: int) -> Pending:
+        across, i = divmod(number, down)
+        first = left + across * columns
+        part = room[number % 2][: high - i * rows, : wide - first]
+        return matrix.submit_read([i * rows, first], [1, 1], part)
+
+    relay = Relay(2, -(-rest // columns) * down, arrive, call.trace)
+    try:
+        relay.poll()
+        for across in range(-(-rest // columns)):
+            first = across * columns
+            width = min(columns, rest - first)
+            sums.begin()
+            for i in range(down):
+                number = across * down + i
+                relay.take(number)
+                start_ns = call.trace.now_ns()
+                T, numbers = room[number % 2], np.arange(i * rows, min((i + 1) * rows, g.n))
+                sums.look(T[: len(numbers), :width], numbers, left + first)
+                call.trace.record("compute", start_ns)
+                T[len(numbers) :] = 0
+                T[:, width:] = 0
+                whole = g.whole_rows(len(numbers)), g.whole_segments(width)
+                part = T[: whole[0], : whole[1]]
+                relay.leave(number, [copy.submit_write([i * rows, first], [1, 1], part)])
+            sums.end(width)
+        relay.drain()
+    except BaseException:
+        relay.abandon()
+        raise
+    return extremes
