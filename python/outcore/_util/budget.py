@@ -5,7 +5,8 @@ from pathlib import Path
 
 from outcore._core import Arena, limit_mapped_bytes
 from outcore._util import cgroups
-from outcore._util.sizes import parse_bytes
+from outcore._util.sizes import format_bytes, parse_bytes
+from outcore.errors import BudgetError
 
 DEFAULT_SHARE = 0.5
 """A call without ``memory=`` uses this share of the available memory."""
@@ -49,6 +50,14 @@ def available_bytes() -> int:
     for _, limit, used in cgroup_limits():
         available = min(available, max(limit - used, 0))
     return available
+
+
+def too_small(need: int, budget_bytes: int, what: str, fix: str = "raise memory=") -> BudgetError:
+    """Return the error of a call that needs more memory than its budget."""
+    return BudgetError(
+        f"need {need} bytes ({format_bytes(need)}) of memory for {what}, have {budget_bytes} "
+        f"({format_bytes(budget_bytes)}); {fix}"
+    )
 
 
 def resolve(memory: int | str | None) -> int:

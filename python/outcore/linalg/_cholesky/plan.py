@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from outcore._util.sizes import format_bytes
-from outcore.errors import BudgetError, InvalidError
+from outcore._util.budget import too_small
 from outcore.layout.zarr_format import MAX_TILE_BYTES, MAX_TILES, SLOT_ALIGN_BYTES, tile_shape
 from outcore.linalg._cholesky.cuts import Triangle, cut_slabs
 from outcore.linalg._cholesky.geometry import ROUNDING_BYTES, CholeskyGeometry, Part
 from outcore.linalg._cholesky.loads import TriangleLoads
-from outcore.linalg._geometry.factor_plan import DTYPES
+from outcore.linalg._geometry.factor_plan import check_order
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
 
@@ -110,23 +109,15 @@ def cholesky_geometry(
     InvalidError
         If Cholesky does not support this type.
     """
-    if dtype.name not in DTYPES:
-        raise InvalidError(
-            f"Cholesky works in {', '.join(DTYPES)}, have {dtype}; convert with oc.from_array"
-        )
-    if n < 1:
-        raise InvalidError(f"the order of a matrix is at least 1, have {n}")
+    check_order("Cholesky", n, dtype)
     shapes = [tile] if tile else _tile_shapes(n, dtype.itemsize)
     need = min(_least_bytes(n, dtype, shape) for shape in shapes)
     # A run with existing tiles may have started in parts, with less memory.
     best = _best(n, dtype, memory_bytes, shapes) if tile or memory_bytes >= need else None
     if best:
         return best
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for one panel of a Cholesky "
-        f"factorization of order {n} in {dtype.name}, have {memory_bytes} "
-        f"({format_bytes(memory_bytes)}); raise memory="
-    )
+    what = f"one panel of a Cholesky factorization of order {n} in {dtype.name}"
+    raise too_small(need, memory_bytes, what)
 
 
 def _best(

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from outcore._util.sizes import format_bytes
-from outcore.errors import BudgetError, InvalidError
+from outcore._util.budget import too_small
+from outcore.errors import InvalidError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, full_columns, tile_shape
 from outcore.linalg._geometry.geometry import Tiled
 from outcore.linalg._tiles.cost import flop_weight
@@ -186,6 +186,16 @@ def taller_block(block_tiles: int, tile_bytes: int, tiles: int, left_bytes: int)
     return min(block_tiles + left_bytes // (RING_BLOCKS * tile_bytes), MOST_BLOCK_TILES, tiles)
 
 
+def check_order(title: str, n: int, dtype: np.dtype[Any]) -> None:
+    """Raise for a type or an order that factorizations do not have."""
+    if dtype.name not in DTYPES:
+        raise InvalidError(
+            f"{title} works in {', '.join(DTYPES)}, have {dtype}; convert with oc.from_array"
+        )
+    if n < 1:
+        raise InvalidError(f"the order of a matrix is at least 1, have {n}")
+
+
 def lu_geometry(
     n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None = None
 ) -> LuGeometry:
@@ -207,22 +217,14 @@ def lu_geometry(
     InvalidError
         If LU does not support this type.
     """
-    if dtype.name not in DTYPES:
-        raise InvalidError(
-            f"LU works in {', '.join(DTYPES)}, have {dtype}; convert with oc.from_array"
-        )
-    if n < 1:
-        raise InvalidError(f"the order of a matrix is at least 1, have {n}")
+    check_order("LU", n, dtype)
     geometry, need = _cut(n, dtype, memory_bytes, tile)
     if geometry is not None:
         return geometry
     # The buffers grow with the memory: repeat until the needed memory suffices.
     while geometry is None:
         geometry, need = _cut(n, dtype, need, tile)
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for one panel of an LU of order {n} "
-        f"in {dtype.name}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
-    )
+    raise too_small(need, memory_bytes, f"one panel of an LU of order {n} in {dtype.name}")
 
 
 def _cut(

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from outcore._util.budget import too_small
 from outcore.errors import BudgetError
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._output.kept_state_plan import state_bytes
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
-from outcore.linalg._rows.plan import Fit, Memory, RowLayout, RowPlan, blocks_bytes, too_small
+from outcore.linalg._rows.plan import Fit, Memory, RowLayout, RowPlan, blocks_bytes
 from outcore.linalg._rows.tsqr_plan import (
     fit_tall,
     lanes_of,

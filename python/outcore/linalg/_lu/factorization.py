@@ -30,12 +30,11 @@ from outcore.array_files.array_metadata import read_metadata
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.checks import warn_of, warn_of_growth
 from outcore.linalg._geometry.factor_plan import flops, lu_geometry, panel_flops, update_flops
-from outcore.linalg._geometry.segments import Layout
+from outcore.linalg._geometry.segments import Layout, cut_again
 from outcore.linalg._lu.block_columns.geometry import BlockColumnGeometry
 from outcore.linalg._lu.block_columns.partial import PartialFactorization
 from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
 from outcore.linalg._lu.block_columns.plan import (
-    block_columns_again,
     partial_geometry,
     tournament_geometry,
 )
@@ -203,8 +202,12 @@ def _by_columns(
     layout = Layout.of(metadata, factor_dtype(metadata.dtype, job.dtype))
 
     def again(n: int, dtype: np.dtype[Any], memory_bytes: int, header: Header) -> C:
-        tile, cuts = header.tile, header.cuts or {}
-        return block_columns_again(kind, n, dtype, memory_bytes, layout, tile, cuts)
+        cuts = header.cuts or {}
+        g = kind(
+            n, dtype, *header.tile, cuts["segment"], tuple(cuts["widths"]), layout,
+            cuts["is_copied"], memory_bytes,
+        )  # fmt: skip
+        return cut_again(g)
 
     return Method(
         lambda n, dtype, memory_bytes, tile: cut(n, dtype, memory_bytes, layout),

@@ -19,10 +19,11 @@ from typing import Any, overload
 
 import numpy as np
 
+from outcore._util.budget import too_small
 from outcore.errors import InvalidError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
 from outcore.linalg._output.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
-from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows, too_small
+from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows
 from outcore.linalg._rows.tsqr_plan import stored_layout
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import BOUNCE_BYTES, pages

@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from outcore._util.sizes import format_bytes
-from outcore.errors import BudgetError
+from outcore._util.budget import too_small
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._geometry.segments import Layout
@@ -38,7 +37,7 @@ MOST_DEPTH = 1024
 
 # A product of m x k by k x n takes about 1 + 25/m + 25/n + 4/k times its ideal time (OpenBLAS
 # 0.3.30, two cores, float64). Blocks with shallow slabs wait for the writes of C.
-_THIN, _FLAT = 25, 4
+THIN, FLAT = 25, 4
 _SHALLOW = 1.2
 
 Name: TypeAlias = Literal["A", "B"]
@@ -303,11 +302,8 @@ def matmul_geometry(product: Product, memory_bytes: int) -> MatmulGeometry:
     while need == 0 or _best(product, need) is None:
         need = min(g.memory_bytes for g in _smallest(product, need or memory_bytes))
     p = product
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for a product of {p.m} x {p.k} by "
-        f"{p.k} x {p.n} in {p.dtype.name} with these chunks, have {memory_bytes} "
-        f"({format_bytes(memory_bytes)}); raise memory="
-    )
+    what = f"a product of {p.m} x {p.k} by {p.k} x {p.n} in {p.dtype.name} with these chunks"
+    raise too_small(need, memory_bytes, what)
 
 
 def _best(product: Product, memory_bytes: int) -> MatmulGeometry | None:
@@ -330,8 +326,8 @@ def _tiles(product: Product, memory_bytes: int) -> Iterator[tuple[int, int]]:
 
 def _score(g: MatmulGeometry) -> float:
     """Weight the bytes moved by the slowness of the products, which take most of the time."""
-    thin = _THIN / g.piece_length + _THIN / g.block_length(g.holds)
-    slow = 1 + thin + _FLAT / g.piece_depth
+    thin = THIN / g.piece_length + THIN / g.block_length(g.holds)
+    slow = 1 + thin + FLAT / g.piece_depth
     shallow = _SHALLOW if g.depth < min(_depth(g.budget_bytes, g.product), g.product.k) else 1
     return (g.bytes_read() + g.bytes_written() + 1) * slow**2 * shallow
 

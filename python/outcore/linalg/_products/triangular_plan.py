@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from outcore._util.sizes import format_bytes
-from outcore.errors import BudgetError
+from outcore._util.budget import too_small
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, default_chunks
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._output.result_chunks import result_chunks, result_metadata
 from outcore.linalg._products.matmul_plan import (
+    FLAT,
     RING_PIECES,
+    THIN,
     Extent,
     piece_shapes,
     planned_grains,
@@ -22,9 +23,6 @@ from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import Grains, bounce_bytes, cut
 from outcore.linalg._tiles.pitch import matrix_bytes, pitch
 from outcore.linalg._tiles.transposes import read_trans
-
-# As in `matmul_plan`: slowness of products with few rows, columns or terms.
-_THIN, _FLAT = 25, 4
 
 
 def flops(n: int, rhs: int, dtype: np.dtype[Any]) -> float:
@@ -246,11 +244,8 @@ def triangular_geometry(system: TriangularSystem, memory_bytes: int) -> Triangul
     need = 0
     while need == 0 or _best(system, need) is None:
         need = min(g.memory_bytes for g in _smallest(system, need or memory_bytes))
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for a triangular system of order "
-        f"{system.n} in {system.dtype.name} with these chunks, have {memory_bytes} "
-        f"({format_bytes(memory_bytes)}); raise memory="
-    )
+    what = f"a triangular system of order {system.n} in {system.dtype.name} with these chunks"
+    raise too_small(need, memory_bytes, what)
 
 
 def _best(system: TriangularSystem, memory_bytes: int) -> TriangularGeometry | None:
@@ -271,7 +266,7 @@ def _chunks(system: TriangularSystem, memory_bytes: int) -> Iterator[tuple[int, 
 
 def _score(g: TriangularGeometry) -> float:
     """Bytes of T that are moved, weighted by the slowness of the products."""
-    slow = 1 + _THIN / g.strip + _THIN / g.columns + _FLAT / g.depth
+    slow = 1 + THIN / g.strip + THIN / g.columns + FLAT / g.depth
     # Half of a strip's square lies on the other side of the diagonal, and is read needlessly.
     wide = 1 + max(g.strip, g.depth) / g.system.n
     return len(g.groups()) * slow * wide

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from outcore._util.sizes import format_bytes
-from outcore.errors import BudgetError
+from outcore._util.budget import too_small
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
 from outcore.linalg._tiles.grains import Grains, bounce_bytes, pages
 
@@ -155,14 +154,6 @@ class Fit(NamedTuple):
         if self.plans is None:
             raise too_small(self.need, budget_bytes, what, fix)
         return self.plans
-
-
-def too_small(need: int, budget_bytes: int, what: str, fix: str = "raise memory=") -> BudgetError:
-    """Return the error of a call that needs more memory than its budget."""
-    return BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for {what}, have {budget_bytes} "
-        f"({format_bytes(budget_bytes)}); {fix}"
-    )
 
 
 def fit_rows(

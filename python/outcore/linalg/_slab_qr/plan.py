@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from outcore._util.sizes import format_bytes
-from outcore.errors import BudgetError, InvalidError
+from outcore._util.budget import too_small
+from outcore.errors import InvalidError
 from outcore.layout.zarr_format import (
     MAX_TILE_BYTES,
     MAX_TILES,
@@ -223,11 +223,8 @@ def slab_qr_geometry(
     # The buffers grow with the memory: repeat until the needed memory suffices.
     while geometry is None:
         geometry, need = _cut(shape, dtype, need, tile)
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) of memory for two panels of a QR of "
-        f"{shape[0]} x {shape[1]} in {dtype.name}, have {memory_bytes} "
-        f"({format_bytes(memory_bytes)}); raise memory="
-    )
+    what = f"two panels of a QR of {shape[0]} x {shape[1]} in {dtype.name}"
+    raise too_small(need, memory_bytes, what)
 
 
 def _cut(

@@ -15,8 +15,8 @@ import numpy as np
 from outcore._util.sizes import format_bytes
 from outcore.errors import BudgetError, InvalidError
 from outcore.layout.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, full_columns
-from outcore.linalg._geometry.factor_plan import DTYPES, lu_geometry
-from outcore.linalg._geometry.segments import Layout, cut_again, unit_bytes
+from outcore.linalg._geometry.factor_plan import check_order, lu_geometry
+from outcore.linalg._geometry.segments import Layout, unit_bytes
 from outcore.linalg._lu.block_columns.geometry import BlockColumn, BlockColumnGeometry
 from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
@@ -69,12 +69,7 @@ def tournament_geometry(
     InvalidError
         If LU does not support this type.
     """
-    if dtype.name not in DTYPES:
-        raise InvalidError(
-            f"LU works in {', '.join(DTYPES)}, have {dtype}; convert with oc.from_array"
-        )
-    if n < 1:
-        raise InvalidError(f"the order of a matrix is at least 1, have {n}")
+    check_order("LU", n, dtype)
     if (g := _best(TournamentGeometry, n, dtype, memory_bytes, layout)) is not None:
         return g
     need = _enough(n, dtype, memory_bytes, layout)
@@ -83,24 +78,6 @@ def tournament_geometry(
         f"{dtype.name} with tournament pivoting, have {memory_bytes} "
         f"({format_bytes(memory_bytes)}); raise memory="
     )
-
-
-def block_columns_again(
-    kind: type[G], n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout,
-    tile: tuple[int, int], cuts: dict[str, Any],
-) -> G:  # fmt: skip
-    """Cut a matrix as an earlier run did, for the present budget.
-
-    Raises
-    ------
-    BudgetError
-        If the budget is too small for these cuts.
-    """
-    g = kind(
-        n, dtype, *tile, cuts["segment"], tuple(cuts["widths"]), layout, cuts["is_copied"],
-        memory_bytes,
-    )  # fmt: skip
-    return cut_again(g)
 
 
 def _best(
