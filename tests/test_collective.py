@@ -257,13 +257,13 @@ def test_a_process_has_the_same_elements_in_many_boxes(pool: oc.Pool, copies: in
 
 def test_more_copies_than_a_server_moves_at_once_are_refused_everywhere() -> None:
     boxes = oc.Schema.boxes([[(slice(0, 8192),)] * 193, []])
+    with some_pool("served") as served:
+        oc.create_array(served / "u", (8192,), "f8").close()
 
-    def job(comm: ThreadComm) -> None:
-        with oc.open_array(pool / "u") as u:
-            u.read_all(None, boxes, comm, timeout=60)
+        def job(comm: ThreadComm) -> None:
+            with oc.open_array(served / "u") as u:
+                u.read_all(None, boxes, comm, timeout=60)
 
-    with some_pool("served") as pool:
-        oc.create_array(pool / "u", (8192,), "f8").close()
         for refused in ThreadJob(2).run(job):
             assert isinstance(refused, BudgetError)
             assert "need 12648448 bytes at once" in str(refused)
