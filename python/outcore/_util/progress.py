@@ -9,7 +9,6 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from outcore._util.printable import as_line
@@ -188,12 +187,7 @@ class Meter:
     def __enter__(self) -> "Meter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar:
             self._bar.stop()
         if kind is None:

@@ -1,7 +1,6 @@
 """Logical disks (partitioned secondary storage): one directory of a pool per process."""
 
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Any
 
 from outcore.errors import BusyError, ClosedError, ExistsError, InvalidError
@@ -79,10 +78,5 @@ class LogicalDisk:
     def __enter__(self) -> "LogicalDisk":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

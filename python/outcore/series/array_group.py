@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Literal, overload
 
 from outcore._util.communicator import TIMEOUT_S
@@ -506,10 +505,5 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         if self._is_closed:
             raise ClosedError(f"the group {self.path} was closed; open it again")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
