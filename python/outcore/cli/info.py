@@ -11,6 +11,7 @@ from outcore._util.printable import as_line
 from outcore._util.sizes import format_bytes
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
+from outcore.cli.listing import in_columns, in_rows
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.errors import InvalidError
 from outcore.files import catalog
@@ -74,8 +75,7 @@ def _as_text(entry: Entry) -> str:
     rows: list[tuple[str, str]] = [(entry.kind, entry.path)]
     rows += _rows(entry.details)
     rows.append(("state", _state(entry)))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(as_line(f"{name:<{width}}  {text}".rstrip()) for name, text in rows)
+    return in_rows(rows)
 
 
 def _rows(details: dict[str, Any], indent: str = "") -> Iterator[tuple[str, str]]:
@@ -94,11 +94,7 @@ def _rows(details: dict[str, Any], indent: str = "") -> Iterator[tuple[str, str]
 
 def _as_list(entries: list[Entry]) -> str:
     lines = [(each.kind, as_line(each.path), _size(each), _state(each)) for each in entries]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return "\n".join(in_columns(lines)) if lines else ""
 
 
 def _size(entry: Entry) -> str:

@@ -2,10 +2,12 @@
 
 import grp
 import pwd
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from outcore._util.printable import as_line
 from outcore._util.sizes import format_bytes
 from outcore.storage.file_status import FileStatus
 from outcore.storage.modes import as_letters
@@ -40,7 +42,7 @@ def as_row(status: FileStatus, name: str, *, exact: bool) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def in_columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> list[str]:
+def in_columns(rows: Sequence[tuple[str, ...]], right: tuple[int, ...] = ()) -> list[str]:
     """Arrange rows in columns; those with numbers in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
@@ -48,6 +50,11 @@ def in_columns(rows: list[tuple[str, ...]], right: tuple[int, ...] = ()) -> list
         return text.rjust(widths[number]) if number in right else text.ljust(widths[number])
 
     return ["  ".join(cell(i, text) for i, text in enumerate(row)).rstrip() for row in rows]
+
+
+def in_rows(rows: Iterable[tuple[str, str]]) -> str:
+    """Arrange names and their values, one pair on each line."""
+    return "\n".join(in_columns([(as_line(name), as_line(text)) for name, text in rows]))
 
 
 def size_of(nbytes: int, *, exact: bool) -> str:

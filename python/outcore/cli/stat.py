@@ -4,11 +4,10 @@ from typing import Any
 
 import click
 
-from outcore._util.printable import as_line
 from outcore._util.sizes import format_bytes
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
-from outcore.cli.listing import group_name, time_of, to_dict, user_name
+from outcore.cli.listing import group_name, in_rows, time_of, to_dict, user_name
 from outcore.cli.places import Failures, key_option, paths_argument
 from outcore.storage.file_attributes import attribute_names
 from outcore.storage.file_status import FileStatus, status_of
@@ -67,5 +66,4 @@ def _as_text(status: FileStatus, names: list[str]) -> str:
         rows.append(("servers", " ".join(map(str, status.servers))))
     if names:
         rows.append(("attributes", " ".join(names)))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {as_line(text)}" for name, text in rows)
+    return in_rows(rows)
