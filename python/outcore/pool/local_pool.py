@@ -286,19 +286,25 @@ def retired(first: Path) -> list[int]:
 
     The list is empty if the manager does not run or does not answer.
     """
-    for daemon in running(first):
-        if daemon.role == "manager" and daemon.is_alive and not daemon.is_stopped:
-            with (
-                contextlib.suppress(OutcoreError),
-                contextlib.closing(_connected(daemon, PoolState(first))) as pool,
-            ):
-                return pool.retired_ids
+    manager = running_manager(first)
+    if manager is not None and not manager.is_stopped:
+        with (
+            contextlib.suppress(OutcoreError),
+            contextlib.closing(_connected(manager, PoolState(first))) as pool,
+        ):
+            return pool.retired_ids
     return []
 
 
 def running(directory: Path) -> list[DaemonProcess]:
     """List the daemons that were started in a pool's first directory, alive or not."""
     return PoolState(Path(os.path.abspath(directory))).daemons()
+
+
+def running_manager(directory: Path) -> DaemonProcess | None:
+    """Return the manager of the pool with this first directory, if it runs."""
+    alive = (each for each in running(directory) if each.role == "manager" and each.is_alive)
+    return next(alive, None)
 
 
 def directories(first: Path) -> list[Path]:
@@ -362,12 +368,11 @@ def url_of(directory: Path) -> str:
     NotFoundError
         If no pool runs there.
     """
-    for daemon in running(directory):
-        if daemon.role == "manager" and daemon.is_alive:
-            for address in daemon.addresses:
-                way, _, place = address.partition(":")
-                if way in ("tcp", "tls"):
-                    return f"{'outcore' if way == 'tcp' else 'outcore+tls'}://{place}"
+    manager = running_manager(directory)
+    for address in () if manager is None else manager.addresses:
+        way, _, place = address.partition(":")
+        if way in ("tcp", "tls"):
+            return f"{'outcore' if way == 'tcp' else 'outcore+tls'}://{place}"
     raise NotFoundError(f"no pool runs in {directory}; start it with: outcore pool up {directory}")
 
 

@@ -81,10 +81,10 @@ def connect_running(directory: Path, key: PathLike | None = None) -> Pool | None
     key
         File with a key; by default the pool's own.
     """
-    for daemon in local_pool.running(directory):
-        if daemon.role == "manager" and daemon.is_alive:
-            own = directory / STATE / KEY if key is None else key
-            if daemon.addresses[0].startswith("unix:"):
-                return connect(f"outcore:{daemon.addresses[0].removeprefix('unix:')}", key=own)
-            return connect(local_pool.url_of(directory), key=own)
-    return None
+    manager = local_pool.running_manager(directory)
+    if manager is None:
+        return None
+    own = directory / STATE / KEY if key is None else key
+    if manager.addresses[0].startswith("unix:"):
+        return connect(f"outcore:{manager.addresses[0].removeprefix('unix:')}", key=own)
+    return connect(local_pool.url_of(directory), key=own)
