@@ -1,6 +1,6 @@
 """``outcore pool scrub`` and ``outcore pool fsck``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +12,9 @@ from outcore.cli.places import POOL_KEY
 from outcore.errors import InvalidError
 from outcore.pool.named_pool import connect_named, is_address
 from outcore.pool.pool import Pool
+from outcore.pool.pool_fsck import FsckReport
 from outcore.pool.pool_fsck import fsck as check
+from outcore.pool.pool_scrub import ScrubReport
 from outcore.pool.pool_scrub import scrub as compare
 
 _TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=True)
@@ -40,14 +42,7 @@ def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None, as_json:
     bytes_per_s = None if rate is None else rate.removesuffix("/s")
     with _open(targets, key) as pool:
         report = compare(pool, rate=bytes_per_s, progress=not as_json)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        for each in (*report.damage, *report.unchecked):
-            say(as_line(str(each)))
-        say(str(report))
-    if not report.is_well:
-        raise click.exceptions.Exit(1)
+    _end(report, report.damage, as_json)
 
 
 @click.command(
@@ -72,10 +67,15 @@ def fsck(targets: tuple[str, ...], key: Path | None, repair: bool, as_json: bool
     """
     with _open(targets, key) as pool:
         report = check(pool, repair=repair)
+    _end(report, report.findings, as_json)
+
+
+def _end(report: ScrubReport | FsckReport, found: Iterable[object], as_json: bool) -> None:
+    """Print a report; exit with 1 if the pool is damaged, or was not checked completely."""
     if as_json:
         print_json(report.to_dict())
     else:
-        for each in (*report.findings, *report.unchecked):
+        for each in (*found, *report.unchecked):
             say(as_line(str(each)))
         say(str(report))
     if not report.is_well:
