@@ -1,14 +1,14 @@
 """``outcore convert``."""
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
-from outcore._util.if_exists import Replace
 from outcore._util.printable import as_line
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
-from outcore.cli.places import ANY_PATH, key_option
+from outcore.cli.places import ANY_PATH, key_option, overwrite_option
 from outcore.convert.copying import copy_to_array
 from outcore.convert.export import CODECS, export_array, format_of
 from outcore.convert.open_source import open_source
@@ -80,13 +80,7 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
 )  # fmt: skip
 @click.option("--offset", default=0, show_default=True, help="Bytes before the elements.")
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
-@click.option(
-    "--overwrite",
-    "if_exists",
-    flag_value="overwrite",
-    default="error",
-    help="Replace an existing DST.",
-)
+@overwrite_option(help="Replace an existing DST.")
 @key_option
 @json_option
 def command(
@@ -94,17 +88,9 @@ def command(
     target: str,
     file_format: str | None,
     codec: str | None,
-    chunks: tuple[int, ...] | None,
-    order: str | None,
     zarr_format: str | None,
-    dtype: str | None,
-    casting: Casting,
-    shape: tuple[int, ...] | None,
-    source_order: str,
-    offset: int,
-    memory: str | None,
-    if_exists: Replace,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Copy an array from SRC to DST in bounded memory.
 
@@ -121,16 +107,11 @@ def command(
                 f"need --format zarr for --zarr-format, have {target}, an array of outcore's own "
                 "layout; name DST with the suffix .zarr"
             )
-        report = _to_array(
-            source, target, codec, chunks, order, dtype, casting, shape, source_order, offset,
-            memory, if_exists, not as_json,
-        )  # fmt: skip
+        report = _to_array(source, target, codec, progress=not as_json, **options)
     else:
         report = export_array(
-            source, target, format=kind, codec=codec, chunks=chunks, order=order, dtype=dtype,
-            casting=casting, shape=shape, source_order=source_order, offset=offset, memory=memory,
-            zarr_format=2 if zarr_format == "2" else 3, if_exists=if_exists,
-            progress=not as_json,
+            source, target, format=kind, codec=codec, zarr_format=2 if zarr_format == "2" else 3,
+            progress=not as_json, **options,
         )  # fmt: skip
     if as_json:
         print_json(asdict(report))
@@ -142,16 +123,13 @@ def _to_array(
     source: str,
     target: str,
     codec: str | None,
-    chunks: tuple[int, ...] | None,
-    order: str | None,
+    *,
     dtype: str | None,
     casting: Casting,
     shape: tuple[int, ...] | None,
     source_order: str,
     offset: int,
-    memory: str | None,
-    if_exists: Replace,
-    progress: bool,
+    **options: Any,
 ) -> CopyReport:
     if codec not in (None, "none"):
         raise InvalidError(
@@ -161,9 +139,6 @@ def _to_array(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
         opened.warn(1)
-        array, report = copy_to_array(
-            opened, target, memory=memory, chunks=chunks, order=order, if_exists=if_exists,
-            progress=progress,
-        )  # fmt: skip
+        array, report = copy_to_array(opened, target, **options)
     array.close()
     return report

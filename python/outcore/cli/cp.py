@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from outcore._util.if_exists import Replace
 from outcore._util.printable import as_line
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, say
-from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, read_hints
+from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, overwrite_option, read_hints
 from outcore.files.copy import FileCopyReport, copy_files
 from outcore.storage.volumes import AnyPath, PathLike
 
@@ -42,14 +41,7 @@ from outcore.storage.volumes import AnyPath, PathLike
     "-p", "--preserve", is_flag=True,
     help="Keep mode, time and extended attributes; owner and group where that is allowed.",
 )  # fmt: skip
-@click.option(
-    "-f",
-    "--overwrite",
-    "if_exists",
-    flag_value="overwrite",
-    default="error",
-    help="Replace an existing target once its copy is complete.",
-)
+@overwrite_option("-f", help="Replace an existing target once its copy is complete.")
 @click.option("--resume", is_flag=True, help="Resume a stopped copy.")
 @click.option(
     "--verify/--no-verify", default=None,
@@ -65,15 +57,9 @@ from outcore.storage.volumes import AnyPath, PathLike
 def command(
     sources: tuple[AnyPath, ...],
     target: PathLike,
-    recursive: bool,
     follow: bool,
-    preserve: bool,
-    if_exists: Replace,
-    resume: bool,
-    verify: bool | None,
-    hints: dict[str, Any],
-    memory: str,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Copy each SOURCE to TARGET, or into it if it is a directory.
 
@@ -104,8 +90,7 @@ def command(
             failures.note(Path(link), said, "invalid")
 
     copy_files(
-        sources, target, recursive=recursive, preserve=preserve, if_exists=if_exists,
-        resume=resume, verify=verify, hints=hints, memory=memory, progress=not as_json,
-        links="follow" if follow else "leave", done=done, failed=failures.failed,
+        sources, target, links="follow" if follow else "leave", progress=not as_json,
+        done=done, failed=failures.failed, **options,
     )  # fmt: skip
     failures.end()

@@ -1,11 +1,12 @@
 """``outcore mv``."""
 
+from typing import Any
+
 import click
 
-from outcore._util.if_exists import Replace
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option
-from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option
+from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, overwrite_option
 from outcore.files.move import move_files
 from outcore.storage.volumes import AnyPath, PathLike
 
@@ -22,26 +23,12 @@ from outcore.storage.volumes import AnyPath, PathLike
 )
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=ANY_PATH)
 @click.argument("target", type=TARGET)
-@click.option(
-    "-f",
-    "--overwrite",
-    "if_exists",
-    flag_value="overwrite",
-    default="error",
-    help="Replace an existing target.",
-)
+@overwrite_option("-f", help="Replace an existing target.")
 @click.option("--resume", is_flag=True, help="Resume a stopped move to another disk.")
 @click.option("--memory", help="Memory for pieces on their way to another disk.  [default: 64MiB]")
 @key_option
 @json_option
-def command(
-    sources: tuple[AnyPath, ...],
-    target: PathLike,
-    if_exists: Replace,
-    resume: bool,
-    memory: str | None,
-    as_json: bool,
-) -> None:
+def command(sources: tuple[AnyPath, ...], target: PathLike, as_json: bool, **options: Any) -> None:
     """Rename SOURCE to TARGET, or move each SOURCE into it if it is a directory.
 
     Within a pool or a file system a move is one atomic step, even for a directory. Otherwise SOURCE
@@ -55,8 +42,5 @@ def command(
     def done(source: AnyPath, new: AnyPath) -> None:
         moved.append({"source": str(source), "target": str(new)})
 
-    move_files(
-        sources, target, if_exists=if_exists, resume=resume, memory=memory,
-        progress=not as_json, done=done, failed=failures.failed,
-    )  # fmt: skip
+    move_files(sources, target, progress=not as_json, done=done, failed=failures.failed, **options)
     failures.end()

@@ -86,6 +86,13 @@ def paths_argument(command: _Command) -> _Command:
     return argument(command)
 
 
+def overwrite_option(*short: str, help: str) -> Callable[[_Command], _Command]:  # noqa: A002
+    """Return the option ``--overwrite`` of a verb, which gives `if_exists`."""
+    return click.option(
+        *short, "--overwrite", "if_exists", flag_value="overwrite", default="error", help=help
+    )
+
+
 class Failures:
     """The result of a verb with several paths, and the errors of some of them.
 

@@ -13,7 +13,7 @@ from outcore.array.array import Array, open_array
 from outcore.array_files.array_metadata import read_metadata
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
-from outcore.cli.places import ANY_PATH, key_option
+from outcore.cli.places import ANY_PATH, key_option, overwrite_option
 from outcore.convert.export import export_array
 from outcore.errors import (
     ExistsError,
@@ -60,13 +60,7 @@ from outcore.storage.volumes import AnyPath, Place, as_path, how_they_meet, plac
     help="Directory for the factors.  [default: A's name with a suffix]",
 )  # fmt: skip
 @click.option("--keep-factors", is_flag=True, help="Keep the factors for later calls.")
-@click.option(
-    "--overwrite",
-    "if_exists",
-    flag_value="overwrite",
-    default="error",
-    help="Replace an existing solution or existing factors.",
-)
+@overwrite_option(help="Replace an existing solution or existing factors.")
 @click.option(
     "--overwrite-a",
     is_flag=True,
