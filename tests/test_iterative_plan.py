@@ -173,14 +173,15 @@ def test_strips_cover_every_element_once(chunks: tuple[int, int], order: str) ->
 def test_pins_are_as_many_as_asked_for_and_the_best() -> None:
     strips = Strips(512, (16, 64), "rows", 16)
     tiles = strips.all_tiles
-    both = [tile for tile in tiles if tile.below and tile.above]
-    lower = [tile for tile in tiles if tile.below and not tile.above]
-    upper = [tile for tile in tiles if tile.above and not tile.below]
+    below, above = (np.array([bool(part) for part in parts]) for parts in (
+        [tile.below for tile in tiles], [tile.above for tile in tiles]
+    ))  # fmt: skip
+    both, lower, upper = map(np.flatnonzero, (below & above, below & ~above, above & ~below))
     levels = [[both], [lower, upper]]
     for count in range(len(tiles) + 5):
         pins = choose_pins(levels, count)
-        assert len(pins) == min(count, len(tiles))
-        of = [sum(tile.chunk in pins for tile in group) for group in (both, lower, upper)]
+        assert len(pins) == len(set(pins.tolist())) == min(count, len(tiles))
+        of = [np.isin(group, pins).sum() for group in (both, lower, upper)]
         assert of[0] == min(count, len(both))
         assert abs(of[1] - of[2]) <= 1
 

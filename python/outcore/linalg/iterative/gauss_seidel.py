@@ -16,7 +16,7 @@ from outcore.linalg.iterative.arguments import Options, Setting, check_omega, it
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pass
-from outcore.linalg.iterative.relaxation import Triangle, relaxation_of
+from outcore.linalg.iterative.relaxation import Relaxation, Triangle
 from outcore.linalg.iterative.strips.sharing import Sharing
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike
@@ -230,7 +230,7 @@ def demands(direction: Direction, *, is_half: bool) -> Demands:
 
 def _iterate(it: Iteration, direction: Direction, omega: float) -> Counter[Pass]:
     """Sweep until the residual is small; return the number of passes of each kind."""
-    relaxation = relaxation_of(it, omega)
+    relaxation = Relaxation(it, omega)
     (R,) = it.vectors(1)
     times: Counter[Pass] = Counter()
     if it.has_guess:

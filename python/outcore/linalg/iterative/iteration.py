@@ -352,7 +352,7 @@ class Iteration:
             how = f"{self._look.found}; x is of the matrix that one triangle makes"
             notes.append(f"A is not as assume_a says: {how}")
             warn_not_hermitian(how, "leave out assume_a, or correct the matrix", stacklevel=6)
-        bad = sum(not self._is_met(residual) for residual in self._residuals)
+        bad = sum(not self.convergence.has_met(residual) for residual in self._residuals)
         if not bad:
             return
         count = len(self._residuals)
@@ -419,7 +419,7 @@ class Iteration:
         self._errors.append(self._error)
         if self.rhs.out is not None:
             self._moved.sync()
-            is_met = all(map(self._is_met, self._residuals))
+            is_met = all(map(self.convergence.has_met, self._residuals))
             self._keeping.end(self._here, self.convergence.history, is_met=is_met)
 
     def _x_of(self, here: slice, width: int) -> Matrix:
@@ -439,9 +439,6 @@ class Iteration:
         with signals_held():
             columns.scale(self.X, self._scales)
             self._scales = np.ones_like(self._scales)
-
-    def _is_met(self, residual: float) -> bool:
-        return self._setting.tol is None or residual <= self._setting.tol
 
     def _of_rows(self, rows: int, count: int) -> list[Matrix]:
         """Allocate matrices for the largest group from the budget."""

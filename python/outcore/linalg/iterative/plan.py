@@ -17,7 +17,7 @@ from outcore.linalg._geometry.factor_plan import DTYPES
 from outcore.linalg._tiles.grains import pages
 from outcore.linalg.iterative.strips import column_sums, tile_product
 from outcore.linalg.iterative.strips.diagonal_blocks import BlocksLayout
-from outcore.linalg.iterative.strips.pinned import choose_pins, pinned_shares
+from outcore.linalg.iterative.strips.pinned import choose_pins
 from outcore.linalg.iterative.strips.strips import Chunk, Strips, Tile, way_through
 from outcore.linalg.iterative.strips.tile_counts import (
     ABOVE,
@@ -162,28 +162,23 @@ class IterativeGeometry:
         )
 
     @functools.cached_property
-    def pins(self) -> frozenset[Chunk]:
-        """Chunks that stay in memory."""
-        tiles = [(tile, kind_of(tile)) for tile in self.strips.all_tiles]
+    def _pinned(self) -> npt.NDArray[np.intp]:
+        """Numbers in `Strips.all_tiles` of the tiles that stay in memory."""
         levels = [
-            [[tile for tile, kind in tiles if kind in group] for group in level]
+            [np.flatnonzero(np.isin(self.counts.kinds, list(group))) for group in level]
             for level in _levels(self.demands)
         ]
         return choose_pins(levels, self.pinned_tiles)
 
     @functools.cached_property
+    def pins(self) -> frozenset[Chunk]:
+        """Chunks that stay in memory."""
+        return frozenset(self.strips.all_tiles[number].chunk for number in self._pinned)
+
+    @functools.cached_property
     def pinned_kinds(self) -> npt.NDArray[np.uint8]:
         """Kinds of the chunks that stay in memory."""
-        levels = _levels(self.demands)
-        kinds = self.counts.kinds
-        groups = [kinds[np.isin(kinds, list(group))] for level in levels for group in level]
-        sizes = [[self.counts.count(group) for group in level] for level in levels]
-        shares = pinned_shares(sizes, self.pinned_tiles)
-        kept = [
-            group[np.arange(share) * len(group) // max(share, 1)]
-            for group, share in zip(groups, shares, strict=True)
-        ]
-        return np.concatenate(kept)
+        return self.counts.kinds[self._pinned]
 
     @functools.cached_property
     def counts(self) -> TileCounts:

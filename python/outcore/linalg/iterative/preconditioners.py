@@ -16,7 +16,7 @@ from outcore.linalg._output.factor import CholeskyFactor, LUFactor
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.plan import Demands, IterativeGeometry, Pass
-from outcore.linalg.iterative.relaxation import Relaxation, relaxation_of
+from outcore.linalg.iterative.relaxation import Relaxation
 
 Named: TypeAlias = Literal["jacobi", "sweep", "ssor"]
 Saved: TypeAlias = LUFactor | CholeskyFactor
@@ -103,7 +103,7 @@ class Sweep(Preconditioner):
 
     def begin(self) -> None:
         """Start the next group of right-hand sides."""
-        self._relaxation = relaxation_of(self._it, self.omega)
+        self._relaxation = Relaxation(self._it, self.omega)
 
     def apply(self, R: Matrix, Z: Matrix) -> None:
         """Z <- M⁻¹ R."""

@@ -25,13 +25,8 @@ import numpy.typing as npt
 from outcore.linalg._tiles.columns import squares
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.iteration import Iteration
-from outcore.linalg.iterative.pinned_product import Mirror
-from outcore.linalg.iterative.plan import IterativeGeometry
-from outcore.linalg.iterative.strips.diagonal_blocks import DiagonalBlocks
-from outcore.linalg.iterative.strips.pinned import PinnedTiles
-from outcore.linalg.iterative.strips.sharing import Sharing, seconds_for
+from outcore.linalg.iterative.strips.sharing import seconds_for
 from outcore.linalg.iterative.strips.strips import Tile
-from outcore.linalg.iterative.strips.tile_product import TileProduct
 
 Triangle: TypeAlias = Literal["L", "U"]
 
@@ -39,43 +34,29 @@ Triangle: TypeAlias = Literal["L", "U"]
 class Relaxation:
     """Sweeps, and the products L x, D x and U x that they leave.
 
+    They belong to a group of right-hand sides, and start from 0. They take three vectors from the
+    budget, beside two with the rows of a block.
+
     Parameters
     ----------
-    geometry, tiles, product, mirror
-        The matrix. With `mirror`, U is Lᵀ or Lᴴ and never read.
-    blocks
-        Its factored diagonal blocks.
-    sums
-        (n, k) memory for L x, D x and U x.
-    step
-        Memory for two matrices with the rows of the largest diagonal block.
+    it
+        The matrix and the memory of the group. With its `mirror`, U is Lᵀ or Lᴴ and never read. If
+        there are other processes, strips are rows, and sweeps read both triangles.
     omega
         Over-relaxation.
-    sharing
-        The other processes. If there are any, strips are rows, and sweeps read both triangles.
     """
 
-    def __init__(
-        self,
-        geometry: IterativeGeometry,
-        tiles: PinnedTiles,
-        product: TileProduct,
-        mirror: Mirror,
-        blocks: DiagonalBlocks,
-        sums: tuple[Matrix, Matrix, Matrix],
-        step: tuple[Matrix, Matrix],
-        omega: float,
-        sharing: Sharing,
-    ) -> None:
-        self._geometry, self._strips = geometry, geometry.strips
-        self._tiles, self._product, self._mirror = tiles, product, mirror
-        self._blocks, self._step, self._omega = blocks, step, omega
-        self._of: dict[Triangle, Matrix] = {"L": sums[0], "U": sums[2]}
-        self._of_diagonal = sums[1]
-        self._sharing = sharing
-        layout = geometry.layout
+    def __init__(self, it: Iteration, omega: float) -> None:
+        self._geometry, self._strips = it.geometry, it.geometry.strips
+        self._tiles, self._product, self._mirror = it.tiles, it.product, it.mirror
+        self._blocks, self._omega, self._sharing = it.blocks, omega, it.sharing
+        L, self._of_diagonal, U = it.vectors(3)
+        self._of: dict[Triangle, Matrix] = {"L": L, "U": U}
+        self._step = it.step_vectors()
+        layout = it.geometry.layout
         # Time for one block row, which the other processes may have to read before an exchange.
-        self._patience_s = seconds_for(geometry.step_rows * layout.n * layout.stored.itemsize)
+        self._patience_s = seconds_for(it.geometry.step_rows * layout.n * layout.stored.itemsize)
+        self.clear()
 
     def clear(self) -> None:
         """Reset the products to x = 0."""
@@ -199,17 +180,3 @@ class Relaxation:
             Z *= self._omega
             X[here] += Z
         return met
-
-
-def relaxation_of(it: Iteration, omega: float) -> Relaxation:
-    """Prepare sweeps of a group of right-hand sides, starting from 0.
-
-    They take three vectors from the budget, beside two with the rows of a block.
-    """
-    L, D, U = it.vectors(3)
-    relaxation = Relaxation(
-        it.geometry, it.tiles, it.product, it.mirror, it.blocks, (L, D, U), it.step_vectors(),
-        omega, it.sharing,
-    )  # fmt: skip
-    relaxation.clear()
-    return relaxation

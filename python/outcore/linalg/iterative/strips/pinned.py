@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Stream, Trace
 from outcore.linalg._tiles.matrix import Matrix
@@ -17,41 +18,30 @@ from outcore.linalg.iterative.strips.strips import Chunk, Tile
 Look = Callable[[Tile, Matrix], None]
 
 
-def choose_pins(levels: Iterable[Sequence[Sequence[Tile]]], count: int) -> frozenset[Chunk]:
+def choose_pins(
+    levels: Iterable[Sequence[npt.NDArray[np.intp]]], count: int
+) -> npt.NDArray[np.intp]:
     """Choose `count` tiles to keep, evenly spread so that the disk is busy throughout a pass.
 
     Parameters
     ----------
     levels
-        Groups of tiles. Tiles of a later level are kept only if all tiles of earlier levels are.
-        Groups of one level share in proportion to their size.
+        Numbers of tiles, in groups. Tiles of a later level are kept only if all tiles of earlier
+        levels are. Groups of one level share in proportion to their size.
     count
         Number of tiles to keep; all if there are fewer.
     """
-    levels = list(levels)
-    groups = [group for level in levels for group in level]
-    shares = pinned_shares([[len(group) for group in level] for level in levels], count)
-    return frozenset(
-        group[k * len(group) // share].chunk
-        for group, share in zip(groups, shares, strict=True)
-        for k in range(share)
-    )
-
-
-def pinned_shares(levels: Iterable[Sequence[int]], count: int) -> list[int]:
-    """Return how many tiles of each group are kept, from the sizes of the groups of each level."""
-    shares: list[int] = []
-    left = count
-    for sizes in levels:
-        size = sum(sizes)
+    chosen, left = [], count
+    for groups in levels:
+        size = sum(map(len, groups))
         taken, seen = 0, 0
-        for of_group in sizes:
-            seen += of_group
+        for group in groups:
+            seen += len(group)
             share = min(left, size) * seen // max(size, 1) - taken
             taken += share
-            shares.append(share)
+            chosen.append(group[np.arange(share) * len(group) // max(share, 1)])
         left -= taken
-    return shares
+    return np.concatenate(chosen)
 
 
 class PinnedTiles:
