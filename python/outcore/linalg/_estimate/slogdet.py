@@ -9,11 +9,9 @@ import numpy as np
 from outcore._util import budget
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
-from outcore._util.sizes import format_bytes
 from outcore._util.streams import BlockStream
 from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
-from outcore.errors import BudgetError
 from outcore.linalg._geometry.factor_plan import RING_BLOCKS, TILE_BOUNCE_BYTES
 from outcore.linalg._lu.factorization import lu_for_call
 from outcore.linalg._lu.solve import refuse_overflowed, stopping_cleanly
@@ -123,10 +121,7 @@ def _of_factors(
     tile_bytes = rows * columns * factor.dtype.itemsize
     need = RING_BLOCKS * tile_bytes + TILE_BOUNCE_BYTES
     if memory_bytes < need:
-        raise BudgetError(
-            f"need {need} bytes ({format_bytes(need)}) to read tiles of {rows} x {columns}, have "
-            f"{memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
-        )
+        raise budget.too_small(need, memory_bytes, f"tiles of {rows} x {columns}")
     panels = -(-factor.n // columns)
     logarithms = []
     sign: complex = 1.0

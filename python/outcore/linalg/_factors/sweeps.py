@@ -19,11 +19,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from outcore._core import ArrayFile
-from outcore._util.sizes import format_bytes
+from outcore._util.budget import too_small
 from outcore._util.streams import BlockStream
 from outcore.blas.blas_calls import Trans
 from outcore.blas.lapack import kernels
-from outcore.errors import BudgetError
 from outcore.linalg._geometry.factor_plan import (
     RING_BLOCKS,
     TILE_BOUNCE_BYTES,
@@ -122,10 +121,8 @@ def cut_sweep(
             left -= group * column_bytes
             return taller_block(block_tiles, each, tiles, left), group
     need = ring_bytes(lu, 1, dtype) + column_bytes + beside_bytes
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) to solve with tiles of {lu.tile[0]} x "
-        f"{lu.tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
-    )
+    what = f"a solve with tiles of {lu.tile[0]} x {lu.tile[1]}"
+    raise too_small(need, memory_bytes, what)
 
 
 class Sweeps:

@@ -9,8 +9,6 @@ import numpy as np
 
 from outcore.array_files.array_metadata import read_metadata
 from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
-from outcore.layout.disk_reads import DiskReads
-from outcore.layout.zarr_format import Metadata
 from outcore.linalg._geometry.factor_plan import DTYPES, lu_geometry
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._geometry.segments import Layout
@@ -88,7 +86,8 @@ def chosen(method: LuMethod, job: Factoring) -> Choice:
         begun = _begun_with(job.target(LU), job.argument)
         if begun is not None:
             return Choice(begun)
-    if not _is_matrix(metadata):
+    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
+        # Later checks refuse an array that cannot be factored.
         return Choice("slabs" if method == "auto" else method)
     n, made_in = metadata.shape[0], factor_dtype(metadata.dtype, job.dtype)
     layout = Layout.of(metadata, made_in)
@@ -110,8 +109,10 @@ def _by_time(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, known: rates.Rates | None
 ) -> Choice:
     """Choose by the time at the stored rates, or at nominal ones, and give the reason."""
-    at = known or rates.NOMINAL
-    slabs, columns = _costs(n, dtype, memory_bytes, layout, at.reads)
+    g, at = partial_geometry(n, dtype, memory_bytes, layout), known or rates.NOMINAL
+    slabs = slabs_cost(lu_geometry(n, dtype, memory_bytes), layout, at.reads)
+    # A single block column is the algorithm by slabs.
+    columns = partial_cost(g) if g.widths else None
     algorithm = better(slabs, columns, lambda cost: cost.seconds(at))
     if columns is None:
         return Choice(algorithm)
@@ -123,12 +124,6 @@ def _by_time(
         f"{words[1]:.3g}"
     )
     return Choice(algorithm, why if known else f"{why}; {UNMEASURED}")
-
-
-def _is_matrix(metadata: Metadata) -> bool:
-    """Whether the method can be chosen. Later checks refuse an array that cannot be factored."""
-    shape = metadata.shape
-    return len(shape) == 2 and shape[0] == shape[1]
 
 
 def _only_tournament(
@@ -147,15 +142,6 @@ def _only_tournament(
 def _may_pay(n: int, dtype: np.dtype[Any], memory_bytes: int) -> bool:
     matrix_bytes = n * n * dtype.itemsize
     return matrix_bytes >= LEAST_BYTES and memory_bytes < matrix_bytes / _SMALL_BUDGET
-
-
-def _costs(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, disk: DiskReads
-) -> tuple[Cost, Cost | None]:
-    """Return the costs by slabs and by block columns, the latter `None` if they equal slabs."""
-    slabs = slabs_cost(lu_geometry(n, dtype, memory_bytes), layout, disk)
-    g = partial_geometry(n, dtype, memory_bytes, layout)
-    return slabs, partial_cost(g) if g.widths else None
 
 
 def better(slabs: Cost, columns: Cost | None, seconds: Callable[[Cost], float]) -> Algorithm:

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile
+from outcore._util.budget import too_small
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
-from outcore._util.sizes import format_bytes
 from outcore._util.streams import BlockStream, WriteBehind
 from outcore.array.array import Array, open_array
 from outcore.blas.lapack import kernels
-from outcore.errors import BudgetError, Interrupted
+from outcore.errors import Interrupted
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES
 from outcore.linalg._output.factor import LUFactor, refuse_others, tile_metadata
@@ -72,10 +72,7 @@ class ExportGeometry:
         if fit >= 1:
             return cls(n, dtype, tile, min(fit, tile[1]), bounce)
         need = (_STRIPS * (column + SLOT_ALIGN_BYTES) + TILE_BOUNCE_BYTES) * 16 // 15 + 16
-        raise BudgetError(
-            f"need {need} bytes ({format_bytes(need)}) for {_STRIPS} columns of an LU of order "
-            f"{n}, have {memory_bytes}; raise memory="
-        )
+        raise too_small(need, memory_bytes, f"{_STRIPS} columns of an LU of order {n}")
 
     @property
     def height(self) -> int:

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from outcore._util.sizes import format_bytes
-from outcore.errors import BudgetError
+from outcore._util.budget import too_small
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
 from outcore.linalg._geometry.factor_plan import RING_BLOCKS, TILE_BOUNCE_BYTES, tall_block
 from outcore.linalg._geometry.segments import Layout
@@ -155,7 +154,5 @@ def refine_geometry(
                 )  # fmt: skip
     need = sweep + rounding + column_bytes
     need = max(need, (rounding + column_bytes) * 4 // 3 + SLOT_ALIGN_BYTES)
-    raise BudgetError(
-        f"need {need} bytes ({format_bytes(need)}) to refine a solution of order {n} with tiles of "
-        f"{tile[0]} x {tile[1]}, have {memory_bytes} ({format_bytes(memory_bytes)}); raise memory="
-    )
+    what = f"the refinement of a solution of order {n} with tiles of {tile[0]} x {tile[1]}"
+    raise too_small(need, memory_bytes, what)
