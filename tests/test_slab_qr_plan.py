@@ -106,7 +106,7 @@ def test_flops_of_the_steps_add_up() -> None:
         g = geometry(shape, dtype, 1 << 21)
         total = sum(
             panel_flops(g, K) + update_flops(g, K) * (g.n - K * g.columns - g.reflections(K))
-            for K in range(g.reflecting)
+            for K in range(g.applied)
         )
         assert total == pytest.approx(flops(*shape, np.dtype(dtype)), rel=1e-9)
 

@@ -39,9 +39,9 @@ from outcore.errors import (
     JournalError,
 )
 from outcore.linalg import QRFactor, lu_factor, open_factor, qr_factor
+from outcore.linalg._factors.conveyor import SlabConveyor
 from outcore.linalg._factors.storage import FactorStorage
 from outcore.linalg._output.journal import Journal, Record, read_journal
-from outcore.linalg._slab_qr.conveyor import QrConveyor
 from outcore.linalg._slab_qr.storage import SlabQrStorage
 from outcore.storage.volumes import place
 
@@ -206,9 +206,9 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
     A slab is written only after the note of the one before, so a crash loses at most one slab.
     """
     path = put(tmp_path / "Z", matrix)
-    panel_done, written = QrConveyor.panel_done, []
+    panel_done, written = SlabConveyor.panel_done, []
 
-    def leaving(self: QrConveyor, panel: int) -> None:
+    def leaving(self: SlabConveyor, panel: int) -> None:
         panel_done(self, panel)
         storage, journal = self._storage, self._storage.journal
         noted = {at for record in journal.records for at in record.places}
@@ -219,7 +219,7 @@ def test_nothing_is_overwritten_that_a_crash_would_need(
         assert journal.panels_done == self.part.first
         written.append(at)
 
-    monkeypatch.setattr(QrConveyor, "panel_done", leaving)
+    monkeypatch.setattr(SlabConveyor, "panel_done", leaving)
     # As if each sync were slow: nothing becomes durable until the call waits for it.
     monkeypatch.setattr(FactorStorage, "commit_if_durable", lambda self: None)
     for memory in (MEMORY, 280_000):

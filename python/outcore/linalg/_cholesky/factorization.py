@@ -138,9 +138,10 @@ def factor_cholesky(job: Factoring, *, lower: bool) -> tuple[CholeskyFactor, str
         g = storage.geometry
         left = _flops_left(g, storage.first_panel)
         with storage.running(job, "Cholesky", flops(g.n, g.dtype), left) as call:
-            source = _source(storage, call)
+            loads, is_transposed = storage.loads, not storage.lower
+            file, is_transposed = storage.to_load(loads, call, is_transposed=is_transposed)
             with Team(kernels(g.dtype)) as team:
-                run = _Factorization(storage, call, source, team)
+                run = _Factorization(storage, call, Source(file, loads, is_transposed), team)
                 run.run()
             return storage.finish(call, left, run.sums), run.sums.difference
 
@@ -151,15 +152,6 @@ def _flops_left(g: CholeskyGeometry, first_panel: int) -> float:
         panel_flops(g, panel) + g.extent(panel)[0] * update_flops(g, panel)
         for panel in range(first_panel, g.panels)
     )
-
-
-def _source(storage: CholeskyStorage, call: LongCall) -> Source:
-    """Return the source of slabs: the matrix, or its copy in tiles, which this function makes."""
-    loads, is_transposed = storage.loads, not storage.lower
-    if not loads.is_copied:
-        return Source(storage.matrix, loads, is_transposed)
-    storage.copy_to_tiles(loads.copy, call, is_transposed=is_transposed)
-    return Source(storage.factors, loads, is_transposed=False)
 
 
 class _Factorization(LeftLooking[Part]):

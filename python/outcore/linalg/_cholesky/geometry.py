@@ -334,11 +334,6 @@ class CholeskyGeometry(Tiled):
             total += gap * gaps * (gap * self.dtype.itemsize <= _MOST_GAP_BYTES)
         return total
 
-    def words_moved(self) -> int:
-        """Total words read and written."""
-        total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
-        return total // self.dtype.itemsize
-
     def words_lower_bound(self) -> float:
         """Words that any algorithm must move.
 

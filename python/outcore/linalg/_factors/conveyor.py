@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from outcore._core import Ticket, Trace
 from outcore._util.streams import Pending, wait
 from outcore.errors import OutcoreError
+from outcore.linalg._factors.storage import FactorStorage, Source
 from outcore.linalg._geometry.factor_plan import Slab
 from outcore.linalg._geometry.geometry import Geometry
 from outcore.linalg._tiles.matrix import Matrix
@@ -222,21 +223,36 @@ class Conveyor(ABC, Generic[P]):
 class SlabConveyor(Conveyor[Slab]):
     """Memory for one slab of whole columns, as a column-major matrix.
 
+    A cell is a group of tiles and panels that one load covers, so that a slab reads no chunk of the
+    matrix twice. Its panel is counted from the slab's first.
+
     Parameters
     ----------
-    file
-        The file from which slabs are loaded.
-    rows
-        Rows of the matrix. Rows below them, up to `height`, are zero: they are written as padding.
+    g
+        Cuts of the matrix, or of the part that is factored. Rows below the matrix, up to whole
+        tiles, are zero: they are written as padding.
+    storage
+        The files.
+    source
+        The source of slabs.
+    origin
+        First row and column of the part.
     """
 
     def __init__(
-        self, file: MatrixFile, call: LongCall, g: Geometry, *, rows: int, height: int
+        self,
+        g: Geometry,
+        storage: FactorStorage[Any],
+        call: LongCall,
+        source: Source,
+        origin: int = 0,
     ) -> None:
-        super().__init__(file, call.trace)
-        self._extent, self._columns, self._rows = g.extent, g.columns, rows
+        super().__init__(source.file, call.trace)
+        self._g, self._storage, self._source, self._origin = g, storage, source, origin
+        self._before = origin // g.columns
+        height = g.tiles * g.rows
         self._memory = allocate_matrix(call.arena, height, g.slab_panels * g.columns, g.dtype)
-        self._memory[rows:] = 0
+        self._memory[g.shape[0] :] = 0
 
     def begin(self, slab: Slab, following: Slab | None) -> Matrix:
         """Return the memory of a slab, (rows, columns of the slab).
@@ -245,11 +261,11 @@ class SlabConveyor(Conveyor[Slab]):
         previous slab may still be in their place. `following` is the slab to load behind this one.
         """
         self._begin(slab, following)
-        return self._memory[: self._rows, : self._width(slab)]
+        return self._memory[: self._g.shape[0], : self._width(slab)]
 
-    @abstractmethod
     def panel_done(self, panel: int) -> None:
         """Write a panel of the slab, which is final."""
+        self._write(range(self._g.tiles), panel - self.part.first)
 
     def panels_of(self, part: Slab) -> range:
         """Return the panels of a slab."""
@@ -257,8 +273,46 @@ class SlabConveyor(Conveyor[Slab]):
 
     def _width(self, slab: Slab) -> int:
         """Columns of a slab."""
-        return self._extent(slab.last - 1)[1] - slab.first * self._columns
+        return self._g.extent(slab.last - 1)[1] - slab.first * self._g.columns
 
     def _take_over(self) -> None:
         slab = self.part
-        self._memory[:, self._width(slab) : (slab.last - slab.first) * self._columns] = 0
+        self._memory[:, self._width(slab) : (slab.last - slab.first) * self._g.columns] = 0
+
+    def _place(self, slab: Slab) -> None:
+        self._storage.place_slab(Slab(slab.first + self._before, slab.last + self._before))
+
+    def _loads_of(self, slab: Slab) -> Iterator[Load]:
+        g, source, (tiles, panels) = self._g, self._source, self._source.groups
+        for panel in range(0, slab.last - slab.first, panels):
+            left = panel * g.columns
+            right = min(left + panels * g.columns, self._width(slab))
+            for tile in range(0, g.tiles, tiles):
+                top, bottom = tile * g.rows, min((tile + tiles) * g.rows, source.rows)
+                start = [top, slab.first * g.columns + left]
+                target = self._memory[top:bottom, left:right]
+                box = (start[::-1], target.T) if source.is_transposed else (start, target)
+                yield Load(slab.first + panel, [self._cell(tile, panel)], [box])
+
+    def _cell(self, tile: int, panel: int) -> Hashable:
+        tiles, panels = self._source.groups
+        return tile // tiles, panel // panels
+
+    def _cells(self) -> Counter[Hashable]:
+        return Counter(
+            self._cell(tile, panel)
+            for tile in range(self._g.tiles)
+            for panel in range(self.part.last - self.part.first)
+        )
+
+    def _write(self, tiles: range, panel: int) -> None:
+        g = self._g
+        # The journal must name a slab before later writes. Otherwise a crash could lose two slabs.
+        self._storage.commit()
+        rows = slice(tiles.start * g.rows, tiles.stop * g.rows)
+        columns = slice(panel * g.columns, (panel + 1) * g.columns)
+        place = self._storage.places[self.part.first + self._before + panel]
+        ticket = self._storage.factors.submit_write(
+            [self._origin + rows.start, place * g.columns], [1, 1], self._memory[rows, columns]
+        )
+        self._leave([ticket], Counter(self._cell(tile, panel) for tile in tiles))

@@ -76,6 +76,8 @@ class SlabLoop(LeftLooking[Slab]):
 
     Attributes
     ----------
+    g
+        Cuts of the part.
     is_original
         Whether slabs hold elements of the matrix. If so, the run checks that they are finite.
     is_transposed
@@ -85,17 +87,7 @@ class SlabLoop(LeftLooking[Slab]):
     is_original = True
     is_transposed = False
     conveyor: SlabConveyor
-
-    def __init__(
-        self,
-        storage: FactorStorage[Any],
-        call: LongCall,
-        g: Geometry,
-        ring_bytes: int,
-        block_bytes: int,
-    ) -> None:
-        super().__init__(storage, call, ring_bytes, block_bytes)
-        self._columns, self._extent = g.columns, g.extent
+    g: Geometry
 
     @abstractmethod
     def update_by_earlier(self, slab: Slab, C: Matrix, arrivals: Iterator[int]) -> None:
@@ -124,7 +116,7 @@ class SlabLoop(LeftLooking[Slab]):
     def work_on(self, part: Slab, following: Slab | None) -> None:
         """Factor the columns of one slab, given all panels to their left."""
         C = self.conveyor.begin(part, following)
-        left, here = part.first * self._columns, 0
+        left, here = part.first * self.g.columns, 0
         extremes = Extremes()
         arrivals = self.looked_at(C, left, extremes)
         if part.first:
@@ -132,7 +124,7 @@ class SlabLoop(LeftLooking[Slab]):
             here = C.shape[1]
         self.read_ahead(range(part.first) if following else range(0))
         for K in range(part.first, part.last):
-            _, e = self._extent(K)
+            _, e = self.g.extent(K)
             if here < e - left:
                 # Only in the first slab: its panels are factored while later ones are still
                 # loading.
@@ -152,7 +144,7 @@ class SlabLoop(LeftLooking[Slab]):
         """Check the columns of A as they arrive; yield how many have arrived."""
         for K in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
-            o, e = self._extent(K)
+            o, e = self.g.extent(K)
             if self.is_original:
                 arrived = C[:, o - left : e - left]
                 extremes.see_matrix(arrived)

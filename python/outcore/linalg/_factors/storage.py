@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from outcore._core import ArrayFile, Grid, Ticket
 from outcore._util.streams import wait
@@ -15,6 +15,7 @@ from outcore.errors import ClosedError, Interrupted, JournalError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES, Slab
 from outcore.linalg._geometry.geometry import Geometry
+from outcore.linalg._geometry.loads import ColumnLoads, Loads
 from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._geometry.tile_copy import TileCopy
 from outcore.linalg._output.factor import Kind, open_tiles, tile_grid, tile_metadata, write_group
@@ -26,6 +27,27 @@ from outcore.report.report import Report
 from outcore.storage.volumes import Place
 
 G = TypeVar("G", bound=Geometry)
+
+
+class Source(NamedTuple):
+    """The source of slabs.
+
+    Attributes
+    ----------
+    file
+        A file, whose first element is the first element of the part that is factored.
+    rows
+        Rows to read.
+    groups
+        Tiles and panels that a read covers.
+    is_transposed
+        Whether the file stores the transpose.
+    """
+
+    file: MatrixFile
+    rows: int
+    groups: tuple[int, int]
+    is_transposed: bool = False
 
 
 class FactorStorage(Generic[G]):
@@ -254,6 +276,26 @@ class FactorStorage(Generic[G]):
         # This frees their buffers.
         del matrix, tiles
         call.wait_for_memory()
+
+    def to_load(
+        self, loads: Loads[Any], call: LongCall, *, is_transposed: bool = False
+    ) -> tuple[MatrixFile, bool]:
+        """Return the file of the slabs: the matrix, or its copy in tiles, which this call makes.
+
+        The second value is whether the file stores the transpose of what `loads` describes.
+        """
+        if not loads.is_copied:
+            return self.matrix, is_transposed
+        self.copy_to_tiles(loads.copy, call, is_transposed=is_transposed)
+        return self.factors, False
+
+    def source(
+        self, loads: ColumnLoads[Any], call: LongCall, *, is_transposed: bool = False
+    ) -> Source:
+        """Return the source of slabs of whole columns, as `to_load` does."""
+        file, is_transposed = self.to_load(loads, call, is_transposed=is_transposed)
+        rows = loads.geometry.height if loads.is_copied else loads.geometry.shape[0]
+        return Source(file, rows, loads.groups(loads.source_layout.chunks), is_transposed)
 
     def report(
         self, call: LongCall, *, flops_done: float, planned_bytes_read: int, **more: Any

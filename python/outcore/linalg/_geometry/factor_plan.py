@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +63,48 @@ class Slab:
     last: int
 
 
+class Slabbed(Tiled, ABC):
+    """Quantities of a matrix that is factored by slabs of whole columns."""
+
+    slab_panels: int
+    bounce_bytes: int
+    budget_bytes: int
+
+    @abstractmethod
+    def words_lower_bound(self) -> float:
+        """Words that any algorithm must move."""
+
+    @property
+    def applied(self) -> int:
+        """Panels that are applied to others: of a matrix with few rows, not the last ones."""
+        return min(self.panels, math.ceil(self.shape[0] / self.columns))
+
+    def slabs(self, first_panel: int = 0) -> list[Slab]:
+        """Cut the panels from `first_panel` on into slabs, narrow ones first.
+
+        If the whole matrix has a cut at `first_panel`, the slabs are those of the whole matrix. A
+        resumed run is then identical to an undisturbed one.
+        """
+        whole = _cut_slabs(0, self.panels, self.slab_panels)
+        if any(slab.first == first_panel for slab in whole) or first_panel == self.panels:
+            return [slab for slab in whole if slab.first >= first_panel]
+        return _cut_slabs(first_panel, self.panels, self.slab_panels)
+
+    def tiles_below(self, panel: int) -> range:
+        """Tiles of a panel from its diagonal block down, which an update needs; at least one."""
+        return range(min(panel * self.columns, self.shape[0] - 1) // self.rows, self.tiles)
+
+    def factor_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of factors that a run from `first_panel` on reads back. Exact."""
+        # There may be thousands of slabs and panels, so the sum does not visit all pairs.
+        below = (len(self.tiles_below(panel)) for panel in range(self.applied))
+        left_of = list(itertools.accumulate(below, initial=0))
+        slabs = self.slabs(first_panel)
+        return sum(left_of[min(slab.first, self.applied)] for slab in slabs) * self.tile_bytes
+
+
 @dataclass(frozen=True)
-class LuGeometry(Tiled):
+class LuGeometry(Slabbed):
     """Cuts of a matrix of order `n` for algorithm A within a budget.
 
     The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
@@ -92,11 +133,6 @@ class LuGeometry(Tiled):
         return self.n if self.factored is None else self.factored
 
     @property
-    def panels(self) -> int:
-        """Panels that are factored."""
-        return math.ceil(self.width / self.columns)
-
-    @property
     def ring_bytes(self) -> int:
         """Bytes of read-ahead."""
         return RING_BLOCKS * self.block_tiles * self.tile_bytes
@@ -107,40 +143,9 @@ class LuGeometry(Tiled):
         slab = matrix_bytes(self.height, self.slab_panels * self.columns, self.dtype.itemsize)
         return slab + self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
 
-    def slabs(self, first_panel: int = 0) -> list[Slab]:
-        """Cut the panels from `first_panel` on into slabs, narrow ones first.
-
-        If the whole matrix has a cut at `first_panel`, the slabs are those of the whole matrix. A
-        resumed run is then identical to an undisturbed one.
-        """
-        whole = _cut_slabs(0, self.panels, self.slab_panels)
-        if any(slab.first == first_panel for slab in whole) or first_panel == self.panels:
-            return [slab for slab in whole if slab.first >= first_panel]
-        return _cut_slabs(first_panel, self.panels, self.slab_panels)
-
-    def tiles_below(self, panel: int) -> range:
-        """Tiles that an update with a panel needs: from its diagonal block down."""
-        return range(panel * self.columns // self.rows, self.tiles)
-
     def blocks_below(self, panel: int) -> Iterator[range]:
-        """Cut those tiles into blocks for one read each, as even as possible."""
+        """Cut the tiles that an update needs into blocks for one read each, as even as possible."""
         return even_blocks(self.tiles_below(panel), self.block_tiles)
-
-    def factor_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of L that a run from `first_panel` on reads back. Exact."""
-        # There may be thousands of slabs and panels, so the sum does not visit all pairs.
-        below = (len(self.tiles_below(panel)) for panel in range(self.panels))
-        left_of = list(itertools.accumulate(below, initial=0))
-        return sum(left_of[slab.first] for slab in self.slabs(first_panel)) * self.tile_bytes
-
-    def matrix_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of A that a run from `first_panel` on reads; a little more if A is unaligned."""
-        return self.n * max(self.width - first_panel * self.columns, 0) * self.dtype.itemsize
-
-    def words_moved(self) -> int:
-        """Total words read and written."""
-        total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
-        return total // self.dtype.itemsize
 
     def words_lower_bound(self) -> float:
         """Words that any LU must move: 2n³/(3√M) read (Kwasniewski et al. 2020), n² written."""

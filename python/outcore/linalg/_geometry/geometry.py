@@ -16,6 +16,8 @@ class Geometry(Protocol):
     ----------
     n, dtype
         Order and element type of the matrix.
+    shape
+        Rows and columns of the matrix.
     rows, columns
         Shape of a tile.
     tiles, panels
@@ -45,6 +47,9 @@ class Geometry(Protocol):
     @property
     def budget_bytes(self) -> int: ...
 
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
     def extent(self, panel: int) -> tuple[int, int]:
         """First column of a panel, and the column after its last."""
 
@@ -53,6 +58,9 @@ class Geometry(Protocol):
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
         """Bytes of factors that such a run writes. Exact."""
+
+    def matrix_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of A in the panels from `first_panel` on; `Loads` gives the bytes read."""
 
     def words_lower_bound(self) -> float:
         """Words that any algorithm must move."""
@@ -73,14 +81,24 @@ class Tiled:
     columns: int
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        return self.n, self.n
+
+    @property
+    def width(self) -> int:
+        """Columns that are factored."""
+        return self.n
+
+    @property
     def tiles(self) -> int:
         """Tiles in a panel."""
-        return math.ceil(self.n / self.rows)
+        return math.ceil(self.shape[0] / self.rows)
 
     @property
     def panels(self) -> int:
-        """Panels in the matrix."""
-        return math.ceil(self.n / self.columns)
+        """Panels that are factored."""
+        return math.ceil(self.width / self.columns)
 
     def extent(self, panel: int) -> tuple[int, int]:
         """First column of a panel, and the column after its last."""
@@ -104,3 +122,13 @@ class Tiled:
     def factor_bytes_written(self, first_panel: int = 0) -> int:
         """Bytes of factors that a run from `first_panel` on writes. Exact."""
         return (self.panels - first_panel) * self.tiles * self.tile_bytes
+
+    def matrix_bytes_read(self, first_panel: int = 0) -> int:
+        """Bytes of A in the panels from `first_panel` on, as `Geometry` says."""
+        columns = max(self.width - first_panel * self.columns, 0)
+        return self.shape[0] * columns * self.dtype.itemsize
+
+    def words_moved(self: Geometry) -> int:
+        """Total words read and written."""
+        total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
+        return total // self.dtype.itemsize

@@ -5,19 +5,21 @@ matrix is first copied (`outcore.linalg._geometry.tile_copy`) into the space of 
 """
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from outcore.layout.disk_reads import DiskReads
-from outcore.linalg._geometry.box_reads import BoxReads
-from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES
+from outcore.linalg._geometry.box_reads import BoxReads, parts
+from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES, Slabbed
 from outcore.linalg._geometry.geometry import Geometry
 from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._geometry.tile_copy import TileCopy, copy_memory
 from outcore.linalg._tiles.cost import Phase
 
 G = TypeVar("G", bound=Geometry)
+S = TypeVar("S", bound=Slabbed)
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,6 @@ class Loads(ABC, Generic[G]):
     disk: DiskReads
     is_lower: ClassVar[bool] = False
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of the matrix."""
-        return self.geometry.n, self.geometry.n
-
     @abstractmethod
     def slab_bytes(self, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
         """Return the exact bytes that slabs from `first_panel` read of the matrix or copy."""
@@ -60,7 +57,7 @@ class Loads(ABC, Generic[G]):
         """The copy, if there is one."""
         g = self.geometry
         return TileCopy(
-            self.shape, g.dtype, self.layout, (g.rows, g.columns),
+            g.shape, g.dtype, self.layout, (g.rows, g.columns),
             copy_memory(g.budget_bytes, g.bounce_bytes), self.disk.block_bytes, self.is_lower,
         )  # fmt: skip
 
@@ -112,3 +109,29 @@ class Loads(ABC, Generic[G]):
         g = self.geometry
         reads = BoxReads(self.layout, g.dtype, g.bounce_bytes, self.disk)
         return self.slab_bytes(reads, first_panel, is_copy=False)
+
+
+class ColumnLoads(Loads[S]):
+    """The loads of slabs of whole columns."""
+
+    @abstractmethod
+    def groups(self, chunks: tuple[int, ...]) -> tuple[int, int]:
+        """Return how many tiles and panels a read covers, so that it reads chunks whole."""
+
+    def slab_bytes(self, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
+        """Bytes that the conveyor reads."""
+        g, groups = self.geometry, self.groups(reads.layout.chunks)
+        return _load_bytes(g, reads, g.height if is_copy else g.shape[0], groups, first_panel)
+
+
+@functools.lru_cache(1 << 10)
+def _load_bytes(
+    g: Slabbed, reads: BoxReads, rows: int, groups: tuple[int, int], first_panel: int
+) -> int:
+    """Bytes that the conveyor reads of `rows` rows, some tiles and panels at once."""
+    high, wide = reads.layout.chunks
+    down, across = groups[0] * g.rows, groups[1] * g.columns
+    tops = ((top, min(top + down, rows)) for top in range(0, g.height, down))
+    ends = ((slab.first * g.columns, g.extent(slab.last - 1)[1]) for slab in g.slabs(first_panel))
+    lefts = ((at, min(at + across, end)) for left, end in ends for at in range(left, end, across))
+    return reads.bytes_of(parts(tops, high), parts(lefts, wide), g.height)

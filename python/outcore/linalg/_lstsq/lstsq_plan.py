@@ -27,7 +27,7 @@ from outcore.linalg._rows.tsqr_plan import (
     tsqr_flops,
     tsqr_phase,
 )
-from outcore.linalg._slab_qr.loads import ColumnLoads
+from outcore.linalg._slab_qr.loads import QrLoads
 from outcore.linalg._slab_qr.plan import SlabQrGeometry, by_slabs, factor_phase, slab_qr_geometry
 from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles, solve_phase
 from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
@@ -320,7 +320,7 @@ def lstsq_cost(problem: Problem) -> Cost:
         tiles = Tiles((way.m, way.n), dtype, (way.rows, way.columns))
         group = tiles.group(problem.memory_bytes, k, 1, 0, PROBES)
         is_wide, on_disk = m < n, layout_of(problem, (m, n), "C")
-        loads = ColumnLoads(way, on_disk.transposed() if is_wide else on_disk, problem.disk())
+        loads = QrLoads(way, on_disk.transposed() if is_wide else on_disk, problem.disk())
         return Cost(
             method=by_slabs(loads.method(way.method), transposed=is_wide),
             peak_memory_bytes=max(

@@ -46,7 +46,6 @@ from outcore.linalg._lu.block_columns.storage import (
 from outcore.linalg._lu.block_columns.tournament import TournamentFactorization
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
 from outcore.linalg._lu.choice import LuMethod, chosen
-from outcore.linalg._lu.slabs.conveyor import Source
 from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
 from outcore.linalg._lu.slabs.storage import LuStorage
 from outcore.linalg._output.factor import LU, LUFactor
@@ -183,12 +182,8 @@ def lu_for_call(job: Factoring) -> LUFactor:
 
 
 def _by_slabs(storage: LuStorage, call: LongCall) -> SlabFactorization:
-    g, loads = storage.geometry, storage.loads
-    source = Source(storage.matrix, g.n, storage.metadata.chunks)
-    if loads.is_copied:
-        storage.copy_to_tiles(loads.copy, call)
-        source = Source(storage.factors, g.height, (g.rows, g.columns))
-    return SlabFactorization(storage, call, g, source)
+    source = storage.source(storage.loads, call)
+    return SlabFactorization(storage, call, storage.geometry, source)
 
 
 def _by_columns(

@@ -23,8 +23,8 @@ from outcore.linalg._products.matmul_plan import matmul_cost
 from outcore.linalg._products.triangular_plan import triangular_cost
 from outcore.linalg._qr.qr_plan import qr_cost
 from outcore.linalg._rhs.condition import with_probes
-from outcore.linalg._slab_qr.cost import slab_qr_cost
 from outcore.linalg._slab_qr.form_q import form_q_cost
+from outcore.linalg._slab_qr.loads import slab_qr_cost
 from outcore.linalg._slab_qr.plan import slab_qr_geometry
 from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles, solve_phase
 from outcore.linalg._svd.svd_plan import svd_cost

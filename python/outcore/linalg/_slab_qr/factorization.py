@@ -28,13 +28,14 @@ from outcore.array_files.array_metadata import read_metadata
 from outcore.errors import InvalidError
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.checks import Extremes
+from outcore.linalg._factors.conveyor import SlabConveyor
 from outcore.linalg._factors.left_looking import SlabLoop
+from outcore.linalg._factors.storage import Source
 from outcore.linalg._geometry.factor_plan import Slab
 from outcore.linalg._output.factor import QRFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
 from outcore.linalg._output.own import opened_factors
-from outcore.linalg._slab_qr.conveyor import QrConveyor, Source
 from outcore.linalg._slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg._slab_qr.plan import (
     SlabQrGeometry,
@@ -159,40 +160,34 @@ def _factor(made_in: type[SlabQrStorage], job: Factoring) -> QRFactor:
         g = storage.geometry
         left = _flops_left(g, storage.first_panel)
         with storage.running(job, "QR", flops(g.m, g.n, g.dtype), left) as call:
-            _Factorization(storage, call, _source(storage, call)).run()
+            source = storage.source(storage.loads, call, is_transposed=kind.is_transposed)
+            _Factorization(storage, call, source).run()
             return storage.finish(call, left)
 
 
 def _flops_left(g: SlabQrGeometry, first_panel: int) -> float:
     """Operations of a run that begins with `first_panel`."""
-    panels = sum(panel_flops(g, K) for K in range(first_panel, g.reflecting))
+    panels = sum(panel_flops(g, K) for K in range(first_panel, g.applied))
     return panels + sum(
         update_flops(g, K) * (g.n - max(K * g.columns + g.reflections(K), first_panel * g.columns))
-        for K in range(g.reflecting)
+        for K in range(g.applied)
         if first_panel < g.panels
     )
-
-
-def _source(storage: SlabQrStorage, call: LongCall) -> Source:
-    """Return the source of slabs: the matrix, or its copy in tiles, which this function makes."""
-    loads, is_transposed = storage.loads, storage.kind.is_transposed
-    if loads.is_copied:
-        storage.copy_to_tiles(loads.copy, call, is_transposed=is_transposed)
-        return Source(storage.factors, loads.rows, loads.at_once, is_transposed=False)
-    return Source(storage.matrix, loads.rows, loads.at_once, is_transposed)
 
 
 class _Factorization(SlabLoop):
     """The steps of the algorithm."""
 
+    g: SlabQrGeometry
+
     def __init__(self, storage: SlabQrStorage, call: LongCall, source: Source) -> None:
         g = storage.geometry
-        super().__init__(storage, call, g, g.ring_bytes, g.tile_bytes)
+        super().__init__(storage, call, g.ring_bytes, g.tile_bytes)
         self.g, self.noted = g, storage.noted
         self.is_transposed = storage.kind.is_transposed
         self.taus = storage.taus()
         self.reflections = Reflections(g.dtype, g.columns, g.slab_panels * g.columns, call.arena)
-        self.conveyor = QrConveyor(g, storage, call, source)
+        self.conveyor = SlabConveyor(g, storage, call, source)
 
     def parts(self) -> list[Slab]:
         """Return the slabs that are not factored yet."""
@@ -202,7 +197,7 @@ class _Factorization(SlabLoop):
         """Wait for the whole slab, and apply the reflections of all panels to its left."""
         g = self.g
         max(arrivals)
-        for K in range(min(slab.first, g.reflecting)):
+        for K in range(min(slab.first, g.applied)):
             self.update(K, tiles_of(self.stream, g, K), C[K * g.columns :])
             self.storage.commit_if_durable()
 
@@ -251,5 +246,5 @@ class _Factorization(SlabLoop):
     def read_ahead(self, panels: range) -> None:
         """Schedule reads of reflections: tiles from the diagonal block down, panel by panel."""
         g = self.g
-        for K in panels[: max(g.reflecting - panels.start, 0)]:
+        for K in panels[: max(g.applied - panels.start, 0)]:
             schedule_panel(self.stream, g, K, self.storage.places[K])

@@ -1,37 +1,22 @@
-"""Bytes that slab loads of a QR read from the disk: exact, for any layout."""
+"""Bytes that slab loads of a QR read from the disk, exact for any layout; and its cost."""
 
-import functools
-
-from outcore.linalg._geometry.box_reads import BoxReads, parts
-from outcore.linalg._geometry.loads import Loads
-from outcore.linalg._slab_qr.plan import SlabQrGeometry
+from outcore.layout.zarr_format import default_chunks
+from outcore.linalg._geometry.layouts import layout_of
+from outcore.linalg._geometry.loads import ColumnLoads
+from outcore.linalg._slab_qr.plan import SlabQrGeometry, factor_phase, slab_qr_geometry
+from outcore.linalg._tiles.cost import Cost, Problem
 
 _MANY_TIMES = 1.5
 """The report has a note if the words loaded exceed this multiple of the matrix."""
 
 
-class ColumnLoads(Loads[SlabQrGeometry]):
+class QrLoads(ColumnLoads[SlabQrGeometry]):
     """The loads of the slabs of a QR."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of the matrix."""
-        return self.geometry.m, self.geometry.n
-
-    @property
-    def rows(self) -> int:
-        """Rows to read; whole tiles if the matrix is copied."""
-        return self.geometry.height if self.is_copied else self.geometry.m
-
-    @property
-    def at_once(self) -> int:
-        """Panels that one read covers, so that a chunk is not read for each of its panels."""
-        return _at_once(self.geometry, self.source_layout.chunks[1])
-
-    def slab_bytes(self, reads: BoxReads, first_panel: int, *, is_copy: bool) -> int:
-        """Bytes that the conveyor reads."""
+    def groups(self, chunks: tuple[int, ...]) -> tuple[int, int]:
+        """Read all rows, and as many panels as a chunk has, so that no panel reads it again."""
         g = self.geometry
-        return _load_bytes(g, reads, g.height if is_copy else g.m, first_panel)
+        return g.tiles, max(min(chunks[1] // g.columns, g.slab_panels), 1)
 
     def notes(self, *, transposed: bool) -> list[str]:
         """Return advice for a layout that is slow to read."""
@@ -47,18 +32,19 @@ class ColumnLoads(Loads[SlabQrGeometry]):
         ]
 
 
-def _at_once(g: SlabQrGeometry, chunk: int) -> int:
-    return max(min(chunk // g.columns, g.slab_panels), 1)
-
-
-@functools.lru_cache(1 << 10)
-def _load_bytes(g: SlabQrGeometry, reads: BoxReads, rows: int, first_panel: int) -> int:
-    """Bytes that the conveyor reads of `rows` rows."""
-    high, wide = reads.layout.chunks
-    step = _at_once(g, wide)
-    across = (
-        (panel * g.columns, min(min(panel + step, slab.last) * g.columns, g.n))
-        for slab in g.slabs(first_panel)
-        for panel in range(slab.first, slab.last, step)
+def slab_qr_cost(problem: Problem) -> Cost:
+    """Plan `qr_factor`."""
+    shape, dtype = (problem.m or problem.n, problem.n), problem.dtype
+    overwrite_a = problem.option("overwrite_a", False)
+    # Factors that take the space of a matrix have its chunks as tiles.
+    rows, columns = default_chunks(shape, dtype.itemsize, "F")
+    tile = (rows, columns) if overwrite_a else None
+    g = slab_qr_geometry(shape, dtype, problem.memory_bytes, tile)
+    loads = QrLoads(g, layout_of(problem), problem.disk())
+    return Cost(
+        method=loads.method(g.method),
+        peak_memory_bytes=loads.peak_bytes(g.memory_bytes),
+        disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
+        words_lower_bound=g.words_lower_bound(),
+        phases=loads.phases(factor_phase(g)),
     )
-    return reads.bytes_of(parts([(0, rows)], high), parts(across, wide), g.height)

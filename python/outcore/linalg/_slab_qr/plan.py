@@ -1,7 +1,6 @@
 """The geometry of an out-of-core QR by slabs, and its cost: pure arithmetic."""
 
 import dataclasses
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +21,8 @@ from outcore.linalg._geometry.factor_plan import (
     DTYPES,
     TILE_BOUNCE_BYTES,
     WORTH_FINER,
-    LuGeometry,
-    Slab,
+    Slabbed,
 )
-from outcore.linalg._geometry.geometry import Tiled
 from outcore.linalg._rows.tsqr_plan import tsqr_flops
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Phase, flop_weight
 from outcore.linalg._tiles.grains import pages
@@ -49,7 +46,7 @@ _GRAM_SHARE = 0.6
 
 
 @dataclass(frozen=True)
-class SlabQrGeometry(Tiled):
+class SlabQrGeometry(Slabbed):
     """Cuts of an m x n matrix for QR by slabs within a budget.
 
     The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
@@ -67,14 +64,9 @@ class SlabQrGeometry(Tiled):
     budget_bytes: int
 
     @property
-    def tiles(self) -> int:
-        """Tiles in a panel."""
-        return math.ceil(self.m / self.rows)
-
-    @property
-    def reflecting(self) -> int:
-        """Panels with reflections: all of them, unless there are more columns than rows."""
-        return math.ceil(min(self.m, self.n) / self.columns)
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        return self.m, self.n
 
     @property
     def ring_bytes(self) -> int:
@@ -89,43 +81,9 @@ class SlabQrGeometry(Tiled):
         scratch = scratch_bytes(self.columns, width, self.dtype)
         return slab + self.ring_bytes + scratch + self.bounce_bytes + TILE_BOUNCE_BYTES
 
-    def extent(self, panel: int) -> tuple[int, int]:
-        """First column of a panel, and the column after its last."""
-        return panel * self.columns, min((panel + 1) * self.columns, self.n)
-
     def reflections(self, panel: int) -> int:
         """Reflections of a panel."""
-        return panel_reflections((self.m, self.n), self.columns, panel)
-
-    def slabs(self, first_panel: int = 0) -> list[Slab]:
-        """Cut the panels from `first_panel` on into slabs, narrow ones first.
-
-        A slab reads the columns to its left, as in LU, so the best cuts are the same.
-        """
-        as_lu = LuGeometry(
-            self.n, self.dtype, self.rows, self.columns, self.slab_panels, 1, 0, self.budget_bytes
-        )
-        return as_lu.slabs(first_panel)
-
-    def tiles_below(self, panel: int) -> range:
-        """Tiles of a panel from the one with its diagonal block down."""
-        return tiles_below((self.m, self.n), (self.rows, self.columns), panel)
-
-    def factor_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of reflections that a run from `first_panel` on reads back. Exact."""
-        below = (len(self.tiles_below(panel)) for panel in range(self.reflecting))
-        left_of = list(itertools.accumulate(below, initial=0))
-        slabs = self.slabs(first_panel)
-        return sum(left_of[min(slab.first, self.reflecting)] for slab in slabs) * self.tile_bytes
-
-    def matrix_bytes_read(self, first_panel: int = 0) -> int:
-        """Bytes of A in the panels from `first_panel` on; `ColumnLoads` gives the bytes read."""
-        return self.m * max(self.n - first_panel * self.columns, 0) * self.dtype.itemsize
-
-    def words_moved(self) -> int:
-        """Total words read and written."""
-        total = self.matrix_bytes_read() + self.factor_bytes_read() + self.factor_bytes_written()
-        return total // self.dtype.itemsize
+        return panel_reflections(self.shape, self.columns, panel)
 
     def words_lower_bound(self) -> float:
         """Words that any QR must move: it reads A, and writes its factors.
@@ -311,7 +269,7 @@ def _gemm_flops(g: SlabQrGeometry) -> float:
     """Operations of a QR, slow ones weighted by their speed relative to products."""
     weight = flop_weight(g.dtype)
     panels = grams = products = 0.0
-    for K in range(g.reflecting):
+    for K in range(g.applied):
         h, k = g.m - K * g.columns, g.reflections(K)
         panels += panel_flops(g, K)
         products += update_flops(g, K) * (g.n - K * g.columns - k)

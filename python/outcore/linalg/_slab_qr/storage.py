@@ -12,7 +12,7 @@ from outcore.layout.disk_reads import DiskReads
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._factors.storage import FactorStorage
 from outcore.linalg._output.factor import QR, QR_TRANSPOSED, QRFactor, TransposedQRFactor
-from outcore.linalg._slab_qr.loads import ColumnLoads
+from outcore.linalg._slab_qr.loads import QrLoads
 from outcore.linalg._slab_qr.plan import SlabQrGeometry
 from outcore.report.longcall import LongCall
 
@@ -24,18 +24,18 @@ class SlabQrStorage(FactorStorage[SlabQrGeometry]):
     made: ClassVar[type[QRFactor]] = QRFactor
 
     @property
-    def loads(self) -> ColumnLoads:
+    def loads(self) -> QrLoads:
         """The loads of its slabs."""
         layout = self.layout
         disk = DiskReads(*self.matrix.read_granularity)
-        return ColumnLoads(
+        return QrLoads(
             self.geometry, layout.transposed() if self.kind.is_transposed else layout, disk
         )
 
     def taus(self) -> list[npt.NDArray[Any]]:
         """Factors of the reflections of the complete panels."""
         g, whole = self.geometry, self._tau()
-        ends = [g.extent(panel) for panel in range(min(self.first_panel, g.reflecting))]
+        ends = [g.extent(panel) for panel in range(min(self.first_panel, g.applied))]
         return [whole[first:end] for first, end in ends]
 
     def _tau(self) -> npt.NDArray[Any]:

@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from outcore._core import ArrayFile, Ticket
 from outcore._util.streams import wait
+from outcore.linalg._factors.storage import Source
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES
 from outcore.linalg._lu.block_columns.factor_columns import BlockColumnFactorization
 from outcore.linalg._lu.block_columns.geometry import LOWER_BLOCKS, BlockColumn
 from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
 from outcore.linalg._lu.block_columns.row_moves import RowMoves
-from outcore.linalg._lu.slabs.conveyor import Source
 from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
+from outcore.linalg._lu.slabs.slab_loads import load_groups
 from outcore.linalg._tiles.matrix import room_in
 from outcore.linalg._tiles.relay import Relay
 from outcore.linalg._tiles.widened import MatrixFile
@@ -173,10 +174,10 @@ class PartialFactorization(BlockColumnFactorization[PartialGeometry]):
         is_loaded = g.is_loaded(s)
         if not is_loaded:
             file: MatrixFile = storage.open_spill(s, bounce_bytes=slabs.bounce_bytes)
-            source = Source(file, slabs.height, (g.rows, g.columns))
+            source = Source(file, slabs.height, load_groups(slabs, (g.rows, g.columns)))
         else:
             file = storage.open_matrix(whole_chunks=False, bounce_bytes=slabs.bounce_bytes)
-            source = Source(file, g.n, g.layout.chunks)
+            source = Source(file, g.n, load_groups(slabs, g.layout.chunks))
         run = SlabFactorization(self.storage, self.call, slabs, source, is_original=is_loaded)
         run.run()
         if g.is_last(s):

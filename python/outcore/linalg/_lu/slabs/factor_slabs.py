@@ -14,6 +14,7 @@ from outcore._util.streams import kept, timed
 from outcore.blas.lapack import kernels
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._factors.left_looking import SlabLoop
+from outcore.linalg._factors.storage import Source
 from outcore.linalg._geometry.factor_plan import (
     RING_BLOCKS,
     LuGeometry,
@@ -21,7 +22,7 @@ from outcore.linalg._geometry.factor_plan import (
     panel_flops,
     update_flops,
 )
-from outcore.linalg._lu.slabs.conveyor import LuConveyor, Source
+from outcore.linalg._lu.slabs.conveyor import LuConveyor
 from outcore.linalg._lu.slabs.panel import apply_blocks, apply_panel, factor_panel
 from outcore.linalg._lu.slabs.storage import LuFiles
 from outcore.linalg._output.journal import Record
@@ -44,6 +45,9 @@ class SlabFactorization(SlabLoop):
         Whether these are elements of A. If so, the run checks that they are finite.
     """
 
+    g: LuGeometry
+    conveyor: LuConveyor
+
     def __init__(
         self,
         storage: LuFiles[Any],
@@ -54,11 +58,11 @@ class SlabFactorization(SlabLoop):
         is_original: bool = True,
     ) -> None:
         g = geometry
-        super().__init__(storage, call, g, g.ring_bytes, g.block_tiles * g.tile_bytes)
+        super().__init__(storage, call, g.ring_bytes, g.block_tiles * g.tile_bytes)
         self.g, self.before, self.is_original = g, g.origin // g.columns, is_original
         self.kernels = kernels(g.dtype)
         self.piv = storage.panel_pivots()[self.before :]
-        self.conveyor: LuConveyor = LuConveyor(g, storage, call, source)
+        self.conveyor = LuConveyor(g, storage, call, source)
 
     def parts(self) -> list[Slab]:
         """Return the slabs that are not factored yet."""
