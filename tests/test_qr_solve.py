@@ -164,7 +164,7 @@ def test_two_passes_for_all(problem: Problem, columns: int) -> None:
 def test_many_in_memory_are_solved_for_in_groups(tmp_path: Path) -> None:
     a, b = tall(150, 100, "f8"), tall(150, 900, "f8", 1)
     qr = qr_factor(on_disk(tmp_path / "Z", a), memory=250_000, progress=False)
-    tiles = Tiles(qr.shape, qr.dtype, qr.tile)
+    tiles = Tiles(*qr.shape, qr.dtype, *qr.tile)
     memory = tiles.fixed_bytes(8) + tiles.width_bytes(200)
     solved = reported(qr, b, memory, probes=8)
     assert solved.report.probed_condition is not None
@@ -182,7 +182,7 @@ def test_on_disk_in_groups(problem: Problem, tmp_path: Path, b_type: str) -> Non
     b = tall(len(a), 320, a.dtype if b_type == "same" else b_type, 4)
     B = oc.from_array(b, tmp_path / "b", chunks=(100, 7))
     solved = reported(qr, B)
-    pass_bytes = Tiles(qr.shape, qr.dtype, qr.tile).pass_bytes()
+    pass_bytes = Tiles(*qr.shape, qr.dtype, *qr.tile).pass_bytes()
     assert_in_groups(solved.x, solved.report, b.nbytes, pass_bytes, TINY)
     assert isinstance(solved.x, oc.Array)
     assert solved.x.path == tmp_path / "b.x"

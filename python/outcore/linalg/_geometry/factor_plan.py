@@ -90,10 +90,6 @@ class Slabbed(Tiled, ABC):
             return [slab for slab in whole if slab.first >= first_panel]
         return _cut_slabs(first_panel, self.panels, self.slab_panels)
 
-    def tiles_below(self, panel: int) -> range:
-        """Tiles of a panel from its diagonal block down, which an update needs; at least one."""
-        return range(min(panel * self.columns, self.shape[0] - 1) // self.rows, self.tiles)
-
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of factors that a run from `first_panel` on reads back. Exact."""
         # There may be thousands of slabs and panels, so the sum does not visit all pairs.

@@ -104,6 +104,10 @@ class Tiled:
         """First column of a panel, and the column after its last."""
         return panel * self.columns, min((panel + 1) * self.columns, self.n)
 
+    def tiles_below(self, panel: int) -> range:
+        """Tiles of a panel from its diagonal block down, which an update needs; at least one."""
+        return range(min(panel * self.columns, self.shape[0] - 1) // self.rows, self.tiles)
+
     @property
     def height(self) -> int:
         """Rows of the matrix, rounded up to whole tiles."""

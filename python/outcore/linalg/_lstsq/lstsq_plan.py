@@ -317,7 +317,7 @@ def lstsq_cost(problem: Problem) -> Cost:
     keep_r = bool(problem.option("keep_r", False))
     way = lstsq_way(operands, problem.memory_bytes, instead, keep_r=keep_r)
     if isinstance(way, SlabQrGeometry):
-        tiles = Tiles((way.m, way.n), dtype, (way.rows, way.columns))
+        tiles = Tiles(way.m, way.n, dtype, way.rows, way.columns)
         group = tiles.group(problem.memory_bytes, k, 1, 0, PROBES)
         is_wide, on_disk = m < n, layout_of(problem, (m, n), "C")
         loads = QrLoads(way, on_disk.transposed() if is_wide else on_disk, problem.disk())

@@ -90,7 +90,7 @@ def solve_by_slabs(
     )  # fmt: skip
     if not isinstance(b, Array):
         _check_columns(b, rhs.solution_dtype)
-    tiles = Tiles((g.m, g.n), g.dtype, (g.rows, g.columns) if ready is None else ready.tile)
+    tiles = Tiles(g.m, g.n, g.dtype, *((g.rows, g.columns) if ready is None else ready.tile))
     room_for(tiles, rhs, g.budget_bytes, PROBES)
     solving = tiles.pass_bytes() / g.dtype.itemsize * _FLOPS_OF_A_READ
     factoring = 0.0 if ready is not None else flops(g.m, g.n, g.dtype)

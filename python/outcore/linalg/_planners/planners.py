@@ -60,7 +60,7 @@ def qr_solve_cost(problem: Problem) -> Cost:
     if tile is None:
         g = slab_qr_geometry(shape, problem.on_disk, problem.memory_bytes)
         tile = g.rows, g.columns
-    tiles = Tiles(shape, problem.dtype, tile, problem.stored)
+    tiles = Tiles(*shape, problem.dtype, *tile, problem.stored)
     probes, group = with_probes(
         PROBES, lambda probes: tiles.group(problem.memory_bytes, problem.rhs, 1, 0, probes)
     )

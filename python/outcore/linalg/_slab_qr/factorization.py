@@ -36,7 +36,6 @@ from outcore.linalg._output.factor import QRFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
 from outcore.linalg._output.own import opened_factors
-from outcore.linalg._slab_qr.panels import schedule_panel, tiles_of
 from outcore.linalg._slab_qr.plan import (
     SlabQrGeometry,
     flops,
@@ -198,7 +197,7 @@ class _Factorization(SlabLoop):
         g = self.g
         max(arrivals)
         for K in range(min(slab.first, g.applied)):
-            self.update(K, tiles_of(self.stream, g, K), C[K * g.columns :])
+            self.update(K, g.blocks(K, self.take), C[K * g.columns :])
             self.storage.commit_if_durable()
 
     def factor(self, K: int, C: Matrix, left: int, extremes: Extremes) -> None:
@@ -243,8 +242,14 @@ class _Factorization(SlabLoop):
         self.update(K, iter([(0, V)]), C[o:, columns])
         self.call.trace.record("compute", start_ns)
 
+    def take(self) -> Matrix:
+        """Take the next tile from the stream."""
+        tile: Matrix = self.stream.take().data
+        return tile
+
     def read_ahead(self, panels: range) -> None:
         """Schedule reads of reflections: tiles from the diagonal block down, panel by panel."""
         g = self.g
         for K in panels[: max(g.applied - panels.start, 0)]:
-            schedule_panel(self.stream, g, K, self.storage.places[K])
+            place = self.storage.places[K]
+            self.stream.extend(g.box(place, tile) for tile in g.tiles_below(K))

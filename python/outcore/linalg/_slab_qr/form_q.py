@@ -8,15 +8,12 @@ of its own. So a slab begins with the panel of its last column (as in LAPACK's o
 are about those of the factorization, words written those of Q.
 """
 
-from typing import Any
-
 import numpy as np
 
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore._util.streams import BlockStream, wait
 from outcore.array.array import Array
-from outcore.blas import blas_choice
 from outcore.errors import Interrupted
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._geometry.factor_plan import Slab
@@ -25,7 +22,7 @@ from outcore.linalg._output.factor import QRFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, written
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._slab_qr.panels import schedule_panel, tiles_of
+from outcore.linalg._rows.report import figures_of
 from outcore.linalg._slab_qr.plan import SlabQrGeometry, slab_qr_geometry, update_flops
 from outcore.linalg._slab_qr.reflections import Reflections
 from outcore.linalg._tiles.cost import Cost, Phase, Problem
@@ -123,16 +120,6 @@ def bytes_read(g: SlabQrGeometry) -> int:
     return sum(sum(below[: slab.last]) for slab in g.slabs()) * g.tile_bytes
 
 
-def bytes_written(g: SlabQrGeometry) -> int:
-    """Bytes of Q written: whole tiles. Exact."""
-    return g.panels * g.tiles * g.tile_bytes
-
-
-def words_lower_bound(g: SlabQrGeometry) -> float:
-    """Words that any algorithm must move: the reflections, and Q."""
-    return 2.0 * g.m * g.n
-
-
 def form_q_cost(problem: Problem) -> Cost:
     """Plan `form_q`, for factors that `qr_factor` creates with the same budget."""
     m, n = problem.m or problem.n, problem.n
@@ -145,15 +132,15 @@ def form_q_cost(problem: Problem) -> Cost:
     phase = Phase(
         dtype=g.dtype,
         bytes_read=bytes_read(g),
-        bytes_written=bytes_written(g),
+        bytes_written=g.factor_bytes_written(),
         flops=flops(g),
-        ends_written_bytes=min(slab_bytes, bytes_written(g)) * len(g.slabs()),
+        ends_written_bytes=min(slab_bytes, g.factor_bytes_written()) * len(g.slabs()),
     )
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
-        disk_bytes=bytes_written(g),
-        words_lower_bound=words_lower_bound(g),
+        disk_bytes=g.factor_bytes_written(),
+        words_lower_bound=g.words_lower_bound(),
         phases=(phase,),
     )
 
@@ -177,20 +164,21 @@ class _Forming:
         for slab in slabs[: steps.gone_on_at]:
             self.call.meter.skip(self.flops_of(slab))
         left = steps.left(slabs)
-        for _, slab in left:
-            self.schedule(slab)
+        # A slab needs its own panels and those to its left, from the last to the first.
+        panels = (K for _, slab in left for K in range(slab.last)[::-1])
+        self.stream.extend(g.box(K, tile) for K in panels for tile in g.tiles_below(K))
         for done, slab in left:
             self.make(slab)
             steps.passed(done, len(slabs), self.sync)
         read, wrote = self.factors.counters()[0], self.file.counters()[1]
-        figures: dict[str, Any] = self.call.figures()
-        kernels, threads = blas_choice.in_use()
         return Report(
-            verb="form_q", m=g.m, n=g.n, dtype=g.dtype.name, method=g.method, flops=flops(g),
-            bytes_read=read, bytes_written=wrote, planned_bytes_read=bytes_read(g),
-            planned_bytes_written=bytes_written(g), notes=steps.notes(len(slabs)),
-            words_lower_bound=words_lower_bound(g),
-            kernels=kernels, threads=threads, arrays=["the matrix", "the factors", "Q"], **figures,
+            notes=steps.notes(len(slabs)),
+            **figures_of(
+                self.call, "form_q", (g.m, g.n), g.dtype, method=g.method, flops=flops(g),
+                moved=(read, wrote), planned=(bytes_read(g), g.factor_bytes_written()),
+                is_stored=True, words_written=g.m * g.n,
+                arrays=("the matrix", "the factors", "Q"),
+            ),
         )  # fmt: skip
 
     def sync(self) -> None:
@@ -218,12 +206,7 @@ class _Forming:
         for K in range(slab.last)[::-1]:
             o, e = g.extent(K)
             columns = slice(max(o - left, 0), right - left)
-            V = tiles_of(self.stream, g, K)
+            V = g.blocks(K, lambda: self.stream.take().data)
             self.reflections.apply(V, self.qr.tau[o:e], C[o : g.m, columns], "N")
             self.call.meter.advance(update_flops(g, K) * (columns.stop - columns.start))
         wait(self.file.submit_write([0, left], [1, 1], C), self.call.trace)
-
-    def schedule(self, slab: Slab) -> None:
-        """Schedule reads of the panels that a slab needs, from the last to the first."""
-        for K in range(slab.last)[::-1]:
-            schedule_panel(self.stream, self.g, K, K)

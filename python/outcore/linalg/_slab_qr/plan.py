@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from outcore._util.budget import too_small
+from outcore._util.streams import Box
 from outcore.errors import InvalidError
 from outcore.layout.zarr_format import (
     MAX_TILE_BYTES,
@@ -23,9 +25,11 @@ from outcore.linalg._geometry.factor_plan import (
     WORTH_FINER,
     Slabbed,
 )
+from outcore.linalg._geometry.geometry import Tiled
 from outcore.linalg._rows.tsqr_plan import tsqr_flops
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Phase, flop_weight
 from outcore.linalg._tiles.grains import pages
+from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.pitch import matrix_bytes
 
 LEAF_COLUMNS = 32
@@ -45,8 +49,44 @@ _PANEL_SHARE = 0.35
 _GRAM_SHARE = 0.6
 
 
+class QrTiles(Tiled):
+    """Quantities that follow from the tiles of QR factors of an (m, n) matrix."""
+
+    m: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        return self.m, self.n
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of the read-ahead and of the panel in use."""
+        return (self.tiles + AHEAD_TILES) * self.tile_bytes
+
+    def reflections(self, panel: int) -> int:
+        """Reflections of a panel."""
+        return min(max(min(self.shape) - panel * self.columns, 0), self.columns)
+
+    def box(self, place: int, tile: int) -> Box:
+        """Rows and columns of a tile of a panel at this place of its file."""
+        return (
+            slice(tile * self.rows, (tile + 1) * self.rows),
+            slice(place * self.columns, (place + 1) * self.columns),
+        )
+
+    def blocks(self, panel: int, take: Callable[[], Matrix]) -> Iterator[tuple[int, Matrix]]:
+        """Take a panel of reflections: (row counted from the panel's first, tile)."""
+        o, k = panel * self.columns, self.reflections(panel)
+        for tile in self.tiles_below(panel):
+            first = tile * self.rows
+            top = max(o, first)
+            # No variable here keeps the tile, so its memory is freed after its second use.
+            yield top - o, take()[top - first : self.m - first, :k]
+
+
 @dataclass(frozen=True)
-class SlabQrGeometry(Slabbed):
+class SlabQrGeometry(QrTiles, Slabbed):
     """Cuts of an m x n matrix for QR by slabs within a budget.
 
     The factors are stored in tiles of ``rows`` x ``columns`` elements. A *panel* is a column of
@@ -64,26 +104,12 @@ class SlabQrGeometry(Slabbed):
     budget_bytes: int
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of the matrix."""
-        return self.m, self.n
-
-    @property
-    def ring_bytes(self) -> int:
-        """Bytes of the read-ahead and of the panel in use."""
-        return ring_bytes(self.tiles, self.tile_bytes)
-
-    @property
     def memory_bytes(self) -> int:
         """Peak bytes that the factorization takes from its arena."""
         width = self.slab_panels * self.columns
         slab = matrix_bytes(self.height, width, self.dtype.itemsize)
         scratch = scratch_bytes(self.columns, width, self.dtype)
         return slab + self.ring_bytes + scratch + self.bounce_bytes + TILE_BOUNCE_BYTES
-
-    def reflections(self, panel: int) -> int:
-        """Reflections of a panel."""
-        return panel_reflections(self.shape, self.columns, panel)
 
     def words_lower_bound(self) -> float:
         """Words that any QR must move: it reads A, and writes its factors.
@@ -104,22 +130,6 @@ class SlabQrGeometry(Slabbed):
 def by_slabs(method: str, *, transposed: bool) -> str:
     """Describe least squares with factors from this method, for users."""
     return f"solution of least norm: QR of Aᵀ by {method}" if transposed else f"QR by {method}"
-
-
-def panel_reflections(shape: tuple[int, int], columns: int, panel: int) -> int:
-    """Count the reflections of a panel of `columns` columns."""
-    return min(max(min(shape) - panel * columns, 0), columns)
-
-
-def tiles_below(shape: tuple[int, int], tile: tuple[int, int], panel: int) -> range:
-    """Tiles of a panel from the one with its diagonal block down; the last one at least."""
-    first = min(panel * tile[1], shape[0] - 1) // tile[0]
-    return range(first, -(-shape[0] // tile[0]))
-
-
-def ring_bytes(tiles: int, tile_bytes: int) -> int:
-    """Bytes of a ring that holds a panel and the read-ahead."""
-    return (tiles + AHEAD_TILES) * tile_bytes
 
 
 def scratch_bytes(columns: int, width: int, dtype: np.dtype[Any]) -> int:

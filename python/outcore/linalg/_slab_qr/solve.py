@@ -13,7 +13,7 @@ right-hand sides there are (4mn - n²) k flops, four times as many for complex t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,7 @@ def qr_solve(
         made=made,
     )
     memory_bytes = budget.resolve(memory)
-    tiles = Tiles(qr.shape, rhs.dtype, qr.tile, qr.dtype)
+    tiles = Tiles(*qr.shape, rhs.dtype, *qr.tile, qr.dtype)
     probes, _ = with_probes(PROBES, lambda probes: room_for(tiles, rhs, memory_bytes, probes))
     found = solve_and_report(
         qr, rhs, memory_bytes, threads, progress, probes, is_noted=True, resume=resume
@@ -208,7 +208,7 @@ def solve_and_report(
             f"zero, so there is no unique solution; leave out {lines}",
             qr.info,
         )
-    tiles = Tiles(qr.shape, rhs.dtype, qr.tile, qr.dtype)
+    tiles = Tiles(*qr.shape, rhs.dtype, *qr.tile, qr.dtype)
     room, most = room_for(tiles, rhs, memory_bytes, probes)
     system = system_of("qr_solve", qr, rhs) if is_noted and rhs.out is not None else None
     with (
@@ -256,7 +256,7 @@ class _Passes:
             self.file, qr.dtype, call.arena, tiles.ring_bytes, call.trace,
             least_bytes=tiles.tile_bytes,
         )  # fmt: skip
-        self.reflections = Reflections(tiles.dtype, tiles.tile[1], width, call.arena)
+        self.reflections = Reflections(tiles.dtype, tiles.columns, width, call.arena)
         self.probes = Probes(qr.n, probes, tiles.dtype, call)
         # Very large or small elements must be scaled before they are squared.
         self.scale = 1.0 if 1e-100 < qr.norm1 < 1e100 else power_of_two(1 / qr.norm1)
@@ -264,31 +264,31 @@ class _Passes:
 
     def least_squares(self, X: Matrix) -> None:
         """X <- Qᴴ X, and then R⁻¹ X in its first n rows."""
-        t = self.tiles
-        self.schedule((K, tile) for K in range(t.panels) for tile in t.below(K))
-        self.schedule((K, tile) for K in range(t.panels)[::-1] for tile in t.above(K))
-        for K in range(t.panels):
-            o, e = self.extent(K)
-            self.reflections.apply(self.blocks(K), self.qr.tau[o:e], X[o:])
+        t, panels = self.tiles, range(self.tiles.panels)
+        self.stream.extend(t.box(K, tile) for K in panels for tile in t.tiles_below(K))
+        self.stream.extend(t.box(K, tile) for K in panels[::-1] for tile in t.above(K))
+        for K in panels:
+            o, e = t.extent(K)
+            self.reflections.apply(t.blocks(K, self.take), self.qr.tau[o:e], X[o:])
         beside = self.probes.take()
-        for K in range(t.panels)[::-1]:
+        for K in panels[::-1]:
             for tile in t.above(K):
                 self.substitute(K, tile, X, beside)
 
     def least_norm(self, X: Matrix) -> None:
         """X <- Q R⁻ᴴ X of its first n rows; both are conjugated."""
-        t, n = self.tiles, self.qr.n
-        self.schedule((K, tile) for K in range(t.panels) for tile in t.above(K)[::-1])
-        self.schedule((K, tile) for K in range(t.panels)[::-1] for tile in t.below(K))
+        t, n, panels = self.tiles, self.qr.n, range(self.tiles.panels)
+        self.stream.extend(t.box(K, tile) for K in panels for tile in t.above(K)[::-1])
+        self.stream.extend(t.box(K, tile) for K in panels[::-1] for tile in t.tiles_below(K))
         np.conjugate(X[:n], out=X[:n])
         beside = self.probes.take()
-        for K in range(t.panels):
+        for K in panels:
             for tile in t.above(K)[::-1]:
                 self.substitute(K, tile, X, beside, "C")
         X[n:] = 0
-        for K in range(t.panels)[::-1]:
-            o, e = self.extent(K)
-            self.reflections.apply(self.blocks(K), self.qr.tau[o:e], X[o:], "N")
+        for K in panels[::-1]:
+            o, e = t.extent(K)
+            self.reflections.apply(t.blocks(K, self.take), self.qr.tau[o:e], X[o:], "N")
         np.conjugate(X, out=X)
 
     def substitute(
@@ -298,7 +298,7 @@ class _Passes:
 
         With R, tiles come from the bottom; with Rᴴ (`trans` "C"), from the top.
         """
-        (o, e), first = self.extent(K), tile * self.tiles.tile[0]
+        (o, e), first = self.tiles.extent(K), tile * self.tiles.rows
         data = self.take()
         start_ns = self.call.trace.now_ns()
         above = data[: max(min(o - first, len(data)), 0), : e - o]
@@ -317,19 +317,14 @@ class _Passes:
                 columns += [triangle[: j + 1, j : j + 1] for j in range(e - o)]
             self.squares_of_r += sum(squares(part, self.scale).sum() for part in columns)
         self.call.trace.record("compute", start_ns)
-        self.call.meter.advance(self.tiles.tile_bytes)
 
     def condition(self) -> float | None:
         """Estimate ‖R‖ ‖R⁻¹‖ in the Frobenius norm from the probes; `None` without probes."""
         return self.probes.condition(math.sqrt(self.squares_of_r) / self.scale)
 
-    def extent(self, K: int) -> tuple[int, int]:
-        """First column of a panel, and the column after its last."""
-        columns = self.tiles.tile[1]
-        return K * columns, min((K + 1) * columns, self.qr.n)
-
     def take(self) -> Matrix:
         """Take the next tile, in the type of the arithmetic."""
+        self.call.meter.advance(self.tiles.tile_bytes)
         data: Matrix = self.stream.take().data
         if data.dtype == self.tiles.dtype:
             return data
@@ -338,21 +333,3 @@ class _Passes:
         with np.errstate(over="ignore"):
             tile[...] = data
         return tile
-
-    def schedule(self, wanted: Iterator[tuple[int, int]]) -> None:
-        """Schedule reads of tiles: (panel, tile)."""
-        rows, columns = self.tiles.tile
-        self.stream.extend(
-            (slice(tile * rows, (tile + 1) * rows), slice(K * columns, (K + 1) * columns))
-            for K, tile in wanted
-        )
-
-    def blocks(self, K: int) -> Iterator[tuple[int, Matrix]]:
-        """Take panel K from the stream: (row counted from the panel's first, tile)."""
-        (o, e), rows = self.extent(K), self.tiles.tile[0]
-        for tile in self.tiles.below(K):
-            first = tile * rows
-            top = max(o, first)
-            # No variable here keeps the tile, so its memory is freed after its second use.
-            yield top - o, self.take()[top - first : self.qr.m - first, : e - o]
-            self.call.meter.advance(self.tiles.tile_bytes)

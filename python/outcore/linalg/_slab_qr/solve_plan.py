@@ -1,5 +1,6 @@
 """Budget shares and costs of solves with QR factors. Pure arithmetic."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +9,7 @@ import numpy as np
 from outcore._util.sizes import format_bytes
 from outcore.errors import BudgetError
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES
-from outcore.linalg._slab_qr.plan import (
-    panel_reflections,
-    ring_bytes,
-    scratch_bytes,
-    tiles_below,
-)
+from outcore.linalg._slab_qr.plan import QrTiles, scratch_bytes
 from outcore.linalg._tiles.cost import Phase, flop_weight
 from outcore.linalg._tiles.grains import pages
 
@@ -22,64 +18,47 @@ PROBES = 8
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(QrTiles):
     """The tiles of QR factors, m >= n.
 
     Attributes
     ----------
-    shape
+    m, n
         Shape of the matrix.
     dtype
         Type of the arithmetic.
-    tile
-        Rows and columns of a tile.
+    rows, columns
+        Shape of a tile.
     stored
         Type of the factors, if it differs.
     """
 
-    shape: tuple[int, int]
+    m: int
+    n: int
     dtype: np.dtype[Any]
-    tile: tuple[int, int]
+    rows: int
+    columns: int
     stored: np.dtype[Any] | None = None
-
-    @property
-    def panels(self) -> int:
-        """Panels of the matrix."""
-        return -(-self.shape[1] // self.tile[1])
 
     @property
     def tile_bytes(self) -> int:
         """Bytes of a tile on disk."""
-        return pages(self.tile[0] * self.tile[1] * (self.stored or self.dtype).itemsize)
-
-    @property
-    def ring_bytes(self) -> int:
-        """Memory of the panel in use and of the read-ahead."""
-        return ring_bytes(-(-self.shape[0] // self.tile[0]), self.tile_bytes)
+        return pages(self.rows * self.columns * (self.stored or self.dtype).itemsize)
 
     @property
     def converted_bytes(self) -> int:
         """Memory of as many tiles in the type of the arithmetic, if it differs."""
         if self.stored is None or self.stored == self.dtype:
             return 0
-        tile_bytes = pages(self.tile[0] * self.tile[1] * self.dtype.itemsize)
-        return ring_bytes(-(-self.shape[0] // self.tile[0]), tile_bytes)
-
-    def reflections(self, panel: int) -> int:
-        """Reflections of a panel."""
-        return panel_reflections(self.shape, self.tile[1], panel)
-
-    def below(self, panel: int) -> range:
-        """Tiles of a panel with its reflections, from the top."""
-        return tiles_below(self.shape, self.tile, panel)
+        return dataclasses.replace(self, stored=None).ring_bytes
 
     def above(self, panel: int) -> range:
         """Tiles of a panel with its part of R, from the bottom."""
-        return range(panel * self.tile[1] // self.tile[0], -1, -1)
+        return range(panel * self.columns // self.rows, -1, -1)
 
     def pass_bytes(self) -> int:
         """Bytes that a solve for one group of columns reads. Exact."""
-        both = (len(self.below(K)) + len(self.above(K)) for K in range(self.panels))
+        both = (len(self.tiles_below(K)) + len(self.above(K)) for K in range(self.panels))
         return sum(both) * self.tile_bytes
 
     def fixed_bytes(self, probes: int) -> int:
@@ -88,13 +67,13 @@ class Tiles:
             self.ring_bytes
             + self.converted_bytes
             + TILE_BOUNCE_BYTES
-            + scratch_bytes(self.tile[1], 0, self.dtype)
-            + pages(self.shape[1] * probes * self.dtype.itemsize)
+            + scratch_bytes(self.columns, 0, self.dtype)
+            + pages(self.n * probes * self.dtype.itemsize)
         )
 
     def width_bytes(self, columns: int) -> int:
         """Memory that `columns` columns take in a pass, beside themselves."""
-        return pages(columns * self.tile[1] * self.dtype.itemsize)
+        return pages(columns * self.columns * self.dtype.itemsize)
 
     def group(
         self,
@@ -130,7 +109,7 @@ class Tiles:
             columns_bytes = self.width_bytes(count * parts) + count * column_bytes
             return self.fixed_bytes(probes) + beside_bytes + columns_bytes
 
-        each = column_bytes + parts * self.tile[1] * self.dtype.itemsize
+        each = column_bytes + parts * self.columns * self.dtype.itemsize
         group = min((memory_bytes - bytes_of(0)) // each, columns)
         while group > 0 and bytes_of(group) > memory_bytes:
             group -= 1
@@ -138,7 +117,7 @@ class Tiles:
             need = bytes_of(min(columns, 1))
             raise BudgetError(
                 f"need {need} bytes ({format_bytes(need)}) to solve with panels of "
-                f"{self.shape[0]} x {self.tile[1]}, have {memory_bytes} "
+                f"{self.m} x {self.columns}, have {memory_bytes} "
                 f"({format_bytes(memory_bytes)}); raise memory="
             )
         return group
