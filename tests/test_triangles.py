@@ -31,7 +31,7 @@ def test_against_scipy(dtype: type, k: int, side: Any, trans: Any, unit: bool) -
     m = 300
     B = random((k, m) if side == "L" else (m, k), dtype, seed=1)
     X = np.array(B, order="F")
-    solve_lower(kernels(dtype), L, X, side, trans=trans, unit=unit)
+    solve_lower(kernels(dtype), L, X, side=side, trans=trans, unit=unit)
 
     wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
     T = np.tril(L).astype(wide)
@@ -68,7 +68,7 @@ def test_columns_of_different_scales_are_no_reason_not_to_invert(
     X = random((4 * BLOCK, BLOCK), np.float64)
     expected = solve_triangular(L, X.T, lower=True).T
     monkeypatch.delattr(Blas, "trsm")
-    solve_lower(kernels(np.float64), L, X, "R", trans="C", unit=False)
+    solve_lower(kernels(np.float64), L, X, side="R", trans="C", unit=False)
     np.testing.assert_allclose(
         X * scales, expected * scales, rtol=0, atol=1e-10 * np.abs(expected * scales).max()
     )

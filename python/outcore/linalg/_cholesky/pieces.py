@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from outcore.blas.lapack import Kernels
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.team import Team
-from outcore.linalg._tiles.triangles import solve_each, solve_lower
+from outcore.linalg._tiles.triangles import solve_lower
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def factor_panel(kernels: Kernels, P: Sequence[Matrix]) -> int:
     L = first[:k]
     info = kernels.potrf(L, lower=True)
     if not info:
-        solve_each(kernels, L, [first[k:], *below], "R", trans="C", unit=False)
+        solve_lower(kernels, L, first[k:], *below, side="R", trans="C", unit=False)
     return info
 
 
@@ -152,7 +152,7 @@ def solve_panel(
         if top <= columns.start:
             below = columns.stop
             diagonal = block[columns.start - top : below - top]
-            solve_lower(kernels, diagonal, C_K, "R", trans="C", unit=False)
+            solve_lower(kernels, diagonal, C_K, side="R", trans="C", unit=False)
             yield
         end = min(top + block.shape[0], first + C.shape[1])
         if below < end:

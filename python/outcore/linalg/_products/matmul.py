@@ -45,11 +45,11 @@ from outcore.linalg._tiles.operand import (
     Operand,
     OperandLike,
     Part,
-    common_dtype,
     open_whole_chunks,
     operand,
     read_arrays,
 )
+from outcore.linalg._tiles.result_dtype import result_dtype
 from outcore.linalg._tiles.transposes import read_trans
 from outcore.report.longcall import LongCall, check_threads, long_call
 from outcore.report.report import Report, keep
@@ -133,7 +133,7 @@ def matmul(
     """
     check_threads(threads)
     arrays = read_arrays({"A": A, "B": B})
-    made_in = common_dtype(arrays, dtype)
+    made_in = result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
     alpha = _factor(alpha, made_in)
     op_a, op_b = read_trans("trans_a", trans_a), read_trans("trans_b", trans_b)
     left, right = (

@@ -30,12 +30,12 @@ from outcore.linalg._tiles.block_writer import DiskResult, WholeResult
 from outcore.linalg._tiles.grains import Grains
 from outcore.linalg._tiles.operand import (
     OperandLike,
-    common_dtype,
     grains_of,
     open_whole_chunks,
     operand,
     read_arrays,
 )
+from outcore.linalg._tiles.result_dtype import result_dtype
 from outcore.linalg._tiles.transposes import read_trans
 from outcore.report.longcall import LongCall, check_threads, long_call
 from outcore.report.report import Report, keep
@@ -115,7 +115,7 @@ def solve_triangular(
     """
     check_threads(threads)
     arrays = read_arrays({"T": T, "B": B})
-    computed_in = common_dtype(arrays, dtype)
+    computed_in = result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
     if out is None and isinstance(arrays["B"], Array):
         out = f"{arrays['B'].place.stem}.x"
     letter = read_trans("trans", trans)

@@ -4,6 +4,7 @@ Sums are in double precision, over pieces of rows, so that no temporary is as ta
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,15 +20,20 @@ _LEAST = 1e-140
 """Norms below this bound have squares that underflow."""
 
 
+def _pieces(X: Matrix) -> Iterator[tuple[int, slice]]:
+    """Cut columns: the number of a column, and some of its rows."""
+    for j in range(X.shape[1]):
+        for first in range(0, len(X), _ROWS):
+            yield j, slice(first, first + _ROWS)
+
+
 def dots(X: Matrix, Y: Matrix) -> Numbers:
     """Return the inner products xᴴ y of the columns."""
     wide = np.result_type(X.dtype, np.float64)
     found = np.zeros(X.shape[1], wide)
-    for j in range(X.shape[1]):
-        for first in range(0, len(X), _ROWS):
-            rows = slice(first, first + _ROWS)
-            x, y = X[rows, j].astype(wide, copy=False), Y[rows, j].astype(wide, copy=False)
-            found[j] += np.vdot(x, y)
+    for j, rows in _pieces(X):
+        x, y = X[rows, j].astype(wide, copy=False), Y[rows, j].astype(wide, copy=False)
+        found[j] += np.vdot(x, y)
     return found
 
 
@@ -68,40 +74,31 @@ def power_of_two(x: float) -> float:
 def largest(X: Matrix) -> npt.NDArray[np.float64]:
     """Return the largest absolute value of each column; for complex numbers, of their parts."""
     found = np.zeros(X.shape[1])
-    for j in range(X.shape[1]):
-        for first in range(0, len(X), _ROWS):
-            x = X[first : first + _ROWS, j]
-            found[j] = max(found[j], np.abs(x.real).max(), np.abs(x.imag).max())
+    for j, rows in _pieces(X):
+        x = X[rows, j]
+        found[j] = max(found[j], np.abs(x.real).max(), np.abs(x.imag).max())
     return found
 
 
 def add_scaled(Y: Matrix, factors: Numbers, X: Matrix) -> None:
     """Compute Y <- Y + X diag(factors)."""
-    for j in range(X.shape[1]):
-        factor = Y.dtype.type(factors[j])
-        for first in range(0, len(X), _ROWS):
-            rows = slice(first, first + _ROWS)
-            Y[rows, j] += factor * X[rows, j]
+    for j, rows in _pieces(X):
+        Y[rows, j] += Y.dtype.type(factors[j]) * X[rows, j]
 
 
 def scale_and_add(Y: Matrix, factors: Numbers, X: Matrix) -> None:
     """Compute Y <- Y diag(factors) + X."""
-    for j in range(X.shape[1]):
-        factor = Y.dtype.type(factors[j])
-        for first in range(0, len(X), _ROWS):
-            rows = slice(first, first + _ROWS)
-            Y[rows, j] = factor * Y[rows, j] + X[rows, j]
+    for j, rows in _pieces(X):
+        Y[rows, j] = Y.dtype.type(factors[j]) * Y[rows, j] + X[rows, j]
 
 
 def scales_exactly(X: Matrix, factors: Numbers) -> bool:
     """Whether X diag(factors), with powers of 2, is finite and exactly reversible."""
-    for j in range(X.shape[1]):
-        factor, inverse = X.dtype.type(factors[j]), X.dtype.type(1 / factors[j])
-        for first in range(0, len(X), _ROWS):
-            x = X[first : first + _ROWS, j]
-            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                if not (np.isfinite(x).all() and np.array_equal(x * factor * inverse, x)):
-                    return False
+    for j, rows in _pieces(X):
+        x, factor, inverse = X[rows, j], X.dtype.type(factors[j]), X.dtype.type(1 / factors[j])
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            if not (np.isfinite(x).all() and np.array_equal(x * factor * inverse, x)):
+                return False
     return True
 
 

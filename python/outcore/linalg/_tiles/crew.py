@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 
 from outcore._core import Trace
 from outcore._util.signals import signals_held
@@ -95,14 +94,9 @@ class Crew:
                     break  # The system allows no more.
                 self._others.append(other)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
-            if error is None:
+            if kind is None:
                 self.settle(0)
         finally:
             self.close()

@@ -18,7 +18,6 @@ from outcore.errors import ClosedError, InvalidError
 from outcore.layout.elements import array_of
 from outcore.linalg._tiles.grains import Grains, cut, pages
 from outcore.linalg._tiles.matrix import Matrix
-from outcore.linalg._tiles.result_dtype import result_dtype
 from outcore.linalg._tiles.transposes import simplest
 from outcore.linalg._tiles.widened import Converted, as_read, convert_in_place, converted_bytes
 from outcore.report.longcall import LongCall
@@ -268,19 +267,6 @@ def read_arrays(given: Mapping[str, OperandLike]) -> dict[str, Array | npt.NDArr
         if found[name].ndim not in (1, 2):
             raise InvalidError(f"need a matrix or a vector as {name}, have {found[name].shape}")
     return found
-
-
-def common_dtype(
-    arrays: Mapping[str, Array | npt.NDArray[Any]], dtype: npt.DTypeLike | None = None
-) -> np.dtype[Any]:
-    """Return the type of a call and its result: see `outcore.linalg._tiles.result_dtype`.
-
-    Raises
-    ------
-    InvalidError
-        If the type of an operand, or `dtype`, is not supported.
-    """
-    return result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
 
 
 def grains_of(array: Array, dtype: np.dtype[Any]) -> Grains:

@@ -10,8 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from outcore.blas import blas_choice
@@ -27,7 +26,7 @@ class _Product(NamedTuple):
     work: Callable[[], None]
 
 
-class Team:
+class Team(AbstractContextManager["Team"]):
     """As many threads as the BLAS has, including the caller's; use it as a context manager.
 
     `gemm` and `herk` queue products, and `run` does all of them concurrently. So no product may
@@ -40,15 +39,7 @@ class Team:
         self._others = ThreadPoolExecutor(max(self._size - 1, 1), "outcore-team")
         self._due: list[_Product] = []
 
-    def __enter__(self) -> "Team":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._others.shutdown()
 
     def gemm(

@@ -37,45 +37,31 @@ On the right the products are as fast or faster, by a quarter with the kernels f
 def solve_lower(
     kernels: Kernels,
     L: Matrix,
-    B: Matrix,
+    *several: Matrix,
     side: Side = "L",
-    *,
     trans: Trans = "N",
     unit: bool,
 ) -> None:
     """Solve L X = B, or X op(L) = B on the right, for a lower triangle L; X replaces B.
 
     It replaces BLAS's ``trsm``, which runs at a fraction of the speed of a product. Diagonal blocks
-    are inverted and multiplied with, except for complex128 on the left. The error bound is that of
-    ``trsm`` times a factor of ``|L| |L⁻¹|`` of the blocks (Higham 2002, section 14.2). A block
-    where that factor may be large is not inverted.
+    are inverted, once for all B, and multiplied with, except for complex128 on the left. The error
+    bound is that of ``trsm`` times a factor of ``|L| |L⁻¹|`` of the blocks (Higham 2002, section
+    14.2). A block where that factor may be large is not inverted.
 
     Parameters
     ----------
     kernels
-        Kernels for the type of both matrices.
+        Kernels for the type of all matrices.
     L
         (k, k); only the lower triangle is read.
-    B
-        (k, m), or (m, k) on the right; column-major.
+    several
+        Each B is (k, m), or (m, k) on the right; column-major.
     side, trans
         L X = B by default. On the right, `trans` chooses Lᵀ or Lᴴ as op(L).
     unit
         Whether the diagonal of L counts as ones.
     """
-    solve_each(kernels, L, [B], side, trans=trans, unit=unit)
-
-
-def solve_each(
-    kernels: Kernels,
-    L: Matrix,
-    several: Sequence[Matrix],
-    side: Side = "L",
-    *,
-    trans: Trans = "N",
-    unit: bool,
-) -> None:
-    """Apply `solve_lower` to several B, with one inversion of the blocks."""
     if (side == "L") != (trans == "N"):
         raise ValueError(f"side {side} with trans {trans}: this is for L X = B and X Lᴴ = B")
     k = L.shape[0]
