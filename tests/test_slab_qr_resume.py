@@ -159,7 +159,7 @@ def test_interrupted_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Bits, 
     overwrite_a, expected, source = undisturbed
     pages = (
         *PAGES,
-        *(f"_slab_qr/{name}.py" for name in ("conveyor", "factorization", "reflections")),
+        *(f"_slab_qr/{name}.py" for name in ("factorization", "reflections")),
         *LEFT_LOOKING,
     )
     for step in (599, 1051):
