@@ -75,6 +75,14 @@ class Slabbed(Tiled, ABC):
         """Words that any algorithm must move."""
 
     @property
+    def method(self) -> str:
+        """Description of the method, for users."""
+        return (
+            f"slabs of {self.slab_panels * self.columns} columns ({len(self.slabs())} of them), "
+            f"tiles of {self.rows} x {self.columns}"
+        )
+
+    @property
     def applied(self) -> int:
         """Panels that are applied to others: of a matrix with few rows, not the last ones."""
         return min(self.panels, math.ceil(self.shape[0] / self.columns))

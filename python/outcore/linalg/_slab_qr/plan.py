@@ -118,14 +118,6 @@ class SlabQrGeometry(QrTiles, Slabbed):
         """
         return 2.0 * self.m * self.n
 
-    @property
-    def method(self) -> str:
-        """Description of the method, for users."""
-        return (
-            f"slabs of {self.slab_panels * self.columns} columns ({len(self.slabs())} of them), "
-            f"tiles of {self.rows} x {self.columns}"
-        )
-
 
 def by_slabs(method: str, *, transposed: bool) -> str:
     """Describe least squares with factors from this method, for users."""

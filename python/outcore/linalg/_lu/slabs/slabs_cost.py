@@ -60,10 +60,7 @@ def slabs_cost(
         slowdown=_SLOWDOWN,
     )
     return Cost(
-        method=loads.method(
-            f"slabs of {g.slab_panels * g.columns} columns ({len(g.slabs())} of them), "
-            f"tiles of {g.rows} x {g.columns}"
-        ),
+        method=loads.method(g.method),
         peak_memory_bytes=loads.peak_bytes(g.memory_bytes),
         disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
         words_lower_bound=g.words_lower_bound(),
