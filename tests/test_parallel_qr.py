@@ -25,9 +25,8 @@ from outcore.blas import blas_choice
 from outcore.errors import Interrupted
 from outcore.linalg import lstsq, qr
 from outcore.linalg._rows import tsqr_plan
-from outcore.linalg._rows.parallel_qr import ParallelQR
 from outcore.linalg._rows.plan import RowLayout
-from outcore.linalg._rows.tsqr import TallQR
+from outcore.linalg._rows.tsqr import ParallelQR, TallQR
 from outcore.linalg._rows.tsqr_plan import lanes_of
 from outcore.linalg._tiles.crew import Crew
 

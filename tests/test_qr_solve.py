@@ -37,8 +37,8 @@ from outcore.linalg import (
 )
 from outcore.linalg._rhs.groups import MOST_FLOPS, Groups
 from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.linalg._slab_qr.plan import Tiles, solve_flops
 from outcore.linalg._slab_qr.solve import Solved, solve_and_report
-from outcore.linalg._slab_qr.solve_plan import Tiles, solve_flops
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

@@ -19,14 +19,18 @@ import numpy.typing as npt
 from outcore.array.array import Array
 from outcore.blas.lapack import kernels
 from outcore.errors import InvalidError
-from outcore.linalg._lstsq.damped import Minimizer, better_of, degrees_of_freedom
 from outcore.linalg._lstsq.lstsq_plan import LeastNormGeometry
+from outcore.linalg._lstsq.triangle import (
+    Minimizer,
+    better_of,
+    degrees_of_freedom,
+    solve_triangle,
+)
 from outcore.linalg._output.steps_done import StepsDone
 from outcore.linalg._rows.kept_state import KeptState
-from outcore.linalg._rows.parallel_qr import ParallelQR
 from outcore.linalg._rows.source import RowSource
 from outcore.linalg._rows.stream import allocated, check_finite, leave, refuse_overflow, streams
-from outcore.linalg._rows.triangle import solve_triangle
+from outcore.linalg._rows.tsqr import ParallelQR
 from outcore.linalg._rows.tsqr_plan import tsqr_flops
 from outcore.linalg._rows.weights import multiply, read_roots
 from outcore.linalg._tiles.columns import largest, norms, power_of_two

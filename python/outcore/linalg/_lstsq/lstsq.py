@@ -5,7 +5,7 @@ If the triangle does not fit into memory, the columns of a wide matrix are strea
 slabs of columns, or of rows of a wide matrix. Otherwise `ParallelQR` factors [A b], and keeps only
 the triangle R, c = Qᴴ b and the norms of the residuals of b. Then R x = c is solved, by singular
 values if R is close to a matrix of lower rank. Damping enters only then
-(`outcore.linalg._lstsq.damped`).
+(`outcore.linalg._lstsq.triangle`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.errors import Interrupted, InvalidError
 from outcore.layout.elements import array_of
-from outcore.linalg._lstsq.damped import Minimizer, solve_damped
 from outcore.linalg._lstsq.least_norm import least_norm
 from outcore.linalg._lstsq.least_squares_report import LeastSquaresReport
 from outcore.linalg._lstsq.lstsq_plan import LeastNormGeometry, Operands, lstsq_way, use_slabs_if
 from outcore.linalg._lstsq.slabs import solve_by_slabs
+from outcore.linalg._lstsq.triangle import Minimizer, solve_damped, solve_triangle
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, columns_of, put, written
 from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
 from outcore.linalg._rows.kept_state import KeptState
-from outcore.linalg._rows.parallel_qr import ParallelQR
 from outcore.linalg._rows.plan import RowPlan
 from outcore.linalg._rows.report import figures_of, written_too
 from outcore.linalg._rows.source import (
@@ -46,7 +45,7 @@ from outcore.linalg._rows.source import (
     row_source,
 )
 from outcore.linalg._rows.stream import check_finite, leave, side_by_side, streams
-from outcore.linalg._rows.triangle import solve_triangle
+from outcore.linalg._rows.tsqr import ParallelQR
 from outcore.linalg._rows.tsqr_plan import tsqr_flops
 from outcore.linalg._rows.weights import RowWeights
 from outcore.linalg._slab_qr.plan import SlabQrGeometry

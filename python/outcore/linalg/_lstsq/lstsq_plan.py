@@ -28,8 +28,15 @@ from outcore.linalg._rows.tsqr_plan import (
     tsqr_phase,
 )
 from outcore.linalg._slab_qr.loads import QrLoads
-from outcore.linalg._slab_qr.plan import SlabQrGeometry, by_slabs, factor_phase, slab_qr_geometry
-from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles, solve_phase
+from outcore.linalg._slab_qr.plan import (
+    PROBES,
+    SlabQrGeometry,
+    Tiles,
+    by_slabs,
+    factor_phase,
+    slab_qr_geometry,
+    solve_phase,
+)
 from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import pages
 from outcore.linalg._tiles.result_dtype import matrix_dtype, work_dtype

@@ -23,9 +23,8 @@ from outcore.linalg._rows.right_hand_look import look_at
 from outcore.linalg._rows.source import row_source
 from outcore.linalg._rows.stream import check_finite
 from outcore.linalg._slab_qr.factorization import factor_qr, factor_transpose
-from outcore.linalg._slab_qr.plan import SlabQrGeometry, by_slabs, flops
+from outcore.linalg._slab_qr.plan import PROBES, SlabQrGeometry, Tiles, by_slabs, flops
 from outcore.linalg._slab_qr.solve import Solved, room_for, solve_and_report
-from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike, place
 

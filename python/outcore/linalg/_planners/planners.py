@@ -25,8 +25,7 @@ from outcore.linalg._qr.qr_plan import qr_cost
 from outcore.linalg._rhs.condition import with_probes
 from outcore.linalg._slab_qr.form_q import form_q_cost
 from outcore.linalg._slab_qr.loads import slab_qr_cost
-from outcore.linalg._slab_qr.plan import slab_qr_geometry
-from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles, solve_phase
+from outcore.linalg._slab_qr.plan import PROBES, Tiles, slab_qr_geometry, solve_phase
 from outcore.linalg._svd.svd_plan import svd_cost
 from outcore.linalg._systems.plan import solve_plan
 from outcore.linalg._tiles.cost import Cost, Phase, Planner, Problem

@@ -30,7 +30,6 @@ from outcore.linalg._qr.qr_plan import (
 )
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
 from outcore.linalg._rows.kept_state import KeptState
-from outcore.linalg._rows.parallel_qr import ParallelQR
 from outcore.linalg._rows.plan import RowPlan
 from outcore.linalg._rows.report import figures_of, written_too
 from outcore.linalg._rows.source import (
@@ -42,6 +41,7 @@ from outcore.linalg._rows.source import (
 )
 from outcore.linalg._rows.stream import allocated, check_finite, leave, refuse_overflow, streams
 from outcore.linalg._rows.tall_q import TallQ, build_from_disk
+from outcore.linalg._rows.tsqr import ParallelQR
 from outcore.linalg._rows.tsqr_plan import tsqr_flops
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.operand import open_whole_chunks

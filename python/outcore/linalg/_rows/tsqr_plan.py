@@ -22,7 +22,7 @@ WIDE_COLUMNS = 256
 """Number of matrix columns from which wider block reflections are faster."""
 
 LANES = 8
-"""Largest number of concurrent triangles (`outcore.linalg._rows.parallel_qr`)."""
+"""Largest number of concurrent triangles (`outcore.linalg._rows.tsqr.ParallelQR`)."""
 
 _LANE_BYTES = 32 << 20
 """Largest memory for them."""

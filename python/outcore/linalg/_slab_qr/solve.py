@@ -37,8 +37,8 @@ from outcore.linalg._rhs.condition import Probes, warn_if_singular, with_probes
 from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
 from outcore.linalg._rhs.right_hand_side import RightHandSide, opened, substituted_in
 from outcore.linalg._rhs.solutions import solution, system_of
+from outcore.linalg._slab_qr.plan import PROBES, Tiles, solve_flops
 from outcore.linalg._slab_qr.reflections import Reflections
-from outcore.linalg._slab_qr.solve_plan import PROBES, Tiles, solve_flops
 from outcore.linalg._tiles.columns import norms, power_of_two, squares
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.report.longcall import LongCall, long_call
