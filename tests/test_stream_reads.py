@@ -9,7 +9,7 @@ import pytest
 import outcore as oc
 from outcore._core import Arena
 from outcore._util.streams import BlockStream, Box
-from outcore.linalg._geometry.stream_reads import StreamReads
+from outcore.linalg._geometry.box_reads import StreamReads
 
 
 def both(A: Any, bounce: int, boxes: Any) -> tuple[int, int]:

@@ -10,8 +10,8 @@ from outcore._util.streams import Block, BlockStream
 from outcore.array.array import Array
 from outcore.blas.lapack import kernels
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
+from outcore.linalg._geometry.box_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg._geometry.factor_plan import solve_flops
-from outcore.linalg._geometry.stream_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg._output.factor import Factor
 from outcore.linalg._rhs.columns import ColumnRoom, Columns
 from outcore.linalg._rhs.right_hand_side import RightHandSide

@@ -17,7 +17,7 @@ from outcore._util.progress import ProgressLike
 from outcore._util.streams import BlockStream, Box
 from outcore.array.array import Array
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
-from outcore.linalg._geometry.stream_reads import StreamReads
+from outcore.linalg._geometry.box_reads import StreamReads
 from outcore.linalg._tiles.grains import pages
 from outcore.linalg._tiles.matrix import Matrix, open_matrix
 from outcore.report.longcall import LongCall, long_call

@@ -15,8 +15,8 @@ from outcore.array_files.array_metadata import read_metadata
 from outcore.array_files.array_version import version_of
 from outcore.errors import ExistsError, InvalidError
 from outcore.layout.zarr_format import Metadata
+from outcore.linalg._geometry.box_reads import StreamReads
 from outcore.linalg._geometry.segments import Layout
-from outcore.linalg._geometry.stream_reads import StreamReads
 from outcore.linalg._output.result import claimed, written
 from outcore.linalg._systems.refine_plan import (
     copy_bounce_bytes,

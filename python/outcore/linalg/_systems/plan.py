@@ -16,9 +16,9 @@ from outcore.linalg._cholesky.plan import (
 )
 from outcore.linalg._estimate.cond_est import USUAL_SOLVES
 from outcore.linalg._factors.sweeps import sweep_bytes
+from outcore.linalg._geometry.box_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg._geometry.factor_plan import lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg._geometry.layouts import LAYOUT_OPTIONS, layout_of
-from outcore.linalg._geometry.stream_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg._lu.choice import planned_lu
 from outcore.linalg._lu.slabs.slabs_cost import lu_cost
 from outcore.linalg._output.factor import CHOLESKY, LU
