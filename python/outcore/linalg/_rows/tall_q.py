@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from outcore._core import ArrayFile, Ticket
 from outcore._util.streams import BlockStream, wait
-from outcore.blas.lapack import Kernels, kernels
+from outcore.blas.lapack import kernels
 from outcore.linalg._rows.stream import allocated
 from outcore.linalg._rows.tsqr import TallQR
 from outcore.linalg._rows.tsqr_plan import Q_COLUMNS, RING_BLOCKS, TallQGeometry
@@ -57,7 +57,11 @@ class TallQ:
         self._done = 0
         self._C = allocated(call, (g.n, g.n), g.dtype)
         self._C[...] = np.eye(g.n, dtype=g.dtype)
-        self._back = _Back(g, kernels(g.dtype), call)
+        columns = min(Q_COLUMNS, g.n)
+        self._kernels = kernels(g.dtype)
+        self._panel = allocated(call, (g.step_rows, columns), g.dtype)
+        self._product = allocated(call, (columns, g.n), g.dtype)
+        self._square = allocated(call, (columns, columns), g.dtype)
         self.state = [*self.factor.state, self._memory, self._C]
 
     def go_on(self, blocks: int) -> None:
@@ -85,13 +89,38 @@ class TallQ:
         start_ns = self._call.trace.now_ns()
         n, steps = self.geometry.n, self.factor.steps(first, len(block))
         for step, tau in reversed(list(zip(steps, self._taus.pop(), strict=True))):
-            self._back.apply(block[step], tau, self._C)
+            self._apply(block[step], tau)
         if first < n <= first + len(block):
             self.factor.apply_head(self._C)
         head = self._C[first : first + len(block)]
         block[: len(head)] = head
         self._call.trace.record("compute", start_ns)
         self._call.meter.advance(len(block) * self.geometry.row_work)
+
+    def _apply(self, V: Matrix, tau: npt.NDArray[Any]) -> None:
+        """Compute [C; V] <- Q_i [C; 0], where V holds the reflections of Q_i.
+
+        With a panel P of V's columns, a block reflection is I - [E; P] T [E; P]ᴴ, and T⁻¹ is the
+        strictly upper part of PᴴP with 1 / tau on the diagonal (Puglisi 1992).
+        """
+        k, n, C = self._kernels, V.shape[1], self._C
+        for columns in reversed(cut(0, n, len(self._square))):
+            a, e = columns.start, columns.stop
+            P, W = self._panel[: len(V), : e - a], self._product[: e - a, : n - a]
+            P[...] = V[:, a:e]
+            V[:, a:e] = 0
+            W[...] = C[a:e, a:]
+            k.gemm(P, V[:, e:], W[:, e - a :], trans_a="C")
+            inverse = self._square[: e - a, : e - a]
+            k.gemm(P, P, inverse, beta=0, trans_a="C")
+            # A reflection with tau = 0 is the identity: its column of P is zero, and its row of W
+            # must not contribute.
+            none = tau[a:e] == 0
+            np.fill_diagonal(inverse, 1 / np.where(none, 1, tau[a:e]))
+            k.trsm(inverse, W, lower=False, unit=False)
+            W[none] = 0
+            C[a:e, a:] -= W
+            k.gemm(P, W, V[:, a:], alpha=-1)
 
 
 def build_from_disk(
@@ -134,38 +163,3 @@ def build_from_disk(
             wait(writing.popleft()[0], call.trace)
     for ticket, _ in writing:
         wait(ticket, call.trace)
-
-
-class _Back:
-    """Steps of the second pass, with their workspaces."""
-
-    def __init__(self, g: TallQGeometry, kernels: Kernels, call: LongCall) -> None:
-        self._kernels, self._columns = kernels, min(Q_COLUMNS, g.n)
-        self._panel = allocated(call, (g.step_rows, self._columns), g.dtype)
-        self._product = allocated(call, (self._columns, g.n), g.dtype)
-        self._square = allocated(call, (self._columns, self._columns), g.dtype)
-
-    def apply(self, V: Matrix, tau: npt.NDArray[Any], C: Matrix) -> None:
-        """Compute [C; V] <- Q_i [C; 0], where V holds the reflections of Q_i.
-
-        With a panel P of V's columns, a block reflection is I - [E; P] T [E; P]ᴴ, and T⁻¹ is the
-        strictly upper part of PᴴP with 1 / tau on the diagonal (Puglisi 1992).
-        """
-        k, n = self._kernels, V.shape[1]
-        for columns in reversed(cut(0, n, self._columns)):
-            a, e = columns.start, columns.stop
-            P, W = self._panel[: len(V), : e - a], self._product[: e - a, : n - a]
-            P[...] = V[:, a:e]
-            V[:, a:e] = 0
-            W[...] = C[a:e, a:]
-            k.gemm(P, V[:, e:], W[:, e - a :], trans_a="C")
-            inverse = self._square[: e - a, : e - a]
-            k.gemm(P, P, inverse, beta=0, trans_a="C")
-            # A reflection with tau = 0 is the identity: its column of P is zero, and its row of W
-            # must not contribute.
-            none = tau[a:e] == 0
-            np.fill_diagonal(inverse, 1 / np.where(none, 1, tau[a:e]))
-            k.trsm(inverse, W, lower=False, unit=False)
-            W[none] = 0
-            C[a:e, a:] -= W
-            k.gemm(P, W, V[:, a:], alpha=-1)

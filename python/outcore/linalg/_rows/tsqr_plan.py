@@ -123,10 +123,9 @@ def tsqr_bytes(
     n: int, k: int, dtype: np.dtype[Any], most: int | None = None, lanes: int = 1
 ) -> int:
     """Return the memory for R, with at most `most` rows, k right-hand sides, and workspaces."""
-    block = reflector_columns(n, dtype)
-    words = [triangle_rows(n, most) * n, n * k, n, block * n, WORK_COLUMNS * max(n, k)]
-    own = sum(pages(count * dtype.itemsize) for count in words) + pages(8 * k)
-    return lanes * own
+    words = [reflector_columns(n, dtype) * n, WORK_COLUMNS * max(n, k)]
+    sizes = state_sizes(n, k, dtype, most) + [count * dtype.itemsize for count in words]
+    return lanes * sum(map(pages, sizes))
 
 
 def state_sizes(
