@@ -40,7 +40,7 @@ from outcore.linalg._cholesky.pieces import Piece, apply_blocks, factor_panel, s
 from outcore.linalg._cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
 from outcore.linalg._cholesky.storage import CholeskyStorage
 from outcore.linalg._factors.begin import Method, open_storage
-from outcore.linalg._factors.left_looking import LeftLooking
+from outcore.linalg._factors.left_looking import LeftLooking, running
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
@@ -137,7 +137,7 @@ def factor_cholesky(job: Factoring, *, lower: bool) -> tuple[CholeskyFactor, str
     with open_storage(method, job) as storage:
         g = storage.geometry
         left = _flops_left(g, storage.first_panel)
-        with storage.running(job, "Cholesky", flops(g.n, g.dtype), left) as call:
+        with running(storage, job, "Cholesky", flops(g.n, g.dtype), left) as call:
             loads, is_transposed = storage.loads, not storage.lower
             file, is_transposed = storage.to_load(loads, call, is_transposed=is_transposed)
             with Team(kernels(g.dtype)) as team:

@@ -6,17 +6,20 @@ LU, Cholesky and QR run them, each with its own steps, over its own `Conveyor`.
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Generic
 
 from outcore._util.streams import BlockStream
+from outcore.errors import Interrupted
 from outcore.linalg._factors.checks import Extremes, check_finite
 from outcore.linalg._factors.conveyor import Conveyor, P, SlabConveyor
 from outcore.linalg._factors.storage import FactorStorage
 from outcore.linalg._geometry.factor_plan import Slab
 from outcore.linalg._geometry.geometry import Geometry
+from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
 from outcore.linalg._tiles.matrix import Matrix
-from outcore.report.longcall import LongCall
+from outcore.report.longcall import LongCall, long_call
 
 
 class LeftLooking(ABC, Generic[P]):
@@ -151,3 +154,23 @@ class SlabLoop(LeftLooking[Slab]):
                 check_finite(extremes, arrived, o, transposed=self.is_transposed)
             self.call.trace.record("compute", start_ns)
             yield e - left
+
+
+@contextmanager
+def running(
+    storage: FactorStorage[Any], job: Factoring, title: str, work: float, left: float
+) -> Iterator[LongCall]:
+    """Open the files in a call of `work` operations, of which `left` are left to do."""
+    with long_call(
+        f"{title} of {storage.name}", memory_bytes=job.memory_bytes, work=work,
+        work_done=work - left, threads=job.threads, progress=job.progress,
+    ) as call:  # fmt: skip
+        try:
+            storage.open(call)
+            yield call
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"{title} of {storage.name} stopped with {storage.journal.panels_done} of "
+                f"{storage.geometry.panels} panels done; call {storage.kind.function} again with "
+                "the same arguments to resume"
+            ) from None

@@ -1,9 +1,8 @@
 """Storage of a factorization: the matrix, the factors, and the journal to resume from."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from outcore._core import ArrayFile, Grid, Ticket
@@ -11,7 +10,7 @@ from outcore._util.streams import wait
 from outcore.array_files.array_metadata import write_metadata
 from outcore.array_files.array_version import version_of
 from outcore.blas import blas_choice
-from outcore.errors import ClosedError, Interrupted, JournalError
+from outcore.errors import ClosedError, JournalError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES, Slab
 from outcore.linalg._geometry.geometry import Geometry
@@ -19,10 +18,9 @@ from outcore.linalg._geometry.loads import ColumnLoads, Loads
 from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._geometry.tile_copy import TileCopy
 from outcore.linalg._output.factor import Kind, open_tiles, tile_grid, tile_metadata, write_group
-from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Journal, Record
 from outcore.linalg._tiles.widened import MatrixFile, widened_file
-from outcore.report.longcall import LongCall, long_call
+from outcore.report.longcall import LongCall
 from outcore.report.report import Report
 from outcore.storage.volumes import Place
 
@@ -102,23 +100,6 @@ class FactorStorage(Generic[G]):
     def target(self) -> Place:
         """Directory of the factors."""
         return self._target
-
-    @contextmanager
-    def running(self, job: Factoring, title: str, work: float, left: float) -> Iterator[LongCall]:
-        """Open the files in a call of `work` operations, of which `left` are left to do."""
-        with long_call(
-            f"{title} of {self.name}", memory_bytes=job.memory_bytes, work=work,
-            work_done=work - left, threads=job.threads, progress=job.progress,
-        ) as call:  # fmt: skip
-            try:
-                self.open(call)
-                yield call
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"{title} of {self.name} stopped with {self.journal.panels_done} of "
-                    f"{self.geometry.panels} panels done; call {self.kind.function} again with the "
-                    "same arguments to resume"
-                ) from None
 
     def open(self, call: LongCall) -> None:
         """Open the files within a call's budget."""

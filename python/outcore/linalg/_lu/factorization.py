@@ -29,6 +29,7 @@ from outcore.array.array import Array
 from outcore.array_files.array_metadata import read_metadata
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.checks import warn_of, warn_of_growth
+from outcore.linalg._factors.left_looking import running
 from outcore.linalg._geometry.factor_plan import flops, lu_geometry, panel_flops, update_flops
 from outcore.linalg._geometry.segments import Layout, cut_again
 from outcore.linalg._lu.block_columns.geometry import BlockColumnGeometry
@@ -168,7 +169,7 @@ def factor_lu(job: Factoring, method: LuMethod = "auto") -> LUFactor:
     with open_storage(begun, job) as storage:
         storage.why = why
         g, left = storage.geometry, flops_left(storage)
-        with storage.running(job, "LU", flops(g.n, g.dtype), left) as call:
+        with running(storage, job, "LU", flops(g.n, g.dtype), left) as call:
             run_of(storage, call).run()
             factor: LUFactor = storage.finish(call, left)
             return factor

@@ -29,7 +29,7 @@ from outcore.errors import InvalidError
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._factors.conveyor import SlabConveyor
-from outcore.linalg._factors.left_looking import SlabLoop
+from outcore.linalg._factors.left_looking import SlabLoop, running
 from outcore.linalg._factors.storage import Source
 from outcore.linalg._geometry.factor_plan import Slab
 from outcore.linalg._output.factor import QRFactor
@@ -158,7 +158,7 @@ def _factor(made_in: type[SlabQrStorage], job: Factoring) -> QRFactor:
     with open_storage(Method(cut, made_in, kind), job) as storage:
         g = storage.geometry
         left = _flops_left(g, storage.first_panel)
-        with storage.running(job, "QR", flops(g.m, g.n, g.dtype), left) as call:
+        with running(storage, job, "QR", flops(g.m, g.n, g.dtype), left) as call:
             source = storage.source(storage.loads, call, is_transposed=kind.is_transposed)
             _Factorization(storage, call, source).run()
             return storage.finish(call, left)
