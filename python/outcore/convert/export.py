@@ -51,7 +51,7 @@ from outcore.layout.zarr_format import DIMENSIONS, default_chunks
 from outcore.report.copy_report import CopyReport
 from outcore.report.longcall import LongCall, long_call
 from outcore.storage import rights
-from outcore.storage.pool_path import is_url
+from outcore.storage.pool_path import check_text, is_url
 from outcore.storage.volumes import PathLike, is_same
 
 CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
@@ -145,7 +145,7 @@ def export_array(
             f"formats of others are written in plain directories only, have {path}; "
             "oc.from_array copies to a pool"
         )
-    name, dataset = os.fspath(path), ""
+    name, dataset = check_text(os.fspath(path)), ""
     kind = format_of(name) if format is None else format
     if kind == "hdf5" and (found := dataset_to_write(name, is_hdf5=format == "hdf5")):
         name, dataset = found

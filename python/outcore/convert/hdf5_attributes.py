@@ -136,13 +136,17 @@ def describe(dataset: Any, dims: tuple[str, ...] | None, attributes: dict[str, A
     -------
     list
         The names of attributes that HDF5 cannot hold: dictionaries, lists of mixed types, and names
-        that HDF5 or netCDF reserves.
+        that HDF5 or netCDF reserves, or that contain a zero byte.
     """
-    for axis, name in enumerate(dims or ()):
-        dataset.dims[axis].label = name
     others = []
+    # HDF5 would cut a name at a zero byte.
+    if any("\0" in name for name in dims or ()):
+        others.append(_LABELS)
+    else:
+        for axis, name in enumerate(dims or ()):
+            dataset.dims[axis].label = name
     for name, value in attributes.items():
-        if name in _RESERVED or (name, value) == _SCALE:
+        if name in _RESERVED or (name, value) == _SCALE or "\0" in name:
             others.append(name)
             continue
         try:

@@ -15,10 +15,13 @@ from outcore.convert.hdf5_names import SEPARATOR
 from outcore.convert.sources import Sliced, Source, file_version
 from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedError
 from outcore.layout.casting import Wanted
-from outcore.layout.slicing import check_extents
+from outcore.layout.slicing import check_extents, opening
 
 _NOT_OPENED = (OSError, KeyError, RuntimeError)
 """Errors of h5py if the target of a link, or its file, is missing."""
+
+_EMPTY = "MATLAB_empty"
+"""Attribute of MATLAB's datasets that stand for an empty array."""
 
 _COMPLEX_FIELDS = (("r", "i"), ("real", "imag"))
 """Names of the parts of a complex number, as in h5py and in MATLAB."""
@@ -42,11 +45,8 @@ def open_hdf5(path: Path, name: str, wanted: Wanted) -> Source:
         raise NotFoundError(f"there is no file {path}; check the path")
     h5py = load("h5py", f"reading {path}")
     version = file_version(path)
-    try:
+    with opening(path, "HDF5"):
         file = h5py.File(path, "r")
-    except OSError as error:
-        said = " ".join(str(error).split())
-        raise InvalidError(f"{path} cannot be read as HDF5: {said}") from None
     try:
         dataset = _find(h5py, file, path, name)
         found = dataset_source(dataset, wanted)
@@ -75,6 +75,7 @@ def dataset_source(dataset: Any, wanted: Wanted) -> Sliced:
     if not dataset:
         raise ClosedError("the file of the HDF5 dataset was closed; open it again")
     check_extents(dataset)
+    _check_elements(dataset)
     check_elsewhere(dataset)
     kind = _complex_of(dataset.dtype)
     found = Sliced(dataset if kind is None else _Complex(dataset, kind), wanted)
@@ -84,6 +85,25 @@ def dataset_source(dataset: Any, wanted: Wanted) -> Sliced:
     if others:
         found.left_out = f"attributes that JSON cannot hold: {listed(others)}"
     return found
+
+
+def _check_elements(dataset: Any) -> None:
+    """Refuse elements of a type that NumPy lacks, and an empty array of MATLAB.
+
+    MATLAB stores the shape of an empty array in place of elements.
+    """
+    try:
+        _ = dataset.dtype
+    except (TypeError, ValueError) as error:
+        raise InvalidError(
+            f"need a number type of NumPy in {_told(dataset)}, have {error}; convert the dataset"
+        ) from None
+    if dataset.attrs.get(_EMPTY):
+        shape = tuple(int(n) for n in dataset[()].ravel()[::-1])
+        raise InvalidError(
+            f"need elements in {_told(dataset)}, have an empty array of MATLAB of shape {shape}; "
+            "name one that has elements"
+        )
 
 
 def _complex_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:

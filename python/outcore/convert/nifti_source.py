@@ -1,7 +1,10 @@
 """NIfTI files as sources, read with nibabel: images of the brain, in column-major order."""
 
 import dataclasses
+import gzip
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,9 @@ import numpy as np
 from outcore._util.packages import load
 from outcore.convert.copy_plan import Cuts
 from outcore.convert.sources import Flat, Sliced, Source, file_version
-from outcore.errors import CorruptError, InvalidError
+from outcore.errors import CorruptError
 from outcore.layout.casting import Wanted
+from outcore.layout.slicing import opening
 
 SUFFIXES = (".nii", ".nii.gz")
 
@@ -36,17 +40,19 @@ def open_nifti(path: Path, wanted: Wanted) -> Source:
     """
     nibabel = load("nibabel", f"reading {path}")
     version = file_version(path)
-    try:
+    with opening(path, "NIfTI"):
         image = nibabel.load(path, mmap=False, keep_file_open=True)
-    except (nibabel.filebasedimages.ImageFileError, *_DAMAGED) as error:
-        raise InvalidError(f"{path} cannot be read as NIfTI: {error}") from None
-    proxy = image.dataobj
     found: Source
     is_compressed = path.suffix.lower() == ".gz"
+    if is_compressed:
+        stream = gzip.open(path)  # noqa: SIM115  # the source closes it
+        image = type(image).from_file_map({"image": nibabel.FileHolder(fileobj=stream)})
+    proxy = image.dataobj
     if (proxy.slope, proxy.inter) == (1.0, 0.0) and not is_compressed:
         found = Flat(path, proxy.shape, proxy.dtype, "F", proxy.offset, wanted)
     else:
-        found = Sliced(_Image(proxy, path), wanted)
+        shown = _Image(proxy, path)
+        found = _Compressed(shown, wanted, stream) if is_compressed else Sliced(shown, wanted)
         found.path = path
         found.find_version = lambda: version
         if is_compressed:
@@ -57,6 +63,8 @@ def open_nifti(path: Path, wanted: Wanted) -> Source:
     found.attributes = {"affine": np.asarray(image.affine).tolist()}
     return found
 
+
+_PIECE_BYTES = 1 << 20
 
 _DAMAGED = (EOFError, OSError, ValueError, zlib.error)
 """Errors of nibabel for a file that is cut off or damaged."""
@@ -74,9 +82,34 @@ class _Image:
         self.dtype = np.asarray(self[(slice(0, 1),) * len(self.shape)]).dtype
 
     def __getitem__(self, box: Any) -> Any:
-        try:
+        with _decoding(self._path):
             return self._proxy[box]
-        except _DAMAGED as error:
-            raise CorruptError(
-                f"cannot decode {self._path}: {error}; restore it from a copy"
-            ) from error
+
+
+class _Compressed(Sliced):
+    """An image in a compressed file, whose checksum follows its elements."""
+
+    def __init__(self, image: _Image, wanted: Wanted, stream: gzip.GzipFile) -> None:
+        super().__init__(image, wanted)
+        self.keep(stream)
+        self._stream = stream
+
+    def check_end(self) -> None:
+        """Read the rest of the file; gzip then compares the checksum.
+
+        Raises
+        ------
+        CorruptError
+            If the checksum differs.
+        """
+        with _decoding(self.path):
+            while self._stream.read(_PIECE_BYTES):
+                pass
+
+
+@contextmanager
+def _decoding(path: object) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED as error:
+        raise CorruptError(f"cannot decode {path}: {error}; restore it from a copy") from error

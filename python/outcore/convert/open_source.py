@@ -1,6 +1,5 @@
 """Turn an object or a name that a user passes as a source into a `Source`."""
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +48,7 @@ from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedEr
 from outcore.layout.casting import Casting, Wanted
 from outcore.layout.elements import computed, refuse_masked, refuse_sparse
 from outcore.layout.row_blocks import RowBlocks
-from outcore.layout.slicing import check_extents, is_sliced
+from outcore.layout.slicing import check_extents, is_sliced, opening
 from outcore.layout.tables import refuse_nulls, refuse_promoted
 from outcore.layout.zarr_format import DIMENSIONS, check_dtype, check_shape, parse
 from outcore.storage.pool_path import PoolPath
@@ -267,23 +266,20 @@ def _open_directory(path: AnyPath, wanted: Wanted) -> Source:
     where: Any = path
     if isinstance(path, PoolPath):
         where = load("outcore.zarr_store", f"reading {path}").PoolStore(path, read_only=True)
-    try:
+    with opening(path, "Zarr"):
         array = zarr.open(where, mode="r")
-    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InvalidError(f"{path} cannot be read as Zarr: {error}") from None
-    if is_a(array, "zarr", "Group"):
-        names = sorted(array.array_keys())
-        raise InvalidError(f"{path} is a Zarr group; name one of its arrays: {listed(names)}")
-    return _array_like(array, wanted)
+        if is_a(array, "zarr", "Group"):
+            # Consolidated metadata may be older than the group.
+            group = zarr.open_group(where, mode="r", use_consolidated=False)
+            names = listed(sorted(group.array_keys()))
+            raise InvalidError(f"{path} is a Zarr group; name one of its arrays: {names}")
+        return _array_like(array, wanted)
 
 
 def _open_npy(path: Path, wanted: Wanted) -> Source:
     with path.open("rb") as file:
-        try:
+        with opening(path, "a .npy file"):
             shape, is_fortran, dtype = _npy_header(file)
-        except Exception as error:
-            # NumPy evaluates the header as Python, and passes on the errors of that.
-            raise InvalidError(f"{path} cannot be read as a .npy file: {error}") from None
         offset, have = file.tell(), os.fstat(file.fileno()).st_size
     need = offset + math.prod(shape) * dtype.itemsize
     if have < need:

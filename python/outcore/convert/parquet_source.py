@@ -12,6 +12,7 @@ from outcore.convert.copy_plan import Cuts
 from outcore.convert.sources import Sliced, file_version
 from outcore.errors import CorruptError, InvalidError
 from outcore.layout.casting import FIX, Wanted, convert, is_allowed, refuse_rounded
+from outcore.layout.slicing import opening
 from outcore.layout.zarr_format import check_dtype
 
 SUFFIXES = (".parquet", ".pq")
@@ -40,10 +41,10 @@ def open_parquet(path: Path, wanted: Wanted) -> Sliced:
     parquet = load("pyarrow.parquet", f"reading {path}")
     arrow = load("pyarrow", f"reading {path}")
     version = file_version(path)
-    try:
-        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-    except (arrow.ArrowException, OSError) as error:
-        raise InvalidError(f"{path} cannot be read as Parquet: {error}") from None
+    with opening(path, "Parquet"):
+        file = parquet.ParquetFile(
+            path, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
+        )
     try:
         table = _Table(arrow, file, path, wanted)
         found = Sliced(table, wanted)

@@ -411,6 +411,8 @@ def _cuts(array: Any) -> tuple[Cuts, ...]:
     shape, chunks = array.shape, getattr(array, "chunks", None)
     if chunks is None:
         return tuple(Cuts(n) for n in shape)
+    if 0 in chunks:
+        raise InvalidError(f"need chunks of at least 1 element, have {tuple(chunks)}; make others")
     if any(isinstance(c, Iterable) for c in chunks):
         return tuple(
             Cuts(n, edges=tuple(int(e) for e in np.cumsum(c) if e)) if len(c) > 1 else Cuts(n, n)

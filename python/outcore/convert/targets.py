@@ -183,6 +183,8 @@ class ZarrTarget(Target):
         options = (_zarr_3 if version == 3 else _zarr_2)(codec, order, len(shape))
         if version == 3:
             options["dimension_names"] = dims
+            # zarr-python would take a chunk of complex negative zeros for one of zeros.
+            options["config"] = {"write_empty_chunks": dtype.kind == "c"}
         elif dims is not None:
             attributes = {**attributes, DIMENSIONS: list(dims)}
         self._array = zarr.create_array(

@@ -9,6 +9,7 @@ from outcore._util.packages import load, require
 from outcore.convert.sources import Flat, Sliced, Source, file_version
 from outcore.errors import InvalidError, MissingPackageError
 from outcore.layout.casting import Wanted
+from outcore.layout.slicing import opening
 
 SUFFIXES = (".tif", ".tiff", ".btf")
 MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -31,12 +32,11 @@ def open_tiff(path: Path, wanted: Wanted) -> Source:
     purpose = f"reading {path}"
     tifffile = load("tifffile", purpose)
     version = file_version(path)
-    try:
+    with opening(path, "TIFF"):
         file = tifffile.TiffFile(path)
-    except (tifffile.TiffFileError, OSError, ValueError) as error:
-        raise InvalidError(f"{path} cannot be read as TIFF: {error}") from None
     try:
-        return _open_series(tifffile, file, path, wanted, version)
+        with opening(path, "TIFF"):
+            return _open_series(tifffile, file, path, wanted, version)
     except BaseException:
         file.close()
         raise
@@ -53,6 +53,7 @@ def _open_series(
             "zarr.open_array(tifffile.imread(path, series=NUMBER, aszarr=True))"
         )
     [only] = series
+    _check_pages(only)
     found: Source
     if only.dataoffset is not None and not only.is_multifile:
         dtype = np.dtype(only.dtype).newbyteorder(file.byteorder)
@@ -64,11 +65,21 @@ def _open_series(
         array = load("zarr", f"reading {path}").open_array(only.aszarr(level=0), mode="r")
         found = Sliced(array, wanted)
         found.path = path
-        found.find_version = lambda: version
+        # The other files may change while this one stays the same.
+        found.find_version = lambda: None if only.is_multifile else version
         found.keep(file)
     if len(set(only.axes)) == len(only.axes) and "Q" not in only.axes:  # Q is an unknown axis
         found.dims = tuple(only.axes)
     return found
+
+
+def _check_pages(series: Any) -> None:
+    """Refuse elements that tifffile's arrays would show as zeros."""
+    if series.keyframe.dtype is None:
+        raise ValueError("its elements have a type that NumPy lacks")
+    # A page that is `None` has no elements in the file, and reads as zeros.
+    if any(page is not None and not page.dataoffsets for page in series.pages):
+        raise ValueError("a page has no offsets of its elements")
 
 
 def _check_codec(tifffile: Any, page: Any, path: Path) -> None:

@@ -74,6 +74,22 @@ def part_of(array: Any, box: Any, name: object) -> npt.NDArray[Any]:
 
 
 @contextmanager
+def opening(path: object, file_format: str) -> Iterator[None]:
+    """Convert a library's errors for a header that it cannot read, into `InvalidError`.
+
+    Libraries raise all kinds of errors for damaged headers.
+    """
+    try:
+        yield
+    except (OutcoreError, MemoryError):
+        raise
+    except Exception as error:
+        said = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        said = " ".join(said.split()) or type(error).__name__
+        raise InvalidError(f"{path} cannot be read as {file_format}: {said}") from None
+
+
+@contextmanager
 def reading(name: object, array: object = None) -> Iterator[None]:
     """Convert read errors of the system, or of a library, into outcore's errors."""
     try:

@@ -224,8 +224,8 @@ def parse(text: bytes, path: str) -> Metadata | None:
         document = json.loads(text)
         if document["zarr_format"] != 3:
             return None
-        own = document.get("attributes", {}).get("outcore")
-        if document["node_type"] != "array" or own is None:
+        own = (document.get("attributes") or {}).get("outcore")
+        if document["node_type"] != "array" or not isinstance(own, dict) or "format" not in own:
             return None
         if own["format"] != _FORMAT:
             raise CorruptError(
@@ -281,14 +281,22 @@ def parse(text: bytes, path: str) -> Metadata | None:
 def _layout(document: dict[str, Any]) -> list[Any]:
     """Return the parts of the metadata that locate elements, which other writers do not change."""
     configuration = document["codecs"][0]["configuration"]
-    transposes = [c["configuration"] for c in configuration["codecs"] if c["name"] == "transpose"]
+    key = document["chunk_key_encoding"]
     return [
         document["chunk_grid"]["configuration"]["chunk_shape"],
-        [codec["name"] for codec in configuration["codecs"]],
-        transposes,
-        [codec["name"] for codec in configuration["index_codecs"]],
+        key["name"],
+        key.get("configuration", {}).get("separator", "/"),
+        document["fill_value"],
+        *map(_codec, configuration["codecs"]),
+        *map(_codec, configuration["index_codecs"]),
         configuration.get("index_location", "end"),
     ]
+
+
+def _codec(codec: dict[str, Any]) -> list[Any]:
+    """Return the name of a codec, and what it does to the elements of a chunk."""
+    given = codec.get("configuration") or {}
+    return [codec["name"], given.get("order"), given.get("endian", "little")]
 
 
 def group_json(attributes: dict[str, Any]) -> bytes:
