@@ -13,7 +13,7 @@ use outcore_core::{
 use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Region, Segment};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
 fn disk() -> (tempfile::TempDir, LocalDisk) {

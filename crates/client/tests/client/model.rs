@@ -13,7 +13,7 @@ use outcore_disk::{Directory, LocalDisk};
 use outcore_memory::{Arena, Block, Region};
 
 /// A wait longer than this is a hang.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes around a box in memory that must not change.
 pub const GUARD: usize = 37;
 

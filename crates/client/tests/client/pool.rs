@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::pool_link::{MemoryLink, content, pool, region};
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn made(pool: &PoolVolume<MemoryLink>, length: u64) -> FileId {
     pool.open("f", OpenMode::Create { length, reserve: false }).unwrap()

@@ -76,7 +76,7 @@ fn who_takes_no_answers_gets_them_whole_later_and_stalls_nobody() {
         std::thread::sleep(Duration::from_millis(100));
         let begun = Instant::now();
         (0..250).for_each(|i| assert_eq!(read(&link, i, 0, BYTES), data(i)));
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
         let mut missing: Vec<u64> = (0..250).collect();
         while !missing.is_empty() {
             let (header, control) = raw.receive();

@@ -13,7 +13,7 @@ use outcore_core::*;
 use outcore_net::Address;
 use sha2::Sha256;
 
-use crate::pool::{KEY, SERVER, write_of};
+use crate::pool::{KEY, LONG, SERVER, write_of};
 use crate::tls_peer;
 
 /// A byte stream in both directions, encrypted or not.
@@ -61,7 +61,7 @@ impl Raw {
     pub fn new(address: &Address) -> Self {
         let (Address::Tcp(place) | Address::Tls(place)) = address else { panic!("a TCP address") };
         let tcp = TcpStream::connect(place).unwrap();
-        tcp.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        tcp.set_read_timeout(Some(LONG)).unwrap();
         tcp.set_nodelay(true).unwrap();
         let stream = tcp.try_clone().unwrap();
         if let Address::Tcp(_) = address {

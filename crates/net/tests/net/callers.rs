@@ -35,7 +35,7 @@ fn call_much(link: &Arc<NetLink>) {
         thread::spawn(move || sender.send((0..CALLS).all(|call| ask(&link, number + call))));
     }
     for _ in 0..CALLERS {
-        assert_eq!(receiver.recv_timeout(Duration::from_secs(30)), Ok(true));
+        assert_eq!(receiver.recv_timeout(3 * LONG), Ok(true));
     }
 }
 
@@ -90,7 +90,7 @@ fn who_waits_long_keeps_nobody_from_his_answer() {
     assert!((0..20).all(|_| ask(&link, 0)));
     pool.files.shut_gate(false);
     for receiver in [first, second] {
-        assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Ok(Ok(ManagerReply::Done)));
+        assert_eq!(receiver.recv_timeout(3 * LONG), Ok(Ok(ManagerReply::Done)));
     }
 }
 

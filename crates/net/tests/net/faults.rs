@@ -39,22 +39,22 @@ fn calls_of_a_channel_that_is_cut_complete_on_another() {
         write(&link, 1, 0, &[1]);
         until("both channels are up", || proxies.iter().all(|proxy| proxy.accepted() > 0));
         let is_over = Arc::new(AtomicBool::new(false));
+        let proxies = Arc::new(proxies);
         let cutter = {
-            let is_over = is_over.clone();
+            let (is_over, proxies) = (is_over.clone(), proxies.clone());
             thread::spawn(move || {
                 for i in 0.. {
                     if is_over.load(Ordering::SeqCst) {
-                        return proxies.iter().map(Proxy::accepted).sum::<usize>();
+                        return;
                     }
                     thread::sleep(Duration::from_millis(60));
                     proxies[i % 2].cut();
                 }
-                0
             })
         };
-        let begun = Instant::now();
+        let connections = || proxies.iter().map(Proxy::accepted).sum::<usize>();
         let mut round = 0;
-        while begun.elapsed() < Duration::from_secs(2) {
+        while round < 3 || connections() <= 10 {
             let calls: Vec<_> = (0..8_u64)
                 .map(|i| {
                     (i, start(&link, write_of(i, 0, 300_000), region(&pattern(round + i as usize, 300_000))))
@@ -69,8 +69,7 @@ fn calls_of_a_channel_that_is_cut_complete_on_another() {
             round += 1;
         }
         is_over.store(true, Ordering::SeqCst);
-        let connections = cutter.join().unwrap();
-        assert!(connections > 10 && round > 2, "{connections} connections, {round} rounds");
+        cutter.join().unwrap();
     }
 }
 
@@ -87,7 +86,7 @@ fn a_half_open_connection_is_given_up_and_its_calls_complete_on_another() {
         let calls: Vec<_> =
             (0..20).map(|i| start(&link, write_of(1, i * 10, 10), region(&[i as u8; 10]))).collect();
         assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done));
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
         // The held bytes arrive at last, and must change nothing.
         assert_eq!(write(&link, 1, 0, &[0xAB; 200]), IoReply::Done);
         proxies[0].hold(false);
@@ -219,7 +218,7 @@ fn a_server_that_does_not_come_back_is_an_error_in_time() {
         error.message.starts_with(&format!("I/O server {}: no connection to {place} ", SERVER.0)),
         "{error}"
     );
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -245,27 +244,35 @@ fn a_client_that_dies_mid_write_changes_nothing_and_holds_nothing() {
 #[test]
 fn a_slow_client_does_not_stall_others() {
     for places in networks() {
-        let memory_bytes = 400_000;
-        let patience = Duration::from_millis(700);
-        let pool = Pool::with(&places, Config { memory_bytes, patience, ..config(Role::IoServer(SERVER)) });
-        let frame = frame_of_write(1, 0, &[2; 100_000]);
-        // Three connections of one client that stop in the middle of a frame, and six that announce a payload
-        // and send none.
-        let client = 99;
-        let mut slow: Vec<Raw> =
-            (0..3).map(|_| Raw::introduced_as(&pool.server.addresses()[0], client)).collect();
-        slow.iter_mut().for_each(|raw| raw.send(&frame[..60_000]));
-        let announced = frame.len() - 100_000;
-        let mut silent: Vec<Raw> = (0..6).map(|_| Raw::introduced(&pool.server.addresses()[0])).collect();
-        silent.iter_mut().for_each(|raw| raw.send(&frame[..announced]));
-        thread::sleep(Duration::from_millis(100));
-        let link = pool.link();
-        let begun = Instant::now();
-        for _ in 0..20 {
-            assert_eq!(write(&link, 2, 0, &[3; 100_000]), IoReply::Done);
+        // With much patience the server still has the slow clients when it has served the others.
+        for patience in [2 * LONG, Duration::from_millis(700)] {
+            let memory_bytes = 400_000;
+            let pool =
+                Pool::with(&places, Config { memory_bytes, patience, ..config(Role::IoServer(SERVER)) });
+            let frame = frame_of_write(1, 0, &[2; 100_000]);
+            // Three connections of one client that stop in the middle of a frame, and six that announce a payload
+            // and send none.
+            let client = 99;
+            let mut slow: Vec<Raw> =
+                (0..3).map(|_| Raw::introduced_as(&pool.server.addresses()[0], client)).collect();
+            slow.iter_mut().for_each(|raw| raw.send(&frame[..60_000]));
+            let announced = frame.len() - 100_000;
+            let mut silent: Vec<Raw> = (0..6).map(|_| Raw::introduced(&pool.server.addresses()[0])).collect();
+            silent.iter_mut().for_each(|raw| raw.send(&frame[..announced]));
+            thread::sleep(Duration::from_millis(100));
+            let link = pool.link();
+            let begun = Instant::now();
+            for _ in 0..20 {
+                assert_eq!(write(&link, 2, 0, &[3; 100_000]), IoReply::Done);
+            }
+            if patience > LONG {
+                assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+            } else {
+                until("who moves nothing is cut off", || {
+                    slow.iter_mut().chain(&mut silent).all(Raw::is_over)
+                });
+            }
         }
-        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
-        until("who moves nothing is cut off", || slow.iter_mut().chain(&mut silent).all(Raw::is_over));
     }
 }
 
@@ -326,7 +333,7 @@ fn who_does_not_say_who_he_is_is_cut_off_however_slowly_he_goes_on() {
             if stream.write_all(&[byte]).is_err() {
                 break;
             }
-            assert!(begun.elapsed() < Duration::from_secs(5), "still there");
+            assert!(begun.elapsed() < LONG, "still there");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -351,7 +358,7 @@ fn mutations_of_the_manager_are_done_once() {
     until("the client is back", || proxy.accepted() > 1);
     thread::sleep(Duration::from_millis(150));
     pool.files.shut_gate(false);
-    let reply = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+    let reply = receiver.recv_timeout(LONG).unwrap();
     assert_eq!(reply, Ok(ManagerReply::Done));
     assert_eq!(pool.files.creates.load(Ordering::SeqCst), 1);
 }

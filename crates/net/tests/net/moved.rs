@@ -191,7 +191,7 @@ fn who_waits_for_a_server_is_told_when_it_is_retired_and_may_call_others() {
     });
     link.io(SERVER, write_of(1, 0, 1), region(&[2]), done);
     files.is_retired.store(true, Ordering::SeqCst);
-    let (reply, is_retired) = receiver.recv_timeout(Duration::from_secs(30)).unwrap();
+    let (reply, is_retired) = receiver.recv_timeout(3 * LONG).unwrap();
     assert!(failure(reply).message.contains("was retired"));
     assert!(is_retired);
 }

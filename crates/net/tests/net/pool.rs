@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outcore_core::wire::Role;
 use outcore_core::*;
@@ -203,10 +203,13 @@ impl Pool {
     }
 }
 
+/// Only a call that hangs takes this long.
+pub const LONG: Duration = Duration::from_secs(60);
+
 pub fn options() -> Options {
     let user = outcore_net::User { name: "ada".into(), uid: 1815, gids: vec![10] };
     Options {
-        patience: Duration::from_secs(10),
+        patience: 2 * LONG,
         least_silence: Duration::from_millis(400),
         ..Options::new(Credentials::Pool { key: Key::new(KEY), user })
     }
@@ -255,7 +258,7 @@ pub fn start(link: &NetLink, request: IoRequest, buffer: Region) -> mpsc::Receiv
 
 /// Waits for the answer, which must arrive.
 pub fn wait(receiver: &mpsc::Receiver<Answer<Region>>) -> Answer<Region> {
-    receiver.recv_timeout(Duration::from_secs(30)).expect("an answer")
+    receiver.recv_timeout(3 * LONG).expect("an answer")
 }
 
 pub fn call(link: &NetLink, request: IoRequest, buffer: Region) -> Answer<Region> {
@@ -281,13 +284,14 @@ pub fn failure(reply: IoReply) -> Error {
 
 /// Waits until a condition holds.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..2000 {
+    let end = Instant::now() + LONG;
+    while Instant::now() < end {
         if is_so() {
             return;
         }
         thread::sleep(Duration::from_millis(5));
     }
-    panic!("{what}: not within 10 s");
+    panic!("{what}: not within {LONG:?}");
 }
 
 pub fn pattern(seed: usize, bytes: usize) -> Vec<u8> {

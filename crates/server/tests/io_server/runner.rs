@@ -15,7 +15,7 @@ use outcore_server::io_server::{BLOCK_BYTES, Config, Limits, Runner, Verify, dat
 
 use crate::world::{grant, noise, read_request, target, write_request};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Anybody;
 
