@@ -5,15 +5,16 @@ from itertools import combinations
 
 import pytest
 
-Pair = tuple[tuple[str, int], ...]
+Values = tuple[tuple[str, int], ...]
 
 
 def chosen(items: list[pytest.Item]) -> list[pytest.Item]:
     """Choose cases of each test, in the order of `items`.
 
-    A test marked ``exhaustive`` keeps its first case, with ``exhaustive(keep=N)`` its first N. A
-    test with three parameters or more keeps cases that cover each pair of values of two parameters
-    (pairwise testing: Cohen et al. 1997, *The AETG system*). Any other test keeps all cases.
+    A test marked ``exhaustive`` keeps its first case, with ``exhaustive(keep=N)`` its first N, with
+    ``exhaustive(each=True)`` cases that cover each value. A test with three parameters or more
+    keeps cases that cover each pair of values of two parameters (pairwise testing: Cohen et al.
+    1997, *The AETG system*). Any other test keeps all cases.
     """
     tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -21,22 +22,25 @@ def chosen(items: list[pytest.Item]) -> list[pytest.Item]:
     kept: set[pytest.Item] = set()
     for cases in tests.values():
         mark = cases[0].get_closest_marker("exhaustive")
-        kept |= set(cases[: mark.kwargs.get("keep", 1)] if mark else covering(cases))
+        if mark is None:
+            kept |= set(cases if len(values_of(cases[0])) < 3 else covering(cases, 2))
+        elif mark.kwargs.get("each"):
+            kept |= set(covering(cases, 1))
+        else:
+            kept |= set(cases[: mark.kwargs.get("keep", 1)])
     return [item for item in items if item in kept]
 
 
-def covering(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Choose cases greedily until they cover all pairs of values that occur."""
-    if len(values_of(cases[0])) < 3:
-        return cases
-    pairs: dict[pytest.Item, set[Pair]] = {
-        case: set(combinations(values_of(case), 2)) for case in cases
+def covering(cases: list[pytest.Item], size: int) -> list[pytest.Item]:
+    """Choose cases greedily until they cover all combinations of `size` values that occur."""
+    covered: dict[pytest.Item, set[Values]] = {
+        case: set(combinations(values_of(case), size)) for case in cases
     }
-    left = set().union(*pairs.values())
+    left = set().union(*covered.values())
     found = []
     while left:
-        best = max(cases, key=lambda case: len(left & pairs[case]))
-        left -= pairs[best]
+        best = max(cases, key=lambda case: len(left & covered[case]))
+        left -= covered[best]
         found.append(best)
     return found
 

@@ -134,6 +134,7 @@ def test_any_layout_of_the_matrix(
     assert cholesky_ratio(a, cho_factor(A, memory=TINY, progress=False)) < 30
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("order", "chunks"), [("C", (32, 64)), ("F", (64, 32)), ("C", (37, 53))])
 def test_the_upper_triangle(

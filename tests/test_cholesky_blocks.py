@@ -157,6 +157,7 @@ def test_kms(tmp_path: Path) -> None:
     np.testing.assert_allclose(factor_of(found), expected, rtol=0, atol=1e-13)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize(("order", "chunks"), [("C", (32, 64)), ("C", (37, 53))])
 def test_the_upper_triangle(
@@ -308,6 +309,7 @@ def test_a_number_that_is_none(
     assert caught.value.index == index
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 @pytest.mark.parametrize("order", [2, 130, 131, 300, 301, 699])
 def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:

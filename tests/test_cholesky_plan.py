@@ -26,6 +26,7 @@ def geometry(n: int, dtype: str, memory: int) -> CholeskyGeometry:
     return cholesky_geometry(n, np.dtype(dtype), memory)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("overwrite_a", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_plan_is_what_the_run_does(dtype: str, overwrite_a: bool, tmp_path: Path) -> None:

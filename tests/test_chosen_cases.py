@@ -16,7 +16,7 @@ class Case(SimpleNamespace):
     __hash__ = object.__hash__
 
 
-def cases(test: str, exhaustive: dict[str, int] | None = None) -> list[Any]:
+def cases(test: str, exhaustive: dict[str, Any] | None = None) -> list[Any]:
     mark = None if exhaustive is None else SimpleNamespace(kwargs=exhaustive)
     return [
         Case(
@@ -34,6 +34,13 @@ def test_each_pair_of_values_stays() -> None:
     for one, other in combinations(GRID, 2):
         pairs = {(case.callspec.params[one], case.callspec.params[other]) for case in kept}
         assert pairs == set(product(GRID[one], GRID[other]))
+
+
+def test_each_value_stays() -> None:
+    kept = chosen(cases("t.py::test_grid", exhaustive={"each": True}))
+    assert len(kept) == len(GRID["n"])
+    for name, values in GRID.items():
+        assert {case.callspec.params[name] for case in kept} == set(values)
 
 
 def test_order_and_single_tests_stay() -> None:

@@ -95,6 +95,7 @@ def test_between_a_pool_and_plain_files(pool: tuple[str, list[str]], here: Path)
         assert np.allclose(x[...], expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_a_plan_is_for_the_disks_of_the_pool(
     pool: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ COUNTER = "outcore_requests_total"
 MESSAGES = ("join", "await", "give", "take", "abandon")
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("is_offered", [False, True])
 @pytest.mark.parametrize("chunks", [(7, 90), (1, 1)])
 def test_messages_are_those_that_the_servers_count(

@@ -50,6 +50,7 @@ def with_singular_values(values: Matrix, dtype: str, seed: int) -> Matrix:
     return ((q * values) @ r).astype(dtype)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("norm", [1, np.inf])
 @pytest.mark.parametrize(
     ("dtype", "condition"),

@@ -72,6 +72,7 @@ def test_least_squares_of_low_rank(tmp_path: Path) -> None:
     assert report.probed_condition > 1e15
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("condition", [1e1, 1e4, 1e9])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
@@ -92,6 +93,7 @@ def test_the_estimate_is_near_the_truth(
     assert exact_condition(a) / 20 < report.probed_condition < 5 * exact_condition(a)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 def test_the_condition_number_that_is_asked_for(tmp_path: Path, dtype: str, way: str) -> None:
@@ -193,6 +195,7 @@ def test_memory_without_room_for_the_vectors(tmp_path: Path) -> None:
     assert report.peak_memory_bytes <= least
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e200, 1e290])
 @pytest.mark.parametrize("way", ["gen", "pos", "qr"])
 def test_scaled_matrices_have_the_same_condition(tmp_path: Path, scale: float, way: str) -> None:

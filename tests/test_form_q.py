@@ -28,6 +28,7 @@ def factored(path: Path, a: Matrix, memory: int = TINY, **more: Any) -> QRFactor
     return qr_factor(on_disk(path, a, (64, 16)), memory=memory, threads=1, progress=False, **more)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_as_lapack(tmp_path: Path, dtype: str, shape: tuple[int, int]) -> None:

@@ -40,6 +40,7 @@ N = 150
 DIRECTIONS = ("symmetric", "alternating", "forward")
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
 def test_the_iterates_are_those_of_the_definition(
@@ -149,6 +150,7 @@ def test_symmetric_sweeps_are_alternating_ones_for_half_of_the_reads(tmp_path: P
     assert words["half"] == pytest.approx(setup + 1 + 4 * (0.5 + both_sides / 2), abs=64 / 512)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("assume_a", ["her", "pos", "sym"])
 @pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
 def test_one_triangle_is_enough(

@@ -22,6 +22,7 @@ def inverse_times(b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return x / (1 - RHO**2)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize(
     ("method", "options"),

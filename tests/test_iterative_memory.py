@@ -47,7 +47,7 @@ assert abs(e - (np.arange(n) == 5)).max() < 1e-6
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(keep=0)
 @pytest.mark.parametrize(
     ("n", "dtype", "budget"), [(3584, "f8", 13 << 20), (2560, "c16", 22 << 20)]
 )

@@ -86,6 +86,7 @@ def test_cg_makes_the_steps_of_scipy(tmp_path: Path, dtype: str, preconditioner:
         np.testing.assert_allclose(report.history[:25], history[:25], rtol=1e-3, atol=1e-8)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("preconditioner", [None, "jacobi", "sweep", "ssor"])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 def test_gmres_makes_the_steps_of_scipy(tmp_path: Path, dtype: str, preconditioner: Any) -> None:
@@ -112,6 +113,7 @@ def test_gmres_makes_the_steps_of_scipy(tmp_path: Path, dtype: str, precondition
         np.testing.assert_allclose(report.history[:both], history[:both], rtol=1e-4)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
 def test_cg_to_precision_as_planned(

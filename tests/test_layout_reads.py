@@ -62,6 +62,7 @@ def assert_as_planned(report: Report | None, planned: oc.Plan, how: str, memory:
     return report
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize(("n", "dtype", "memory", "order", "chunks", "how"), TRIANGLES)
 def test_cholesky(

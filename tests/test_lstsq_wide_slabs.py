@@ -65,6 +65,7 @@ def assert_solves(a: Matrix, b: Matrix, x: Matrix, scale: float = 30) -> None:
     assert rest <= scale * len(a) * eps * values[0] * np.linalg.norm(x), "backward stable"
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(M, N), (399, 400), (180, 900)])
@@ -105,6 +106,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("dtype", "layout"), LAYOUTS, ids=str)
 def test_the_plan_is_what_the_call_does(tmp_path: Path, dtype: str, layout: dict[str, Any]) -> None:
     """Compare the bytes, and the budget below which columns are no longer streamed."""

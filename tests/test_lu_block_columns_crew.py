@@ -71,6 +71,7 @@ def assert_right(path: Path, case: Case, method: str, threads: int) -> None:
         np.testing.assert_allclose(packed(lu), theirs, rtol=0, atol=100 * scale)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("case", CASES)
@@ -102,6 +103,7 @@ def test_no_product_is_changed_by_two_threads_at_once(
     assert_right(tmp_path / "Z", case, method, 2)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", CASES)
 def test_by_threads(tmp_path: Path, case: Case, method: str) -> None:

@@ -251,6 +251,7 @@ def test_a_workspace_without_its_file_is_made(tmp_path: Path) -> None:
             file.truncate(0)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("phase", ["update", "factor_slabs", "copy_lower", "factor"])
 def test_stopped_at_the_end_of_a_phase(
     tmp_path: Path,

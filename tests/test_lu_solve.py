@@ -51,6 +51,7 @@ def operated(a: Matrix, trans: Any) -> Matrix:
     return {"N": a, "T": a.T, "C": a.conj().T}[{0: "N", 1: "T", 2: "C"}.get(trans, trans)]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("trans", [0, 1, 2, "N", "T", "C"])
 @pytest.mark.parametrize("columns", [None, 1, 7])
 def test_as_scipy(system: tuple[Matrix, LUFactor], trans: Any, columns: int | None) -> None:

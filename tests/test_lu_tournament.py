@@ -131,6 +131,7 @@ def test_exact_arithmetic(tmp_path: Path) -> None:
     assert np.abs(found_L).max() == np.abs(found_U).max() == lu.growth == 1
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("step", [-1, 0, 1])
 def test_sizes_one_off_each_boundary(tmp_path: Path, order: str, step: int) -> None:

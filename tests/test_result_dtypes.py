@@ -167,6 +167,7 @@ def test_saved_factors(kind: str, of_a: str, of_b: str, tmp_path: Path) -> None:
         assert is_as_planned() or right is not b
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(
     ("order", "chunks"),
     [("F", None), ("C", None), ("C", (40, 24)), ("F", (512, 1)), ("C", (1, 512))],

@@ -52,6 +52,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
     return write
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.usefixtures("nothing_is_factored")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_refused_first(tmp_path: Path, stored: Stored, bad: float) -> None:

@@ -148,6 +148,7 @@ def of_other_blocks(out: Path) -> None:
     change_a_byte(out, 0, 8)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(
     "damage", [without_state, without_reflections, of_other_steps, of_other_blocks]
 )

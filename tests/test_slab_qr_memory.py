@@ -38,7 +38,7 @@ else:
 """
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(keep=0)
 @pytest.mark.parametrize(
     ("m", "n", "dtype", "budget"),
     [

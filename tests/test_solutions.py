@@ -142,6 +142,7 @@ def test_a_stopped_solution_is_gone_on_with(
     np.testing.assert_allclose(oc.open_array(tmp_path / "b.x")[...], whole[...], rtol=1e-8)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("change", ["b", "trans", "resume", "in memory", "factors"])
 def test_another_system_begins_anew(
     system: tuple[Matrix, Factor, Solver], b: oc.Array, tmp_path: Path, change: str
@@ -291,6 +292,7 @@ def test_groups_are_minutes_of_work(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert hpl_residual(a, x[...], B[...]) < 16
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("chunks", [(512, 8), (100, 7), (3, 96), (64,)])
 @pytest.mark.parametrize("order", ["C", "F"])

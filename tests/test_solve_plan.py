@@ -33,6 +33,7 @@ def matrix(path: Path, n: int, dtype: str, order: Any, chunks: Any) -> Any:
     return oc.from_array(a, path, order=order, chunks=chunks, progress=False)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
 @pytest.mark.parametrize(("n", "dtype"), [(330, "f8"), (257, "c16"), (700, "f4")])
 @pytest.mark.parametrize("memory", [200_000, 1 << 20, 16 << 20])
@@ -49,6 +50,7 @@ def test_solve(tmp_path: Path, n: int, dtype: str, order: Any, chunks: Any, memo
     np.testing.assert_allclose(A[...] @ x, np.ones(n), atol=1e-3 if dtype == "f4" else 1e-10)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
 @pytest.mark.parametrize(("n", "dtype", "low"), [(330, "f8", "f4"), (257, "c16", "c8")])
 @pytest.mark.parametrize("memory", [400_000, 4 << 20])

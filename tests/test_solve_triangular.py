@@ -286,6 +286,7 @@ def test_the_plan_is_what_the_run_does(tmp_path: Path, trans: Any, lower: bool, 
     assert planned.disk_bytes == sum(p.stat().st_size for p in X.path.glob("c/*/*"))
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("lower", [False, True])
 def test_the_plan_counts_the_memory_that_is_taken(tmp_path: Path, order: str, lower: bool) -> None:

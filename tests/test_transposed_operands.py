@@ -147,6 +147,7 @@ def assert_as_if_stored(
     np.testing.assert_array_equal(A[...], model.T)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("name", SQUARE)
 def test_square_matrices(above: Any, name: str, order: str) -> None:
