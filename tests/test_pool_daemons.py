@@ -358,7 +358,7 @@ def test_who_is_stopped_while_a_daemon_starts_leaves_none(
         begun.append(process.pid)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(local_pool, "_first_document", stopped)
+    monkeypatch.setattr(local_pool, "first_document", stopped)
     with pytest.raises(KeyboardInterrupt):
         next(local_pool.start(directories, "127.0.0.1:0"))
     (pid,) = begun

@@ -367,6 +367,21 @@ class Daemon:
     def stop(self) -> None: ...
 
 @final
+class Mount:
+    def __new__(
+        cls,
+        pool: Pool,
+        place: str,
+        root: str,
+        address: str,
+        allow_other: bool = False,
+        read_only: bool = False,
+        strict: bool = False,
+    ) -> Mount: ...
+    def wait(self, seconds: float) -> bool: ...
+    def unmount(self) -> None: ...
+
+@final
 class Stream:
     def __new__(
         cls, file: ArrayFile, arena: Arena, memory_bytes: int, least_bytes: int = 0

@@ -10,6 +10,7 @@ mod error;
 mod key;
 mod layout;
 mod memory;
+mod mount;
 mod pool;
 mod pool_check;
 mod pool_file;
@@ -38,6 +39,8 @@ mod _core {
     use super::layout::Stripes;
     #[pymodule_export]
     use super::memory::{Arena, Buffer, limit_mapped_bytes};
+    #[pymodule_export]
+    use super::mount::Mount;
     #[pymodule_export]
     use super::pool::{Pool, SilentServers};
     #[pymodule_export]

@@ -404,7 +404,7 @@ def _start_one(state: PoolState, name: str, role: str, config: Config) -> Daemon
     assert process.stdout is not None
     try:
         try:
-            said = _first_document(process)
+            said = first_document(process)
         except OutcoreError as error:
             said = {"error": {"message": f"{error}; see {log}"}}
         if said is None or "error" in said:
@@ -432,7 +432,7 @@ def _start_one(state: PoolState, name: str, role: str, config: Config) -> Daemon
     return daemon
 
 
-def _first_document(process: "subprocess.Popen[bytes]") -> dict[str, Any] | None:
+def first_document(process: "subprocess.Popen[bytes]") -> dict[str, Any] | None:
     """Read the JSON document that a daemon prints once it listens, or if it cannot start.
 
     Raises

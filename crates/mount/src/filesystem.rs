@@ -1,0 +1,442 @@
+//! The kernel's requests, and their answers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+
+use crate::buffers::MOST_BYTES;
+use crate::errors::{Answer, OrErrno};
+use crate::tree::{Changes, Listed, Tree};
+
+/// The extended attribute that answers with the address of a file in its pool. It is not listed, so copies do not
+/// take it along.
+const ADDRESS: &str = "user.outcore.address";
+const NAME_BYTES: u32 = 255;
+const STATFS_BLOCK_BYTES: u32 = 4096;
+/// Reads and writes go past the page cache, and the kernel sends writes to one file at the same time.
+const OPENED: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+thread_local! {
+    /// The bytes of an answer, reused.
+    static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A mounted directory of a pool.
+pub(crate) struct PoolFilesystem {
+    tree: Tree,
+    /// Prefix of the address of each path, as in `outcore://node1:7171/`.
+    address: String,
+    /// How long the kernel may cache names and attributes.
+    fresh: Duration,
+    lists: Mutex<HashMap<u64, Arc<Vec<Listed>>>>,
+    next: AtomicU64,
+}
+
+impl PoolFilesystem {
+    pub fn new(tree: Tree, address: String, fresh: Duration) -> Self {
+        Self { tree, address, fresh, lists: Mutex::default(), next: AtomicU64::new(1) }
+    }
+
+    fn write(&self, handle: FileHandle, offset: Option<u64>, data: &[u8]) -> Answer<()> {
+        let open = self.tree.file(handle)?;
+        self.tree.files.write(&open, offset, data).or_errno()
+    }
+
+    fn reply_entry(&self, found: Answer<fuser::FileAttr>, reply: ReplyEntry) {
+        match found {
+            Ok(attributes) => reply.entry(&self.fresh, &attributes, Generation(0)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn reply_attributes(&self, found: Answer<fuser::FileAttr>, reply: ReplyAttr) {
+        match found {
+            Ok(attributes) => reply.attr(&self.fresh, &attributes),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn list(&self, handle: FileHandle) -> Answer<Arc<Vec<Listed>>> {
+        let lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        lists.get(&handle.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    fn extended(&self, number: INodeNo, name: &OsStr) -> Answer<Vec<u8>> {
+        if name == ADDRESS {
+            return self.tree.path(number).map(|path| format!("{}{path}", self.address).into_bytes());
+        }
+        self.tree.extended(number, name)
+    }
+}
+
+fn reply_done(done: Answer<()>, reply: ReplyEmpty) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn reply_extended(found: Answer<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match found {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(error),
+    }
+}
+
+impl Filesystem for PoolFilesystem {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // The kernel may allow less than these.
+        let _ = config.set_max_write(MOST_BYTES as u32);
+        let _ = config.set_max_readahead(MOST_BYTES as u32);
+        let _ = config.set_max_background(64);
+        // A lock is never silently local: the kernel passes all of them to us.
+        let wanted = [
+            InitFlags::FUSE_POSIX_LOCKS,
+            InitFlags::FUSE_FLOCK_LOCKS,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        ];
+        for flag in wanted {
+            // An older kernel works without it.
+            let _ = config.add_capabilities(flag);
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.tree.files.close_all();
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.reply_entry(self.tree.look_up(parent, name), reply);
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, lookups: u64) {
+        self.tree.forget(number, lookups);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.reply_attributes(self.tree.attributes(number), reply);
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        owner: Option<u32>,
+        group: Option<u32>,
+        length: Option<u64>,
+        _accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _change_time: Option<SystemTime>,
+        _backup: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = Changes { mode, owner, group, length, modified };
+        self.reply_attributes(self.tree.change(number, handle, &changes), reply);
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _device: u32,
+        reply: ReplyEntry,
+    ) {
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(Errno::EPERM);
+        }
+        let made = self.tree.create(parent, name, mode, true, (request.uid(), request.gid()));
+        let made = made
+            .and_then(|(attributes, handle)| self.tree.files.close(handle).or_errno().map(|()| attributes));
+        self.reply_entry(made, reply);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = self.tree.make_directory(parent, name, mode, (request.uid(), request.gid()));
+        self.reply_entry(made, reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_done(self.tree.remove_file(parent, name), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_done(self.tree.remove_directory(parent, name), reply);
+    }
+
+    fn symlink(&self, _: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn link(&self, _: &Request, _number: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        reply_done(self.tree.rename((parent, name), (new_parent, new_name), flags), reply);
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.tree.open(number, flags.acc_mode() != OpenAccMode::O_RDONLY) {
+            Ok(handle) => reply.opened(handle, OPENED),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let is_exclusive = flags & libc::O_EXCL != 0;
+        let owner = (request.uid(), request.gid());
+        match self.tree.create(parent, name, mode, is_exclusive, owner) {
+            Ok((attributes, handle)) => {
+                reply.created(&self.fresh, &attributes, Generation(0), handle, OPENED);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        BYTES.with_borrow_mut(|bytes| {
+            let read = self.tree.file(handle);
+            match read.and_then(|open| self.tree.files.read(&open, offset, size, bytes).or_errno()) {
+                Ok(()) => reply.data(bytes),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let offset = (flags.0 & libc::O_APPEND == 0).then_some(offset);
+        match self.write(handle, offset, data) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // Every write has been answered by the servers.
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply_done(self.tree.files.close(handle).or_errno(), reply);
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        let synced = self.tree.file(handle).and_then(|open| self.tree.files.sync(&open).or_errno());
+        reply_done(synced, reply);
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.tree.names(number) {
+            Ok(names) => {
+                let handle = self.next.fetch_add(1, Ordering::Relaxed);
+                let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+                lists.insert(handle, Arc::new(names));
+                reply.opened(FileHandle(handle), FopenFlags::empty());
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let names = match self.list(handle) {
+            Ok(names) => names,
+            Err(error) => return reply.error(error),
+        };
+        for (next, listed) in (1..).zip(names.iter()).skip(offset as usize) {
+            if reply.add(listed.number, next, listed.kind, &listed.name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // The manager answers a change of names once it is durable.
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.tree.free_bytes() {
+            Ok(bytes) => {
+                let free = bytes / u64::from(STATFS_BLOCK_BYTES);
+                reply.statfs(free, free, free, 0, 0, STATFS_BLOCK_BYTES, NAME_BYTES, STATFS_BLOCK_BYTES);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let set = if name == ADDRESS {
+            Err(Errno::EPERM)
+        } else {
+            self.tree.set_extended(number, name, Some(value), flags)
+        };
+        reply_done(set, reply);
+    }
+
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        reply_extended(self.extended(number, name), size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        reply_extended(self.tree.extended_names(number), size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_done(self.tree.set_extended(number, name, None, 0), reply);
+    }
+
+    fn getlk(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        _kind: i32,
+        _process: u32,
+        reply: ReplyLock,
+    ) {
+        reply.error(Errno::ENOLCK);
+    }
+
+    fn setlk(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        _kind: i32,
+        _process: u32,
+        _sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOLCK);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        if mode != 0 {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let end = offset.checked_add(length).ok_or(Errno::EFBIG);
+        let made = end.and_then(|end| {
+            let open = self.tree.file(handle)?;
+            self.tree.files.lengthen(&open, end).or_errno()
+        });
+        reply_done(made, reply);
+    }
+}

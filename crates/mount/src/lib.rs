@@ -1,0 +1,131 @@
+//! A directory of a pool as a file system of the operating system, through FUSE.
+//!
+//! [`Mount`] runs it until it is unmounted. A request of the kernel (`filesystem`) becomes a call on names (`tree`)
+//! or bytes (`open_files`), which the client of the pool sends to the manager or the I/O servers. Nothing is cached
+//! here but numbers of files (`nodes`) and lengths: the kernel caches names and attributes for a second.
+
+mod buffers;
+mod errors;
+mod filesystem;
+mod nodes;
+mod open_files;
+mod tree;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use outcore_client::PoolVolume;
+use outcore_core::{Error, ErrorKind, Link, Result};
+use outcore_memory::Region;
+
+use crate::filesystem::PoolFilesystem;
+use crate::tree::Tree;
+
+/// A client of a pool, over any link.
+pub type Client = PoolVolume<dyn Link<Buffer = Region>>;
+
+/// Requests that the mount answers at the same time.
+const THREADS: usize = 16;
+/// How long the kernel caches names and attributes.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How to mount.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Path of the directory in the pool; empty for all of the pool.
+    pub root: String,
+    /// Prefix of the address of each path, as in `outcore://node1:7171/`.
+    pub address: String,
+    /// Whether other users of this machine may use the mount.
+    pub allow_other: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether the kernel asks for attributes each time, instead of once a second.
+    pub strict: bool,
+}
+
+/// A mounted directory. Dropping it unmounts.
+pub struct Mount {
+    place: PathBuf,
+    unmounter: SessionUnmounter,
+    ended: Receiver<io::Result<()>>,
+}
+
+impl Mount {
+    /// Mounts a directory of a pool at `place`, an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// If the pool has no such directory, or the system refuses the mount.
+    pub fn new(client: Arc<Client>, place: &Path, options: &Options) -> Result<Self> {
+        let tree = Tree::new(client, &options.root)?;
+        let fresh = if options.strict { Duration::ZERO } else { FRESH };
+        let filesystem = PoolFilesystem::new(tree, options.address.clone(), fresh);
+        let refused = |error: io::Error| refused(place, &error);
+        let mut session = Session::new(filesystem, place, &config(options)).map_err(refused)?;
+        let unmounter = session.unmount_callable();
+        let (send, ended) = channel();
+        let run = move || {
+            // The receiver may be gone.
+            let _ = send.send(session.run());
+        };
+        thread::Builder::new().name("mount".into()).spawn(run).map_err(refused)?;
+        Ok(Self { place: place.into(), unmounter, ended })
+    }
+
+    /// Waits for the end of the mount. Returns whether it has ended within `at_most`.
+    ///
+    /// # Errors
+    ///
+    /// If the mount failed.
+    pub fn wait(&self, at_most: Duration) -> Result<bool> {
+        match self.ended.recv_timeout(at_most) {
+            Err(RecvTimeoutError::Timeout) => Ok(false),
+            Ok(Ok(())) | Err(RecvTimeoutError::Disconnected) => Ok(true),
+            Ok(Err(error)) => Err(refused(&self.place, &error)),
+        }
+    }
+
+    /// Unmounts. Programs that have files open there get errors.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses.
+    pub fn unmount(&mut self) -> Result<()> {
+        self.unmounter.unmount().map_err(|error| refused(&self.place, &error))
+    }
+}
+
+fn config(options: &Options) -> Config {
+    let mut config = Config::default();
+    let access = if options.read_only { MountOption::RO } else { MountOption::RW };
+    let name = format!("{}{}", options.address, options.root);
+    config.mount_options = vec![
+        MountOption::FSName(name.replace(',', "\\,")),
+        MountOption::Subtype("outcore".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoSuid,
+        MountOption::NoDev,
+        MountOption::NoAtime,
+        access,
+    ];
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    config
+}
+
+fn refused(place: &Path, error: &io::Error) -> Error {
+    let place = place.display();
+    let fix = match error.raw_os_error() {
+        Some(libc::ENOENT) => "make the directory first, and check that /dev/fuse exists",
+        Some(libc::EPERM | libc::EACCES) => "mount as root, or install fusermount3 and allow /dev/fuse",
+        _ => "check the mount point",
+    };
+    Error::new(ErrorKind::Io, format!("cannot mount at {place}: {error}; {fix}"))
+}

@@ -1,0 +1,210 @@
+//! The files and directories that the kernel knows by number, and their paths in the pool.
+//!
+//! A number is the handle that the manager gave, so it stays the same in all mounts. The kernel refers to the
+//! mounted directory as number 1; the file whose handle that is takes the handle of the mounted directory.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fuser::{Errno, INodeNo};
+use outcore_core::Handle;
+
+use crate::errors::Answer;
+
+/// The numbers that the kernel has looked up and not yet forgotten.
+pub(crate) struct Nodes {
+    root: Handle,
+    root_path: String,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    nodes: HashMap<u64, Node>,
+    numbers: HashMap<(u64, String), u64>,
+}
+
+struct Node {
+    parent: u64,
+    name: String,
+    lookups: u64,
+}
+
+impl Nodes {
+    /// The nodes of a mount of the directory `root_path`, which has the handle `root`.
+    pub fn new(root: Handle, root_path: String) -> Self {
+        Self { root, root_path, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a handle.
+    pub fn number(&self, handle: Handle) -> INodeNo {
+        if handle == self.root {
+            INodeNo::ROOT
+        } else if handle.0 == INodeNo::ROOT.0 {
+            INodeNo(self.root.0)
+        } else {
+            INodeNo(handle.0)
+        }
+    }
+
+    /// The path of a number in the pool. It is stale if another client has renamed the file.
+    pub fn path(&self, number: INodeNo) -> Answer<String> {
+        let known = self.known();
+        let (mut names, mut at) = (Vec::new(), number.0);
+        while at != INodeNo::ROOT.0 {
+            let node = known.nodes.get(&at).filter(|node| !node.name.is_empty()).ok_or(Errno::ESTALE)?;
+            names.push(node.name.as_str());
+            at = node.parent;
+        }
+        let root = Some(self.root_path.as_str()).filter(|path| !path.is_empty());
+        Ok(root.into_iter().chain(names.into_iter().rev()).collect::<Vec<_>>().join("/"))
+    }
+
+    /// The path of a name in a directory.
+    pub fn path_in(&self, parent: INodeNo, name: &str) -> Answer<String> {
+        let directory = self.path(parent)?;
+        Ok(if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") })
+    }
+
+    /// The number of a name in a directory, if the kernel knows it.
+    pub fn find(&self, parent: INodeNo, name: &str) -> Option<INodeNo> {
+        self.known().numbers.get(&(parent.0, name.to_owned())).copied().map(INodeNo)
+    }
+
+    /// Records that the kernel looked up a name.
+    pub fn looked_up(&self, number: INodeNo, parent: INodeNo, name: &str) {
+        let mut known = self.known();
+        known.place(number.0, parent.0, name);
+        if let Some(node) = known.nodes.get_mut(&number.0) {
+            node.lookups += 1;
+        }
+    }
+
+    /// Records that a name has a new place. The file that had this place before loses its name.
+    pub fn renamed(&self, number: INodeNo, parent: INodeNo, name: &str) {
+        let mut known = self.known();
+        if known.nodes.contains_key(&number.0) {
+            known.place(number.0, parent.0, name);
+        } else {
+            known.displace(parent.0, name);
+        }
+    }
+
+    /// Records that a name is gone.
+    pub fn removed(&self, parent: INodeNo, name: &str) {
+        self.known().displace(parent.0, name);
+    }
+
+    /// Forgets `lookups` lookups of a number.
+    pub fn forget(&self, number: INodeNo, lookups: u64) {
+        let mut known = self.known();
+        let Some(node) = known.nodes.get_mut(&number.0) else { return };
+        node.lookups = node.lookups.saturating_sub(lookups);
+        if node.lookups == 0 {
+            known.unplace(number.0);
+            known.nodes.remove(&number.0);
+        }
+    }
+}
+
+impl Known {
+    fn place(&mut self, number: u64, parent: u64, name: &str) {
+        if self.numbers.get(&(parent, name.to_owned())) != Some(&number) {
+            self.displace(parent, name);
+            self.unplace(number);
+            self.numbers.insert((parent, name.to_owned()), number);
+        }
+        let node = self.nodes.entry(number).or_insert(Node { parent, name: String::new(), lookups: 0 });
+        (node.parent, node.name) = (parent, name.to_owned());
+    }
+
+    /// Takes the place of the file at this name.
+    fn displace(&mut self, parent: u64, name: &str) {
+        if let Some(number) = self.numbers.remove(&(parent, name.to_owned()))
+            && let Some(node) = self.nodes.get_mut(&number)
+        {
+            node.name.clear();
+        }
+    }
+
+    /// Removes the name of a number from the index.
+    fn unplace(&mut self, number: u64) {
+        if let Some(node) = self.nodes.get(&number) {
+            let key = (node.parent, node.name.clone());
+            if self.numbers.get(&key) == Some(&number) {
+                self.numbers.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: INodeNo = INodeNo::ROOT;
+
+    fn nodes() -> Nodes {
+        Nodes::new(Handle(40), "sub".into())
+    }
+
+    #[test]
+    fn the_mounted_directory_is_number_1() {
+        let nodes = nodes();
+        assert_eq!(nodes.number(Handle(40)), ROOT);
+        assert_eq!(nodes.number(Handle(1)), INodeNo(40));
+        assert_eq!(nodes.number(Handle(7)), INodeNo(7));
+        assert_eq!(nodes.path(ROOT).unwrap(), "sub");
+        assert_eq!(nodes.path_in(ROOT, "a").unwrap(), "sub/a");
+    }
+
+    #[test]
+    fn paths_follow_renames_of_directories() {
+        let nodes = nodes();
+        nodes.looked_up(INodeNo(2), ROOT, "d");
+        nodes.looked_up(INodeNo(3), INodeNo(2), "f");
+        assert_eq!(nodes.path(INodeNo(3)).unwrap(), "sub/d/f");
+        nodes.renamed(INodeNo(2), ROOT, "e");
+        assert_eq!(nodes.path(INodeNo(3)).unwrap(), "sub/e/f");
+        assert_eq!(nodes.find(ROOT, "d"), None);
+        assert_eq!(nodes.find(ROOT, "e"), Some(INodeNo(2)));
+    }
+
+    #[test]
+    fn a_replaced_file_has_no_path() {
+        let nodes = nodes();
+        nodes.looked_up(INodeNo(2), ROOT, "a");
+        nodes.looked_up(INodeNo(3), ROOT, "b");
+        nodes.renamed(INodeNo(2), ROOT, "b");
+        assert_eq!(nodes.path(INodeNo(2)).unwrap(), "sub/b");
+        assert_eq!(nodes.path(INodeNo(3)).unwrap_err().code(), libc::ESTALE);
+        // A number without a name does not hide the file that has its place now.
+        nodes.forget(INodeNo(3), 1);
+        assert_eq!(nodes.find(ROOT, "b"), Some(INodeNo(2)));
+    }
+
+    #[test]
+    fn a_number_is_forgotten_after_as_many_lookups() {
+        let nodes = nodes();
+        nodes.looked_up(INodeNo(2), ROOT, "a");
+        nodes.looked_up(INodeNo(2), ROOT, "a");
+        nodes.forget(INodeNo(2), 1);
+        assert_eq!(nodes.path(INodeNo(2)).unwrap(), "sub/a");
+        nodes.forget(INodeNo(2), 1);
+        assert!(nodes.path(INodeNo(2)).is_err());
+        assert_eq!(nodes.find(ROOT, "a"), None);
+    }
+
+    #[test]
+    fn another_file_at_a_known_name_takes_its_place() {
+        let nodes = nodes();
+        nodes.looked_up(INodeNo(2), ROOT, "a");
+        nodes.looked_up(INodeNo(9), ROOT, "a");
+        assert_eq!(nodes.find(ROOT, "a"), Some(INodeNo(9)));
+        assert!(nodes.path(INodeNo(2)).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+//! Mounts of pools.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outcore_mount::{Mount as Mounted, Options};
+use pyo3::prelude::*;
+
+use crate::error::OrRaise;
+use crate::pool::Pool;
+
+/// A directory of a pool, mounted in the file system until it is unmounted.
+#[pyclass(frozen, module = "outcore._core")]
+pub struct Mount(Mutex<Mounted>);
+
+impl Mount {
+    fn mounted(&self) -> MutexGuard<'_, Mounted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Mount {
+    /// Mounts the directory `root` of a pool at `place`. The pool is at `address`.
+    #[new]
+    #[pyo3(signature = (pool, place, root, address, allow_other = false, read_only = false, strict = false))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    fn new(
+        py: Python<'_>,
+        pool: &Pool,
+        place: &str,
+        root: String,
+        address: String,
+        allow_other: bool,
+        read_only: bool,
+        strict: bool,
+    ) -> PyResult<Self> {
+        let options = Options { root, address, allow_other, read_only, strict };
+        let mounted = py.detach(|| Mounted::new(pool.client(), Path::new(place), &options));
+        mounted.or_raise(py).map(|mounted| Self(Mutex::new(mounted)))
+    }
+
+    /// Waits for the end of the mount. Returns whether it has ended within `seconds`.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        py.detach(|| self.mounted().wait(Duration::from_secs_f64(seconds))).or_raise(py)
+    }
+
+    /// Unmounts.
+    fn unmount(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.mounted().unmount()).or_raise(py)
+    }
+}

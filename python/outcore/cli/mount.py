@@ -1,0 +1,74 @@
+"""``outcore mount``."""
+
+import os
+from pathlib import Path
+
+import click
+
+from outcore.cli.help import Verb
+from outcore.cli.invocation import json_option, print_json, say
+from outcore.pool.mounting import serve_mount, start_mount, wait_for_unmount
+from outcore.pool.named_pool import NamedPools
+
+
+@click.command(
+    "mount",
+    cls=Verb,
+    short_help="Mount a pool in the file system.",
+    example="outcore mount outcore://node1:7171/sim /mnt/sim",
+    groups={
+        "Access": ("allow_other", "read_only", "strict", "key"),
+        "Process": ("foreground",),
+    },
+)
+@click.argument("pool")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--allow-other", is_flag=True, help="Let other users of this machine use the mount.")
+@click.option("--read-only", is_flag=True, help="Refuse all writes.")
+@click.option(
+    "--strict", is_flag=True, help="Ask for names and lengths each time, not once a second."
+)
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(),
+    help="The pool's key, or yours.  [default: the file in OUTCORE_KEY]",
+)
+@click.option("--foreground", is_flag=True, help="Run until unmounted, Ctrl-C or SIGTERM.")
+@json_option
+def command(
+    pool: str,
+    directory: Path,
+    allow_other: bool,
+    read_only: bool,
+    strict: bool,
+    key: str | None,
+    foreground: bool,
+    as_json: bool,
+) -> None:
+    """Mount POOL, or a directory in it, at DIRECTORY, which must be empty.
+
+    Any program can then use its files. A process in the background serves the mount until outcore
+    umount. Mounting again cleans up after a process that was killed. See docs/how-to/mount.md.
+    """
+    options = {"allow_other": allow_other, "read_only": read_only, "strict": strict}
+    if foreground:
+        pools = NamedPools(key)
+        try:
+            mount = serve_mount(pools, pool, directory, **options)
+            _announce({"pool": pool, "directory": str(directory), "pid": os.getpid()}, as_json)
+            wait_for_unmount(mount)
+        finally:
+            pools.close()
+        return
+    flags = [f"--{name.replace('_', '-')}" for name, is_set in options.items() if is_set]
+    keys = [] if key is None else ["--key", os.path.abspath(key)]
+    said = start_mount([*flags, *keys, "--", pool, str(directory)], directory)
+    _announce(said, as_json)
+
+
+def _announce(said: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        print_json(said)
+    else:
+        say(f"{said['pool']} is mounted at {said['directory']} by process {said['pid']}")

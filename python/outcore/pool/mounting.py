@@ -1,0 +1,196 @@
+"""Mount a pool in the file system, and unmount it."""
+
+import contextlib
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from outcore import _core
+from outcore._util.signals import stop_on_signals
+from outcore.errors import (
+    DiskError,
+    ExistsError,
+    InvalidError,
+    NotFoundError,
+    OutcoreError,
+    from_kind,
+)
+from outcore.pool.local_pool import first_document
+from outcore.pool.named_pool import NamedPools
+
+_TYPES = ("fuse", "fuse.outcore")
+_SOURCES = ("outcore:", "outcore+tls:")
+_WAIT_S = 0.2
+
+
+def mounted_at(place: Path) -> str | None:
+    """Return the address of the pool that is mounted at a directory; `None` if none is.
+
+    Dead mounts, whose process has ended, are found too.
+    """
+    wanted = os.path.abspath(place)
+    found = None
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, source = after.split(" ")[:2]
+        is_pool = kind in _TYPES and source.startswith(_SOURCES)
+        if is_pool and _unescaped(before.split(" ")[4]) == wanted:
+            found = _unescaped(source)
+    return found
+
+
+def _unescaped(text: str) -> str:
+    """Return a path of mountinfo, which has octal escapes (proc_pid_mountinfo(5))."""
+    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(escape, character)
+    return text
+
+
+def check_place(place: Path) -> None:
+    """Refuse a directory that cannot be mounted on; unmount a dead mount there.
+
+    Raises
+    ------
+    NotFoundError
+        If it does not exist.
+    InvalidError
+        If it is no directory, or not empty.
+    ExistsError
+        If a pool is mounted there.
+    """
+    try:
+        names = os.listdir(place)
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no directory {place}; create it first") from None
+    except NotADirectoryError:
+        raise InvalidError(f"need a directory to mount at, have the file {place}") from None
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise DiskError(f"cannot mount at {place}: {error.strerror}") from None
+        # The process of an earlier mount was killed.
+        unmount(place, lazy=True)
+        names = os.listdir(place)
+    if (address := mounted_at(place)) is not None:
+        raise ExistsError(f"{address} is mounted at {place} already; run: outcore umount {place}")
+    if names:
+        raise InvalidError(
+            f"need an empty directory to mount at, have {len(names)} names in {place}, which the "
+            "mount would hide; choose another directory"
+        )
+
+
+def serve_mount(pools: NamedPools, url: str, place: Path, **options: bool) -> _core.Mount:
+    """Mount a directory of a pool in this process, until `wait_for_unmount` returns.
+
+    Parameters
+    ----------
+    pools
+        Opens the pool, and keeps it open.
+    url
+        Address of the directory, as in ``outcore://node1:7171/sim``.
+    place
+        An empty directory.
+    options
+        ``allow_other``, ``read_only`` and ``strict`` of `_core.Mount`.
+
+    Raises
+    ------
+    OutcoreError
+        If the pool or the directory does not exist, or the system refuses the mount.
+    """
+    check_place(place)
+    # The kernel has applied the umask of each program already.
+    os.umask(0)
+    path = pools.path(url)
+    core, address = path.root.core, path.root.url
+    return _core.Mount(core, os.path.abspath(place), path.inside, address, **options)
+
+
+def wait_for_unmount(mount: _core.Mount) -> None:
+    """Return once the mount has ended; unmount on Ctrl-C and SIGTERM."""
+    try:
+        with stop_on_signals():
+            while not mount.wait(_WAIT_S):
+                pass
+    except KeyboardInterrupt:
+        mount.unmount()
+        while not mount.wait(_WAIT_S):
+            pass
+
+
+def start_mount(arguments: Sequence[str], place: Path) -> dict[str, Any]:
+    """Start a process that mounts in the background; return its document once it is mounted.
+
+    Parameters
+    ----------
+    arguments
+        Those of ``outcore mount --foreground``.
+    place
+        The directory.
+
+    Raises
+    ------
+    OutcoreError
+        If it cannot mount.
+    """
+    main = "import sys; from outcore.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", main, "mount", "--foreground", "--json", *arguments]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        said = first_document(process)
+        if said is None:
+            raise OutcoreError(
+                f"the mount at {place} did not start; run it with --foreground to see why"
+            )
+        if "error" in said:
+            raise from_kind(said["error"]["kind"], said["error"]["message"])
+        return said
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
+        # This process does not wait for the end of the mount.
+        process.returncode = 0
+
+
+def unmount(place: Path, *, lazy: bool = False) -> None:
+    """Unmount a pool.
+
+    Parameters
+    ----------
+    place
+        The directory.
+    lazy
+        Whether to detach the directory now although files are open there.
+
+    Raises
+    ------
+    NotFoundError
+        If no pool is mounted there.
+    DiskError
+        If the system refuses, as it does while files are open there.
+    """
+    if mounted_at(place) is None:
+        raise NotFoundError(f"no pool is mounted at {place}; see: findmnt")
+    target = os.path.abspath(place)
+    helper = shutil.which("fusermount3") or shutil.which("fusermount")
+    if os.geteuid() == 0 or helper is None:
+        command = ["umount", *(["--lazy"] if lazy else []), "--", target]
+    else:
+        command = [helper, "-u", *(["-z"] if lazy else []), "--", target]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr or done.stdout).strip()
+        raise DiskError(f"cannot unmount {place}: {why}; close what is open there, or give --lazy")

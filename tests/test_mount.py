@@ -1,0 +1,336 @@
+"""A mounted pool, used by programs of the system and compared with a directory of the disk."""
+
+import errno
+import fcntl
+import json
+import mmap
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import outcore
+from mounted import Mounted, mounted
+from served import Served, make_key, serve
+
+import outcore as oc
+from outcore.pool.mounting import mounted_at
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(tmp_path_factory.mktemp("pool")) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def mount(pool: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    with mounted(pool, tmp_path_factory.mktemp("mount") / "m") as found:
+        yield found
+
+
+@pytest.fixture
+def here(mount: Mounted, request: pytest.FixtureRequest) -> Path:
+    """Make a directory of the mount for one test."""
+    place = mount.place / f"test-{abs(hash(request.node.name))}"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def client(pool: Served) -> Iterator[oc.Pool]:
+    with oc.connect(pool.url, key=pool.key) as connected:
+        yield connected
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    """Return the name of the error that a call raises."""
+    try:
+        call()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    raise AssertionError("need an error, have none")
+
+
+def test_bytes_are_those_of_the_client_library(here: Path, client: oc.Pool) -> None:
+    values = np.random.default_rng(1).integers(0, 256, 5 * MIB + 77, np.uint8).tobytes()
+    (here / "f").write_bytes(values)
+    name = client / here.name / "f"
+    with client.open(f"{here.name}/f", "rb") as file:
+        assert file.read() == values
+    assert (here / "f").stat().st_size == len(values) == name.stat().nbytes
+    with client.open(f"{here.name}/f", "r+b") as file:
+        file.seek(3 * MIB)
+        file.write(b"other bytes")
+    with (here / "f").open("rb") as file:
+        file.seek(3 * MIB - 2)
+        found = file.read(15)
+    assert found == values[3 * MIB - 2 : 3 * MIB] + b"other bytes" + values[3 * MIB + 11 :][:2]
+
+
+def test_programs_of_the_system(here: Path, tmp_path: Path) -> None:
+    source = Path(__file__).parent
+    subprocess.run(["cp", "-a", source / "golden", here], check=True)
+    subprocess.run(["diff", "-r", source / "golden", here / "golden"], check=True)
+    subprocess.run(["tar", "cf", here / "t.tar", "-C", source, "golden"], check=True)
+    (tmp_path / "out").mkdir()
+    subprocess.run(["tar", "xf", here / "t.tar", "-C", tmp_path / "out"], check=True)
+    subprocess.run(["diff", "-r", source / "golden", tmp_path / "out" / "golden"], check=True)
+    kept = source / "golden"
+    assert {p.name: p.stat().st_mode for p in kept.iterdir()} == {
+        p.name: p.stat().st_mode for p in (here / "golden").iterdir()
+    }
+
+
+def test_a_write_through_a_mapping_is_read_by_others(here: Path, client: oc.Pool) -> None:
+    with (here / "f").open("wb+") as file:
+        file.truncate(3 * mmap.PAGESIZE)
+        with mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[mmap.PAGESIZE + 3 : mmap.PAGESIZE + 6] = b"abc"
+            mapped.flush()
+            with client.open(f"{here.name}/f", "rb") as other:
+                other.seek(mmap.PAGESIZE + 2)
+                assert other.read(5) == b"\0abc\0"
+
+
+def test_a_file_is_readable_after_it_was_removed(here: Path, client: oc.Pool) -> None:
+    with (here / "f").open("wb+") as file:
+        file.write(b"kept")
+        file.flush()
+        (here / "f").unlink()
+        assert list(here.iterdir()) == []
+        file.write(b" and more")
+        file.flush()
+        file.seek(0)
+        assert file.read() == b"kept and more"
+        assert os.fstat(file.fileno()).st_size == 13
+    here.rmdir()
+    assert not (client / here.name).exists()
+
+
+def test_a_file_that_is_open_is_replaced_by_a_rename(here: Path) -> None:
+    (here / "new").write_bytes(b"new")
+    (here / "old").write_bytes(b"old")
+    with (here / "old").open("rb") as file:
+        (here / "new").rename(here / "old")
+        assert file.read() == b"old"
+        assert (here / "old").read_bytes() == b"new"
+    assert [path.name for path in here.iterdir()] == ["old"]
+    here.joinpath("old").unlink()
+    here.rmdir()
+
+
+def test_appends_of_two_descriptors_follow_each_other(here: Path) -> None:
+    with (here / "f").open("ab", buffering=0) as one, (here / "f").open("ab", buffering=0) as two:
+        for number in range(20):
+            (one if number % 2 else two).write(f"{number} ".encode())
+    assert (here / "f").read_text() == "".join(f"{number} " for number in range(20))
+
+
+def test_what_a_pool_cannot_do_has_its_error(here: Path) -> None:
+    (here / "f").touch()
+    assert error_of(lambda: os.link(here / "f", here / "g")) == "EPERM"
+    assert error_of(lambda: os.mkfifo(here / "p")) == "EPERM"
+    assert error_of(lambda: os.symlink("f", here / "s")) == "EPERM"
+    assert error_of(lambda: os.setxattr(here / "f", "trusted.x", b"1")) == "ENOTSUP"
+    with (here / "f").open("rb+") as file:
+        assert error_of(lambda: fcntl.flock(file, fcntl.LOCK_EX)) == "ENOLCK"
+        assert error_of(lambda: fcntl.lockf(file, fcntl.LOCK_EX)) == "ENOLCK"
+
+
+def test_extended_attributes(here: Path, pool: Served, client: oc.Pool) -> None:
+    file = here / "f"
+    file.touch()
+    os.setxattr(file, "user.a", b"1")
+    os.setxattr(file, "user.b", b"\0\xff", os.XATTR_CREATE)
+    assert sorted(os.listxattr(file)) == ["user.a", "user.b"]
+    assert os.getxattr(file, "user.b") == b"\0\xff"
+    assert error_of(lambda: os.setxattr(file, "user.a", b"2", os.XATTR_CREATE)) == "EEXIST"
+    assert error_of(lambda: os.setxattr(file, "user.c", b"2", os.XATTR_REPLACE)) == "ENODATA"
+    os.removexattr(file, "user.a")
+    assert error_of(lambda: os.removexattr(file, "user.a")) == "ENODATA"
+    assert error_of(lambda: os.getxattr(file, "user.a")) == "ENODATA"
+    # Drivers find the pool behind a path by this one. It is not listed, so copies do not keep it.
+    address = os.getxattr(file, "user.outcore.address").decode()
+    assert address == f"{pool.url}/{here.name}/f"
+
+
+def test_times_and_modes(here: Path, client: oc.Pool) -> None:
+    file = here / "f"
+    fd = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o640)
+    os.close(fd)
+    assert file.stat().st_mode & 0o7777 == 0o640 & ~mask()
+    file.chmod(0o604)
+    os.utime(file, ns=(5, 1_700_000_000_123_456_789))
+    found = (client / here.name / "f").stat()
+    assert found.modified_ns == file.stat().st_mtime_ns == 1_700_000_000_123_456_789
+    assert found.mode & 0o7777 == 0o604
+    os.chown(file, 12, 34)
+    assert (file.stat().st_uid, file.stat().st_gid) == (12, 34)
+
+
+def mask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+
+def test_many_names_are_listed_once(here: Path, client: oc.Pool) -> None:
+    wanted = {f"name-{number:04}" for number in range(1100)}
+    for name in wanted:
+        with client.open(f"{here.name}/{name}", "xb"):
+            pass
+    with os.scandir(here) as listing:
+        first = next(listing).name
+        # A name that comes or goes during the listing does not hide others.
+        (here / "name-0500x").touch()
+        rest = [entry.name for entry in listing]
+    assert sorted([first, *rest]) == sorted(wanted)
+
+
+OPERATIONS = 250
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_operations_are_those_of_a_directory(here: Path, tmp_path: Path, seed: int) -> None:
+    # The same calls on a directory of the disk give the answers.
+    draw = random.Random(seed)
+    real = tmp_path / "real"
+    real.mkdir()
+    for _ in range(OPERATIONS):
+        operation = random_operation(draw)
+        answers = [outcome(operation, root) for root in (real, here)]
+        assert answers[0] == answers[1], operation
+    assert tree(real) == tree(here)
+
+
+def random_operation(draw: random.Random) -> tuple[Any, ...]:
+    def name() -> str:
+        return "/".join(draw.choice("abc") for _ in range(draw.choice([1, 1, 2, 3])))
+
+    kind = draw.choice(
+        ["write", "write", "mkdir", "mkdir", "unlink", "rmdir", "rename", "rename", "read", "list",
+         "truncate", "create", "append", "stat"]
+    )  # fmt: skip
+    return kind, name(), name(), draw.randrange(200_000), draw.randrange(70_000)
+
+
+def outcome(operation: tuple[Any, ...], root: Path) -> Any:
+    """Do an operation, and return its result or the name of its error."""
+    kind, name, other, offset, length = operation
+    path = root / name
+    try:
+        match kind:
+            case "write" | "append":
+                flags = os.O_APPEND if kind == "append" else 0
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+                try:
+                    data = bytes([offset % 251]) * length
+                    return os.write(fd, data) if flags else os.pwrite(fd, data, offset)
+                finally:
+                    os.close(fd)
+            case "create":
+                return os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+            case "mkdir":
+                return path.mkdir()
+            case "unlink":
+                return path.unlink()
+            case "rmdir":
+                return path.rmdir()
+            case "rename":
+                return os.rename(path, root / other)
+            case "read":
+                return path.read_bytes()
+            case "list":
+                return sorted(os.listdir(path))
+            case "truncate":
+                return os.truncate(path, offset)
+            case "stat":
+                found = path.stat()
+                is_directory = path.is_dir()
+                return is_directory, found.st_mode, 0 if is_directory else found.st_size
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    raise AssertionError(kind)
+
+
+def tree(root: Path) -> dict[str, bytes | None]:
+    found = sorted(root.rglob("*"))
+    return {
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in found
+    }
+
+
+def test_a_directory_of_the_pool_is_mounted_for_reading(
+    pool: Served, here: Path, tmp_path: Path
+) -> None:
+    (here / "d").mkdir()
+    (here / "d" / "f").write_bytes(b"abc")
+    with mounted(pool, tmp_path / "m", "--read-only", name=f"{here.name}/d") as other:
+        assert os.listdir(other.place) == ["f"]
+        assert (other.place / "f").read_bytes() == b"abc"
+        assert error_of(lambda: (other.place / "g").touch()) == "EROFS"
+        with (other.place / "f").open("rb"):
+            busy = outcore("umount", other.place)
+            assert busy.exit_code == 1
+            assert "close what is open there, or give --lazy" in busy.output
+        assert outcore("umount", other.place).exit_code == 0
+        assert mounted_at(other.place) is None
+
+
+def test_another_mount_sees_closed_files(pool: Served, here: Path, tmp_path: Path) -> None:
+    with mounted(pool, tmp_path / "m", "--strict", name=here.name) as other:
+        (here / "f").write_bytes(b"first")
+        assert (other.place / "f").read_bytes() == b"first"
+        (here / "f").write_bytes(b"second one")
+        assert (other.place / "f").read_bytes() == b"second one"
+        (here / "f").unlink()
+        assert not (other.place / "f").exists()
+
+
+def test_mounting_again_cleans_up_after_a_killed_process(pool: Served, tmp_path: Path) -> None:
+    place = tmp_path / "m"
+    with mounted(pool, place) as first:
+        first.kill()
+        assert error_of(lambda: os.listdir(place)) == "ENOTCONN"
+        with mounted(pool, place) as second:
+            assert second.pid != first.pid
+            os.listdir(place)
+
+
+def test_sigterm_unmounts(pool: Served, tmp_path: Path) -> None:
+    with mounted(pool, tmp_path / "m") as found:
+        os.kill(found.pid, signal.SIGTERM)
+        os.waitpid(found.pid, 0)
+        assert mounted_at(found.place) is None
+
+
+def test_bad_arguments(pool: Served, mount: Mounted, tmp_path: Path) -> None:
+    def refused(place: Path, name: str = "", *options: str) -> str:
+        result = outcore("mount", "--key", pool.key, *options, f"{pool.url}/{name}", place)
+        assert result.exit_code == 1
+        return result.output
+
+    (tmp_path / "full" / "x").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    (mount.place / "plain").touch()
+    (tmp_path / "empty").mkdir()
+    assert "create it first" in refused(tmp_path / "none")
+    assert "have the file" in refused(tmp_path / "file")
+    assert "need an empty directory" in refused(tmp_path / "full")
+    assert "is mounted at" in refused(mount.place)
+    assert "none" in refused(tmp_path / "empty", "none")
+    assert "mount the directory above it" in refused(tmp_path / "empty", "plain")
+    wrong = make_key(tmp_path / "wrong.key")
+    result = outcore("mount", "--json", "--key", wrong, pool.url, tmp_path / "empty")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["error"]["kind"] == "denied"
+    gone = outcore("umount", tmp_path / "empty")
+    assert "no pool is mounted at" in gone.output
