@@ -50,8 +50,10 @@ def cg(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
-        As for `gauss_seidel`; likewise `progress`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume
+        As for `gauss_seidel`.
+    threads, progress
+        As for `gauss_seidel`.
     preconditioner
         ``"jacobi"``: the diagonal blocks. ``"ssor"``: a forward and a backward sweep of SOR, each
         of which reads the triangle again. Cholesky factors of a matrix like A, from `cho_factor` or

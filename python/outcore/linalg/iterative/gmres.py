@@ -59,8 +59,10 @@ def gmres(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
-        As for `gauss_seidel`; likewise `progress`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume
+        As for `gauss_seidel`.
+    threads, progress
+        As for `gauss_seidel`.
     preconditioner
         Preconditioner, applied from the right. ``"sweep"``: a sweep of SOR; an iteration still
         reads A once. ``"ssor"``: a forward and a backward sweep; an iteration reads A one and a

@@ -42,8 +42,10 @@ def jacobi(
 
     Parameters
     ----------
-    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume, threads
-        As for `gauss_seidel`; likewise `progress`.
+    A, b, x0, block, pin, storage, dtype, tol, scratch, memory, out, if_exists, resume
+        As for `gauss_seidel`.
+    threads, progress
+        As for `gauss_seidel`.
     omega
         Damping or over-relaxation ω, positive.
     assume_a
