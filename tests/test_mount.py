@@ -1,5 +1,6 @@
 """A mounted pool, used by programs of the system and compared with a directory of the disk."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -125,6 +126,63 @@ def test_a_file_that_is_open_is_replaced_by_a_rename(here: Path) -> None:
     assert [path.name for path in here.iterdir()] == ["old"]
     here.joinpath("old").unlink()
     here.rmdir()
+
+
+def test_a_removed_file_goes_with_its_last_close(here: Path, client: oc.Pool) -> None:
+    (here / "d").mkdir()
+    with (here / "d" / "f").open("wb"), (here / "d" / "f").open("rb"):
+        (here / "d" / "f").unlink()
+        # The hidden name moves along with its directory.
+        (here / "d").rename(here / "e")
+    sync_closes(here)
+    assert list((client / here.name / "e").iterdir()) == []
+
+
+def sync_closes(here: Path) -> None:
+    """Wait until the mount has closed files; the system does not wait for that."""
+    while True:
+        with contextlib.suppress(OSError):
+            return (here / "e").rmdir() or (here / "e").mkdir()
+
+
+def test_a_shorter_file_ends_there_for_all_descriptors(here: Path) -> None:
+    (here / "f").write_bytes(b"x" * 100)
+    with (here / "f").open("rb", buffering=0) as file:
+        assert len(file.read(100)) == 100
+        os.truncate(here / "f", 7)
+        file.seek(0)
+        assert file.read(100) == b"x" * 7
+        (here / "f").write_bytes(b"")
+        file.seek(0)
+        assert file.read(100) == b""
+
+
+def test_changes_do_not_reach_another_file_at_the_same_path(here: Path, client: oc.Pool) -> None:
+    mine, other = client / here.name / "f", client / here.name / "g"
+    (here / "f").write_bytes(b"mine")
+    with client.open(other.inside, "xb") as file:
+        file.write(b"other")
+    with (here / "f").open("rb+") as file:
+        volume = mine.root.volume
+        volume.rename(mine.inside, f"{here.name}/moved")
+        volume.rename(other.inside, mine.inside)
+        assert error_of(lambda: os.fchmod(file.fileno(), 0o600)) == "ESTALE"
+        assert error_of(lambda: os.setxattr(file.fileno(), "user.a", b"1")) == "ESTALE"
+        assert os.pwrite(file.fileno(), b"M", 0) == 1
+    assert mine.stat().mode & 0o777 != 0o600
+    with client.open(mine.inside, "rb") as file:
+        assert file.read() == b"other"
+    with client.open(f"{here.name}/moved", "rb") as file:
+        assert file.read() == b"Mine"
+
+
+def test_synchronous_writes(here: Path) -> None:
+    fd = os.open(here / "f", os.O_CREAT | os.O_WRONLY | os.O_DSYNC)
+    try:
+        assert os.write(fd, b"durable") == 7
+    finally:
+        os.close(fd)
+    assert (here / "f").read_bytes() == b"durable"
 
 
 def test_appends_of_two_descriptors_follow_each_other(here: Path) -> None:
@@ -307,9 +365,16 @@ def test_mounting_again_cleans_up_after_a_killed_process(pool: Served, tmp_path:
 
 def test_sigterm_unmounts(pool: Served, tmp_path: Path) -> None:
     with mounted(pool, tmp_path / "m") as found:
-        os.kill(found.pid, signal.SIGTERM)
+        link = tmp_path / "link"
+        link.symlink_to(tmp_path)
+        assert mounted_at(link / "m") is not None
+        (found.place / "f").touch()
+        with (found.place / "f").open("rb"):
+            os.kill(found.pid, signal.SIGTERM)
+            # The file that is open keeps no mount there.
+            while mounted_at(found.place) is not None:
+                os.sched_yield()
         os.waitpid(found.pid, 0)
-        assert mounted_at(found.place) is None
 
 
 def test_bad_arguments(pool: Served, mount: Mounted, tmp_path: Path) -> None:

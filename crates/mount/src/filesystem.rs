@@ -49,9 +49,12 @@ impl PoolFilesystem {
         Self { tree, address, fresh, lists: Mutex::default(), next: AtomicU64::new(1) }
     }
 
-    fn write(&self, handle: FileHandle, offset: Option<u64>, data: &[u8]) -> Answer<()> {
+    /// Writes bytes at an offset, or behind the last byte; with `O_SYNC` or `O_DSYNC` durably.
+    fn write(&self, handle: FileHandle, offset: u64, data: &[u8], flags: i32) -> Answer<()> {
         let open = self.tree.file(handle)?;
-        self.tree.files.write(&open, offset, data).or_errno()
+        let offset = (flags & libc::O_APPEND == 0).then_some(offset);
+        self.tree.files.write(&open, offset, data).or_errno()?;
+        if flags & libc::O_DSYNC != 0 { self.tree.files.sync(&open).or_errno() } else { Ok(()) }
     }
 
     fn reply_entry(&self, found: Answer<fuser::FileAttr>, reply: ReplyEntry) {
@@ -119,7 +122,7 @@ impl Filesystem for PoolFilesystem {
     }
 
     fn destroy(&mut self) {
-        self.tree.files.close_all();
+        self.tree.close_all();
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -170,8 +173,7 @@ impl Filesystem for PoolFilesystem {
             return reply.error(Errno::EPERM);
         }
         let made = self.tree.create(parent, name, mode, true, (request.uid(), request.gid()));
-        let made = made
-            .and_then(|(attributes, handle)| self.tree.files.close(handle).or_errno().map(|()| attributes));
+        let made = made.and_then(|(attributes, handle)| self.tree.close(handle).map(|()| attributes));
         self.reply_entry(made, reply);
     }
 
@@ -276,15 +278,15 @@ impl Filesystem for PoolFilesystem {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let offset = (flags.0 & libc::O_APPEND == 0).then_some(offset);
-        match self.write(handle, offset, data) {
+        match self.write(handle, offset, data, flags.0) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(error),
         }
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // Every write has been answered by the servers.
+        // The servers have answered every write; the manager does not know their time.
+        self.tree.tell_written();
         reply.ok();
     }
 
@@ -298,7 +300,7 @@ impl Filesystem for PoolFilesystem {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        reply_done(self.tree.files.close(handle).or_errno(), reply);
+        reply_done(self.tree.close(handle), reply);
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -423,20 +425,13 @@ impl Filesystem for PoolFilesystem {
         &self,
         _: &Request,
         _number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
+        _handle: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
         reply: ReplyEmpty,
     ) {
-        if mode != 0 {
-            return reply.error(Errno::EOPNOTSUPP);
-        }
-        let end = offset.checked_add(length).ok_or(Errno::EFBIG);
-        let made = end.and_then(|end| {
-            let open = self.tree.file(handle)?;
-            self.tree.files.lengthen(&open, end).or_errno()
-        });
-        reply_done(made, reply);
+        // The servers cannot lengthen a file without the risk of cutting what another client appends.
+        reply.error(Errno::EOPNOTSUPP);
     }
 }

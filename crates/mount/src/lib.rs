@@ -63,7 +63,7 @@ impl Mount {
     ///
     /// If the pool has no such directory, or the system refuses the mount.
     pub fn new(client: Arc<Client>, place: &Path, options: &Options) -> Result<Self> {
-        let tree = Tree::new(client, &options.root)?;
+        let tree = Tree::new(client, &options.root, options.allow_other)?;
         let fresh = if options.strict { Duration::ZERO } else { FRESH };
         let filesystem = PoolFilesystem::new(tree, options.address.clone(), fresh);
         let refused = |error: io::Error| refused(place, &error);
@@ -101,6 +101,13 @@ impl Mount {
     }
 }
 
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Nobody can get the error.
+        let _ = self.unmount();
+    }
+}
+
 fn config(options: &Options) -> Config {
     let mut config = Config::default();
     let access = if options.read_only { MountOption::RO } else { MountOption::RW };
@@ -108,12 +115,15 @@ fn config(options: &Options) -> Config {
     config.mount_options = vec![
         MountOption::FSName(name.replace(',', "\\,")),
         MountOption::Subtype("outcore".into()),
-        MountOption::DefaultPermissions,
         MountOption::NoSuid,
         MountOption::NoDev,
         MountOption::NoAtime,
         access,
     ];
+    if options.allow_other {
+        // The pool checks the rights of the mount's user only.
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);
     config.clone_fd = true;

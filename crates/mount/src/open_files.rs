@@ -59,33 +59,47 @@ impl OpenFiles {
         self.state().open.get(&handle.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// Any open file with this number.
-    pub fn with_number(&self, number: INodeNo) -> Option<Arc<OpenFile>> {
-        self.state().open.values().find(|open| open.number == number).cloned()
+    /// Whether a program has the file with this number open.
+    pub fn is_open(&self, number: INodeNo) -> bool {
+        self.state().open.values().any(|open| open.number == number)
     }
 
-    /// Records the path of a file that was removed while it is open; the last `close` removes that path.
-    pub fn removed_at(&self, number: INodeNo, path: String) {
-        self.state().removed.insert(number.0, path);
-    }
-
-    /// Closes a file.
-    pub fn close(&self, handle: FileHandle) -> Result<()> {
+    /// Records the hidden path of a file that was removed while it is open. Returns whether it is still open; then the
+    /// last `close` returns that path.
+    pub fn removed_at(&self, number: INodeNo, path: &str) -> bool {
         let mut state = self.state();
-        let Some(open) = state.open.remove(&handle.0) else { return Ok(()) };
+        let is_open = state.open.values().any(|open| open.number == number);
+        if is_open {
+            state.removed.insert(number.0, path.into());
+        }
+        is_open
+    }
+
+    /// Forgets that a file was removed.
+    pub fn restored(&self, number: INodeNo) {
+        self.state().removed.remove(&number.0);
+    }
+
+    /// Closes a file. After the last `close` of a removed file, returns its number and its hidden path.
+    pub fn close(&self, handle: FileHandle) -> Option<(INodeNo, String)> {
+        let mut state = self.state();
+        let open = state.open.remove(&handle.0)?;
         let is_last = !state.open.values().any(|other| other.number == open.number);
         let path = if is_last { state.removed.remove(&open.number.0) } else { None };
         drop(state);
         self.client.close(open.file);
-        path.map_or(Ok(()), |path| self.client.remove_one(&path))
+        path.map(|path| (open.number, path))
     }
 
-    /// Closes all files, at the end of the mount.
-    pub fn close_all(&self) {
-        let handles: Vec<u64> = self.state().open.keys().copied().collect();
-        for handle in handles {
-            // The file system is gone, so no program can get the error.
-            let _ = self.close(FileHandle(handle));
+    /// All open files.
+    pub fn handles(&self) -> Vec<FileHandle> {
+        self.state().open.keys().copied().map(FileHandle).collect()
+    }
+
+    /// Records that the length of a file changed: the next read asks for it.
+    pub fn resized(&self, number: INodeNo) {
+        for open in self.state().open.values().filter(|open| open.number == number) {
+            open.length.store(0, Ordering::Relaxed);
         }
     }
 
@@ -140,15 +154,9 @@ impl OpenFiles {
 
     /// Sets the length of a file.
     pub fn resize(&self, open: &OpenFile, length: u64) -> Result<()> {
-        self.client.set_length(open.file, length)?;
-        open.length.store(length, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Makes a file at least `length` bytes long.
-    pub fn lengthen(&self, open: &OpenFile, length: u64) -> Result<()> {
-        let _appending = open.appending.lock();
-        if self.length(open)? < length { self.resize(open, length) } else { Ok(()) }
+        let resized = self.client.set_length(open.file, length);
+        self.resized(open.number);
+        resized
     }
 
     /// Returns once all writes survive power loss.

@@ -18,14 +18,16 @@ use crate::open_files::{OpenFile, OpenFiles};
 const BLOCK_BYTES: u32 = 1 << 20;
 /// Names of files that were removed while they were open begin so.
 const REMOVED: &str = ".outcore-removed-";
-/// The permission bits that a pool stores.
-const MODE: u32 = 0o7777;
+/// The permission bits that a pool stores. It has no set-user and set-group bits, which are dropped.
+const MODE: u32 = 0o1777;
 
 /// The names below the mounted directory.
 pub(crate) struct Tree {
     client: Arc<Client>,
     nodes: Nodes,
     pub files: OpenFiles,
+    /// Whether new files belong to the user of the program, not to that of the mount.
+    gives: bool,
     next: AtomicU64,
 }
 
@@ -48,7 +50,7 @@ pub(crate) struct Changes {
 
 impl Tree {
     /// The tree below a directory of a pool.
-    pub fn new(client: Arc<Client>, root: &str) -> outcore_core::Result<Self> {
+    pub fn new(client: Arc<Client>, root: &str, gives: bool) -> outcore_core::Result<Self> {
         let inode = client.stat(root)?;
         if inode.layout.is_some() {
             return Err(outcore_core::Error::invalid(format!(
@@ -56,7 +58,8 @@ impl Tree {
             )));
         }
         let files = OpenFiles::new(client.clone());
-        Ok(Self { nodes: Nodes::new(inode.handle, root.into()), client, files, next: AtomicU64::new(0) })
+        let nodes = Nodes::new(inode.handle, root.into());
+        Ok(Self { client, nodes, files, gives, next: AtomicU64::new(0) })
     }
 
     /// Path of a number in the pool.
@@ -64,13 +67,22 @@ impl Tree {
         self.nodes.path(number)
     }
 
+    /// The path and the record of a number. Another client may have put another file at its path.
+    fn current(&self, number: INodeNo) -> Answer<(String, Inode)> {
+        let path = self.nodes.path(number)?;
+        let inode = self.client.stat(&path).or_errno()?;
+        if self.nodes.number(inode.handle) == number { Ok((path, inode)) } else { Err(Errno::ESTALE) }
+    }
+
+    /// The path of a name to change, in a directory that is where the kernel found it.
     fn path_in(&self, parent: INodeNo, name: &OsStr) -> Answer<String> {
+        self.current(parent)?;
         self.nodes.path_in(parent, text(name)?)
     }
 
     /// Looks up a name for the kernel, which forgets it later.
     pub fn look_up(&self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
-        let attributes = self.attributes_at(&self.path_in(parent, name)?)?;
+        let attributes = self.attributes_at(&self.nodes.path_in(parent, text(name)?)?)?;
         self.nodes.looked_up(attributes.ino, parent, text(name)?);
         Ok(attributes)
     }
@@ -123,11 +135,10 @@ impl Tree {
 
     /// Changes attributes of a number, and returns the new ones.
     pub fn change(&self, number: INodeNo, handle: Option<FileHandle>, changes: &Changes) -> Answer<FileAttr> {
-        let path = self.nodes.path(number)?;
         if let Some(length) = changes.length {
             match handle.map(|handle| self.files.get(handle)) {
                 Some(open) => self.files.resize(&*open?, length).or_errno()?,
-                None => self.resize(&path, length)?,
+                None => self.resize(number, length)?,
             }
         }
         let Changes { mode, owner, group, .. } = *changes;
@@ -138,19 +149,18 @@ impl Tree {
         let mode = mode.map(|mode| mode & MODE);
         let wanted = Attributes { mode, owner, group, modified_ns };
         if wanted != Attributes::default() {
-            self.client.set_attributes(&path, wanted).or_errno()?;
+            self.client.set_attributes(&self.current(number)?.0, wanted).or_errno()?;
         }
         if let Some(TimeOrNow::Now) = changes.modified {
-            self.client.touch(&path).or_errno()?;
+            self.client.touch(&self.current(number)?.0).or_errno()?;
         }
         self.attributes(number)
     }
 
-    fn resize(&self, path: &str, length: u64) -> Answer<()> {
-        let file = self.client.open(path, OpenMode::ReadWrite).or_errno()?;
-        let resized = self.client.set_length(file, length);
-        self.client.close(file);
-        resized.or_errno()
+    fn resize(&self, number: INodeNo, length: u64) -> Answer<()> {
+        let handle = self.open(number, true)?;
+        let resized = self.files.get(handle).and_then(|open| self.files.resize(&open, length).or_errno());
+        self.close(handle).and(resized)
     }
 
     /// Opens a file.
@@ -183,31 +193,54 @@ impl Tree {
     ) -> Answer<(FileAttr, FileHandle)> {
         let path = self.path_in(parent, name)?;
         let file = match self.client.create_as(&path, Hints::default(), mode & MODE) {
-            Ok(file) => {
-                self.give(&path, owner).inspect_err(|_| self.client.close(file))?;
-                file
-            }
-            Err(error) if error.kind == ErrorKind::Exists && !is_exclusive => {
-                self.client.open(&path, OpenMode::ReadWrite).or_errno()?
-            }
+            Ok(file) => file,
+            // The kernel found no such file, and has checked no rights to it: let it look again.
+            Err(error) if error.kind == ErrorKind::Exists && !is_exclusive => return Err(Errno::ESTALE),
             Err(error) => return Err(errno_of(&error)),
         };
-        let attributes = self.look_up(parent, name).inspect_err(|_| self.client.close(file))?;
-        let handle = self.opened(attributes.ino, file)?;
-        Ok((attributes, handle))
+        let made = self.client.handle(file).or_errno().and_then(|handle| {
+            let number = self.nodes.number(handle);
+            self.nodes.looked_up(number, parent, text(name)?);
+            self.give(number, owner).inspect_err(|_| self.nodes.forget(number, 1))
+        });
+        let inode = made.inspect_err(|_| self.client.close(file))?;
+        let attributes = self.attributes_of(&inode, 0);
+        Ok((attributes, self.files.add(attributes.ino, file)))
     }
 
-    /// Gives a new name to the user who asked the mount for it; removes it if the pool does not allow that.
-    fn give(&self, path: &str, owner: (u32, u32)) -> Answer<()> {
-        let inode = self.client.stat(path).or_errno()?;
-        if inode.owner == owner.0 {
-            return Ok(());
+    /// Gives a new name to the user who asked the mount for it, and returns its record; removes it if the pool does not
+    /// allow that.
+    fn give(&self, number: INodeNo, (owner, group): (u32, u32)) -> Answer<Inode> {
+        let (path, inode) = self.current(number)?;
+        if !self.gives || inode.owner == owner {
+            return Ok(inode);
         }
-        let wanted = Attributes { owner: Some(owner.0), group: Some(owner.1), ..Attributes::default() };
-        self.client.set_attributes(path, wanted).or_errno().inspect_err(|_| {
+        let wanted = Attributes { owner: Some(owner), group: Some(group), ..Attributes::default() };
+        self.client.set_attributes(&path, wanted).or_errno().inspect_err(|_| {
             // The caller gets the first error.
-            let _ = self.client.remove_one(path);
-        })
+            let _ = self.client.remove_one(&path);
+        })?;
+        Ok(Inode { owner, group, ..inode })
+    }
+
+    /// Closes a file. The last `close` of a removed file removes its hidden name.
+    pub fn close(&self, handle: FileHandle) -> Answer<()> {
+        let Some((number, path)) = self.files.close(handle) else { return Ok(()) };
+        // Its directory may have been renamed.
+        self.client.remove_one(&self.nodes.path(number).unwrap_or(path)).or_errno()
+    }
+
+    /// Closes all files, at the end of the mount.
+    pub fn close_all(&self) {
+        for handle in self.files.handles() {
+            // The file system is gone, so no program can get the error.
+            let _ = self.close(handle);
+        }
+    }
+
+    /// Reports the last writes to the manager, so that it knows their time.
+    pub fn tell_written(&self) {
+        self.client.tell_written();
     }
 
     /// Creates a directory.
@@ -223,8 +256,14 @@ impl Tree {
             return Err(Errno::EEXIST);
         }
         self.client.make_directory_as(&path, mode & MODE).or_errno()?;
-        self.give(&path, owner)?;
-        self.look_up(parent, name)
+        let attributes = self.look_up(parent, name)?;
+        match self.give(attributes.ino, owner) {
+            Ok(inode) => Ok(self.attributes_of(&inode, 0)),
+            Err(error) => {
+                self.nodes.forget(attributes.ino, 1);
+                Err(error)
+            }
+        }
     }
 
     /// Removes a file. While it is open, its data stay under another name.
@@ -233,7 +272,7 @@ impl Tree {
         if self.client.stat(&path).or_errno()?.layout.is_none() {
             return Err(Errno::EISDIR);
         }
-        if self.keep_open(parent, text(name)?, &path)? {
+        if self.keep_open(parent, text(name)?, &path)?.is_some() {
             return Ok(());
         }
         self.client.remove_one(&path).or_errno()?;
@@ -241,19 +280,23 @@ impl Tree {
         Ok(())
     }
 
-    /// If a file is open in this mount, gives it another name until it is closed. Returns whether it did.
-    fn keep_open(&self, parent: INodeNo, name: &str, path: &str) -> Answer<bool> {
-        let Some(number) = self.nodes.find(parent, name) else { return Ok(false) };
-        if self.files.with_number(number).is_none() {
-            return Ok(false);
+    /// If a file is open in this mount, gives it a hidden name until it is closed. Returns its number and that path.
+    fn keep_open(&self, parent: INodeNo, name: &str, path: &str) -> Answer<Option<(INodeNo, String)>> {
+        let Some(number) = self.nodes.find(parent, name) else { return Ok(None) };
+        if !self.files.is_open(number) {
+            return Ok(None);
         }
         let count = self.next.fetch_add(1, Ordering::Relaxed);
         let other = format!("{REMOVED}{}-{}-{count}", std::process::id(), number.0);
         let kept = self.nodes.path_in(parent, &other)?;
         self.client.rename(path, &kept).or_errno()?;
         self.nodes.renamed(number, parent, &other);
-        self.files.removed_at(number, kept);
-        Ok(true)
+        if !self.files.removed_at(number, &kept) {
+            // It was closed meanwhile.
+            self.client.remove_one(&kept).or_errno()?;
+            self.nodes.removed(parent, &other);
+        }
+        Ok(Some((number, kept)))
     }
 
     /// Removes an empty directory.
@@ -275,7 +318,8 @@ impl Tree {
 
     /// Renames a file or directory; replaces a file, or an empty directory.
     pub fn rename(&self, from: (INodeNo, &OsStr), to: (INodeNo, &OsStr), flags: RenameFlags) -> Answer<()> {
-        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
+        // Without a request of the manager for it, another client could make the target meanwhile.
+        if !flags.is_empty() {
             return Err(Errno::EINVAL);
         }
         let (old, new) = (self.path_in(from.0, from.1)?, self.path_in(to.0, to.1)?);
@@ -284,29 +328,36 @@ impl Tree {
             Err(error) if error.kind == ErrorKind::NotFound => None,
             found => Some(found.or_errno()?),
         };
-        let number = self.nodes.number(moved.handle);
-        let Some(target) = target else {
-            self.client.rename(&old, &new).or_errno()?;
-            self.nodes.renamed(number, to.0, text(to.1)?);
-            return Ok(());
-        };
-        if flags.contains(RenameFlags::RENAME_NOREPLACE) {
-            return Err(Errno::EEXIST);
-        }
-        if target.handle == moved.handle {
-            return Ok(());
-        }
-        match (moved.layout.is_none(), target.layout.is_none()) {
-            (false, true) => return Err(Errno::EISDIR),
-            (true, false) => return Err(Errno::ENOTDIR),
-            (true, true) => self.refuse_full(&new)?,
-            (false, false) => {
-                self.keep_open(to.0, text(to.1)?, &new)?;
+        let (number, name) = (self.nodes.number(moved.handle), text(to.1)?);
+        let mut kept = None;
+        if let Some(target) = &target {
+            if target.handle == moved.handle {
+                return Ok(());
+            }
+            match (moved.layout.is_none(), target.layout.is_none()) {
+                (false, true) => return Err(Errno::EISDIR),
+                (true, false) => return Err(Errno::ENOTDIR),
+                (true, true) => self.refuse_full(&new)?,
+                (false, false) => kept = self.keep_open(to.0, name, &new)?,
             }
         }
-        self.client.replace(&old, &new).or_errno()?;
-        self.nodes.renamed(number, to.0, text(to.1)?);
-        Ok(())
+        match self.client.rename(&old, &new) {
+            Ok(()) => {
+                self.nodes.renamed(number, to.0, name);
+                Ok(())
+            }
+            Err(error) => {
+                if let Some((number, path)) = kept
+                    && self.client.rename(&path, &new).is_ok()
+                {
+                    self.files.restored(number);
+                    self.nodes.renamed(number, to.0, name);
+                }
+                // Another client has made a name in the directory to replace.
+                let is_full = target.is_some() && error.kind == ErrorKind::Exists;
+                Err(if is_full { Errno::ENOTEMPTY } else { errno_of(&error) })
+            }
+        }
     }
 
     /// The names in a directory, without those of removed files that are still open.
@@ -357,7 +408,7 @@ impl Tree {
                 _ => {}
             }
         }
-        let path = self.nodes.path(number)?;
+        let (path, _) = self.current(number)?;
         self.client.set_extended(&path, name, value.map(<[u8]>::to_vec)).or_errno()
     }
 

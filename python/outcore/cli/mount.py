@@ -57,7 +57,7 @@ def command(
         try:
             mount = serve_mount(pools, pool, directory, **options)
             _announce({"pool": pool, "directory": str(directory), "pid": os.getpid()}, as_json)
-            wait_for_unmount(mount)
+            wait_for_unmount(mount, directory)
         finally:
             pools.close()
         return

@@ -26,6 +26,7 @@ from outcore.pool.named_pool import NamedPools
 _TYPES = ("fuse", "fuse.outcore")
 _SOURCES = ("outcore:", "outcore+tls:")
 _WAIT_S = 0.2
+_OPEN_FILES_S = 10.0
 
 
 def mounted_at(place: Path) -> str | None:
@@ -33,7 +34,7 @@ def mounted_at(place: Path) -> str | None:
 
     Dead mounts, whose process has ended, are found too.
     """
-    wanted = os.path.abspath(place)
+    wanted = _absolute(place)
     found = None
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -42,6 +43,12 @@ def mounted_at(place: Path) -> str | None:
         if is_pool and _unescaped(before.split(" ")[4]) == wanted:
             found = _unescaped(source)
     return found
+
+
+def _absolute(place: Path) -> str:
+    """Return a path without links in its parent; a dead mount itself cannot be looked at."""
+    directory, name = os.path.split(os.path.abspath(place))
+    return os.path.join(os.path.realpath(directory), name)
 
 
 def _unescaped(text: str) -> str:
@@ -111,16 +118,19 @@ def serve_mount(pools: NamedPools, url: str, place: Path, **options: bool) -> _c
     return _core.Mount(core, os.path.abspath(place), path.inside, address, **options)
 
 
-def wait_for_unmount(mount: _core.Mount) -> None:
-    """Return once the mount has ended; unmount on Ctrl-C and SIGTERM."""
+def wait_for_unmount(mount: _core.Mount, place: Path) -> None:
+    """Return once the mount has ended.
+
+    Ctrl-C and SIGTERM end it. Programs that have files open there then get errors after a while.
+    """
     try:
         with stop_on_signals():
             while not mount.wait(_WAIT_S):
                 pass
     except KeyboardInterrupt:
-        mount.unmount()
-        while not mount.wait(_WAIT_S):
-            pass
+        if mounted_at(place) is not None:
+            unmount(place, lazy=True)
+        mount.wait(_OPEN_FILES_S)
 
 
 def start_mount(arguments: Sequence[str], place: Path) -> dict[str, Any]:
@@ -184,7 +194,7 @@ def unmount(place: Path, *, lazy: bool = False) -> None:
     """
     if mounted_at(place) is None:
         raise NotFoundError(f"no pool is mounted at {place}; see: findmnt")
-    target = os.path.abspath(place)
+    target = _absolute(place)
     helper = shutil.which("fusermount3") or shutil.which("fusermount")
     if os.geteuid() == 0 or helper is None:
         command = ["umount", *(["--lazy"] if lazy else []), "--", target]
