@@ -21,7 +21,10 @@ _NOT_OPENED = (OSError, KeyError, RuntimeError)
 """Errors of h5py if the target of a link, or its file, is missing."""
 
 _EMPTY = "MATLAB_empty"
-"""Attribute of MATLAB's datasets that stand for an empty array."""
+"""Attribute of MATLAB's datasets that stand for an empty array, and have its shape as elements."""
+
+_MOST_DIMENSIONS = 64
+"""Elements of such a dataset, at most; a larger one has the attribute by mistake."""
 
 _COMPLEX_FIELDS = (("r", "i"), ("real", "imag"))
 """Names of the parts of a complex number, as in h5py and in MATLAB."""
@@ -75,8 +78,8 @@ def dataset_source(dataset: Any, wanted: Wanted) -> Sliced:
     if not dataset:
         raise ClosedError("the file of the HDF5 dataset was closed; open it again")
     check_extents(dataset)
-    _check_elements(dataset)
     check_elsewhere(dataset)
+    _check_elements(dataset)
     kind = _complex_of(dataset.dtype)
     found = Sliced(dataset if kind is None else _Complex(dataset, kind), wanted)
     found.path = Path(dataset.file.filename)
@@ -98,7 +101,8 @@ def _check_elements(dataset: Any) -> None:
         raise InvalidError(
             f"need a number type of NumPy in {_told(dataset)}, have {error}; convert the dataset"
         ) from None
-    if dataset.attrs.get(_EMPTY):
+    # The number of dimensions of an array of MATLAB is small.
+    if np.any(dataset.attrs.get(_EMPTY, 0)) and dataset.size <= _MOST_DIMENSIONS:
         shape = tuple(int(n) for n in dataset[()].ravel()[::-1])
         raise InvalidError(
             f"need elements in {_told(dataset)}, have an empty array of MATLAB of shape {shape}; "

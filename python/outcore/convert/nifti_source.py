@@ -1,5 +1,6 @@
 """NIfTI files as sources, read with nibabel: images of the brain, in column-major order."""
 
+import contextlib
 import dataclasses
 import gzip
 import zlib
@@ -42,25 +43,35 @@ def open_nifti(path: Path, wanted: Wanted) -> Source:
     version = file_version(path)
     with opening(path, "NIfTI"):
         image = nibabel.load(path, mmap=False, keep_file_open=True)
-    found: Source
-    is_compressed = path.suffix.lower() == ".gz"
-    if is_compressed:
-        stream = gzip.open(path)  # noqa: SIM115  # the source closes it
-        image = type(image).from_file_map({"image": nibabel.FileHolder(fileobj=stream)})
-    proxy = image.dataobj
-    if (proxy.slope, proxy.inter) == (1.0, 0.0) and not is_compressed:
-        found = Flat(path, proxy.shape, proxy.dtype, "F", proxy.offset, wanted)
-    else:
-        shown = _Image(proxy, path)
-        found = _Compressed(shown, wanted, stream) if is_compressed else Sliced(shown, wanted)
-        found.path = path
-        found.find_version = lambda: version
-        if is_compressed:
-            # A step back in a compressed file decompresses it from the start, so blocks span whole
-            # slices.
-            cuts = (*(Cuts(n, n) for n in found.shape[:-1]), Cuts(found.shape[-1]))
-            found.side = dataclasses.replace(found.side, cuts=cuts, loose=())
+    with contextlib.ExitStack() as opened:
+        stream = None
+        if path.suffix.lower() == ".gz":
+            stream = opened.enter_context(gzip.open(path))
+            with opening(path, "NIfTI"):
+                image = type(image).from_file_map({"image": nibabel.FileHolder(fileobj=stream)})
+        found = _found(image, path, wanted, stream, version)
+        # The source closes the stream from now on.
+        opened.pop_all()
     found.attributes = {"affine": np.asarray(image.affine).tolist()}
+    return found
+
+
+def _found(
+    image: Any, path: Path, wanted: Wanted, stream: gzip.GzipFile | None, version: Any
+) -> Source:
+    """Return the source of an image; a compressed one is read from `stream`."""
+    proxy = image.dataobj
+    if (proxy.slope, proxy.inter) == (1.0, 0.0) and stream is None:
+        return Flat(path, proxy.shape, proxy.dtype, "F", proxy.offset, wanted)
+    shown = _Image(proxy, path)
+    found = Sliced(shown, wanted) if stream is None else _Compressed(shown, wanted, stream)
+    found.path = path
+    found.find_version = lambda: version
+    if stream is not None:
+        # A step back in a compressed file decompresses it from the start, so blocks span whole
+        # slices.
+        cuts = (*(Cuts(n, n) for n in found.shape[:-1]), Cuts(found.shape[-1]))
+        found.side = dataclasses.replace(found.side, cuts=cuts, loose=())
     return found
 
 

@@ -53,13 +53,15 @@ def _open_series(
             "zarr.open_array(tifffile.imread(path, series=NUMBER, aszarr=True))"
         )
     [only] = series
-    _check_pages(only)
+    if only.keyframe.dtype is None:
+        raise ValueError("its elements have a type that NumPy lacks")
     found: Source
     if only.dataoffset is not None and not only.is_multifile:
         dtype = np.dtype(only.dtype).newbyteorder(file.byteorder)
         file.close()
         found = Flat(path, only.shape, dtype, "C", only.dataoffset, wanted)
     else:
+        _check_pages(only)
         _check_codec(tifffile, only.keyframe, path)
         require("zarr", f"reading {path}, whose elements are compressed or scattered,")
         array = load("zarr", f"reading {path}").open_array(only.aszarr(level=0), mode="r")
@@ -74,9 +76,11 @@ def _open_series(
 
 
 def _check_pages(series: Any) -> None:
-    """Refuse elements that tifffile's arrays would show as zeros."""
-    if series.keyframe.dtype is None:
-        raise ValueError("its elements have a type that NumPy lacks")
+    """Refuse elements that tifffile's arrays would show as zeros.
+
+    This reads the header of every page. A contiguous series has `dataoffset`, which tifffile finds
+    without that.
+    """
     # A page that is `None` has no elements in the file, and reads as zeros.
     if any(page is not None and not page.dataoffsets for page in series.pages):
         raise ValueError("a page has no offsets of its elements")

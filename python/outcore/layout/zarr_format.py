@@ -282,10 +282,11 @@ def _layout(document: dict[str, Any]) -> list[Any]:
     """Return the parts of the metadata that locate elements, which other writers do not change."""
     configuration = document["codecs"][0]["configuration"]
     key = document["chunk_key_encoding"]
+    key = {"name": key} if isinstance(key, str) else key
     return [
         document["chunk_grid"]["configuration"]["chunk_shape"],
         key["name"],
-        key.get("configuration", {}).get("separator", "/"),
+        (key.get("configuration") or {}).get("separator", "/"),
         document["fill_value"],
         *map(_codec, configuration["codecs"]),
         *map(_codec, configuration["index_codecs"]),
