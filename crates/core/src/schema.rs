@@ -264,15 +264,23 @@ fn overlap(part: &ElementBox, other: &ElementBox, dims: usize) -> bool {
     })
 }
 
-/// The largest number of boxes of one process that overlap one of its boxes, which counts too.
+/// Pairs of boxes that [`most_overlaps`] compares, at most; they take about 0.1 s.
+const MOST_COMPARED: usize = 10_000_000;
+
+/// The largest number of boxes of one process that overlap one of its boxes, which counts too. With too many boxes to
+/// compare, the number of all boxes.
 fn most_overlaps(own: &[ElementBox], dims: usize) -> u64 {
     let mut sorted: Vec<&ElementBox> = own.iter().filter(|part| !part.shape.contains(&0)).collect();
     sorted.sort_by_key(|part| part.start[0]);
-    let mut counts = vec![1; sorted.len()];
+    let (mut counts, mut compared) = (vec![1; sorted.len()], 0);
     for (number, part) in sorted.iter().enumerate() {
         let end = part.start[0] + part.shape[0];
         let later = sorted.iter().enumerate().skip(number + 1);
         for (at, other) in later.take_while(|(_, other)| other.start[0] < end) {
+            compared += 1;
+            if compared > MOST_COMPARED {
+                return sorted.len() as u64;
+            }
             if overlap(part, other, dims) {
                 counts[number] += 1;
                 counts[at] += 1;
@@ -405,6 +413,10 @@ mod tests {
         assert_eq!(most(vec![vec![part([0, 0], [9, 4]), part([0, 4], [9, 5])]]), 1);
         assert_eq!(most(vec![vec![part([0, 0], [5, 5]), part([4, 4], [5, 5]), part([0, 5], [4, 4])]]), 2);
         assert_eq!(most(vec![vec![whole()], vec![whole(), part([8, 0], [1, 1]), whole(), whole()]]), 4);
+        // Columns share a range of rows; comparing all of very many would take minutes.
+        let columns = |count| vec![(0..count).map(|at| part([0, at], [9, 1])).collect()];
+        assert_eq!(most(columns(100)), 1);
+        assert_eq!(most(columns(5000)), 5000);
         let mesh = MemorySchema::Mesh { mesh: vec![2], dims: vec![Distribution::Block, Distribution::Whole] };
         assert_eq!(mesh.most_copies(&[9, 9]), 1);
     }
