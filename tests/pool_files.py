@@ -6,14 +6,14 @@ from pathlib import Path
 def data_files(directory: Path) -> list[Path]:
     """Return the data files of a server, in the order of their handles."""
     return sorted(
-        (path for path in directory.glob("data/*/*") if path.suffix != ".sums"),
+        (path for path in directory.glob("data/*/*") if not path.suffix),
         key=lambda path: path.name,
     )
 
 
 def sums_of(path: Path) -> Path:
-    """Return the checksum file of a data file."""
-    return path.with_name(path.name + ".sums")
+    """Return the checksum file of a data file. Its checksums begin at byte 4096."""
+    return path.with_name(path.name + ".sealed")
 
 
 def with_handle(directory: Path, handle: int) -> Path:

@@ -48,7 +48,7 @@ def as_loop(file: Path) -> None:
 
 
 def as_directory_of_checksums(file: Path) -> None:
-    as_directory(file.with_name(f"{file.name}.sums"))
+    as_directory(file.with_name(f"{file.name}.sealed"))
 
 
 @pytest.mark.parametrize("spoil", [as_directory, as_loop, as_directory_of_checksums])

@@ -186,13 +186,13 @@ class FakePool:
         return [], False
 
     def files(self, after: int, most: int) -> tuple[list[Any], bool]:
-        return [(5, "file", Stripes(1 << 40, 3), [7, 0, 4], [])], False
+        return [(5, "file", Stripes(1 << 40, 3), [7, 0, 4], [], [])], False
 
     def know(self, handles: list[int]) -> list[Any]:
         return self.files(0, 1)[0]
 
     def inspect(self, server: int, handles: list[int]) -> list[Any]:
-        return [(5, 1 << 62, 4096, 0)]
+        return [(5, 1 << 62, 4096, 0, 0, 0, False)]
 
 
 def test_a_length_that_no_file_can_have() -> None:

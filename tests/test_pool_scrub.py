@@ -52,7 +52,7 @@ def test_flipped_bits_are_told_exactly(directories: list[Path]) -> None:
     flip(striped, 2 * BLOCK + 17)
     flip(small, 6)
     # Change the checksum of block 1, so that the data no longer match it.
-    flip(sums_of(single), 4 + 2)
+    flip(sums_of(single), 4096 + 4 + 2)
     with oc.Pool.embedded(directories) as pool:
         report = scrub(pool, progress=False)
         assert found(report) == {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use outcore_core::{
     Answer, CollectivePlan, CollectiveSpec, Error, ErrorKind, FileId, Grant, IoReply, IoRequest, Link,
-    PIECE_BYTES, ROUNDS_AT_ONCE, Result, ServerId, Share, Target,
+    PIECE_BYTES, ROUNDS_AT_ONCE, Result, ServerId, Share,
 };
 use outcore_memory::{Arena, Region};
 
@@ -77,6 +77,7 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
             file.check_writable()?;
         }
         let grant = self.0.grant(&file)?;
+        let asked_of = file.asked_of(&file.length_calls(grant, &Region::empty()));
         let (sender, receiver) = channel();
         let servers = file.layout.servers.iter().map(|_| Server::default()).collect();
         let mut work = Work {
@@ -100,7 +101,9 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
         if part.spec.write && work.servers.iter().any(|server| server.exchanged.bytes > 0) {
             self.0.note_written(&file);
         }
-        outcome.map(|()| work.servers.into_iter().map(|server| server.exchanged).collect())
+        outcome?;
+        self.0.check_runs(&file, &asked_of)?;
+        Ok(work.servers.into_iter().map(|server| server.exchanged).collect())
     }
 
     /// Reports through the servers of some collectives that this process cannot take part. This needs neither
@@ -191,7 +194,7 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
     fn join(&mut self, entry: usize, grant: Grant) {
         let (spec, rank) = (Box::new(self.part.spec.clone()), self.part.rank);
         let layout = &self.file.layout;
-        let target = Target { handle: self.file.handle, stripes: layout.stripes, entry: entry as u64 };
+        let target = self.file.target(entry as u64);
         let is_local = self.pool.0.servers.link().is_local(layout.servers[entry]);
         let memory = self.offered.as_ref().filter(|_| is_local).map(|offered| offered.offer.clone());
         let request = IoRequest::Join { target, grant, spec, rank, memory };

@@ -1,5 +1,6 @@
 //! Concurrent calls to several servers, which complete with the last answer.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -17,12 +18,14 @@ pub(crate) struct Call<B> {
     pub(crate) buffer: B,
     /// The server's entry among the file's servers.
     pub(crate) entry: u64,
+    /// The generation of the data file that the request names.
+    pub(crate) generation: u64,
 }
 
 impl<B> Call<B> {
     /// A call that concerns no file that a user has open.
     pub(crate) fn new(server: ServerId, request: IoRequest, buffer: B) -> Self {
-        Self { server, path: "".into(), request, buffer, entry: 0 }
+        Self { server, path: "".into(), request, buffer, entry: 0, generation: 0 }
     }
 }
 
@@ -81,11 +84,32 @@ impl Pending {
     }
 }
 
+/// The runs of the servers that answered last.
+#[derive(Default)]
+struct Runs {
+    last: Mutex<BTreeMap<ServerId, Incarnation>>,
+    /// Number of times that another run of a server answered.
+    restarts: AtomicU64,
+}
+
+impl Runs {
+    fn answered(&self, server: ServerId, run: Incarnation) {
+        if run == Incarnation::NONE {
+            return;
+        }
+        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(server, run);
+        if before.is_some_and(|before| before != run) {
+            self.restarts.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
 /// Sends requests to the servers. It counts them, and records changes that are not durable yet.
 pub(crate) struct Servers<L: ?Sized> {
     link: Arc<L>,
     messages: AtomicU64,
     unsynced: Arc<Mutex<Unsynced>>,
+    runs: Arc<Runs>,
 }
 
 impl<L: Link + ?Sized> Servers<L>
@@ -93,11 +117,16 @@ where
     L::Buffer: Gather,
 {
     pub(crate) fn new(link: Arc<L>) -> Self {
-        Self { link, messages: AtomicU64::new(0), unsynced: Arc::default() }
+        Self { link, messages: AtomicU64::new(0), unsynced: Arc::default(), runs: Arc::default() }
     }
 
     pub(crate) fn link(&self) -> &L {
         &self.link
+    }
+
+    /// Number of times that a server answered after a restart.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.runs.restarts.load(Ordering::Acquire)
     }
 
     /// Messages sent to I/O servers so far.
@@ -110,7 +139,8 @@ where
         lock(&self.unsynced).losses(handle)
     }
 
-    /// Sends one request about a file. It must not make changes that need a sync.
+    /// Sends one request about a file, and records the run that answers. The request must not make changes that need a
+    /// sync.
     pub(crate) fn send(
         &self,
         server: ServerId,
@@ -123,7 +153,12 @@ where
             return done(unsent(buffer, gone(path, server)));
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
-        self.link.io(server, request, buffer, done);
+        let runs = self.runs.clone();
+        let answered = move |answer: Answer<L::Buffer>| {
+            runs.answered(server, answer.incarnation);
+            done(answer);
+        };
+        self.link.io(server, request, buffer, Box::new(answered));
     }
 
     /// Sends all calls. Calls `then` once, after the last answer; `then` must not block.
@@ -147,12 +182,13 @@ where
                 continue;
             }
             self.messages.fetch_add(1, Ordering::Relaxed);
-            let (pending, unsynced) = (pending.clone(), self.unsynced.clone());
+            let (pending, unsynced, runs) = (pending.clone(), self.unsynced.clone(), self.runs.clone());
             let sent = lock(&unsynced).sent(server, &request);
             let done = Box::new(move |answer: Answer<L::Buffer>| {
                 let Answer { reply, buffer, incarnation, started_ns, finished_ns } = answer;
                 // The caller may reuse the memory as soon as it learns that the work is done.
                 drop(buffer);
+                runs.answered(server, incarnation);
                 let is_lost = lock(&unsynced).answered(sent, incarnation, &reply);
                 let answer = Answer { reply, buffer: (), incarnation, started_ns, finished_ns };
                 Pending::answered(&pending, number, answer, is_lost.then_some((path, server)));

@@ -45,6 +45,11 @@ where
         }
     }
 
+    /// Cuts the bytes of data files of a server that no write explains; at most 1000 files.
+    pub fn cut(&self, server: ServerId, handles: Vec<Handle>) -> Result<()> {
+        self.ask_one(server, IoRequest::Cut { handles }).and_then(|reply| is_done(&reply))
+    }
+
     /// A page of the manager's files, with or without a name, and whether more follow.
     pub fn files(&self, after: Handle, most: u64) -> Result<(Vec<Known>, bool)> {
         match self.0.manager(ManagerRequest::Files { after, most })? {
@@ -87,7 +92,12 @@ where
         'anew: while done < handles.len() {
             for known in self.know(handles[done..].to_vec())? {
                 if let Known::Gone(grant) = known {
-                    let target = Target { handle: handles[done], stripes: Stripes::new(1, 1)?, entry: 0 };
+                    let target = Target {
+                        handle: handles[done],
+                        stripes: Stripes::new(1, 1)?,
+                        entry: 0,
+                        generation: 0,
+                    };
                     match self
                         .ask_one(server, IoRequest::Remove { target, grant })
                         .and_then(|reply| is_done(&reply))

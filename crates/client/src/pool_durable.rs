@@ -21,6 +21,21 @@ pub(crate) struct Tracked {
     cutting: u32,
 }
 
+/// The durable state of a data file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DataEnd {
+    /// Length in bytes.
+    pub(crate) length: u64,
+    pub(crate) generation: u64,
+}
+
+impl DataEnd {
+    /// The larger of both numbers each.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self { length: self.length.max(other.length), generation: self.generation.max(other.generation) }
+    }
+}
+
 /// A data file that is shorter than its durable length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Short {
@@ -46,20 +61,45 @@ impl Tracked {
         (self.cutting == 0).then_some(self.turn)
     }
 
-    /// Records the durable length of each data file after a sync that started in `turn`. Returns news for the
-    /// manager: the number of shortenings, and the lengths of the data files.
-    pub(crate) fn synced(&mut self, turn: Option<u64>, ends: &[u64]) -> Option<(u64, Vec<u64>)> {
+    /// Records the durable length and the generation of each data file after a sync that started in `turn`. Returns
+    /// news for the manager: the number of shortenings, and the state of the data files.
+    pub(crate) fn synced(&mut self, turn: Option<u64>, ends: &[DataEnd]) -> Option<(u64, Vec<DataEnd>)> {
         let cuts = self.cuts.filter(|_| turn.is_some() && turn == self.turn())?;
-        let lengths = &self.known.lengths;
-        if ends.iter().enumerate().all(|(entry, end)| *end <= lengths.get(entry).copied().unwrap_or(0)) {
+        let before: Vec<DataEnd> = (0..ends.len()).map(|entry| self.end_of(entry as u64)).collect();
+        let now: Vec<DataEnd> = before.iter().zip(ends).map(|(before, end)| before.max(*end)).collect();
+        if now == before {
             return None;
         }
-        let lengths = &mut Arc::make_mut(&mut self.known).lengths;
-        lengths.resize(ends.len(), 0);
-        for (length, end) in lengths.iter_mut().zip(ends) {
-            *length = (*length).max(*end);
+        let known = Arc::make_mut(&mut self.known);
+        known.lengths = now.iter().map(|end| end.length).collect();
+        known.generations = now.iter().map(|end| end.generation).collect();
+        Some((cuts, now))
+    }
+
+    /// The known state of a data file.
+    pub(crate) fn end_of(&self, entry: u64) -> DataEnd {
+        let of = |numbers: &[u64]| numbers.get(entry as usize).copied().unwrap_or(0);
+        DataEnd { length: of(&self.known.lengths), generation: of(&self.known.generations) }
+    }
+
+    /// Adds the lengths and the generations that the manager knows.
+    pub(crate) fn add(&mut self, durable: Durable) {
+        if durable.cuts != self.known.cuts {
+            return self.was_cut(Arc::new(durable));
         }
-        Some((cuts, lengths.clone()))
+        let known = Arc::make_mut(&mut self.known);
+        let lists = [&mut known.lengths, &mut known.generations];
+        for (known, now) in lists.into_iter().zip([durable.lengths, durable.generations]) {
+            known.resize(known.len().max(now.len()), 0);
+            known.iter_mut().zip(now).for_each(|(known, now)| *known = now.max(*known));
+        }
+    }
+
+    /// The data files of some calls that are known to have later generations than the calls named.
+    pub(crate) fn later_than(&self, asked_of: &AskedOf) -> Vec<u64> {
+        let named = asked_of.entries.iter().zip(&asked_of.generations);
+        let later = named.filter(|&(&entry, named)| self.end_of(entry).generation > *named);
+        later.map(|(&entry, _)| entry).collect()
     }
 
     /// Starts a shortening by this client. `durable` is the manager's reply to `BeginCut`.
@@ -84,10 +124,16 @@ impl Tracked {
         self.known.clone()
     }
 
-    /// The data files of some calls, with the lengths known now.
-    pub(crate) fn asked_of<B>(&self, calls: &[Call<B>]) -> AskedOf {
+    /// The data files of some calls, with the lengths known now. `compared` is the number of restarts up to which the
+    /// known generations hold.
+    pub(crate) fn asked_of<B>(&self, calls: &[Call<B>], compared: u64) -> AskedOf {
         let is_sync = calls.iter().any(|call| matches!(call.request, IoRequest::Sync { .. }));
-        AskedOf { entries: calls.iter().map(|call| call.entry).collect(), is_sync, known: self.known() }
+        let (entries, generations) = calls.iter().map(|call| (call.entry, call.generation)).unzip();
+        let mut asked_of = AskedOf { entries, generations, is_sync, known: self.known(), compared: None };
+        if self.later_than(&asked_of).is_empty() {
+            asked_of.compared = Some(compared);
+        }
+        asked_of
     }
 
     /// Records that another client has shortened the file, as the manager reports.
@@ -102,7 +148,12 @@ impl Tracked {
 /// The data files of some calls, and their lengths known at that time. The answers are checked against them.
 pub(crate) struct AskedOf {
     pub(crate) entries: Vec<u64>,
+    /// The generation that each call names.
+    generations: Vec<u64>,
     pub(crate) is_sync: bool,
+    /// Number of restarts after which the calls still name the generations that the manager knew. `None` if later
+    /// ones were learned before the calls were sent.
+    pub(crate) compared: Option<u64>,
     pub(crate) known: Arc<Durable>,
 }
 
@@ -111,7 +162,7 @@ impl AskedOf {
     pub(crate) fn short(&self, replies: &[IoReply]) -> Option<Short> {
         let length = |reply: &IoReply| match reply {
             IoReply::Absent => 0,
-            IoReply::Length(length) => *length,
+            IoReply::Length(length) | IoReply::Synced { length, .. } => *length,
             _ => u64::MAX,
         };
         let seen = self.entries.iter().zip(replies).map(|(&entry, reply)| (entry, length(reply)));
@@ -156,11 +207,55 @@ mod tests {
     use super::*;
 
     fn durable(lengths: &[u64], cuts: u64, cuts_done: u64) -> Durable {
-        Durable { lengths: lengths.to_vec(), cuts, cuts_done }
+        Durable { lengths: lengths.to_vec(), cuts, cuts_done, generations: vec![] }
+    }
+
+    fn ends(lengths: &[u64]) -> Vec<DataEnd> {
+        lengths.iter().map(|&length| DataEnd { length, generation: 0 }).collect()
+    }
+
+    fn synced(tracked: &mut Tracked, turn: Option<u64>, lengths: &[u64]) -> Option<(u64, Vec<u64>)> {
+        let (cuts, ends) = tracked.synced(turn, &ends(lengths))?;
+        Some((cuts, ends.into_iter().map(|end| end.length).collect()))
+    }
+
+    #[test]
+    fn generations_are_told_and_remembered_until_a_cut() {
+        let mut tracked = Tracked::new(durable(&[50, 50], 0, 0));
+        let at = |generation| [DataEnd { length: 50, generation }, DataEnd { length: 50, generation: 0 }];
+        assert_eq!(tracked.synced(tracked.turn(), &at(3)), Some((0, at(3).to_vec())));
+        assert_eq!(tracked.synced(tracked.turn(), &at(2)), None);
+        assert_eq!((tracked.end_of(0).generation, tracked.end_of(1).generation), (3, 0));
+        tracked.cut_begins(durable(&[4, 4], 1, 0));
+        assert_eq!(tracked.end_of(0).generation, 0);
+    }
+
+    #[test]
+    fn what_the_manager_knows_is_added_until_a_cut() {
+        let of = |lengths: &[u64], cuts, generations: &[u64]| Durable {
+            generations: generations.to_vec(),
+            ..durable(lengths, cuts, cuts)
+        };
+        let asked_of = |generation| AskedOf {
+            entries: vec![0, 1],
+            generations: vec![generation; 2],
+            is_sync: false,
+            known: Arc::default(),
+            compared: None,
+        };
+        let mut tracked = Tracked::new(of(&[9], 1, &[]));
+        tracked.add(of(&[5, 8], 1, &[0, 2]));
+        assert_eq!((&tracked.known.lengths[..], &tracked.known.generations[..]), (&[9, 8][..], &[0, 2][..]));
+        assert_eq!((tracked.later_than(&asked_of(1)), tracked.later_than(&asked_of(2))), (vec![1], vec![]));
+        tracked.add(of(&[1, 1], 2, &[3, 3]));
+        assert_eq!(tracked.known.lengths, [1, 1]);
+        assert_eq!(tracked.later_than(&asked_of(2)), [0, 1]);
+        tracked.add(of(&[9, 9], 1, &[7, 7]));
+        assert_eq!(tracked.known.generations, [3, 3], "an earlier answer takes nothing back");
     }
 
     fn sync(tracked: &mut Tracked, ends: &[u64]) -> Option<(u64, Vec<u64>)> {
-        tracked.synced(tracked.turn(), ends)
+        synced(tracked, tracked.turn(), ends)
     }
 
     #[test]
@@ -184,7 +279,7 @@ mod tests {
         assert_eq!(sync(&mut tracked, &[50, 50, 50]), None);
         tracked.cut_ends(Some(durable(&[4, 4, 4], 1, 1)));
         for turn in [before, meanwhile] {
-            assert_eq!(tracked.synced(turn, &[50, 50, 50]), None);
+            assert_eq!(synced(&mut tracked, turn, &[50, 50, 50]), None);
         }
         assert_eq!(sync(&mut tracked, &[6, 6, 5]), Some((1, vec![6, 6, 5])));
     }

@@ -9,7 +9,7 @@ use outcore_core::{
 };
 
 use crate::pool_call::{Call, loss, unexpected};
-use crate::pool_durable::{Short, Tracked, lost};
+use crate::pool_durable::{AskedOf, DataEnd, Short, Tracked, lost};
 
 /// Seconds until the next attempt, after a renewal failed while the old grant is still valid.
 const AGAIN_AFTER_S: u64 = 5;
@@ -26,6 +26,8 @@ pub(crate) struct PoolFile {
     length: AtomicU64,
     /// Number of losses of writes that this open file has reported to its user.
     losses: AtomicU64,
+    /// Number of restarts of servers after which this client learned the generations that the manager knows.
+    pub(crate) restarts: AtomicU64,
     tracked: Mutex<Tracked>,
     rights: Mutex<Rights>,
 }
@@ -38,7 +40,14 @@ struct Rights {
 }
 
 impl PoolFile {
-    pub(crate) fn new(path: String, opened: Opened, writable: bool, now_s: u64) -> Result<Self> {
+    /// A file that the manager opened after this many restarts of servers.
+    pub(crate) fn new(
+        path: String,
+        opened: Opened,
+        writable: bool,
+        now_s: u64,
+        restarts: u64,
+    ) -> Result<Self> {
         let Some(layout) = opened.inode.layout else {
             return Err(Error::invalid(format!("{path} is a directory, not a file; check the path")));
         };
@@ -55,6 +64,7 @@ impl PoolFile {
             writable,
             length: AtomicU64::new(0),
             losses: AtomicU64::new(0),
+            restarts: AtomicU64::new(restarts),
             tracked: Mutex::new(Tracked::new(opened.inode.durable)),
             rights: Mutex::new(rights),
         })
@@ -67,6 +77,13 @@ impl PoolFile {
     /// The durable lengths.
     pub(crate) fn tracked(&self) -> MutexGuard<'_, Tracked> {
         self.tracked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The data files of some calls, which are not sent yet.
+    pub(crate) fn asked_of<B>(&self, calls: &[Call<B>]) -> AskedOf {
+        // The number comes first: a task adds the generations before it raises the number.
+        let compared = self.restarts.load(Ordering::Acquire);
+        self.tracked().asked_of(calls, compared)
     }
 
     /// The error for a data file that is shorter than its durable length.
@@ -161,14 +178,27 @@ impl PoolFile {
         }
     }
 
+    /// An entry of the file, with the generation that its data file has had as far as this client knows.
+    pub(crate) fn target(&self, entry: u64) -> Target {
+        let generation = self.tracked().end_of(entry).generation;
+        Target { handle: self.handle, stripes: self.layout.stripes, entry, generation }
+    }
+
     /// One call to each of the file's servers for which `make` returns a request.
     pub(crate) fn calls<B>(&self, make: impl Fn(Target) -> Option<(IoRequest, B)>) -> Vec<Call<B>> {
         let servers = self.layout.servers.iter().zip(0..);
         servers
             .filter_map(|(&server, entry)| {
-                let target = Target { handle: self.handle, stripes: self.layout.stripes, entry };
-                let path = self.path.clone();
-                make(target).map(|(request, buffer)| Call { server, path, request, buffer, entry })
+                let target = self.target(entry);
+                let (path, generation) = (self.path.clone(), target.generation);
+                make(target).map(|(request, buffer)| Call {
+                    server,
+                    path,
+                    request,
+                    buffer,
+                    entry,
+                    generation,
+                })
             })
             .collect()
     }
@@ -244,8 +274,18 @@ impl PoolFile {
     }
 }
 
-/// The lengths of data files: current ones, or those at a sync.
-pub(crate) fn local_lengths_of(replies: &[IoReply]) -> Result<Vec<u64>> {
+/// The state of data files at a sync.
+pub(crate) fn ends_of(replies: &[IoReply]) -> Result<Vec<DataEnd>> {
+    let end = |reply: &IoReply| match reply {
+        IoReply::Synced { length, generation } => Ok(DataEnd { length: *length, generation: *generation }),
+        IoReply::Absent => Ok(DataEnd::default()),
+        reply => Err(unexpected(reply)),
+    };
+    replies.iter().map(end).collect()
+}
+
+/// The lengths of data files.
+fn local_lengths_of(replies: &[IoReply]) -> Result<Vec<u64>> {
     let length = |reply: &IoReply| match reply {
         IoReply::Length(length) => Ok(*length),
         IoReply::Absent => Ok(0),
@@ -270,7 +310,7 @@ mod tests {
             changed_ns: 0,
             durable: Durable::default(),
         };
-        PoolFile::new("f".into(), Opened { inode, grant: grant(expires_s) }, true, now_s).unwrap()
+        PoolFile::new("f".into(), Opened { inode, grant: grant(expires_s) }, true, now_s, 0).unwrap()
     }
 
     fn grant(expires_s: u64) -> Grant {

@@ -95,7 +95,7 @@ where
         for (number, Named { inode, .. }) in names.iter().enumerate() {
             let Some(layout) = &inode.layout else { continue };
             for (&server, entry) in layout.servers.iter().zip(0..) {
-                let target = Target { handle: inode.handle, stripes: layout.stripes, entry };
+                let target = Target { handle: inode.handle, stripes: layout.stripes, entry, generation: 0 };
                 asked.entry(server).or_default().push((number, target));
             }
         }

@@ -9,9 +9,10 @@ use outcore_core::{
 };
 
 use crate::pool_call::{Call, unexpected};
-use crate::pool_file::{PoolFile, local_lengths_of};
+use crate::pool_durable::DataEnd;
+use crate::pool_file::{PoolFile, ends_of};
 use crate::pool_listing::{Listed, Silent};
-use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
+use crate::pool_shared::{Shared, TRIES, is_done, is_moved, separate};
 
 /// Number of names and orphans per request.
 const PAGE: u64 = 1000;
@@ -66,7 +67,7 @@ where
         let replaced = self.write_durably(&file, 0, bytes).and_then(|()| {
             // Reported together with the new name, it needs no separate commit.
             let durable = self.take_durable(file.handle);
-            self.rename_durable(&file.path, &path, durable)
+            self.rename_durable(&file.path, &path, &durable)
         });
         if replaced.is_err() {
             // Report the first error.
@@ -110,7 +111,7 @@ where
         let turn = file.tracked().turn();
         let replies =
             self.granted(file, |grant| self.wait_there(file, file.sync_calls(grant, &self.none)))?;
-        self.note_synced(file, turn, &local_lengths_of(&replies)?);
+        self.note_synced(file, turn, &ends_of(&replies)?);
         Ok(())
     }
 
@@ -160,12 +161,13 @@ where
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.rename_durable(from, to, vec![])
+        self.rename_durable(from, to, &[])
     }
 
-    /// Renames a file whose durable lengths are `durable`.
-    fn rename_durable(&self, from: &str, to: &str, durable: Vec<u64>) -> Result<()> {
-        let request = ManagerRequest::Rename { from: from.into(), to: to.into(), durable };
+    /// Renames a file with the durable state `durable`.
+    fn rename_durable(&self, from: &str, to: &str, durable: &[DataEnd]) -> Result<()> {
+        let (durable, generations) = separate(durable);
+        let request = ManagerRequest::Rename { from: from.into(), to: to.into(), durable, generations };
         self.remove_data(request, false)
     }
 
@@ -230,7 +232,7 @@ where
                 if self.servers.link().is_retired(server) {
                     continue;
                 }
-                let target = Target { handle: inode.handle, stripes: layout.stripes, entry };
+                let target = Target { handle: inode.handle, stripes: layout.stripes, entry, generation: 0 };
                 let request = IoRequest::Remove { target, grant: *grant };
                 calls.push(Call::new(server, request, self.none.clone()));
             }

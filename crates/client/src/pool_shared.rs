@@ -12,7 +12,7 @@ use outcore_disk::umask;
 
 use crate::pool::WallClock;
 use crate::pool_call::{Call, Servers, unexpected};
-use crate::pool_durable::AskedOf;
+use crate::pool_durable::{AskedOf, DataEnd};
 use crate::pool_file::PoolFile;
 
 /// Maximum attempts with a new grant after servers refused one: if clocks jump, a grant expires earlier than
@@ -45,8 +45,8 @@ pub(crate) const MOST_NS: u64 = i64::MAX as u64;
 struct Written {
     /// The last write; `None` if only the durable lengths are new.
     last_ns: Option<u64>,
-    /// The number of shortenings, and the minimum lengths of the data files since then.
-    durable: Option<(u64, Vec<u64>)>,
+    /// The number of shortenings, and the durable state of the data files since then.
+    durable: Option<(u64, Vec<DataEnd>)>,
 }
 
 /// The numbers of the I/O servers of a pool.
@@ -143,8 +143,9 @@ where
 
     pub(crate) fn open(&self, path: &str, write: bool) -> Result<PoolFile> {
         let path = checked(path)?;
+        let restarts = self.servers.restarts();
         let opened = self.opened(ManagerRequest::Open { path: path.clone(), write })?;
-        PoolFile::new(path, opened, write, self.now_s())
+        PoolFile::new(path, opened, write, self.now_s(), restarts)
     }
 
     pub(crate) fn create(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<PoolFile> {
@@ -160,8 +161,9 @@ where
         mode: u32,
     ) -> Result<PoolFile> {
         let path = checked(path)?;
+        let restarts = self.servers.restarts();
         let request = ManagerRequest::Create { path: path.clone(), hints, mode: mode & !umask() };
-        let file = PoolFile::new(path, self.opened(request)?, true, self.now_s())?;
+        let file = PoolFile::new(path, self.opened(request)?, true, self.now_s(), restarts)?;
         // An empty file needs no data files: the first write creates them.
         if length > 0
             && let Err(error) = self.resize(&file, length, reserve)
@@ -272,12 +274,46 @@ where
     /// Waits for the answers to calls about a file. If the answers show missing data, checks with the manager
     /// whether the file still exists, and whether data are lost.
     pub(crate) fn wait_there(&self, file: &PoolFile, calls: Vec<Call<L::Buffer>>) -> Result<Vec<IoReply>> {
-        let asked_of = file.tracked().asked_of(&calls);
+        let asked_of = file.asked_of(&calls);
         let replies = self.servers.wait_all(calls)?;
+        self.check_runs(file, &asked_of)?;
         if asked_of.is_in_doubt(&replies) {
             self.check_is_there(file, asked_of, &replies)?;
         }
         Ok(replies)
+    }
+
+    /// Checks a file after answers of restarted servers, whose data files may be older copies: those that answered must
+    /// have the generations that the manager knows.
+    pub(crate) fn check_runs(&self, file: &PoolFile, asked_of: &AskedOf) -> Result<()> {
+        let restarts = self.servers.restarts();
+        if asked_of.compared == Some(restarts) {
+            return Ok(());
+        }
+        if file.restarts.load(Ordering::Acquire) != restarts {
+            let is_answered = match self.inode(ManagerRequest::Describe { handle: file.handle }) {
+                Ok(inode) => {
+                    file.tracked().add(inode.durable);
+                    true
+                }
+                // A removed file has nothing to compare. While the manager does not answer, each request asks again.
+                Err(error) => error.kind == ErrorKind::NotFound,
+            };
+            if is_answered {
+                file.restarts.fetch_max(restarts, Ordering::AcqRel);
+            }
+        }
+        let later = file.tracked().later_than(asked_of);
+        if later.is_empty() {
+            return Ok(());
+        }
+        let retired = file.retired(self.servers.link());
+        let (asked_of, replies) = self.granted(file, |grant| {
+            let mut calls = file.length_calls_of_others(grant, &retired, &self.none);
+            calls.retain(|call| later.contains(&call.entry));
+            Ok((file.asked_of(&calls), self.servers.wait_all(calls)?))
+        })?;
+        if asked_of.is_in_doubt(&replies) { self.check_is_there(file, asked_of, &replies) } else { Ok(()) }
     }
 
     /// Checks a file of which a server has nothing, or less than its durable length. The file may have been
@@ -323,7 +359,8 @@ where
         replies: Result<Vec<IoReply>>,
         then: impl FnOnce(Result<Vec<IoReply>>) + Send + 'static,
     ) {
-        if !matches!(&replies, Ok(replies) if asked_of.is_in_doubt(replies)) {
+        let is_other_run = asked_of.compared != Some(self.servers.restarts());
+        if !matches!(&replies, Ok(replies) if is_other_run || asked_of.is_in_doubt(replies)) {
             return then(replies);
         }
         let (shared, file) = (self.clone(), file.clone());
@@ -331,8 +368,13 @@ where
         let look = {
             let then = then.clone();
             move || {
-                let replies = replies
-                    .and_then(|replies| shared.check_is_there(&file, asked_of, &replies).map(|()| replies));
+                let replies = replies.and_then(|replies| {
+                    shared.check_runs(&file, &asked_of)?;
+                    if asked_of.is_in_doubt(&replies) {
+                        shared.check_is_there(&file, asked_of, &replies)?;
+                    }
+                    Ok(replies)
+                });
                 if let Some(then) = take(&then) {
                     then(replies);
                 }
@@ -368,28 +410,28 @@ where
         news.last_ns = Some(now_ns.max(news.last_ns.map_or(0, |before| before.saturating_add(1))));
     }
 
-    /// Records the durable length of each data file after a sync that started in `turn`.
-    pub(crate) fn note_synced(&self, file: &PoolFile, turn: Option<u64>, lengths: &[u64]) {
-        let news = file.tracked().synced(turn, lengths);
+    /// Records the durable state of each data file after a sync that started in `turn`.
+    pub(crate) fn note_synced(&self, file: &PoolFile, turn: Option<u64>, ends: &[DataEnd]) {
+        let news = file.tracked().synced(turn, ends);
         // Readers report nothing.
-        let Some((cuts, lengths)) = news.filter(|_| file.writable) else { return };
+        let Some((cuts, ends)) = news.filter(|_| file.writable) else { return };
         let mut written = self.written();
         let news = written.entry(file.handle).or_default();
         match &mut news.durable {
             Some((before, kept)) if *before == cuts => {
-                for (kept, length) in kept.iter_mut().zip(lengths) {
-                    *kept = (*kept).max(length);
+                for (kept, end) in kept.iter_mut().zip(ends) {
+                    *kept = kept.max(end);
                 }
             }
             Some((before, _)) if *before > cuts => {}
-            durable => *durable = Some((cuts, lengths)),
+            durable => *durable = Some((cuts, ends)),
         }
     }
 
-    /// Takes the unreported durable lengths of a file. The caller must report them.
-    pub(crate) fn take_durable(&self, handle: Handle) -> Vec<u64> {
+    /// Takes the unreported durable state of a file. The caller must report it.
+    pub(crate) fn take_durable(&self, handle: Handle) -> Vec<DataEnd> {
         let durable = self.written().get_mut(&handle).and_then(|news| news.durable.take());
-        durable.map_or(vec![], |(_, lengths)| lengths)
+        durable.map_or(vec![], |(_, ends)| ends)
     }
 
     /// Reports this client's last write to a file, if the manager does not know it. Returns the time that the
@@ -411,8 +453,9 @@ where
 
     fn tell_now(&self, handle: Handle) -> Result<Option<Inode>> {
         let Some(news) = self.written().get(&handle).cloned() else { return Ok(None) };
-        let (cuts, durable) = news.durable.clone().unwrap_or_default();
-        let request = ManagerRequest::Wrote { handle, modified_ns: news.last_ns, cuts, durable };
+        let (cuts, ends) = news.durable.clone().unwrap_or_default();
+        let (durable, generations) = separate(&ends);
+        let request = ManagerRequest::Wrote { handle, modified_ns: news.last_ns, cuts, durable, generations };
         let told = self.inode(request);
         let is_over = match &told {
             Ok(_) => true,
@@ -433,6 +476,13 @@ where
             let _ = self.tell(handle);
         }
     }
+}
+
+/// The lengths and the generations of data files. Without any generation, their list is empty.
+pub(crate) fn separate(ends: &[DataEnd]) -> (Vec<u64>, Vec<u64>) {
+    let generations: Vec<u64> = ends.iter().map(|end| end.generation).collect();
+    let has_some = generations.iter().any(|generation| *generation > 0);
+    (ends.iter().map(|end| end.length).collect(), if has_some { generations } else { vec![] })
 }
 
 /// The normalized path: names with `/` between them, none of them `.` or empty. The root is empty.

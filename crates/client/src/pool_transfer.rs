@@ -8,7 +8,7 @@ use outcore_core::{
 };
 
 use crate::pool_call::{Outcome, gone};
-use crate::pool_file::{PoolFile, local_lengths_of};
+use crate::pool_file::{PoolFile, ends_of};
 use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
 /// A transfer, and its completion callback.
@@ -100,7 +100,7 @@ where
         let (shared, looking, looked_at) = (self.clone(), self.clone(), file.clone());
         let retired = file.retired(self.servers.link());
         let calls = file.length_calls_of_others(grant, &retired, &self.none);
-        let asked_of = file.tracked().asked_of(&calls);
+        let asked_of = file.asked_of(&calls);
         let finish = move |transfer: Transfer<L::Buffer>, replies: Result<Vec<IoReply>>, finished_ns| {
             let regions = &transfer.regions;
             let length = replies.and_then(|replies| {
@@ -158,7 +158,7 @@ where
                 file.parts(regions, buffer, |target, regions| IoRequest::Read { target, grant, regions })
             }
         };
-        let asked_of = file.tracked().asked_of(&calls);
+        let asked_of = file.asked_of(&calls);
         let (shared, file) = (self.clone(), file.clone());
         let (looking, looked_at) = (self.clone(), file.clone());
         let finish = move |transfer: Transfer<L::Buffer>, outcome: Outcome| {
@@ -168,7 +168,7 @@ where
                 Operation::Read => replies.iter().try_for_each(is_moved),
                 Operation::Write => replies.iter().try_for_each(is_done),
                 Operation::Sync => {
-                    shared.note_synced(&file, turn, &local_lengths_of(&replies)?);
+                    shared.note_synced(&file, turn, &ends_of(&replies)?);
                     Ok(())
                 }
             });

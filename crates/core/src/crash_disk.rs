@@ -245,6 +245,34 @@ impl CrashDisk {
         offset < file.now.len()
     }
 
+    /// The durable contents of all files.
+    pub fn copy(&self) -> BTreeMap<String, Vec<u8>> {
+        let state = lock(&self.state);
+        state.files.iter().map(|(path, file)| (path.clone(), lock(file).durable.clone())).collect()
+    }
+
+    /// Replaces all files by those of a copy. Every file is closed.
+    pub fn put_back(&self, copy: &BTreeMap<String, Vec<u8>>) {
+        let mut state = lock(&self.state);
+        state.open.clear();
+        let file = |bytes: &Vec<u8>| {
+            let (now, durable) = (bytes.clone(), bytes.clone());
+            Arc::new(Mutex::new(Content { now, durable, ..Content::default() }))
+        };
+        state.files = copy.iter().map(|(path, bytes)| (path.clone(), file(bytes))).collect();
+    }
+
+    /// Appends zeros to a file, as another program might. Returns whether the file exists.
+    pub fn lengthen(&self, path: &str, zeros: usize) -> bool {
+        let state = lock(&self.state);
+        let Some(file) = state.files.get(path) else { return false };
+        let file = &mut *lock(file);
+        for content in [&mut file.now, &mut file.durable] {
+            content.resize(content.len() + zeros, 0);
+        }
+        true
+    }
+
     /// The paths of all files.
     pub fn paths(&self) -> Vec<String> {
         lock(&self.state).files.keys().cloned().collect()

@@ -31,6 +31,12 @@ pub struct Inspection {
     /// The end in bytes of the last block past the end of the data file that has a checksum. 0 means none, as
     /// it must be.
     pub summed_past_end: u64,
+    /// The generation of the data file; 0 if it was never synced.
+    pub generation: u64,
+    /// Bytes of the data file past its end. No write explains them.
+    pub surplus: u64,
+    /// Whether the checksums on the disk are not those that were written last.
+    pub sums_are_old: bool,
 }
 
 /// Bytes that differ from the written ones, as far as their server can detect.

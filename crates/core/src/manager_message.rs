@@ -37,6 +37,9 @@ pub struct Durable {
     pub cuts: u64,
     /// Number of shortenings that ended. While it is below `cuts`, reported lengths do not count.
     pub cuts_done: u64,
+    /// A generation that each entry's data file had when it was durable, so that an older copy of it shows; empty if
+    /// none was reported. Each shortening forgets them.
+    pub generations: Vec<u64>,
 }
 
 /// The manager's record of a file or directory, except its name.
@@ -157,6 +160,8 @@ pub enum ManagerRequest {
         to: String,
         /// For a file that nobody shortened: the minimum durable lengths of its data files. May be empty.
         durable: Vec<u64>,
+        /// The generations of the data files with these lengths. May be empty.
+        generations: Vec<u64>,
     },
     /// Like `Rename`, but a directory may atomically replace a directory with contents. Those are removed as
     /// by `Remove`. The renamed directory takes over the default layout of the replaced one.
@@ -271,6 +276,8 @@ pub enum ManagerRequest {
         cuts: u64,
         /// Minimum durable lengths of the file's data files; may be empty.
         durable: Vec<u64>,
+        /// The generations of the data files with these lengths; may be empty.
+        generations: Vec<u64>,
     },
     /// Sets the time of the last write to the manager's time. Allowed for users who may write.
     Touch {

@@ -15,6 +15,9 @@ pub struct Target {
     pub stripes: Stripes,
     /// The server's entry among the file's servers.
     pub entry: u64,
+    /// A generation that the data file has had, as far as the client knows, or 0. The server refuses to use an older
+    /// copy of the data file.
+    pub generation: u64,
 }
 
 /// The manager's permission for a client to use a file, until a given time. I/O servers verify it without the
@@ -114,6 +117,12 @@ pub enum IoRequest {
     },
     /// Describes some data files. Allowed for holders of the pool's key and for the user who runs the server.
     Inspect {
+        /// The handles, at most 1000.
+        handles: Vec<Handle>,
+    },
+    /// Cuts the bytes of data files that no write explains. Allowed for holders of the pool's key and for the user
+    /// who runs the server.
+    Cut {
         /// The handles, at most 1000.
         handles: Vec<Handle>,
     },
@@ -221,8 +230,7 @@ pub struct IoStatus {
 pub enum IoReply {
     /// The request succeeded. For a read, the bytes are the payload.
     Done,
-    /// Length of a data file in bytes, for `Length` and `Sync`. For a sync: the length when the sync began,
-    /// which is now durable.
+    /// Length of a data file in bytes, for `Length`.
     Length(u64),
     /// For `Status`.
     Status(IoStatus),
@@ -248,4 +256,11 @@ pub enum IoReply {
     /// For `Join`: the request succeeded, and the server reads long runs directly from the offered memory.
     /// Client and server exchange no messages about these shares.
     ReadsMemory,
+    /// For `Sync`.
+    Synced {
+        /// Length of the data file in bytes when the sync began, which is now durable.
+        length: u64,
+        /// The data file's generation, which is durable too. It rises with each sync of new data.
+        generation: u64,
+    },
 }

@@ -74,7 +74,7 @@ impl Unsynced {
     #[must_use]
     pub fn answered(&mut self, sent: Sent, run: Incarnation, reply: &IoReply) -> bool {
         let is_good = match sent.0 {
-            Effect::Syncs { .. } => matches!(reply, IoReply::Length(_) | IoReply::Absent),
+            Effect::Syncs { .. } => matches!(reply, IoReply::Synced { .. } | IoReply::Absent),
             _ => matches!(reply, IoReply::Done),
         };
         if !is_good {
@@ -138,7 +138,7 @@ mod tests {
     fn target(handle: u64) -> (Target, Grant) {
         let stripes = Stripes::new(65_536, 2).unwrap_or_else(|error| panic!("{error}"));
         let grant = Grant { handle: Handle(handle), write: true, expires_s: 0, mac: [0; 32] };
-        (Target { handle: Handle(handle), stripes, entry: 0 }, grant)
+        (Target { handle: Handle(handle), stripes, entry: 0, generation: 0 }, grant)
     }
 
     fn write() -> IoRequest {
@@ -151,7 +151,7 @@ mod tests {
         IoRequest::Sync { target, grant }
     }
 
-    const SYNCED: IoReply = IoReply::Length(10);
+    const SYNCED: IoReply = IoReply::Synced { length: 10, generation: 1 };
 
     fn done(notes: &mut Unsynced, request: &IoRequest, run: Incarnation) -> bool {
         let sent = notes.sent(SERVER, request);

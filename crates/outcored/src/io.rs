@@ -227,7 +227,10 @@ impl Handler for Serving {
         };
         let is_check = matches!(
             request,
-            IoRequest::Scrub { .. } | IoRequest::DataFiles { .. } | IoRequest::Inspect { .. }
+            IoRequest::Scrub { .. }
+                | IoRequest::DataFiles { .. }
+                | IoRequest::Inspect { .. }
+                | IoRequest::Cut { .. }
         );
         if is_check && !caller.who.is_root {
             let error = Error::new(

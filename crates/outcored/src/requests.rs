@@ -121,6 +121,7 @@ pub(crate) fn kind_of_io(request: &IoRequest) -> &'static str {
         IoRequest::Scrub { .. } => "scrub",
         IoRequest::DataFiles { .. } => "data_files",
         IoRequest::Inspect { .. } => "inspect",
+        IoRequest::Cut { .. } => "cut",
         IoRequest::Lengths { .. } => "lengths",
         IoRequest::Join { .. } => "join",
         IoRequest::Await { .. } => "await",

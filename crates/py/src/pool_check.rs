@@ -16,12 +16,12 @@ use crate::pool_file::Client;
 type Scrubbed = (Option<(u64, u64)>, u64, u64, Vec<(u64, u64, u64, String)>);
 
 /// (handle, bytes of the data file, bytes of its checksums, end of the last block with a checksum past the
-/// data file's end).
-type Inspection = (u64, Option<u64>, Option<u64>, u64);
+/// data file's end, generation, bytes that no write explains, whether its checksums are old).
+type Inspection = (u64, Option<u64>, Option<u64>, u64, u64, u64, bool);
 
 /// (handle, "file", "directory", "removed", "gone" or "unused", stripes, numbers of the servers, durable
-/// bytes of the data files). Only "file" and "removed" have the last three.
-type Record = (u64, &'static str, Option<Stripes>, Vec<u32>, Vec<u64>);
+/// bytes of the data files, their generations). Only "file" and "removed" have the last four.
+type Record = (u64, &'static str, Option<Stripes>, Vec<u32>, Vec<u64>, Vec<u64>);
 
 /// (handle and bytes of each data file, whether more follow).
 type DataFiles = (Vec<(u64, Option<u64>)>, bool);
@@ -79,7 +79,18 @@ impl PoolCheck {
     fn inspect(&self, py: Python<'_>, server: u32, handles: Vec<u64>) -> PyResult<Vec<Inspection>> {
         let found = py.detach(|| self.0.inspect(ServerId(server), of(&handles))).or_raise(py)?;
         let each = found.into_iter();
-        Ok(each.map(|i| (i.file.handle.0, i.file.length, i.sums_length, i.summed_past_end)).collect())
+        Ok(each
+            .map(|i| {
+                let (file, sums_length) = (i.file, i.sums_length);
+                let state = (i.summed_past_end, i.generation, i.surplus, i.sums_are_old);
+                (file.handle.0, file.length, sums_length, state.0, state.1, state.2, state.3)
+            })
+            .collect())
+    }
+
+    /// Cuts the bytes of data files of a server that no write explains.
+    fn cut(&self, py: Python<'_>, server: u32, handles: Vec<u64>) -> PyResult<()> {
+        py.detach(|| self.0.cut(ServerId(server), of(&handles))).or_raise(py)
     }
 
     /// A page of the manager's files, and whether more follow.
@@ -128,14 +139,16 @@ fn record(handle: u64, known: Known) -> Record {
     let of_inode = |inode: &Inode, what| match &inode.layout {
         Some(layout) => {
             let servers = layout.servers.iter().map(|server| server.0).collect();
-            (inode.handle.0, what, Some(Stripes(layout.stripes)), servers, inode.durable.lengths.clone())
+            let durable = &inode.durable;
+            let (lengths, generations) = (durable.lengths.clone(), durable.generations.clone());
+            (inode.handle.0, what, Some(Stripes(layout.stripes)), servers, lengths, generations)
         }
-        None => (inode.handle.0, "directory", None, vec![], vec![]),
+        None => (inode.handle.0, "directory", None, vec![], vec![], vec![]),
     };
     match known {
         Known::Inode(inode) => of_inode(&inode, "file"),
         Known::Removed(file) => of_inode(&file.inode, "removed"),
-        Known::Gone(_) => (handle, "gone", None, vec![], vec![]),
-        Known::Unused => (handle, "unused", None, vec![], vec![]),
+        Known::Gone(_) => (handle, "gone", None, vec![], vec![], vec![]),
+        Known::Unused => (handle, "unused", None, vec![], vec![], vec![]),
     }
 }

@@ -31,11 +31,20 @@ pub struct SimFile {
     pub is_made: bool,
     /// Whether a client is removing its name.
     pub is_leaving: bool,
+    /// The generations of its data files, as the manager knows them.
+    pub generations: BTreeMap<ServerId, u64>,
     /// Whether a client died while writing to it: messages in flight may still arrive at any time.
     pub is_haunted: bool,
 }
 
 impl SimFile {
+    /// An entry, with the generation that the manager knows.
+    pub fn target(&self, entry: u64) -> Target {
+        let server = &self.layout.servers[entry as usize];
+        let generation = self.generations.get(server).copied().unwrap_or(0);
+        Target { handle: self.handle, stripes: self.layout.stripes, entry, generation }
+    }
+
     /// The runs of `start..end` that are on one entry.
     pub fn on_entry(stripes: Stripes, entry: u64, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
@@ -230,7 +239,7 @@ impl Client {
         let stripes = file.layout.stripes;
         let mut calls = BTreeMap::new();
         for (&server, entry) in file.layout.servers.iter().zip(0..) {
-            let target = Target { handle: file.handle, stripes, entry };
+            let target = file.target(entry);
             let regions = regions.clone();
             let runs: Vec<_> = regions.local_runs(stripes, entry).collect();
             let bytes: u64 = runs.iter().map(|run| run.length).sum();

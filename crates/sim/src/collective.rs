@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{
-    CollectivePlan, CollectiveSpec, Error, ErrorKind, Grant, IoReply, IoRequest, PIECE_UNIT_BYTES, Target,
+    CollectivePlan, CollectiveSpec, Error, ErrorKind, Grant, IoReply, IoRequest, PIECE_UNIT_BYTES,
 };
 
 use crate::client::SimFile;
@@ -116,7 +116,7 @@ impl Rank {
             let rounds = plan.rounds_of(entry, rank);
             let shares_left = rounds.iter().map(|(_, pieces)| pieces.len()).sum();
             parts.push(Part { rounds, next_round: 0, shares_left });
-            let target = Target { handle: file.handle, stripes, entry };
+            let target = file.target(entry);
             let spec = Box::new(collective.spec.clone());
             let offer = is_offering.then(|| memory.offer.clone());
             nexts.push((entry, IoRequest::Join { target, grant, spec, rank, memory: offer }, vec![]));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use outcore_core::crash_disk::{CrashDisk, MemoryBuffer, Random};
 use outcore_core::wire::encode;
 use outcore_core::{
-    Clock, Completion, Disk, Error, IoReply, IoRequest, Operation, Request, Result, ServerId,
+    Buffer, Clock, Completion, Disk, Error, IoReply, IoRequest, Operation, Request, Result, ServerId,
 };
 use outcore_net::session::{IDLE_NS, Session, Sessions};
 use outcore_server::grants::Key;
@@ -62,6 +62,12 @@ pub struct Node {
     pub disk: CrashDisk,
     /// A planted bug: syncs are answered without being performed.
     pub skips_sync: bool,
+    /// A planted bug: syncs report the length that the disk reports.
+    pub trusts_lengths: bool,
+    /// A copy of its files.
+    pub copy: Option<BTreeMap<String, Vec<u8>>>,
+    /// The disk acknowledges this request, and loses it.
+    pub lost: Option<u64>,
     /// Number of starts. Messages to an earlier incarnation are lost.
     pub incarnation: u64,
     machine: Option<IoServer<MemoryBuffer>>,
@@ -88,6 +94,9 @@ impl Node {
             limits,
             disk: CrashDisk::default(),
             skips_sync: false,
+            trusts_lengths: false,
+            copy: None,
+            lost: None,
             incarnation: 0,
             machine: None,
             transfers: BTreeMap::new(),
@@ -219,12 +228,22 @@ impl Node {
                 }
                 Completion::failed(request.buffer, error, now_ns)
             }
+            None if self.lost == Some(token) => {
+                let moved = request.buffer.len();
+                let (buffer, result) = (request.buffer, Ok(moved));
+                Completion { buffer, result, started_ns: now_ns, finished_ns: now_ns }
+            }
             None if self.skips_sync && request.operation == Operation::Sync => {
                 Completion { buffer: request.buffer, result: Ok(0), started_ns: now_ns, finished_ns: now_ns }
             }
             None => self.done(request),
         };
         self.step(now_ns, Event::Disk { token, completion })
+    }
+
+    /// Whether a pending disk request is a write.
+    pub fn is_write(&self, token: u64) -> bool {
+        self.transfers.get(&token).is_some_and(|request| request.operation == Operation::Write)
     }
 
     /// Whether a pending disk request is a sync.

@@ -138,6 +138,39 @@ mod tests {
         assert!(is_found(Plant::LeaveOrphans, faults));
     }
 
+    /// The faults against which generations, digests and lengths in seals protect.
+    fn stale() -> [Faults; 3] {
+        let old_copies = Faults { crashes: true, old_copies: true, ..Faults::default() };
+        let lost_writes = Faults { lost_writes: true, ..Faults::default() };
+        [old_copies, lost_writes, Faults { zeros: true, ..Faults::default() }]
+    }
+
+    #[test]
+    fn older_copies_lost_writes_and_zeros_at_the_end_are_never_read_in_silence() {
+        for faults in stale() {
+            for seed in 0..100 {
+                if let Err(finding) = World::run(seed, faults, None, false) {
+                    panic!("seed {seed}, {faults:?}: {finding}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn generations_that_are_not_compared_are_found() {
+        assert!(is_found(Plant::IgnoreGenerations, stale()[0]));
+    }
+
+    #[test]
+    fn checksums_that_are_not_checked_after_a_lost_write_are_found() {
+        assert!(is_found(Plant::SkipChecksum, stale()[1]));
+    }
+
+    #[test]
+    fn lengths_of_the_disk_are_found() {
+        assert!(is_found(Plant::TrustLengths, stale()[2]));
+    }
+
     #[test]
     fn a_handle_used_again_is_found() {
         assert!(is_found(Plant::ReuseHandle, Faults::default()));

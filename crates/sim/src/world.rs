@@ -2,6 +2,7 @@
 
 mod clients;
 mod clocks;
+mod damage;
 mod deaths;
 mod judge;
 mod manager;
@@ -48,6 +49,12 @@ pub struct Faults {
     pub sync_errors: bool,
     /// Wall clocks jump.
     pub clocks: bool,
+    /// After a power cut, an older copy of a server's files is put back.
+    pub old_copies: bool,
+    /// A disk acknowledges one write and loses it.
+    pub lost_writes: bool,
+    /// Zeros are appended to data files.
+    pub zeros: bool,
 }
 
 /// A planted bug, which a run must find.
@@ -79,6 +86,10 @@ pub enum Plant {
     KeepConnections,
     /// Clients do not continue removals that a dead client began.
     LeaveOrphans,
+    /// Clients do not compare generations.
+    IgnoreGenerations,
+    /// Servers report the length of a data file that the disk reports.
+    TrustLengths,
 }
 
 /// A message on its way to a server.
@@ -199,6 +210,7 @@ impl World {
         for id in (0..servers as u32).map(ServerId) {
             let mut node = Node::new(id, key.clone(), limits);
             node.skips_sync = plant == Some(Plant::SkipSync);
+            node.trusts_lengths = plant == Some(Plant::TrustLengths);
             nodes.push(node);
         }
         let clients = random.between(1, 3) as usize;
@@ -315,6 +327,7 @@ impl World {
             Happening::Arrives(sent) => self.arrives(*sent),
             Happening::Disk { server, incarnation, token } => {
                 if self.nodes[server].incarnation == incarnation {
+                    self.lose_write(server, token);
                     let fault = self.disk_fault(server, token).map(|error| (error, &mut self.random));
                     let wishes = self.nodes[server].disk_done(now, token, fault);
                     self.fulfil(server, wishes);
@@ -405,6 +418,7 @@ impl World {
     }
 
     fn start(&mut self, server: usize) -> Result<(), Finding> {
+        self.put_back(server);
         self.say(|| format!("server {server} starts"));
         let wishes = self.nodes[server].start().map_err(said)?;
         self.fulfil(server, wishes);

@@ -22,7 +22,7 @@ from outcore.storage.pool_parts import is_left, parts_below
 Kind: TypeAlias = Literal[
     "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
     "retired server", "missing data", "missing checksums", "short data", "impossible length",
-    "unfinished file", "unreadable data",
+    "unfinished file", "unreadable data", "older data", "long data", "old checksums",
     "broken record",
 ]  # fmt: skip
 """Kinds of findings."""
@@ -34,13 +34,16 @@ _PAGE = 1000
 _LONG_NS = 24 * 3600 * 10**9
 _PATHS = 100
 _MOST_LENGTH = (1 << 63) - 1
+_CUT = "cut them"
 
 _Answer = TypeVar("_Answer")
 
-# Handle, state, stripes of the file, servers, and durable bytes of its data file on each server.
-_Record: TypeAlias = tuple[int, str, Stripes | None, list[int], list[int]]
-# (bytes of the data file, bytes of its checksums, end of the checksums beyond its end)
-_State: TypeAlias = tuple[int | None, int | None, int]
+# Handle, state, stripes of the file, servers, and durable bytes and generation of its data file on
+# each server.
+_Record: TypeAlias = tuple[int, str, Stripes | None, list[int], list[int], list[int]]
+# (bytes of the data file, bytes of its checksums, end of the checksums beyond its end, generation,
+# bytes that no write explains, whether its checksums are old)
+_State: TypeAlias = tuple[int | None, int | None, int, int, int, bool]
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,9 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
     pool
         A pool that the caller runs, or whose key the caller has. It may be in use.
     repair
-        Whether to remove data files without an owner, and to finish interrupted removals. Nothing
-        else ever changes, and data that a file may own stays.
+        Whether to remove data files without an owner, to finish interrupted removals, and to cut
+        bytes of data files that no write explains. Nothing else ever changes, and data that a file
+        may own stays.
     patience_s
         Time between the two inspections of a file, in seconds.
 
@@ -222,7 +226,7 @@ class _Check:
 
     def _strays_of(self, server: int, handles: list[int]) -> Iterator[Finding]:
         odd: dict[int, tuple[Kind, str, str | None]] = {}
-        for handle, state, _, layout, _ in self._core.know(handles):
+        for handle, state, _, layout, *_ in self._core.know(handles):
             if state == "gone":
                 text = "no file has this handle any more"
                 odd[handle] = ("stray data", text, "remove the data file")
@@ -237,7 +241,7 @@ class _Check:
                 odd[handle] = ("misplaced data", text, None)
         if not odd:
             return
-        for handle, length, sums_length, _ in self._inspect(server, list(odd)):
+        for handle, length, sums_length, *_ in self._inspect(server, list(odd)):
             if length is not None or sums_length is not None:
                 kind, text, repair = odd[handle]
                 size = "checksums only" if length is None else f"{length} bytes"
@@ -268,16 +272,16 @@ class _Check:
         files = [record for record in records if record[1] == "file"]
         states: dict[tuple[int, int], _State] = {}
         for server in self.servers:
-            there = [handle for handle, _, _, layout, _ in files if server in layout]
+            there = [handle for handle, _, _, layout, *_ in files if server in layout]
             if there:
-                for handle, length, sums_length, past_end in self._inspect(server, there):
-                    states[server, handle] = (length, sums_length, past_end)
+                for inspected in self._inspect(server, there):
+                    states[server, inspected[0]] = inspected[1:]
         found = {}
-        for handle, _, stripes, layout, durable in files:
-            if stripes and (wrong := list(self._wrong(handle, stripes, layout, durable, states))):
-                found[handle] = wrong
-        for handle, state, _, _, _ in records:
-            if state == "removed":
+        for record in files:
+            if wrong := list(self._wrong(record, states)):
+                found[record[0]] = wrong
+        for handle, kind, *_ in records:
+            if kind == "removed":
                 text = "it was removed, and perhaps not all of its data files are gone"
                 found[handle] = [
                     Finding(
@@ -291,19 +295,15 @@ class _Check:
                 ]
         return found
 
-    def _wrong(
-        self,
-        handle: int,
-        stripes: Stripes,
-        layout: list[int],
-        durable: list[int],
-        states: dict[tuple[int, int], _State],
-    ) -> Iterator[Finding]:
+    def _wrong(self, record: _Record, states: dict[tuple[int, int], _State]) -> Iterator[Finding]:
+        handle, _, stripes, layout, durable, generations = record
+        if stripes is None:
+            return
         digits = _digits(handle)
         lengths = {
-            server: length
+            server: state[0] - state[4]
             for server in layout
-            if (length := states.get((server, handle), (None, None, 0))[0]) is not None
+            if (state := states.get((server, handle))) and state[0] is not None
         }
         least = [stripes.length_from(entry, lengths.get(s, 0)) for entry, s in enumerate(layout)]
         length = max(one for one in (0, *least) if one is not None and one <= _MOST_LENGTH)
@@ -326,8 +326,25 @@ class _Check:
                 text = self._unreadable[server, handle]
                 yield Finding("unreadable data", digits, server, None, text)
                 continue
-            local, sums_length, past_end = states[server, handle]
+            local, sums_length, past_end, generation, surplus, sums_are_old = states[server, handle]
             known = durable[entry] if durable else 0
+            newest = generations[entry] if generations else 0
+            if local is not None and sums_length is not None:
+                if surplus:
+                    reach = stripes.length_from(entry, local)
+                    is_possible = reach is not None and reach <= _MOST_LENGTH
+                    kind: Kind = "long data" if is_possible else "impossible length"
+                    text = (
+                        f"its data file has {local} bytes, and no write explains the last {surplus}"
+                    )
+                    yield Finding(kind, digits, server, None, text, _CUT)
+                if sums_are_old:
+                    text = (
+                        "the disk lost the last checksums of its data file, and perhaps data; "
+                        "restore the file from a copy"
+                    )
+                    yield Finding("old checksums", digits, server, None, text)
+                local -= surplus
             if local is None:
                 # A server creates an empty data file at the first write.
                 if known:
@@ -346,6 +363,13 @@ class _Check:
             if sums_length is None:
                 text = f"there are no checksums of its data file of {local} bytes"
                 yield Finding("missing checksums", digits, server, None, text)
+            elif generation < newest and (generation or local >= known):
+                text = (
+                    f"its data file has generation {generation}, and generation {newest} was "
+                    "durable; restore the newer copy of the server's directory, or the file from "
+                    "a copy"
+                )
+                yield Finding("older data", digits, server, None, text)
             elif local < known:
                 text = f"its data file has {local} bytes, and {known} were durable"
                 yield Finding("short data", digits, server, None, text)
@@ -362,6 +386,19 @@ class _Check:
             paths |= zip(map(_digits, some), self._core.paths(some), strict=True)
         return [replace(finding, path=paths[finding.handle]) for finding in findings]
 
+    def _cut(self, server: int, findings: list[Finding]) -> Iterator[int]:
+        """Cut the long data of a server, and return the handles."""
+        long = [
+            int(finding.handle, 16)
+            for finding in findings
+            if finding.repair == _CUT and finding.server == server
+        ]
+        for first in range(0, len(long), _PAGE):
+            some = long[first : first + _PAGE]
+            self._of(server, self._core.cut, some)
+            if server not in self.away:
+                yield from some
+
     def repaired(self, pool: Pool, findings: list[Finding]) -> list[Finding]:
         """Make the repairs that touch no data that a file may own."""
         removed: set[tuple[int | None, int]] = set()
@@ -375,6 +412,7 @@ class _Check:
                 some = strays[first : first + _PAGE]
                 gone = self._of(server, self._core.remove_strays, some)
                 removed |= {(server, handle) for handle in gone or ()}
+            removed |= {(server, handle) for handle in self._cut(server, findings)}
         for finding in findings:
             if finding.kind == "unfinished file" and finding.repair is not None:
                 assert finding.path is not None
@@ -390,7 +428,7 @@ class _Check:
                 self._core.finish_removals()
             for first in range(0, len(unfinished), _PAGE):
                 known = self._core.know(unfinished[first : first + _PAGE])
-                removed |= {(None, handle) for handle, state, _, _, _ in known if state == "gone"}
+                removed |= {(None, handle) for handle, state, *_ in known if state == "gone"}
         return [
             replace(
                 finding,

@@ -235,7 +235,7 @@ def _named(check: PoolCheck, found: list[tuple[int, tuple[int, int, int, str]]])
     for first in range(0, len(handles), _PATHS):
         some = handles[first : first + _PATHS]
         paths |= zip(some, check.paths(some), strict=True)
-        for handle, state, stripes, servers, _ in check.know(some):
+        for handle, state, stripes, servers, *_ in check.know(some):
             if state == "file" and stripes is not None:
                 layouts[handle] = (stripes, servers)
     named = []

@@ -490,3 +490,32 @@ fn who_joins_with_a_grant_that_is_over_joins_again_with_a_new_one() {
         assert!(place.link.names.renewals() >= 1);
     }
 }
+
+#[test]
+fn a_collective_compares_the_servers_after_a_restart() {
+    for is_older in [false, true] {
+        let place = place(&[64, 64], &[16, 64], StorageOrder::C);
+        let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole; 2] };
+        let collective = |write| {
+            let part = part(&spec(&place, write, 1, &schema), 0, vec![local(&[64, 64], &[0, 1], 0)]);
+            together(&place, &[part]).remove(0)
+        };
+        collective(true).unwrap();
+        // Another client syncs the file, and tells the manager.
+        let other = PoolVolume::new(place.link.clone(), Arc::new(|| 1)).unwrap();
+        other.append_small("u", &[1; 10]).unwrap();
+        other.tell_written();
+        if is_older {
+            place.link.names.put_back(0, other.stat("u").unwrap().handle, 0);
+        } else {
+            place.link.names.restart(0);
+        }
+        let read = collective(false);
+        if is_older {
+            let error = read.unwrap_err();
+            assert!(error.message.contains("need generation 1, have 0"), "{error}");
+        } else {
+            read.unwrap();
+        }
+    }
+}

@@ -55,14 +55,20 @@ pub struct CollectiveLink {
 }
 
 impl Servers {
-    fn serve(&self, server: ServerId, request: IoRequest, mut buffer: Region, done: OnAnswer<Region>) {
+    fn serve(
+        &self,
+        server: ServerId,
+        incarnation: Incarnation,
+        request: IoRequest,
+        mut buffer: Region,
+        done: OnAnswer<Region>,
+    ) {
         if let IoRequest::Join { .. } = request {
             let mut left = self.refused_joins.lock().unwrap();
             if *left > 0 {
                 *left -= 1;
                 drop(left);
                 let reply = IoReply::Failed(Error::new(ErrorKind::Denied, "the grant is over"));
-                let incarnation = Incarnation(1);
                 return done(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
             }
         }
@@ -141,7 +147,7 @@ impl Servers {
         drop(all);
         for ((buffer, done), result) in answers {
             let reply = result.unwrap_or_else(IoReply::Failed);
-            done(Answer { reply, buffer, incarnation: Incarnation(1), started_ns: 0, finished_ns: 0 });
+            done(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
         }
     }
 
@@ -232,7 +238,12 @@ impl Link for CollectiveLink {
     type Buffer = Region;
 
     fn io(&self, server: ServerId, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
-        self.servers.serve(server, request, buffer, done);
+        match request {
+            IoRequest::Write { .. } | IoRequest::Sync { .. } | IoRequest::Length { .. } => {
+                self.names.io(server, request, buffer, done);
+            }
+            request => self.servers.serve(server, self.names.run_of(server), request, buffer, done),
+        }
     }
 
     fn is_local(&self, _server: ServerId) -> bool {

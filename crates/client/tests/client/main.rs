@@ -16,5 +16,6 @@ mod pool_link;
 mod pool_listing;
 mod pool_lost;
 mod pool_lost_writes;
+mod pool_older;
 mod rows;
 mod stream;

@@ -30,6 +30,8 @@ pub struct MemoryLink {
     servers: u32,
     names: Mutex<Names>,
     data: Mutex<HashMap<(ServerId, Handle), Vec<u8>>>,
+    /// The generation of each data file, and whether it was changed since.
+    generations: Mutex<HashMap<(ServerId, Handle), (u64, bool)>>,
     /// (server, kind of request, bytes of its buffer) of each message.
     pub log: Mutex<Vec<(u32, &'static str, usize)>>,
     pub now_s: Arc<AtomicU64>,
@@ -44,6 +46,8 @@ pub struct MemoryLink {
     pub list_page: u64,
     /// Number of requests to the manager.
     asked: AtomicU64,
+    /// Whether the manager does not answer.
+    pub is_manager_away: AtomicBool,
     retired: Mutex<HashSet<ServerId>>,
 }
 
@@ -53,6 +57,7 @@ impl MemoryLink {
             servers,
             names: Mutex::default(),
             data: Mutex::default(),
+            generations: Mutex::default(),
             log: Mutex::default(),
             now_s: Arc::new(AtomicU64::new(1_000_000)),
             faults: Mutex::default(),
@@ -61,6 +66,7 @@ impl MemoryLink {
             restarts_before_syncs: AtomicBool::new(false),
             list_page: 2,
             asked: AtomicU64::new(0),
+            is_manager_away: AtomicBool::new(false),
             retired: Mutex::default(),
         }
     }
@@ -90,6 +96,10 @@ impl MemoryLink {
 
     pub fn restart(&self, server: u32) {
         *self.restarts.lock().unwrap().entry(ServerId(server)).or_default() += 1;
+    }
+
+    pub fn run_of(&self, server: ServerId) -> Incarnation {
+        Incarnation(self.restarts.lock().unwrap().get(&server).copied().unwrap_or(0) + 1)
     }
 
     pub fn hold(&self) {
@@ -124,6 +134,28 @@ impl MemoryLink {
         }
     }
 
+    /// Puts an older copy of a data file back, and restarts its server.
+    pub fn put_back(&self, server: u32, handle: Handle, generation: u64) {
+        self.generations.lock().unwrap().insert((ServerId(server), handle), (generation, false));
+        self.restart(server);
+    }
+
+    /// Checks the generation that a request names. Returns the present one.
+    fn generation(&self, server: ServerId, target: &Target, request: &IoRequest) -> Result<u64> {
+        let mut generations = self.generations.lock().unwrap();
+        let (generation, is_changed) = generations.entry((server, target.handle)).or_default();
+        if target.generation > *generation {
+            let text = format!("f: need generation {}, have {generation}", target.generation);
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        match request {
+            IoRequest::Sync { .. } if std::mem::take(is_changed) => *generation += 1,
+            IoRequest::Write { .. } | IoRequest::SetLength { .. } => *is_changed = true,
+            _ => {}
+        }
+        Ok(*generation)
+    }
+
     /// The messages since the last call.
     pub fn take_log(&self) -> Vec<(u32, &'static str, usize)> {
         std::mem::take(&mut self.log.lock().unwrap())
@@ -142,6 +174,14 @@ impl MemoryLink {
     }
 
     fn serve(&self, server: ServerId, request: &IoRequest, buffer: &mut Region) -> Result<IoReply> {
+        let generation = match request {
+            IoRequest::Read { target, .. }
+            | IoRequest::Write { target, .. }
+            | IoRequest::Sync { target, .. }
+            | IoRequest::Length { target, .. }
+            | IoRequest::SetLength { target, .. } => self.generation(server, target, request)?,
+            _ => 0,
+        };
         let mut data = self.data.lock().unwrap();
         match request {
             IoRequest::Read { target, grant, regions } => {
@@ -177,8 +217,8 @@ impl MemoryLink {
             }
             IoRequest::Sync { target, grant } => {
                 self.check(target, grant, false)?;
-                let length = |bytes: &Vec<u8>| IoReply::Length(bytes.len() as u64);
-                Ok(data.get(&(server, target.handle)).map_or(IoReply::Absent, length))
+                let synced = |bytes: &Vec<u8>| IoReply::Synced { length: bytes.len() as u64, generation };
+                Ok(data.get(&(server, target.handle)).map_or(IoReply::Absent, synced))
             }
             IoRequest::Length { target, grant } => {
                 self.check(target, grant, false)?;
@@ -276,10 +316,11 @@ impl MemoryLink {
                 }
                 Ok(self.orphans(&names, after))
             }
-            ManagerRequest::Rename { from, to, durable } => {
+            ManagerRequest::Rename { from, to, durable, generations } => {
                 find(&names, &from)?;
                 if !durable.is_empty() {
-                    names.inodes.get_mut(&from).unwrap().durable.lengths = durable;
+                    let known = &mut names.inodes.get_mut(&from).unwrap().durable;
+                    (known.lengths, known.generations) = (durable, generations);
                 }
                 names.rename(&from, &to);
                 Ok(self.orphans(&names, Handle(0)))
@@ -310,19 +351,21 @@ impl MemoryLink {
             ManagerRequest::Describe { handle } => {
                 Ok(ManagerReply::Inode(Box::new(names.of(handle)?.clone())))
             }
-            ManagerRequest::Wrote { handle, modified_ns, cuts, durable } => {
+            ManagerRequest::Wrote { handle, modified_ns, cuts, durable, generations } => {
                 let inode = names.of(handle)?;
                 if let Some(modified_ns) = modified_ns {
                     inode.modified_ns = modified_ns.max(inode.modified_ns + 1);
                 }
                 if inode.durable.cuts == cuts && inode.durable.cuts_done == cuts && !durable.is_empty() {
                     inode.durable.lengths = durable;
+                    inode.durable.generations = generations;
                 }
                 Ok(ManagerReply::Inode(Box::new(inode.clone())))
             }
             ManagerRequest::BeginCut { handle, lengths } => {
                 let inode = names.of(handle)?;
                 inode.durable.cuts += 1;
+                inode.durable.generations.clear();
                 for (kept, length) in inode.durable.lengths.iter_mut().zip(lengths) {
                     *kept = length.min(*kept);
                 }
@@ -443,8 +486,7 @@ impl Link for MemoryLink {
         if kind == "sync" && self.restarts_before_syncs.load(Ordering::SeqCst) {
             self.restart(server.0);
         }
-        let run = self.restarts.lock().unwrap().get(&server).copied().unwrap_or(0) + 1;
-        let incarnation = Incarnation(run);
+        let incarnation = self.run_of(server);
         let answer = move || done(Answer { reply, buffer, incarnation, started_ns: 5, finished_ns: 9 });
         if let Some(held) = &mut *self.held.lock().unwrap() {
             return held.push(Box::new(answer));
@@ -458,6 +500,9 @@ impl Link for MemoryLink {
 
     fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
         self.asked.fetch_add(1, Ordering::SeqCst);
+        if self.is_manager_away.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Io, "the manager does not answer"));
+        }
         Ok(self.answer(request).unwrap_or_else(ManagerReply::Failed))
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 
 structure!(ServerAddress { id, addresses });
 structure!(Hints { stripe_unit_bytes, round_units, stripe_count, base, others });
-structure!(Durable { lengths, cuts, cuts_done });
+structure!(Durable { lengths, cuts, cuts_done, generations });
 structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable });
 structure!(Named { name, inode });
 structure!(Opened { inode, grant });
@@ -23,7 +23,7 @@ choice!(ManagerRequest {
     6 = List { path, after, most },
     7 = MakeDirectory { path, mode },
     8 = Remove { path, recursive },
-    9 = Rename { from, to, durable },
+    9 = Rename { from, to, durable, generations },
     10 = SetAttributes { path, mode, owner, group, modified_ns },
     11 = SetDefaultLayout { path, hints },
     12 = GetExtended { path, name },
@@ -36,7 +36,7 @@ choice!(ManagerRequest {
     19 = Paths { handles },
     20 = Look { path, after, most },
     21 = Time,
-    22 = Wrote { handle, modified_ns, cuts, durable },
+    22 = Wrote { handle, modified_ns, cuts, durable, generations },
     23 = Touch { path },
     24 = Retire { server, undo },
     25 = BeginCut { handle, lengths },

@@ -8,7 +8,7 @@ use crate::{
 
 structure!(ServerId { 0 });
 structure!(Handle { 0 });
-structure!(Target { handle, stripes, entry });
+structure!(Target { handle, stripes, entry, generation });
 structure!(Grant { handle, write, expires_s, mac });
 structure!(IoStatus {
     free_bytes,
@@ -24,7 +24,7 @@ structure!(LengthGrant { expires_s, mac });
 structure!(Error { kind, message });
 structure!(ScrubPlace { handle, offset });
 structure!(DataFile { handle, length });
-structure!(Inspection { file, sums_length, summed_past_end });
+structure!(Inspection { file, sums_length, summed_past_end, generation, surplus, sums_are_old });
 structure!(Damage { handle, offset, bytes, what });
 structure!(Scrubbed { next, files, bytes, damage });
 
@@ -45,6 +45,7 @@ choice!(IoRequest {
     14 = Give { collective, rank, piece, bytes },
     15 = Take { collective, rank, piece, bytes },
     16 = Abandon { collective, rank, error },
+    17 = Cut { handles },
 });
 
 choice!(IoReply {
@@ -58,6 +59,7 @@ choice!(IoReply {
     8 = Lengths(bytes),
     9 = Absent,
     10 = ReadsMemory,
+    11 = Synced { length, generation },
 });
 
 impl Record for Stripes {

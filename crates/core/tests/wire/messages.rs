@@ -22,10 +22,11 @@ fn layout() -> impl Strategy<Value = Layout> {
 }
 
 fn target() -> impl Strategy<Value = Target> {
-    (any::<u64>(), stripes(), any::<u64>()).prop_map(|(handle, stripes, entry)| Target {
+    (any::<u64>(), stripes(), any::<[u64; 2]>()).prop_map(|(handle, stripes, n)| Target {
         handle: Handle(handle),
         stripes,
-        entry,
+        entry: n[0],
+        generation: n[1],
     })
 }
 
@@ -103,7 +104,7 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
 
 pub fn io_request() -> impl Strategy<Value = IoRequest> {
     let small = (target(), grant(), regions(), any::<u64>(), any::<bool>());
-    (0..16, small, collective(), error()).prop_map(
+    (0..17, small, collective(), error()).prop_map(
         |(which, (target, grant, regions, local_length, reserve), spec, error)| match which {
             0 => IoRequest::Read { target, grant, regions },
             1 => IoRequest::Write { target, grant, regions },
@@ -117,6 +118,7 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
                 most_bytes: local_length,
             },
             8 => IoRequest::DataFiles { after: target.handle, most: local_length },
+            16 => IoRequest::Cut { handles: vec![target.handle] },
             9 => IoRequest::Inspect { handles: vec![target.handle, grant.handle] },
             10 => IoRequest::Lengths {
                 handles: vec![target.handle, Handle(local_length)],
@@ -169,8 +171,16 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
     });
     let file = (any::<u64>(), option::of(any::<u64>()))
         .prop_map(|(handle, length)| DataFile { handle: Handle(handle), length });
-    let inspection = (file.clone(), option::of(any::<u64>()), any::<u64>())
-        .prop_map(|(file, sums_length, summed_past_end)| Inspection { file, sums_length, summed_past_end });
+    let inspection = (file.clone(), option::of(any::<u64>()), any::<[u64; 3]>(), any::<bool>()).prop_map(
+        |(file, sums_length, n, sums_are_old)| Inspection {
+            file,
+            sums_length,
+            summed_past_end: n[0],
+            generation: n[1],
+            surplus: n[2],
+            sums_are_old,
+        },
+    );
     let damage = (any::<[u64; 3]>(), any::<String>()).prop_map(|(n, what)| Damage {
         handle: Handle(n[0]),
         offset: n[1],
@@ -186,6 +196,7 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
         Just(IoReply::Absent),
         Just(IoReply::ReadsMemory),
         any::<u64>().prop_map(IoReply::Length),
+        any::<[u64; 2]>().prop_map(|n| IoReply::Synced { length: n[0], generation: n[1] }),
         status,
         error().prop_map(IoReply::Failed),
         scrubbed,
@@ -226,7 +237,7 @@ fn inode() -> impl Strategy<Value = Inode> {
             mode: numbers[2],
             modified_ns: times[0],
             changed_ns: times[1],
-            durable: Durable { lengths, cuts: times[2], cuts_done: times[3] },
+            durable: Durable { generations: lengths.clone(), lengths, cuts: times[2], cuts_done: times[3] },
         },
     )
 }
@@ -273,6 +284,7 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (path(), path(), lengths()).prop_map(|(from, to, durable)| ManagerRequest::Rename {
             from,
             to,
+            generations: durable.clone(),
             durable
         }),
         (path(), path()).prop_map(|(from, to)| ManagerRequest::Replace { from, to }),
@@ -281,6 +293,7 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
                 handle,
                 modified_ns,
                 cuts,
+                generations: durable.clone(),
                 durable
             }
         ),

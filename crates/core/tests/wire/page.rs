@@ -34,6 +34,7 @@ fn the_write_of_the_page() {
         handle: Handle(5),
         stripes: Stripes::new(65_536, 2).unwrap().with_round_units(Some(3)).unwrap(),
         entry: 1,
+        generation: 9,
     };
     let grant = Grant { handle: Handle(5), write: true, expires_s: 1_800_000_000, mac: [0xAB; 32] };
     let parts = vec![

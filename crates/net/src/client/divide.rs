@@ -140,7 +140,8 @@ mod tests {
             };
             let regions = Regions::new(parts.iter().map(nested).collect()).unwrap();
             for entry in 0..count {
-                let target = Target { handle: Handle(1), stripes: Stripes::new(unit, count).unwrap(), entry };
+                let stripes = Stripes::new(unit, count).unwrap();
+                let target = Target { handle: Handle(1), stripes, entry, generation: 0 };
                 let total = regions.local_bytes(target.stripes, entry);
                 prop_assert!(divide(&target, &regions, total + 1, most).is_err());
                 prop_assert!(total == 0 || divide(&target, &regions, total - 1, most).is_err());

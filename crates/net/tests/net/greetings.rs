@@ -146,7 +146,10 @@ fn a_foreign_version_is_refused_clearly_by_both_sides() {
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
     raw.send(&bytes);
     let error = raw.refusal();
-    assert!(error.message.contains("version 6") && error.message.contains("version 9"), "{error}");
+    assert!(
+        error.message.contains(&format!("version {VERSION}")) && error.message.contains("version 9"),
+        "{error}"
+    );
 
     // A server of another version answers in its own format, of which only the first six bytes are known.
     let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -159,7 +162,10 @@ fn a_foreign_version_is_refused_clearly_by_both_sides() {
         }
     });
     let error = NetLink::connect(&place, options()).err().unwrap();
-    assert!(error.message.contains("version 6") && error.message.contains("version 9"), "{error}");
+    assert!(
+        error.message.contains(&format!("version {VERSION}")) && error.message.contains("version 9"),
+        "{error}"
+    );
 }
 
 #[test]

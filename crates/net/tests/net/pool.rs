@@ -216,7 +216,7 @@ pub fn options() -> Options {
 }
 
 pub fn target(handle: u64) -> Target {
-    Target { handle: Handle(handle), stripes: Stripes::new(1 << 20, 1).unwrap(), entry: 0 }
+    Target { handle: Handle(handle), stripes: Stripes::new(1 << 20, 1).unwrap(), entry: 0, generation: 0 }
 }
 
 pub fn grant() -> Grant {

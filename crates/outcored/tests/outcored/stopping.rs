@@ -69,7 +69,7 @@ fn make_file(link: &NetLink) -> (Target, Grant) {
     match link.manager(request).unwrap() {
         ManagerReply::Opened(opened) => {
             let stripes = opened.inode.layout.unwrap().stripes;
-            (Target { handle: opened.inode.handle, stripes, entry: 0 }, opened.grant)
+            (Target { handle: opened.inode.handle, stripes, entry: 0, generation: 0 }, opened.grant)
         }
         reply => panic!("{reply:?}"),
     }

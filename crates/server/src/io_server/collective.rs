@@ -44,6 +44,8 @@ pub(super) struct Collective<B> {
     pub spec: CollectiveSpec,
     pub plan: CollectivePlan,
     pub target: Target,
+    /// The latest generation of the data file that a process knows.
+    pub generation: Cell<u64>,
     joined: RefCell<BTreeSet<u64>>,
     /// The processes whose memory the server reads directly.
     pub memories: RefCell<BTreeMap<u64, ReadArrays<B>>>,
@@ -129,6 +131,7 @@ impl<B: Buffer> Collectives<B> {
             spec,
             plan,
             target,
+            generation: Cell::new(target.generation),
             joined: RefCell::default(),
             memories: RefCell::default(),
             all_joined: Gate::default(),
@@ -227,6 +230,9 @@ impl<B: Buffer> Collective<B> {
         memory: Option<ReadArrays<B>>,
         now_ns: u64,
     ) -> Result<()> {
+        // Processes may have opened the file at different times.
+        self.generation.set(self.generation.get().max(target.generation));
+        let target = Target { generation: self.target.generation, ..target };
         let Some(what) = difference((self.target, &self.spec), (target, spec)) else {
             if let Some(memory) = &memory {
                 self.plan.check_offer(&memory.offer, rank)?;

@@ -186,9 +186,13 @@ impl<B: Buffer> Shared<B> {
 
     async fn direct_rounds(self: &Rc<Self>, collective: &Rc<Collective<B>>, file: &Rc<File>) -> Result<()> {
         collective.result()?;
-        if !self.open(file, collective.spec.write).await? {
+        let target = Target { generation: collective.generation.get(), ..collective.target };
+        if collective.spec.write {
+            self.open_to_change(file, target).await?;
+        } else if !self.open(file, false).await? {
             return Err(self.gone(file));
         }
+        self.check_age(file, target)?;
         let entry = collective.target.entry;
         if collective.spec.write && !collective.spec.skips_disk && collective.plan.covers_all() {
             // The whole file will be written, so one note and one wait for the log suffice.

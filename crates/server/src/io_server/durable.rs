@@ -1,4 +1,4 @@
-//! Making files durable: first the data, then the checksums; then the server clears the log's notes.
+//! Making files durable: first the data, then the checksums with a seal; then the server clears the log's notes.
 
 use std::rc::Rc;
 
@@ -14,6 +14,12 @@ impl<B: Buffer> Shared<B> {
     /// Returns once every write to the file that was answered before this call survives power loss. Calls that
     /// arrive during a sync share the next one.
     pub async fn make_durable(self: &Rc<Self>, file: &Rc<File>) -> Result<()> {
+        file.is_asked.set(true);
+        self.make_durable_unheard(file).await
+    }
+
+    /// The same for a file whose clients do not hear of it.
+    pub async fn make_durable_unheard(self: &Rc<Self>, file: &Rc<File>) -> Result<()> {
         file.syncs_wanted.set(file.syncs_wanted.get() + 1);
         let wanted = file.syncs_wanted.get();
         let _turn = file.syncing.take().await;
@@ -54,14 +60,25 @@ impl<B: Buffer> Shared<B> {
     }
 
     async fn sync_data_and_sums(&self, file: &Rc<File>, ids: Ids) -> Result<()> {
+        // Callers that arrive later share the next sync.
+        let is_asked = file.is_asked.replace(false);
+        if file.was_repaired.get() {
+            let _lock = file.locks.take(0..u64::MAX, false).await;
+            self.sums_are_current(file, ids).await?;
+        }
+        // The seal covers no later write, since the data of one may not be durable: the next sync seals that one.
+        let state = file.state();
         self.sync_or_lose(file, ids.data).await?;
         self.flush_sums(file.handle).await?;
-        self.sync_or_lose(file, ids.sums).await
+        let seal = self.write_seal(file, ids, state, is_asked).await?;
+        self.sync_or_lose(file, ids.sums).await?;
+        file.sealed.set(seal);
+        Ok(())
     }
 
     /// Syncs a file. If the sync fails, the server records its writes as lost: the disk may have dropped them, and will not
     /// report that again.
-    async fn sync_or_lose(&self, file: &File, id: outcore_core::FileId) -> Result<()> {
+    pub async fn sync_or_lose(&self, file: &File, id: outcore_core::FileId) -> Result<()> {
         let synced = self.sync_disk(id).await;
         if let Err(error) = &synced {
             let mut lost = error.clone();

@@ -8,7 +8,8 @@ use outcore_core::{
 };
 
 use super::fetch::{Caller, Fetch, Fetched};
-use super::format::{data_directory, handle_in};
+use super::format::{SUMS_PAGE_BYTES, data_directory, handle_in, plain_sums_path, sums_path};
+use super::seal::{Seal, digest_of};
 
 /// An input of the state machine.
 #[derive(Debug)]
@@ -136,6 +137,13 @@ pub enum NameOperation {
         /// Whether to reserve the disk space now.
         reserve: bool,
     },
+    /// Replaces a checksum file of format 1 by one with a page for seals.
+    Seal {
+        /// The handle of the file.
+        handle: Handle,
+        /// The length of the data file, for the first seal.
+        length: u64,
+    },
     /// Removes a file.
     Remove {
         /// Its path.
@@ -208,6 +216,7 @@ where
             disk.close(disk.open(&path, OpenMode::Resize { length, reserve })?);
             Ok(NameAnswer::Done)
         }
+        NameOperation::Seal { handle, length } => seal(names, handle, length).map(|()| NameAnswer::Done),
         NameOperation::Remove { path } => names.remove(&path).map(|()| NameAnswer::Done),
         NameOperation::Close { file } => {
             disk.close(file);
@@ -238,6 +247,17 @@ fn list(names: &dyn Names, directory: u8, after: Handle, most: usize) -> Result<
     }
     let found = files.into_iter().map(|(handle, length)| DataFile { handle, length });
     Ok(found.take(most).collect())
+}
+
+/// The new file is complete before the old one goes, so a crash leaves one that is valid.
+fn seal(names: &dyn Names, handle: Handle, length: u64) -> Result<()> {
+    let mut file = names.read_small(&plain_sums_path(handle))?;
+    let seal = Seal { sequence: 1, generation: 0, asked: 0, length, digest: digest_of(0, &file) };
+    let mut page = [0; SUMS_PAGE_BYTES];
+    seal.put(&mut page, handle);
+    drop(file.splice(0..0, page));
+    names.replace_small(&sums_path(handle), &file)?;
+    names.remove(&plain_sums_path(handle))
 }
 
 fn opened<D: Disk>(disk: &D, file: FileId, is_writable: bool) -> Result<NameAnswer> {

@@ -28,7 +28,9 @@ impl<B: Buffer> Shared<B> {
         blocks: Range<u64>,
         scratch: Lease<B>,
     ) {
-        if let Ok(NameAnswer::Bytes(length)) = self.name(NameOperation::Length { file: ids.data }).await {
+        if file.surplus.get() == 0
+            && let Ok(NameAnswer::Bytes(length)) = self.name(NameOperation::Length { file: ids.data }).await
+        {
             file.length.set(file.length.get().max(length));
         }
         let mut start = blocks.start;

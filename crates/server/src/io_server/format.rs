@@ -45,7 +45,9 @@ pub(super) fn sum(crc: u32) -> u32 {
 }
 
 /// The suffix of a checksum file's name.
-const SUMS_SUFFIX: &str = ".sums";
+const SUMS_SUFFIX: &str = ".sealed";
+/// The suffix of a checksum file without seals, from format 1 of the directory.
+const PLAIN_SUMS_SUFFIX: &str = ".sums";
 
 /// The directory of the data files whose handles end with this byte.
 pub(super) fn data_directory(byte: u8) -> String {
@@ -62,10 +64,15 @@ pub fn sums_path(handle: Handle) -> String {
     format!("{}{SUMS_SUFFIX}", data_path(handle))
 }
 
+/// Path of the checksum file of a handle in format 1 of the directory, which has no seals.
+pub fn plain_sums_path(handle: Handle) -> String {
+    format!("{}{PLAIN_SUMS_SUFFIX}", data_path(handle))
+}
+
 /// The handle in a file name, and whether the name is that of the data file; otherwise it is that of the checksum
 /// file.
 pub(super) fn handle_in(name: &str) -> Option<(Handle, bool)> {
-    let digits = name.strip_suffix(SUMS_SUFFIX);
+    let digits = [SUMS_SUFFIX, PLAIN_SUMS_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
     let handle = Handle(u64::from_str_radix(digits.unwrap_or(name), 16).ok()?);
     let is_ours = data_path(handle).ends_with(&format!("/{}", digits.unwrap_or(name)));
     is_ours.then_some((handle, digits.is_none()))
@@ -85,9 +92,12 @@ pub fn highest_handle(directory: &dyn Names) -> Result<Handle> {
     Ok(highest)
 }
 
-/// Content of the marker.
-pub(super) fn marker(pool: u128, server: ServerId) -> String {
-    format!("{{\"format\": 1, \"pool\": \"{pool:032x}\", \"server\": {}}}\n", server.0)
+/// The format of the directory. In format 1, checksum files have no seals.
+pub(super) const FORMAT: u32 = 2;
+
+/// Content of the marker in a format of the directory.
+pub(super) fn marker(format: u32, pool: u128, server: ServerId) -> String {
+    format!("{{\"format\": {format}, \"pool\": \"{pool:032x}\", \"server\": {}}}\n", server.0)
 }
 
 /// The owner of a directory according to its marker: the pool, and the server's number. `None` if the directory

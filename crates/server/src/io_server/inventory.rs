@@ -6,7 +6,7 @@ use outcore_core::{Buffer, DataFile, Error, ErrorKind, Handle, Inspection, IoRep
 
 use super::event::NameOperation;
 use super::files::{File, Ids};
-use super::format::{BLOCK_BYTES, SUMS_PER_PAGE, data_path, sums_path};
+use super::format::{BLOCK_BYTES, SUMS_PAGE_BYTES, SUMS_PER_PAGE, data_path, plain_sums_path, sums_path};
 use super::shared::{Opened, Shared};
 
 /// Data files in one answer, at most.
@@ -22,12 +22,7 @@ impl<B: Buffer> Shared<B> {
 
     /// The state of some data files on the disk.
     pub async fn inspect(self: &Rc<Self>, handles: &[Handle]) -> Result<IoReply> {
-        if handles.len() > MAX_PAGE {
-            return Err(Error::invalid(format!(
-                "need at most {MAX_PAGE} handles at once, have {}; ask for them in parts",
-                handles.len()
-            )));
-        }
+        check_count(handles)?;
         let mut found = Vec::with_capacity(handles.len());
         for handle in handles {
             let file = self.files.get(*handle);
@@ -40,6 +35,25 @@ impl<B: Buffer> Shared<B> {
             found.push(inspected?);
         }
         Ok(IoReply::Inspected(found))
+    }
+
+    /// Cuts the bytes of data files that no write explains.
+    pub async fn cut(self: &Rc<Self>, handles: &[Handle]) -> Result<IoReply> {
+        check_count(handles)?;
+        for handle in handles {
+            self.with_file(*handle, async |file| {
+                if self.open(file, false).await? {
+                    let _lock = file.locks.take(0..u64::MAX, true).await;
+                    if let Some(ids) = file.ids.get() {
+                        self.surplus(file, ids).await?;
+                        self.cut_surplus(file).await?;
+                    }
+                }
+                Ok(IoReply::Done)
+            })
+            .await?;
+        }
+        Ok(IoReply::Done)
     }
 
     async fn inspect_one(self: &Rc<Self>, file: &Rc<File>) -> Result<Inspection> {
@@ -59,6 +73,9 @@ impl<B: Buffer> Shared<B> {
         {
             file.sums_length.set(file.sums_length.get().max(sums_length));
             inspection.summed_past_end = self.summed_past(file, ids, length.div_ceil(BLOCK_BYTES)).await?;
+            inspection.generation = file.sealed.get().generation;
+            inspection.surplus = self.surplus(file, ids).await?;
+            inspection.sums_are_old = !self.sums_are_current(file, ids).await?;
         }
         Ok(inspection)
     }
@@ -80,8 +97,18 @@ impl<B: Buffer> Shared<B> {
 
     async fn inspect_parts(&self, handle: Handle) -> Result<Inspection> {
         let length = self.length_of(data_path(handle)).await?;
-        let sums_length = self.length_of(sums_path(handle)).await?;
-        Ok(Inspection { file: DataFile { handle, length }, sums_length, summed_past_end: 0 })
+        let sums_length = match self.length_of(sums_path(handle)).await? {
+            Some(length) => Some(length.saturating_sub(SUMS_PAGE_BYTES as u64)),
+            None => self.length_of(plain_sums_path(handle)).await?,
+        };
+        Ok(Inspection {
+            file: DataFile { handle, length },
+            sums_length,
+            summed_past_end: 0,
+            generation: 0,
+            surplus: 0,
+            sums_are_old: false,
+        })
     }
 
     async fn length_of(&self, path: String) -> Result<Option<u64>> {
@@ -94,4 +121,14 @@ impl<B: Buffer> Shared<B> {
             Err(error) => Err(error),
         }
     }
+}
+
+fn check_count(handles: &[Handle]) -> Result<()> {
+    if handles.len() <= MAX_PAGE {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "need at most {MAX_PAGE} handles at once, have {}; ask for them in parts",
+        handles.len()
+    )))
 }

@@ -25,6 +25,7 @@ mod room;
 mod runner;
 mod scratch;
 mod scrub;
+mod seal;
 mod server;
 mod shared;
 mod sums;
@@ -36,7 +37,9 @@ mod wait;
 pub use config::{Config, Factory, Limits, ManagerTime, Verify};
 pub use event::{Effect, Event, NameAnswer, NameOperation, perform};
 pub use fetch::{Caller, Fetch, Fetched, fetch};
-pub use format::{BLOCK_BYTES, NAMES, REGION_BYTES, data_path, highest_handle, marked, sums_path};
+pub use format::{
+    BLOCK_BYTES, NAMES, REGION_BYTES, data_path, highest_handle, marked, plain_sums_path, sums_path,
+};
 pub use outcore_core::Names;
 pub use runner::Runner;
 pub use server::IoServer;

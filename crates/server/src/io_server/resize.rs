@@ -6,7 +6,7 @@ use outcore_core::{Buffer, Result, Target};
 
 use super::event::NameOperation;
 use super::files::{File, Ids};
-use super::format::{BLOCK_BYTES, SUMS_PAGE_BYTES, SUMS_PER_PAGE, data_path, sum, sums_path};
+use super::format::{BLOCK_BYTES, SUMS_PAGE_BYTES, SUMS_PER_PAGE, data_path, sum};
 use super::shared::Shared;
 
 impl<B: Buffer> Shared<B> {
@@ -20,10 +20,16 @@ impl<B: Buffer> Shared<B> {
     ) -> Result<()> {
         let _lock = file.locks.take(0..u64::MAX, true).await;
         let ids = file.ids.get().ok_or_else(|| self.gone(file))?;
+        self.cut_surplus(file).await?;
         let taken = if reserve { self.check_reserved(file, ids, length).await? } else { 0 };
         if length < file.length.get().max(file.summed.get()) {
             self.shorten(file, ids, target, length, reserve).await?;
         } else {
+            if length > file.length.get() {
+                // No other record says that the file may become longer.
+                let last = (length - 1) / BLOCK_BYTES;
+                self.note(file, &(last..last + 1)).await?;
+            }
             let path = data_path(file.handle);
             let longer = NameOperation::Resize { path: path.clone(), length, reserve };
             let made = match self.name(longer).await {
@@ -37,10 +43,21 @@ impl<B: Buffer> Shared<B> {
                 return Err(error);
             }
             file.length.set(length);
+            file.need.set(0);
         }
         if reserve {
-            let sums = length.div_ceil(BLOCK_BYTES * SUMS_PER_PAGE) * SUMS_PAGE_BYTES as u64;
-            self.name(NameOperation::Resize { path: sums_path(file.handle), length: sums, reserve }).await?;
+            let sums = file.sums_offset(length.div_ceil(BLOCK_BYTES * SUMS_PER_PAGE));
+            self.name(NameOperation::Resize { path: file.sums_path(), length: sums, reserve }).await?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the bytes of a data file that no write explains. The caller keeps others out.
+    pub async fn cut_surplus(&self, file: &File) -> Result<()> {
+        if file.surplus.get() > 0 {
+            let (path, length) = (data_path(file.handle), file.length.get());
+            self.name(NameOperation::Resize { path, length, reserve: false }).await?;
+            file.surplus.set(0);
         }
         Ok(())
     }
@@ -68,6 +85,7 @@ impl<B: Buffer> Shared<B> {
         }
         self.name(NameOperation::Resize { path: data_path(file.handle), length, reserve }).await?;
         file.length.set(length);
+        file.need.set(0);
         if let Some((page, sum)) = cut {
             page.set(last, sum);
         }
@@ -79,11 +97,13 @@ impl<B: Buffer> Shared<B> {
         self.forget_past_end(file, ids, first_gone..page_end.min(end)).await?;
         if end > page_end {
             let pages = page_end / SUMS_PER_PAGE;
+            let gone =
+                if pages == 0 { file.digest.get() } else { self.digest_from(file, ids, pages).await? };
             self.forget_sums(file.handle, pages).await;
-            let length = pages * SUMS_PAGE_BYTES as u64;
-            let shorter = NameOperation::Resize { path: sums_path(file.handle), length, reserve: false };
-            self.name(shorter).await?;
-            file.sums_length.set(length);
+            let length = file.sums_offset(pages);
+            self.name(NameOperation::Resize { path: file.sums_path(), length, reserve: false }).await?;
+            file.digest.set(file.digest.get().wrapping_sub(gone));
+            file.sums_length.set(pages * SUMS_PAGE_BYTES as u64);
         }
         file.summed.set(file.summed.get().min(length.next_multiple_of(BLOCK_BYTES)));
         Ok(())

@@ -16,7 +16,7 @@ impl<B: Buffer> Shared<B> {
         Ok(self.bytes_of_name(NameOperation::Free).await?.saturating_sub(self.limits.spare_bytes))
     }
 
-    async fn bytes_of_name(&self, operation: NameOperation) -> Result<u64> {
+    pub async fn bytes_of_name(&self, operation: NameOperation) -> Result<u64> {
         match self.name(operation).await? {
             NameAnswer::Bytes(bytes) => Ok(bytes),
             other => Err(Error::new(ErrorKind::Io, format!("a number of bytes was answered by {other:?}"))),

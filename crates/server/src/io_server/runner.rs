@@ -15,7 +15,7 @@ use outcore_core::{
 use super::config::{Config, ManagerTime};
 use super::event::{Effect, Event, NameOperation, perform};
 use super::fetch::{Caller, Fetchers};
-use super::format::{DATA, LOCK, MARKER, marker};
+use super::format::{DATA, FORMAT, LOCK, MARKER, marker};
 use super::server::IoServer;
 
 /// Interval between ticks.
@@ -271,9 +271,16 @@ fn new_incarnation() -> Incarnation {
 
 /// Checks that the directory belongs to this server, or claims it if it is empty.
 fn claim(directory: &dyn Names, pool: u128, server: ServerId) -> Result<()> {
-    let ours = marker(pool, server);
+    let ours = marker(FORMAT, pool, server);
     match directory.read_small(MARKER) {
         Ok(found) if found == ours.as_bytes() => Ok(()),
+        // Earlier versions refuse the directory from now on. Its files are upgraded when they are opened.
+        Ok(found) if found == marker(1, pool, server).as_bytes() => {
+            match directory.replace_small(MARKER, ours.as_bytes()) {
+                Err(error) if matches!(error.kind, ErrorKind::ReadOnly | ErrorKind::DiskFull) => Ok(()),
+                upgraded => upgraded,
+            }
+        }
         Ok(found) => Err(Error::invalid(format!(
             "the directory is of another server, pool or format: need {}, have {}; give the directory of this server, or an \
              empty one",

@@ -125,8 +125,28 @@ impl<B: Buffer> Shared<B> {
             block = blocks.end;
         }
         // The file counts only once, not again if an earlier call already reached its end.
-        left.found.files += u64::from(first < end || first == 0);
+        if first < end || first == 0 {
+            self.scrub_seal(file, left).await?;
+            left.found.files += 1;
+        }
         Ok(None)
+    }
+
+    /// Compares a file whose end was reached with its seal.
+    async fn scrub_seal(self: &Rc<Self>, file: &Rc<File>, left: &mut Left) -> Result<()> {
+        let _permit = self.pieces.take().await;
+        let _lock = file.locks.take(0..u64::MAX, false).await;
+        let Some(ids) = file.ids.get() else { return Ok(()) };
+        let (handle, length) = (file.handle, file.length.get());
+        if let surplus @ 1.. = self.surplus(file, ids).await? {
+            let what = format!("{surplus} bytes follow the end of the file, and no write explains them");
+            left.found.damage.push(Damage { handle, offset: length, bytes: surplus, what });
+        }
+        if !self.sums_are_current(file, ids).await? {
+            let what = "checksums are old: the disk lost the last ones; restore the file from a copy".into();
+            left.found.damage.push(Damage { handle, offset: 0, bytes: 0, what });
+        }
+        Ok(())
     }
 
     /// Compares some blocks under their lock, so a pending write does not count as damage. Returns false if the

@@ -179,11 +179,12 @@ impl<B: Buffer> Shared<B> {
                     if !self.open(file, false).await? {
                         return Ok(IoReply::Absent);
                     }
+                    self.check_age(file, target)?;
                     self.check_whole(file, target)?;
                     // The length is read before the sync, because bytes written meanwhile may not be durable.
                     let length = file.length.get();
                     self.make_durable(file).await?;
-                    Ok(IoReply::Length(length))
+                    Ok(IoReply::Synced { length, generation: file.sealed.get().generation })
                 })
                 .await
             }
@@ -191,6 +192,10 @@ impl<B: Buffer> Shared<B> {
                 self.with_file(target.handle, async |file| {
                     if !self.open(file, false).await? {
                         return Ok(IoReply::Absent);
+                    }
+                    // The client reports how much is lost of an empty data file without a generation.
+                    if file.length.get() > 0 || file.sealed.get().generation > 0 {
+                        self.check_age(file, target)?;
                     }
                     self.check_whole(file, target)?;
                     Ok(IoReply::Length(file.length.get()))
@@ -204,8 +209,10 @@ impl<B: Buffer> Shared<B> {
                     )));
                 }
                 self.with_file(target.handle, async |file| {
-                    self.open(file, true).await?;
-                    self.set_length(file, target, local_length, reserve).await.map(|()| IoReply::Done)
+                    self.open_to_change(file, target).await?;
+                    self.set_length(file, target, local_length, reserve).await?;
+                    self.bound_notes(file.handle);
+                    Ok(IoReply::Done)
                 })
                 .await
             }
@@ -217,6 +224,7 @@ impl<B: Buffer> Shared<B> {
             IoRequest::Scrub { from, most_bytes } => self.scrub(from, most_bytes).await,
             IoRequest::DataFiles { after, most } => self.data_files(after, most).await,
             IoRequest::Inspect { handles } => self.inspect(&handles).await,
+            IoRequest::Cut { handles } => self.cut(&handles).await,
             IoRequest::Lengths { handles, targets, .. } => {
                 self.lengths(&handles, &targets).await.map(IoReply::Lengths)
             }
@@ -277,6 +285,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Result<IoReply> {
         let bytes = buffer.len();
         if self.open(file, false).await? {
+            self.check_age(file, target)?;
             let server = self.clone();
             self.move_pieces(file, target, regions, buffer, async move |file, piece, buffer| {
                 server.read_piece(&file, target, piece, buffer).await
@@ -299,7 +308,7 @@ impl<B: Buffer> Shared<B> {
         buffer: B,
     ) -> Result<IoReply> {
         let bytes = buffer.len();
-        self.open(file, true).await?;
+        self.open_to_change(file, target).await?;
         let server = self.clone();
         self.move_pieces(file, target, regions, buffer, async move |file, piece, buffer| {
             server.write_piece(&file, target, piece, buffer).await
@@ -397,7 +406,7 @@ impl<B: Buffer> Shared<B> {
         let file = self.files.get(handle);
         if let Ok(true) = self.open(&file, false).await {
             // The error is stored, and the next caller that syncs the file gets it.
-            let _ = self.make_durable(&file).await;
+            let _ = self.make_durable_unheard(&file).await;
         }
         self.files.let_go(&file);
     }
@@ -409,7 +418,7 @@ impl<B: Buffer> Shared<B> {
         for handle in noted {
             let file = self.files.get(handle);
             if let Ok(true) = self.open(&file, false).await {
-                let _ = self.make_durable(&file).await;
+                let _ = self.make_durable_unheard(&file).await;
             }
         }
         for handle in self.files.handles() {

@@ -1,7 +1,8 @@
 //! The state that the tasks of a server share, and their access to the disk.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::rc::Rc;
 
 use outcore_core::{
@@ -18,6 +19,7 @@ use super::format::{BLOCK_BYTES, SCRATCH_BLOCKS, SUMS_PAGE_BYTES};
 use super::log::Log;
 use super::notes::Notes;
 use super::scratch::Scratch;
+use super::seal::State;
 use super::sums::Sums;
 use super::task::Task;
 use super::time::Time;
@@ -56,7 +58,9 @@ pub(super) struct Shared<B> {
     pub effects: RefCell<Vec<Effect<B>>>,
     /// Files that the disk failed to sync: writes to them may be lost.
     pub lost: RefCell<HashMap<Handle, Error>>,
-    damaged: RefCell<HashSet<(Handle, u64)>>,
+    /// The closed files that changed since their seals. All of them are noted.
+    pub unsealed: RefCell<HashMap<Handle, State>>,
+    damaged: RefCell<BTreeSet<(Handle, u64)>>,
     next: Cell<u64>,
     requests: RefCell<HashMap<u64, Slot<Completion<B>>>>,
     operations: RefCell<HashMap<u64, Slot<Result<NameAnswer>>>>,
@@ -107,6 +111,7 @@ impl<B: Buffer> Shared<B> {
             begun: RefCell::default(),
             effects: RefCell::default(),
             lost: RefCell::default(),
+            unsealed: RefCell::default(),
             damaged: RefCell::default(),
             next: Cell::new(0),
             requests: RefCell::default(),
@@ -247,6 +252,22 @@ impl<B: Buffer> Shared<B> {
         if damaged.len() < MAX_DAMAGED && damaged.insert((handle, block)) {
             self.status.borrow_mut().damaged_blocks += 1;
         }
+    }
+
+    /// Whether damaged blocks of a file are known.
+    pub fn has_damage(&self, handle: Handle) -> bool {
+        self.damaged.borrow().range((handle, 0)..=(handle, u64::MAX)).next().is_some()
+    }
+
+    /// Forgets the damage of overwritten blocks. Returns whether there was any.
+    pub fn repaired(&self, handle: Handle, blocks: &Range<u64>) -> bool {
+        let mut damaged = self.damaged.borrow_mut();
+        let of_blocks = damaged.range((handle, blocks.start)..(handle, blocks.end));
+        let known: Vec<_> = of_blocks.copied().collect();
+        for block in &known {
+            damaged.remove(block);
+        }
+        !known.is_empty()
     }
 }
 

@@ -9,6 +9,7 @@ use outcore_core::{Buffer, FileId, Handle, Result};
 use super::files::{File, Ids};
 use super::format::{SUMS_PAGE_BYTES, SUMS_PER_PAGE};
 use super::scratch::Scratch;
+use super::seal::weight;
 use super::shared::Shared;
 use super::wait::Permits;
 
@@ -19,6 +20,10 @@ const MOST_FAILURES: usize = 8;
 pub(super) struct Page {
     file: FileId,
     number: u64,
+    /// Byte of the page in its file.
+    offset: u64,
+    /// The digest of the file's checksums.
+    digest: Rc<Cell<u64>>,
     sums: RefCell<Option<Box<[u32]>>>,
     dirty: Cell<bool>,
     used: Cell<u64>,
@@ -31,10 +36,18 @@ impl Page {
         self.sums.borrow().as_ref().map_or(0, |sums| sums[(block % SUMS_PER_PAGE) as usize])
     }
 
+    fn own_digest(&self) -> u64 {
+        let sums = self.sums.borrow();
+        let sums = (self.number * SUMS_PER_PAGE..).zip(sums.iter().flatten());
+        sums.fold(0, |digest: u64, (block, sum)| digest.wrapping_add(weight(block, *sum)))
+    }
+
     pub fn set(&self, block: u64, sum: u32) {
         if let Some(sums) = self.sums.borrow_mut().as_mut() {
             let kept = &mut sums[(block % SUMS_PER_PAGE) as usize];
             if *kept != sum {
+                let digest = self.digest.get().wrapping_sub(weight(block, *kept));
+                self.digest.set(digest.wrapping_add(weight(block, sum)));
                 *kept = sum;
                 self.dirty.set(true);
             }
@@ -55,12 +68,19 @@ impl<B: Buffer> Sums<B> {
         Self { most: most.max(1), pages: RefCell::default(), buffers, clock: Cell::new(0) }
     }
 
-    fn page(&self, handle: Handle, file: FileId, number: u64) -> Rc<Page> {
+    /// The buffers for one page each.
+    pub fn buffers(&self) -> &Scratch<B> {
+        &self.buffers
+    }
+
+    fn page(&self, file: &File, ids: Ids, number: u64) -> Rc<Page> {
         let mut pages = self.pages.borrow_mut();
-        let page = pages.entry((handle, number)).or_insert_with(|| {
+        let page = pages.entry((file.handle, number)).or_insert_with(|| {
             Rc::new(Page {
-                file,
+                file: ids.sums,
                 number,
+                offset: file.sums_offset(number),
+                digest: file.digest.clone(),
                 sums: RefCell::default(),
                 dirty: Cell::new(false),
                 used: Cell::new(0),
@@ -96,7 +116,7 @@ impl<B: Buffer> Shared<B> {
     /// The page with the checksum of `block`, read from disk if necessary. It stays in memory while a caller holds
     /// it.
     pub async fn sums_of(&self, file: &File, ids: Ids, block: u64) -> Result<Rc<Page>> {
-        let page = self.sums.page(file.handle, ids.sums, block / SUMS_PER_PAGE);
+        let page = self.sums.page(file, ids, block / SUMS_PER_PAGE);
         if page.sums.borrow().is_some() {
             return Ok(page);
         }
@@ -131,8 +151,7 @@ impl<B: Buffer> Shared<B> {
 
     async fn read_sums(&self, page: &Page) -> Result<Box<[u32]>> {
         let buffer = self.sums.buffers.take().await?;
-        let offset = page.number * SUMS_PAGE_BYTES as u64;
-        let read = self.read(page.file, offset, buffer.view(0, SUMS_PAGE_BYTES)).await?;
+        let read = self.read(page.file, page.offset, buffer.view(0, SUMS_PAGE_BYTES)).await?;
         // Past the end of the file, checksums read as 0.
         let mut bytes = vec![0; SUMS_PAGE_BYTES];
         buffer.copy_out(0, &mut bytes[..read]);
@@ -167,8 +186,7 @@ impl<B: Buffer> Shared<B> {
         };
         buffer.copy_in(0, &bytes);
         page.dirty.set(false);
-        let offset = page.number * SUMS_PAGE_BYTES as u64;
-        let written = self.write(page.file, offset, buffer.view(0, SUMS_PAGE_BYTES)).await;
+        let written = self.write(page.file, page.offset, buffer.view(0, SUMS_PAGE_BYTES)).await;
         if written.is_err() {
             page.dirty.set(true);
         }
@@ -186,6 +204,20 @@ impl<B: Buffer> Shared<B> {
     /// Whether a file has changed pages.
     pub fn has_changed_sums(&self, handle: Handle) -> bool {
         self.sums.of(handle).iter().any(|(_, page)| page.dirty.get())
+    }
+
+    /// The digest of a page, if the page has changed and is not yet written.
+    pub fn changed_digest(&self, handle: Handle, number: u64) -> Option<u64> {
+        let pages = self.sums.pages.borrow();
+        let page = pages.get(&(handle, number)).filter(|page| page.dirty.get())?;
+        Some(page.own_digest())
+    }
+
+    /// The digest of all such pages from page `first` on.
+    pub fn changed_digest_from(&self, handle: Handle, first: u64) -> u64 {
+        let pages = self.sums.of(handle).into_iter();
+        let changed = pages.filter(|(number, page)| *number >= first && page.dirty.get());
+        changed.fold(0, |digest: u64, (_, page)| digest.wrapping_add(page.own_digest()))
     }
 
     /// Drops the pages of a file from page `first` on, changed or not, after pending writes of them.

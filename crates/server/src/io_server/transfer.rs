@@ -29,15 +29,10 @@ fn sums_in<B: Buffer>(buffer: &B, at: usize, blocks: &Range<u64>) -> Vec<u32> {
     (0..count).map(|block| sum(buffer.crc32c(at + block * BLOCK, BLOCK))).collect()
 }
 
-fn set_all(page: &Page, blocks: &Range<u64>, sums: &[u32]) {
-    for (block, sum) in blocks.clone().zip(sums) {
-        page.set(block, *sum);
-    }
-}
-
 impl<B: Buffer> Shared<B> {
     /// Reads the bytes of `piece` into the call's buffer.
     pub async fn read_piece(&self, file: &File, target: Target, piece: Piece, mut buffer: B) -> Result<()> {
+        self.check_surplus(file, &piece)?;
         match piece {
             Piece::Direct { blocks, at } => {
                 let _lock = file.locks.take(blocks.clone(), false).await;
@@ -71,6 +66,22 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
+    /// Sets the checksums of written blocks.
+    fn set_all(&self, file: &File, page: &Page, blocks: &Range<u64>, sums: &[u32]) {
+        for (block, sum) in blocks.clone().zip(sums) {
+            page.set(block, *sum);
+        }
+        if self.repaired(file.handle, blocks) {
+            file.was_repaired.set(true);
+        }
+    }
+
+    /// Refuses a piece that reaches bytes which no write explains.
+    fn check_surplus(&self, file: &File, piece: &Piece) -> Result<()> {
+        let reaches = file.surplus.get() > 0 && piece.end() > file.length.get();
+        if reaches { Err(self.too_long(file)) } else { Ok(()) }
+    }
+
     /// Writes the bytes of `piece` from the call's buffer to the disk.
     pub async fn write_piece(
         self: &Rc<Self>,
@@ -80,6 +91,7 @@ impl<B: Buffer> Shared<B> {
         buffer: B,
     ) -> Result<()> {
         let ids = file.ids.get().ok_or_else(|| self.gone(file))?;
+        self.check_surplus(file, &piece)?;
         self.check_room(file, ids, &piece).await?;
         match piece {
             Piece::Direct { blocks, at } => {
@@ -91,7 +103,7 @@ impl<B: Buffer> Shared<B> {
                 let sums = sums_in(&bytes, 0, &blocks);
                 match self.put(file, ids, blocks.start, bytes).await {
                     Ok(()) => {
-                        set_all(&page, &blocks, &sums);
+                        self.set_all(file, &page, &blocks, &sums);
                         file.length.set(file.length.get().max(blocks.end * BLOCK_BYTES));
                         Ok(())
                     }
@@ -147,7 +159,7 @@ impl<B: Buffer> Shared<B> {
         let sums = sums_in(&*scratch, 0, &blocks);
         match self.put(file, ids, blocks.start, scratch.view(0, end)).await {
             Ok(()) => {
-                set_all(page, &blocks, &sums);
+                self.set_all(file, page, &blocks, &sums);
                 file.length.set(file.length.get().max(start + end as u64));
                 Ok(())
             }

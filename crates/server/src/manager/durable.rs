@@ -9,6 +9,25 @@ use super::walk::not_found;
 use super::{Manager, Now, User};
 use crate::store::Store;
 
+/// The durable state of the data files of a file, as a client reports it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reached<'a> {
+    /// Their lengths in bytes; may be empty.
+    pub lengths: &'a [u64],
+    /// Their generations; may be empty.
+    pub generations: &'a [u64],
+}
+
+/// Merges reported generations into the stored ones.
+fn merge_generations(durable: &mut Durable, node_entries: usize, generations: &[u64]) {
+    if generations.iter().any(|generation| *generation > 0) {
+        durable.generations.resize(node_entries, 0);
+        for (kept, &generation) in durable.generations.iter_mut().zip(generations) {
+            *kept = generation.max(*kept);
+        }
+    }
+}
+
 /// Merges reported lengths into the stored ones; `choose` gets the stored and the reported length.
 fn merge(durable: &mut Durable, node_entries: usize, lengths: &[u64], choose: fn(u64, u64) -> u64) {
     durable.lengths.resize(node_entries, 0);
@@ -18,6 +37,18 @@ fn merge(durable: &mut Durable, node_entries: usize, lengths: &[u64], choose: fn
     if durable.lengths.iter().all(|length| *length == 0) {
         durable.lengths.clear();
     }
+}
+
+/// Refuses numbers of another count than the file has data files.
+fn check_reached(node: &Node, reached: Reached<'_>) -> Result<usize> {
+    let entries = check_lengths(node, reached.lengths)?;
+    if reached.generations.len() > entries {
+        return Err(Error::invalid(format!(
+            "need the generations of {entries} data files, have {}; ask with those of the file",
+            reached.generations.len()
+        )));
+    }
+    Ok(entries)
 }
 
 /// Refuses lengths that the data files of a file cannot have. The manager asks no I/O server, so it trusts other
@@ -46,12 +77,13 @@ impl<S: Store> Step<'_, S> {
     }
 
     /// Sets the first durable lengths of a file that gets its name once it is durable.
-    pub(super) fn told_durable(&self, node: &mut Node, lengths: &[u64]) -> Result<()> {
-        if !lengths.is_empty() {
+    pub(super) fn told_durable(&self, node: &mut Node, reached: Reached<'_>) -> Result<()> {
+        if !reached.lengths.is_empty() || !reached.generations.is_empty() {
             check_is_file(node, "what is renamed")?;
-            let entries = check_lengths(node, lengths)?;
+            let entries = check_reached(node, reached)?;
             if node.inode.durable.cuts == 0 {
-                merge(&mut node.inode.durable, entries, lengths, u64::max);
+                merge(&mut node.inode.durable, entries, reached.lengths, u64::max);
+                merge_generations(&mut node.inode.durable, entries, reached.generations);
             }
         }
         Ok(())
@@ -62,10 +94,10 @@ impl<S: Store> Step<'_, S> {
         handle: Handle,
         modified_ns: Option<u64>,
         cuts: u64,
-        lengths: &[u64],
+        reached: Reached<'_>,
     ) -> Result<Inode> {
         let mut node = self.open_node(handle, true)?;
-        let entries = check_lengths(&node, lengths)?;
+        let entries = check_reached(&node, reached)?;
         let inode = &mut node.inode;
         if let Some(modified_ns) = modified_ns {
             // The time increases with each write, so two contents never have the same time. It does not run ahead
@@ -75,7 +107,8 @@ impl<S: Store> Step<'_, S> {
         }
         // After or during a truncation, these lengths may be outdated.
         if inode.durable.cuts == cuts && inode.durable.cuts_done == cuts {
-            merge(&mut inode.durable, entries, lengths, u64::max);
+            merge(&mut inode.durable, entries, reached.lengths, u64::max);
+            merge_generations(&mut inode.durable, entries, reached.generations);
         }
         inode.changed_ns = self.now.unix_ns;
         self.put_node(&node);
@@ -89,6 +122,8 @@ impl<S: Store> Step<'_, S> {
         all.resize(entries, 0);
         merge(&mut node.inode.durable, entries, &all, u64::min);
         node.inode.durable.cuts += 1;
+        // So a user who sets the length of a file accepts an older copy of its data.
+        node.inode.durable.generations.clear();
         self.put_node(&node);
         Ok(node.inode)
     }
@@ -113,9 +148,9 @@ impl<S: Store> Manager<S> {
         who: &User,
         handle: Handle,
         modified_ns: Option<u64>,
-        (cuts, lengths): (u64, &[u64]),
+        (cuts, reached): (u64, Reached<'_>),
     ) -> Result<ManagerReply> {
-        self.change(now, who, |step| step.wrote(handle, modified_ns, cuts, lengths)).map(reply)
+        self.change(now, who, |step| step.wrote(handle, modified_ns, cuts, reached)).map(reply)
     }
 
     pub(super) fn begin_cut(

@@ -32,6 +32,7 @@ use outcore_core::{
 use crate::grants::Key;
 use crate::store::{Guard, Log, MAX_OPERATIONS, MAX_RANGE, Outcome, Store, Write};
 use answers::{Answers, Note};
+use durable::Reached;
 use record::Node;
 use step::{Memory, Step, take_handles};
 
@@ -236,10 +237,13 @@ impl<S: Store> Manager<S> {
             ManagerRequest::MakeDirectory { path, mode } => self.make_directory(now, who, &path, mode),
             ManagerRequest::Remove { path, recursive } => self.remove(now, who, &path, recursive),
             ManagerRequest::Orphans { gone, after, most } => self.orphans(now, who, &gone, after, most),
-            ManagerRequest::Rename { from, to, durable } => self.rename(now, who, &from, &to, &durable),
+            ManagerRequest::Rename { from, to, durable, generations } => {
+                self.rename(now, who, &from, &to, Reached { lengths: &durable, generations: &generations })
+            }
             ManagerRequest::Replace { from, to } => self.replace(now, who, &from, &to),
-            ManagerRequest::Wrote { handle, modified_ns, cuts, durable } => {
-                self.wrote(now, who, handle, modified_ns, (cuts, &durable))
+            ManagerRequest::Wrote { handle, modified_ns, cuts, durable, generations } => {
+                let reached = Reached { lengths: &durable, generations: &generations };
+                self.wrote(now, who, handle, modified_ns, (cuts, reached))
             }
             ManagerRequest::BeginCut { handle, lengths } => self.begin_cut(now, who, handle, &lengths),
             ManagerRequest::EndCut { handle } => self.end_cut(now, who, handle),

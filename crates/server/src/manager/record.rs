@@ -10,6 +10,9 @@ use super::keys;
 /// The format byte of every value.
 pub(super) const FORMAT: u8 = 1;
 
+/// In place of a number of units that go round, before generations, in a file without such a number.
+const NO_ROUND_UNITS: u64 = u64::MAX;
+
 /// A file or a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
@@ -106,11 +109,14 @@ impl Record for Node {
             }
             others.put(to);
         } else if *durable != Durable::default() || round_units.is_some() {
-            let Durable { lengths, cuts, cuts_done } = durable;
+            let Durable { lengths, cuts, cuts_done, generations } = durable;
             lengths.put(to);
             cuts.put(to);
             cuts_done.put(to);
-            if let Some(units) = round_units {
+            if !generations.is_empty() {
+                round_units.unwrap_or(NO_ROUND_UNITS).put(to);
+                generations.put(to);
+            } else if let Some(units) = round_units {
                 units.put(to);
             }
         }
@@ -128,9 +134,17 @@ impl Record for Node {
         // earlier versions.
         let mut durable = Durable::default();
         if let (Some(round), false) = (&mut layout, from.is_empty()) {
-            durable = Durable { lengths: next(from)?, cuts: next(from)?, cuts_done: next(from)? };
+            durable.lengths = next(from)?;
+            (durable.cuts, durable.cuts_done) = (next(from)?, next(from)?);
             if !from.is_empty() {
-                round.stripes = round.stripes.with_round_units(Some(next(from)?))?;
+                let units: u64 = next(from)?;
+                if units != NO_ROUND_UNITS {
+                    round.stripes = round.stripes.with_round_units(Some(units))?;
+                }
+                // Nothing follows in records of earlier versions.
+                if !from.is_empty() {
+                    durable.generations = next(from)?;
+                }
             } else if durable == Durable::default() {
                 return Err(Error::new(ErrorKind::Corrupt, "nothing follows, in so many bytes"));
             }
@@ -230,7 +244,8 @@ mod tests {
 
     fn durable() -> Node {
         let mut node = file();
-        node.inode.durable = Durable { lengths: vec![0x10_0000, 9], cuts: 3, cuts_done: 2 };
+        node.inode.durable =
+            Durable { lengths: vec![0x10_0000, 9], cuts: 3, cuts_done: 2, ..Durable::default() };
         node
     }
 
@@ -266,6 +281,14 @@ mod tests {
         assert_eq!(hex(&write(&ending())), page(head) + &page(stripes) + &nothing + &page(units));
         let both = Node { inode: Inode { durable: durable().inode.durable, ..ending().inode }, ..ending() };
         assert_eq!(hex(&write(&both)), page(head) + &page(stripes) + &page(lengths) + &page(units));
+        let mut newer = both.clone();
+        newer.inode.durable.generations = vec![5, 0];
+        let generations = line("generations ");
+        let lines = page(head) + &page(stripes) + &page(lengths);
+        assert_eq!(hex(&write(&newer)), lines.clone() + &page(units) + &page(generations));
+        newer.inode.layout = file().inode.layout;
+        assert_eq!(hex(&write(&newer)), lines + &"ff".repeat(8) + &page(generations));
+        assert_eq!(read::<Node>(b"", &write(&newer)), Ok(newer));
         assert_eq!(hex(&write(&directory())), page(head) + &page(hints));
         assert_eq!(hex(&write(&Detached { remover: 5 })), "0105000000");
         let orphan = hex(&write(&Orphan { remover: 5, node: file() }));

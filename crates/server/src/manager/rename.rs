@@ -3,6 +3,7 @@
 use outcore_core::{Error, ErrorKind, ManagerReply, Result};
 
 use super::access::{WRITE, require, require_unstuck};
+use super::durable::Reached;
 use super::files::mode_on_the_way;
 use super::record::{Node, Orphan};
 use super::step::Step;
@@ -13,7 +14,7 @@ use crate::store::Store;
 impl<S: Store> Step<'_, S> {
     /// Renames an entry. Returns the file that it replaced, if any. With `all`, a directory may be replaced
     /// together with its entries; the new one takes over its default layout.
-    fn rename(&mut self, from: &str, to: &str, durable: &[u64], all: bool) -> Result<Option<Node>> {
+    fn rename(&mut self, from: &str, to: &str, durable: Reached<'_>, all: bool) -> Result<Option<Node>> {
         // This read comes before the walks. Otherwise another manager could meanwhile move a directory above both,
         // and this one could become its own descendant. The guard covers all such moves.
         let moves: u64 = self.get(keys::DIRECTORY_MOVED)?.unwrap_or(0);
@@ -103,7 +104,7 @@ impl<S: Store> Manager<S> {
         who: &User,
         from: &str,
         to: &str,
-        durable: &[u64],
+        durable: Reached<'_>,
     ) -> Result<ManagerReply> {
         let replaced = self.change(now, who, |step| step.rename(from, to, durable, false))?;
         let orphans = replaced.into_iter().map(|node| self.removable(now, node.inode)).collect();
@@ -112,9 +113,11 @@ impl<S: Store> Manager<S> {
 
     /// Renames over any existing entry, in one commit. A replaced directory is emptied afterwards.
     pub(super) fn replace(&mut self, now: Now, who: &User, from: &str, to: &str) -> Result<ManagerReply> {
-        self.together(|manager| match manager.change(now, who, |step| step.rename(from, to, &[], true))? {
-            Some(file) => Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)])),
-            None => manager.swept(now, who),
+        self.together(|manager| {
+            match manager.change(now, who, |step| step.rename(from, to, Reached::default(), true))? {
+                Some(file) => Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)])),
+                None => manager.swept(now, who),
+            }
         })
     }
 }

@@ -33,7 +33,7 @@ fn bytes_come_back_and_what_was_not_written_is_zeros() {
 fn regions_of_a_striped_file_take_their_payload_in_order() {
     let mut world = World::new(2, small_limits());
     let stripes = Stripes::new(1000, 3).unwrap();
-    let whole = Target { handle: Handle(4), stripes, entry: 1 };
+    let whole = Target { handle: Handle(4), stripes, entry: 1, generation: 0 };
     let levels = vec![Level { count: 40, step_bytes: 7000 }];
     let far = Nested { offset: 200_000, run_bytes: 3500, levels };
     let near = Nested { offset: 10, run_bytes: 5000, levels: vec![] };
@@ -148,7 +148,7 @@ fn requests_that_do_not_fit_their_payload_are_refused() {
         }
     }
     let stripes = Stripes::new(1000, 2).unwrap();
-    let outside = Target { handle: Handle(1), stripes, entry: 2 };
+    let outside = Target { handle: Handle(1), stripes, entry: 2, generation: 0 };
     let sync = IoRequest::Sync { target: outside, grant: grant(1) };
     assert_eq!(world.done(sync, vec![]).unwrap_err().kind, ErrorKind::Invalid);
 }
@@ -207,7 +207,7 @@ fn syncs_at_once_share_the_work() {
         (0..8).map(|_| world.call(IoRequest::Sync { target: target(1), grant: grant(1) }, vec![])).collect();
     world.run();
     for call in calls {
-        assert_eq!(world.answer(call).unwrap().0, IoReply::Length(100));
+        assert_eq!(world.answer(call).unwrap().0, IoReply::Synced { length: 100, generation: 1 });
     }
     // Syncs of data and checksums, once for the first call and once for all others; and of the log.
     assert!(world.syncs - before <= 5, "{}", world.syncs - before);

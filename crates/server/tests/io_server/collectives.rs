@@ -414,3 +414,22 @@ fn before_a_server_stops_only_collectives_that_need_nothing_more_go_on() {
         assert!(error.message.contains("I/O server 3 is stopping"), "{error}");
     }
 }
+
+#[test]
+fn the_latest_generation_that_any_process_knows_counts() {
+    let mut world = World::new(16, Limits::default());
+    run(&mut world, 1, &spec(1, true, 4, quarters()), &mut image(1));
+    for (id, write, known, is_good) in [(2, false, 1, true), (3, false, 2, false), (4, true, 2, false)] {
+        let spec = spec(id, write, 4, quarters());
+        let knows = |rank| if rank == 2 { known } else { 0 };
+        let mut ranks: Vec<Rank> =
+            (0..4).map(|rank| Rank::join_knowing(&mut world, 1, knows(rank), &spec, rank)).collect();
+        settle(&mut world, &mut ranks, &mut vec![0; 20 << 20]);
+        for result in results(&ranks) {
+            match result {
+                Ok(()) => assert!(is_good, "collective {id}"),
+                Err(error) => assert!(!is_good && error.message.contains("need generation 2"), "{error}"),
+            }
+        }
+    }
+}

@@ -140,7 +140,7 @@ impl Run {
             assert!(crash || answer.is_some(), "seed {}: a call was not answered", self.seed);
             let Some((reply, buffer)) = answer else { continue };
             let is_full = matches!(&reply, IoReply::Failed(e) if e.message.contains("injected"));
-            let is_good = matches!(reply, IoReply::Done | IoReply::Absent | IoReply::Length(_));
+            let is_good = matches!(reply, IoReply::Done | IoReply::Absent | IoReply::Synced { .. });
             assert!(is_good || is_full, "seed {}: {reply:?}", self.seed);
             match what {
                 Asked::Read { file, regions } if !is_full => {
@@ -349,7 +349,7 @@ fn whatever_comes_at_once_is_answered_and_leaves_no_damage() {
                     assert_eq!(error.kind, ErrorKind::NotFound, "seed {seed}: {error}");
                     gone += 1;
                 }
-                IoReply::Done | IoReply::Absent | IoReply::Length(_) => done += 1,
+                IoReply::Done | IoReply::Absent | IoReply::Length(_) | IoReply::Synced { .. } => done += 1,
                 other => panic!("seed {seed}: {other:?}"),
             }
         }
@@ -385,7 +385,7 @@ fn a_sync_says_no_more_than_is_durable_then() {
                 None => assert!(world.turn(), "seed {seed}: a call was not answered"),
             }
         };
-        let IoReply::Length(said) = reply else { panic!("seed {seed}: {reply:?}") };
+        let IoReply::Synced { length: said, .. } = reply else { panic!("seed {seed}: {reply:?}") };
         world.crash();
         let have = world.length(1);
         assert!(have >= said, "seed {seed}: {have} bytes are left of {said}");

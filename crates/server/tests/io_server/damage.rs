@@ -51,12 +51,12 @@ fn every_bit_of_a_block_and_of_its_checksum_counts() {
     }
     for offset in 0..24 {
         world.stop();
-        world.disk.flip(&sums_path(Handle(1)), offset, 5);
+        world.disk.flip(&sums_path(Handle(1)), 4096 + offset, 5);
         world.restart();
         let block = offset as u64 / 4;
         assert_eq!(world.read(1, block * BLOCK_BYTES, 9).unwrap_err().kind, ErrorKind::Corrupt);
         world.stop();
-        world.disk.flip(&sums_path(Handle(1)), offset, 5);
+        world.disk.flip(&sums_path(Handle(1)), 4096 + offset, 5);
         world.restart();
     }
     assert_eq!(world.read(1, 0, 6 * BLOCK_BYTES), Ok(bytes));

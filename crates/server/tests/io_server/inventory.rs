@@ -70,6 +70,9 @@ fn what_is_missing_of_a_data_file_is_told() {
         file: DataFile { handle: Handle(handle), length },
         sums_length,
         summed_past_end,
+        generation: u64::from(length.is_some() && sums_length.is_some()),
+        surplus: 0,
+        sums_are_old: false,
     };
     let found = inspect(&mut world, &[1, 2, 3, 4, 5]);
     assert_eq!(found[0], of(1, Some(length), None, 0));

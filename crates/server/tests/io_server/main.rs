@@ -15,4 +15,6 @@ mod read_only;
 mod room;
 mod runner;
 mod scrub;
+mod seals;
+mod upgrades;
 mod world;

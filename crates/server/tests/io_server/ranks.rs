@@ -6,7 +6,7 @@ use outcore_core::crash_disk::MemoryBuffer;
 use outcore_core::crash_disk::Random;
 use outcore_core::{
     ChunkOrder, CollectivePlan, CollectiveSpec, Distribution, Error, GridSpec, Handle, IoReply, IoRequest,
-    MemoryOffer, MemorySchema, PIECE_BYTES, ROUND_PIECES, Result, StorageOrder, Stripes, Tile,
+    MemoryOffer, MemorySchema, PIECE_BYTES, ROUND_PIECES, Result, StorageOrder, Stripes, Target, Tile,
 };
 use outcore_server::io_server::{Caller, data_path};
 
@@ -101,10 +101,32 @@ impl Rank {
         memory: Option<MemoryOffer>,
         caller: Caller<MemoryBuffer>,
     ) -> Self {
+        Self::join_as(world, target(handle), spec, rank, memory, caller)
+    }
+
+    /// Joins like `join`, and knows a generation of the data file.
+    pub fn join_knowing(
+        world: &mut World,
+        handle: u64,
+        generation: u64,
+        of: &CollectiveSpec,
+        rank: u64,
+    ) -> Self {
+        Self::join_as(world, Target { generation, ..target(handle) }, of, rank, None, None)
+    }
+
+    fn join_as(
+        world: &mut World,
+        target: Target,
+        spec: &CollectiveSpec,
+        rank: u64,
+        memory: Option<MemoryOffer>,
+        caller: Caller<MemoryBuffer>,
+    ) -> Self {
         let plan = CollectivePlan::new(spec, stripes()).unwrap();
         let rounds = plan.rounds_of(0, rank);
         let left = rounds.iter().map(|(_, pieces)| pieces.len()).sum();
-        let (target, grant) = (target(handle), grant(handle));
+        let grant = grant(target.handle.0);
         let join =
             IoRequest::Join { target, grant, spec: Box::new(spec.clone()), rank, memory: memory.clone() };
         let asked = VecDeque::from([(world.call_of(caller, join, vec![]), Doing::Join)]);

@@ -80,7 +80,7 @@ fn end(answer: &mpsc::Receiver<Answer<Region>>) -> Result<Vec<u8>> {
     let mut bytes = vec![0; answer.buffer.len()];
     answer.buffer.copy_out(0, &mut bytes);
     match answer.reply {
-        IoReply::Done | IoReply::Absent | IoReply::Length(_) => Ok(bytes),
+        IoReply::Done | IoReply::Absent | IoReply::Synced { .. } => Ok(bytes),
         IoReply::Failed(error) => Err(error),
         other => panic!("answered by {other:?}"),
     }

@@ -73,7 +73,7 @@ fn flipped_bits_in_data_and_in_checksums_are_told_exactly() {
                 let left = BLOCK_BYTES.min(length - block * BLOCK_BYTES);
                 (data_path(Handle(handle)), block * BLOCK_BYTES + world.random.below(left))
             } else {
-                (sums_path(Handle(handle)), 4 * block + world.random.below(4))
+                (sums_path(Handle(handle)), 4096 + 4 * block + world.random.below(4))
             };
             assert!(world.disk.flip(&path, at as usize, 2));
             expected.push(block_of(handle, block));
@@ -99,7 +99,7 @@ fn checksums_in_memory_do_not_hide_those_on_the_disk() {
     let mut world = World::new(6, small_limits());
     world.write(1, 0, &vec![9; 6 * BLOCK_BYTES as usize]).unwrap();
     world.sync(1).unwrap();
-    assert!(world.disk.flip(&sums_path(Handle(1)), 4 * 2 + 1, 3));
+    assert!(world.disk.flip(&sums_path(Handle(1)), 4096 + 4 * 2 + 1, 3));
     assert!(world.read(1, 2 * BLOCK_BYTES, 1).is_ok(), "as long as it is in memory");
     assert_eq!(places(&scrub_all(&mut world, 1 << 20).damage), [block_of(1, 2)]);
     assert!(world.read(1, 2 * BLOCK_BYTES, 1).is_err(), "as it will be after a restart");

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use outcore_core::crash_disk::{CrashDisk, MemoryBuffer, Random};
 use outcore_core::{
-    Buffer, Clock, Completion, Disk, Error, ErrorKind, Grant, Handle, IoReply, IoRequest, IoStatus,
+    Buffer, Clock, Completion, Disk, Error, ErrorKind, Grant, Handle, IoReply, IoRequest, IoStatus, Names,
     Operation, Regions, Request, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 use outcore_server::grants::Key;
 use outcore_server::io_server::{
     Caller, Config, Effect, Event, IoServer, Limits, NameAnswer, NameOperation, fetch, perform,
+    plain_sums_path,
 };
 
 use crate::read_only::{ReadOnlyDisk, read_only};
@@ -37,6 +38,10 @@ pub struct Faults {
     pub is_full: bool,
     /// The disk is mounted read-only.
     pub is_read_only: bool,
+    /// No checksum file of format 1 can be replaced.
+    pub is_unsealed: bool,
+    /// After a replacement of a checksum file of format 1, the old one cannot be removed.
+    pub is_half_sealed: bool,
     /// Every sync fails with an error.
     pub sync_fails: bool,
     /// Reads of this byte of any file fail; 0 for none.
@@ -106,7 +111,7 @@ pub fn config(limits: Limits, scratch: Arc<Mutex<usize>>) -> Config<MemoryBuffer
 
 /// A file on one server.
 pub fn target(handle: u64) -> Target {
-    Target { handle: Handle(handle), stripes: Stripes::new(1 << 40, 1).unwrap(), entry: 0 }
+    Target { handle: Handle(handle), stripes: Stripes::new(1 << 40, 1).unwrap(), entry: 0, generation: 0 }
 }
 
 pub fn grant(handle: u64) -> Grant {
@@ -252,6 +257,16 @@ impl World {
                     (NameOperation::Allocated { .. }, Some((_, allocated))) => {
                         Ok(NameAnswer::Bytes(allocated))
                     }
+                    (NameOperation::Seal { .. }, _) if self.faults.is_unsealed => {
+                        Err(Error::new(ErrorKind::DiskFull, "injected: the disk is full"))
+                    }
+                    (NameOperation::Seal { handle, .. }, _) if self.faults.is_half_sealed => {
+                        let (path, names) = (plain_sums_path(*handle), self.disk.as_ref());
+                        let plain = names.read_small(&path).unwrap();
+                        perform(names, names, operation).unwrap();
+                        names.replace_small(&path, &plain).unwrap();
+                        Err(Error::new(ErrorKind::Io, "injected: cannot remove"))
+                    }
                     _ if self.faults.is_read_only => {
                         let disk = ReadOnlyDisk(self.disk.clone());
                         perform(&disk, &disk, operation)
@@ -338,7 +353,9 @@ impl World {
     pub fn done(&mut self, request: IoRequest, buffer: Vec<u8>) -> Result<Vec<u8>> {
         match self.ask(request, buffer) {
             // Absent bytes read as zeros.
-            (IoReply::Done | IoReply::Absent | IoReply::Length(_), bytes) => Ok(bytes),
+            (IoReply::Done | IoReply::Absent | IoReply::Length(_) | IoReply::Synced { .. }, bytes) => {
+                Ok(bytes)
+            }
             (IoReply::Failed(error), _) => Err(error),
             (other, _) => panic!("answered by {other:?}"),
         }

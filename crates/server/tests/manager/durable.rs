@@ -34,7 +34,12 @@ impl Told {
 
     fn tell(&mut self, cuts: u64, lengths: &[u64]) -> Vec<u64> {
         let durable = lengths.to_vec();
-        self.ask(ManagerRequest::Wrote { handle: self.handle, modified_ns: None, cuts, durable }).lengths
+        self.report(cuts, durable, vec![]).lengths
+    }
+
+    fn report(&mut self, cuts: u64, durable: Vec<u64>, generations: Vec<u64>) -> Durable {
+        let handle = self.handle;
+        self.ask(ManagerRequest::Wrote { handle, modified_ns: None, cuts, durable, generations })
     }
 
     fn begin(&mut self, lengths: &[u64]) -> Durable {
@@ -47,7 +52,7 @@ impl Told {
 }
 
 fn durable(lengths: &[u64], cuts: u64, cuts_done: u64) -> Durable {
-    Durable { lengths: lengths.to_vec(), cuts, cuts_done }
+    Durable { lengths: lengths.to_vec(), cuts, cuts_done, generations: vec![] }
 }
 
 #[test]
@@ -90,9 +95,14 @@ fn a_name_is_given_with_what_is_durable() {
     let mut told = Told::new();
     let (from, to) = ("f".to_owned(), "g".to_owned());
     let who = user(1, &[1]);
-    ask(&mut told.manager, &who, ManagerRequest::Rename { from, to, durable: vec![4, 5] }).unwrap();
+    ask(
+        &mut told.manager,
+        &who,
+        ManagerRequest::Rename { from, to, durable: vec![4, 5], generations: vec![2] },
+    )
+    .unwrap();
     let known = told.ask(ManagerRequest::Describe { handle: told.handle });
-    assert_eq!(known, durable(&[4, 5], 0, 0));
+    assert_eq!(known, Durable { generations: vec![2, 0], ..durable(&[4, 5], 0, 0) });
 }
 
 #[test]
@@ -100,7 +110,13 @@ fn who_may_not_write_tells_nothing() {
     let mut told = Told::new();
     let (handle, other) = (told.handle, user(2, &[2]));
     for request in [
-        ManagerRequest::Wrote { handle, modified_ns: None, cuts: 0, durable: vec![1, 1] },
+        ManagerRequest::Wrote {
+            handle,
+            modified_ns: None,
+            cuts: 0,
+            durable: vec![1, 1],
+            generations: vec![],
+        },
         ManagerRequest::BeginCut { handle, lengths: vec![0, 0] },
         ManagerRequest::EndCut { handle },
     ] {
@@ -116,12 +132,44 @@ fn lengths_that_no_data_file_has_are_refused() {
     // More lengths than data files, or lengths with which the file would reach beyond 2^63 bytes.
     for durable in [vec![1; 3], vec![1 << 63, 0], vec![0, (1 << 62) + (1 << 40)], vec![u64::MAX]] {
         for request in [
-            ManagerRequest::Wrote { handle, modified_ns: None, cuts: 0, durable: durable.clone() },
+            ManagerRequest::Wrote {
+                handle,
+                modified_ns: None,
+                cuts: 0,
+                durable: durable.clone(),
+                generations: vec![],
+            },
             ManagerRequest::BeginCut { handle, lengths: durable.clone() },
-            ManagerRequest::Rename { from: "f".into(), to: "g".into(), durable: durable.clone() },
+            ManagerRequest::Rename {
+                from: "f".into(),
+                to: "g".into(),
+                durable: durable.clone(),
+                generations: vec![],
+            },
         ] {
             assert_eq!(told.ask_as(&who, request).unwrap_err().kind, ErrorKind::Invalid, "{durable:?}");
         }
     }
     assert_eq!(told.tell(0, &[1 << 61, 1 << 61]), [1 << 61, 1 << 61], "which is 2^62 bytes");
+}
+
+#[test]
+fn generations_rise_and_a_truncation_forgets_them() {
+    let mut told = Told::new();
+    assert_eq!(told.report(0, vec![], vec![3, 0]).generations, [3, 0]);
+    assert_eq!(told.report(0, vec![9, 9], vec![2, 5]).generations, [3, 5]);
+    assert_eq!(told.report(1, vec![], vec![8, 8]).generations, [3, 5], "of another number of truncations");
+    let handle = told.handle;
+    let many = ManagerRequest::Wrote {
+        handle,
+        modified_ns: None,
+        cuts: 0,
+        durable: vec![],
+        generations: vec![1; 3],
+    };
+    assert_eq!(told.ask_as(&user(1, &[1]), many).unwrap_err().kind, ErrorKind::Invalid);
+    assert!(told.begin(&[4, 4]).generations.is_empty());
+    assert!(told.report(0, vec![], vec![7, 7]).generations.is_empty());
+    told.end();
+    assert_eq!(told.report(1, vec![], vec![4, 6]).generations, [4, 6]);
 }

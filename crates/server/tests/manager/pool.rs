@@ -112,7 +112,7 @@ pub fn remove(path: &str, recursive: bool) -> ManagerRequest {
 }
 
 pub fn rename(from: &str, to: &str) -> ManagerRequest {
-    ManagerRequest::Rename { from: from.into(), to: to.into(), durable: vec![] }
+    ManagerRequest::Rename { from: from.into(), to: to.into(), durable: vec![], generations: vec![] }
 }
 
 pub fn replace(from: &str, to: &str) -> ManagerRequest {

@@ -219,8 +219,13 @@ fn who_may_write_says_when_and_nobody_runs_ahead() {
     let (owner, member, other) = (user(7, &[70]), user(8, &[70]), user(9, &[9]));
     let mut pool = pool();
     let file = opened(ask(&mut pool, &owner, create_as("d/f", 0o664)).unwrap()).inode;
-    let wrote =
-        |handle, at_ns| ManagerRequest::Wrote { handle, modified_ns: Some(at_ns), cuts: 0, durable: vec![] };
+    let wrote = |handle, at_ns| ManagerRequest::Wrote {
+        handle,
+        modified_ns: Some(at_ns),
+        cuts: 0,
+        durable: vec![],
+        generations: vec![],
+    };
     let now_ns = file.modified_ns + 1000;
     let mut last_ns = file.modified_ns;
     // The time comes from the client's clock, which may be wrong, but it increases by at least a nanosecond.

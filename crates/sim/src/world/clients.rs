@@ -16,6 +16,14 @@ fn goes_on_without_it(kind: &Kind) -> bool {
     matches!(kind, Kind::Remove | Kind::Read | Kind::Write(_) | Kind::Sync)
 }
 
+/// The generation that a request names.
+fn generation_of(request: &IoRequest) -> u64 {
+    match request {
+        IoRequest::Read { target, .. } | IoRequest::Sync { target, .. } => target.generation,
+        _ => 0,
+    }
+}
+
 /// The circumstances of an answer: its client, and the incarnation of the server.
 struct Told {
     client: usize,
@@ -65,19 +73,7 @@ impl World {
             return Ok(());
         }
         self.clients[client].left -= 1;
-        if self.faults.flips && self.random.once_in(20) {
-            let node = self.random.below(self.nodes.len() as u64) as usize;
-            let disk = &self.nodes[node].disk;
-            let mut paths = disk.paths();
-            paths
-                .retain(|path| path.starts_with("data/") && !disk.content(path).is_none_or(|c| c.is_empty()));
-            if !paths.is_empty() {
-                let path = self.random.pick(&paths);
-                let length = disk.content(path).map_or(0, |content| content.len());
-                let (at, bit) = (self.random.below(length as u64) as usize, self.random.below(8) as u8);
-                self.flipped |= disk.flip(path, at, bit);
-            }
-        }
+        self.damage();
         let mut others = self.clients.iter().filter_map(|other| other.op.as_ref());
         if !self.orphans.is_empty() && self.random.once_in(3) && others.all(|op| op.kind != Kind::Remove) {
             self.begin(client, 0, Kind::Remove, Regions::default());
@@ -91,7 +87,12 @@ impl World {
         }
         if self.collective.as_ref().is_some_and(|collective| collective.file == number) {
             // While a collective on this file is pending, the client draws no other one.
-        } else if self.collective.is_none() && !self.files[number].is_leaving && self.random.once_in(12) {
+        } else if self.collective.is_none()
+            // No client hears the generation of data that a collective made durable.
+            && !self.faults.old_copies
+            && !self.files[number].is_leaving
+            && self.random.once_in(12)
+        {
             self.draw_collective(client, number);
             return Ok(());
         }
@@ -245,7 +246,7 @@ impl World {
         }
         let regions = op.regions.clone();
         op.has_failed |=
-            !matches!(reply, IoReply::Done | IoReply::Absent | IoReply::Length(_) | IoReply::ReadsMemory);
+            !matches!(reply, IoReply::Done | IoReply::Absent | IoReply::Synced { .. } | IoReply::ReadsMemory);
         let run = if self.plant == Some(Plant::IgnoreIncarnation) { 1 } else { incarnation };
         if let Some(rank) = &mut op.rank {
             let nexts = rank.answered(call.entry, &call.request, &reply);
@@ -288,10 +289,16 @@ impl World {
         if let (Some(rank), IoReply::Done | IoReply::ReadsMemory) = (&rank, &reply) {
             return self.check_collective(rank, &call, file, begun_ns, bytes);
         }
+        if reply == IoReply::Absent && generation_of(&call.request) > 0 {
+            // The client learns that the data file is lost.
+            let why = if self.flipped { None } else { Some("though no disk lost it") };
+            return why.map_or(Ok(()), |why| Err(format!("a data file of file {file} is absent, {why}")));
+        }
+        self.learn(file, call.server, &reply);
         let told = Told { client: key.client, incarnation, is_refused, begun_ns };
         match reply {
             // If the server has no data file, the bytes are zeros.
-            IoReply::Done | IoReply::Absent | IoReply::Length(_) => {
+            IoReply::Done | IoReply::Absent | IoReply::Synced { .. } => {
                 if kind == Kind::Sync {
                     self.check_durable(&call, file, begun_ns, &reply)?;
                 }
@@ -309,7 +316,7 @@ impl World {
     /// Checks an answer about a removed file.
     fn check_gone(&self, reply: &IoReply) -> Result<(), Finding> {
         match reply {
-            IoReply::Done | IoReply::Absent | IoReply::Length(_) => Ok(()),
+            IoReply::Done | IoReply::Absent | IoReply::Synced { .. } => Ok(()),
             IoReply::Failed(error) if error.kind == ErrorKind::NotFound => Ok(()),
             IoReply::Failed(error) => self.excuse(error, false).map_or(Ok(()), |why| {
                 Err(format!("a request of a file that was removed failed {why}: {error}"))
@@ -344,8 +351,17 @@ impl World {
         begun_ns: u64,
         reply: &IoReply,
     ) -> Result<(), Finding> {
-        let have = if let IoReply::Length(length) = reply { *length } else { 0 };
-        let said = self.durable.entry((self.files[file].handle, call.server)).or_default();
+        let handle = self.files[file].handle;
+        let mut have = if let IoReply::Synced { length, .. } = reply { *length } else { 0 };
+        if self.nodes[call.server.0 as usize].trusts_lengths {
+            have = have.max(self.on_disk(call.server.0 as usize, handle));
+        }
+        let stripes = self.files[file].layout.stripes;
+        let most = stripes.local_length(call.entry, self.files[file].model.length());
+        if have > most {
+            return Err(format!("server {} has {have} bytes of file {file}, need {most}", call.server.0));
+        }
+        let said = self.durable.entry((handle, call.server)).or_default();
         let before = said.iter().filter(|(at_ns, _)| *at_ns < begun_ns);
         let need = before.map(|(_, length)| *length).max().unwrap_or(0);
         said.push((self.now_ns, have));

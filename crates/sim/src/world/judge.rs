@@ -4,7 +4,7 @@ use outcore_core::{
     Handle, IoReply, IoRequest, Known, ManagerReply, ManagerRequest, Regions, ScrubPlace, ServerId,
 };
 
-use super::{Finding, World, said};
+use super::{Faults, Finding, World, said};
 use crate::client::Kind;
 use crate::node::Node;
 
@@ -75,7 +75,10 @@ impl World {
                     |layout: &outcore_core::Layout| layout.servers.contains(&ServerId(server as u32));
                 let is_fine = match &known {
                     Known::Inode(inode) => inode.layout.as_ref().is_some_and(is_here),
-                    Known::Gone(_) => self.faults.full || self.faults.errors || self.faults.sync_errors,
+                    Known::Gone(_) => {
+                        let Faults { full, errors, sync_errors, old_copies, .. } = self.faults;
+                        full || errors || sync_errors || old_copies
+                    }
                     _ => false,
                 };
                 if !is_fine {

@@ -264,6 +264,7 @@ impl World {
             is_made: false,
             is_leaving: false,
             is_haunted: false,
+            generations: std::collections::BTreeMap::new(),
         })
     }
 
