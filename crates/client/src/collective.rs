@@ -77,7 +77,11 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
             file.check_writable()?;
         }
         let grant = self.0.grant(&file)?;
-        let asked_of = file.asked_of(&file.length_calls(grant, &Region::empty()));
+        let asked_of = || file.asked_of(&file.length_calls(grant, &Region::empty()));
+        if !self.0.is_compared(&file, &asked_of()) {
+            self.0.know(&file)?;
+        }
+        let asked_of = asked_of();
         let (sender, receiver) = channel();
         let servers = file.layout.servers.iter().map(|_| Server::default()).collect();
         let mut work = Work {

@@ -16,6 +16,7 @@ mod pool_durable;
 mod pool_file;
 mod pool_listing;
 mod pool_names;
+mod pool_runs;
 mod pool_shared;
 mod pool_transfer;
 mod rows;

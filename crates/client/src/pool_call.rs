@@ -1,6 +1,5 @@
 //! Concurrent calls to several servers, which complete with the last answer.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -8,6 +7,8 @@ use outcore_core::{
     Answer, Error, ErrorKind, Gather, Handle, Incarnation, IoReply, IoRequest, Link, OnAnswer, Result,
     ServerId, Unsynced,
 };
+
+use crate::pool_runs::Runs;
 
 /// A message to one I/O server.
 pub(crate) struct Call<B> {
@@ -84,26 +85,6 @@ impl Pending {
     }
 }
 
-/// The runs of the servers that answered last.
-#[derive(Default)]
-struct Runs {
-    last: Mutex<BTreeMap<ServerId, Incarnation>>,
-    /// Number of times that another run of a server answered.
-    restarts: AtomicU64,
-}
-
-impl Runs {
-    fn answered(&self, server: ServerId, run: Incarnation) {
-        if run == Incarnation::NONE {
-            return;
-        }
-        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(server, run);
-        if before.is_some_and(|before| before != run) {
-            self.restarts.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-}
-
 /// Sends requests to the servers. It counts them, and records changes that are not durable yet.
 pub(crate) struct Servers<L: ?Sized> {
     link: Arc<L>,
@@ -124,9 +105,9 @@ where
         &self.link
     }
 
-    /// Number of times that a server answered after a restart.
-    pub(crate) fn restarts(&self) -> u64 {
-        self.runs.restarts.load(Ordering::Acquire)
+    /// The runs of the servers.
+    pub(crate) fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// Messages sent to I/O servers so far.

@@ -10,6 +10,7 @@ use outcore_core::{
 
 use crate::pool_call::{Call, loss, unexpected};
 use crate::pool_durable::{AskedOf, DataEnd, Short, Tracked, lost};
+use crate::pool_runs::Question;
 
 /// Seconds until the next attempt, after a renewal failed while the old grant is still valid.
 const AGAIN_AFTER_S: u64 = 5;
@@ -28,6 +29,8 @@ pub(crate) struct PoolFile {
     losses: AtomicU64,
     /// Number of restarts of servers after which this client learned the generations that the manager knows.
     pub(crate) restarts: AtomicU64,
+    /// Asks the manager for them.
+    pub(crate) question: Question,
     tracked: Mutex<Tracked>,
     rights: Mutex<Rights>,
 }
@@ -65,6 +68,7 @@ impl PoolFile {
             length: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             restarts: AtomicU64::new(restarts),
+            question: Question::default(),
             tracked: Mutex::new(Tracked::new(opened.inode.durable)),
             rights: Mutex::new(rights),
         })

@@ -14,6 +14,7 @@ use crate::pool::WallClock;
 use crate::pool_call::{Call, Servers, unexpected};
 use crate::pool_durable::{AskedOf, DataEnd};
 use crate::pool_file::PoolFile;
+use crate::pool_runs::ask_apart;
 
 /// Maximum attempts with a new grant after servers refused one: if clocks jump, a grant expires earlier than
 /// expected.
@@ -134,7 +135,7 @@ where
         self.inode(ManagerRequest::Stat { path: path.into() })
     }
 
-    fn inode(&self, request: ManagerRequest) -> Result<Inode> {
+    pub(crate) fn inode(&self, request: ManagerRequest) -> Result<Inode> {
         match self.manager(request)? {
             ManagerReply::Inode(inode) => Ok(*inode),
             reply => Err(unexpected(&reply)),
@@ -143,7 +144,7 @@ where
 
     pub(crate) fn open(&self, path: &str, write: bool) -> Result<PoolFile> {
         let path = checked(path)?;
-        let restarts = self.servers.restarts();
+        let restarts = self.servers.runs().restarts();
         let opened = self.opened(ManagerRequest::Open { path: path.clone(), write })?;
         PoolFile::new(path, opened, write, self.now_s(), restarts)
     }
@@ -161,7 +162,7 @@ where
         mode: u32,
     ) -> Result<PoolFile> {
         let path = checked(path)?;
-        let restarts = self.servers.restarts();
+        let restarts = self.servers.runs().restarts();
         let request = ManagerRequest::Create { path: path.clone(), hints, mode: mode & !umask() };
         let file = PoolFile::new(path, self.opened(request)?, true, self.now_s(), restarts)?;
         // An empty file needs no data files: the first write creates them.
@@ -283,42 +284,14 @@ where
         Ok(replies)
     }
 
-    /// Checks a file after answers of restarted servers, whose data files may be older copies: those that answered must
-    /// have the generations that the manager knows.
-    pub(crate) fn check_runs(&self, file: &PoolFile, asked_of: &AskedOf) -> Result<()> {
-        let restarts = self.servers.restarts();
-        if asked_of.compared == Some(restarts) {
-            return Ok(());
-        }
-        if file.restarts.load(Ordering::Acquire) != restarts {
-            let is_answered = match self.inode(ManagerRequest::Describe { handle: file.handle }) {
-                Ok(inode) => {
-                    file.tracked().add(inode.durable);
-                    true
-                }
-                // A removed file has nothing to compare. While the manager does not answer, each request asks again.
-                Err(error) => error.kind == ErrorKind::NotFound,
-            };
-            if is_answered {
-                file.restarts.fetch_max(restarts, Ordering::AcqRel);
-            }
-        }
-        let later = file.tracked().later_than(asked_of);
-        if later.is_empty() {
-            return Ok(());
-        }
-        let retired = file.retired(self.servers.link());
-        let (asked_of, replies) = self.granted(file, |grant| {
-            let mut calls = file.length_calls_of_others(grant, &retired, &self.none);
-            calls.retain(|call| later.contains(&call.entry));
-            Ok((file.asked_of(&calls), self.servers.wait_all(calls)?))
-        })?;
-        if asked_of.is_in_doubt(&replies) { self.check_is_there(file, asked_of, &replies) } else { Ok(()) }
-    }
-
     /// Checks a file of which a server has nothing, or less than its durable length. The file may have been
     /// removed or shortened; otherwise data are lost.
-    fn check_is_there(&self, file: &PoolFile, mut asked_of: AskedOf, replies: &[IoReply]) -> Result<()> {
+    pub(crate) fn check_is_there(
+        &self,
+        file: &PoolFile,
+        mut asked_of: AskedOf,
+        replies: &[IoReply],
+    ) -> Result<()> {
         let mut short = asked_of.short(replies);
         for _ in 0..TRIES {
             let inode = match self.inode(ManagerRequest::Describe { handle: file.handle }) {
@@ -350,8 +323,7 @@ where
         Ok(())
     }
 
-    /// Checks a file if servers have nothing of it or too little, then calls `then`. A separate thread
-    /// queries the manager, because the thread that has the replies must not block.
+    /// Checks a file if servers have restarted, or have nothing of it or too little, then calls `then`.
     pub(crate) fn when_there(
         self: &Arc<Self>,
         file: &Arc<PoolFile>,
@@ -359,33 +331,20 @@ where
         replies: Result<Vec<IoReply>>,
         then: impl FnOnce(Result<Vec<IoReply>>) + Send + 'static,
     ) {
-        let is_other_run = asked_of.compared != Some(self.servers.restarts());
-        if !matches!(&replies, Ok(replies) if is_other_run || asked_of.is_in_doubt(replies)) {
+        let is_compared = self.is_compared(file, &asked_of);
+        if !matches!(&replies, Ok(replies) if !is_compared || asked_of.is_in_doubt(replies)) {
             return then(replies);
         }
         let (shared, file) = (self.clone(), file.clone());
-        let then = Arc::new(Mutex::new(Some(then)));
-        let look = {
-            let then = then.clone();
-            move || {
-                let replies = replies.and_then(|replies| {
-                    shared.check_runs(&file, &asked_of)?;
-                    if asked_of.is_in_doubt(&replies) {
-                        shared.check_is_there(&file, asked_of, &replies)?;
-                    }
-                    Ok(replies)
-                });
-                if let Some(then) = take(&then) {
-                    then(replies);
-                }
+        let look = move || {
+            let replies = replies?;
+            shared.check_runs(&file, &asked_of)?;
+            if asked_of.is_in_doubt(&replies) {
+                shared.check_is_there(&file, asked_of, &replies)?;
             }
+            Ok(replies)
         };
-        if let Err(error) = std::thread::Builder::new().name("outcore-absent".into()).spawn(look)
-            && let Some(then) = take(&then)
-        {
-            let text = format!("cannot start a thread to ask the manager: {error}; end other programs");
-            then(Err(Error::new(ErrorKind::Io, text)));
-        }
+        ask_apart(look, then);
     }
 
     /// Closes an open file.
@@ -494,10 +453,6 @@ pub(crate) fn checked(path: &str) -> Result<String> {
         )));
     }
     Ok(names.join("/"))
-}
-
-fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
-    from.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Checks that a server moved bytes. `Absent` is fine: a read gets zeros, and a sync has nothing to do.

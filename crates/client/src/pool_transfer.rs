@@ -9,6 +9,7 @@ use outcore_core::{
 
 use crate::pool_call::{Outcome, gone};
 use crate::pool_file::{PoolFile, ends_of};
+use crate::pool_runs::ask_apart;
 use crate::pool_shared::{Shared, TRIES, is_done, is_moved};
 
 /// A transfer, and its completion callback.
@@ -160,6 +161,18 @@ where
         };
         let asked_of = file.asked_of(&calls);
         let (shared, file) = (self.clone(), file.clone());
+        if *operation != Operation::Read && !self.is_compared(&file, &asked_of) {
+            // Otherwise an older copy would take the change, and a sync could raise its generation to the known one.
+            drop(calls);
+            let (asking, asked) = (self.clone(), file.clone());
+            return ask_apart(
+                move || asking.know(&asked),
+                move |known| match known {
+                    Ok(()) => shared.transfer(&file, grant, transfer),
+                    Err(error) => (transfer.done)(Completion::failed(transfer.buffer, error, 0)),
+                },
+            );
+        }
         let (looking, looked_at) = (self.clone(), file.clone());
         let finish = move |transfer: Transfer<L::Buffer>, outcome: Outcome| {
             let Transfer { operation, regions, buffer, done, .. } = transfer;

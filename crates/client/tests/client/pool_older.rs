@@ -145,13 +145,46 @@ fn an_older_copy_is_refused_although_the_file_was_shortened_meanwhile() {
 }
 
 #[test]
-fn a_client_asks_the_manager_until_it_answers() {
-    let (link, other, file, handle) = made_in_two();
-    link.put_back(0, handle, 1);
+fn nothing_is_compared_while_the_manager_is_away() {
+    for is_older in [false, true] {
+        let (link, other, file, handle) = made_in_two();
+        if is_older {
+            link.put_back(0, handle, 1);
+        } else {
+            link.restart(0);
+        }
+        link.is_manager_away.store(true, Ordering::SeqCst);
+        for operation in [Operation::Read, Operation::Write, Operation::Sync] {
+            let error = run(&other, file, operation).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Io);
+            for part in ["record of f", "restarted", "the manager does not answer", "start the manager"] {
+                assert!(error.message.contains(part), "{part} is not in {error}");
+            }
+        }
+        link.is_manager_away.store(false, Ordering::SeqCst);
+        let read = run(&other, file, Operation::Read);
+        if is_older {
+            // Otherwise the older copy would have the known generation.
+            refused(read);
+        } else {
+            assert_eq!(read, Ok(1000));
+        }
+    }
+}
+
+#[test]
+fn a_manager_that_is_away_hinders_no_compared_file_and_no_other_server() {
+    let (link, other, file, _) = made_in_two();
+    link.restart(0);
+    run(&other, file, Operation::Read).unwrap();
     link.is_manager_away.store(true, Ordering::SeqCst);
-    assert_eq!(run(&other, file, Operation::Read), Ok(1000), "there is nothing to compare");
-    link.is_manager_away.store(false, Ordering::SeqCst);
-    refused(run(&other, file, Operation::Read));
+    let asked = link.asked();
+    assert_eq!(run(&other, file, Operation::Read), Ok(1000), "it was compared after the restart");
+    link.restart(1);
+    assert_eq!(start(&other, file, Operation::Read, 100).recv().unwrap(), Ok(100), "server 0 has it");
+    assert_eq!(link.asked(), asked);
+    assert!(run(&other, file, Operation::Read).is_err());
+    assert_eq!(start(&other, file, Operation::Read, 100).recv().unwrap(), Ok(100), "server 0 has it");
 }
 
 #[test]
