@@ -104,6 +104,19 @@ def test_bytes_that_no_write_explains_are_cut_by_a_repair(places: Places, zeros:
         assert pool.open("f").read() == b"1" * LENGTH
 
 
+def test_newer_data_beside_older_checksums_are_not_cut(places: Places, tmp_path: Path) -> None:
+    (path,) = data_files(places[1])
+    copied(sums_of(path), tmp_path / "copy")
+    with oc.Pool.embedded(places) as pool, pool.open("f", "a") as file:
+        file.write(b"2" * LENGTH)
+        file.sync()
+    length = path.stat().st_size
+    restored(tmp_path / "copy", sums_of(path))
+    findings = {finding.kind: finding.repair for finding in check(places, repair=True).findings}
+    assert findings == {"long data": None, "older data": None}
+    assert path.stat().st_size == length
+
+
 def test_data_and_checksums_that_the_disk_lost_are_found(places: Places, tmp_path: Path) -> None:
     (path,) = data_files(places[0])
     data, sums = path.read_bytes(), sums_of(path).read_bytes()

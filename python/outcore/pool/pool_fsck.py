@@ -337,7 +337,9 @@ class _Check:
                     text = (
                         f"its data file has {local} bytes, and no write explains the last {surplus}"
                     )
-                    yield Finding(kind, digits, server, None, text, _CUT)
+                    # Beside an older copy of the checksums, these bytes may be newer data.
+                    is_newest = generation >= newest
+                    yield Finding(kind, digits, server, None, text, _CUT if is_newest else None)
                 if sums_are_old:
                     text = (
                         "the disk lost the last checksums of its data file, and perhaps data; "

@@ -267,6 +267,7 @@ impl<B: Buffer> Shared<B> {
         let unsealed = self.unsealed.borrow().get(&file.handle).copied();
         file.digest.set(unsealed.map_or(file.sealed.get().digest, |state| state.digest));
         self.compare_length(file, unsealed.map(|state| state.length));
+        self.count_summed(file, ids).await?;
         if is_unexamined {
             self.examine_noted(file, ids).await?;
             if has_seal {

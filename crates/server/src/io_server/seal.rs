@@ -5,7 +5,7 @@ use outcore_core::{Buffer, Handle, Result, crc32c};
 
 use super::event::NameOperation;
 use super::files::{File, Ids};
-use super::format::{BLOCK_BYTES, REGION_BYTES, SCRATCH_BLOCKS, SUMS_PAGE_BYTES, SUMS_PER_PAGE};
+use super::format::{BLOCK_BYTES, REGION_BYTES, SCRATCH_BLOCKS, SUMS_PAGE_BYTES, SUMS_PER_PAGE, sum};
 use super::shared::Shared;
 
 /// Bytes of a seal: its six fields, and CRC-32C.
@@ -160,6 +160,36 @@ impl<B: Buffer> Shared<B> {
                 .is_some_and(|regions| regions.covers(&(have / REGION_BYTES..need.div_ceil(REGION_BYTES))));
             file.need.set(if is_noted { 0 } else { need });
         }
+    }
+
+    /// After `compare_length`: bytes that have checksums are not a surplus. They were written, and the disk lost the
+    /// seal.
+    pub async fn count_summed(&self, file: &File, ids: Ids) -> Result<()> {
+        let (length, surplus) = (file.length.get(), file.surplus.get());
+        if surplus == 0 {
+            return Ok(());
+        }
+        let mut end = self.summed_past(file, ids, length.div_ceil(BLOCK_BYTES)).await?;
+        let (block, kept) = (length / BLOCK_BYTES, (length % BLOCK_BYTES) as usize);
+        if end == 0 && kept > 0 {
+            // The block that contains the end. Zeros at its end do not change its checksum.
+            let page = self.sums_of(file, ids, block).await?;
+            let mut scratch = self.scratch.take().await?;
+            let mut view = scratch.view(0, BLOCK_BYTES as usize);
+            let Ok(read) = self.read(ids.data, block * BLOCK_BYTES, view.clone()).await else {
+                return Ok(());
+            };
+            view.zero(read, BLOCK_BYTES as usize);
+            let whole = sum(view.crc32c(0, BLOCK_BYTES as usize));
+            scratch.zero(kept, BLOCK_BYTES as usize);
+            if whole == page.get(block) && whole != sum(scratch.crc32c(0, BLOCK_BYTES as usize)) {
+                end = (block + 1) * BLOCK_BYTES;
+            }
+        }
+        let end = end.clamp(length, length + surplus);
+        file.length.set(end);
+        file.surplus.set(length + surplus - end);
+        Ok(())
     }
 
     /// Bytes of a data file that no write explains. The caller keeps writers out.

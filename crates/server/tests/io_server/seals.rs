@@ -97,6 +97,12 @@ fn lengths_set_before_a_power_loss_are_no_damage() {
             local_length: random.below(40 * BLOCK_BYTES),
             reserve: random.once_in(2),
         };
+        if random.once_in(2) {
+            world.call(IoRequest::Sync { target: target(1), grant: grant(1) }, vec![]);
+            for _ in 0..random.below(8) {
+                world.turn();
+            }
+        }
         world.call(request, vec![]);
         for _ in 0..random.below(12) {
             world.turn();
@@ -163,6 +169,35 @@ fn a_digest_survives_truncations_closings_and_power_losses() {
                 assert_eq!(found, vec![], "seed {seed}");
             }
         }
+    }
+}
+
+#[test]
+fn bytes_with_checksums_are_no_surplus_though_the_disk_lost_the_seal() {
+    for more in [9, 3 * BLOCK] {
+        let mut world = World::new(15, small_limits());
+        let mut bytes = written(&mut world, 1, 1);
+        world.stop();
+        let path = sums_path(Handle(1));
+        let seal = world.disk.content(&path).unwrap()[..4096].to_vec();
+        world.restart();
+        let added = noise(&mut Random::new(2), more);
+        world.write(1, bytes.len() as u64, &added).unwrap();
+        world.sync(1).unwrap();
+        bytes.extend(added);
+        world.stop();
+        let now = world.disk.content(&path).unwrap();
+        world.disk.replace_small(&path, &[&seal, &now[4096..]].concat()).unwrap();
+        // Zeros behind them are a surplus.
+        let end = bytes.len() as u64;
+        let zeros = BLOCK_BYTES * 2;
+        resize(&world, &data_path(Handle(1)), end.next_multiple_of(BLOCK_BYTES) + zeros);
+        world.restart();
+        world.done(IoRequest::Cut { handles: vec![Handle(1)] }, vec![]).unwrap();
+        assert_eq!(world.length(1), end.next_multiple_of(BLOCK_BYTES));
+        assert_eq!(world.read(1, 0, end), Ok(bytes));
+        let found = damage(&mut world);
+        assert!(found.len() == 1 && found[0].what.contains("checksums are old"), "{found:?}");
     }
 }
 
