@@ -17,15 +17,15 @@ use crate::pool_link::{MemoryLink, content};
 const SERVERS: u32 = 2;
 
 /// An array in a pool of two servers, with runs of slots in round-robin order.
-struct Place {
-    pool: PoolVolume<CollectiveLink>,
-    link: Arc<CollectiveLink>,
+pub struct Place {
+    pub pool: PoolVolume<CollectiveLink>,
+    pub link: Arc<CollectiveLink>,
     file: FileId,
     grid: GridSpec,
     stripes: Stripes,
 }
 
-fn place(shape: &[u64], chunk: &[u64], storage: StorageOrder) -> Place {
+pub fn place(shape: &[u64], chunk: &[u64], storage: StorageOrder) -> Place {
     let grid = GridSpec {
         shape: shape.to_vec(),
         chunk: chunk.to_vec(),
@@ -45,7 +45,7 @@ fn place(shape: &[u64], chunk: &[u64], storage: StorageOrder) -> Place {
     Place { pool, link, file, grid, stripes: Stripes::new(unit, u64::from(SERVERS)).unwrap() }
 }
 
-fn spec(place: &Place, write: bool, ranks: u64, schema: &MemorySchema) -> CollectiveSpec {
+pub fn spec(place: &Place, write: bool, ranks: u64, schema: &MemorySchema) -> CollectiveSpec {
     let (grid, schema) = (place.grid.clone(), schema.clone());
     CollectiveSpec {
         id: 9,
@@ -63,7 +63,7 @@ fn spec(place: &Place, write: bool, ranks: u64, schema: &MemorySchema) -> Collec
 
 /// An array of zeros. Its dimensions have the given order, slowest to fastest, with the last dimension
 /// reversed. Each of the fastest elements is followed by a gap of `gap` elements.
-fn local(shape: &[u64], slow_to_fast: &[usize], gap: u64) -> LocalArray {
+pub fn local(shape: &[u64], slow_to_fast: &[usize], gap: u64) -> LocalArray {
     let (mut strides, mut stride, mut origin) = (vec![0; shape.len()], (1 + gap) * ITEM_BYTES, 0);
     for &dim in slow_to_fast.iter().rev() {
         strides[dim] = stride as i64;
@@ -103,9 +103,9 @@ fn value(index: &[u64]) -> u64 {
 }
 
 /// For each process, part and dimension: the indices that the process owns.
-type Owned = Vec<Vec<Vec<Vec<u64>>>>;
+pub type Owned = Vec<Vec<Vec<Vec<u64>>>>;
 
-fn arrays(owned: &[Vec<Vec<u64>>], slow_to_fast: &[usize], gap: u64) -> Vec<LocalArray> {
+pub fn arrays(owned: &[Vec<Vec<u64>>], slow_to_fast: &[usize], gap: u64) -> Vec<LocalArray> {
     let array = |indices: &Vec<Vec<u64>>| {
         local(&indices.iter().map(|list| list.len() as u64).collect::<Vec<_>>(), slow_to_fast, gap)
     };
@@ -113,7 +113,7 @@ fn arrays(owned: &[Vec<Vec<u64>>], slow_to_fast: &[usize], gap: u64) -> Vec<Loca
 }
 
 /// Runs a collective with all processes, each on its own thread.
-fn together(place: &Place, parts: &[CollectivePart]) -> Vec<Result<Vec<Exchanged>>> {
+pub fn together(place: &Place, parts: &[CollectivePart]) -> Vec<Result<Vec<Exchanged>>> {
     let one = |part| place.pool.collective(place.file, part, &mut || Ok(()));
     std::thread::scope(|scope| {
         let threads: Vec<_> = parts.iter().map(|part| scope.spawn(move || one(part))).collect();
@@ -121,7 +121,7 @@ fn together(place: &Place, parts: &[CollectivePart]) -> Vec<Result<Vec<Exchanged
     })
 }
 
-fn part(spec: &CollectiveSpec, rank: usize, arrays: Vec<LocalArray>) -> CollectivePart {
+pub fn part(spec: &CollectiveSpec, rank: usize, arrays: Vec<LocalArray>) -> CollectivePart {
     let (rank, memory_bytes) = (rank as u64, PIECE_BYTES as usize);
     CollectivePart { spec: spec.clone(), rank, arrays, memory_bytes, offers_memory: true }
 }
@@ -266,7 +266,7 @@ fn check_files(place: &Place) {
 }
 
 /// Rows in two blocks, columns in cyclic runs of three over two processes.
-fn mesh(rows: u64, columns: u64) -> (MemorySchema, Owned) {
+pub fn mesh(rows: u64, columns: u64) -> (MemorySchema, Owned) {
     let dims = vec![Distribution::Block, Distribution::Cyclic(3)];
     let half = rows.div_ceil(2);
     let owned = (0..4)
@@ -459,63 +459,5 @@ fn a_server_that_was_started_again_is_told_who_gives_up() {
         }
         let abandoned = std::mem::take(&mut *place.link.servers.abandoned.lock().unwrap());
         assert_eq!(abandoned.contains(&(ServerId(1), 2)), is_told);
-    }
-}
-
-#[test]
-fn who_may_not_write_does_not_join() {
-    let place = place(&[8, 8], &[8, 8], StorageOrder::C);
-    let file = place.pool.open("u", OpenMode::Read).unwrap();
-    let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole; 2] };
-    let part = part(&spec(&place, true, 1, &schema), 0, vec![local(&[8, 8], &[0, 1], 0)]);
-    let error = place.pool.collective(file, &part, &mut || Ok(())).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::ReadOnly, "{error}");
-    assert!(place.link.servers.joined.lock().unwrap().is_empty());
-}
-
-#[test]
-fn who_joins_with_a_grant_that_is_over_joins_again_with_a_new_one() {
-    for (refused, is_joined) in [(3, true), (100, false)] {
-        let place = place(&[64, 64], &[16, 64], StorageOrder::C);
-        let (schema, owned) = mesh(64, 64);
-        let spec = spec(&place, true, 4, &schema);
-        let parts: Vec<_> = (0..4).map(|rank| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0))).collect();
-        *place.link.servers.refused_joins.lock().unwrap() = refused;
-        for result in together(&place, &parts) {
-            assert_eq!(
-                result.map(|_| ()).map_err(|error| error.kind),
-                if is_joined { Ok(()) } else { Err(ErrorKind::Denied) }
-            );
-        }
-        assert!(place.link.names.renewals() >= 1);
-    }
-}
-
-#[test]
-fn a_collective_compares_the_servers_after_a_restart() {
-    for is_older in [false, true] {
-        let place = place(&[64, 64], &[16, 64], StorageOrder::C);
-        let schema = MemorySchema::Mesh { mesh: vec![], dims: vec![Distribution::Whole; 2] };
-        let collective = |write| {
-            let part = part(&spec(&place, write, 1, &schema), 0, vec![local(&[64, 64], &[0, 1], 0)]);
-            together(&place, &[part]).remove(0)
-        };
-        collective(true).unwrap();
-        // Another client syncs the file, and tells the manager.
-        let other = PoolVolume::new(place.link.clone(), Arc::new(|| 1)).unwrap();
-        other.append_small("u", &[1; 10]).unwrap();
-        other.tell_written();
-        if is_older {
-            place.link.names.put_back(0, other.stat("u").unwrap().handle, 0);
-        } else {
-            place.link.names.restart(0);
-        }
-        let read = collective(false);
-        if is_older {
-            let error = read.unwrap_err();
-            assert!(error.message.contains("need generation 1, have 0"), "{error}");
-        } else {
-            read.unwrap();
-        }
     }
 }

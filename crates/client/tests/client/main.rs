@@ -5,6 +5,7 @@
 mod array_file;
 mod collective;
 mod collective_link;
+mod collective_refusals;
 mod gathered;
 mod mapped;
 mod model;
@@ -13,6 +14,7 @@ mod pool_check;
 mod pool_files;
 mod pool_grants;
 mod pool_link;
+mod pool_link_names;
 mod pool_listing;
 mod pool_lost;
 mod pool_lost_writes;

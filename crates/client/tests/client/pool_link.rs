@@ -1,30 +1,24 @@
 //! A pool in memory behind the link: a manager over a map, and servers whose data files are vectors.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outcore_client::PoolVolume;
 use outcore_core::{
-    Answer, Buffer, Durable, Error, ErrorKind, Grant, Handle, Hints, Incarnation, Inode, IoReply, IoRequest,
-    IoStatus, Known, Layout, LengthGrant, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened,
-    Result, ServerAddress, ServerId, Target,
+    Answer, Buffer, Error, ErrorKind, Grant, Handle, Hints, Incarnation, Inode, IoReply, IoRequest, IoStatus,
+    Known, Layout, LengthGrant, Link, ManagerReply, ManagerRequest, Named, OnAnswer, Opened, Result,
+    ServerAddress, ServerId, Target,
 };
 use outcore_memory::{Arena, Region};
+
+use crate::pool_link_names::Names;
 
 /// Lifetime of this manager's grants.
 pub const GRANT_S: u64 = 600;
 const UNIT_BYTES: u64 = 100;
 
 type Job = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
-struct Names {
-    inodes: BTreeMap<String, Inode>,
-    orphans: BTreeMap<u64, Inode>,
-    next: u64,
-    renewals: u64,
-}
 
 pub struct MemoryLink {
     servers: u32,
@@ -409,60 +403,6 @@ impl MemoryLink {
         let opened =
             page.map(|(_, inode)| Opened { inode: inode.clone(), grant: self.grant(inode.handle, true) });
         ManagerReply::Orphans(opened.collect())
-    }
-}
-
-impl Names {
-    fn of(&mut self, handle: Handle) -> Result<&mut Inode> {
-        let found = self.inodes.values_mut().find(|inode| inode.handle == handle);
-        found.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such file"))
-    }
-
-    fn inode(&mut self, layout: Option<Layout>) -> Inode {
-        self.next += 1;
-        Inode {
-            handle: Handle(self.next),
-            layout,
-            owner: 0,
-            group: 0,
-            mode: 0o644,
-            modified_ns: self.next,
-            changed_ns: 0,
-            durable: Durable::default(),
-        }
-    }
-
-    fn make_above(&mut self, path: &str) {
-        for (at, _) in path.match_indices('/') {
-            if !self.inodes.contains_key(&path[..at]) {
-                let directory = self.inode(None);
-                self.inodes.insert(path[..at].into(), directory);
-            }
-        }
-    }
-
-    fn rename(&mut self, from: &str, to: &str) {
-        self.forget(to);
-        self.make_above(to);
-        let below = format!("{from}/");
-        let is_moved = |name: &&String| **name == from || name.starts_with(&below);
-        let moved: Vec<String> = self.inodes.keys().filter(is_moved).cloned().collect();
-        for name in moved {
-            let inode = self.inodes.remove(&name).unwrap();
-            self.inodes.insert(format!("{to}{}", &name[from.len()..]), inode);
-        }
-    }
-
-    fn forget(&mut self, path: &str) {
-        let below = format!("{path}/");
-        let gone: Vec<String> =
-            self.inodes.keys().filter(|name| *name == path || name.starts_with(&below)).cloned().collect();
-        for name in gone {
-            let inode = self.inodes.remove(&name).unwrap();
-            if inode.layout.is_some() {
-                self.orphans.insert(inode.handle.0, inode);
-            }
-        }
     }
 }
 
