@@ -7,7 +7,7 @@ import click
 
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
-from outcore.pool.mounting import serve_mount, start_mount, wait_for_unmount
+from outcore.pool.mounting import serve_mount, start_mount
 from outcore.pool.named_pool import NamedPools
 
 
@@ -55,9 +55,8 @@ def command(
     if foreground:
         pools = NamedPools(key)
         try:
-            mount = serve_mount(pools, pool, directory, **options)
-            _announce({"pool": pool, "directory": str(directory), "pid": os.getpid()}, as_json)
-            wait_for_unmount(mount, directory)
+            said = {"pool": pool, "directory": str(directory), "pid": os.getpid()}
+            serve_mount(pools, pool, directory, lambda: _announce(said, as_json), **options)
         finally:
             pools.close()
         return

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,12 @@ def check_place(place: Path) -> None:
         )
 
 
-def serve_mount(pools: NamedPools, url: str, place: Path, **options: bool) -> _core.Mount:
-    """Mount a directory of a pool in this process, until `wait_for_unmount` returns.
+def serve_mount(
+    pools: NamedPools, url: str, place: Path, begun: Callable[[], object], **options: bool
+) -> None:
+    """Mount a directory of a pool, and serve it in this process until it is unmounted.
+
+    Ctrl-C and SIGTERM unmount it. Programs that have files open there get errors after a while.
 
     Parameters
     ----------
@@ -102,6 +106,8 @@ def serve_mount(pools: NamedPools, url: str, place: Path, **options: bool) -> _c
         Address of the directory, as in ``outcore://node1:7171/sim``.
     place
         An empty directory.
+    begun
+        Called once it is mounted.
     options
         ``allow_other``, ``read_only`` and ``strict`` of `_core.Mount`.
 
@@ -115,22 +121,19 @@ def serve_mount(pools: NamedPools, url: str, place: Path, **options: bool) -> _c
     os.umask(0)
     path = pools.path(url)
     core, address = path.root.core, path.root.url
-    return _core.Mount(core, os.path.abspath(place), path.inside, address, **options)
-
-
-def wait_for_unmount(mount: _core.Mount, place: Path) -> None:
-    """Return once the mount has ended.
-
-    Ctrl-C and SIGTERM end it. Programs that have files open there then get errors after a while.
-    """
+    mount = None
     try:
+        # From here on, a signal must not end the process without unmounting.
         with stop_on_signals():
+            mount = _core.Mount(core, os.path.abspath(place), path.inside, address, **options)
+            begun()
             while not mount.wait(_WAIT_S):
                 pass
     except KeyboardInterrupt:
         if mounted_at(place) is not None:
             unmount(place, lazy=True)
-        mount.wait(_OPEN_FILES_S)
+        if mount is not None:
+            mount.wait(_OPEN_FILES_S)
 
 
 def start_mount(arguments: Sequence[str], place: Path) -> dict[str, Any]:
