@@ -155,13 +155,19 @@ def test_unreadable_metadata(path: Path, text: str) -> None:
         {"codecs": [{"name": "sharding_indexed"}]},
         {"chunk_grid": {}},
         {"attributes": {"outcore": {"format": 1}}},
-        {"attributes": {"outcore": "text"}},
-        {"attributes": None},
     ],
 )
 def test_impossible_metadata(path: Path, change: dict[str, Any]) -> None:
     edit(path, lambda document: document.update(change))
     with pytest.raises(CorruptError, match="cannot be read"):
+        oc.open_array(path)
+
+
+@pytest.mark.parametrize("attributes", [{"outcore": "text"}, {}, None])
+def test_attributes_of_other_software(path: Path, attributes: Any) -> None:
+    # Another program may use the name for its own attribute.
+    edit(path, lambda document: document.update(attributes=attributes))
+    with pytest.raises(InvalidError, match="no array of outcore's own layout"):
         oc.open_array(path)
 
 
