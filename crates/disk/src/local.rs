@@ -16,7 +16,7 @@ use outcore_memory::Region;
 use crate::directory::Directory;
 use crate::engine::{Engine, Job};
 use crate::freeing::Freeing;
-use crate::mapping::{LONG_RUN_BYTES, Mapping};
+use crate::mapping::Mapping;
 use crate::short_reads::SHORT_BYTES;
 use crate::short_writes::{ShortWrite, ShortWrites, write_piece};
 use crate::system::{
@@ -25,6 +25,9 @@ use crate::system::{
 
 /// A longer transfer through the page cache drops its pages afterwards.
 const KEEP_CACHED_BYTES: usize = 1 << 20;
+
+/// Runs of this length bypass the page cache if the file would not fit into it.
+const LONG_RUN_BYTES: u64 = 64 << 10;
 
 struct OpenFile {
     path: PathBuf,
@@ -174,7 +177,8 @@ impl OpenFile {
         let stays_cached = mapping.bytes() <= memory_bytes() / 2;
         let is_long = |piece: &Piece| !stays_cached && piece.run_bytes >= LONG_RUN_BYTES;
         let (mut left, short): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(is_long);
-        left.extend(mapping.copy(&self.buffered, self.writable, short, block, start + origin as i64));
+        let ahead = self.writable.then_some(&self.buffered);
+        left.extend(mapping.copy(ahead, short, block, start + origin as i64));
         left
     }
 

@@ -27,10 +27,6 @@ const MOST_MAPPINGS: usize = 1024;
 /// Number of bytes to read from the disk ahead of the copy.
 const AHEAD_BYTES: u64 = 16 << 20;
 
-/// Runs of this length bypass the page cache if the file would not fit into it. Otherwise the disk reads them ahead
-/// of the copy: the system alone would read such a run in several steps, and the copy would wait for each.
-pub(crate) const LONG_RUN_BYTES: u64 = 64 << 10;
-
 /// The page tables of a mapping take 1/512 of the bytes read through it. After this many bytes the file is mapped
 /// again.
 const MOST_TOUCHED_BYTES: u64 = 4 << 30;
@@ -148,13 +144,12 @@ impl Mapping {
     /// Copies pieces of the file to a block of memory; their memory offsets count from byte `origin`. Returns the
     /// pieces that were not copied.
     ///
-    /// The disk reads long runs ahead of the copy. It also reads short runs ahead in a `file` that is writable.
-    /// Otherwise the system reads missing pages on demand, in large units of the page cache. That takes less time
-    /// for reading, but a later short write to such a unit takes 4 µs, and one to a single page 0.6 µs.
+    /// With `ahead`, which is the same file, the disk reads the required pages ahead of the copy. Otherwise the
+    /// system reads missing pages on demand, in large units of the page cache. That takes less time for reading,
+    /// but a later short write to such a unit takes 4 µs, and one to a single page 0.6 µs.
     pub(crate) fn copy(
         &self,
-        file: &File,
-        is_writable: bool,
+        ahead: Option<&File>,
         pieces: Vec<Piece>,
         memory: &Block,
         origin: i64,
@@ -162,12 +157,10 @@ impl Mapping {
         let (mut asked, mut asked_bytes, mut copied_bytes) = (0, 0, 0);
         let mut left = Vec::new();
         for piece in &pieces {
-            while let Some(next) = pieces.get(asked)
+            while let (Some(file), Some(next)) = (ahead, pieces.get(asked))
                 && asked_bytes <= copied_bytes + AHEAD_BYTES
             {
-                if is_writable || next.run_bytes >= LONG_RUN_BYTES {
-                    self.ask_for(file, next);
-                }
+                self.ask_for(file, next);
                 asked_bytes += next.extent_bytes;
                 asked += 1;
             }
