@@ -363,6 +363,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_pages_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    write_page(report(), tmp_path / "page.html")
+    made = report()
+    write_page(made, tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-    assert (tmp_path / "page.html").read_text() == html_page(report())
+    assert (tmp_path / "page.html").read_text() == html_page(made)
