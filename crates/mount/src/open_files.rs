@@ -75,11 +75,6 @@ impl OpenFiles {
         is_open
     }
 
-    /// Forgets that a file was removed.
-    pub fn restored(&self, number: INodeNo) {
-        self.state().removed.remove(&number.0);
-    }
-
     /// Closes a file. After the last `close` of a removed file, returns its number and its hidden path.
     pub fn close(&self, handle: FileHandle) -> Option<(INodeNo, String)> {
         let mut state = self.state();

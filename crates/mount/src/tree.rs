@@ -198,29 +198,35 @@ impl Tree {
             Err(error) if error.kind == ErrorKind::Exists && !is_exclusive => return Err(Errno::ESTALE),
             Err(error) => return Err(errno_of(&error)),
         };
-        let made = self.client.handle(file).or_errno().and_then(|handle| {
-            let number = self.nodes.number(handle);
-            self.nodes.looked_up(number, parent, text(name)?);
-            self.give(number, owner).inspect_err(|_| self.nodes.forget(number, 1))
+        let handle = self.client.handle(file).or_errno();
+        let made = handle.and_then(|handle| {
+            let inode = self.client.stat(&path).or_errno()?;
+            if inode.handle == handle { self.give(&path, inode, owner) } else { Err(Errno::ESTALE) }
         });
         let inode = made.inspect_err(|_| self.client.close(file))?;
-        let attributes = self.attributes_of(&inode, 0);
+        let attributes = self.entered(parent, name, &inode)?;
         Ok((attributes, self.files.add(attributes.ino, file)))
     }
 
     /// Gives a new name to the user who asked the mount for it, and returns its record; removes it if the pool does not
     /// allow that.
-    fn give(&self, number: INodeNo, (owner, group): (u32, u32)) -> Answer<Inode> {
-        let (path, inode) = self.current(number)?;
+    fn give(&self, path: &str, inode: Inode, (owner, group): (u32, u32)) -> Answer<Inode> {
         if !self.gives || inode.owner == owner {
             return Ok(inode);
         }
         let wanted = Attributes { owner: Some(owner), group: Some(group), ..Attributes::default() };
-        self.client.set_attributes(&path, wanted).or_errno().inspect_err(|_| {
+        self.client.set_attributes(path, wanted).or_errno().inspect_err(|_| {
             // The caller gets the first error.
-            let _ = self.client.remove_one(&path);
+            let _ = self.client.remove_one(path);
         })?;
         Ok(Inode { owner, group, ..inode })
+    }
+
+    /// Records a new, empty name for the kernel, and returns its attributes.
+    fn entered(&self, parent: INodeNo, name: &OsStr, inode: &Inode) -> Answer<FileAttr> {
+        let attributes = self.attributes_of(inode, 0);
+        self.nodes.looked_up(attributes.ino, parent, text(name)?);
+        Ok(attributes)
     }
 
     /// Closes a file. The last `close` of a removed file removes its hidden name.
@@ -256,14 +262,8 @@ impl Tree {
             return Err(Errno::EEXIST);
         }
         self.client.make_directory_as(&path, mode & MODE).or_errno()?;
-        let attributes = self.look_up(parent, name)?;
-        match self.give(attributes.ino, owner) {
-            Ok(inode) => Ok(self.attributes_of(&inode, 0)),
-            Err(error) => {
-                self.nodes.forget(attributes.ino, 1);
-                Err(error)
-            }
-        }
+        let inode = self.give(&path, self.client.stat(&path).or_errno()?, owner)?;
+        self.entered(parent, name, &inode)
     }
 
     /// Removes a file. While it is open, its data stay under another name.
@@ -272,31 +272,31 @@ impl Tree {
         if self.client.stat(&path).or_errno()?.layout.is_none() {
             return Err(Errno::EISDIR);
         }
-        if self.keep_open(parent, text(name)?, &path)?.is_some() {
-            return Ok(());
+        if let Some((number, hidden)) = self.hide_open(parent, text(name)?, &path)? {
+            return self.remove_hidden(number, &hidden);
         }
         self.client.remove_one(&path).or_errno()?;
         self.nodes.removed(parent, text(name)?);
         Ok(())
     }
 
-    /// If a file is open in this mount, gives it a hidden name until it is closed. Returns its number and that path.
-    fn keep_open(&self, parent: INodeNo, name: &str, path: &str) -> Answer<Option<(INodeNo, String)>> {
+    /// If a file is open in this mount, gives it a hidden name. Returns its number and that path.
+    fn hide_open(&self, parent: INodeNo, name: &str, path: &str) -> Answer<Option<(INodeNo, String)>> {
         let Some(number) = self.nodes.find(parent, name) else { return Ok(None) };
         if !self.files.is_open(number) {
             return Ok(None);
         }
         let count = self.next.fetch_add(1, Ordering::Relaxed);
         let other = format!("{REMOVED}{}-{}-{count}", std::process::id(), number.0);
-        let kept = self.nodes.path_in(parent, &other)?;
-        self.client.rename(path, &kept).or_errno()?;
+        let hidden = self.nodes.path_in(parent, &other)?;
+        self.client.rename(path, &hidden).or_errno()?;
         self.nodes.renamed(number, parent, &other);
-        if !self.files.removed_at(number, &kept) {
-            // It was closed meanwhile.
-            self.client.remove_one(&kept).or_errno()?;
-            self.nodes.removed(parent, &other);
-        }
-        Ok(Some((number, kept)))
+        Ok(Some((number, hidden)))
+    }
+
+    /// Removes a file with a hidden name at its last `close`, or now if it was closed meanwhile.
+    fn remove_hidden(&self, number: INodeNo, hidden: &str) -> Answer<()> {
+        if self.files.removed_at(number, hidden) { Ok(()) } else { self.client.remove_one(hidden).or_errno() }
     }
 
     /// Removes an empty directory.
@@ -329,7 +329,7 @@ impl Tree {
             found => Some(found.or_errno()?),
         };
         let (number, name) = (self.nodes.number(moved.handle), text(to.1)?);
-        let mut kept = None;
+        let mut hidden = None;
         if let Some(target) = &target {
             if target.handle == moved.handle {
                 return Ok(());
@@ -338,19 +338,18 @@ impl Tree {
                 (false, true) => return Err(Errno::EISDIR),
                 (true, false) => return Err(Errno::ENOTDIR),
                 (true, true) => self.refuse_full(&new)?,
-                (false, false) => kept = self.keep_open(to.0, name, &new)?,
+                (false, false) => hidden = self.hide_open(to.0, name, &new)?,
             }
         }
         match self.client.rename(&old, &new) {
             Ok(()) => {
                 self.nodes.renamed(number, to.0, name);
-                Ok(())
+                hidden.map_or(Ok(()), |(number, hidden)| self.remove_hidden(number, &hidden))
             }
             Err(error) => {
-                if let Some((number, path)) = kept
-                    && self.client.rename(&path, &new).is_ok()
+                if let Some((number, hidden)) = hidden
+                    && self.client.rename(&hidden, &new).is_ok()
                 {
-                    self.files.restored(number);
                     self.nodes.renamed(number, to.0, name);
                 }
                 // Another client has made a name in the directory to replace.
