@@ -7,9 +7,11 @@ use outcore_core::{
     Request, Result,
 };
 
-use super::fetch::{Caller, Fetch, Fetched};
-use super::format::{SUMS_PAGE_BYTES, data_directory, handle_in, plain_sums_path, sums_path};
-use super::seal::{Seal, digest_of};
+use crate::io_server::blocks::format::{
+    SUMS_PAGE_BYTES, data_directory, handle_in, plain_sums_path, sums_path,
+};
+use crate::io_server::check::seal::{Seal, digest_of};
+use crate::io_server::collective::fetch::{Caller, Fetch, Fetched};
 
 /// An input of the state machine.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use outcore_core::{
 
 use super::config::{Config, ManagerTime};
 use super::event::{Effect, Event, NameOperation, perform};
-use super::fetch::{Caller, Fetchers};
-use super::format::{DATA, FORMAT, LOCK, MARKER, marker};
 use super::server::IoServer;
+use crate::io_server::blocks::format::{DATA, FORMAT, LOCK, MARKER, marker};
+use crate::io_server::collective::fetch::{Caller, Fetchers};
 
 /// Interval between ticks.
 const TICK: Duration = Duration::from_secs(1);

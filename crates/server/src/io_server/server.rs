@@ -8,12 +8,12 @@ use outcore_core::{Buffer, Error, ErrorKind, Handle, IoReply, IoRequest, IoStatu
 
 use super::config::Config;
 use super::event::{Effect, Event};
-use super::fetch::Caller;
-use super::files::File;
-use super::pieces::{Piece, Pieces};
 use super::shared::{Server, Shared};
 use super::task::Tasks;
 use super::wait::{Group, Slot};
+use crate::io_server::blocks::files::File;
+use crate::io_server::blocks::pieces::{Piece, Pieces};
+use crate::io_server::collective::fetch::Caller;
 
 /// Maximum number of noted files. Beyond it the server makes one durable unprompted, so that there are few notes.
 const MOST_NOTED: usize = 1024;

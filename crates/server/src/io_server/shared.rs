@@ -10,20 +10,20 @@ use outcore_core::{
     ServerId,
 };
 
-use super::collective::Collectives;
 use super::config::{Config, Factory, Limits, Verify};
 use super::event::{Effect, NameAnswer, NameOperation};
-use super::fetch::Fetched;
-use super::files::Files;
-use super::format::{BLOCK_BYTES, SCRATCH_BLOCKS, SUMS_PAGE_BYTES};
-use super::log::Log;
-use super::notes::Notes;
-use super::scratch::Scratch;
-use super::seal::State;
-use super::sums::Sums;
 use super::task::Task;
 use super::time::Time;
 use super::wait::{Permits, Slot};
+use crate::io_server::blocks::files::Files;
+use crate::io_server::blocks::format::{BLOCK_BYTES, SCRATCH_BLOCKS, SUMS_PAGE_BYTES};
+use crate::io_server::blocks::scratch::Scratch;
+use crate::io_server::blocks::sums::Sums;
+use crate::io_server::check::seal::State;
+use crate::io_server::collective::fetch::Fetched;
+use crate::io_server::collective::state::Collectives;
+use crate::io_server::log::notes::Notes;
+use crate::io_server::log::writer::Log;
 
 /// Number of buffers for pages of checksums.
 const SUMS_BUFFERS: usize = 16;

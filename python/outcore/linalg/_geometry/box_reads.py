@@ -6,8 +6,8 @@ A disk reads a short gap instead of leaving it out, and buffered reads begin and
 So boxes that are narrow across the direction of a layout read far more than their own bytes.
 
 A stream (`StreamReads`) reads a box that is a whole chunk with its padding, unless most of it is
-beyond the edge of the matrix (`crates/client/src/stream.rs`). It reads any other box as above, into
-memory that is packed in the order of the matrix.
+beyond the edge of the matrix (`crates/client/src/array/stream.rs`). It reads any other box as
+above, into memory that is packed in the order of the matrix.
 """
 
 import functools
@@ -25,8 +25,8 @@ from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
 from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._tiles.grains import pages
 
-# Limits of requests. `crates/core/src/cut.rs`, and `piece.rs` and `array_file.rs` in
-# `crates/client/src` have the same constants.
+# Limits of requests. `crates/core/src/cut.rs`, and `piece.rs` and `file.rs` in
+# `crates/client/src/array` have the same constants.
 _SHORT_BYTES = 64 << 10
 _MOST_PIECE_BYTES = TILE_BYTES
 _MOST_EXTENTS = 4096

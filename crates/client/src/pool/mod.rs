@@ -1,0 +1,13 @@
+//! A pool as a volume: names from its manager, bytes from its I/O servers.
+
+pub(crate) mod attributes;
+pub(crate) mod call;
+pub(crate) mod check;
+pub(crate) mod durable;
+pub(crate) mod file;
+pub(crate) mod listing;
+pub(crate) mod names;
+pub(crate) mod runs;
+pub(crate) mod shared;
+pub(crate) mod transfer;
+pub(crate) mod volume;

@@ -1,0 +1,502 @@
+//! How a server directs a collective: round by round, piece by piece, in the order of its data file.
+
+use std::rc::Rc;
+
+use outcore_core::{
+    Buffer, ByteRun, CollectiveSpec, Error, IoReply, PlannedPiece, ROUNDS_AT_ONCE, Result, Share, Target,
+};
+
+use crate::io_server::blocks::files::File;
+use crate::io_server::blocks::format::{BLOCK_BYTES, SCRATCH_BLOCKS};
+use crate::io_server::blocks::pieces::{Part, Piece};
+use crate::io_server::blocks::scratch::Lease;
+use crate::io_server::collective::fetch::{Fetch, ReadArrays};
+use crate::io_server::collective::state::{Collective, OpenPiece};
+use crate::io_server::shared::Shared;
+use crate::io_server::wait::{Gate, Group};
+
+/// Pieces in one disk request, at most.
+pub(crate) const SPAN_PIECES: u64 = 4;
+
+/// Pieces that are contiguous on the disk and in memory.
+struct Span<B: Buffer> {
+    offset: u64,
+    bytes: u64,
+    /// Whether it contains elements that no process owns.
+    keeps_some: bool,
+    /// Whether it contains any bytes that no process owns.
+    has_padding: bool,
+    opens: Vec<Rc<OpenPiece<B>>>,
+}
+
+impl<B: Buffer> Shared<B> {
+    /// Adds a process to a collective. The first process starts it.
+    pub async fn join(
+        self: &Rc<Self>,
+        target: Target,
+        spec: CollectiveSpec,
+        rank: u64,
+        memory: Option<ReadArrays<B>>,
+    ) -> Result<IoReply> {
+        let (collective, is_first) =
+            self.collectives.join(target, spec, rank, memory, self.running_ns.get())?;
+        if is_first {
+            let (server, collective) = (self.clone(), collective.clone());
+            self.begin(async move {
+                let result = server.direct(&collective).await;
+                // The result is recorded before any process receives it.
+                server.collectives.end(collective.spec.id, result.clone());
+                match result {
+                    Ok(()) => collective.end.open(Ok(())),
+                    Err(error) => collective.fail(error),
+                }
+            });
+        }
+        collective.all_joined.wait().await?;
+        let is_read = collective.memories.borrow().contains_key(&rank);
+        Ok(if is_read { IoReply::ReadsMemory } else { IoReply::Done })
+    }
+
+    /// Waits until a process may give or take its shares of a round or, with `None`, until the collective ends.
+    pub async fn await_round(&self, id: u128, rank: u64, round: Option<u64>) -> Result<IoReply> {
+        match self.collectives.get(id) {
+            Ok(collective) if rank >= collective.spec.ranks => {
+                Err(Error::invalid(format!("the collective has no process {rank}")))
+            }
+            Ok(collective) => match round {
+                Some(round) if round >= collective.plan.rounds(collective.target.entry) => {
+                    Err(Error::invalid(format!("the collective has no round {round} on this server")))
+                }
+                Some(round) => collective.round(round).wait().await,
+                None => {
+                    collective.ask_for_end(rank, self.running_ns.get());
+                    collective.end.wait().await
+                }
+            },
+            Err(ended) => ended,
+        }
+        .map(|()| IoReply::Done)
+    }
+
+    /// Accepts a process's share of a piece. A repeated share, sent again because its answer was lost, changes
+    /// nothing.
+    pub async fn give(&self, id: u128, rank: u64, piece: u64, mut payload: B) -> Result<IoReply> {
+        let collective = match self.collectives.get(id) {
+            Ok(collective) => collective,
+            Err(ended) => return ended.map(|()| IoReply::Done),
+        };
+        if !collective.spec.write || rank >= collective.spec.ranks {
+            return Err(Error::invalid("nothing is given by this process in this collective"));
+        }
+        let Some(open) = self.open_piece(&collective, piece)? else { return Ok(IoReply::Done) };
+        let share = share_of(&collective, &open.planned, rank, payload.len())?;
+        if open.seen.borrow_mut().insert(rank) {
+            copy(&collective, &share, &mut open.buffer.borrow_mut(), &mut payload, false);
+            self.status.borrow_mut().bytes_written += share.bytes;
+            self.moved(&collective, &open, share.bytes);
+        }
+        Ok(IoReply::Done)
+    }
+
+    /// Returns a process's share of a piece. If a process asks again after the piece has left memory, the server
+    /// reads it from disk.
+    pub async fn take(self: &Rc<Self>, id: u128, rank: u64, piece: u64, mut payload: B) -> Result<IoReply> {
+        let collective = match self.collectives.get(id) {
+            Ok(collective) => collective,
+            Err(Err(error)) => return Err(error),
+            Err(Ok(())) => return Err(Error::invalid("the collective is over; begin another one")),
+        };
+        if collective.spec.write || rank >= collective.spec.ranks {
+            return Err(Error::invalid("nothing is taken by this process in this collective"));
+        }
+        let open = self.open_piece(&collective, piece)?;
+        match open.filter(|open| open.is_read.get()) {
+            Some(open) => {
+                let share = share_of(&collective, &open.planned, rank, payload.len())?;
+                copy(&collective, &share, &mut open.buffer.borrow_mut(), &mut payload, true);
+                if open.seen.borrow_mut().insert(rank) {
+                    self.moved(&collective, &open, share.bytes);
+                }
+            }
+            None => {
+                let planned = collective.plan.piece(collective.target.entry, piece);
+                let share = share_of(&collective, &planned, rank, payload.len())?;
+                let lease = self.collectives.again.take().await?;
+                let mut buffer = lease.view(0, planned.bytes as usize);
+                self.with_file(collective.target.handle, async |file| {
+                    // The server may have closed the file meanwhile to stay within its limit of open files.
+                    if !self.open(file, false).await? {
+                        return Err(self.gone(file));
+                    }
+                    let span = (planned.offset, planned.bytes);
+                    self.read_span(&collective, file, span, &mut buffer).await?;
+                    copy(&collective, &share, &mut buffer, &mut payload, true);
+                    Ok(IoReply::Done)
+                })
+                .await?;
+            }
+        }
+        self.status.borrow_mut().bytes_read += payload.len() as u64;
+        Ok(IoReply::Done)
+    }
+
+    /// Aborts a collective because a process cannot continue.
+    pub fn abandon(&self, id: u128, rank: u64, error: &Error) -> IoReply {
+        let error = Error::new(error.kind, format!("process {rank} gave up: {error}"));
+        match self.collectives.get(id) {
+            Ok(collective) => collective.fail(error),
+            Err(_) => self.collectives.end_unknown(id, error),
+        }
+        IoReply::Done
+    }
+
+    /// A piece in memory, or `None` if it is already done.
+    fn open_piece(&self, collective: &Collective<B>, piece: u64) -> Result<Option<Rc<OpenPiece<B>>>> {
+        collective.result()?;
+        let open = collective.open.borrow().get(&piece).cloned();
+        if open.is_none() && collective.plan.round_of(piece) >= collective.begun.get() {
+            return Err(Error::invalid(format!("nobody was asked for shares of piece {piece} yet")));
+        }
+        Ok(open)
+    }
+
+    fn moved(&self, collective: &Collective<B>, open: &OpenPiece<B>, bytes: u64) {
+        collective.note_progress(self.running_ns.get());
+        open.left.set(open.left.get() - bytes);
+        if open.left.get() == 0 {
+            open.complete.open(Ok(()));
+        }
+    }
+
+    async fn direct(self: &Rc<Self>, collective: &Rc<Collective<B>>) -> Result<()> {
+        collective.all_joined.wait().await?;
+        let turn = self.collectives.at_work.take().await;
+        // The file is not in use while the server waits for the end: many collectives may wait at once.
+        let rounds =
+            async |file: &Rc<File>| self.direct_rounds(collective, file).await.map(|()| IoReply::Done);
+        let result = self.with_file(collective.target.handle, rounds).await;
+        drop(turn);
+        result?;
+        collective.is_done.set(true);
+        collective.note_progress(self.running_ns.get());
+        // Until all processes have asked, one can take a share again whose answer was lost, or abort the
+        // collective for all.
+        collective.all_asked.wait().await
+    }
+
+    async fn direct_rounds(self: &Rc<Self>, collective: &Rc<Collective<B>>, file: &Rc<File>) -> Result<()> {
+        collective.result()?;
+        let target = Target { generation: collective.generation.get(), ..collective.target };
+        if collective.spec.write {
+            self.open_to_change(file, target).await?;
+        } else if !self.open(file, false).await? {
+            return Err(self.gone(file));
+        }
+        self.check_age(file, target)?;
+        let entry = collective.target.entry;
+        if collective.spec.write && !collective.spec.skips_disk && collective.plan.covers_all() {
+            // The whole file will be written, so one note and one wait for the log suffice.
+            self.note(file, &(0..collective.plan.data_bytes(entry).div_ceil(BLOCK_BYTES))).await?;
+        }
+        let mut under_way = std::collections::VecDeque::new();
+        for round in 0..collective.plan.rounds(entry) {
+            if under_way.len() as u64 == ROUNDS_AT_ONCE
+                && let Some(group) = under_way.pop_front()
+            {
+                finished(&group).await?;
+            }
+            under_way.push_back(self.begin_round(collective, file, round).await?);
+        }
+        for group in under_way {
+            finished(&group).await?;
+        }
+        if collective.spec.write && !collective.spec.skips_disk {
+            self.make_durable(file).await?;
+        }
+        collective.result()
+    }
+
+    /// Starts the pieces of a round. The returned group ends when all of them are done.
+    async fn begin_round(
+        self: &Rc<Self>,
+        collective: &Rc<Collective<B>>,
+        file: &Rc<File>,
+        round: u64,
+    ) -> Result<Group> {
+        let (done, read) = (Group::new(), Group::new());
+        let numbers: Vec<u64> = collective.plan.pieces_of(collective.target.entry, round).collect();
+        for numbers in numbers.chunks(SPAN_PIECES as usize) {
+            let planned: Vec<(PlannedPiece, u64)> = numbers
+                .iter()
+                .map(|&number| {
+                    let piece = collective.plan.piece(collective.target.entry, number);
+                    let left = collective.plan.shared_bytes(&piece);
+                    (piece, left)
+                })
+                .collect();
+            if planned.iter().all(|(_, left)| *left == 0) {
+                continue;
+            }
+            let lease = Rc::new(self.collectives.buffers.take().await?);
+            collective.result()?;
+            // Pieces in which no process owns any element stay unchanged.
+            for pieces in planned.chunk_by(|(_, one), (_, next)| (*one == 0) == (*next == 0)) {
+                if pieces[0].1 > 0 {
+                    let from = (pieces[0].0.number - numbers[0]) * collective.plan.piece_bytes();
+                    self.begin_span(collective, file, pieces, (lease.clone(), from), [&done, &read]);
+                }
+            }
+        }
+        let (server, collective) = (self.clone(), collective.clone());
+        self.begin(async move {
+            read.at_most(0).await;
+            if read.result().is_ok() {
+                collective.begun.set(collective.begun.get().max(round + 1));
+                collective.note_progress(server.running_ns.get());
+                collective.round(round).open(Ok(()));
+            }
+        });
+        Ok(done)
+    }
+
+    /// Starts contiguous pieces, each with the number of its bytes that processes own. They begin at byte `from` of
+    /// the buffer.
+    fn begin_span(
+        self: &Rc<Self>,
+        collective: &Rc<Collective<B>>,
+        file: &Rc<File>,
+        pieces: &[(PlannedPiece, u64)],
+        (lease, from): (Rc<Lease<B>>, u64),
+        [done, read]: [&Group; 2],
+    ) {
+        let offset = pieces[0].0.offset;
+        let mut span = Span { offset, bytes: 0, keeps_some: false, has_padding: false, opens: vec![] };
+        for (planned, left) in pieces {
+            span.keeps_some |= *left < collective.plan.element_bytes(planned);
+            span.has_padding |= *left < planned.bytes;
+            let view = lease.view((from + span.bytes) as usize, planned.bytes as usize);
+            span.bytes += planned.bytes;
+            let open = Rc::new(OpenPiece {
+                planned: planned.clone(),
+                buffer: view.into(),
+                left: (*left).into(),
+                seen: Default::default(),
+                is_read: false.into(),
+                complete: Gate::default(),
+            });
+            collective.open.borrow_mut().insert(planned.number, open.clone());
+            span.opens.push(open);
+        }
+        let buffer = lease.view(from as usize, span.bytes as usize);
+        let (server, collective, file) = (self.clone(), collective.clone(), file.clone());
+        let (done, read) = (done.clone(), read.clone());
+        done.begin();
+        read.begin();
+        self.begin(async move {
+            let result = server.do_span(&collective, &file, &span, (buffer, &lease), &read).await;
+            for open in &span.opens {
+                collective.open.borrow_mut().remove(&open.planned.number);
+            }
+            if let Err(error) = &result {
+                collective.fail(error.clone());
+            }
+            drop((span, lease));
+            done.end(result);
+        });
+    }
+
+    /// Transfers some pieces from their buffer to the disk, or from the disk to their buffer. `read` ends when
+    /// processes may take them.
+    async fn do_span(
+        self: &Rc<Self>,
+        collective: &Rc<Collective<B>>,
+        file: &Rc<File>,
+        span: &Span<B>,
+        (mut buffer, lease): (B, &Rc<Lease<B>>),
+        read: &Group,
+    ) -> Result<()> {
+        let prepared = if !collective.spec.write {
+            self.read_span(collective, file, (span.offset, span.bytes), &mut buffer).await
+        } else {
+            if span.has_padding && !span.keeps_some {
+                buffer.zero(0, span.bytes as usize);
+            }
+            Ok(())
+        };
+        for open in &span.opens {
+            open.is_read.set(prepared.is_ok());
+        }
+        read.end(prepared.clone());
+        prepared?;
+        if collective.spec.write {
+            for open in &span.opens {
+                self.begin_fetch(collective, open, lease);
+            }
+        }
+        for open in &span.opens {
+            open.complete.wait().await?;
+        }
+        if collective.spec.write && !collective.spec.skips_disk {
+            if span.keeps_some {
+                for open in &span.opens {
+                    let at = open.planned.offset - span.offset;
+                    for piece in pieces_of_shares(collective, &open.planned, at) {
+                        self.write_piece(file, collective.target, piece, buffer.clone()).await?;
+                    }
+                }
+            } else {
+                for piece in pieces_of(span.offset, span.bytes) {
+                    self.write_piece(file, collective.target, piece, buffer.clone()).await?;
+                }
+            }
+            self.bound_notes(file.handle);
+        }
+        Ok(())
+    }
+
+    /// Reads the shares of a piece that lie in the memory of processes on this machine.
+    fn begin_fetch(
+        self: &Rc<Self>,
+        collective: &Rc<Collective<B>>,
+        open: &Rc<OpenPiece<B>>,
+        lease: &Rc<Lease<B>>,
+    ) {
+        let (mut fetches, mut ranks, mut bytes) = (vec![], vec![], 0);
+        for (&rank, arrays) in &*collective.memories.borrow() {
+            let share = collective.plan.share(&open.planned, rank);
+            let direct = arrays.offer.direct(&share, collective.spec.grid.item_bytes);
+            if let Some(direct) = direct.filter(|_| share.bytes > 0)
+                // The server waits for no message with this share.
+                && open.seen.borrow_mut().insert(rank)
+            {
+                fetches.push(Fetch { memory: arrays.memory.clone(), share: direct });
+                ranks.push(rank);
+                bytes += share.bytes;
+            }
+        }
+        if fetches.is_empty() {
+            return;
+        }
+        let (server, collective, open, lease) =
+            (self.clone(), collective.clone(), open.clone(), lease.clone());
+        self.begin(async move {
+            let buffer = open.buffer.borrow().clone();
+            match server.fetch(fetches, buffer).await {
+                Ok(()) => {
+                    let mut status = server.status.borrow_mut();
+                    status.bytes_written += bytes;
+                    status.direct_bytes += bytes;
+                    drop(status);
+                    server.moved(&collective, &open, bytes);
+                }
+                Err((number, error)) => collective.fail(Error::new(
+                    error.kind,
+                    format!("the memory of process {} cannot be read: {error}", ranks[number]),
+                )),
+            }
+            // The lease ends only here: until then the fetch may still fill the buffer.
+            drop(lease);
+        });
+    }
+
+    async fn read_span(
+        self: &Rc<Self>,
+        collective: &Collective<B>,
+        file: &Rc<File>,
+        (offset, bytes): (u64, u64),
+        buffer: &mut B,
+    ) -> Result<()> {
+        if collective.spec.skips_disk {
+            buffer.zero(0, bytes as usize);
+            return Ok(());
+        }
+        for piece in pieces_of(offset, bytes) {
+            self.read_piece(file, collective.target, piece, buffer.clone()).await?;
+        }
+        if file.ids.get().is_some() && !file.was_removed.get() { Ok(()) } else { Err(self.gone(file)) }
+    }
+}
+
+async fn finished(group: &Group) -> Result<()> {
+    group.at_most(0).await;
+    group.result()
+}
+
+/// A process's share of a piece, if its length is the one that the process named.
+fn share_of<B: Buffer>(
+    collective: &Collective<B>,
+    planned: &PlannedPiece,
+    rank: u64,
+    bytes: usize,
+) -> Result<Share> {
+    let share = collective.plan.share(planned, rank);
+    if share.bytes != bytes as u64 || bytes == 0 {
+        return Err(Error::invalid(format!(
+            "the share of process {rank} of piece {} is {} bytes, not {bytes}",
+            planned.number, share.bytes
+        )));
+    }
+    Ok(share)
+}
+
+/// Copies a share between a piece and its packed form: out of the piece if `out` is set, otherwise into it.
+fn copy<B: Buffer>(collective: &Collective<B>, share: &Share, piece: &mut B, packed: &mut B, out: bool) {
+    let item_bytes = collective.spec.grid.item_bytes;
+    let mut from = 0;
+    for tile in &share.tiles {
+        let packing = tile.in_piece(item_bytes);
+        piece.copy_packed(tile.at as usize, &packing, packed, from, out);
+        from += packing.bytes() as usize;
+    }
+}
+
+/// The shares of all processes in a piece, as parts of blocks; the piece begins at byte `at` of a buffer. Elements
+/// that no process owns keep their values even if others write there concurrently: the server reads each block and
+/// merges the parts under the block's lock.
+fn pieces_of_shares<B: Buffer>(
+    collective: &Collective<B>,
+    planned: &PlannedPiece,
+    at: u64,
+) -> impl Iterator<Item = Piece> {
+    let item_bytes = collective.spec.grid.item_bytes;
+    // Every run has at least one byte, so a minimum of one byte leaves no share out.
+    let mut runs: Vec<ByteRun> = (0..collective.spec.ranks)
+        .filter_map(|rank| collective.plan.share(planned, rank).runs_in_piece(item_bytes, 1))
+        .flatten()
+        .collect();
+    runs.sort_unstable_by_key(|run| run.start);
+    let mut groups: Vec<Vec<Part>> = Vec::new();
+    let group_of = |offset: u64| offset / (SCRATCH_BLOCKS * BLOCK_BYTES);
+    for run in runs {
+        let (mut start, end) = (run.start, run.start + run.bytes);
+        while start < end {
+            let offset = planned.offset + start;
+            let bytes = (end - start).min((group_of(offset) + 1) * SCRATCH_BLOCKS * BLOCK_BYTES - offset);
+            let part = Part { offset, bytes, at: at + start };
+            match groups.last_mut() {
+                Some(parts) if group_of(parts[0].offset) == group_of(offset) => match parts.last_mut() {
+                    Some(last) if last.offset + last.bytes == offset => last.bytes += bytes,
+                    _ => parts.push(part),
+                },
+                _ => groups.push(vec![part]),
+            }
+            start += bytes;
+        }
+    }
+    groups.into_iter().filter_map(|parts| {
+        let (first, last) = (parts.first()?, parts.last()?);
+        let blocks = first.offset / BLOCK_BYTES..(last.offset + last.bytes - 1) / BLOCK_BYTES + 1;
+        Some(Piece::Mixed { blocks, parts })
+    })
+}
+
+/// The whole blocks of a byte range that begins at a block boundary, and the remainder in the last block.
+fn pieces_of(offset: u64, bytes: u64) -> impl Iterator<Item = Piece> {
+    let (first, end) = (offset / BLOCK_BYTES, offset + bytes);
+    let (whole, rest) = (end / BLOCK_BYTES, end % BLOCK_BYTES);
+    let direct = (whole > first).then_some(Piece::Direct { blocks: first..whole, at: 0 });
+    let at = (whole - first) * BLOCK_BYTES;
+    let part = Part { offset: whole * BLOCK_BYTES, bytes: rest, at };
+    let mixed = (rest > 0).then(|| Piece::Mixed { blocks: whole..whole + 1, parts: vec![part] });
+    direct.into_iter().chain(mixed)
+}
