@@ -1,12 +1,9 @@
 //! The kernel's requests, and their answers.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -16,9 +13,12 @@ use fuser::{
     WriteFlags,
 };
 
+use crate::attributes::Changes;
 use crate::buffers::MOST_BYTES;
 use crate::errors::{Answer, OrErrno};
-use crate::tree::{Changes, Listed, Tree};
+use crate::listings::Listings;
+use crate::replies::{reply_done, reply_extended};
+use crate::tree::Tree;
 
 /// The extended attribute that answers with the address of a file in its pool. It is not listed, so copies do not
 /// take it along.
@@ -40,13 +40,12 @@ pub(crate) struct PoolFilesystem {
     address: String,
     /// How long the kernel may cache names and attributes.
     fresh: Duration,
-    lists: Mutex<HashMap<u64, Arc<Vec<Listed>>>>,
-    next: AtomicU64,
+    listings: Listings,
 }
 
 impl PoolFilesystem {
     pub fn new(tree: Tree, address: String, fresh: Duration) -> Self {
-        Self { tree, address, fresh, lists: Mutex::default(), next: AtomicU64::new(1) }
+        Self { tree, address, fresh, listings: Listings::default() }
     }
 
     /// Writes bytes at an offset, or behind the last byte; with `O_SYNC` or `O_DSYNC` durably.
@@ -71,32 +70,11 @@ impl PoolFilesystem {
         }
     }
 
-    fn list(&self, handle: FileHandle) -> Answer<Arc<Vec<Listed>>> {
-        let lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
-        lists.get(&handle.0).cloned().ok_or(Errno::EBADF)
-    }
-
     fn extended(&self, number: INodeNo, name: &OsStr) -> Answer<Vec<u8>> {
         if name == ADDRESS {
             return self.tree.path(number).map(|path| format!("{}{path}", self.address).into_bytes());
         }
         self.tree.extended(number, name)
-    }
-}
-
-fn reply_done(done: Answer<()>, reply: ReplyEmpty) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error),
-    }
-}
-
-fn reply_extended(found: Answer<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match found {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(error),
     }
 }
 
@@ -310,12 +288,7 @@ impl Filesystem for PoolFilesystem {
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.tree.names(number) {
-            Ok(names) => {
-                let handle = self.next.fetch_add(1, Ordering::Relaxed);
-                let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
-                lists.insert(handle, Arc::new(names));
-                reply.opened(FileHandle(handle), FopenFlags::empty());
-            }
+            Ok(names) => reply.opened(self.listings.add(names), FopenFlags::empty()),
             Err(error) => reply.error(error),
         }
     }
@@ -328,7 +301,7 @@ impl Filesystem for PoolFilesystem {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let names = match self.list(handle) {
+        let names = match self.listings.get(handle) {
             Ok(names) => names,
             Err(error) => return reply.error(error),
         };
@@ -341,7 +314,7 @@ impl Filesystem for PoolFilesystem {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle.0);
+        self.listings.remove(handle);
         reply.ok();
     }
 

@@ -4,11 +4,17 @@
 //! or bytes (`open_files`), which the client of the pool sends to the manager or the I/O servers. Nothing is cached
 //! here but numbers of files (`nodes`) and lengths: the kernel caches names and attributes for a second.
 
+mod attributes;
 mod buffers;
 mod errors;
+mod extended;
 mod filesystem;
+mod listings;
 mod nodes;
 mod open_files;
+mod opening;
+mod removal;
+mod replies;
 mod tree;
 
 use std::io;

@@ -1,0 +1,109 @@
+//! Attributes of files and directories.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
+use outcore_client::{Attributes, Silent};
+use outcore_core::Inode;
+
+use crate::errors::{Answer, OrErrno};
+use crate::tree::Tree;
+
+/// The size of reads and writes that programs should prefer, in bytes.
+const BLOCK_BYTES: u32 = 1 << 20;
+/// The permission bits that a pool stores. It has no set-user and set-group bits, which are dropped.
+pub(crate) const MODE: u32 = 0o1777;
+
+/// Changes of `setattr`.
+#[derive(Default)]
+pub(crate) struct Changes {
+    pub mode: Option<u32>,
+    pub owner: Option<u32>,
+    pub group: Option<u32>,
+    pub length: Option<u64>,
+    pub modified: Option<TimeOrNow>,
+}
+
+impl Tree {
+    /// The attributes of the file or directory at a path.
+    pub fn attributes_at(&self, path: &str) -> Answer<FileAttr> {
+        let inode = self.client.stat(path).or_errno()?;
+        if inode.layout.is_none() {
+            return Ok(self.attributes_of(&inode, 0));
+        }
+        let (listed, _) = self.client.page(path, "", 1, &Silent::default()).or_errno()?;
+        let found = listed.into_iter().next().filter(|listed| listed.name.is_empty());
+        let found = found.ok_or(Errno::ENOENT)?.known().or_errno()?;
+        Ok(self.attributes_of(&found.inode, found.length))
+    }
+
+    /// The attributes of a number.
+    pub fn attributes(&self, number: INodeNo) -> Answer<FileAttr> {
+        let found = self.attributes_at(&self.nodes.path(number)?)?;
+        // Another file has the name now.
+        if found.ino == number { Ok(found) } else { Err(Errno::ESTALE) }
+    }
+
+    /// The attributes that a record and a length in bytes give.
+    pub fn attributes_of(&self, inode: &Inode, length: u64) -> FileAttr {
+        let is_directory = inode.layout.is_none();
+        let modified = time(inode.modified_ns);
+        FileAttr {
+            ino: self.nodes.number(inode.handle),
+            size: length,
+            blocks: length.div_ceil(512),
+            atime: modified,
+            mtime: modified,
+            ctime: time(inode.changed_ns),
+            crtime: UNIX_EPOCH,
+            kind: if is_directory { FileType::Directory } else { FileType::RegularFile },
+            perm: (inode.mode & MODE) as u16,
+            // For a directory 1 says that the number of its directories is unknown.
+            nlink: 1,
+            uid: inode.owner,
+            gid: inode.group,
+            rdev: 0,
+            blksize: BLOCK_BYTES,
+            flags: 0,
+        }
+    }
+
+    /// Changes attributes of a number, and returns the new ones.
+    pub fn change(&self, number: INodeNo, handle: Option<FileHandle>, changes: &Changes) -> Answer<FileAttr> {
+        if let Some(length) = changes.length {
+            match handle.map(|handle| self.files.get(handle)) {
+                Some(open) => self.files.resize(&*open?, length).or_errno()?,
+                None => self.resize(number, length)?,
+            }
+        }
+        let Changes { mode, owner, group, .. } = *changes;
+        let modified_ns = match changes.modified {
+            Some(TimeOrNow::SpecificTime(time)) => Some(nanoseconds(time)?),
+            _ => None,
+        };
+        let mode = mode.map(|mode| mode & MODE);
+        let wanted = Attributes { mode, owner, group, modified_ns };
+        if wanted != Attributes::default() {
+            self.client.set_attributes(&self.current(number)?.0, wanted).or_errno()?;
+        }
+        if let Some(TimeOrNow::Now) = changes.modified {
+            self.client.touch(&self.current(number)?.0).or_errno()?;
+        }
+        self.attributes(number)
+    }
+
+    fn resize(&self, number: INodeNo, length: u64) -> Answer<()> {
+        let handle = self.open(number, true)?;
+        let resized = self.files.get(handle).and_then(|open| self.files.resize(&open, length).or_errno());
+        self.close(handle).and(resized)
+    }
+}
+
+fn time(ns: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(ns)
+}
+
+fn nanoseconds(time: SystemTime) -> Answer<u64> {
+    let since = time.duration_since(UNIX_EPOCH).map_err(|_| Errno::EINVAL)?;
+    u64::try_from(since.as_nanos()).map_err(|_| Errno::EINVAL)
+}
