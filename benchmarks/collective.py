@@ -23,7 +23,8 @@ from benchmarks.figures import Figure, Target
 from benchmarks.pool_client import PoolClient
 from benchmarks.rounds import Rounds, alternate
 from benchmarks.streaming import rate
-from outcore.pool import local_pool, pool_state
+from outcore.pool import local_pool
+from outcore.pool import state as pool_state
 
 SIDE = {"full": 512, "quick": 256, "tiny": 32}
 MESH = (2, 2, 2)

@@ -10,7 +10,8 @@ import outcore as oc
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.figures import Target
 from benchmarks.pool_embedded import PLAIN, POOL, factored
-from outcore.pool import local_pool, pool_state
+from outcore.pool import local_pool
+from outcore.pool import state as pool_state
 
 
 def measure(setting: Setting) -> Outcome:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import values
 
 import outcore as oc
-from outcore.blocks.block_file import FileStore
+from outcore.blocks.file import FileStore
 
 SHAPE, CHUNKS = (70, 90), (16, 10)
 """5 by 9 blocks; the last row of them has 6 rows of elements."""

@@ -11,7 +11,8 @@ import pytest
 from command_line import outcore
 
 import outcore as oc
-from outcore.pool import local_pool, pool_state
+from outcore.pool import local_pool
+from outcore.pool import state as pool_state
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from served_pools import some_pool
 
 import outcore as oc
 from outcore.array_files import atomic_write
-from outcore.collective.collective_call import Call
+from outcore.collective.call import Call
 from outcore.errors import BusyError, DiskError, DiskFullError, InvalidError, OutcoreError
-from outcore.pool.pool_fsck import fsck
+from outcore.pool.fsck import fsck
 from outcore.storage.volumes import place
 
 RANKS = 3

@@ -31,7 +31,7 @@ import numpy as np
 from communicators import NonblockingComm, SaidInFiles
 import outcore as oc
 from outcore.array_files import atomic_write
-from outcore.collective.collective_call import Call
+from outcore.collective.call import Call
 
 rank, url, where, moment = int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
 comm = NonblockingComm(rank, 3, SaidInFiles(Path(where)))

@@ -13,7 +13,7 @@ from test_collective import whole
 import outcore as oc
 from outcore._util.communicator import Communicator
 from outcore.array.array import Array
-from outcore.collective.collective_call import LEAST_MEMORY_BYTES, MEMORY_BYTES
+from outcore.collective.call import LEAST_MEMORY_BYTES, MEMORY_BYTES
 from outcore.errors import BudgetError, DiskError, InvalidError
 
 __all__ = ["above"]  # a fixture

@@ -22,8 +22,8 @@ from strategies import values
 
 import outcore as oc
 from outcore._core import ArrayFile
-from outcore.blocks.block_array import ArrayStore
-from outcore.blocks.block_travel import Travel
+from outcore.blocks.array import ArrayStore
+from outcore.blocks.travel import Travel
 from outcore.errors import (
     BudgetError,
     DiskError,

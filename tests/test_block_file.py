@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import values
 
 import outcore as oc
-from outcore.blocks.block_file import FileStore
+from outcore.blocks.file import FileStore
 from outcore.errors import (
     BudgetError,
     DiskFullError,

@@ -19,8 +19,8 @@ from timeouts import TooBusyError, with_enough_time
 
 import outcore as oc
 from outcore.array_files import atomic_write
-from outcore.collective import collective_call
-from outcore.collective.collective_call import Call
+from outcore.collective import call as collective_call
+from outcore.collective.call import Call
 from outcore.errors import DiskError, IncompleteError, InvalidError, OutcoreError
 from outcore.storage.volumes import place
 

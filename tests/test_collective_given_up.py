@@ -13,7 +13,7 @@ from served import serve
 from served_pools import in_memory, some_pool
 
 import outcore as oc
-from outcore.collective.collective_call import Call
+from outcore.collective.call import Call
 from outcore.errors import DeniedError, DiskError, Interrupted, OutcoreError
 
 STEPS, ROWS, COLUMNS, RANKS = 3, 6, 4, 3

@@ -13,7 +13,7 @@ from served_pools import in_memory, some_pool
 import outcore as oc
 from outcore.array.array import Array
 from outcore.array_files import growing
-from outcore.collective.collective_call import Call
+from outcore.collective.call import Call
 from outcore.errors import BusyError, DiskError, IncompleteError
 from outcore.storage.volumes import place
 

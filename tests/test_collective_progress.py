@@ -14,8 +14,8 @@ from test_collective import whole
 
 import outcore as oc
 from outcore._util import progress
-from outcore.collective import collective_call
-from outcore.collective.collective_progress import Watch
+from outcore.collective import call as collective_call
+from outcore.collective.progress import Watch
 from outcore.errors import OutcoreError
 
 __all__ = ["above"]  # a fixture

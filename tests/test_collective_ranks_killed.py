@@ -16,7 +16,7 @@ from timeouts import TooBusyError, with_enough_time
 
 import outcore as oc
 from outcore.errors import IncompleteError
-from outcore.pool.pool_fsck import fsck
+from outcore.pool.fsck import fsck
 
 SIZE = 3
 SHAPE = (6144, 1536)

@@ -18,9 +18,9 @@ from served_pools import in_memory
 
 import outcore as oc
 from outcore import _core
-from outcore.collective.collective_call import Call
+from outcore.collective.call import Call
 from outcore.errors import IncompleteError, OutcoreError
-from outcore.pool.pool_fsck import fsck
+from outcore.pool.fsck import fsck
 
 RANKS = 3
 SHAPE = (6144, 1024)
@@ -37,7 +37,7 @@ BOUND_S = 300
 DAEMON = """
 import sys, threading
 from outcore import _core
-from outcore.collective.collective_call import Call
+from outcore.collective.call import Call
 daemon = _core.Daemon(sys.argv[1], sys.argv[2])
 print(*daemon.addresses, flush=True)
 sys.stdin.read()

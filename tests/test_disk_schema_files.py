@@ -19,7 +19,7 @@ from outcore.files.copy import copy_files
 from outcore.layout import disk_chunks
 from outcore.layout.disk_schema import DiskSchema
 from outcore.layout.distribution import distribute
-from outcore.pool.pool_fsck import fsck
+from outcore.pool.fsck import fsck
 from outcore.zarr_store import PoolStore
 
 SERVERS = 3

@@ -17,7 +17,7 @@ from served_pools import in_memory
 from test_collective_servers_killed import Daemons
 
 import outcore as oc
-from outcore.pool.pool_fsck import fsck
+from outcore.pool.fsck import fsck
 
 ROUNDS = 8
 SHAPE = (600, 240)

@@ -15,7 +15,7 @@ from stopping import LEFT_LOOKING, bits, in_a_fork, killed_at_lines, stop_after
 
 import outcore as oc
 from outcore._core import Grid
-from outcore.array_files.array_metadata import write_metadata
+from outcore.array_files.metadata import write_metadata
 from outcore.blas import blas_choice
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg import LUFactor, lu_factor

@@ -16,7 +16,7 @@ from outcore.layout.disk_reads import DiskReads
 from outcore.linalg import lu_factor
 from outcore.linalg._geometry.factor_plan import lu_geometry
 from outcore.linalg._geometry.segments import Layout
-from outcore.linalg._lu.slabs.slab_loads import SlabLoads
+from outcore.linalg._lu.slabs.loads import SlabLoads
 
 __all__ = ["one_thread"]  # a fixture for every test here
 

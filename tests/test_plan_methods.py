@@ -11,7 +11,7 @@ from lu_by_method import RATES
 import outcore as oc
 from outcore.cli import main
 from outcore.errors import BudgetError, InvalidError
-from outcore.planning.plan_methods import MethodPlan
+from outcore.planning.methods import MethodPlan
 
 N, MEMORY = 20_000, 400_000_000
 VERBS = {
@@ -114,7 +114,7 @@ def test_steps_to_win_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
             raise BudgetError("need a million bytes, have one; raise memory=")
         return oc.Plan(verb, N, "float64", "", ".", 1, 1, 0, 0, 0, None, 0.0, 0.0, 0.0, seconds)
 
-    monkeypatch.setattr("outcore.planning.plan_methods.plan", planned)
+    monkeypatch.setattr("outcore.planning.methods.plan", planned)
     found = compared()
     assert [(m.name, m.plan.seconds, m.steps_to_win) for m in found.methods] == [
         ("CG", 7.0, 45),
@@ -169,7 +169,7 @@ def said(*arguments: object, verb: str = "solve") -> Any:
 
 
 def test_the_command_compares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outcore.planning.plan_methods.stored_or_measured", lambda path: RATES)
+    monkeypatch.setattr("outcore.planning.methods.stored_or_measured", lambda path: RATES)
     for given, options in (
         ((), {}),
         (("--steps", 5, "--rhs", 2), {"steps": 5, "rhs": 2}),

@@ -15,7 +15,7 @@ from served import daemon
 import outcore as oc
 from outcore import _core
 from outcore.errors import BusyError, ExistsError, InvalidError, NotFoundError
-from outcore.pool.pool_fsck import fsck
+from outcore.pool.fsck import fsck
 
 SECRET = b"PRIVATE OF ADA\n" * 20_000
 

@@ -18,9 +18,10 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.pool import pool_fsck, pool_scrub
-from outcore.pool.pool_fsck import fsck
-from outcore.pool.pool_scrub import scrub
+from outcore.pool import fsck as pool_fsck
+from outcore.pool import scrub as pool_scrub
+from outcore.pool.fsck import fsck
+from outcore.pool.scrub import scrub
 
 FILES, SERVERS = 6, 2
 

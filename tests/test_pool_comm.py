@@ -18,8 +18,8 @@ import outcore as oc
 from outcore import _core
 from outcore._util.communicator import Communicator
 from outcore.errors import BusyError, DiskError, InvalidError, OutcoreError, ReadOnlyError
-from outcore.pool import pool_comm
-from outcore.pool.pool_comm import check_launcher
+from outcore.pool import comm as pool_comm
+from outcore.pool.comm import check_launcher
 
 
 def whole(found: list[Any]) -> list[Any]:

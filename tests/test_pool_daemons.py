@@ -21,7 +21,8 @@ from started_pools import connect, directories, kill, up
 import outcore as oc
 from outcore import _core
 from outcore.errors import BusyError, InvalidError, LostError, NotFoundError, OutcoreError
-from outcore.pool import local_pool, pool_state
+from outcore.pool import local_pool
+from outcore.pool import state as pool_state
 from outcore.pool.daemon_process import DaemonProcess
 
 __all__ = ["directories"]

@@ -9,7 +9,7 @@ from metadata_store import opened, put, records
 
 import outcore as oc
 from outcore.errors import CorruptError, OutcoreError
-from outcore.pool.pool_fsck import fsck
+from outcore.pool.fsck import fsck
 
 
 @pytest.fixture

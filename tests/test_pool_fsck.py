@@ -16,8 +16,8 @@ from pool_files import data_files, sums_of, with_handle
 import outcore as oc
 from outcore._core import Stripes
 from outcore.cli import main
-from outcore.pool import pool_fsck
-from outcore.pool.pool_fsck import FsckReport, fsck
+from outcore.pool import fsck as pool_fsck
+from outcore.pool.fsck import FsckReport, fsck
 
 UNIT = 64 << 10
 Places = list[Path]

@@ -9,7 +9,7 @@ from pool_files import data_files, sums_of
 
 import outcore as oc
 from outcore.errors import CorruptError
-from outcore.pool.pool_fsck import fsck
+from outcore.pool.fsck import fsck
 
 LENGTH = 3_000_000
 Places = list[Path]

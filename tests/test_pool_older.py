@@ -9,8 +9,8 @@ from pool_files import data_files, sums_of
 
 import outcore as oc
 from outcore.errors import CorruptError
-from outcore.pool.pool_fsck import FsckReport, fsck
-from outcore.pool.pool_scrub import scrub
+from outcore.pool.fsck import FsckReport, fsck
+from outcore.pool.scrub import scrub
 
 LENGTH = 3_000_000
 Places = list[Path]

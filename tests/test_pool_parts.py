@@ -15,7 +15,7 @@ from served_pools import in_memory, some_pool
 
 import outcore as oc
 from outcore.errors import ExistsError
-from outcore.pool import pool_fsck
+from outcore.pool import fsck as pool_fsck
 from outcore.pool.fsspec_filesystem import OutcoreFileSystem
 from outcore.storage import pool_locks
 from outcore.storage.pool_parts import is_left, is_part, new_part, remove_left

@@ -11,7 +11,8 @@ from started_pools import connect, directories, up
 
 import outcore as oc
 from outcore._util.communicator import Alone
-from outcore.pool import local_pool, pool_state
+from outcore.pool import local_pool
+from outcore.pool import state as pool_state
 
 __all__ = ["directories"]
 

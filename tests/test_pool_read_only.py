@@ -13,8 +13,8 @@ from own_daemons import OwnDaemons
 
 import outcore as oc
 from outcore.errors import ReadOnlyError
-from outcore.pool.pool_fsck import fsck
-from outcore.pool.pool_scrub import scrub
+from outcore.pool.fsck import fsck
+from outcore.pool.scrub import scrub
 
 DATA = np.random.default_rng(1).bytes(300_000)
 REFUSED = (

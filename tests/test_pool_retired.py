@@ -23,8 +23,8 @@ from outcore.errors import (
     NotFoundError,
     OutcoreError,
 )
-from outcore.pool.pool_fsck import fsck
-from outcore.pool.pool_scrub import scrub
+from outcore.pool.fsck import fsck
+from outcore.pool.scrub import scrub
 
 UNIT = 64 << 10
 CONTENT = bytes(range(256)) * 1000  # Four units, the last one short.
@@ -52,9 +52,7 @@ def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnDaem
         found.daemons.pop().stop()
         # Keep timeouts short.
         connect = partial(_core.Pool.connect, patience_s=0)
-        monkeypatch.setattr(
-            "outcore.pool.pool_connect._core.Pool", SimpleNamespace(connect=connect)
-        )
+        monkeypatch.setattr("outcore.pool.connect._core.Pool", SimpleNamespace(connect=connect))
         monkeypatch.setenv("OUTCORE_KEY", str(found.key))
         yield found
     finally:

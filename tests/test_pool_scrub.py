@@ -14,8 +14,8 @@ from pool_files import data_files, flip, sums_of
 import outcore as oc
 from outcore.cli import main
 from outcore.errors import CorruptError, InvalidError
-from outcore.pool import pool_scrub
-from outcore.pool.pool_scrub import scrub
+from outcore.pool import scrub as pool_scrub
+from outcore.pool.scrub import scrub
 
 BLOCK = 64 << 10
 

@@ -14,8 +14,8 @@ from own_daemons import OwnDaemons
 import outcore as oc
 from outcore import _core
 from outcore.errors import DiskError
-from outcore.pool.pool_fsck import fsck
-from outcore.pool.pool_scrub import scrub
+from outcore.pool.fsck import fsck
+from outcore.pool.scrub import scrub
 
 AWAY = r"I/O server 1: no connection to unix:\S*/2 \(is the server running\?\)"
 NBYTES = 200_000
@@ -41,9 +41,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         daemons.daemons.pop().stop()
         # Keep timeouts short.
         connect = partial(_core.Pool.connect, patience_s=0)
-        monkeypatch.setattr(
-            "outcore.pool.pool_connect._core.Pool", SimpleNamespace(connect=connect)
-        )
+        monkeypatch.setattr("outcore.pool.connect._core.Pool", SimpleNamespace(connect=connect))
         monkeypatch.setenv("OUTCORE_KEY", str(daemons.key))
         yield daemons.url
     finally:

@@ -14,7 +14,8 @@ from command_line import outcore
 from started_pools import connect, directories, kill, up
 
 from outcore.errors import BusyError, NotFoundError
-from outcore.pool import local_pool, pool_state
+from outcore.pool import local_pool
+from outcore.pool import state as pool_state
 
 __all__ = ["directories"]
 

@@ -22,7 +22,7 @@ from outcore.errors import (
     NonFiniteError,
 )
 from outcore.linalg import qr
-from outcore.linalg._qr import qr_plan
+from outcore.linalg._qr import plan as qr_plan
 from outcore.linalg._rows import plan as row_plan
 from outcore.linalg._rows import tall_q, tsqr, tsqr_plan
 from outcore.linalg._rows.tall_q import TallQ

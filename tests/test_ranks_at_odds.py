@@ -12,7 +12,7 @@ from communicators import ThreadComm, ThreadJob
 from served_pools import above, some_pool
 
 import outcore as oc
-from outcore.collective import collective_call
+from outcore.collective import call as collective_call
 from outcore.errors import ClosedError, DiskFullError, InvalidError, OutcoreError
 
 __all__ = ["above"]  # a fixture

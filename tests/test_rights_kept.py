@@ -15,7 +15,7 @@ from command_line import outcore
 from served import Served
 
 import outcore as oc
-from outcore.array_files.array_metadata import read_metadata, write_metadata
+from outcore.array_files.metadata import read_metadata, write_metadata
 from outcore.files.copy import copy_files
 from outcore.storage.modes import current_umask
 from outcore.storage.volumes import AnyPath, place

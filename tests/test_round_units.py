@@ -15,8 +15,8 @@ import outcore as oc
 from outcore.cli import main
 from outcore.errors import CorruptError, InvalidError
 from outcore.files.copy import copy_files
-from outcore.pool.pool_fsck import fsck
-from outcore.pool.pool_scrub import scrub
+from outcore.pool.fsck import fsck
+from outcore.pool.scrub import scrub
 from outcore.storage.whole_file import copy_whole
 
 __all__ = ["served_url"]

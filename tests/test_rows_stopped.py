@@ -18,7 +18,7 @@ __all__ = ["one_thread"]  # a fixture for every test here
 
 PAGES = (
     "_output/result.py", "_qr/qr.py", "_rows/tall_q.py", "_products/gram.py", "_svd/svd.py",
-    "_svd/svd_u.py", "../array/array.py",
+    "_svd/left_vectors.py", "../array/array.py",
 )  # fmt: skip
 
 CALLS: dict[str, Callable[[Path, Path], Any]] = {

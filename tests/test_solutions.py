@@ -13,7 +13,7 @@ from linpack import Matrix, hpl_residual, one_thread, random_matrix
 from stopping import kill_at_line
 
 import outcore as oc
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import BusyError, IncompleteError, Interrupted
 from outcore.linalg import (
     cho_factor,

@@ -15,12 +15,12 @@ blas_choice.choose()
 
 from outcore import errors, linalg  # noqa: E402
 from outcore.array.array import Array, open_array  # noqa: E402
-from outcore.array.array_info import Info  # noqa: E402
 from outcore.array.create import create_array, create_group  # noqa: E402
+from outcore.array.info import Info  # noqa: E402
 from outcore.array.several_arrays import create_arrays  # noqa: E402
 from outcore.array.verification import Verification, verify  # noqa: E402
-from outcore.blocks.block_file import BlockInterface  # noqa: E402
 from outcore.blocks.blocks import Blocks  # noqa: E402
+from outcore.blocks.file import BlockInterface  # noqa: E402
 from outcore.convert.copying import from_array  # noqa: E402
 from outcore.convert.export import export_array  # noqa: E402
 from outcore.convert.repack import Repacked, repack  # noqa: E402
@@ -31,11 +31,11 @@ from outcore.layout.distribution import Distribution, distribute  # noqa: E402
 from outcore.layout.schema import Schema  # noqa: E402
 from outcore.machine.rates import Rates  # noqa: E402
 from outcore.planning.collective_plan import CollectivePlan  # noqa: E402
+from outcore.planning.methods import MethodComparison, compare_methods  # noqa: E402
 from outcore.planning.plan import Plan, plan  # noqa: E402
-from outcore.planning.plan_methods import MethodComparison, compare_methods  # noqa: E402
+from outcore.pool.connect import connect  # noqa: E402
 from outcore.pool.logical_disk import LogicalDisk  # noqa: E402
 from outcore.pool.pool import Pool  # noqa: E402
-from outcore.pool.pool_connect import connect  # noqa: E402
 from outcore.report.collective_report import CollectiveReport  # noqa: E402
 from outcore.report.copy_report import CopyReport  # noqa: E402
 from outcore.report.report import Report, last_report  # noqa: E402

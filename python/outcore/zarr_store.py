@@ -8,7 +8,7 @@ from typing import Any
 
 from outcore._util.packages import require
 from outcore.errors import ExistsError, InvalidError, IsDirectoryError, NotFoundError, OutcoreError
-from outcore.pool.pool_access import PoolAccess, PoolAddress, key_file, split_url
+from outcore.pool.access import PoolAccess, PoolAddress, key_file, split_url
 from outcore.storage.pool_file import PoolFile
 from outcore.storage.pool_parts import is_part
 from outcore.storage.pool_path import PoolPath

@@ -14,22 +14,22 @@ import numpy.typing as npt
 from outcore._core import Arena, ArrayFile, Trace
 from outcore._util import budget
 from outcore._util.streams import BlockStream, Box
-from outcore.array.array_info import Info
-from outcore.array.array_operand import ArrayOperand
 from outcore.array.index_masks import select_listed
+from outcore.array.info import Info
+from outcore.array.operand import ArrayOperand
 from outcore.array.transposed_array import Transposed
 from outcore.array_files import growing
-from outcore.array_files.array_metadata import (
+from outcore.array_files.box_requests import BoxRequests
+from outcore.array_files.foreign_shards import refuse_foreign
+from outcore.array_files.metadata import (
     bump_generation,
     read_generation,
     read_metadata,
     write_metadata,
 )
-from outcore.array_files.box_requests import BoxRequests
-from outcore.array_files.foreign_shards import refuse_foreign
 from outcore.array_files.placement import placement_of
 from outcore.array_files.stored_array import check_open
-from outcore.blocks import block_array
+from outcore.blocks.array import blocks as blocks_of
 from outcore.collective import collective
 from outcore.errors import (
     ConsumedError,
@@ -394,7 +394,7 @@ class Array(ArrayOperand):
         return self
 
     # These methods are documented in their own modules.
-    blocks = block_array.blocks
+    blocks = blocks_of
     write_all = collective.write_all
     read_all = collective.read_all
 

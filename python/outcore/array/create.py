@@ -19,13 +19,13 @@ from outcore.array.array import Array
 from outcore.array.existing import open_existing
 from outcore.array.fill import Fill, Filled, fill_arrays
 from outcore.array.fill_identity import FillIdentity
-from outcore.array_files.array_metadata import (
+from outcore.array_files.blocks_done import RECORDS
+from outcore.array_files.metadata import (
     bump_generation,
     is_half_made,
     read_metadata,
     write_metadata,
 )
-from outcore.array_files.blocks_done import RECORDS
 from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.layout.attributes import is_same_json, plain_attributes
 from outcore.layout.disk_chunks import with_disk_schema

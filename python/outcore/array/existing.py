@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from outcore.array.array import Array, open_array
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import ConsumedError, CorruptError, ExistsError, InvalidError
 from outcore.layout.attributes import is_same_json
 from outcore.layout.zarr_format import Metadata

@@ -24,8 +24,8 @@ from outcore.array.array import Array, open_array
 from outcore.array.existing import first_difference
 from outcore.array.fill_identity import FillIdentity
 from outcore.array_files import blocks_done
-from outcore.array_files.array_metadata import read_metadata
 from outcore.array_files.blocks_done import FILL, BlocksDone, blocks_of
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
 from outcore.layout.casting import convert, is_allowed
 from outcore.layout.chunk_walk import runs

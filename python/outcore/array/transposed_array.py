@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from outcore._core import ArrayFile
 from outcore._util.streams import Box
-from outcore.array.array_info import Info
+from outcore.array.info import Info
 from outcore.layout.selection import index_array, is_listed, one_for_each, select
 
 if TYPE_CHECKING:

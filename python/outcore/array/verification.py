@@ -14,7 +14,7 @@ from outcore._util.progress import Meter, ProgressLike
 from outcore._util.signals import stop_on_signals
 from outcore._util.sizes import format_bytes
 from outcore.array.array import Array, open_array
-from outcore.array_files.array_metadata import read_generation
+from outcore.array_files.metadata import read_generation
 from outcore.errors import CorruptError
 from outcore.storage.volumes import PathLike, Place
 

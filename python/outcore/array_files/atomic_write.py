@@ -10,7 +10,7 @@ import secrets
 
 from outcore._core import ArrayFile, Grid
 from outcore.array_files import growing
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import BusyError, DeniedError, OutcoreError
 from outcore.layout.zarr_format import Metadata
 from outcore.storage.file_attributes import (

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, field
 
-from outcore.array_files.array_metadata import is_half_made, read_metadata
+from outcore.array_files.metadata import is_half_made, read_metadata
 from outcore.errors import CorruptError, InvalidError, JournalError
 from outcore.layout.zarr_format import Metadata
 from outcore.storage.volumes import Place

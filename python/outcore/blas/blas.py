@@ -1,4 +1,4 @@
-"""The BLAS on column-major views; `outcore.blas.blas_calls` defines these views."""
+"""The BLAS on column-major views; `outcore.blas.calls` defines these views."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,7 +9,7 @@ import numpy as np
 # called `blas_choice.choose` before, which influences the choice.
 from scipy.linalg import cython_blas  # type: ignore[import-untyped, unused-ignore]
 
-from outcore.blas.blas_calls import (
+from outcore.blas.calls import (
     Array,
     Calls,
     Side,

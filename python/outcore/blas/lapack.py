@@ -11,7 +11,7 @@ from scipy.linalg import cython_lapack  # type: ignore[import-untyped, unused-ig
 
 from outcore._core import swap_rows
 from outcore.blas.blas import Blas
-from outcore.blas.blas_calls import (
+from outcore.blas.calls import (
     PREFIXES,
     Array,
     Norm,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Arena
-from outcore.blocks.block_cache import BlockStats, Store, SuperblockCache
+from outcore.blocks.cache import BlockStats, Store, SuperblockCache
 from outcore.errors import (
     ClosedError,
     ForkedError,

@@ -9,8 +9,8 @@ from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import ANY_PATH, key_option
 from outcore.linalg._planners.planners import FUNCTIONS, PLANNERS
 from outcore.linalg._tiles.cost import SWEEPS
+from outcore.planning.methods import COMPARABLE, compare_methods
 from outcore.planning.plan import plan
-from outcore.planning.plan_methods import COMPARABLE, compare_methods
 from outcore.storage.volumes import AnyPath
 
 _LAYOUT = {"order", "chunks"}

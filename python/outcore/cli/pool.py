@@ -14,7 +14,7 @@ from outcore.cli.invocation import json_option, print_json
 from outcore.errors import InvalidError, OutcoreError
 from outcore.pool import local_pool
 from outcore.pool.daemon_process import DaemonProcess
-from outcore.pool.pool_state import PoolState, make_key
+from outcore.pool.state import PoolState, make_key
 from outcore.storage.pool_path import is_url
 
 MOST_ID = 2**32 - 2

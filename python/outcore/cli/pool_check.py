@@ -10,12 +10,12 @@ from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import POOL_KEY
 from outcore.errors import InvalidError
+from outcore.pool.fsck import FsckReport
+from outcore.pool.fsck import fsck as check
 from outcore.pool.named_pool import connect_named, is_address
 from outcore.pool.pool import Pool
-from outcore.pool.pool_fsck import FsckReport
-from outcore.pool.pool_fsck import fsck as check
-from outcore.pool.pool_scrub import ScrubReport
-from outcore.pool.pool_scrub import scrub as compare
+from outcore.pool.scrub import ScrubReport
+from outcore.pool.scrub import scrub as compare
 
 _TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=True)
 

@@ -10,7 +10,7 @@ import numpy as np
 from outcore._util.if_exists import Replace
 from outcore._util.printable import as_line
 from outcore.array.array import Array, open_array
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.cli.help import Verb
 from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option, overwrite_option

@@ -13,8 +13,8 @@ from outcore._util.communicator import TIMEOUT_S
 from outcore._util.progress import ProgressLike
 from outcore._util.signals import stop_on_signals
 from outcore.array_files.stored_array import StoredArray
-from outcore.collective.collective_call import Call
-from outcore.collective.collective_memory import Local
+from outcore.collective.call import Call
+from outcore.collective.memory import Local
 from outcore.errors import Interrupted
 from outcore.layout.schema import Schema, SchemaLike
 from outcore.report.collective_report import CollectiveReport

@@ -8,8 +8,8 @@ from typing import Any
 
 from outcore._core import Ticket
 from outcore.array_files import blocks_done
-from outcore.array_files.array_metadata import read_generation
 from outcore.array_files.blocks_done import COPY, BlocksDone
+from outcore.array_files.metadata import read_generation
 from outcore.convert.copy_plan import CopyPlan
 from outcore.errors import JournalError, OutcoreError
 from outcore.layout.casting import Casting

@@ -22,7 +22,7 @@ from outcore._util.streams import Box
 from outcore.array.array import Array, open_array
 from outcore.array.create import array_metadata, make_array
 from outcore.array.existing import open_existing, refuse_other
-from outcore.array_files.array_metadata import write_metadata
+from outcore.array_files.metadata import write_metadata
 from outcore.convert.copy_notes import CopyNotes, CopyRecord
 from outcore.convert.copy_plan import CopyPlan, Side, plan_copy
 from outcore.convert.open_source import open_source

@@ -14,8 +14,8 @@ from outcore._core import Grid
 from outcore._util.progress import Meter, ProgressLike
 from outcore._util.signals import stop_on_signals
 from outcore.array.array import open_array
-from outcore.array_files.array_metadata import bump_generation, read_metadata
 from outcore.array_files.foreign_shards import EMPTY, foreign_shards
+from outcore.array_files.metadata import bump_generation, read_metadata
 from outcore.convert.targets import writing
 from outcore.errors import TruncatedError
 from outcore.layout.zarr_format import Metadata

@@ -19,7 +19,7 @@ from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError,
 from outcore.layout.zarr_format import parse
 from outcore.linalg._output.factor import KINDS
 from outcore.linalg._output.kept_solves import is_kept_solve
-from outcore.pool import pool_directories
+from outcore.pool import directories
 from outcore.series.checkpoints import LEFT_OVER, LOCK
 from outcore.series.time_steps import RECORD
 from outcore.storage.pool_locks import is_lock
@@ -129,16 +129,16 @@ def of_a_pool(path: AnyPath) -> Entry | None:
 
     ``outcore rm`` never removes such files.
     """
-    whole = None if isinstance(path, PoolPath) else pool_directories.pool_directory_of(path)
+    whole = None if isinstance(path, PoolPath) else directories.pool_directory_of(path)
     if whole is None:
         return None
     if whole != path:
         text = f"belongs to the pool in {whole}; see: outcore info {whole}"
         return Entry(str(path), "part of a pool", "whole", text)
     text = "the pool's first directory has its manager; name that one"
-    if pool_directories.has_manager(whole):
+    if directories.has_manager(whole):
         text = f"see: outcore ls outcore:{whole}::, and: outcore pool status {whole}"
-    return Entry(str(path), "pool directory", "whole", text, pool_directories.about(whole))
+    return Entry(str(path), "pool directory", "whole", text, directories.about(whole))
 
 
 def find(directory: AnyPath) -> tuple[list[Entry], bool]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import lazy_loader
 
-from outcore.array.array_operand import ArrayOperand
+from outcore.array.operand import ArrayOperand
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

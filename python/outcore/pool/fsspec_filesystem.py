@@ -23,9 +23,9 @@ from outcore.errors import (
     NotFoundError,
     OutcoreError,
 )
+from outcore.pool.access import access_to, split_url
 from outcore.pool.fsspec_file import CompressedFile, PoolBufferedFile, TextFile
 from outcore.pool.pool import Pool
-from outcore.pool.pool_access import access_to, split_url
 from outcore.storage.pool_file import PoolFile
 from outcore.storage.pool_parts import is_part
 from outcore.storage.pool_path import PoolPath

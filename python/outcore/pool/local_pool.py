@@ -16,8 +16,8 @@ from outcore import _core
 from outcore._util.processes import started_ticks
 from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool.daemon_process import DaemonProcess, stop_one
-from outcore.pool.pool_directories import check_directories
-from outcore.pool.pool_state import STATE, Config, PoolSettings, PoolState, make_directory
+from outcore.pool.directories import check_directories
+from outcore.pool.state import STATE, Config, PoolSettings, PoolState, make_directory
 from outcore.storage.volumes import exclusive, place
 
 PORT = 7171

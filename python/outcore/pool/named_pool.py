@@ -5,9 +5,9 @@ from pathlib import Path
 
 from outcore.errors import NotFoundError
 from outcore.pool import local_pool
+from outcore.pool.connect import connect
 from outcore.pool.pool import Pool
-from outcore.pool.pool_connect import connect
-from outcore.pool.pool_state import KEY, STATE
+from outcore.pool.state import KEY, STATE
 from outcore.storage.pool_path import PoolPath, root_and_name
 from outcore.storage.volumes import PathLike
 

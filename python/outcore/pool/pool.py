@@ -9,10 +9,10 @@ from typing import Any
 
 from outcore import _core
 from outcore.errors import InvalidError
+from outcore.pool.comm import PoolJob
+from outcore.pool.directories import check_directories
 from outcore.pool.logical_disk import LogicalDisk
-from outcore.pool.pool_comm import PoolJob
-from outcore.pool.pool_directories import check_directories
-from outcore.pool.pool_names import PoolNames
+from outcore.pool.names import PoolNames
 from outcore.storage.pool_path import PoolRoot
 from outcore.storage.pool_stat import ServerStatus
 from outcore.storage.volumes import PathLike

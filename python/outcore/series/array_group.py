@@ -11,7 +11,7 @@ from outcore._util.progress import ProgressLike
 from outcore.array.array import Array, open_array
 from outcore.array.create import make_array
 from outcore.array_files import growing
-from outcore.collective.collective_call import patience_of, seconds_of
+from outcore.collective.call import patience_of, seconds_of
 from outcore.errors import (
     ClosedError,
     CorruptError,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._util import budget
-from outcore.collective.collective_call import LEAST_MEMORY_BYTES, MEMORY_BYTES
+from outcore.collective.call import LEAST_MEMORY_BYTES, MEMORY_BYTES
 from outcore.errors import BudgetError
 from outcore.layout.zarr_format import Metadata
 from outcore.series.checkpoints import read_back_bytes

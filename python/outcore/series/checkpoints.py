@@ -16,7 +16,7 @@ from outcore._util.progress import Meter, ProgressLike, is_shown
 from outcore.array.array import Array, open_array
 from outcore.array.create import make_array
 from outcore.array.verification import LEAST_BYTES, verify
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import (
     CorruptError,
     DamagedCheckpointWarning,

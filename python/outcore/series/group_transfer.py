@@ -14,7 +14,7 @@ import numpy.typing as npt
 from outcore._util.communicator import TIMEOUT_S, Communicator
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.collective.collective_memory import arrays_of
+from outcore.collective.memory import arrays_of
 from outcore.errors import DiskError, InvalidError, OutcoreError, from_kind
 from outcore.layout.distribution import Distribution
 from outcore.layout.schema import Schema

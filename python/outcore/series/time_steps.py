@@ -19,7 +19,7 @@ import numpy as np
 from outcore.array.array import Array, open_array
 from outcore.array.create import array_metadata, make_array
 from outcore.array_files import growing
-from outcore.array_files.array_metadata import is_half_made, read_metadata, write_metadata
+from outcore.array_files.metadata import is_half_made, read_metadata, write_metadata
 from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.layout.zarr_format import Metadata, consolidated_json
 from outcore.series import group_transfer

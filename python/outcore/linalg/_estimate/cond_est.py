@@ -19,7 +19,7 @@ from outcore._util.counts import is_finite
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.blas import blas_choice
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
 from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of

@@ -11,7 +11,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore._util.streams import BlockStream
 from outcore.array.array import Array
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.linalg._geometry.factor_plan import RING_BLOCKS, TILE_BOUNCE_BYTES
 from outcore.linalg._lu.factorization import lu_for_call
 from outcore.linalg._lu.solve import refuse_overflowed, stopping_cleanly

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from outcore._core import ArrayFile, Grid, Ticket
 from outcore._util.streams import wait
-from outcore.array_files.array_metadata import write_metadata
-from outcore.array_files.array_version import version_of
+from outcore.array_files.metadata import write_metadata
+from outcore.array_files.version import version_of
 from outcore.blas import blas_choice
 from outcore.errors import ClosedError, JournalError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata

@@ -21,7 +21,7 @@ import numpy as np
 from outcore._core import ArrayFile
 from outcore._util.budget import too_small
 from outcore._util.streams import BlockStream
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
 from outcore.linalg._geometry.factor_plan import (
     RING_BLOCKS,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from outcore.array.array import Array
 from outcore.blas.lapack import kernels
 from outcore.errors import InvalidError
-from outcore.linalg._lstsq.lstsq_plan import LeastNormGeometry
+from outcore.linalg._lstsq.plan import LeastNormGeometry
 from outcore.linalg._lstsq.triangle import (
     Minimizer,
     better_of,

@@ -25,7 +25,7 @@ from outcore.errors import Interrupted, InvalidError
 from outcore.layout.elements import array_of
 from outcore.linalg._lstsq.least_norm import least_norm
 from outcore.linalg._lstsq.least_squares_report import LeastSquaresReport
-from outcore.linalg._lstsq.lstsq_plan import LeastNormGeometry, Operands, lstsq_way, use_slabs_if
+from outcore.linalg._lstsq.plan import LeastNormGeometry, Operands, lstsq_way, use_slabs_if
 from outcore.linalg._lstsq.slabs import solve_by_slabs
 from outcore.linalg._lstsq.triangle import Minimizer, solve_damped, solve_triangle
 from outcore.linalg._output.open_results import opens_results

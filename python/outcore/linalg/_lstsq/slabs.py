@@ -13,7 +13,7 @@ from outcore._util.progress import Meter, ProgressLike
 from outcore._util.sizes import format_bytes
 from outcore.array.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
-from outcore.linalg._lstsq.lstsq_plan import Operands, least_streaming_bytes
+from outcore.linalg._lstsq.plan import Operands, least_streaming_bytes
 from outcore.linalg._output.factor import QR, QRFactor, TransposedQRFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.own import own_factors, ready_factors

@@ -23,7 +23,7 @@ import scipy.linalg
 from scipy.linalg import get_lapack_funcs
 
 from outcore._core import column_extremes
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
 from outcore.errors import InvalidError
 from outcore.linalg._rows.stream import allocated

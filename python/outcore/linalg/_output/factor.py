@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Grid, Trace
 from outcore.array.array import open_array
-from outcore.array.array_operand import ArrayOperand
+from outcore.array.operand import ArrayOperand
 from outcore.errors import CorruptError, IncompleteError, InvalidError, NotFoundError
 from outcore.layout.elements import in_memory
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata, group_json

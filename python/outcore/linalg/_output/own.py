@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from outcore._util.if_exists import IfExists, check_if_exists
-from outcore.array_files.array_metadata import read_metadata
-from outcore.array_files.array_version import version_of
+from outcore.array_files.metadata import read_metadata
+from outcore.array_files.version import version_of
 from outcore.errors import (
     CorruptError,
     ExistsError,

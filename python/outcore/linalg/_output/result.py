@@ -18,8 +18,8 @@ from outcore._util.sizes import format_bytes
 from outcore._util.streams import wait
 from outcore.array.array import Array, open_array
 from outcore.array.create import remove_array
-from outcore.array_files.array_metadata import bump_generation, read_metadata, write_metadata
 from outcore.array_files.blocks_done import WORKING
+from outcore.array_files.metadata import bump_generation, read_metadata, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
 from outcore.layout.zarr_format import Metadata, default_chunks
 from outcore.linalg._output.open_results import with_version

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from outcore._core import ArrayFile
 from outcore.array.array import Array, open_array
-from outcore.array_files.array_metadata import read_metadata, write_metadata
+from outcore.array_files.metadata import read_metadata, write_metadata
 from outcore.errors import BusyError, ExistsError, OutcoreError
 from outcore.layout.zarr_format import Metadata
 from outcore.storage.volumes import Place, exclusive, filling

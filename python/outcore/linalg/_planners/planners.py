@@ -14,19 +14,19 @@ from outcore.linalg._estimate.cond_est import USUAL_SOLVES, vectors_bytes
 from outcore.linalg._factors.sweeps import cut_sweep, ring_bytes, sweep_bytes
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._geometry.layouts import tile_of
-from outcore.linalg._lstsq.lstsq_plan import lstsq_cost
+from outcore.linalg._lstsq.plan import lstsq_cost
 from outcore.linalg._lu.choice import lu_plan, planned_lu
 from outcore.linalg._lu.export import ExportGeometry
 from outcore.linalg._output.factor import CHOLESKY, LU, QR, Kind
 from outcore.linalg._products.gram_plan import gram_cost
 from outcore.linalg._products.matmul_plan import matmul_cost
 from outcore.linalg._products.triangular_plan import triangular_cost
-from outcore.linalg._qr.qr_plan import qr_cost
+from outcore.linalg._qr.plan import qr_cost
 from outcore.linalg._rhs.condition import with_probes
 from outcore.linalg._slab_qr.form_q import form_q_cost
 from outcore.linalg._slab_qr.loads import slab_qr_cost
 from outcore.linalg._slab_qr.plan import PROBES, Tiles, slab_qr_geometry, solve_phase
-from outcore.linalg._svd.svd_plan import svd_cost
+from outcore.linalg._svd.plan import svd_cost
 from outcore.linalg._systems.plan import solve_plan
 from outcore.linalg._tiles.cost import Cost, Phase, Planner, Problem
 from outcore.linalg._tiles.grains import pages

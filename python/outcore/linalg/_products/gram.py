@@ -19,7 +19,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore._util.streams import wait
 from outcore.array.array import Array
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import Kernels, kernels
 from outcore.errors import Interrupted, InvalidError
 from outcore.layout.elements import array_of

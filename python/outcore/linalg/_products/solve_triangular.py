@@ -13,7 +13,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.blas import blas_choice
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, room, written

@@ -21,7 +21,7 @@ from outcore.layout.zarr_format import MAX_TILE_BYTES, Metadata
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, columns_of, put, working_array, written
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._qr.qr_plan import (
+from outcore.linalg._qr.plan import (
     QrGeometry,
     WideQrGeometry,
     check_mode,

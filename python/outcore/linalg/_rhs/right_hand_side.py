@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from outcore._util.if_exists import IfExists
 from outcore.array.array import Array, open_array
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.errors import InvalidError
 from outcore.layout.elements import array_of
 from outcore.linalg._output.result import refuse_there

@@ -18,7 +18,7 @@ import numpy as np
 from outcore._core import ArrayFile
 from outcore._util.counts import is_count
 from outcore.array.array import open_array
-from outcore.array_files.array_metadata import bump_generation, read_metadata, write_metadata
+from outcore.array_files.metadata import bump_generation, read_metadata, write_metadata
 from outcore.errors import OutcoreError
 from outcore.layout.zarr_format import Metadata, default_chunks
 from outcore.linalg._output.factor import Factor

@@ -9,7 +9,7 @@ import numpy as np
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import Meter, Part, ProgressLike
 from outcore.array.array import Array
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._tiles.cost import Phase, Problem

@@ -24,7 +24,7 @@ from outcore._util import budget
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike, check_progress
 from outcore.array.array import Array
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import InvalidError
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.checks import Extremes

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Arena
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import Kernels, kernels
 from outcore.linalg._slab_qr.plan import LEAF_COLUMNS
 from outcore.linalg._tiles.matrix import Matrix

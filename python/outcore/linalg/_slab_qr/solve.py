@@ -25,7 +25,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore._util.streams import BlockStream
 from outcore.array.array import Array
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
 from outcore.errors import InvalidError, SingularMatrixError
 from outcore.linalg._lu.solve import stopping_cleanly

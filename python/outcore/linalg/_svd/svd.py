@@ -49,8 +49,8 @@ from outcore.linalg._rows.source import (
 from outcore.linalg._rows.stream import allocated, check_finite, streams
 from outcore.linalg._rows.tall_q import TallQ
 from outcore.linalg._svd.krylov_basis import KrylovBasis, triplet_residuals
-from outcore.linalg._svd.svd_plan import MOST_PASSES, SvdGeometry, svd_geometry
-from outcore.linalg._svd.svd_u import DiskU, MemoryU, u_metadata
+from outcore.linalg._svd.left_vectors import DiskU, MemoryU, u_metadata
+from outcore.linalg._svd.plan import MOST_PASSES, SvdGeometry, svd_geometry
 from outcore.linalg._tiles.columns import norms, squares
 from outcore.linalg._tiles.cost import flop_weight
 from outcore.linalg._tiles.matrix import Matrix

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from outcore._util.progress import ProgressLike
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import OutcoreError
 from outcore.linalg._cholesky.factorization import factor_cholesky
 from outcore.linalg._estimate.cond_est import cond_est

@@ -12,7 +12,7 @@ from outcore._util import budget
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import Meter, ProgressLike
 from outcore.array.array import Array
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import Interrupted, InvalidError, NonFiniteError, NotPositiveDefiniteError
 from outcore.linalg._cholesky.plan import cholesky_geometry
 from outcore.linalg._factors.begin import tile_to_reuse

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from outcore._core import ArrayFile, Ticket
 from outcore._util.streams import BlockStream, Box
 from outcore.array.array import Array, open_array
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
 from outcore.errors import ClosedError, InvalidError
 from outcore.layout.elements import array_of

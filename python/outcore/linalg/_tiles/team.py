@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from outcore.blas import blas_choice
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import Kernels
 from outcore.linalg._tiles.matrix import Matrix
 

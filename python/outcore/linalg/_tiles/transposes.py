@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.errors import InvalidError
 
 _LETTERS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from outcore.blas.blas_calls import Side, Trans
+from outcore.blas.calls import Side, Trans
 from outcore.blas.lapack import Kernels
 from outcore.linalg._tiles.matrix import Matrix
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from outcore._core import ArrayFile, Ticket, column_extremes
 from outcore._util.streams import Pending
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
 from outcore.errors import OutcoreError
 from outcore.linalg._factors.checks import Extremes

@@ -22,7 +22,7 @@ from outcore.linalg._lu.block_columns.geometry import LOWER_BLOCKS, BlockColumn
 from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
 from outcore.linalg._lu.block_columns.row_moves import RowMoves
 from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
-from outcore.linalg._lu.slabs.slab_loads import load_groups
+from outcore.linalg._lu.slabs.loads import load_groups
 from outcore.linalg._tiles.matrix import room_in
 from outcore.linalg._tiles.relay import Relay
 from outcore.linalg._tiles.widened import MatrixFile

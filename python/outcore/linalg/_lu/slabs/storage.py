@@ -13,7 +13,7 @@ from outcore.linalg._factors.checks import Extremes, wild_growth
 from outcore.linalg._factors.storage import FactorStorage
 from outcore.linalg._geometry.factor_plan import LuGeometry
 from outcore.linalg._geometry.geometry import Geometry
-from outcore.linalg._lu.slabs.slab_loads import SlabLoads
+from outcore.linalg._lu.slabs.loads import SlabLoads
 from outcore.linalg._output.factor import LU, LUFactor
 from outcore.report.longcall import LongCall
 

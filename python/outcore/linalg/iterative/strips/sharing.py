@@ -19,8 +19,8 @@ from outcore._util import budget
 from outcore._util.communicator import TIMEOUT_S, Communicator
 from outcore._util.progress import ProgressLike
 from outcore._util.signals import signals_held
-from outcore.array_files.array_metadata import read_generation
-from outcore.collective.collective_call import patience_of, seconds_of
+from outcore.array_files.metadata import read_generation
+from outcore.collective.call import patience_of, seconds_of
 from outcore.errors import Interrupted, InvalidError, OutcoreError, from_kind
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._tiles.matrix import Matrix

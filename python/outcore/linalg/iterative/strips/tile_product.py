@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from outcore._core import Arena
-from outcore.blas.blas_calls import Trans
+from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
 from outcore.linalg._tiles.cost import flop_weight
 from outcore.linalg._tiles.matrix import Matrix

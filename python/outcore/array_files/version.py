@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from outcore.array_files.array_metadata import read_generation, read_metadata
+from outcore.array_files.metadata import read_generation, read_metadata
 from outcore.errors import LostError, OutcoreError
 from outcore.storage.volumes import Place
 

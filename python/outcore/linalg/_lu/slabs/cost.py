@@ -11,7 +11,7 @@ from outcore.linalg._geometry.factor_plan import (
 )
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._geometry.segments import Layout
-from outcore.linalg._lu.slabs.slab_loads import SlabLoads
+from outcore.linalg._lu.slabs.loads import SlabLoads
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 
 # Shares of the speed of a large matrix product that other steps of LU reach, measured with OpenBLAS

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from outcore._core import Arena, Buffer
 from outcore._util import budget
 from outcore._util.counts import count_of
-from outcore.blocks.block_travel import Travel
+from outcore.blocks.travel import Travel
 from outcore.errors import BudgetError, OutcoreError
 from outcore.layout.block_grid import Arrangement, BlockGrid, Coordinates, Memory
 

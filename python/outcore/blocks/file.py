@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from outcore._core import Arena
 from outcore._util.counts import count_of
-from outcore.blocks.block_cache import Claim, check_buffers, check_memory
 from outcore.blocks.blocks import Blocks
+from outcore.blocks.cache import Claim, check_buffers, check_memory
 from outcore.errors import (
     DiskError,
     DiskFullError,

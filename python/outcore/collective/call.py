@@ -15,11 +15,11 @@ from outcore._util import budget
 from outcore._util.communicator import TIMEOUT_S, Alone, Communicator
 from outcore._util.progress import ProgressLike, is_shown
 from outcore.array_files import atomic_write, growing
-from outcore.array_files.array_metadata import read_metadata
+from outcore.array_files.metadata import read_metadata
 from outcore.array_files.stored_array import StoredArray, check_open
-from outcore.collective.collective_agreement import Agreement, layout_of
-from outcore.collective.collective_memory import Local, arrays_of, offers_memory
-from outcore.collective.collective_progress import shown
+from outcore.collective.agreement import Agreement, layout_of
+from outcore.collective.memory import Local, arrays_of, offers_memory
+from outcore.collective.progress import shown
 from outcore.errors import (
     BudgetError,
     InvalidError,
@@ -29,8 +29,8 @@ from outcore.errors import (
     from_kind,
 )
 from outcore.layout.schema import Schema, SchemaLike
+from outcore.pool.connect import connect
 from outcore.pool.pool import Pool
-from outcore.pool.pool_connect import connect
 from outcore.report.collective_report import CollectiveReport, WithServer
 from outcore.storage.pool_path import PoolPath, open_root
 from outcore.storage.volumes import Place

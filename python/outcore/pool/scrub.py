@@ -12,7 +12,7 @@ from outcore._util.progress import Meter, ProgressLike
 from outcore._util.sizes import format_bytes, format_seconds, parse_bytes
 from outcore.errors import DeniedError, OutcoreError
 from outcore.pool.pool import Pool
-from outcore.pool.pool_unchecked import Unchecked, away, summary
+from outcore.pool.unchecked import Unchecked, away, summary
 
 _MOST_BYTES = 16 << 20
 _LEAST_BYTES = 64 << 10

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore.array_files.stored_array import StoredArray, check_open
-from outcore.blocks.block_cache import Claim, check_buffers, check_memory
 from outcore.blocks.blocks import Blocks
+from outcore.blocks.cache import Claim, check_buffers, check_memory
 from outcore.errors import InvalidError, OutcoreError, ReadOnlyError
 from outcore.layout.block_grid import Arrangement, BlockGrid, Coordinates, Memory
 

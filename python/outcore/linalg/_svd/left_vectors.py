@@ -10,7 +10,7 @@ from outcore.layout.zarr_format import Metadata
 from outcore.linalg._rows.stream import allocated
 from outcore.linalg._rows.tall_q import Passed, TallQ, build_from_disk
 from outcore.linalg._rows.tsqr_plan import block_bounce_bytes, block_chunk
-from outcore.linalg._svd.svd_plan import SvdGeometry
+from outcore.linalg._svd.plan import SvdGeometry
 from outcore.linalg._tiles.grains import cut
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.operand import open_whole_chunks

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from outcore._core import PoolCheck, Stripes
 from outcore.errors import DeniedError, NotFoundError, OutcoreError
 from outcore.pool.pool import Pool
-from outcore.pool.pool_unchecked import Unchecked, away, summary
+from outcore.pool.unchecked import Unchecked, away, summary
 from outcore.storage.pool_parts import is_left, parts_below
 
 Kind: TypeAlias = Literal[
