@@ -9,7 +9,7 @@ import pytest
 from command_line import outcore
 
 from outcore.cli import VERBS
-from outcore.cli.help import COMMON, Verb
+from outcore.cli.verbs import COMMON, Verb
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

@@ -5,7 +5,7 @@ import importlib
 import click
 
 import outcore
-from outcore.cli.invocation import Verbs
+from outcore.cli.verbs import Verbs
 
 VERBS = (
     "attr", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "info", "ls", "mkdir",

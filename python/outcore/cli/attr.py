@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from outcore._util.printable import as_line
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, Failures, key_option, paths_argument
+from outcore.cli.verbs import Verb, end, say, wants_json
 from outcore.storage.file_attributes import (
     attribute,
     attribute_names,
@@ -41,13 +40,11 @@ def command() -> None:
 @PATH
 @NAME
 @key_option
-@json_option
-def get_attribute(path: AnyPath, name: str, as_json: bool) -> None:
+def get_attribute(path: AnyPath, name: str) -> None:
     """Print the value of the attribute NAME of PATH, its bytes and nothing else."""
     value = attribute(path, name)
-    if as_json:
-        print_json({"path": str(path), "name": name} | _as_json(value))
-    else:
+    end({"path": str(path), "name": name} | _as_json(value))
+    if not wants_json():
         sys.stdout.buffer.write(value)
 
 
@@ -68,17 +65,13 @@ def get_attribute(path: AnyPath, name: str, as_json: bool) -> None:
     help="Read the value from FILE.",
 )  # fmt: skip
 @key_option
-@json_option
-def set_one(
-    path: AnyPath, name: str, value: str | None, source: Path | None, as_json: bool
-) -> None:
+def set_one(path: AnyPath, name: str, value: str | None, source: Path | None) -> None:
     """Set the attribute NAME of PATH to VALUE, or to the content of a file."""
     if (value is None) == (source is None):
         raise click.UsageError("give a VALUE or --file, not both")
     data = source.read_bytes() if source is not None else os.fsencode(value or "")
     set_attribute(path, name, data)
-    if as_json:
-        print_json({"path": str(path), "name": name, "nbytes": len(data)})
+    end({"path": str(path), "name": name, "nbytes": len(data)})
 
 
 @command.command(
@@ -93,11 +86,10 @@ def set_one(
 @paths_argument
 @click.option("-l", "--long", "is_long", is_flag=True, help="Print the values too.")
 @key_option
-@json_option
-def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) -> None:
+def list_attributes(paths: tuple[AnyPath, ...], is_long: bool) -> None:
     """List the names of the attributes of each PATH."""
     documents: list[dict[str, Any]] = []
-    failures = Failures({"entries": documents}, as_json=as_json)
+    failures = Failures({"entries": documents})
     given = failures.expanded(paths)
     for path in given:
         with failures.noted(path):
@@ -106,8 +98,6 @@ def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) ->
             documents.append({"path": str(path), "attributes": names})
             if is_long:
                 documents[-1]["values"] = {name: _as_json(value) for name, value in values.items()}
-            if as_json:
-                continue
             for name in names:
                 line = f"{name}={_as_text(values[name])}" if is_long else name
                 say(as_line(f"{path}: {line}" if len(given) > 1 else line))
@@ -123,12 +113,10 @@ def list_attributes(paths: tuple[AnyPath, ...], is_long: bool, as_json: bool) ->
 @PATH
 @NAME
 @key_option
-@json_option
-def remove(path: AnyPath, name: str, as_json: bool) -> None:
+def remove(path: AnyPath, name: str) -> None:
     """Remove the attribute NAME of PATH."""
     remove_attribute(path, name)
-    if as_json:
-        print_json({"path": str(path), "removed": name})
+    end({"path": str(path), "removed": name})
 
 
 def _as_json(value: bytes) -> dict[str, str]:

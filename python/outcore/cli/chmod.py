@@ -2,9 +2,8 @@
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.cli.verbs import Verb
 from outcore.errors import InvalidError
 from outcore.storage.file_attributes import set_mode
 from outcore.storage.file_status import FileStatus, children_of, status_of
@@ -26,8 +25,7 @@ from outcore.storage.volumes import AnyPath
 @paths_argument
 @click.option("-R", "--recursive", is_flag=True, help="Include everything below directories.")
 @key_option
-@json_option
-def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool, as_json: bool) -> None:
+def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool) -> None:
     """Change the permissions of each PATH to MODE.
 
     MODE is octal, such as 640, or symbolic, such as u+rwx,g-w, as in the system's chmod. Files in
@@ -38,7 +36,7 @@ def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool, as_json: boo
     except InvalidError as error:
         raise click.UsageError(str(error)) from None
     changed: list[dict[str, str]] = []
-    failures, umask = Failures({"changed": changed}, as_json=as_json), current_umask()
+    failures, umask = Failures({"changed": changed}), current_umask()
 
     def change(status: FileStatus) -> None:
         with failures.noted(status.path):

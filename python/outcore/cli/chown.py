@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.cli.verbs import Verb
 from outcore.storage.file_attributes import set_owner
 from outcore.storage.file_status import children_of, status_of
 from outcore.storage.volumes import AnyPath
@@ -62,12 +61,10 @@ class _Owner(click.ParamType):  # type: ignore[type-arg]  # new in click 8.4
 @paths_argument
 @click.option("-R", "--recursive", is_flag=True, help="Include everything below directories.")
 @key_option
-@json_option
 def command(
     owner: tuple[int | None, int | None],
     paths: tuple[AnyPath, ...],
     recursive: bool,
-    as_json: bool,
 ) -> None:
     """Change the owner of each PATH, its group, or both.
 
@@ -75,7 +72,7 @@ def command(
     USER: sets the user's own group. In a pool, giving files to other users needs the pool's key.
     """
     changed: list[str] = []
-    failures = Failures({"changed": changed}, as_json=as_json)
+    failures = Failures({"changed": changed})
 
     def change(path: AnyPath, is_directory: bool) -> None:
         with failures.noted(path):

@@ -6,9 +6,8 @@ from typing import Any
 import click
 
 from outcore._util.printable import as_line
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option, overwrite_option
+from outcore.cli.verbs import Verb, end, wants_json
 from outcore.convert.copying import copy_to_array
 from outcore.convert.export import CODECS, export_array, format_of
 from outcore.convert.open_source import open_source
@@ -82,14 +81,12 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
 @overwrite_option(help="Replace an existing DST.")
 @key_option
-@json_option
 def command(
     source: str,
     target: str,
     file_format: str | None,
     codec: str | None,
     zarr_format: str | None,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Copy an array from SRC to DST in bounded memory.
@@ -107,16 +104,13 @@ def command(
                 f"need --format zarr for --zarr-format, have {target}, an array of outcore's own "
                 "layout; name DST with the suffix .zarr"
             )
-        report = _to_array(source, target, codec, progress=not as_json, **options)
+        report = _to_array(source, target, codec, progress=not wants_json(), **options)
     else:
         report = export_array(
             source, target, format=kind, codec=codec, zarr_format=2 if zarr_format == "2" else 3,
-            progress=not as_json, **options,
+            progress=not wants_json(), **options,
         )  # fmt: skip
-    if as_json:
-        print_json(asdict(report))
-    else:
-        say(as_line(str(report)))
+    end(asdict(report), as_line(str(report)))
 
 
 def _to_array(

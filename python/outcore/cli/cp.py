@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from outcore._util.printable import as_line
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, say
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, overwrite_option, read_hints
+from outcore.cli.verbs import Verb, say, wants_json
 from outcore.files.copy import FileCopyReport, copy_files
 from outcore.storage.volumes import AnyPath, PathLike
 
@@ -53,12 +52,10 @@ from outcore.storage.volumes import AnyPath, PathLike
 )  # fmt: skip
 @click.option("--memory", default="64MiB", show_default=True, help="Memory for pieces in flight.")
 @key_option
-@json_option
 def command(
     sources: tuple[AnyPath, ...],
     target: PathLike,
     follow: bool,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Copy each SOURCE to TARGET, or into it if it is a directory.
@@ -79,18 +76,17 @@ def command(
     with the checksums in its journal, and copies differing data again.
     """
     copied: list[dict[str, Any]] = []
-    failures = Failures({"copied": copied}, as_json=as_json)
+    failures = Failures({"copied": copied})
 
     def done(report: FileCopyReport) -> None:
         copied.append(asdict(report))
-        if not as_json:
-            say(as_line(str(report)))
+        say(as_line(str(report)))
         for link in report.left_out:
             said = f"{link} is a link and was left out; pass -L to follow it"
             failures.note(Path(link), said, "invalid")
 
     copy_files(
-        sources, target, links="follow" if follow else "leave", progress=not as_json,
+        sources, target, links="follow" if follow else "leave", progress=not wants_json(),
         done=done, failed=failures.failed, **options,
     )  # fmt: skip
     failures.end()

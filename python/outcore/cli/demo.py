@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json
+from outcore.cli.verbs import Verb, end, say
 from outcore.demo.run import run_demo
 
 
@@ -31,18 +30,11 @@ from outcore.demo.run import run_demo
     "-o", "--output", default="demo-out", show_default=True, type=click.Path(path_type=Path),
     help="Directory of the pictures.",
 )  # fmt: skip
-@json_option
-def command(
-    level: int, memory: str | None, directory: Path | None, output: Path, as_json: bool
-) -> None:
+def command(level: int, memory: str | None, directory: Path | None, output: Path) -> None:
     """Solve a scattering problem out of core, check the result, and draw it.
 
     A plane wave meets a sound-soft sphere. The dense complex matrix is eight times larger than the
     memory budget. After Ctrl-C or a kill, the same command resumes.
     """
-    result = run_demo(
-        level, directory=directory, memory=memory, output=output,
-        say=(lambda line: None) if as_json else click.echo,
-    )  # fmt: skip
-    if as_json:
-        print_json(result.to_dict())
+    result = run_demo(level, directory=directory, memory=memory, output=output, say=say)
+    end(result.to_dict())

@@ -6,10 +6,9 @@ from typing import Any
 import click
 
 from outcore._util.printable import as_line
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option
 from outcore.cli.listing import in_columns, size_of
 from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.cli.verbs import Verb, say
 from outcore.storage.file_status import cannot
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_stat import ServerStatus
@@ -28,8 +27,7 @@ from outcore.storage.volumes import AnyPath
 @paths_argument
 @click.option("-b", "--bytes", "exact", is_flag=True, help="Print sizes in bytes.")
 @key_option
-@json_option
-def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
+def command(paths: tuple[AnyPath, ...], exact: bool) -> None:
     """Print the free space at each PATH; for a pool, on each of its servers.
 
     For a pool, a line below them gives the space for files striped over all servers, which the
@@ -39,19 +37,18 @@ def command(paths: tuple[AnyPath, ...], exact: bool, as_json: bool) -> None:
     """
     documents: list[dict[str, Any]] = []
     document: dict[str, Any] = {"places": documents}
-    failures = Failures(document, as_json=as_json)
+    failures = Failures(document)
     for path in paths:
         with failures.noted(path):
             found = _pool(path) if isinstance(path, PoolPath) else _disk(path)
-            if not as_json:
-                click.echo(("\n" if documents else "") + _as_text(found, exact))
+            say(("\n" if documents else "") + _as_text(found, exact))
             documents.append(found)
             for one in found.get("servers", ()):
                 if "error" in one:
                     failures.note(path, f"{path}: {one['error']}")
     free_bytes = sum({_identity(each): each["free_bytes"] for each in documents}.values())
-    if len(documents) > 1 and not as_json:
-        click.echo(f"\nall places: {size_of(free_bytes, exact=exact)} free")
+    if len(documents) > 1:
+        say(f"\nall places: {size_of(free_bytes, exact=exact)} free")
     document["total"] = {"free_bytes": free_bytes}
     failures.end()
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json
+from outcore.cli.verbs import Verb, end, wants_json
 from outcore.machine.doctor import examine, show
 
 
@@ -18,8 +17,7 @@ from outcore.machine.doctor import examine, show
     example="outcore doctor /scratch",
 )
 @click.argument("directory", default=".", type=click.Path(path_type=Path))
-@json_option
-def command(directory: Path, as_json: bool) -> None:
+def command(directory: Path) -> None:
     """Examine the BLAS, threads, memory and the disk of DIRECTORY.
 
     DIRECTORY is the current one by default. Every finding that is not ok comes with one fix. The
@@ -27,9 +25,8 @@ def command(directory: Path, as_json: bool) -> None:
     code is 1 if outcore cannot work there.
     """
     found = examine(directory)
-    if as_json:
-        print_json({"ok": not found.failed, **asdict(found)})
-    else:
+    end({"ok": not found.failed, **asdict(found)})
+    if not wants_json():
         show(found, Console())
     if found.failed:
         raise click.exceptions.Exit(1)

@@ -9,10 +9,9 @@ import click
 
 from outcore._util.printable import as_line
 from outcore._util.sizes import format_bytes
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, say
 from outcore.cli.listing import in_columns, in_rows
 from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.cli.verbs import Verb, say, wants_json
 from outcore.errors import InvalidError
 from outcore.files import catalog
 from outcore.files.catalog import Entry
@@ -27,25 +26,23 @@ from outcore.storage.volumes import AnyPath, as_path
 )
 @paths_argument
 @key_option
-@json_option
-def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
+def command(paths: tuple[AnyPath, ...]) -> None:
     """Describe an array or factor, or list the arrays and factors in a directory.
 
     It includes incomplete, consumed and damaged ones, and the way to resume a stopped call.
     """
     entries: list[dict[str, Any]] = []
     document = {"complete": True, "entries": entries}
-    failures = Failures(document, as_json=as_json)
-    said = 0
+    failures = Failures(document)
+    said = ""
     for path in failures.expanded(paths):
         with failures.noted(path):
             found, text, is_complete = _about(path)
             document["complete"] = document["complete"] and is_complete
             entries += map(asdict, found)
-            if not as_json:
-                say(("\n" if said else "") + text)
-                said += 1
-    if not document["complete"] and not as_json:
+            say(said + text)
+            said = "\n"
+    if not document["complete"] and not wants_json():
         click.echo("and more: the directory is very large; name a part of it", err=True)
     failures.end()
 

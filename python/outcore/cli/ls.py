@@ -7,10 +7,9 @@ from collections import Counter
 import click
 
 from outcore._util.printable import as_shell_word, has_controls
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option
 from outcore.cli.listing import as_row, in_columns, to_dict
 from outcore.cli.places import ANY_PATH, Failures, key_option
+from outcore.cli.verbs import Verb, wants_json
 from outcore.storage.file_status import FileStatus, children_of, names_in, status_of
 from outcore.storage.pool_stat import Silent
 from outcore.storage.volumes import AnyPath
@@ -41,7 +40,6 @@ from outcore.storage.volumes import AnyPath
 )
 @click.option("-b", "--bytes", "exact", is_flag=True, help="Print sizes in bytes.")
 @key_option
-@json_option
 def command(
     paths: tuple[AnyPath, ...],
     is_long: bool,
@@ -49,7 +47,6 @@ def command(
     hidden: bool,
     itself: bool,
     exact: bool,
-    as_json: bool,
 ) -> None:
     """List each PATH: the entries of a directory, or a file itself.
 
@@ -60,8 +57,8 @@ def command(
     size is then unknown has a ? for it.
     """
     # With --json every attribute is included.
-    printer = _Printer(is_long=is_long or as_json, exact=exact, as_json=as_json)
-    failures, silent = Failures({"entries": printer.entries}, as_json=as_json), Silent()
+    printer = _Printer(is_long=is_long or wants_json(), exact=exact)
+    failures, silent = Failures({"entries": printer.entries}), Silent()
     given = failures.expanded(paths or [ANY_PATH.convert(".", None, None)])
     directories: list[AnyPath] = []
     files: list[FileStatus] = []
@@ -122,9 +119,9 @@ def _note_unknown(failures: Failures, path: AnyPath, found: list[FileStatus]) ->
 
 
 class _Printer:
-    def __init__(self, *, is_long: bool, exact: bool, as_json: bool) -> None:
+    def __init__(self, *, is_long: bool, exact: bool) -> None:
         self.is_long = is_long
-        self._exact, self._as_json = exact, as_json
+        self._exact, self._as_json = exact, wants_json()
         self._is_first, self._is_terminal = True, sys.stdout.isatty()
         self.entries: list[dict[str, object]] = []
 

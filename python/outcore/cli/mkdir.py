@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option
 from outcore.cli.places import Failures, key_option, paths_argument, read_hints
+from outcore.cli.verbs import Verb
 from outcore.errors import ExistsError, InvalidError, NotFoundError
 from outcore.layout.hints import hints_of
 from outcore.storage.file_attributes import set_mode
@@ -43,20 +42,18 @@ _MOST_NEW = 16
     "existing directory.",
 )  # fmt: skip
 @key_option
-@json_option
 def command(
     paths: tuple[AnyPath, ...],
     parents: bool,
     mode: str | None,
     hints: dict[str, Any],
-    as_json: bool,
 ) -> None:
     """Create a directory at each PATH."""
     if mode is not None:
         check_mode(mode)
     layout = hints_of(hints)
     made: list[str] = []
-    failures = Failures({"made": made}, as_json=as_json)
+    failures = Failures({"made": made})
     for path in paths:
         with failures.noted(path):
             if is_there(path) and not (parents and path.is_dir()):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json, say
+from outcore.cli.verbs import Verb, end
 from outcore.pool.mounting import serve_mount, start_mount
 from outcore.pool.named_pool import NamedPools
 
@@ -35,7 +34,6 @@ from outcore.pool.named_pool import NamedPools
     help="The pool's key, or yours.  [default: the file in OUTCORE_KEY]",
 )
 @click.option("--foreground", is_flag=True, help="Run until unmounted, Ctrl-C or SIGTERM.")
-@json_option
 def command(
     pool: str,
     directory: Path,
@@ -44,7 +42,6 @@ def command(
     strict: bool,
     key: str | None,
     foreground: bool,
-    as_json: bool,
 ) -> None:
     """Mount POOL, or a directory in it, at DIRECTORY, which must be empty.
 
@@ -56,18 +53,15 @@ def command(
         pools = NamedPools(key)
         try:
             said = {"pool": pool, "directory": str(directory), "pid": os.getpid()}
-            serve_mount(pools, pool, directory, lambda: _announce(said, as_json), **options)
+            serve_mount(pools, pool, directory, lambda: _announce(said), **options)
         finally:
             pools.close()
         return
     flags = [f"--{name.replace('_', '-')}" for name, is_set in options.items() if is_set]
     keys = [] if key is None else ["--key", os.path.abspath(key)]
     said = start_mount([*flags, *keys, "--", pool, str(directory)], directory)
-    _announce(said, as_json)
+    _announce(said)
 
 
-def _announce(said: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        print_json(said)
-    else:
-        say(f"{said['pool']} is mounted at {said['directory']} by process {said['pid']}")
+def _announce(said: dict[str, object]) -> None:
+    end(said, f"{said['pool']} is mounted at {said['directory']} by process {said['pid']}")

@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option
 from outcore.cli.places import ANY_PATH, TARGET, Failures, key_option, overwrite_option
+from outcore.cli.verbs import Verb, wants_json
 from outcore.files.move import move_files
 from outcore.storage.volumes import AnyPath, PathLike
 
@@ -27,8 +26,7 @@ from outcore.storage.volumes import AnyPath, PathLike
 @click.option("--resume", is_flag=True, help="Resume a stopped move to another disk.")
 @click.option("--memory", help="Memory for pieces on their way to another disk.  [default: 64MiB]")
 @key_option
-@json_option
-def command(sources: tuple[AnyPath, ...], target: PathLike, as_json: bool, **options: Any) -> None:
+def command(sources: tuple[AnyPath, ...], target: PathLike, **options: Any) -> None:
     """Rename SOURCE to TARGET, or move each SOURCE into it if it is a directory.
 
     Within a pool or a file system a move is one atomic step, even for a directory. Otherwise SOURCE
@@ -37,10 +35,12 @@ def command(sources: tuple[AnyPath, ...], target: PathLike, as_json: bool, **opt
     call.
     """
     moved: list[dict[str, str]] = []
-    failures = Failures({"moved": moved}, as_json=as_json)
+    failures = Failures({"moved": moved})
 
     def done(source: AnyPath, new: AnyPath) -> None:
         moved.append({"source": str(source), "target": str(new)})
 
-    move_files(sources, target, progress=not as_json, done=done, failed=failures.failed, **options)
+    move_files(
+        sources, target, progress=not wants_json(), done=done, failed=failures.failed, **options
+    )
     failures.end()

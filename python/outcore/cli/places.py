@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from outcore._util.printable import as_line
-from outcore.cli.invocation import keep_document, print_json
+from outcore.cli.verbs import end, keep_document
 from outcore.errors import OutcoreError
 from outcore.files.globbing import expanded
 from outcore.files.several import tried
@@ -103,17 +103,11 @@ class Failures:
         the verb ends.
     """
 
-    def __init__(self, document: dict[str, Any], *, as_json: bool) -> None:
-        self._as_json = as_json
+    def __init__(self, document: dict[str, Any]) -> None:
         self._found: list[dict[str, str]] = []
         self._document = document
         document["errors"] = self._found
         keep_document(document)
-
-    @property
-    def are_there(self) -> bool:
-        """Whether any path failed."""
-        return bool(self._found)
 
     def expanded(self, paths: Iterable[AnyPath]) -> list[AnyPath]:
         """Expand patterns in pools; record those that match nothing as errors."""
@@ -137,8 +131,7 @@ class Failures:
 
     def end(self) -> None:
         """Print the document with ``--json``, and exit with 1 if any path failed."""
-        if self._as_json:
-            print_json(self._document)
+        end(self._document)
         if self._found:
             raise click.exceptions.Exit(1)
 

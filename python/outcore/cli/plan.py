@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import ANY_PATH, key_option
+from outcore.cli.verbs import Verb, end
 from outcore.linalg._planners.planners import FUNCTIONS, PLANNERS
 from outcore.linalg._tiles.cost import SWEEPS
 from outcore.planning.methods import COMPARABLE, compare_methods
@@ -90,7 +89,6 @@ def _value(text: str) -> Any:
 )
 @click.argument("directory", default=".", type=ANY_PATH)
 @key_option
-@json_option
 def command(
     verb: str,
     n: int,
@@ -105,7 +103,6 @@ def command(
     compare: bool,
     steps: int | None,
     directory: AnyPath,
-    as_json: bool,
 ) -> None:
     """Print the resources and the time of VERB, with its files in DIRECTORY.
 
@@ -131,10 +128,7 @@ def command(
             n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, steps=steps or SWEEPS,
             **options,
         )  # fmt: skip
-        if as_json:
-            print_json(found.to_dict())
-        else:
-            click.echo(str(found))
+        end(found.to_dict(), str(found))
         return
     if steps is not None:
         raise click.UsageError(
@@ -143,8 +137,5 @@ def command(
     planned = plan(
         verb, n=n, m=m, k=k, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options
     )
-    if as_json:
-        print_json(planned.to_dict())
-    else:
-        click.echo(str(planned))
+    end(planned.to_dict(), str(planned))
     planned.validate()

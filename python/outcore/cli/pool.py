@@ -3,17 +3,24 @@
 import contextlib
 import os
 import pwd
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
 from outcore import _core
-from outcore.cli import pool_backup, pool_check, pool_retire
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json
+from outcore._util.printable import as_line
+from outcore.cli.places import POOL_KEY
+from outcore.cli.verbs import Verb, end, say, wants_json
 from outcore.errors import InvalidError, OutcoreError
 from outcore.pool import local_pool
 from outcore.pool.daemon_process import DaemonProcess
+from outcore.pool.fsck import FsckReport
+from outcore.pool.fsck import fsck as check
+from outcore.pool.named_pool import connect_named, is_address
+from outcore.pool.pool import Pool
+from outcore.pool.scrub import ScrubReport
+from outcore.pool.scrub import scrub as compare
 from outcore.pool.state import PoolState, make_key
 from outcore.storage.pool_path import is_url
 
@@ -37,13 +44,6 @@ DIRECTORY = click.argument("directory", callback=_on_this_machine)
 @click.group("pool", short_help="Start, show, stop and check the daemons of a pool.")
 def command() -> None:
     """Start, show and stop the daemons of a pool on this machine; check any pool."""
-
-
-command.add_command(pool_check.scrub)
-command.add_command(pool_check.fsck)
-command.add_command(pool_retire.retire)
-command.add_command(pool_backup.backup)
-command.add_command(pool_backup.restore)
 
 
 @command.command(
@@ -77,7 +77,6 @@ command.add_command(pool_backup.restore)
     is_flag=True,
     help="Make a new server in an empty DIR although a server is missing.",
 )
-@json_option
 def up(
     directories: tuple[Path, ...],
     dirs: bool,
@@ -85,7 +84,6 @@ def up(
     metrics: int | None,
     tls: bool | None,
     new: bool,
-    as_json: bool,
 ) -> None:
     """Start a manager, and an I/O server for each DIR.
 
@@ -106,19 +104,16 @@ def up(
         starting = local_pool.start(directories, listen, metrics, tls=tls, new=new)
     for daemon in starting:
         started.append(daemon)
-        if not as_json:
-            click.echo(_as_line(daemon))
+        say(_as_line(daemon))
     if left_out:
         gone = local_pool.retired(Path(directories[0]).absolute())
         left_out = [each for each in left_out if _server_of(each) not in gone]
     url = local_pool.url_of(directories[0])
     key = str(PoolState(Path(directories[0]).absolute()).key)
-    if as_json:
-        daemons = [daemon.to_dict() for daemon in started]
-        missing = [str(each) for each in left_out]
-        print_json({"url": url, "key": key, "daemons": daemons, "left_out": missing})
-    else:
-        click.echo(f"the pool is {url}, its key {key}")
+    daemons = [daemon.to_dict() for daemon in started]
+    missing = [str(each) for each in left_out]
+    document = {"url": url, "key": key, "daemons": daemons, "left_out": missing}
+    end(document, f"the pool is {url}, its key {key}")
     for each in left_out:
         click.echo(
             f"warning: {each} belongs to this pool and was not named: its data cannot be "
@@ -134,8 +129,7 @@ def up(
     example="outcore pool status /mnt/a/pool",
 )
 @DIRECTORY
-@json_option
-def status(directory: Path, as_json: bool) -> None:
+def status(directory: Path) -> None:
     """Print the running daemons of the pool whose first directory is DIRECTORY.
 
     The exit code is 1 if a daemon that was started does not run, or a signal has stopped it. A
@@ -146,14 +140,9 @@ def status(directory: Path, as_json: bool) -> None:
     # The manager is asked only if servers may be retired.
     is_whole = all(daemon.is_alive for daemon in daemons)
     gone = [] if is_whole else local_pool.retired(directory)
-    if as_json:
-        documents = [each.to_dict() | {"is_retired": each.server in gone} for each in daemons]
-        print_json({"daemons": documents})
-    else:
-        for daemon in daemons:
-            click.echo(_as_line(daemon, is_retired=daemon.server in gone))
-        if not daemons:
-            click.echo(f"nothing runs in {directory}")
+    documents = [each.to_dict() | {"is_retired": each.server in gone} for each in daemons]
+    lines = [_as_line(daemon, is_retired=daemon.server in gone) for daemon in daemons]
+    end({"daemons": documents}, *lines or [f"nothing runs in {directory}"])
     needed = [daemon for daemon in daemons if daemon.server not in gone]
     if not all(daemon.is_alive and not daemon.is_stopped for daemon in needed):
         raise click.exceptions.Exit(1)
@@ -166,20 +155,15 @@ def status(directory: Path, as_json: bool) -> None:
     example="outcore pool down /mnt/a/pool",
 )
 @DIRECTORY
-@json_option
-def down(directory: Path, as_json: bool) -> None:
+def down(directory: Path) -> None:
     """Stop the daemons of the pool whose first directory is DIRECTORY.
 
     Each daemon completes its pending requests, and makes their data durable.
     """
     stopped = local_pool.stop(directory)
-    if as_json:
-        print_json({"stopped": [daemon.to_dict() for daemon in stopped]})
-    else:
-        for daemon in reversed(stopped):
-            click.echo(f"stopped {daemon.name}")
-        if not stopped:
-            click.echo(f"nothing ran in {directory}")
+    lines = [f"stopped {daemon.name}" for daemon in reversed(stopped)]
+    documents = [daemon.to_dict() for daemon in stopped]
+    end({"stopped": documents}, *lines or [f"nothing ran in {directory}"])
 
 
 @command.command(
@@ -211,7 +195,6 @@ def down(directory: Path, as_json: bool) -> None:
     "--gid", "gids", type=click.IntRange(0, MOST_ID), multiple=True,
     help="A group id of the user; the first is the group of new files.",
 )  # fmt: skip
-@json_option
 def key(
     user: str | None,
     new: bool,
@@ -219,7 +202,6 @@ def key(
     output: Path | None,
     uid: int | None,
     gids: tuple[int, ...],
-    as_json: bool,
 ) -> None:
     """Derive a key for USER from the pool's key, in a new file of mode 0600.
 
@@ -235,21 +217,176 @@ def key(
     if user is None:
         path = output or Path("pool.key")
         make_key(path)
-        if as_json:
-            print_json({"key": str(path)})
-        else:
-            click.echo(f"{path} is the key of a new pool")
+        end({"key": str(path)}, f"{path} is the key of a new pool")
         return
     if pool_key is None:
         raise click.UsageError("need --key, or OUTCORE_KEY, with the pool's key")
     number, groups = _identity(user, uid, gids)
     path = output or Path(f"{user}.key")
     _core.derive_key(str(pool_key), user, number, groups, str(path))
-    if as_json:
-        print_json({"user": user, "uid": number, "gids": groups, "key": str(path)})
+    named = ", ".join(map(str, groups))
+    end(
+        {"user": user, "uid": number, "gids": groups, "key": str(path)},
+        f"{path} is the key of {user}, user {number} of groups {named}",
+    )
+
+
+_TARGETS = click.argument("targets", metavar="URL|DIR...", nargs=-1, required=True)
+
+
+@command.command(
+    "scrub",
+    cls=Verb,
+    short_help="Compare all data of a pool with their checksums.",
+    example="outcore pool scrub outcore://node1:7171 --key pool.key --rate 50MB/s",
+)
+@_TARGETS
+@POOL_KEY
+@click.option(
+    "--rate", metavar="BYTES/s", help="Limit for the reads of each server, such as 50MB/s."
+)
+def scrub(targets: tuple[str, ...], key: Path | None, rate: str | None) -> None:
+    """Compare every block of a pool with its checksum, while the pool is in use.
+
+    Name the pool by its address, or by its directories: one of a pool that runs on this machine, or
+    all of a pool that does not run. The exit code is 1 if a block is damaged, or a server could not
+    be reached.
+    """
+    bytes_per_s = None if rate is None else rate.removesuffix("/s")
+    with _open(targets, key) as pool:
+        report = compare(pool, rate=bytes_per_s, progress=not wants_json())
+    _end(report, report.damage)
+
+
+@command.command(
+    "fsck",
+    cls=Verb,
+    short_help="Compare a pool's records of its files with their data.",
+    example="outcore pool fsck outcore://node1:7171 --key pool.key",
+    groups={
+        "Repair": ("repair",),
+    },
+)
+@_TARGETS
+@POOL_KEY
+@click.option("--repair", is_flag=True, help="Remove data that no file owns, and finish removals.")
+def fsck(targets: tuple[str, ...], key: Path | None, repair: bool) -> None:
+    """Compare the manager's records of files with the data files of the servers.
+
+    Name the pool as for scrub; it may be in use. Without --repair nothing changes, and the report
+    lists the possible repairs. The exit code is 1 if an inconsistency is left, or a server could
+    not be reached.
+    """
+    with _open(targets, key) as pool:
+        report = check(pool, repair=repair)
+    _end(report, report.findings)
+
+
+def _end(report: ScrubReport | FsckReport, found: Iterable[object]) -> None:
+    """Print a report; exit with 1 if the pool is damaged, or was not checked completely."""
+    lines = [as_line(str(each)) for each in (*found, *report.unchecked)]
+    end(report.to_dict(), *lines, str(report))
+    if not report.is_well:
+        raise click.exceptions.Exit(1)
+
+
+def _open(targets: Sequence[str], key: Path | None) -> Pool:
+    """Open the pool of a command line."""
+    if is_address(targets[0]) and len(targets) > 1:
+        raise InvalidError("need one address of a pool, or its directories")
+    if pool := connect_named(targets[0], key):
+        return pool
+    directories = [Path(target) for target in targets]
+    for directory in directories:
+        # An empty directory would become a new server.
+        if not (directory / "server.json").is_file():
+            raise InvalidError(
+                f"{directory} is no directory of a pool; name all directories of the pool"
+            )
+    if not (directories[0] / "manager" / "metadata.sqlite").is_file():
+        raise InvalidError(
+            f"{directories[0]} has no files of a manager; name the pool's first directory first"
+        )
+    return Pool.embedded(directories)
+
+
+@command.command(
+    "retire",
+    cls=Verb,
+    short_help="Use a pool without an I/O server whose disk is dead.",
+    example="outcore pool retire /mnt/a/pool 1",
+    groups={
+        "Retirement": ("undo",),
+    },
+)
+@click.argument("target", metavar="URL|DIR")
+@click.argument("server", metavar="NUMBER", type=click.IntRange(0, 2**32 - 1))
+@click.option("--undo", is_flag=True, help="Allow a retired server to return.")
+@POOL_KEY
+def retire(target: str, server: int, undo: bool, key: Path | None) -> None:
+    """Retire I/O server NUMBER of a pool: its data counts as lost.
+
+    New files lie on the other servers. Files with a part on this server can be removed; fsck names
+    them. If the server returns, the pool refuses it until --undo. The server must no longer answer.
+
+    Name the pool by its address, or by its first directory, if that is on this machine.
+    """
+    pool = connect_named(target, key)
+    if pool is None:
+        _core.retire_server(target, server, undo)
     else:
-        named = ", ".join(map(str, groups))
-        click.echo(f"{path} is the key of {user}, user {number} of groups {named}")
+        with pool:
+            pool.retire(server, undo=undo)
+    text = (
+        f"I/O server {server} is retired; list the files with a part there by: "
+        f"outcore pool fsck {target}"
+    )
+    if undo:
+        text = f"I/O server {server} is no longer retired; start it on its directory"
+    end({"server": server, "is_retired": not undo}, text)
+
+
+@command.command(
+    "backup",
+    cls=Verb,
+    short_help="Copy the metadata of a pool, also while it runs.",
+    example="outcore pool backup /mnt/a/pool /mnt/b/pool.backup",
+)
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+def backup(directory: Path, target: Path) -> None:
+    """Copy the metadata of the pool in DIRECTORY to the new file TARGET.
+
+    DIRECTORY is the first of the pool. The metadata are names, rights and layouts. TARGET contains
+    all earlier changes, whether the pool runs or not, but no file data. Run this as the user who
+    runs the manager.
+    """
+    _core.backup_metadata(str(directory), str(target))
+    text = f"{target} is a copy of the metadata of the pool in {directory}"
+    end({"backup": str(target)}, text)
+
+
+@command.command(
+    "restore",
+    cls=Verb,
+    short_help="Restore the metadata of a stopped pool from a copy.",
+    example="outcore pool restore /mnt/a/pool /mnt/b/pool.backup",
+)
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("copy", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def restore(directory: Path, copy: Path) -> None:
+    """Restore COPY, which `outcore pool backup` made of the pool in DIRECTORY.
+
+    The pool must not run. The replaced store is kept. Files created after COPY lose their names:
+    after the next start, `outcore pool fsck` lists their data. New files never get their data.
+    """
+    replaced = _core.restore_metadata(str(directory), str(copy))
+    kept = "" if replaced is None else f"; the replaced store is in {replaced}"
+    end(
+        {"replaced": replaced},
+        f"the pool in {directory} has the metadata of {copy}{kept}",
+        f"start it, then check it with: outcore pool fsck {directory}",
+    )
 
 
 def _identity(user: str, uid: int | None, gids: tuple[int, ...]) -> tuple[int, list[int]]:

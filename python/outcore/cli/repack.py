@@ -4,9 +4,8 @@ from dataclasses import asdict
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json
 from outcore.cli.places import key_option, paths_argument
+from outcore.cli.verbs import Verb, end, say, wants_json
 from outcore.convert.repack import repack
 from outcore.files.globbing import expanded
 from outcore.storage.volumes import AnyPath
@@ -20,8 +19,7 @@ from outcore.storage.volumes import AnyPath
 )
 @paths_argument
 @key_option
-@json_option
-def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
+def command(paths: tuple[AnyPath, ...]) -> None:
     """Rewrite arrays that other software wrote to, in outcore's own layout.
 
     zarr-python and others replace whole shard files. The command rewrites each such file beside the
@@ -29,8 +27,6 @@ def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
     """
     found = []
     for path in expanded(paths):
-        found.append(repack(path, progress=not as_json))
-        if not as_json:
-            click.echo(str(found[-1]))
-    if as_json:
-        print_json({"repacked": [asdict(each) for each in found]})
+        found.append(repack(path, progress=not wants_json()))
+        say(str(found[-1]))
+    end({"repacked": [asdict(each) for each in found]})

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option
+from outcore.cli.verbs import Verb, end, wants_json
 from outcore.report.page import write_page
 from outcore.report.report import Report
 from outcore.storage.pool_path import PoolPath
@@ -28,8 +27,7 @@ from outcore.storage.volumes import AnyPath
     help="The page.  [default: FILE.html in the current directory]",
 )  # fmt: skip
 @key_option
-@json_option
-def command(path: AnyPath, output: Path | None, as_json: bool) -> None:
+def command(path: AnyPath, output: Path | None) -> None:
     """Print the report in FILE, and draw it as an HTML page.
 
     FILE is an output of report.save() or `outcore solve --report`, or a directory of factors.
@@ -39,11 +37,9 @@ def command(path: AnyPath, output: Path | None, as_json: bool) -> None:
     """
     report = Report.load(path)
     name = path.name if isinstance(path, PoolPath) else path.resolve().name
-    page = output if output or as_json else Path(f"{name}.html")
+    page = output if output or wants_json() else Path(f"{name}.html")
     if page:
         write_page(report, page)
-    if as_json:
-        print_json(report.to_dict() | {"page": page})
-        return
     what = "the timeline and more" if report.has_timeline else "the figures, without a timeline"
-    say(f"{report}\n\n{page} has {what}; open it in a browser")
+    text = f"{report}\n\n{page} has {what}; open it in a browser"
+    end(report.to_dict() | {"page": page}, text)

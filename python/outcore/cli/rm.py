@@ -9,9 +9,8 @@ import click
 
 from outcore._util.printable import as_line
 from outcore._util.sizes import format_bytes
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, say
 from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.cli.verbs import Verb, say
 from outcore.errors import DiskError, InvalidError
 from outcore.files import catalog
 from outcore.files.catalog import Entry
@@ -44,8 +43,7 @@ class _Doomed(NamedTuple):
 )
 @click.option("--yes", "-y", is_flag=True, help="Remove without a question.")
 @key_option
-@json_option
-def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: bool) -> None:
+def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool) -> None:
     """Remove arrays, factors and remains of stopped calls; in a pool, files too.
 
     Groups of arrays are removed too. In a pool, PATH may be a pattern, and with -r any directory.
@@ -53,7 +51,7 @@ def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: boo
     removed. After any other error the rest is still removed, and the exit code is 1.
     """
     removed: list[dict[str, Any]] = []
-    failures = Failures({"removed": removed}, as_json=as_json)
+    failures = Failures({"removed": removed})
     doomed: dict[str, _Doomed] = {}
     is_all_ours = True
     for path in failures.expanded(paths):
@@ -77,8 +75,7 @@ def command(paths: tuple[AnyPath, ...], recursive: bool, yes: bool, as_json: boo
                 if is_there(each.path):
                     _remove(each)
             removed.append({"path": name, "kind": each.kind, "bytes": sizes[name]})
-            if not as_json:
-                say(f"removed {each.kind} {as_line(name)}")
+            say(f"removed {each.kind} {as_line(name)}")
     failures.end()
 
 

@@ -7,8 +7,7 @@ import click
 
 from outcore import _core
 from outcore._util.signals import wait_for_signals
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json
+from outcore.cli.verbs import Verb, end
 from outcore.storage.pool_path import check_text
 
 _ONLY_READS = (
@@ -34,8 +33,7 @@ _ONLY_READS = (
     type=click.Path(path_type=Path),
     help="File of settings: lines of name = value.",
 )
-@json_option
-def command(role: str, config: Path, as_json: bool) -> None:
+def command(role: str, config: Path) -> None:
     """Run the manager or an I/O server of a pool, until Ctrl-C or SIGTERM.
 
     One line gives its addresses. Both roles need the settings directory, listen and key_file, with
@@ -49,13 +47,10 @@ def command(role: str, config: Path, as_json: bool) -> None:
     }  # fmt: skip
     # Ctrl-C and SIGTERM are its normal end.
     with contextlib.suppress(KeyboardInterrupt):
-        if as_json:
-            print_json(said)
-        else:
-            who = "manager" if daemon.server is None else f"I/O server {daemon.server}"
-            metrics = f"; metrics at {daemon.metrics}" if daemon.metrics else ""
-            where = " ".join(daemon.addresses)
-            reads = "" if daemon.is_writable else _ONLY_READS
-            click.echo(f"{who} of pool {daemon.pool} listens on {where}{metrics}{reads}")
+        who = "manager" if daemon.server is None else f"I/O server {daemon.server}"
+        metrics = f"; metrics at {daemon.metrics}" if daemon.metrics else ""
+        where = " ".join(daemon.addresses)
+        reads = "" if daemon.is_writable else _ONLY_READS
+        end(said, f"{who} of pool {daemon.pool} listens on {where}{metrics}{reads}")
         wait_for_signals()
     daemon.stop()

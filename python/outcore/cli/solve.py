@@ -11,9 +11,8 @@ from outcore._util.if_exists import Replace
 from outcore._util.printable import as_line
 from outcore.array.array import Array, open_array
 from outcore.array_files.metadata import read_metadata
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option, print_json, say
 from outcore.cli.places import ANY_PATH, key_option, overwrite_option
+from outcore.cli.verbs import Verb, end, say, wants_json
 from outcore.convert.export import export_array
 from outcore.errors import (
     ExistsError,
@@ -72,7 +71,6 @@ from outcore.storage.volumes import AnyPath, Place, as_path, how_they_meet, plac
     help="Save the report, for `outcore report FILE`.",
 )  # fmt: skip
 @key_option
-@json_option
 def command(
     a: AnyPath,
     b: AnyPath,
@@ -87,7 +85,6 @@ def command(
     overwrite_a: bool,
     threads: int | None,
     report_path: AnyPath | None,
-    as_json: bool,
 ) -> None:
     """Solve A x = b for the matrix in the array A and the right-hand sides B.
 
@@ -105,15 +102,15 @@ def command(
         a, rhs, factors, memory,
         options | {"assume_a": assume_a, "overwrite_a": overwrite_a, "condition": condition},
     )  # fmt: skip
-    if planned and not as_json:
-        click.echo(planned.summary)
+    if planned:
+        say(planned.summary)
     try:
         # The factors stay until x is in its file: if that fails, x can be solved for again.
         left: list[Place] = []
         x, report = solve_system(
             a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
             factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
-            if_exists=if_exists, threads=threads, progress=not as_json, condition=condition,
+            if_exists=if_exists, threads=threads, progress=not wants_json(), condition=condition,
             later=left, **options,
         )  # fmt: skip
         if is_plain:
@@ -124,11 +121,11 @@ def command(
         raise Interrupted(f"solving with {a.name}; run the same command again to resume") from None
     if report_path:
         report.save(report_path)
-    if as_json:
-        plan_values = planned.to_dict() if planned else None
-        print_json({"x": output, "plan": plan_values, "report": report.to_dict()})
-        return
-    say(f"{report}\nx is in {as_line(str(output))}")
+    plan_values = planned.to_dict() if planned else None
+    end(
+        {"x": output, "plan": plan_values, "report": report.to_dict()},
+        f"{report}\nx is in {as_line(str(output))}",
+    )
 
 
 def _right_hand_side(path: AnyPath, *, in_memory: bool) -> Any:

@@ -5,10 +5,9 @@ from typing import Any
 import click
 
 from outcore._util.sizes import format_bytes
-from outcore.cli.help import Verb
-from outcore.cli.invocation import json_option
 from outcore.cli.listing import group_name, in_rows, time_of, to_dict, user_name
 from outcore.cli.places import Failures, key_option, paths_argument
+from outcore.cli.verbs import Verb, say
 from outcore.storage.file_attributes import attribute_names
 from outcore.storage.file_status import FileStatus, status_of
 from outcore.storage.modes import as_letters
@@ -24,21 +23,19 @@ from outcore.storage.volumes import AnyPath
 )
 @paths_argument
 @key_option
-@json_option
-def command(paths: tuple[AnyPath, ...], as_json: bool) -> None:
+def command(paths: tuple[AnyPath, ...]) -> None:
     """Print size, owner, mode, times, attributes and pool layout of each PATH.
 
     If a server of a pool does not report its part of a file, the size is unknown, and the exit code
     is 1.
     """
     documents: list[dict[str, Any]] = []
-    failures, silent = Failures({"entries": documents}, as_json=as_json), Silent()
+    failures, silent = Failures({"entries": documents}), Silent()
     for path in failures.expanded(paths):
         with failures.noted(path):
             status = status_of(path, silent=silent)
             names = attribute_names(path) if status.kind != "link" else []
-            if not as_json:
-                click.echo(("\n" if documents else "") + _as_text(status, names))
+            say(("\n" if documents else "") + _as_text(status, names))
             documents.append(to_dict(status) | {"attributes": names})
             if status.unknown is not None:
                 failures.note(path, f"{path}: its size is not known: {status.unknown}")
