@@ -21,7 +21,7 @@ from started_pools import connect, directories, kill, up
 import outcore as oc
 from outcore import _core
 from outcore.errors import BusyError, InvalidError, LostError, NotFoundError, OutcoreError
-from outcore.pool import local_pool
+from outcore.pool import daemon_process, local_pool
 from outcore.pool import state as pool_state
 from outcore.pool.daemon_process import DaemonProcess
 
@@ -193,7 +193,7 @@ def test_a_daemon_ends_by_a_signal_that_any_of_its_threads_gets(directories: lis
 def test_a_daemon_that_hangs_when_it_starts_is_given_up(
     directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_pool, "_START_S", 0.0)
+    monkeypatch.setattr(daemon_process, "_START_S", 0.0)
     with pytest.raises(
         OutcoreError, match=r"manager daemon .* within 0 s that it listens; see .*log"
     ):
@@ -355,11 +355,11 @@ def test_who_is_stopped_while_a_daemon_starts_leaves_none(
 ) -> None:
     begun = []
 
-    def stopped(process: "subprocess.Popen[str]") -> None:
+    def stopped(process: "subprocess.Popen[bytes]", where: str) -> None:
         begun.append(process.pid)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(local_pool, "first_document", stopped)
+    monkeypatch.setattr(daemon_process, "first_document", stopped)
     with pytest.raises(KeyboardInterrupt):
         next(local_pool.start(directories, "127.0.0.1:0"))
     (pid,) = begun

@@ -1,16 +1,23 @@
-"""One daemon of a pool on this machine: its process, whether it is alive, and how to stop it."""
+"""One daemon of a pool on this machine: how to start and stop its process, whether it is alive."""
 
 import contextlib
+import json
 import os
+import select
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from outcore._util.processes import process_fields, started_ticks
+from outcore.errors import OutcoreError
 
+_START_S = 120.0
 _STOP_S = 60.0
 
 
@@ -62,6 +69,65 @@ class DaemonProcess:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values, and whether the process is alive."""
         return asdict(self) | {"is_alive": self.is_alive}
+
+
+@contextlib.contextmanager
+def started_verb(
+    words: Sequence[str], log: Path | None = None, directory: str | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Start a verb of the command line in the background; kill it if the block raises an error.
+
+    Parameters
+    ----------
+    words
+        The verb and its arguments, without ``--json``.
+    log
+        File for its messages.
+    directory
+        Its working directory; by default this process's.
+
+    Yields
+    ------
+    tuple
+        Number of the process, and the JSON document that it prints once it runs, or if it cannot.
+        The document is empty if the process ended without one.
+    """
+    main = "import sys; from outcore.cli import main; sys.exit(main())"
+    with open(log or os.devnull, "ab", opener=lambda at, flags: os.open(at, flags, 0o600)) as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", main, words[0], "--json", *words[1:]], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=file, start_new_session=True, cwd=directory,
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield process.pid, first_document(process, "" if log is None else f"; see {log}")
+    except BaseException:
+        # No record names this process, and it would keep its directory locked.
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
+        # The process keeps running; this one does not wait for its end.
+        process.returncode = 0
+
+
+def first_document(process: "subprocess.Popen[bytes]", where: str) -> dict[str, Any]:
+    """Read the first JSON document of a process; report one that prints none within two minutes."""
+    assert process.stdout is not None
+    text, until = b"", time.monotonic() + _START_S
+    pipe = select.poll()
+    pipe.register(process.stdout)
+    while pipe.poll(max(until - time.monotonic(), 0.0) * 1e3):
+        if not (part := os.read(process.stdout.fileno(), 1 << 16)):
+            return {}
+        text += part
+        with contextlib.suppress(ValueError):
+            document = json.loads(text)
+            return document if isinstance(document, dict) else {}
+    message = f"it did not say within {_START_S:g} s that it listens{where}"
+    return {"error": {"kind": OutcoreError.kind, "message": message}}
 
 
 def process_with(config: Path) -> int | None:

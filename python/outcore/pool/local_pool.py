@@ -1,12 +1,7 @@
 """Start, find and stop the daemons of a pool on this machine."""
 
 import contextlib
-import json
 import os
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +10,7 @@ from urllib.parse import urlsplit
 from outcore import _core
 from outcore._util.processes import started_ticks
 from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
-from outcore.pool.daemon_process import DaemonProcess, stop_one
+from outcore.pool.daemon_process import DaemonProcess, started_verb, stop_one
 from outcore.pool.directories import check_directories
 from outcore.pool.state import STATE, Config, PoolSettings, PoolState, make_directory
 from outcore.storage.volumes import exclusive, place
@@ -24,7 +19,6 @@ PORT = 7171
 """Default port of the manager; the I/O servers use the ports after it."""
 
 _MARK = "server.json"
-_START_S = 120.0
 _LOOK_S = 10
 
 
@@ -393,65 +387,21 @@ def _alone(state: PoolState) -> Iterator[None]:
 def _start_one(state: PoolState, name: str, role: str, config: Config) -> DaemonProcess:
     """Start a daemon, and wait until it listens."""
     state.keep_config(name, config)
-    file, log = state.config_file(name), state.log_file(name)
-    main = "import sys; from outcore.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", main, "serve", role, "--config", str(file), "--json"]
-    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as errors:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            start_new_session=True, cwd="/",
-        )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        try:
-            said = first_document(process)
-        except OutcoreError as error:
-            said = {"error": {"message": f"{error}; see {log}"}}
-        if said is None or "error" in said:
+    log = state.log_file(name)
+    words = ["serve", role, "--config", str(state.config_file(name))]
+    with started_verb(words, log, "/") as (pid, said):
+        if not said or "error" in said:
             why = said["error"]["message"] if said else _last_line(log)
             raise OutcoreError(f"the {role} daemon in {config['directory']} does not start: {why}")
-        ticks = started_ticks(process.pid)
         daemon = DaemonProcess(
-            role, said["server"], config["directory"], process.pid, ticks or 0,
+            role, said["server"], config["directory"], pid, started_ticks(pid) or 0,
             tuple(said["listen"]), said["metrics"],
         )  # fmt: skip
         # Record the ports that it took, because later calls find the daemon by this file.
         taken = {"listen": list(daemon.addresses)} | _metrics_of(daemon)
         if config != config | taken:
             state.keep_config(name, config | taken)
-    except BaseException:
-        # No record names this daemon, and it would keep its directory locked.
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.wait()
-        raise
-    finally:
-        process.stdout.close()
-    # The daemon keeps running; this process does not wait for its end.
-    process.returncode = 0
     return daemon
-
-
-def first_document(process: "subprocess.Popen[bytes]") -> dict[str, Any] | None:
-    """Read the JSON document that a daemon prints once it listens, or if it cannot start.
-
-    Raises
-    ------
-    OutcoreError
-        If it prints none within two minutes.
-    """
-    assert process.stdout is not None
-    text, until = b"", time.monotonic() + _START_S
-    pipe = select.poll()
-    pipe.register(process.stdout)
-    while pipe.poll(max(until - time.monotonic(), 0.0) * 1e3):
-        if not (part := os.read(process.stdout.fileno(), 1 << 16)):
-            return None
-        text += part
-        with contextlib.suppress(ValueError):
-            document = json.loads(text)
-            return document if isinstance(document, dict) else None
-    raise OutcoreError(f"it did not say within {_START_S:g} s that it listens")
 
 
 def _host_and_port(listen: str | None) -> tuple[str, int]:

@@ -1,11 +1,9 @@
 """Mount a pool in the file system, and unmount it."""
 
-import contextlib
 import errno
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from outcore.errors import (
     OutcoreError,
     from_kind,
 )
-from outcore.pool.local_pool import first_document
+from outcore.pool.daemon_process import started_verb
 from outcore.pool.named_pool import NamedPools
 
 _TYPES = ("fuse", "fuse.outcore")
@@ -151,31 +149,14 @@ def start_mount(arguments: Sequence[str], place: Path) -> dict[str, Any]:
     OutcoreError
         If it cannot mount.
     """
-    main = "import sys; from outcore.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", main, "mount", "--foreground", "--json", *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        said = first_document(process)
-        if said is None:
+    with started_verb(["mount", "--foreground", *arguments]) as (_, said):
+        if not said:
             raise OutcoreError(
                 f"the mount at {place} did not start; run it with --foreground to see why"
             )
         if "error" in said:
             raise from_kind(said["error"]["kind"], said["error"]["message"])
-        return said
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.wait()
-        raise
-    finally:
-        process.stdout.close()
-        # This process does not wait for the end of the mount.
-        process.returncode = 0
+    return said
 
 
 def unmount(place: Path, *, lazy: bool = False) -> None:
