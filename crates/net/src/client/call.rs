@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use outcore_core::wire::{Header, Kind};
-use outcore_core::{Buffer, Incarnation, Result};
+use outcore_core::{Buffer, Error, ErrorKind, Incarnation, Result};
 use outcore_memory::Region;
 
 use crate::frames::is_small;
@@ -97,4 +97,9 @@ impl Call {
     pub(crate) fn answered_by(&self) -> Kind {
         if self.header.kind == Kind::IoRequest { Kind::IoReply } else { Kind::ManagerReply }
     }
+}
+
+/// The error of a call that cannot be answered any more.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the pool was closed; connect again")
 }

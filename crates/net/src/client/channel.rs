@@ -3,28 +3,69 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-use outcore_core::{Error, ErrorKind};
+use outcore_core::wire::Role;
+use outcore_core::{Error, ErrorKind, Result};
 
 use crate::Address;
 use crate::client::answers::{stand_by, take_answers};
-use crate::client::call::Call;
-use crate::client::peer::{Peer, closed};
+use crate::client::call::{Call, closed};
+use crate::client::options::Options;
+use crate::client::peer::{FIRST_PAUSE, LAST_PAUSE, Look, Peer};
 use crate::client::sending::{send, was_sent};
 use crate::client::timeout::Timeout;
 use crate::client::wire::{Wire, open};
 
-/// Pauses between attempts to connect: the first, doubled up to the last.
-pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
-pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(2);
+/// A server at these addresses, with channels to them.
+pub(crate) fn reach(
+    role: Role,
+    addresses: &[Address],
+    client: u128,
+    options: &Options,
+    look: Option<Look>,
+) -> Result<Arc<Peer>> {
+    if addresses.is_empty() {
+        return Err(Error::invalid(format!("{role:?} has no address; give one to the manager")));
+    }
+    let peer = Peer::new(role, client, options, look);
+    open_channels(&peer, addresses)?;
+    Ok(peer)
+}
+
+/// Follows a server to the addresses that the manager states. Channels to other addresses stay in use until
+/// they are lost.
+pub(crate) fn move_to(peer: &Arc<Peer>, addresses: &[Address]) -> Result<()> {
+    peer.was_found();
+    open_channels(peer, addresses)
+}
+
+/// Opens channels to these addresses, and drops the others. If a thread cannot be started, keeps the old
+/// channels.
+fn open_channels(peer: &Arc<Peer>, addresses: &[Address]) -> Result<()> {
+    if peer.is_closed() {
+        return Ok(());
+    }
+    let begun = peer.add_channels(addresses);
+    let threads = begun.iter().try_for_each(|(channel, address)| {
+        let (peer, channel, address) = (peer.clone(), *channel, address.clone());
+        let thread = thread::Builder::new().name("outcore-channel".to_owned()).stack_size(1 << 20);
+        thread.spawn(move || keep_channel(&peer, channel, &address)).map(drop)
+    });
+    match &threads {
+        Ok(()) => peer.drop_channels(|_, address| addresses.contains(address)),
+        Err(_) => peer.drop_channels(|number, _| begun.iter().all(|(new, _)| *new != number)),
+    }
+    threads.map_err(|error| {
+        Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
+    })
+}
 
 /// Keeps one channel of a server open until the peer is closed, or the server has moved.
-pub(crate) fn keep_channel(peer: &Arc<Peer>, channel: u64, address: &Address) {
+fn keep_channel(peer: &Arc<Peer>, channel: u64, address: &Address) {
     let mut pause = FIRST_PAUSE;
     let mut timeout = Timeout::default();
     while peer.has(channel) {
-        match open(peer, address, timeout) {
+        match open(peer.role, peer.client, &peer.options, address, timeout) {
             Err(error) => peer.did_not_come_up(channel, error),
             Ok((wire, payload_bytes)) => {
                 let wire = Arc::new(wire);

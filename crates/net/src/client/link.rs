@@ -1,9 +1,7 @@
 //! The link to the manager and the I/O servers of one pool.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use outcore_core::wire::{Kind, MAX_RUNS, encode};
 use outcore_core::{
@@ -12,46 +10,13 @@ use outcore_core::{
 };
 use outcore_memory::Region;
 
+use crate::Address;
 use crate::client::answers::io_reply;
 use crate::client::call::{Call, Moves, Reply};
 use crate::client::divide::{Joined, MOST_BYTES, PART_BYTES, divide};
+use crate::client::options::Options;
 use crate::client::places::{Places, check_control};
-use crate::system::MonotonicClock;
-use crate::{Address, Credentials};
-
-/// Options for connections to a pool.
-#[derive(Clone)]
-pub struct Options {
-    /// The means by which the client proves its identity.
-    pub credentials: Credentials,
-    /// Connections to each address of an I/O server.
-    pub connections_per_address: usize,
-    /// Calls fail after a server was unreachable for this long.
-    pub patience: Duration,
-    /// Minimum silence after which the client drops the connection to a server that works on requests.
-    pub least_silence: Duration,
-    /// The clock for the times of answers.
-    pub clock: Arc<dyn Clock>,
-}
-
-impl Options {
-    /// The defaults.
-    pub fn new(credentials: Credentials) -> Self {
-        Self {
-            credentials,
-            connections_per_address: 2,
-            patience: Duration::from_secs(60),
-            least_silence: Duration::from_secs(5),
-            clock: Arc::new(MonotonicClock),
-        }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options").field("credentials", &self.credentials).finish_non_exhaustive()
-    }
-}
+use crate::client::sending::call;
 
 /// The servers of one pool, over the network. Dropping it fails unanswered calls.
 pub struct NetLink {
@@ -116,8 +81,8 @@ impl NetLink {
                 let is_for_local = matches!(request, IoRequest::Join { memory: Some(_), .. });
                 let is_wait = matches!(request, IoRequest::Join { .. } | IoRequest::Await { .. });
                 drop(request);
-                let call = Call::new(Kind::IoRequest, control, buffer, moves, Box::new(answer));
-                peer.call(Call { is_for_local, is_wait, ..call });
+                let request = Call::new(Kind::IoRequest, control, buffer, moves, Box::new(answer));
+                call(&peer, Call { is_for_local, is_wait, ..request });
             }
         }
     }

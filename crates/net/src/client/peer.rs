@@ -1,20 +1,17 @@
-//! A server from the client's view: the queue of calls, and the channels that send them.
+//! A server from the client's view: the queue of calls, and the state of the channels that send them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use outcore_core::wire::{MAX_PAYLOAD_BYTES, Role};
 use outcore_core::{Error, ErrorKind, Result};
 
 use crate::Address;
-use crate::client::call::{Call, Reply};
-use crate::client::channel::{FIRST_PAUSE, LAST_PAUSE, keep_channel};
-use crate::client::link::Options;
-use crate::client::sending::send_now;
-use crate::client::wire::Wire;
+use crate::client::call::{Call, Reply, closed};
+use crate::client::options::Options;
+use crate::client::wire::{Outgoing, Wire};
 use crate::handshake::Unopened;
 
 /// Maximum number of attempts for a call. If it breaks connection after connection, the network is not the
@@ -27,6 +24,10 @@ const MOST_NUMBERS: u64 = 2048;
 
 /// Patience for a server that was never reached, because its address may be wrong.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Pauses between attempts to connect: the first, doubled up to the last.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const LAST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The next work for the sending thread of a channel.
 pub(crate) enum Next {
@@ -60,7 +61,7 @@ enum Try {
     Refused(Error),
 }
 
-/// Asks the manager for the server's addresses, without waiting. The answer arrives through [`Peer::is_at`].
+/// Asks the manager for the server's addresses, without waiting. The answer arrives through `channel::move_to`.
 pub(crate) type Look = Box<dyn Fn() + Send + Sync>;
 
 pub(crate) struct Peer {
@@ -99,18 +100,9 @@ struct State {
 }
 
 impl Peer {
-    /// A server with these addresses. Each address gets one channel, or several if the options say so.
-    pub(crate) fn new(
-        role: Role,
-        addresses: &[Address],
-        client: u128,
-        options: &Options,
-        look: Option<Look>,
-    ) -> Result<Arc<Self>> {
-        if addresses.is_empty() {
-            return Err(Error::invalid(format!("{role:?} has no address; give one to the manager")));
-        }
-        let peer = Arc::new(Self {
+    /// A server without channels yet.
+    pub(crate) fn new(role: Role, client: u128, options: &Options, look: Option<Look>) -> Arc<Self> {
+        Arc::new(Self {
             role,
             client,
             options: options.clone(),
@@ -133,26 +125,23 @@ impl Peer {
             }),
             look,
             wake: Condvar::new(),
-        });
-        peer.reach(addresses)?;
-        Ok(peer)
+        })
     }
 
-    /// Updates the addresses from the manager. Channels to other addresses stay in use until they are lost.
-    pub(crate) fn is_at(self: &Arc<Self>, addresses: &[Address]) -> Result<()> {
+    /// Notes that the manager has confirmed the address.
+    pub(crate) fn was_found(&self) {
         self.lock().is_found = true;
-        self.reach(addresses)
     }
 
-    /// Opens channels to these addresses, and drops the others. If a thread cannot be started, keeps the old
-    /// channels.
-    fn reach(self: &Arc<Self>, addresses: &[Address]) -> Result<()> {
+    /// Adds channels to the addresses that have none, and returns them with their numbers. Each address gets
+    /// one channel, or several if the options say so.
+    pub(crate) fn add_channels(&self, addresses: &[Address]) -> Vec<(u64, Address)> {
         let is_manager = self.role == Role::Manager;
         let each = if is_manager { 1 } else { self.options.connections_per_address.max(1) };
-        let mut begun = vec![];
+        let mut added = vec![];
         let mut state = self.lock();
         if state.is_closed {
-            return Ok(());
+            return added;
         }
         for address in addresses {
             if state.channels.iter().any(|channel| channel.address == *address) {
@@ -162,26 +151,17 @@ impl Peer {
                 let number = state.next_channel;
                 state.next_channel += 1;
                 state.channels.push(Channel { number, address: address.clone(), last: Try::Untried });
-                begun.push((number, address.clone()));
+                added.push((number, address.clone()));
             }
         }
-        drop(state);
-        let threads = begun.iter().try_for_each(|(channel, address)| {
-            let (peer, channel, address) = (self.clone(), *channel, address.clone());
-            let thread = thread::Builder::new().name("outcore-channel".to_owned()).stack_size(1 << 20);
-            thread.spawn(move || keep_channel(&peer, channel, &address)).map(drop)
-        });
-        let mut state = self.lock();
-        match &threads {
-            Ok(()) => state.channels.retain(|channel| addresses.contains(&channel.address)),
-            Err(_) => state.channels.retain(|channel| begun.iter().all(|(new, _)| *new != channel.number)),
-        }
-        drop(state);
+        added
+    }
+
+    /// Drops the channels whose number or address is not wanted.
+    pub(crate) fn drop_channels(&self, is_wanted: impl Fn(u64, &Address) -> bool) {
+        self.lock().channels.retain(|channel| is_wanted(channel.number, &channel.address));
         // Wake the threads of dropped channels.
         self.wake.notify_all();
-        threads.map_err(|error| {
-            Error::new(ErrorKind::Io, format!("cannot start a thread: {error}; raise its limit"))
-        })
     }
 
     /// The name of the server, for messages.
@@ -193,9 +173,13 @@ impl Peer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends or queues a call. The call completes with its answer, or with an error. Returns the channel over
-    /// which it was sent.
-    pub(crate) fn call(&self, mut call: Call) -> Option<Arc<Wire>> {
+    /// Sends a call with `send_now` over a channel that is free, or queues it. The call completes with its answer,
+    /// or with an error. Returns the channel over which it was sent.
+    pub(crate) fn call(
+        &self,
+        mut call: Call,
+        send_now: impl FnOnce(&Self, &Wire, MutexGuard<'_, Outgoing>, Call),
+    ) -> Option<Arc<Wire>> {
         let mut state = self.lock();
         let error = if state.is_closed { Some(closed()) } else { state.refusal_now() };
         if let Some(error) = error {
@@ -476,8 +460,4 @@ impl State {
             _ => None,
         })
     }
-}
-
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the pool was closed; connect again")
 }

@@ -13,9 +13,11 @@ use outcore_memory::Region;
 use crate::Address;
 use crate::client::answers::wait_for_answer;
 use crate::client::call::{Call, Moves};
-use crate::client::link::Options;
+use crate::client::channel::{move_to, reach};
+use crate::client::options::Options;
 use crate::client::peer::Peer;
 use crate::client::reader::{Claim, Settles};
+use crate::client::sending::call;
 use crate::system::random;
 
 /// The servers of one pool, and their addresses.
@@ -44,7 +46,7 @@ impl Places {
     /// The pool whose manager is at one of `addresses`. Sends nothing yet.
     pub(crate) fn new(addresses: &[Address], options: Options) -> Result<Arc<Self>> {
         let client = u128::from_le_bytes(random()?);
-        let manager = Peer::new(Role::Manager, addresses, client, &options, None)?;
+        let manager = reach(Role::Manager, addresses, client, &options, None)?;
         let needs_tls = addresses.iter().any(|address| matches!(address, Address::Tls(_)));
         Ok(Arc::new_cyclic(|itself| Self {
             options,
@@ -91,7 +93,7 @@ impl Places {
                     over.extend(known.peers.remove(&id).map(|peer| (peer, self.unreachable(id))));
                 }
                 // If it has moved, its queued calls go to the new address.
-                Some(peer) => reached = reached.and(peer.is_at(&addresses)),
+                Some(peer) => reached = reached.and(move_to(peer, &addresses)),
                 None => {}
             }
             known.addresses.insert(id, addresses);
@@ -149,7 +151,7 @@ impl Places {
             }
         });
         let role = Role::IoServer(server);
-        let peer = Peer::new(role, addresses, self.client, &self.options, Some(look))?;
+        let peer = reach(role, addresses, self.client, &self.options, Some(look))?;
         known.peers.insert(server, peer.clone());
         Ok(peer)
     }
@@ -188,8 +190,8 @@ impl Places {
         let done = Box::new(move |result, _| settles.with(result));
         let control = encode(&request);
         check_control(&control)?;
-        let call = Call::new(Kind::ManagerRequest, control, Region::empty(), Moves::Nothing, done);
-        let wire = self.manager.call(call);
+        let request = Call::new(Kind::ManagerRequest, control, Region::empty(), Moves::Nothing, done);
+        let wire = call(&self.manager, request);
         let reply = wait_for_answer(&self.manager, wire.as_deref(), &claim)?;
         decode(&reply.control)
     }

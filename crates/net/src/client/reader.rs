@@ -7,8 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use outcore_core::{Error, ErrorKind, Result};
 
-use crate::client::call::Reply;
-use crate::client::peer::closed;
+use crate::client::call::{Reply, closed};
 
 /// The reader role of a channel: at most one thread has it.
 #[derive(Default)]

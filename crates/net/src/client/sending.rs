@@ -1,8 +1,8 @@
 //! Sends calls: in the calling thread, if they are small and the system takes them immediately; otherwise in
 //! a channel's thread.
 
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use outcore_core::{Buffer, Result};
@@ -13,6 +13,12 @@ use crate::client::call::Call;
 use crate::client::peer::{Next, Peer};
 use crate::client::wire::{Flight, Outgoing, Wire};
 use crate::frames::Frame;
+
+/// Sends or queues a call. The call completes with its answer, or with an error. Returns the channel over which
+/// it was sent.
+pub(crate) fn call(peer: &Peer, call: Call) -> Option<Arc<Wire>> {
+    peer.call(call, send_now)
+}
 
 /// Sends the next work of the sending thread.
 pub(super) fn send(peer: &Peer, wire: &Wire, next: Next) -> Result<()> {
@@ -34,7 +40,7 @@ pub(super) fn send(peer: &Peer, wire: &Wire, next: Next) -> Result<()> {
 
 /// Sends a small call, as far as the system takes it without waiting. The sending thread sends the rest, if
 /// any.
-pub(crate) fn send_now(peer: &Peer, wire: &Wire, mut turn: MutexGuard<'_, Outgoing>, call: Call) {
+fn send_now(peer: &Peer, wire: &Wire, mut turn: MutexGuard<'_, Outgoing>, call: Call) {
     let mut frame = depart(wire, call);
     match wire.socket.send_frame_now(&mut frame) {
         Ok(true) => {

@@ -11,7 +11,7 @@ use outcore_core::{Error, ErrorKind, Incarnation, Result};
 
 use crate::Address;
 use crate::client::call::Call;
-use crate::client::peer::Peer;
+use crate::client::options::Options;
 use crate::client::reader::Reader;
 use crate::client::timeout::Timeout;
 use crate::frames::Frame;
@@ -175,17 +175,18 @@ impl Watch for Wire {
     }
 }
 
-/// Connects to a server. Returns the connection, and the maximum bytes of a payload.
+/// Connects to a server as `client`. Returns the connection, and the maximum bytes of a payload.
 pub(super) fn open(
-    peer: &Peer,
+    role: Role,
+    client: u128,
+    options: &Options,
     address: &Address,
     timeout: Timeout,
 ) -> std::result::Result<(Wire, u64), Unopened> {
-    let options = &peer.options;
     let socket = Socket::connect(address, TIME_TO_BEGIN)?;
     socket.prepare(options.least_silence / 4)?;
     let Welcome { payload_bytes, working_ms, incarnation } =
-        introduce(&socket, &options.credentials, peer.client, peer.role, TIME_TO_BEGIN).map_err(
+        introduce(&socket, &options.credentials, client, role, TIME_TO_BEGIN).map_err(
             |Unopened { error, is_other }| {
                 let error = Error::new(error.kind, format!("{address}: {}", error.message));
                 Unopened { error, is_other }
@@ -201,7 +202,7 @@ pub(super) fn open(
         is_dead: AtomicBool::new(false),
         // All callers of the manager wait. With TLS a thread sends the calls, and would have to wake another
         // one.
-        reader: (peer.role == Role::Manager && sends_now).then(Reader::default),
+        reader: (role == Role::Manager && sends_now).then(Reader::default),
         outgoing: Mutex::default(),
         has_rest: AtomicBool::new(false),
         flight: Mutex::default(),
