@@ -129,5 +129,15 @@ def test_crates_depend_downwards() -> None:
         assert set(re.findall(r"^outcore-(\w+)", manifest, re.MULTILINE)) <= allowed, crate
 
 
+def test_no_circles_in_the_network_client() -> None:
+    files = {path.stem: path for path in (CRATES / "net/src/client").glob("*.rs")}
+    del files["mod"]
+    graph = {
+        name: set(re.findall(r"\bcrate::client::(\w+)", code(path))) - {name}
+        for name, path in files.items()
+    }
+    assert set(TopologicalSorter(graph).static_order()) == set(files)
+
+
 def test_invariants_are_marked() -> None:
     assert len(re.findall(r"^- Invariant: ", PAGE, re.MULTILINE)) > 10

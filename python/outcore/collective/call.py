@@ -39,6 +39,9 @@ MEMORY_BYTES = 64 << 20
 LEAST_MEMORY_BYTES = 1 << 20
 """Bytes of one share of a piece."""
 
+LEAST_BYTES_S = 16 << 20
+"""Bytes of all ranks that extend the timeout of a reading or writing rank by one second."""
+
 _MOST_SECONDS = 1 << 32
 
 _STATE = "incomplete"

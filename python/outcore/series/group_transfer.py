@@ -14,6 +14,7 @@ import numpy.typing as npt
 from outcore._util.communicator import TIMEOUT_S, Communicator
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
+from outcore.collective.call import LEAST_BYTES_S
 from outcore.collective.memory import arrays_of
 from outcore.errors import DiskError, InvalidError, OutcoreError, from_kind
 from outcore.layout.distribution import Distribution
@@ -24,9 +25,6 @@ T = TypeVar("T")
 
 Own: TypeAlias = "npt.NDArray[Any] | list[npt.NDArray[Any]]"
 """A rank's part of an array: an array, or a list with one for each of its boxes."""
-
-LEAST_BYTES_S = 16 << 20
-"""Bytes of all ranks that extend the timeout of a reading or writing rank by one second."""
 
 
 class Ranks:

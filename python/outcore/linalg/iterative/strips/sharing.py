@@ -20,11 +20,10 @@ from outcore._util.communicator import TIMEOUT_S, Communicator
 from outcore._util.progress import ProgressLike
 from outcore._util.signals import signals_held
 from outcore.array_files.metadata import read_generation
-from outcore.collective.call import patience_of, seconds_of
+from outcore.collective.call import LEAST_BYTES_S, patience_of, seconds_of
 from outcore.errors import Interrupted, InvalidError, OutcoreError, from_kind
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._tiles.matrix import Matrix
-from outcore.series.group_transfer import LEAST_BYTES_S
 from outcore.storage.volumes import Place
 
 T = TypeVar("T")
