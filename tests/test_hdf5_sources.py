@@ -12,7 +12,13 @@ import scipy.sparse
 import zarr
 
 import outcore as oc
-from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedError
+from outcore.errors import (
+    ClosedError,
+    InvalidError,
+    MissingPackageError,
+    NotFoundError,
+    TruncatedError,
+)
 
 
 def copied(source: Any, path: Path) -> Any:
@@ -244,3 +250,47 @@ def test_sparse_matrices(tmp_path: Path, kind: str) -> None:
         pytest.raises(InvalidError, match="sparse one"),
     ):
         array[...] = sparse
+
+
+NO_FILTER = 32767
+"""A filter that nobody registers."""
+
+
+def filtered(path: Path, *, skipped: bool) -> Path:
+    """Write a dataset of one chunk with a filter that HDF5 lacks; the chunk may skip the filter."""
+    values = np.arange(6.0)
+    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_chunk((6,))
+    made.set_filter(NO_FILTER, h5py.h5z.FLAG_OPTIONAL, (3,))
+    with h5py.File(path, "w") as file:
+        space = h5py.h5s.create_simple((6,))
+        dataset = h5py.h5d.create(file.id, b"d", h5py.h5t.NATIVE_DOUBLE, space, made)
+        dataset.write_direct_chunk((0,), values.tobytes(), int(skipped))
+    return path
+
+
+def test_missing_filters_are_named(tmp_path: Path) -> None:
+    source = filtered(tmp_path / "a.h5", skipped=False)
+    layout = h5py.VirtualLayout((6,), "f8")
+    layout[:] = h5py.VirtualSource("a.h5", "d", (6,))
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        file.create_virtual_dataset("d", layout)
+    message = rf"need the filter {NO_FILTER} .*pip install hdf5plugin"
+    for path in (source, tmp_path / "v.h5"):
+        with pytest.raises(MissingPackageError, match=message):
+            oc.from_array(path, tmp_path / f"{path.stem}.none", progress=False)
+
+
+def test_a_missing_filter_that_no_chunk_used(tmp_path: Path) -> None:
+    source = filtered(tmp_path / "a.h5", skipped=True)
+    assert (copied(source, tmp_path) == np.arange(6.0)).all()
+
+
+def test_installed_filters_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"plugins_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path(__file__).rename('loaded')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("outcore.convert.hdf5_source._PLUGINS", name)
+    copied(filtered(tmp_path / "a.h5", skipped=True), tmp_path)
+    assert (tmp_path / "loaded").exists()

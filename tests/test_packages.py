@@ -54,6 +54,20 @@ def test_a_package_that_tells_no_version_is_taken(monkeypatch: pytest.MonkeyPatc
     packages.require("zarr", "a test")
 
 
+@pytest.mark.parametrize("known", [{}, {"no_such_package": "1.2"}])
+def test_a_missing_package_and_its_purpose_are_named(
+    known: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "OLDEST", known)
+    wanted = "'no_such_package>=1.2'" if known else "no_such_package"
+    with pytest.raises(MissingPackageError) as told:
+        packages.load("no_such_package.part", "a test")
+    assert str(told.value) == (
+        "a test needs the package no_such_package, which is not installed; install it with: "
+        f"pip install {wanted}"
+    )
+
+
 @pytest.mark.parametrize(
     ("package", "call"),
     [

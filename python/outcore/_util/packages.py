@@ -77,11 +77,10 @@ def _import(name: str, purpose: str) -> Any:
         if error.name is None or error.name.split(".")[0] != name.split(".")[0]:
             raise
         package = name.split(".")[0]
+        wanted = f"'{package}>={OLDEST[package]}'" if package in OLDEST else package
         raise MissingPackageError(
             f"{purpose} needs the package {package}, which is not installed; "
-            f"install it with: pip install '{package}>={OLDEST[package]}'"
-            if package in OLDEST
-            else f"install it with: pip install {package}"
+            f"install it with: pip install {wanted}"
         ) from None
 
 

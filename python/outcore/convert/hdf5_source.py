@@ -1,6 +1,7 @@
 """HDF5 datasets as sources: find them by name, and check all files that hold their elements."""
 
 import contextlib
+import importlib
 import math
 import os
 from collections.abc import Iterator
@@ -8,17 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore._util.packages import load
 from outcore.convert.hdf5_attributes import attributes_of, dims_of
 from outcore.convert.hdf5_names import SEPARATOR
-from outcore.convert.sources import Sliced, Source, file_version
-from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedError
+from outcore.convert.sources import Box, Sliced, Source, file_version
+from outcore.errors import (
+    ClosedError,
+    DiskError,
+    InvalidError,
+    MissingPackageError,
+    NotFoundError,
+    TruncatedError,
+)
 from outcore.layout.casting import Wanted
 from outcore.layout.slicing import check_extents, opening
 
 _NOT_OPENED = (OSError, KeyError, RuntimeError)
 """Errors of h5py if the target of a link, or its file, is missing."""
+
+_PLUGINS = "hdf5plugin"
+"""Package with common filters of HDF5, such as Zstandard and Blosc."""
 
 _EMPTY = "MATLAB_empty"
 """Attribute of MATLAB's datasets that stand for an empty array, and have its shape as elements."""
@@ -42,7 +54,7 @@ def open_hdf5(path: Path, name: str, wanted: Wanted) -> Source:
     TruncatedError
         If a file with its elements is too short.
     MissingPackageError
-        If h5py is not installed.
+        If h5py is not installed. While reading, also if HDF5 lacks a filter of the dataset.
     """
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; check the path")
@@ -78,16 +90,52 @@ def dataset_source(dataset: Any, wanted: Wanted) -> Sliced:
     if not dataset:
         raise ClosedError("the file of the HDF5 dataset was closed; open it again")
     check_extents(dataset)
-    check_elsewhere(dataset)
+    filters = check_elsewhere(dataset)
     _check_elements(dataset)
     kind = _complex_of(dataset.dtype)
-    found = Sliced(dataset if kind is None else _Complex(dataset, kind), wanted)
+    found = _Filtered(dataset if kind is None else _Complex(dataset, kind), wanted, filters)
     found.path = Path(dataset.file.filename)
     found.dims = dims_of(dataset)
     found.attributes, others = attributes_of(dataset)
     if others:
         found.left_out = f"attributes that JSON cannot hold: {listed(others)}"
     return found
+
+
+class _Filtered(Sliced):
+    """A dataset whose elements HDF5 may fail to decode, because it lacks the `filters`."""
+
+    def __init__(self, array: Any, wanted: Wanted, filters: list[str]) -> None:
+        super().__init__(array, wanted)
+        self._filters = filters
+
+    def _read(self, box: Box, out: npt.NDArray[Any]) -> None:
+        try:
+            super()._read(box, out)
+        except DiskError:
+            if not self._filters:
+                raise
+            raise MissingPackageError(
+                f"need the filter {listed(self._filters)} of HDF5 to read {self.path}, have a "
+                f"library without it; install it with: pip install {_PLUGINS}"
+            ) from None
+
+
+def _missing_filters(dataset: Any) -> Iterator[str]:
+    """Yield the filters of a dataset that its HDF5 library lacks, by name and number.
+
+    The package hdf5plugin brings common ones, if it is installed. An optional filter may be missing
+    if no chunk uses it.
+    """
+    h5z = load("h5py", "HDF5").h5z
+    made = dataset.id.get_create_plist()
+    used = [made.get_filter(number) for number in range(made.get_nfilters())]
+    if not all(h5z.filter_avail(code) for code, *_ in used):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_PLUGINS)
+    for code, _, _, name in used:
+        if not h5z.filter_avail(code):
+            yield f"{name.decode(errors='replace')} ({code})" if name else str(code)
 
 
 def _check_elements(dataset: Any) -> None:
@@ -196,10 +244,11 @@ def _follow(file: Any, path: Path, name: str) -> None:
             ) from None
 
 
-def check_elsewhere(dataset: Any) -> None:
+def check_elsewhere(dataset: Any) -> list[str]:
     """Refuse a dataset if other files that hold its elements are missing or too short.
 
-    HDF5 would read fill values in their place, without an error.
+    HDF5 would read fill values in their place, without an error. Return the filters of all these
+    datasets that the HDF5 library lacks.
 
     Raises
     ------
@@ -209,24 +258,29 @@ def check_elsewhere(dataset: Any) -> None:
         If a file or dataset is too short.
     """
     opened: dict[str, Any] = {}
+    filters: set[str] = set()
     try:
-        _check_elsewhere(dataset, opened, set())
+        _check_elsewhere(dataset, opened, set(), filters)
+        return sorted(filters)
     finally:
         for file in opened.values():
             file.close()
 
 
-def _check_elsewhere(dataset: Any, opened: dict[str, Any], seen: set[tuple[str, str]]) -> None:
+def _check_elsewhere(
+    dataset: Any, opened: dict[str, Any], seen: set[tuple[str, str]], filters: set[str]
+) -> None:
     key = (os.path.realpath(dataset.file.filename), dataset.name)
     if key in seen:
         return
     seen.add(key)
+    filters.update(_missing_filters(dataset))
     if dataset.external:
         _check_external(dataset)
     if dataset.is_virtual:
         for mapping in dataset.virtual_sources():
             for number in range(_blocks(mapping, dataset.shape)):
-                _check_mapping(dataset, mapping, number, opened, seen)
+                _check_mapping(dataset, mapping, number, opened, seen, filters)
 
 
 def _check_external(dataset: Any) -> None:
@@ -262,7 +316,12 @@ def _blocks(mapping: Any, shape: tuple[int, ...]) -> int:
 
 
 def _check_mapping(
-    dataset: Any, mapping: Any, number: int, opened: dict[str, Any], seen: set[tuple[str, str]]
+    dataset: Any,
+    mapping: Any,
+    number: int,
+    opened: dict[str, Any],
+    seen: set[tuple[str, str]],
+    filters: set[str],
 ) -> None:
     """Check that the source of a part of a virtual dataset exists, and that source's own parts."""
     name = _numbered(mapping.file_name, number)
@@ -281,7 +340,7 @@ def _check_mapping(
             f"need {need} of {source} in {file.filename}, where elements of {_told(dataset)} lie, "
             f"have {item.shape}; restore that file"
         )
-    _check_elsewhere(item, opened, seen)
+    _check_elsewhere(item, opened, seen, filters)
 
 
 def _open_beside(dataset: Any, name: str, opened: dict[str, Any]) -> Any:
