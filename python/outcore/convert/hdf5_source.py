@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._util.packages import load
+from outcore._util.streams import Box
 from outcore.convert.hdf5_attributes import attributes_of, dims_of
 from outcore.convert.hdf5_names import SEPARATOR
-from outcore.convert.sources import Box, Sliced, Source, file_version
+from outcore.convert.sources import Sliced, Source, file_version
 from outcore.errors import (
     ClosedError,
     DiskError,
