@@ -244,19 +244,12 @@ def _report(
     n = array.shape[-1] if array.ndim else 1
     moved = [output.file.counters() for output in outputs]
     itemsizes = sum(output.array.dtype.itemsize for output in outputs)
-    return Report(
-        verb=function,
-        m=array.size // n,
-        n=n,
-        dtype=array.dtype.name,
-        flops=0.0,
-        bytes_read=sum(each[0] for each in moved),
-        bytes_written=sum(each[1] for each in moved),
-        planned_bytes_read=0,
-        planned_bytes_written=sum(map(_size, boxes)) * itemsizes,
+    return call.report(
+        Report, function, n, array.dtype, m=array.size // n, flops=0.0, computes=False,
+        moved=(sum(each[0] for each in moved), sum(each[1] for each in moved)),
+        planned=(0, sum(map(_size, boxes)) * itemsizes),
         arrays=[output.array.path.name for output in outputs],
-        **call.figures(),
-    )
+    )  # fmt: skip
 
 
 def _size(box: Box) -> int:

@@ -4,14 +4,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from outcore._core import Arena, Trace
 from outcore._util.counts import count_of
 from outcore._util.progress import Meter, ProgressLike
 from outcore._util.signals import stop_on_signals
 from outcore.blas import blas_choice
-from outcore.report.report import io_and_wait_seconds
+from outcore.report.report import Report, io_and_wait_seconds
+
+R = TypeVar("R", bound=Report)
 
 _MOST_SECONDS = 10.0
 
@@ -48,6 +52,40 @@ class LongCall:
             "spans": self.trace.spans(),
             "job": self.title,
         }
+
+    def report(
+        self,
+        kind: type[R],
+        verb: str,
+        n: int,
+        dtype: np.dtype[Any],
+        *,
+        moved: tuple[int, int],
+        planned: tuple[int | None, int | None],
+        flops: float = 0,
+        computes: bool = True,
+        **more: Any,
+    ) -> R:
+        """Return a report on the call.
+
+        Parameters
+        ----------
+        kind
+            Type of the report.
+        verb, n, dtype, flops, more
+            Figures of the report.
+        moved, planned
+            Bytes read and written, as counted and as planned.
+        computes
+            Whether the BLAS and its threads are figures of the report.
+        """
+        if computes:
+            more["kernels"], more["threads"] = blas_choice.in_use()
+        return kind(
+            verb=verb, n=n, dtype=dtype.name, flops=flops, bytes_read=moved[0],
+            bytes_written=moved[1], planned_bytes_read=planned[0],
+            planned_bytes_written=planned[1], **more, **self.figures(),
+        )  # fmt: skip
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from outcore._util import budget
 from outcore._util.counts import is_finite
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.blas import blas_choice
 from outcore.blas.calls import Trans
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
@@ -135,22 +134,13 @@ def cond_est(
         passes = f"{count} solves: as many passes over L, and over {solves.second}"
         if A is not None:
             passes += "; and one over A"
-        kernels, used = blas_choice.in_use()
-        return condition, Report(
-            verb="cond_est",
-            n=factor.n,
-            dtype=factor.dtype.name,
+        return condition, call.report(
+            Report, "cond_est", factor.n, factor.dtype,
             flops=solve_flops(factor.n, factor.dtype, sum(solves.columns)),
-            bytes_read=bytes_read + solves.bytes_read(),
-            bytes_written=0,
-            planned_bytes_read=planned + count * each,
-            planned_bytes_written=0,
+            moved=(bytes_read + solves.bytes_read(), 0), planned=(planned + count * each, 0),
             growth=factor.growth if isinstance(factor, LUFactor) else None,
-            kernels=kernels,
-            threads=used,
             notes=[passes, *kept.notes()] if not is_singular else ["A is exactly singular"],
-            **call.figures(),
-        )
+        )  # fmt: skip
 
 
 class _Solves:

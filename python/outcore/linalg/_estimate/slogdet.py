@@ -153,17 +153,10 @@ def _of_factors(
                 logarithms.append(math.fsum(np.log(sizes)))
                 sign *= np.prod(diagonal / sizes)
             call.meter.advance(tile_bytes)
-        report = Report(
-            verb="slogdet",
-            n=factor.n,
-            dtype=factor.dtype.name,
-            flops=float(factor.n),
-            bytes_read=file.counters()[0],
-            bytes_written=0,
-            planned_bytes_read=panels * tile_bytes,
-            planned_bytes_written=0,
-            **call.figures(),
-        )
+        report = call.report(
+            Report, "slogdet", factor.n, factor.dtype, flops=float(factor.n), computes=False,
+            moved=(file.counters()[0], 0), planned=(panels * tile_bytes, 0),
+        )  # fmt: skip
     logabsdet = -math.inf if sign == 0 else math.fsum(logarithms)
     if isinstance(factor, CholeskyFactor):
         return Determinant(1.0, 2 * logabsdet, report)

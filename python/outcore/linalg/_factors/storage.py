@@ -9,7 +9,6 @@ from outcore._core import ArrayFile, Grid, Ticket
 from outcore._util.streams import wait
 from outcore.array_files.metadata import write_metadata
 from outcore.array_files.version import version_of
-from outcore.blas import blas_choice
 from outcore.errors import ClosedError, JournalError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES, Slab
@@ -285,7 +284,6 @@ class FactorStorage(Generic[G]):
         g, header, first = self.geometry, self.journal.header, self.first_panel
         bytes_read, bytes_written = self.bytes_moved()
         notes = []
-        kernels, threads = blas_choice.in_use()
         if first:
             notes.append(f"resumed at panel {first} of {g.panels}; the figures are of the rest")
             if header.is_mixed:
@@ -293,22 +291,13 @@ class FactorStorage(Generic[G]):
                     "budget, threads or BLAS changed since the run began: the factors are as good, "
                     "but their last bits may differ from those of an undisturbed run"
                 )
-        return Report(
-            verb=self.kind.name,
-            n=g.n,
-            dtype=g.dtype.name,
-            flops=flops_done,
-            bytes_read=bytes_read,
-            bytes_written=bytes_written,
-            planned_bytes_read=planned_bytes_read,
-            planned_bytes_written=more.pop("planned_bytes_written", g.factor_bytes_written(first)),
+        planned_written = more.pop("planned_bytes_written", g.factor_bytes_written(first))
+        return call.report(
+            Report, self.kind.name, g.n, g.dtype, flops=flops_done,
+            moved=(bytes_read, bytes_written), planned=(planned_bytes_read, planned_written),
             words_lower_bound=g.words_lower_bound() if not first else None,
-            kernels=kernels,
-            threads=threads,
-            notes=notes + more.pop("notes", []),
-            **more,
-            **call.figures(),
-        )
+            notes=notes + more.pop("notes", []), **more,
+        )  # fmt: skip
 
 
 F = TypeVar("F")

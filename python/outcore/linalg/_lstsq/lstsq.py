@@ -34,7 +34,7 @@ from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.plan import RowPlan
-from outcore.linalg._rows.report import figures_of, written_too
+from outcore.linalg._rows.report import row_report, written_too
 from outcore.linalg._rows.source import (
     IteratedRows,
     RowsLike,
@@ -414,16 +414,10 @@ class _Problem:
         self, found: Minimizer, call: LongCall, shape: tuple[int, int], notes: list[str],
         **figures: Any,
     ) -> LeastSquaresReport:  # fmt: skip
-        """Return the report, given further arguments of `figures_of`."""
-        return LeastSquaresReport(
-            rank=found.rank,
-            condition=found.condition,
-            residual_norms=[float(size) for size in found.residual_norms],
-            degrees_of_freedom=found.degrees_of_freedom,
-            damp=self.damp,
-            notes=notes,
-            **figures_of(
-                call, "lstsq", shape, self.dtype, is_stored=self.A.layout.is_stored,
-                arrays=self.arrays, **figures,
-            ),
+        """Return the report, given further arguments of `row_report`."""
+        return row_report(
+            LeastSquaresReport, call, "lstsq", shape, self.dtype, arrays=self.arrays,
+            is_stored=self.A.layout.is_stored, rank=found.rank, condition=found.condition,
+            residual_norms=[float(size) for size in found.residual_norms], notes=notes,
+            degrees_of_freedom=found.degrees_of_freedom, damp=self.damp, **figures,
         )  # fmt: skip

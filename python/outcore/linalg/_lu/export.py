@@ -220,17 +220,9 @@ def _export(
             call.meter.advance(columns.stop - columns.start)
             steps.passed(done, count, lambda: writer.flush(sync=True))
         writer.flush(sync=True)
-    return Report(
-        verb="export_lapack",
-        n=n,
-        dtype=lu.dtype.name,
-        flops=0,
-        bytes_read=source.counters()[0],
-        bytes_written=target.counters()[1],
-        planned_bytes_read=g.bytes_read,
-        planned_bytes_written=g.bytes_written,
-        notes=steps.notes(count),
-        words_lower_bound=g.words_lower_bound,
-        arrays=["L and U in one array", "the factors"],
-        **call.figures(),
-    )
+    return call.report(
+        Report, "export_lapack", n, lu.dtype, computes=False,
+        moved=(source.counters()[0], target.counters()[1]),
+        planned=(g.bytes_read, g.bytes_written), notes=steps.notes(count),
+        words_lower_bound=g.words_lower_bound, arrays=["L and U in one array", "the factors"],
+    )  # fmt: skip

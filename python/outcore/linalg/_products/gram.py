@@ -35,7 +35,7 @@ from outcore.linalg._products.gram_plan import (
     gram_geometry,
 )
 from outcore.linalg._rows.kept_state import KeptState
-from outcore.linalg._rows.report import figures_of
+from outcore.linalg._rows.report import row_report
 from outcore.linalg._rows.source import (
     RowsLike,
     RowSource,
@@ -333,13 +333,11 @@ class _Product:
         """Return the report of the call."""
         g = self._g
         shape = (g.n, self._rows) if self._is_right else (self._rows, g.n)
-        report = Report(
-            **figures_of(
-                self._call, "gram", shape, g.dtype, method=g.method, flops=g.flops(self._rows),
-                moved=(self._read, self._wrote),
-                planned=(g.bytes_read(), g.bytes_written(is_full=self._is_full)),
-                is_stored=g.A.is_stored, arrays=("A", "A", "G"),
-            )
+        report = row_report(
+            Report, self._call, "gram", shape, g.dtype, method=g.method,
+            flops=g.flops(self._rows), moved=(self._read, self._wrote),
+            planned=(g.bytes_read(), g.bytes_written(is_full=self._is_full)),
+            is_stored=g.A.is_stored, arrays=("A", "A", "G"),
         )  # fmt: skip
         report.words_lower_bound = g.words_lower_bound(is_full=self._is_full)
         return report

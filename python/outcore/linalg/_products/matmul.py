@@ -27,7 +27,6 @@ import numpy.typing as npt
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.blas import blas_choice
 from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
 from outcore.errors import Interrupted, InvalidError
@@ -255,24 +254,12 @@ def _to_disk(
 
 def _report(g: MatmulGeometry, call: LongCall, bytes_read: int, bytes_written: int) -> Report:
     product = g.product
-    kernel_name, threads = blas_choice.in_use()
-    return Report(
-        verb="matmul",
-        n=product.n,
-        m=product.m,
-        dtype=product.dtype.name,
-        method=g.method,
+    return call.report(
+        Report, "matmul", product.n, product.dtype, m=product.m, method=g.method,
         flops=flops(product.m, product.n, product.k, product.dtype),
-        bytes_read=bytes_read,
-        bytes_written=bytes_written,
-        planned_bytes_read=g.bytes_read(),
-        planned_bytes_written=g.bytes_written(),
-        words_lower_bound=g.words_lower_bound(),
-        kernels=kernel_name,
-        threads=threads,
-        arrays=["A", "B", "the product"],
-        **call.figures(),
-    )
+        moved=(bytes_read, bytes_written), planned=(g.bytes_read(), g.bytes_written()),
+        words_lower_bound=g.words_lower_bound(), arrays=["A", "B", "the product"],
+    )  # fmt: skip
 
 
 def _steps(g: MatmulGeometry) -> int:

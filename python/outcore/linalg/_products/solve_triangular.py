@@ -12,7 +12,6 @@ import numpy.typing as npt
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.blas import blas_choice
 from outcore.blas.calls import Trans
 from outcore.errors import Interrupted, InvalidError
 from outcore.linalg._output.open_results import beside, opens_results
@@ -201,21 +200,9 @@ def _to_disk(
 
 def _report(g: TriangularGeometry, run: Substitution, call: LongCall, bytes_written: int) -> Report:
     system = g.system
-    kernels, threads = blas_choice.in_use()
-    return Report(
-        verb="solve_triangular",
-        n=system.n,
-        dtype=system.dtype.name,
-        method=g.method,
-        flops=flops(system.n, system.rhs, system.dtype),
-        bytes_read=run.bytes_read(),
-        bytes_written=bytes_written,
-        planned_bytes_read=g.bytes_read(),
-        planned_bytes_written=g.bytes_written(),
-        words_lower_bound=g.words_lower_bound(),
-        kernels=kernels,
-        threads=threads,
-        notes=run.notes,
-        arrays=["T", "B", "X"],
-        **call.figures(),
-    )
+    return call.report(
+        Report, "solve_triangular", system.n, system.dtype, method=g.method,
+        flops=flops(system.n, system.rhs, system.dtype), moved=(run.bytes_read(), bytes_written),
+        planned=(g.bytes_read(), g.bytes_written()), words_lower_bound=g.words_lower_bound(),
+        notes=run.notes, arrays=["T", "B", "X"],
+    )  # fmt: skip

@@ -31,7 +31,7 @@ from outcore.linalg._qr.plan import (
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.plan import RowPlan
-from outcore.linalg._rows.report import figures_of, written_too
+from outcore.linalg._rows.report import row_report, written_too
 from outcore.linalg._rows.source import (
     RowsLike,
     RowSource,
@@ -253,15 +253,13 @@ def _triangle(
     factor = _factored(source, plan, call, target, steps)
     R = factor.triangle()[: min(factor.rows, n)]
     refuse_overflow(R)
-    report = Report(
+    report = row_report(
+        Report, call, "qr", (factor.rows, n), dtype,
+        method=f"R of rows as they are read, {plan.height} at once",
+        flops=tsqr_flops(factor.rows, n, 0, dtype),
+        moved=(source.bytes_read(), 0), planned=(plan.layout.bytes_read(), 0),
+        is_stored=plan.layout.is_stored, arrays=("A", "R"),
         notes=steps.notes(_blocks(source, plan)),
-        **figures_of(
-            call, "qr", (factor.rows, n), dtype,
-            method=f"R of rows as they are read, {plan.height} at once",
-            flops=tsqr_flops(factor.rows, n, 0, dtype),
-            moved=(source.bytes_read(), 0), planned=(plan.layout.bytes_read(), 0),
-            is_stored=plan.layout.is_stored, arrays=("A", "R"),
-        ),
     )  # fmt: skip
     return R, report
 
@@ -300,14 +298,12 @@ def _with_square_q(
         factor.apply_head(Q)
         call.trace.record("compute", start_ns)
         moved = put(Q, target, call, TRANSFER_BYTES[0], number=1)
-    report = Report(
+    report = row_report(
+        Report, call, "qr", (g.m, g.n), g.rows.dtype, method=g.method, flops=g.flops,
+        moved=(source.bytes_read() + moved[0], moved[1]),
+        planned=(g.rows.layout.bytes_read(), g.q_bytes),
+        is_stored=isinstance(source, StoredRows), words_written=g.m**2, arrays=("A", "Q"),
         notes=steps.notes(_blocks(source, g.rows)),
-        **figures_of(
-            call, "qr", (g.m, g.n), g.rows.dtype, method=g.method, flops=g.flops,
-            moved=(source.bytes_read() + moved[0], moved[1]),
-            planned=(g.rows.layout.bytes_read(), g.q_bytes),
-            is_stored=isinstance(source, StoredRows), words_written=g.m**2, arrays=("A", "Q"),
-        ),
     )  # fmt: skip
     return target, factor.triangle(), report
 
@@ -318,15 +314,12 @@ def _with_q(
     """Write the reflections of the rows to disk, and form Q from them."""
     with written(where, g.q.metadata(), _WHY, steps) as target:
         R, read, wrote = _form(source, g, call, target, steps)
-    report = Report(
-        notes=steps.notes(2 * g.q.blocks),
-        **figures_of(
-            call, "qr", (g.q.m, g.q.n), g.q.dtype, method=g.method, flops=g.flops,
-            moved=(source.bytes_read() + read, wrote),
-            planned=(g.rows.layout.bytes_read() + g.q.q_bytes(), 2 * g.q.q_bytes()),
-            arrays=("A", "Q", "reflections"),
-            is_stored=g.rows.layout.is_stored, words_written=float(g.q.m * g.q.n),
-        ),
+    report = row_report(
+        Report, call, "qr", (g.q.m, g.q.n), g.q.dtype, method=g.method, flops=g.flops,
+        moved=(source.bytes_read() + read, wrote),
+        planned=(g.rows.layout.bytes_read() + g.q.q_bytes(), 2 * g.q.q_bytes()),
+        arrays=("A", "Q", "reflections"), notes=steps.notes(2 * g.q.blocks),
+        is_stored=g.rows.layout.is_stored, words_written=float(g.q.m * g.q.n),
     )  # fmt: skip
     return target, R, report
 

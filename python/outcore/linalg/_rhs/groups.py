@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from outcore.blas import blas_choice
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._output.factor import Factor
 from outcore.linalg._rhs.columns import ColumnRoom, Columns
@@ -137,21 +136,11 @@ def report_on(
         notes.append(gone_on_at(groups.first, groups.columns))
     if rhs.dtype != factor.dtype:
         notes.append(f"factors in {factor.dtype}, solved with in {rhs.dtype}")
-    kernels, threads = blas_choice.in_use()
     figures = {"flops": solve_flops(factor.n, rhs.dtype, left * rhs.parts), **more}
-    return Report(
-        verb=verb,
-        n=factor.n,
-        dtype=rhs.dtype.name,
-        bytes_read=swept_bytes[0] + read,
-        bytes_written=swept_bytes[1] + written,
-        planned_bytes_read=planned_bytes + planned_read,
-        planned_bytes_written=planned_written,
-        # A call that resumed within its columns has the same bound.
-        words_lower_bound=factor.kind.words(*factor.shape),
-        kernels=kernels,
-        threads=threads,
-        notes=notes,
-        **figures,
-        **call.figures(),
-    )
+    # A call that resumed within its columns has the same bound.
+    words = factor.kind.words(*factor.shape)
+    return call.report(
+        Report, verb, factor.n, rhs.dtype, moved=(swept_bytes[0] + read, swept_bytes[1] + written),
+        planned=(planned_bytes + planned_read, planned_written), words_lower_bound=words,
+        notes=notes, **figures,
+    )  # fmt: skip

@@ -140,16 +140,10 @@ def check(
         errors = None
         if count:
             errors = backward_errors(rhs, factors.norm1, X, rhs.norms1(R), norms_b)
-        return Report(
-            verb="residual",
-            n=factors.n,
-            dtype=factors.dtype.name,
+        return call.report(
+            Report, "residual", factors.n, factors.dtype, computes=False,
             flops=solve_flops(factors.n, factors.dtype, count * rhs.parts),
-            bytes_read=passes.file.counters()[0] + moved.counters()[0],
-            bytes_written=0,
-            planned_bytes_read=(passes.bytes_of_pass if count else 0) + moved.asked[0],
-            planned_bytes_written=0,
-            backward_error=None if errors is None else float(errors.max()),
-            notes=notes,
-            **call.figures(),
-        )
+            moved=(passes.file.counters()[0] + moved.counters()[0], 0),
+            planned=((passes.bytes_of_pass if count else 0) + moved.asked[0], 0),
+            backward_error=None if errors is None else float(errors.max()), notes=notes,
+        )  # fmt: skip

@@ -1,12 +1,11 @@
-"""Figures in the reports of methods that stream rows."""
+"""Reports of methods that stream rows."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from outcore.blas import blas_choice
-from outcore.report.longcall import LongCall
+from outcore.report.longcall import LongCall, R
 from outcore.report.report import Report
 
 
@@ -25,28 +24,26 @@ def written_too(report: Report, nbytes: int, moved: tuple[int, int], call: LongC
         setattr(report, name, figure)
 
 
-def figures_of(
+def row_report(
+    kind: type[R],
     call: LongCall,
     verb: str,
     shape: tuple[int, int],
     dtype: np.dtype[Any],
     *,
-    method: str,
-    flops: float,
-    moved: tuple[int, int],
-    planned: tuple[int, int],
     is_stored: bool,
     words_written: float = 0.0,
     arrays: Sequence[str] = ("A",),
-) -> dict[str, Any]:
-    """Return the figures of a `Report` for a matrix of the given shape.
+    **more: Any,
+) -> R:
+    """Return a report on a call for a matrix of the given shape.
 
     Parameters
     ----------
-    call, verb, shape, dtype, method, flops
-        Operation, method and matrix of the call.
-    moved, planned
-        Bytes read and written, as counted and as planned.
+    kind, verb, dtype, more
+        Arguments of `LongCall.report`.
+    call
+        The call.
     is_stored
         Whether the matrix is on disk, so that any method must read each of its words.
     words_written
@@ -54,21 +51,8 @@ def figures_of(
     arrays
         Names of the arrays in the trace.
     """
-    kernels, threads = blas_choice.in_use()
-    return {
-        "verb": verb,
-        "m": shape[0],
-        "n": shape[1],
-        "dtype": dtype.name,
-        "method": method,
-        "flops": flops,
-        "bytes_read": moved[0],
-        "bytes_written": moved[1],
-        "planned_bytes_read": planned[0],
-        "planned_bytes_written": planned[1],
-        "words_lower_bound": float(shape[0] * shape[1] * is_stored) + words_written or None,
-        "kernels": kernels,
-        "threads": threads,
-        "arrays": list(arrays),
-        **call.figures(),
-    }
+    m, n = shape
+    words = float(m * n * is_stored) + words_written or None
+    return call.report(
+        kind, verb, n, dtype, m=m, words_lower_bound=words, arrays=list(arrays), **more
+    )

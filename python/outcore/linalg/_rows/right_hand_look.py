@@ -49,14 +49,7 @@ def look_at(rhs: RightHandSide, memory_bytes: int, progress: ProgressLike) -> Re
             check_finite("b", first, rows, transposed=by_column)
             call.trace.record("compute", start_ns)
             call.meter.advance(rows.size * rhs.b.dtype.itemsize)
-    return Report(
-        verb="look",
-        n=rhs.n,
-        dtype=rhs.dtype.name,
-        flops=0,
-        bytes_read=source.bytes_read(),
-        bytes_written=0,
-        planned_bytes_read=plans[0].layout.bytes_read(),
-        planned_bytes_written=0,
-        **call.figures(),
-    )
+    return call.report(
+        Report, "look", rhs.n, rhs.dtype, computes=False, moved=(source.bytes_read(), 0),
+        planned=(plans[0].layout.bytes_read(), 0),
+    )  # fmt: skip

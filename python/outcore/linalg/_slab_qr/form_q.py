@@ -22,7 +22,7 @@ from outcore.linalg._output.factor import QRFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, written
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._rows.report import figures_of
+from outcore.linalg._rows.report import row_report
 from outcore.linalg._slab_qr.plan import SlabQrGeometry, slab_qr_geometry, update_flops
 from outcore.linalg._slab_qr.reflections import Reflections
 from outcore.linalg._tiles.cost import Cost, Phase, Problem
@@ -171,14 +171,11 @@ class _Forming:
             self.make(slab)
             steps.passed(done, len(slabs), self.sync)
         read, wrote = self.factors.counters()[0], self.file.counters()[1]
-        return Report(
-            notes=steps.notes(len(slabs)),
-            **figures_of(
-                self.call, "form_q", (g.m, g.n), g.dtype, method=g.method, flops=flops(g),
-                moved=(read, wrote), planned=(bytes_read(g), g.factor_bytes_written()),
-                is_stored=True, words_written=g.m * g.n,
-                arrays=("the matrix", "the factors", "Q"),
-            ),
+        return row_report(
+            Report, self.call, "form_q", (g.m, g.n), g.dtype, method=g.method, flops=flops(g),
+            moved=(read, wrote), planned=(bytes_read(g), g.factor_bytes_written()),
+            is_stored=True, words_written=g.m * g.n, notes=steps.notes(len(slabs)),
+            arrays=("the matrix", "the factors", "Q"),
         )  # fmt: skip
 
     def sync(self) -> None:

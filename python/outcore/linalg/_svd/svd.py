@@ -38,7 +38,7 @@ from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, working_array, written
 from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._rows.kept_state import KeptState
-from outcore.linalg._rows.report import figures_of
+from outcore.linalg._rows.report import row_report
 from outcore.linalg._rows.source import (
     RowsLike,
     RowSource,
@@ -327,17 +327,12 @@ class _Svd:
         moved, planned = u.bytes_moved(), made.bytes_moved()
         s = np.ldexp(s[:k], self._exponent)
         error, bound = self._errors(s, probed)
-        report = SvdReport(
-            passes=made.passes,
-            triplet_residuals=[float(each) for each in residuals],
-            error_bound=bound,
-            frobenius_error=error,
-            notes=self._steps.notes(g.steps),
-            **figures_of(
-                call, "svd", (g.q.m, g.n), g.q.dtype, method=made.method, flops=made.flops,
-                moved=(self._read + moved[0], moved[1]), planned=planned,
-                is_stored=g.rows.layout.is_stored, arrays=("A", "reflections", "U"),
-            ),
+        report = row_report(
+            SvdReport, call, "svd", (g.q.m, g.n), g.q.dtype, method=made.method, flops=made.flops,
+            moved=(self._read + moved[0], moved[1]), planned=planned,
+            is_stored=g.rows.layout.is_stored, arrays=("A", "reflections", "U"),
+            passes=made.passes, triplet_residuals=[float(each) for each in residuals],
+            error_bound=bound, frobenius_error=error, notes=self._steps.notes(g.steps),
         )  # fmt: skip
         return U, s, V.T, report
 

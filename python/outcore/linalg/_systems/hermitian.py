@@ -91,17 +91,10 @@ def find_asymmetry(
         look = _Look(A, call, memory_bytes, least)
         why = next(look.found(), "")
         look.drain()
-        return why, Report(
-            verb="look",
-            n=A.shape[0],
-            dtype=A.dtype.name,
-            flops=0,
-            bytes_read=look.file.counters()[0],
-            bytes_written=0,
-            planned_bytes_read=look.planned_bytes,
-            planned_bytes_written=0,
-            **call.figures(),
-        )
+        return why, call.report(
+            Report, "look", A.shape[0], A.dtype, computes=False,
+            moved=(look.file.counters()[0], 0), planned=(look.planned_bytes, 0),
+        )  # fmt: skip
 
 
 class _Look:

@@ -149,18 +149,11 @@ def make_copy(
             writer.flush(sync=True)
         extremes.check()
         reads = StreamReads.of(A, bounce, source.read_granularity)
-        return Report(
-            verb="copy",
-            n=A.shape[0],
-            dtype=A.dtype.name,
-            flops=0,
-            bytes_read=source.counters()[0],
-            bytes_written=target.counters()[1],
-            planned_bytes_read=reads.bytes_of_grid((rows, columns)),
-            planned_bytes_written=height * A.shape[1] * low.itemsize,
-            arrays=["the matrix", COPY],
-            **call.figures(),
-        )
+        planned = reads.bytes_of_grid((rows, columns)), height * A.shape[1] * low.itemsize
+        return call.report(
+            Report, "copy", A.shape[0], A.dtype, computes=False, planned=planned,
+            moved=(source.counters()[0], target.counters()[1]), arrays=["the matrix", COPY],
+        )  # fmt: skip
 
 
 def _cut(shape: tuple[int, ...], extents: tuple[int, int]) -> Iterator[Box]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.blas import blas_choice
 from outcore.linalg._factors.sweeps import Sweeps
 from outcore.linalg._geometry.factor_plan import lu_geometry
 from outcore.linalg._output.factor import LUFactor
@@ -337,26 +336,14 @@ def _report(
         max(group.history[min(step, len(group.history) - 1)] for group in refined if group.history)
         for step in range(longest)
     ]
-    kernels, threads = blas_choice.in_use()
-    return Report(
-        verb="refinement",
-        n=job.n,
-        dtype=job.dtype.name,
-        flops=phase.flops,
-        bytes_read=sum(c[0] for c in counters) + read,
-        bytes_written=written,
-        planned_bytes_read=phase.bytes_read + moved.asked[0],
-        planned_bytes_written=moved.asked[1],
-        growth=passes.lu.growth,
+    return passes.call.report(
+        Report, "refinement", job.n, job.dtype, flops=phase.flops,
+        moved=(sum(c[0] for c in counters) + read, written),
+        planned=(phase.bytes_read + moved.asked[0], moved.asked[1]), growth=passes.lu.growth,
         backward_error=float(max((group.errors.max() for group in refined), default=0.0)),
-        probed_condition=condition,
-        notes=[UNKNOWN] if refined and not passes.probes.count else [],
-        method=method,
-        history=history,
-        kernels=kernels,
-        threads=threads,
-        **passes.call.figures(),
-    )
+        probed_condition=condition, notes=[UNKNOWN] if refined and not passes.probes.count else [],
+        method=method, history=history,
+    )  # fmt: skip
 
 
 def _steps(count: int) -> str:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from outcore._core import ArrayFile
 from outcore._util.signals import signals_held
-from outcore.blas import blas_choice
 from outcore.errors import ConvergenceWarning, InvalidError
 from outcore.linalg._rhs.columns import Columns
 from outcore.linalg._rhs.groups import Groups
@@ -304,30 +303,18 @@ class Iteration:
         moved.append(self._moved.counters())
         if g.blocks:
             moved.append(self.blocks.bytes_moved())
-        kernels, threads = blas_choice.in_use()
         history = _longest(self._histories)
         notes = [*notes]
         self._warn(notes, len(history))
-        report = Report(
-            verb=verb,
-            n=g.layout.n,
-            dtype=g.layout.dtype.name,
-            method=self._division.describe(omega),
+        report = self.call.report(
+            Report, verb, g.layout.n, g.layout.dtype, method=self._division.describe(omega),
             flops=self.product.flops + (self.blocks.flops if g.blocks else 0.0),
-            bytes_read=others[0] + sum(read for read, _ in moved),
-            bytes_written=sum(written for _, written in moved),
-            planned_bytes_read=planned[0],
-            planned_bytes_written=planned[1],
+            moved=(others[0] + sum(read for read, _ in moved), sum(wrote for _, wrote in moved)),
+            planned=(planned[0], planned[1]),
             words_lower_bound=g.words_lower_bound({**times, "all": self.passes.made}),
-            backward_error=max(self._errors, default=None),
-            history=history,
-            residuals=self._residuals,
-            kernels=kernels,
-            threads=threads,
-            notes=notes,
-            arrays=["A", "diagonal blocks", "copy of A"],
-            **self.call.figures(),
-        )
+            backward_error=max(self._errors, default=None), history=history,
+            residuals=self._residuals, notes=notes, arrays=["A", "diagonal blocks", "copy of A"],
+        )  # fmt: skip
         if self.rhs.out is not None:
             self._into.x.report = report
         return self._into.x, report
