@@ -23,7 +23,7 @@ from strategies import values
 import outcore as oc
 from outcore._core import ArrayFile
 from outcore.blocks.array import ArrayStore
-from outcore.blocks.travel import Travel
+from outcore.blocks.cache import Travel
 from outcore.errors import (
     BudgetError,
     DiskError,

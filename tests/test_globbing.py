@@ -9,7 +9,7 @@ import pytest
 
 import outcore as oc
 from outcore.errors import NotFoundError
-from outcore.files.globbing import expanded
+from outcore.files.several import expanded
 
 FILES = [
     "a", "b.txt", "c.txt", ".hidden", "x[1]", "y*", "d/a", "d/.h", "d/e/a.txt", "d/e/.deep/f",

@@ -28,7 +28,7 @@ from outcore.storage.volumes import Place, place
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, CHUNKS, MEMORY = 200, (64, 32), 200_000
-LOOPS = ("_lu/slabs/factor_slabs.py", "_lu/slabs/conveyor.py", *LEFT_LOOKING)
+LOOPS = ("_lu/slabs/factor_slabs.py", *LEFT_LOOKING)
 
 
 @pytest.mark.exhaustive

@@ -52,7 +52,6 @@ ALL_PAGES = (
     "_lu/block_columns/column_update.py",
     "_tiles/relay.py",
     "_lu/slabs/factor_slabs.py",
-    "_lu/slabs/conveyor.py",
     *LEFT_LOOKING,
 )
 RunPython = Callable[..., "subprocess.Popen[str]"]

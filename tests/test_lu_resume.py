@@ -42,7 +42,7 @@ from outcore.errors import (
     Interrupted,
 )
 from outcore.linalg import lu_factor, lu_solve, open_factor
-from outcore.linalg._lu.slabs.conveyor import LuConveyor
+from outcore.linalg._lu.slabs.factor_slabs import LuConveyor
 from outcore.linalg._lu.slabs.storage import LuStorage
 from outcore.linalg._output.journal import Record, read_journal
 from outcore.storage.volumes import place
@@ -147,7 +147,6 @@ def test_interrupted_at_any_line(
     pages = (
         *DECISIVE,
         *LEFT_LOOKING,
-        "_lu/slabs/conveyor.py",
         "_lu/slabs/factor_slabs.py",
     )
     for step in (97, 211):

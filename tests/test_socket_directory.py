@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outcore._util.socket_directory import SocketDirectory, remove_left
+from outcore.pool.comm import SocketDirectory, remove_left
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def names(directory: Path) -> list[str]:
 def held_elsewhere() -> "subprocess.Popen[str]":
     """Start a process that holds a directory and prints its name."""
     code = (
-        "import sys; from outcore._util.socket_directory import SocketDirectory\n"
+        "import sys; from outcore.pool.comm import SocketDirectory\n"
         "made = SocketDirectory(); print(made.path, flush=True); sys.stdin.read()"
     )
     return subprocess.Popen(

@@ -40,7 +40,7 @@ from outcore.storage.volumes import exclusive, place
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PAGE = 4096
 Matrix = np.ndarray[Any, np.dtype[Any]]
-module = sys.modules["outcore.linalg._products.substitution"]
+module = sys.modules["outcore.linalg._products.solve_triangular"]
 
 
 def random(shape: tuple[int, ...], dtype: Any = "f8", seed: int = 0) -> Matrix:

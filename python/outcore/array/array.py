@@ -14,7 +14,7 @@ import numpy.typing as npt
 from outcore._core import Arena, ArrayFile, Trace
 from outcore._util import budget
 from outcore._util.streams import BlockStream, Box
-from outcore.array.index_masks import select_listed
+from outcore.array.index_lists import select_listed
 from outcore.array.info import Info
 from outcore.array.operand import ArrayOperand
 from outcore.array.transposed_array import Transposed

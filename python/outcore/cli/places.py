@@ -11,8 +11,7 @@ import click
 from outcore._util.printable import as_line
 from outcore.cli.verbs import end, keep_document
 from outcore.errors import OutcoreError
-from outcore.files.globbing import expanded
-from outcore.files.several import tried
+from outcore.files.several import expanded, tried
 from outcore.pool.named_pool import NamedPools
 from outcore.storage.pool_path import check_plain, is_url
 from outcore.storage.volumes import AnyPath

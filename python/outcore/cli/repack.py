@@ -7,7 +7,7 @@ import click
 from outcore.cli.places import key_option, paths_argument
 from outcore.cli.verbs import Verb, end, say, wants_json
 from outcore.convert.repack import repack
-from outcore.files.globbing import expanded
+from outcore.files.several import expanded
 from outcore.storage.volumes import AnyPath
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore._util.streams import Box
 from outcore.array.array import Array
-from outcore.array_files.version import settle, version_of
+from outcore.array_files.metadata import settle, version_of
 from outcore.convert.copy_plan import Cuts, Side
 from outcore.convert.flat_file import FlatFile
 from outcore.errors import InvalidError, LeftOutWarning

@@ -29,9 +29,8 @@ from outcore.files.destinations import (
     refuse_special,
     targets_of,
 )
-from outcore.files.globbing import expanded
 from outcore.files.pieces import workers_in
-from outcore.files.several import Failed, tried, without_repeats
+from outcore.files.several import Failed, expanded, tried, without_repeats
 from outcore.storage.file_status import FileStatus, status_of, walk
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, PathLike, as_path, is_there

@@ -18,8 +18,7 @@ from outcore.files.destinations import (
     refuse_special,
     targets_of,
 )
-from outcore.files.globbing import expanded
-from outcore.files.several import Failed, tried
+from outcore.files.several import Failed, expanded, tried
 from outcore.storage.file_status import FileStatus, status_of
 from outcore.storage.volumes import AnyPath, PathLike, as_path, is_there, move, on_one_disk, place
 

@@ -4,17 +4,20 @@ Seamons et al. (1995) and others run I/O nodes inside an MPI job in the same way
 """
 
 import contextlib
+import fcntl
 import os
 import secrets
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from outcore import _core
 from outcore._util.communicator import Communicator
-from outcore._util.socket_directory import SocketDirectory
 from outcore.errors import InvalidError, OutcoreError, ReadOnlyError, from_kind
 
 T = TypeVar("T")
@@ -314,3 +317,59 @@ def _server_numbers(seats: list[_Seat], used: int) -> dict[int, int]:
     following = max(used, *(number + 1 for number in numbers.values()), 0)
     fresh = [rank for rank in ranks if rank not in numbers]
     return numbers | {rank: following + place for place, rank in enumerate(fresh)}
+
+
+_PREFIX = "outcore-sockets-"
+_LOCK = "lock"
+
+
+class SocketDirectory:
+    """A new directory for sockets, inside the one for temporary files; `close` removes it.
+
+    The constructor first removes the directories that killed processes of this user left. A process
+    owns its directory by a lock on a file in it, which the kernel releases with the process. So a
+    directory in use is never removed, even across containers and reused process numbers.
+
+    Attributes
+    ----------
+    path
+        The directory.
+    """
+
+    def __init__(self) -> None:
+        remove_left()
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # Until this process holds the lock, another one may take the directory for a leftover.
+            if _hold(self._handle):
+                return
+            os.close(self._handle)
+
+    def close(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._handle)
+
+
+def remove_left() -> None:
+    """Remove the directories of this user that no process has locked."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if path.is_symlink() or path.lstat().st_uid != os.getuid():
+                continue
+            handle = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if _hold(handle):
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def _hold(lock: int) -> bool:
+    """Lock an open file; `False` if another process has locked, or removed, the file."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return os.fstat(lock).st_nlink > 0

@@ -3,8 +3,7 @@
 from importlib.resources import files
 
 from outcore.report import report_file
-from outcore.report.bars import draw_bars
-from outcore.report.convergence import draw_history
+from outcore.report.charts import draw_bars, draw_history
 from outcore.report.heat_map import SHAPE, draw_heat_map
 from outcore.report.lanes import draw_lanes, zoom_data
 from outcore.report.report import Report, joined_spans

@@ -13,8 +13,7 @@ import numpy as np
 from outcore._core import ArrayFile, Grid
 from outcore._util.if_exists import check_if_exists
 from outcore.array.array import Array
-from outcore.array_files.metadata import read_metadata, write_metadata
-from outcore.array_files.version import settle, version_of
+from outcore.array_files.metadata import read_metadata, settle, version_of, write_metadata
 from outcore.blas import blas_choice
 from outcore.errors import (
     ConsumedError,

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from outcore._core import ArrayFile, Grid, Ticket
 from outcore._util.streams import wait
-from outcore.array_files.metadata import write_metadata
-from outcore.array_files.version import version_of
+from outcore.array_files.metadata import version_of, write_metadata
 from outcore.errors import ClosedError, JournalError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES, Slab

@@ -15,7 +15,7 @@ from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._lu.block_columns.cost import partial_cost, tournament_cost
 from outcore.linalg._lu.block_columns.plan import partial_geometry, tournament_geometry
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
-from outcore.linalg._lu.slabs.cost import lu_cost, lu_geometry_of, slabs_cost
+from outcore.linalg._lu.slabs.loads import lu_cost, lu_geometry_of, slabs_cost
 from outcore.linalg._output.factor import LU, read_any_group
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal

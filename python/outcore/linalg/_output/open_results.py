@@ -19,8 +19,7 @@ import numpy.typing as npt
 from outcore._util.if_exists import check_if_exists
 from outcore.array.array import Array, open_array
 from outcore.array.existing import refuse_other
-from outcore.array_files.metadata import read_metadata, write_metadata
-from outcore.array_files.version import settle, version_of
+from outcore.array_files.metadata import read_metadata, settle, version_of, write_metadata
 from outcore.errors import ExistsError, InvalidError, NotFoundError, OutcoreError
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._output.factor import Factor

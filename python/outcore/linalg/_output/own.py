@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from outcore._util.if_exists import IfExists, check_if_exists
-from outcore.array_files.metadata import read_metadata
-from outcore.array_files.version import version_of
+from outcore.array_files.metadata import read_metadata, version_of
 from outcore.errors import (
     CorruptError,
     ExistsError,

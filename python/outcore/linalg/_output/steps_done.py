@@ -19,8 +19,7 @@ import numpy.typing as npt
 from outcore._util import budget
 from outcore.array.array import Array
 from outcore.array_files.blocks_done import STEPS, BlocksDone
-from outcore.array_files.metadata import read_metadata
-from outcore.array_files.version import settle, version_of
+from outcore.array_files.metadata import read_metadata, settle, version_of
 from outcore.errors import DiskFullError, OutcoreError
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._output.factor import Factor

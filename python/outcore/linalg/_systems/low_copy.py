@@ -11,8 +11,7 @@ from outcore._core import ArrayFile, column_extremes
 from outcore._util.progress import ProgressLike
 from outcore._util.streams import BlockStream, Box, WriteBehind
 from outcore.array.array import Array
-from outcore.array_files.metadata import read_metadata
-from outcore.array_files.version import version_of
+from outcore.array_files.metadata import read_metadata, version_of
 from outcore.errors import ExistsError, InvalidError
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._geometry.box_reads import StreamReads

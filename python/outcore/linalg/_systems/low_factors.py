@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from outcore._util.progress import ProgressLike
-from outcore.array_files.metadata import read_metadata
-from outcore.array_files.version import version_of
+from outcore.array_files.metadata import read_metadata, version_of
 from outcore.errors import ExistsError, JournalError, OutcoreError
 from outcore.linalg._geometry.factor_plan import lu_geometry
 from outcore.linalg._lu.factorization import factor_lu

@@ -20,7 +20,7 @@ from outcore.linalg._geometry.box_reads import StreamReads, pass_box_bytes, pass
 from outcore.linalg._geometry.factor_plan import lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg._geometry.layouts import LAYOUT_OPTIONS, layout_of
 from outcore.linalg._lu.choice import planned_lu
-from outcore.linalg._lu.slabs.cost import lu_cost
+from outcore.linalg._lu.slabs.loads import lu_cost
 from outcore.linalg._output.factor import CHOLESKY, LU
 from outcore.linalg._rhs.condition import PROBES, probe_bytes, with_probes
 from outcore.linalg._systems.hermitian import LookGeometry

@@ -11,8 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from outcore.array.array import Array, open_array
-from outcore.array_files.metadata import read_metadata
-from outcore.array_files.version import settle, version_of
+from outcore.array_files.metadata import read_metadata, settle, version_of
 from outcore.blas import blas_choice
 from outcore.errors import Interrupted, InvalidError, OutcoreError
 from outcore.layout.elements import array_of

@@ -7,7 +7,7 @@ from outcore.linalg._geometry.factor_plan import LuGeometry, flops
 from outcore.linalg._lu.block_columns.geometry import BlockColumnGeometry
 from outcore.linalg._lu.block_columns.partial_geometry import PartialGeometry
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
-from outcore.linalg._lu.slabs.cost import PANEL_SHARE, gemm_flops, memory_seconds
+from outcore.linalg._lu.slabs.loads import PANEL_SHARE, gemm_flops, memory_seconds
 from outcore.linalg._tiles.cost import Cost, Phase
 
 TITLE = "tournament pivoting"

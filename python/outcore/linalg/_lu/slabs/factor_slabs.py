@@ -5,16 +5,18 @@ columns and panels are counted from the part's first.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from outcore._util.streams import kept, timed
-from outcore.blas.lapack import kernels
+from outcore.blas.lapack import Kernels, kernels
 from outcore.linalg._factors.checks import Extremes
+from outcore.linalg._factors.conveyor import SlabConveyor
 from outcore.linalg._factors.left_looking import SlabLoop
-from outcore.linalg._factors.storage import Source
+from outcore.linalg._factors.storage import FactorStorage, Source
 from outcore.linalg._geometry.factor_plan import (
     RING_BLOCKS,
     LuGeometry,
@@ -22,12 +24,39 @@ from outcore.linalg._geometry.factor_plan import (
     panel_flops,
     update_flops,
 )
-from outcore.linalg._lu.slabs.conveyor import LuConveyor
-from outcore.linalg._lu.slabs.panel import apply_blocks, apply_panel, factor_panel
 from outcore.linalg._lu.slabs.storage import LuFiles
 from outcore.linalg._output.journal import Record
 from outcore.linalg._tiles.matrix import Matrix
+from outcore.linalg._tiles.triangles import solve_lower
 from outcore.report.longcall import LongCall
+
+
+class LuConveyor(SlabConveyor):
+    """Memory for one slab."""
+
+    def __init__(
+        self, g: LuGeometry, storage: FactorStorage[Any], call: LongCall, source: Source
+    ) -> None:
+        super().__init__(g, storage, call, source, g.origin)
+        self._tiles_below = g.tiles_below
+
+    def rows_done(self, end: int) -> None:
+        """Write the tiles whose last row is ``end - 1``: rows above `end` are final."""
+        rows = self._g.rows
+        tile = end // rows - 1
+        if end % rows == 0 and tile < self._tiles_below(self.part.first).start:
+            for panel in range(self.part.last - self.part.first):
+                self._write(range(tile, tile + 1), panel)
+        self._storage.commit_if_durable()
+        self.poll()
+
+    def panel_done(self, panel: int) -> None:
+        """Write the rest of a panel of the slab, which is final."""
+        self._write(self._tiles_below(self.part.first), panel - self.part.first)
+
+    def held(self) -> tuple[Slab, Matrix]:
+        """Return the last slab and its memory, after `drain`: whole tiles, no slab behind it."""
+        return self.part, self._memory
 
 
 class SlabFactorization(SlabLoop):
@@ -155,3 +184,80 @@ class SlabFactorization(SlabLoop):
             first = tiles.start * g.rows
             top = max(o, first)
             yield top - o, block[top - first : g.n - first, : e - o]
+
+
+LEAF_COLUMNS = 32
+
+
+def factor_panel(kernels: Kernels, P: Matrix, piv: npt.NDArray[np.int32]) -> int:
+    """Factor a tall panel in place with partial pivoting, P = L U up to row swaps.
+
+    The factorization is recursive in columns (Toledo 1997), so most of the n·k² flops are matrix
+    products.
+
+    Parameters
+    ----------
+    kernels
+        Kernels for the type of `P`.
+    P
+        (m, k) with m >= k, column-major.
+    piv
+        (k,) int32, overwritten: row i was swapped with row ``piv[i]``.
+
+    Returns
+    -------
+    int
+        LAPACK's info: 0, or the first exactly zero pivot, counted from 1.
+    """
+    columns = P.shape[1]
+    if columns <= LEAF_COLUMNS:
+        return kernels.getrf(P, piv)
+    half = columns // 2
+    left, right = P[:, :half], P[:, half:]
+    info = factor_panel(kernels, left, piv[:half])
+    kernels.laswp(right, piv[:half], 0, half)
+    kernels.trsm(left[:half], right[:half], lower=True, unit=True)
+    kernels.gemm(left[half:], right[:half], right[half:], alpha=-1, beta=1)
+    info_right = factor_panel(kernels, right[half:], piv[half:])
+    kernels.laswp(left[half:], piv[half:], 0, columns - half)
+    piv[half:] += half
+    return info or (info_right + half if info_right else 0)
+
+
+def apply_panel(
+    kernels: Kernels, piv: npt.NDArray[np.int32], L: Iterable[tuple[int, Matrix]], C: Matrix
+) -> None:
+    """Update columns with one panel: C <- L⁻¹ P C, where P are the panel's row swaps.
+
+    Parameters
+    ----------
+    kernels
+        Kernels for the type of `C`.
+    piv
+        (k,) row swaps of the panel.
+    L
+        The panel's (m, k) unit lower trapezoid in blocks of rows, from the top: (first row, block).
+        The first block holds the k x k triangle.
+    C
+        (m, w) column-major, in place: its first k rows become U.
+    """
+    kernels.laswp(C, piv, 0, len(piv))
+    apply_blocks(kernels, len(piv), L, C)
+
+
+def apply_blocks(kernels: Kernels, k: int, L: Iterable[tuple[int, Matrix]], C: Matrix) -> None:
+    """Do the rest of `apply_panel`, after the row swaps and the blocks above those of `L`.
+
+    Parameters
+    ----------
+    kernels, L, C
+        As for `apply_panel`.
+    k
+        Columns of the panel.
+    """
+    U = C[:k]
+    for row, block in L:
+        if row == 0:
+            solve_lower(kernels, block[:k], U, unit=True)
+            row, block = k, block[k:]
+        kernels.gemm(block, U, C[row : row + block.shape[0]], alpha=-1, beta=1)
