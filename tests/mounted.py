@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import NamedTuple
 
 import pytest
 from command_line import outcore
-from served import Served
+from served import Served, daemon, make_key
+from test_pool_metrics import total, values
 
+from outcore import _core
 from outcore.pool.mounting import mounted_at, unmount
 
 
@@ -26,6 +29,42 @@ class Mounted(NamedTuple):
         """Kill the process, and wait for its end."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+
+
+class Counted(NamedTuple):
+    """A served pool, and its daemons, which count requests: the manager and two I/O servers."""
+
+    served: Served
+    daemons: list[_core.Daemon]
+
+    def requests(self, *, manager: bool = False) -> Counter[str]:
+        """Return how many requests of each kind the I/O servers, or the manager, have answered."""
+        found: Counter[str] = Counter()
+        for each in self.daemons[:1] if manager else self.daemons[1:]:
+            of = values(each)
+            for kind in {dict(labels)["kind"] for name, labels in of if name == REQUESTS}:
+                found[kind] += int(total(of, REQUESTS, kind=kind))
+        return found
+
+
+REQUESTS = "outcore_requests_total"
+
+
+@contextmanager
+def counted(home: Path, *disks: Path) -> Iterator[Counted]:
+    """Serve a pool with metrics below `home`; its servers store data there, or on `disks`."""
+    key = make_key(home / "pool.key")
+    daemons: list[_core.Daemon] = []
+    more = {"metrics": '"127.0.0.1:0"'}
+    try:
+        daemons.append(daemon(home, key, "manager", "manager", **more))
+        address = daemons[0].addresses[0]
+        for place in disks or (home / "a", home / "b"):
+            daemons.append(daemon(home, key, "io", str(place), manager=f'["{address}"]', **more))
+        yield Counted(Served(address.replace("tcp:", "outcore://"), key), daemons)
+    finally:
+        for each in reversed(daemons):
+            each.stop()
 
 
 @contextmanager

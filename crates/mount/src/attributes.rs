@@ -31,10 +31,12 @@ impl Tree {
         if inode.layout.is_none() {
             return Ok(self.attributes_of(&inode, 0));
         }
+        // This comes first: writes may reach the servers meanwhile.
+        let pending = self.files.pending_end(self.nodes.number(inode.handle));
         let (listed, _) = self.client.page(path, "", 1, &Silent::default()).or_errno()?;
         let found = listed.into_iter().next().filter(|listed| listed.name.is_empty());
         let found = found.ok_or(Errno::ENOENT)?.known().or_errno()?;
-        Ok(self.attributes_of(&found.inode, found.length))
+        Ok(self.attributes_of(&found.inode, found.length.max(pending)))
     }
 
     /// The attributes of a number.

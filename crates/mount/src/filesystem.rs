@@ -51,9 +51,7 @@ impl PoolFilesystem {
     /// Writes bytes at an offset, or behind the last byte; with `O_SYNC` or `O_DSYNC` durably.
     fn write(&self, handle: FileHandle, offset: u64, data: &[u8], flags: i32) -> Answer<()> {
         let open = self.tree.file(handle)?;
-        let offset = (flags & libc::O_APPEND == 0).then_some(offset);
-        self.tree.files.write(&open, offset, data).or_errno()?;
-        if flags & libc::O_DSYNC != 0 { self.tree.files.sync(&open).or_errno() } else { Ok(()) }
+        self.tree.files.write(&open, flags, offset, data).or_errno()
     }
 
     fn reply_entry(&self, found: Answer<fuser::FileAttr>, reply: ReplyEntry) {
@@ -231,13 +229,13 @@ impl Filesystem for PoolFilesystem {
         handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         BYTES.with_borrow_mut(|bytes| {
             let read = self.tree.file(handle);
-            match read.and_then(|open| self.tree.files.read(&open, offset, size, bytes).or_errno()) {
+            match read.and_then(|open| self.tree.files.read(&open, flags.0, offset, size, bytes).or_errno()) {
                 Ok(()) => reply.data(bytes),
                 Err(error) => reply.error(error),
             }
@@ -262,10 +260,8 @@ impl Filesystem for PoolFilesystem {
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // The servers have answered every write; the manager does not know their time.
-        self.tree.tell_written();
-        reply.ok();
+    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply_done(self.tree.flush(handle), reply);
     }
 
     fn release(

@@ -1,14 +1,18 @@
 //! A directory of a pool as a file system of the operating system, through FUSE.
 //!
 //! [`Mount`] runs it until it is unmounted. A request of the kernel (`filesystem`) becomes a call on names (`tree`)
-//! or bytes (`open_files`), which the client of the pool sends to the manager or the I/O servers. Nothing is cached
-//! here but numbers of files (`nodes`) and lengths: the kernel caches names and attributes for a second.
+//! or bytes (`open_files`), which the client of the pool sends to the manager or the I/O servers. Small writes wait here
+//! for a second at most (`behind`), as do bytes that are read ahead (`ahead`). The kernel caches names and attributes for
+//! a second.
 
+mod ahead;
 mod attributes;
+mod behind;
 mod buffers;
 mod errors;
 mod extended;
 mod filesystem;
+mod gathered;
 mod listings;
 mod nodes;
 mod open_files;
@@ -51,7 +55,8 @@ pub struct Options {
     pub allow_other: bool,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether the kernel asks for attributes each time, instead of once a second.
+    /// Whether each call asks the pool. Otherwise the kernel keeps attributes for a second, and the mount gathers small
+    /// writes and reads ahead.
     pub strict: bool,
 }
 
@@ -69,7 +74,7 @@ impl Mount {
     ///
     /// If the pool has no such directory, or the system refuses the mount.
     pub fn new(client: Arc<Client>, place: &Path, options: &Options) -> Result<Self> {
-        let tree = Tree::new(client, &options.root, options.allow_other)?;
+        let tree = Tree::new(client, &options.root, options.allow_other, !options.strict)?;
         let fresh = if options.strict { Duration::ZERO } else { FRESH };
         let filesystem = PoolFilesystem::new(tree, options.address.clone(), fresh);
         let refused = |error: io::Error| refused(place, &error);

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use fuser::{Errno, FileHandle, INodeNo};
@@ -10,8 +12,13 @@ use outcore_core::{Buffer, Error, ErrorKind, FileId, Operation, Regions, Result,
 use outcore_memory::Region;
 
 use crate::Client;
+use crate::ahead::{Ahead, Source};
+use crate::behind::{Body, REQUEST_BYTES, Slots, finish};
 use crate::buffers::Buffers;
 use crate::errors::Answer;
+
+/// How often gathered writes are looked at. Those of this age are sent, so that they reach the servers within a second.
+const LOOK: Duration = Duration::from_millis(300);
 
 /// A file that a program has open.
 pub(crate) struct OpenFile {
@@ -19,44 +26,111 @@ pub(crate) struct OpenFile {
     file: FileId,
     /// A length in bytes that the file is known to have had.
     length: AtomicU64,
-    /// Held while bytes are appended.
-    appending: Mutex<()>,
+    body: Arc<Body>,
+    /// Number of failures of gathered writes that the program knows.
+    reported: AtomicU64,
+    ahead: Mutex<Ahead>,
 }
 
 /// All open files of a mount.
 pub(crate) struct OpenFiles {
-    client: Arc<Client>,
+    shared: Arc<Shared>,
     buffers: Buffers,
     next: AtomicU64,
+    /// Whether small writes are gathered, and bytes are read ahead.
+    is_cached: bool,
+    writes: Slots,
+    reads: Slots,
+    /// Wakes the thread that sends gathered writes.
+    began: SyncSender<()>,
+}
+
+struct Shared {
+    client: Arc<Client>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     open: HashMap<u64, Arc<OpenFile>>,
+    /// The bytes of open files, by their numbers.
+    bodies: HashMap<u64, Arc<Body>>,
     /// Paths of files that were removed while they were open, by their numbers.
     removed: HashMap<u64, String>,
 }
 
-impl OpenFiles {
-    pub fn new(client: Arc<Client>) -> Self {
-        Self { client, buffers: Buffers::default(), next: AtomicU64::new(1), state: Mutex::default() }
-    }
-
+impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sends gathered writes once they are old. Returns whether some are still pending.
+    fn send_older(&self) -> bool {
+        let bodies: Vec<_> = self.state().bodies.values().cloned().collect();
+        bodies.iter().filter(|body| body.send_older(&self.client, LOOK)).count() > 0
+    }
+}
+
+/// Sends gathered writes in time, until the other end is dropped.
+fn send_in_time(shared: &Shared, began: &Receiver<()>) {
+    while began.recv().is_ok() {
+        loop {
+            thread::sleep(LOOK);
+            // The look that follows sees the writes that this one is for.
+            let _ = began.try_recv();
+            if !shared.send_older() {
+                break;
+            }
+        }
+    }
+}
+
+impl OpenFiles {
+    /// The open files of a mount. With `is_cached`, small writes are gathered, and bytes are read ahead.
+    pub fn new(client: Arc<Client>, is_cached: bool) -> Result<Self> {
+        let shared = Arc::new(Shared { client, state: Mutex::default() });
+        let (began, receiver) = sync_channel(1);
+        let of_thread = shared.clone();
+        let send = move || send_in_time(&of_thread, &receiver);
+        thread::Builder::new().name("mount-writes".into()).spawn(send).map_err(|error| {
+            let text = format!("cannot start a thread for gathered writes: {error}; end other programs");
+            Error::new(ErrorKind::Io, text)
+        })?;
+        let (writes, reads) = (Slots::default(), Slots::default());
+        let next = AtomicU64::new(1);
+        Ok(Self { shared, buffers: Buffers::default(), next, is_cached, writes, reads, began })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state()
+    }
+
+    fn client(&self) -> &Client {
+        &self.shared.client
+    }
+
     /// Adds a file that the client has opened.
     pub fn add(&self, number: INodeNo, file: FileId) -> FileHandle {
-        let open = OpenFile { number, file, length: AtomicU64::new(0), appending: Mutex::default() };
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
-        self.state().open.insert(handle, Arc::new(open));
+        let mut state = self.state();
+        let body = state.bodies.entry(number.0).or_default().clone();
+        let (length, reported) = (AtomicU64::new(0), AtomicU64::new(body.failures()));
+        let open = OpenFile { number, file, length, body, reported, ahead: Mutex::default() };
+        state.open.insert(handle, Arc::new(open));
         FileHandle(handle)
     }
 
     pub fn get(&self, handle: FileHandle) -> Answer<Arc<OpenFile>> {
         self.state().open.get(&handle.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    fn body(&self, number: INodeNo) -> Option<Arc<Body>> {
+        self.state().bodies.get(&number.0).cloned()
+    }
+
+    /// End of the writes to a file that have not reached the servers yet, in bytes; 0 if there are none.
+    pub fn pending_end(&self, number: INodeNo) -> u64 {
+        self.body(number).map_or(0, |body| body.pending_end())
     }
 
     /// Whether a program has the file with this number open.
@@ -77,12 +151,18 @@ impl OpenFiles {
 
     /// Closes a file. After the last `close` of a removed file, returns its number and its hidden path.
     pub fn close(&self, handle: FileHandle) -> Option<(INodeNo, String)> {
+        // The writes go through this open file.
+        self.get(handle).ok()?.body.settle(self.client());
         let mut state = self.state();
         let open = state.open.remove(&handle.0)?;
         let is_last = !state.open.values().any(|other| other.number == open.number);
-        let path = if is_last { state.removed.remove(&open.number.0) } else { None };
+        let mut path = None;
+        if is_last {
+            state.bodies.remove(&open.number.0);
+            path = state.removed.remove(&open.number.0);
+        }
         drop(state);
-        self.client.close(open.file);
+        self.client().close(open.file);
         path.map(|path| (open.number, path))
     }
 
@@ -98,16 +178,76 @@ impl OpenFiles {
         }
     }
 
-    /// The length of an open file in bytes.
-    pub fn length(&self, open: &OpenFile) -> Result<u64> {
-        let length = self.client.length(open.file)?;
+    /// The length of an open file in bytes, as the servers know it.
+    fn length(&self, open: &OpenFile) -> Result<u64> {
+        let length = self.client().length(open.file)?;
         open.length.store(length, Ordering::Relaxed);
         Ok(length)
     }
 
-    /// Reads at most `bytes` bytes into `target`, which is replaced. At the end of the file there are fewer.
-    pub fn read(&self, open: &OpenFile, offset: u64, bytes: u32, target: &mut Vec<u8>) -> Result<()> {
+    /// Reads at most `bytes` bytes into `target`, which is replaced. At the end of the file there are fewer. `flags` are
+    /// those of open(2).
+    pub fn read(
+        &self,
+        open: &OpenFile,
+        flags: i32,
+        offset: u64,
+        bytes: u32,
+        target: &mut Vec<u8>,
+    ) -> Result<()> {
+        // The version comes first: bytes that are read ahead must contain all changes up to it.
+        let version = open.body.version();
+        open.body.settle(self.client());
         let end = offset.saturating_add(bytes.into());
+        let is_small = (bytes as usize) < REQUEST_BYTES && flags & libc::O_DIRECT == 0;
+        if !is_small || !self.is_cached {
+            return self.read_now(open, offset, end, target);
+        }
+        let mut ahead = open.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        ahead.keep(version);
+        target.clear();
+        let mut known = open.length.load(Ordering::Relaxed);
+        let source = |length| Source { client: self.client(), file: open.file, length, version };
+        ahead.take(&source(known), offset, end, target);
+        let (is_next, at) = (offset == ahead.next, offset + target.len() as u64);
+        // At the end of the file, too: it may grow.
+        ahead.next = at;
+        if at == end {
+            return Ok(());
+        }
+        if ahead.slot.is_none() {
+            ahead.slot = self.reads.take();
+        }
+        if !is_next || ahead.slot.is_none() {
+            ahead.forget();
+            ahead.next = end;
+            drop(ahead);
+            return self.read_now(open, offset, end, target);
+        }
+        loop {
+            let is_fresh = known < end;
+            if is_fresh {
+                known = self.length(open)?;
+            }
+            if known <= at {
+                ahead.forget();
+                return Ok(());
+            }
+            match ahead.read(&source(known), at, end - at) {
+                // Another client has made the file shorter.
+                Err(error) if error.kind == ErrorKind::Truncated && !is_fresh => known = 0,
+                read => {
+                    read?;
+                    ahead.take(&source(known), at, end, target);
+                    ahead.next = offset + target.len() as u64;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Reads the bytes from `offset` to `end`, or to the end of the file.
+    fn read_now(&self, open: &OpenFile, offset: u64, end: u64, target: &mut Vec<u8>) -> Result<()> {
         let mut known = open.length.load(Ordering::Relaxed);
         loop {
             let is_fresh = known < end;
@@ -132,44 +272,72 @@ impl OpenFiles {
         }
     }
 
-    /// Writes bytes at an offset, or behind the last byte.
-    pub fn write(&self, open: &OpenFile, offset: Option<u64>, bytes: &[u8]) -> Result<()> {
-        let appending = offset.is_none().then(|| open.appending.lock());
-        let offset = offset.map_or_else(|| self.length(open), Ok)?;
-        let end = offset.checked_add(bytes.len() as u64);
-        let end = end.ok_or_else(|| Error::invalid("need an end below 2^64; write at a smaller offset"))?;
-        self.buffers.with(bytes.len(), |mut buffer| {
+    /// Writes bytes at an offset, or behind the last byte. `flags` are those of open(2). An error may be that of an
+    /// earlier write.
+    pub fn write(&self, open: &OpenFile, flags: i32, offset: u64, bytes: &[u8]) -> Result<()> {
+        let too_large = || Error::invalid("need an end below 2^63; write at a smaller offset");
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| i64::try_from(*end).is_ok());
+        let end = end.ok_or_else(too_large)?;
+        open.body.report(&open.reported)?;
+        let at_once = libc::O_APPEND | libc::O_DSYNC | libc::O_DIRECT;
+        if self.is_cached && bytes.len() < REQUEST_BYTES && flags & at_once == 0 {
+            // If the thread has one such message, it needs no second.
+            let began = || {
+                let _ = self.began.try_send(());
+            };
+            if open.body.gather(self.client(), &self.writes, open.file, (offset, bytes), began) {
+                open.length.fetch_max(end, Ordering::Relaxed);
+                return Ok(());
+            }
+        }
+        open.body.settle(self.client());
+        open.body.report(&open.reported)?;
+        if flags & libc::O_APPEND == 0 {
+            self.write_now(open, offset, bytes)?;
+        } else {
+            let _appending = open.body.appending.lock();
+            self.write_now(open, self.length(open)?, bytes)?;
+        }
+        if flags & libc::O_DSYNC != 0 { self.sync(open) } else { Ok(()) }
+    }
+
+    fn write_now(&self, open: &OpenFile, offset: u64, bytes: &[u8]) -> Result<()> {
+        // What was read ahead before or meanwhile does not count.
+        open.body.changes();
+        let written = self.buffers.with(bytes.len(), |mut buffer| {
             buffer.copy_in(0, bytes);
             self.transfer(open, Operation::Write, offset, &buffer)
-        })?;
-        open.length.fetch_max(end, Ordering::Relaxed);
-        drop(appending);
+        });
+        open.body.changes();
+        written?;
+        open.length.fetch_max(offset + bytes.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 
     /// Sets the length of a file.
     pub fn resize(&self, open: &OpenFile, length: u64) -> Result<()> {
-        let resized = self.client.set_length(open.file, length);
+        open.body.settle(self.client());
+        open.body.changes();
+        let resized = self.client().set_length(open.file, length);
+        open.body.changes();
         self.resized(open.number);
         resized
     }
 
-    /// Returns once all writes survive power loss.
+    /// Returns once the servers have all writes. An error is that of an earlier write.
+    pub fn flush(&self, open: &OpenFile) -> Result<()> {
+        open.body.settle(self.client());
+        open.body.report(&open.reported)
+    }
+
+    /// Returns once all writes survive power loss. An error may be that of an earlier write.
     pub fn sync(&self, open: &OpenFile) -> Result<()> {
-        finish(&self.client.submit_sync_after(open.file, &[]))
+        let flushed = self.flush(open);
+        flushed.and(finish(&self.client().submit_sync_after(open.file, &[])))
     }
 
     fn transfer(&self, open: &OpenFile, operation: Operation, offset: u64, buffer: &Region) -> Result<()> {
         let regions = Regions::contiguous(offset, buffer.len() as u64)?;
-        finish(&self.client.submit_regions(open.file, operation, regions, buffer.clone()))
-    }
-}
-
-/// Waits for the end of a request. The client fails requests that a server does not answer in time.
-fn finish(ticket: &outcore_client::Ticket) -> Result<()> {
-    loop {
-        if let Some(result) = ticket.wait(Duration::from_secs(60)) {
-            return result;
-        }
+        finish(&self.client().submit_regions(open.file, operation, regions, buffer.clone()))
     }
 }

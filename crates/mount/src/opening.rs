@@ -92,9 +92,11 @@ impl Tree {
         }
     }
 
-    /// Reports the last writes to the manager, so that it knows their time.
-    pub fn tell_written(&self) {
+    /// Returns once the servers have all writes to a file, and the manager knows their time.
+    pub fn flush(&self, handle: FileHandle) -> Answer<()> {
+        let flushed = self.files.get(handle).and_then(|open| self.files.flush(&open).or_errno());
         self.client.tell_written();
+        flushed
     }
 
     /// Creates a directory.

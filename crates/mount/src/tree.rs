@@ -33,14 +33,14 @@ pub(crate) struct Listed {
 
 impl Tree {
     /// The tree below a directory of a pool.
-    pub fn new(client: Arc<Client>, root: &str, gives: bool) -> outcore_core::Result<Self> {
+    pub fn new(client: Arc<Client>, root: &str, gives: bool, is_cached: bool) -> outcore_core::Result<Self> {
         let inode = client.stat(root)?;
         if inode.layout.is_some() {
             return Err(outcore_core::Error::invalid(format!(
                 "need a directory to mount, have the file {root:?}; mount the directory above it"
             )));
         }
-        let files = OpenFiles::new(client.clone());
+        let files = OpenFiles::new(client.clone(), is_cached)?;
         let nodes = Nodes::new(inode.handle, root.into());
         Ok(Self { client, nodes, files, gives, next: AtomicU64::new(0) })
     }

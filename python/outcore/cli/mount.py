@@ -25,7 +25,7 @@ from outcore.pool.named_pool import NamedPools
 @click.option("--allow-other", is_flag=True, help="Let other users of this machine use the mount.")
 @click.option("--read-only", is_flag=True, help="Refuse all writes.")
 @click.option(
-    "--strict", is_flag=True, help="Ask for names and lengths each time, not once a second."
+    "--strict", is_flag=True, help="Ask the pool in each call; keep nothing for a second."
 )
 @click.option(
     "--key",
