@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from outcore._util import cgroups
+from outcore._util.mounts import Mount, parse_mounts
 from outcore.blas.blas_choice import BlasChoice, BlasReport
 from outcore.errors import DiskFullError, NotFoundError, ReadOnlyError
 from outcore.machine import doctor, machine, rates
 from outcore.machine.doctor import Finding
-from outcore.machine.machine import Mount
 from outcore.machine.processor import Peak, Use
 from outcore.machine.rates import Measurement, Rates
 
@@ -330,13 +330,13 @@ not a line
     ],
 )
 def test_the_deepest_and_latest_mount_counts(path: str, fs_type: str) -> None:
-    found = machine.find_mount(Path(path), machine.parse_mounts(MOUNTS))
+    found = machine.find_mount(Path(path), parse_mounts(MOUNTS))
     assert found is not None
     assert found.fs_type == fs_type
 
 
 def test_options_of_mount_and_file_system_are_joined() -> None:
-    read_only = machine.parse_mounts(MOUNTS)[4]
+    read_only = parse_mounts(MOUNTS)[4]
     assert {"ro", "relatime", "ssd"} <= read_only.options
 
 

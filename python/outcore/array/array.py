@@ -5,7 +5,6 @@ import dataclasses
 import math
 import threading
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -409,12 +408,7 @@ class Array(ArrayOperand):
     def __enter__(self) -> "Array":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def mark(self, state: str | None, why: str = "", *, made: dict[str, Any] | None = None) -> None:

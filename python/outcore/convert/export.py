@@ -35,7 +35,6 @@ from outcore.convert.targets import (
     ZarrTarget,
     chunked_side,
     flat_side,
-    sync_file,
     writing,
 )
 from outcore.errors import (
@@ -52,7 +51,7 @@ from outcore.report.copy_report import CopyReport
 from outcore.report.longcall import LongCall, long_call
 from outcore.storage import rights
 from outcore.storage.pool_path import check_text, is_url
-from outcore.storage.volumes import PathLike, is_same
+from outcore.storage.volumes import PathLike, is_same, sync_file
 
 CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
           "zarr": ("zstd", "gzip", "blosc", "none")}  # fmt: skip

@@ -23,7 +23,7 @@ from outcore.convert.hdf5_attributes import describe
 from outcore.convert.sources import LIBRARY_BLOCKS
 from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.layout.zarr_format import DIMENSIONS, TILE_BYTES, Metadata
-from outcore.storage.volumes import AnyPath
+from outcore.storage.volumes import AnyPath, sync_file
 
 
 class UnfailingFile(io.RawIOBase):
@@ -362,15 +362,6 @@ def chunked_side(shape: Sequence[int], chunks: Sequence[int]) -> Side:
     """Return the constraints on blocks of a foreign format: whole chunks, each encoded once."""
     cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(shape, chunks, strict=True))
     return Side(cuts, library_blocks=LIBRARY_BLOCKS)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file or directory durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from outcore._core import Arena, Buffer, crc32c
 from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import Meter, ProgressLike
-from outcore.convert.targets import sync_file, writing
+from outcore.convert.targets import writing
 from outcore.errors import CorruptError, DeniedError, InvalidError, OutcoreError
 from outcore.files.ends import PlainEnd, PoolEnd
 from outcore.files.file_copy import FileCopy, Piece
@@ -35,7 +35,7 @@ from outcore.storage.modes import current_umask
 from outcore.storage.pool_locks import is_lock
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.rights import Rights
-from outcore.storage.volumes import AnyPath, exclusive, is_there, move, place
+from outcore.storage.volumes import AnyPath, exclusive, is_there, move, place, sync_file
 
 _FLUSH_BYTES = 256 << 20
 """Bytes between two writes of the journal."""

@@ -19,12 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from outcore._util import budget, cgroups
+from outcore._util.mounts import Mount
 from outcore._util.sizes import format_bytes
 from outcore.blas import blas_choice
 from outcore.blas.blas_choice import BlasChoice, BlasReport
 from outcore.errors import NotFoundError, OutcoreError
 from outcore.machine import machine, processor, rates
-from outcore.machine.machine import Mount
 from outcore.machine.processor import Peak, Use
 from outcore.machine.rates import Measurement, Rates
 from outcore.storage.volumes import PathLike

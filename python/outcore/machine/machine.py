@@ -5,13 +5,12 @@ import fcntl
 import math
 import mmap
 import os
-import re
 import struct
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from outcore._util import cgroups
+from outcore._util.mounts import Mount, parse_mounts
 from outcore.errors import DiskError, DiskFullError, OutcoreError, ReadOnlyError
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -21,38 +20,11 @@ _GET_FLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
 _NO_COPY_ON_WRITE = 0x00800000
 
 
-@dataclass(frozen=True)
-class Mount:
-    """A mounted file system: mount point, type, device or server, and options."""
-
-    point: str
-    fs_type: str
-    source: str
-    options: frozenset[str]
-
-
 def usable_cores() -> int:
     """Return the number of processors that affinity and control groups allow this process."""
     cores = len(os.sched_getaffinity(0))
     quota = cgroups.cpu_quota()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
-
-
-def parse_mounts(text: str) -> list[Mount]:
-    """Parse the lines of ``/proc/self/mountinfo`` (proc(5)), in the order of mounting."""
-    mounts = []
-    for line in text.splitlines():
-        before, separator, after = line.partition(" - ")
-        fields, rest = before.split(" "), after.split(" ")
-        if not separator or len(fields) < 6 or len(rest) < 3:
-            continue
-        options = frozenset([*fields[5].split(","), *rest[2].split(",")])
-        mounts.append(Mount(_unescape(fields[4]), rest[0], _unescape(rest[1]), options))
-    return mounts
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def find_mount(directory: Path, mounts: list[Mount]) -> Mount | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outcore import _core
+from outcore._util.mounts import parse_mounts
 from outcore._util.signals import stop_on_signals
 from outcore.errors import (
     DiskError,
@@ -32,14 +33,11 @@ def mounted_at(place: Path) -> str | None:
 
     Dead mounts, whose process has ended, are found too.
     """
-    wanted = _absolute(place)
-    found = None
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        kind, source = after.split(" ")[:2]
-        is_pool = kind in _TYPES and source.startswith(_SOURCES)
-        if is_pool and _unescaped(before.split(" ")[4]) == wanted:
-            found = _unescaped(source)
+    wanted, found = _absolute(place), None
+    for mount in parse_mounts(Path("/proc/self/mountinfo").read_text()):
+        is_pool = mount.fs_type in _TYPES and mount.source.startswith(_SOURCES)
+        if is_pool and mount.point == wanted:
+            found = mount.source
     return found
 
 
@@ -47,13 +45,6 @@ def _absolute(place: Path) -> str:
     """Return a path without links in its parent; a dead mount itself cannot be looked at."""
     directory, name = os.path.split(os.path.abspath(place))
     return os.path.join(os.path.realpath(directory), name)
-
-
-def _unescaped(text: str) -> str:
-    """Return a path of mountinfo, which has octal escapes (proc_pid_mountinfo(5))."""
-    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(escape, character)
-    return text
 
 
 def check_place(place: Path) -> None:

@@ -336,8 +336,13 @@ def _cannot_lock(directory: Path, error: OSError) -> OutcoreError:
 def sync_names(directory: Path) -> None:
     """Make the names in a directory durable, if its file system supports it."""
     with contextlib.suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_file(directory)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file or directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
