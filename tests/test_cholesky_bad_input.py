@@ -1,6 +1,5 @@
-"""Input that Cholesky refuses: one clear error each, and an unchanged disk."""
+"""Input that only Cholesky refuses; `test_factor_bad_input.py` has that of each kind."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,33 +9,20 @@ import pytest
 import scipy.linalg
 from definite import cholesky_ratio, definite, lower_only, upper_only
 from linpack import names_below, on_disk, one_thread, order_beyond
-from stopping import stop_after
 from test_lu_bad_input import refused
 
 import outcore as oc
 from outcore.errors import (
-    BudgetError,
-    ConsumedError,
-    CorruptError,
     DiskFullError,
-    ExistsError,
-    IncompleteError,
     InvalidError,
     NonFiniteError,
-    NotFoundError,
     NotPositiveDefiniteError,
-    TruncatedError,
 )
-from outcore.linalg import cho_factor, open_factor
+from outcore.linalg import cho_factor
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
 N, CHUNKS, MEMORY = 200, (32, 16), 150_000
-
-
-@pytest.fixture(name="A")
-def matrix(tmp_path: Path) -> oc.Array:
-    return on_disk(tmp_path / "Z", definite(N, "f8"), CHUNKS)
 
 
 @pytest.mark.parametrize("shape", [(8,), (8, 9), (9, 8), (8, 8, 8)])
@@ -44,40 +30,6 @@ def test_not_square(tmp_path: Path, shape: tuple[int, ...]) -> None:
     B = oc.create_array(tmp_path / "Z", shape, "f8")
     with refused(tmp_path, InvalidError, "need a square matrix, have shape"):
         cho_factor(B)
-
-
-@pytest.mark.parametrize("dtype", ["i4", "bool", "f2"])
-def test_types_without_cholesky(tmp_path: Path, dtype: str) -> None:
-    """Widen types without Cholesky; refuse a type that would round them."""
-    B = oc.from_array(np.eye(*(8, 8)).astype(dtype), tmp_path / "Z", progress=False)
-    if dtype in ("i4", "i8"):
-        with refused(tmp_path, InvalidError, "in a type that holds its elements, have .*float32"):
-            cho_factor(B, dtype="f4")
-    factors = cho_factor(B, progress=False)
-    assert factors.dtype == ("f4" if dtype == "f2" else "f8")
-
-
-def test_no_matrix(tmp_path: Path, A: oc.Array) -> None:
-    with refused(tmp_path, NotFoundError, "there is no array at"):
-        cho_factor(tmp_path / "nothing")
-    path = cho_factor(A, progress=False).path
-    with refused(tmp_path, InvalidError):
-        cho_factor(path)
-
-
-@pytest.mark.parametrize("dtype", ["f4", "c16"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("index", [(0, 0), (199, 0), (101, 3), (101, 100), (150, 150), (199, 199)])
-def test_a_number_that_is_none(
-    tmp_path: Path, dtype: str, value: float, index: tuple[int, int]
-) -> None:
-    a = lower_only(definite(N, dtype))
-    a[index] = value if dtype == "f4" else complex(1, value)
-    a[199, 199] = value  # the error names the first one, not this later one
-    B = on_disk(tmp_path / "Z", a, CHUNKS)
-    with refused(tmp_path, NonFiniteError, rf"A\[{index[0]}, {index[1]}\] is") as caught:
-        cho_factor(B, memory=MEMORY, progress=False)
-    assert caught.value.index == index
 
 
 def test_a_number_that_is_none_in_the_upper_triangle(tmp_path: Path) -> None:
@@ -89,20 +41,6 @@ def test_a_number_that_is_none_in_the_upper_triangle(tmp_path: Path) -> None:
     assert caught.value.index == (7, 101)
     with refused(tmp_path, InvalidError, "overwrite_a needs lower=True"):
         cho_factor(B, lower=False, overwrite_a=True)
-
-
-def test_a_nan_that_is_found_after_a_stop(tmp_path: Path) -> None:
-    a = definite(N, "f8")
-    kept, a[195, 190] = a[195, 190], np.nan
-    B = on_disk(tmp_path / "Z", a, CHUNKS)
-    stop_after(2, B, cho_factor, memory=MEMORY)
-    with pytest.raises(NonFiniteError):
-        cho_factor(B, memory=MEMORY, progress=False)
-    assert names_below(tmp_path / "Z.cho") == []
-    with oc.open_array(B.path, "r+") as array:
-        array[195, 190] = kept
-    a[195, 190] = kept
-    assert cholesky_ratio(a, cho_factor(B, memory=MEMORY, progress=False)) < 30
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
@@ -136,24 +74,6 @@ def test_semidefinite(tmp_path: Path, a: Any) -> None:
         cho_factor(B, memory=MEMORY, progress=False)
 
 
-@pytest.mark.parametrize("memory", ["lots", "-1 GB", 0, [], "nan"])
-def test_sizes_that_are_none(tmp_path: Path, A: oc.Array, memory: Any) -> None:
-    with refused(tmp_path, InvalidError):
-        cho_factor(A, memory=memory)
-
-
-@pytest.mark.parametrize("overwrite_a", [False, True])
-def test_too_small_a_budget(tmp_path: Path, A: oc.Array, overwrite_a: bool) -> None:
-    with refused(tmp_path, BudgetError, r"need \d+ bytes .* raise memory="):
-        cho_factor(A, memory="50 kB", overwrite_a=overwrite_a)
-
-
-@pytest.mark.parametrize("threads", [0, 1.5, "2"])
-def test_no_such_number_of_threads(tmp_path: Path, A: oc.Array, threads: Any) -> None:
-    with refused(tmp_path, InvalidError, "threads must be"):
-        cho_factor(A, threads=threads, overwrite_a=True)
-
-
 def test_more_than_the_disk_holds(tmp_path: Path) -> None:
     """The triangle is half of the matrix, which is a sparse file."""
     n, free = order_beyond(tmp_path, 300_000), shutil.disk_usage(tmp_path).free
@@ -180,62 +100,3 @@ def test_a_disk_with_room_for_the_triangle_only(tmp_path: Path, small_disk: Path
         file.write(bytes(4 << 20))
     with refused(small_disk, DiskFullError, "on disk"):
         cho_factor(A, memory="2 MB", out=small_disk / "F", progress=False)
-
-
-def test_complete_factors_are_kept(tmp_path: Path, A: oc.Array) -> None:
-    cho_factor(A, progress=False)
-    with refused(
-        tmp_path, ExistsError, r"open_factor, or pass if_exists='open', if_exists='overwrite'"
-    ):
-        cho_factor(A)
-
-
-@pytest.mark.parametrize("state", ["incomplete", "consumed"])
-def test_without_a_matrix_factors_are_not_replaced(tmp_path: Path, A: oc.Array, state: str) -> None:
-    cho_factor(A, progress=False)
-    A.mark(state, "for a test")
-    error = IncompleteError if state == "incomplete" else ConsumedError
-    with refused(tmp_path, error, "for a test"):
-        cho_factor(A, if_exists="overwrite")
-
-
-def test_targets_that_are_something_else(tmp_path: Path, A: oc.Array) -> None:
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "folder" / "l").mkdir(parents=True)
-    (tmp_path / "folder" / "l" / "mine").write_text("mine")
-    oc.create_array(tmp_path / "array", (3, 3))
-    with refused(tmp_path, InvalidError, "out= is the matrix itself"):
-        cho_factor(A, out=tmp_path / "Z" / ".." / "Z")
-    for target in ("file", "folder", "array", "."):
-        with refused(tmp_path, ExistsError):
-            cho_factor(A, out=tmp_path / target, if_exists="overwrite")
-
-
-@pytest.mark.parametrize(
-    "layout", [{"order": "C"}, {"chunks": (64, 48)}, {"chunks": (100, 100)}], ids=str
-)
-def test_layouts_that_cannot_be_overwritten(tmp_path: Path, layout: dict[str, Any]) -> None:
-    a = definite(N, "f8")
-    B = oc.from_array(a, tmp_path / "Z", **{"order": "F", "chunks": CHUNKS} | layout)
-    with refused(tmp_path, InvalidError, "overwrite_a needs a matrix with order='F'"):
-        cho_factor(B, memory="10 MB", overwrite_a=True)
-
-
-def test_damaged_factors(tmp_path: Path, A: oc.Array) -> None:
-    path = cho_factor(A, progress=False).path
-    group, sound = path / "zarr.json", (path / "zarr.json").read_text()
-    document = json.loads(sound)
-    own = document["attributes"]["outcore"]
-    for key in ("kind", "state", "n", "tile", "places", "norm1"):
-        less = {name: value for name, value in own.items() if name != key}
-        group.write_text(json.dumps(document | {"attributes": {"outcore": less}}))
-        with pytest.raises(CorruptError, match="does not describe factors"):
-            open_factor(path)
-    group.write_text(sound)
-    shard = next(file for file in (path / "l" / "c").rglob("*") if file.is_file())
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-4096])
-    with pytest.raises(TruncatedError):
-        open_factor(path)
-    shard.write_bytes(whole)
-    assert open_factor(path).n == N

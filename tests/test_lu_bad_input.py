@@ -14,7 +14,6 @@ import pytest
 import scipy.linalg
 from linpack import (
     Matrix,
-    lapack_ratio,
     names_below,
     on_disk,
     one_thread,
@@ -77,25 +76,6 @@ def test_not_square(tmp_path: Path, shape: tuple[int, ...]) -> None:
         solve(B, np.ones(shape[0]))
 
 
-@pytest.mark.parametrize("dtype", ["i4", "i8", "u1", "bool", "f2"])
-def test_types_without_lu(tmp_path: Path, dtype: str) -> None:
-    """Widen types without LU; refuse a type that would round them."""
-    B = oc.from_array(np.eye(*(8, 8)).astype(dtype), tmp_path / "Z", progress=False)
-    if dtype in ("i4", "i8"):
-        with refused(tmp_path, InvalidError, "in a type that holds its elements, have .*float32"):
-            lu_factor(B, dtype="f4")
-    factors = lu_factor(B, progress=False)
-    assert factors.dtype == ("f4" if dtype == "f2" else "f8")
-
-
-def test_no_matrix(tmp_path: Path, A: oc.Array) -> None:
-    with refused(tmp_path, NotFoundError, "there is no array at"):
-        lu_factor(tmp_path / "nothing")
-    lu = lu_factor(A, progress=False)
-    with refused(tmp_path, InvalidError):
-        lu_factor(lu.path)
-
-
 @pytest.mark.parametrize(
     ("b", "message"),
     [
@@ -154,20 +134,6 @@ def test_a_number_that_is_none(
     assert caught.value.index == index
     with refused(tmp_path, NonFiniteError):
         solve(B, np.ones(N), memory=MEMORY, progress=False)
-
-
-def test_a_nan_that_is_found_after_a_stop(tmp_path: Path) -> None:
-    a = random_matrix(N, "f8")
-    a[5, 190] = np.nan
-    B = on_disk(tmp_path / "Z", a, CHUNKS)
-    stop_after(2, B, memory=MEMORY)
-    with pytest.raises(NonFiniteError):
-        lu_factor(B, memory=MEMORY, progress=False)
-    assert names_below(tmp_path / "Z.lu") == []
-    with oc.open_array(B.path, "r+") as array:
-        array[5, 190] = 0
-    a[5, 190] = 0
-    assert lapack_ratio(a, lu_factor(B, memory=MEMORY, progress=False)) < 30
 
 
 def zero_column(at: int) -> Matrix:
@@ -286,14 +252,6 @@ def test_a_read_only_disk(tmp_path: Path, small_disk: Path) -> None:
     ):
         with refused(small_disk, ReadOnlyError, "permissions"):
             work()
-
-
-def test_complete_factors_are_kept(tmp_path: Path, A: oc.Array) -> None:
-    lu_factor(A, progress=False)
-    with refused(
-        tmp_path, ExistsError, r"open_factor, or pass if_exists='open', if_exists='overwrite'"
-    ):
-        lu_factor(A)
 
 
 @pytest.mark.parametrize("state", ["incomplete", "consumed"])
