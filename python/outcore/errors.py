@@ -11,47 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-__all__ = [
-    "ArgumentTypeError",
-    "BudgetError",
-    "BusyError",
-    "ClosedError",
-    "ConsumedError",
-    "ConvergenceWarning",
-    "CorruptError",
-    "DamagedCheckpointWarning",
-    "DeniedError",
-    "DiskError",
-    "DiskFullError",
-    "DivergenceError",
-    "ExistsError",
-    "FillChangedWarning",
-    "ForkedError",
-    "GrowthWarning",
-    "IncompleteError",
-    "Interrupted",
-    "InvalidError",
-    "IsDirectoryError",
-    "JournalError",
-    "LargeLoadWarning",
-    "LeftOutWarning",
-    "LostError",
-    "MissingPackageError",
-    "NonFiniteError",
-    "NotDirectoryError",
-    "NotFoundError",
-    "NotPositiveDefiniteError",
-    "OutcoreError",
-    "ReadOnlyError",
-    "SingularMatrixError",
-    "SymmetryWarning",
-    "TruncatedError",
-]
-
-
-def __dir__() -> list[str]:
-    return __all__
-
 
 class OutcoreError(Exception):
     """Base class of all errors that outcore raises on purpose."""
@@ -290,3 +249,14 @@ _BY_KIND = _tree(OutcoreError)
 def from_kind(kind: str, message: str) -> OutcoreError:
     """Return the error of a stable kind."""
     return _BY_KIND[kind](message)
+
+
+__all__ = sorted(
+    name
+    for name, each in globals().items()
+    if isinstance(each, type) and each.__module__ == __name__
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,15 +26,6 @@ from typing import Any
 
 import threadpoolctl  # type: ignore[import-untyped, unused-ignore]
 
-__all__ = [
-    "BlasChoice",
-    "BlasReport",
-    "choose",
-    "scipy_blas",
-    "set_threads",
-    "threads",
-]
-
 CORETYPE_VARIABLE = "OPENBLAS_CORETYPE"
 TIMEOUT_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
 POLICY_VARIABLE = "OUTCORE_BLAS"

@@ -8,11 +8,9 @@ import click
 from outcore._util.printable import as_line
 from outcore.cli.places import ANY_PATH, key_option, overwrite_option
 from outcore.cli.verbs import Verb, end, wants_json
-from outcore.convert.copying import copy_to_array
+from outcore.convert.copying import from_array
 from outcore.convert.export import CODECS, export_array, format_of
-from outcore.convert.open_source import open_source
 from outcore.errors import InvalidError
-from outcore.layout.casting import Casting
 from outcore.report.copy_report import CopyReport
 from outcore.storage.pool_path import is_url
 
@@ -113,26 +111,11 @@ def command(
     end(asdict(report), as_line(str(report)))
 
 
-def _to_array(
-    source: str,
-    target: str,
-    codec: str | None,
-    *,
-    dtype: str | None,
-    casting: Casting,
-    shape: tuple[int, ...] | None,
-    source_order: str,
-    offset: int,
-    **options: Any,
-) -> CopyReport:
+def _to_array(source: str, target: str, codec: str | None, **options: Any) -> CopyReport:
     if codec not in (None, "none"):
         raise InvalidError(
             f"arrays of outcore are not compressed, have --codec {codec}; give --format zarr"
         )
-    with open_source(
-        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
-    ) as opened:
-        opened.warn(1)
-        array, report = copy_to_array(opened, target, **options)
-    array.close()
-    return report
+    with from_array(source, target, **options) as array:
+        assert isinstance(array.report, CopyReport), "a copy reports"
+        return array.report

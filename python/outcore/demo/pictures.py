@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from outcore.demo import series
 from outcore.demo.sphere import SphereProblem
 
-__all__ = ["draw_field", "plane_fields"]
-
 # Half the width of the square in the picture, in radii.
 _EXTENT = 3.0
 

@@ -43,14 +43,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import spherical_jn, spherical_yn
 
-__all__ = [
-    "far_field",
-    "incident_field",
-    "scattered_field",
-    "surface_derivative",
-    "term_count",
-]
-
 ComplexArray = NDArray[np.complex128]
 RealArray = NDArray[np.float64]
 

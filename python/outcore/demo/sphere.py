@@ -55,8 +55,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from outcore.demo import series
 
-__all__ = ["SphereProblem"]
-
 ComplexArray = NDArray[np.complex128]
 RealArray = NDArray[np.float64]
 

@@ -86,6 +86,11 @@ class Finding:
             raise ValueError(f"a finding that isn't ok has a fix, and no other: {self}")
 
 
+def _judged(topic: str, text: str, fix: str) -> Finding:
+    """Return a finding that is ok if it needs no fix, and a warning otherwise."""
+    return Finding(topic, "warn" if fix else "ok", text, fix)
+
+
 @dataclass(frozen=True)
 class Examination:
     """All findings, and the stored rates if a measurement succeeded."""
@@ -174,17 +179,13 @@ def judge_blas(choice: BlasChoice, found: BlasReport | None) -> Iterator[Finding
         yield Finding("BLAS", "ok", kernels + chosen)
         return
     slow = "they do not use this processor's AVX-512, which runs up to 1.7 times as fast"
+    why, fix = choice.reason, "import outcore before scipy"
     if choice.coretype and choice.action == "kept":
-        variable = f"{blas_choice.CORETYPE_VARIABLE}={choice.coretype}"
+        why = f"{blas_choice.CORETYPE_VARIABLE}={choice.coretype} is set"
         fix = f"unset {blas_choice.CORETYPE_VARIABLE}"
-        yield Finding("BLAS", "warn", f"{kernels}; {slow}; {variable} is set", fix)
-    elif choice.already_loaded:
-        yield Finding(
-            "BLAS", "warn", f"{kernels}; {slow}; {choice.reason}", "import outcore before scipy"
-        )
-    else:
+    elif not choice.already_loaded:
         fix = f"export {blas_choice.CORETYPE_VARIABLE}={blas_choice.AVX512_CORETYPE}"
-        yield Finding("BLAS", "warn", f"{kernels}; {slow}; {choice.reason}", fix)
+    yield Finding("BLAS", "warn", f"{kernels}; {slow}; {why}", fix)
 
 
 def judge_threads(
@@ -200,18 +201,14 @@ def judge_threads(
         return
     text = f"{found.threads} BLAS threads on {offer}"
     heeded = _THREAD_VARIABLES.get(found.library, ("OMP_NUM_THREADS",))
+    fix = "" if found.threads == usable else f"export {heeded[0]}={usable}"
     if found.threads < usable:
         limits = [name for name in heeded if environment.get(name)]
         if limits:
             fix = f"unset {limits[0]} (now {environment[limits[0]]})"
-        else:
-            fix = f"export {heeded[0]}={usable}"
-        yield Finding("threads", "warn", text, fix)
     elif found.threads > usable:
-        fix = f"export {heeded[0]}={usable}"
-        yield Finding("threads", "warn", f"{text}: they wait for each other", fix)
-    else:
-        yield Finding("threads", "ok", text)
+        text = f"{text}: they wait for each other"
+    yield _judged("threads", text, fix)
 
 
 def judge_memory(
@@ -223,10 +220,8 @@ def judge_memory(
         f"{format_bytes(available)} available of {format_bytes(total)}; "
         f"calls without memory= take {format_bytes(share)}"
     )
-    if available < _LITTLE_BYTES:
-        yield Finding("memory", "warn", text, "end other programs, or use a machine with more")
-    else:
-        yield Finding("memory", "ok", text)
+    fix = "end other programs, or use a machine with more" if available < _LITTLE_BYTES else ""
+    yield _judged("memory", text, fix)
     tight = [(limit, where) for where, limit, _ in limits if limit < total]
     if tight:
         limit, where = min(tight)
@@ -241,16 +236,11 @@ def judge_memory(
 
 def judge_swap(total: int, used: int) -> Iterator[Finding]:
     """Judge the swap space, which no budget includes."""
+    text, fix = f"{format_bytes(total)}, hardly used" if total else "none; none is needed", ""
     if used > _LITTLE_BYTES:
-        yield Finding(
-            "swap",
-            "warn",
-            f"{format_bytes(used)} of {format_bytes(total)} in use: memory is short already",
-            "end other programs, or pass a smaller memory=",
-        )
-    else:
-        text = f"{format_bytes(total)}, hardly used" if total else "none; none is needed"
-        yield Finding("swap", "ok", text)
+        text = f"{format_bytes(used)} of {format_bytes(total)} in use: memory is short already"
+        fix = "end other programs, or pass a smaller memory="
+    yield _judged("swap", text, fix)
 
 
 def judge_limits(open_files: int, address_space: int, file_size: int) -> Iterator[Finding]:
@@ -322,11 +312,8 @@ def judge_file_system(mount: Mount | None, *, in_place: bool) -> Iterator[Findin
 
 def judge_space(free: int) -> Iterator[Finding]:
     """Judge the free space of the disk."""
-    text = f"{format_bytes(free)} free"
-    if free < _LITTLE_BYTES:
-        yield Finding("free space", "warn", text, "free some room or choose another directory")
-    else:
-        yield Finding("free space", "ok", text)
+    fix = "free some room or choose another directory" if free < _LITTLE_BYTES else ""
+    yield _judged("free space", f"{format_bytes(free)} free", fix)
 
 
 def judge_direct_io(works: bool, mount: Mount | None) -> Iterator[Finding]:
@@ -350,32 +337,26 @@ def judge_use(use: Use) -> Iterator[Finding]:
     if use.stolen > processor.BUSY:
         parts.append(f"the host of this virtual machine keeps {use.stolen:.1f}")
     text = ", ".join(parts)
-    if use.is_busy:
-        yield Finding("load", "warn", f"busy now: {text}", _AGAIN)
-    else:
-        yield Finding("load", "ok", text)
+    yield _judged("load", f"busy now: {text}" if use.is_busy else text, _AGAIN * use.is_busy)
 
 
 def judge_rates(measured: Measurement, peak: Peak | None) -> Iterator[Finding]:
     """Judge the rates of disk and arithmetic, and whether the disk can keep up."""
     now, kept = measured.now, measured.kept
-    text = _disk_rates(now)
-    if min(now.read_bytes_s, now.write_bytes_s) < _SLOW_DISK_BYTES_S:
-        fix = "choose a directory on a faster disk, such as a local SSD"
-        yield Finding("disk rates", "warn", text + _before(now, kept, _disk_rates), fix)
-    else:
-        yield Finding("disk rates", "ok", text + _before(now, kept, _disk_rates))
+    fix = "choose a directory on a faster disk, such as a local SSD"
+    is_slow = min(now.read_bytes_s, now.write_bytes_s) < _SLOW_DISK_BYTES_S
+    text = _disk_rates(now) + _before(now, kept, _disk_rates)
+    yield _judged("disk rates", text, fix * is_slow)
     text = f"matrix products in GFLOP/s: {_products(now)}{_before(now, kept, _products)}"
-    share = 1.0
+    share, fix = 1.0, ""
     if peak is not None:
         text += f"; {peak} can do about {peak.flops_s / 1e9:.3g} in float64"
         share = now.gemm_flops_s["float64"] / peak.flops_s
     if share < _SMALL_SHARE:
         fix = "look at the findings on BLAS and threads, and whether the processor is throttled"
         fix = _AGAIN if measured.use.is_busy else fix
-        yield Finding("arithmetic", "warn", f"{share:.0%} of the peak: {text}", fix)
-    else:
-        yield Finding("arithmetic", "ok", text)
+        text = f"{share:.0%} of the peak: {text}"
+    yield _judged("arithmetic", text, fix)
     # Each number read takes part in one multiplication and one addition per column of the slab.
     columns = kept.gemm_flops_s["float64"] * 8 / (2 * kept.read_bytes_s)
     slab_bytes = columns * 100_000 * 8
