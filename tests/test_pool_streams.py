@@ -20,7 +20,7 @@ from served_pools import some_pool
 
 import outcore as oc
 from outcore.errors import ArgumentTypeError, ClosedError, ReadOnlyError, TruncatedError
-from outcore.storage.pool_stream import BUFFER_BYTES
+from outcore.storage.pool_file import BUFFER_BYTES
 
 LINES = b"0123456789 0123456789 0123456789\n" * 300
 

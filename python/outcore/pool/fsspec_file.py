@@ -11,10 +11,11 @@ from fsspec.spec import AbstractBufferedFile
 
 from outcore._core import Regions
 from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
-from outcore.storage.pool_file import ATTEMPTS, PoolFile
+from outcore.storage.pool_file import PoolFile
 from outcore.storage.pool_future import PoolFuture
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_reading import open_current
+from outcore.storage.pool_regions import ATTEMPTS
 from outcore.storage.whole_file import WholeFile, copy_current
 
 WRITES_AT_ONCE = 2

@@ -1,62 +1,37 @@
-"""Files of a pool: binary files, and access to regions with one message for each server."""
+"""Files of a pool: binary files with a position and the methods of Python's files."""
 
-from __future__ import annotations
-
-import contextlib
-from collections.abc import Callable, Sequence
-from numbers import Integral
-from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+import io
+import operator
+from collections.abc import Callable
+from typing import Any
 
 from outcore import _core
-from outcore._core import Regions
-from outcore.errors import (
-    BusyError,
-    ClosedError,
-    InvalidError,
-    NotFoundError,
-    ReadOnlyError,
-    TruncatedError,
-)
-from outcore.storage.pool_future import Claims, PoolFuture
-from outcore.storage.pool_memory import (
-    Bytes,
-    Memory,
-    arrays_of,
-    check_size,
-    length_of,
-    listed,
-    nbytes_of,
-    nested,
-    regions_of,
-    targets_of,
-)
-from outcore.storage.pool_stream import PoolStream
+from outcore.errors import ArgumentTypeError, InvalidError
+from outcore.storage.pool_memory import bytes_of, writable_bytes
+from outcore.storage.pool_regions import PoolRegions
 
-ATTEMPTS = 100
-"""Number of replacements of a file, before its first read succeeds, that count as an error."""
-LARGE_BYTES = 64 << 20
-"""A larger read checks the length of the file before it allocates memory."""
+BUFFER_BYTES = 256 << 10
+"""Largest read-ahead of methods that return lines or the available bytes, in bytes."""
 
 
-T = TypeVar("T")
-
-
-class PoolFile(PoolStream):
+class PoolFile(PoolRegions, io.BufferedIOBase, io.RawIOBase):
     """An open file of a pool, as `Pool.open` returns it.
 
-    It has the methods of Python's binary files; `PoolStream` says which of them read ahead.
-    `io.TextIOWrapper` decodes it as text, and `io.BufferedWriter` collects many small writes. The
-    other methods move many regions by one request, which sends one message to each server that
-    stores some of them.
+    It has the methods of Python's binary files. `io.TextIOWrapper` decodes it as text, and
+    `io.BufferedWriter` collects many small writes. The other methods move many regions by one
+    request, which sends one message to each server that stores some of them.
 
     Methods that read return a new array of bytes. With ``out=``, an array of any type and any
     strides, they fill its elements in C order and return it. Methods that write take any array or
     buffer. A list of arrays is filled, or written, one array after the other: any regions of memory
     from or to any regions of the file. Each method has a variant with the prefix ``start_``, which
     returns a `PoolFuture` at once.
+
+    `write`, `read`, `readinto` and `readall` send one request to the servers for each call. They
+    delay nothing, and see all earlier writes of any client. `readline`, `readlines`, iteration,
+    `peek` and `read1` read ahead, up to 256 KiB from the position, and buffer these bytes, which do
+    not show later writes. `seek` drops the buffer, and so does any change of the file through this
+    object.
     """
 
     def __init__(
@@ -69,95 +44,27 @@ class PoolFile(PoolStream):
         mode: str = "rb",
         reopen: Callable[[], _core.PoolFile] | None = None,
     ) -> None:
-        super().__init__(appends=appends)
-        self._file: _core.PoolFile | None = file
-        self._writable = writable
-        self._claims = Claims()
-        self._reopen = reopen
-        """Opens the current file of this name; `None` after the first successful read."""
-        self.name = name
+        super().__init__(file, name, writable=writable, reopen=reopen)
         self.mode = mode
-
-    def _open(self) -> _core.PoolFile:
-        if self._file is None:
-            raise ClosedError(f"{self.name} was closed; open it again")
-        return self._file
+        self._appends = appends
+        self._at = 0
+        self._ahead = b""
+        """Read-ahead bytes, from the position."""
 
     def readable(self) -> bool:
         """Whether the file can be read: always."""
-        self._check_open()
+        self._open()
         return True
 
     def writable(self) -> bool:
         """Whether the file was opened for writing."""
-        self._check_open()
+        self._open()
         return self._writable
 
     def seekable(self) -> bool:
         """Whether the file has a position: always."""
-        self._check_open()
-        return True
-
-    @property
-    def nbytes(self) -> int:
-        """Length of the file in bytes, according to its servers."""
-        return self._current(self._length)
-
-    @property
-    def handle(self) -> int:
-        """Handle of the file: a number that no other file ever has."""
-        return self._open().handle
-
-    def _length(self) -> int:
-        return self._open().length()
-
-    def _current(self, ask: Callable[[], T]) -> T:
-        """Return an answer of the file, or of the file that replaced it before its first answer."""
-        reopen = self._reopen
-        for _ in range(ATTEMPTS):
-            try:
-                found = ask()
-            except NotFoundError:
-                if reopen is None or not self._follow(reopen):
-                    raise
-            else:
-                self._reopen = None
-                return found
-        raise BusyError(f"{self.name} is replaced faster than it can be read; read it again later")
-
-    def _follow(self, reopen: Callable[[], _core.PoolFile]) -> bool:
-        """Switch to the current file of the name, if it is another one."""
-        old = self._open()
-        with contextlib.suppress(NotFoundError):
-            new = reopen()
-            if new.handle != old.handle:
-                self._file = new
-                old.close()
-                return True
-            new.close()
-        return False
-
-    def _fill(self, offset: int, target: Bytes) -> None:
-        self.start_read_at(offset, out=target).result()
-
-    def _put(self, offset: int, source: Bytes) -> None:
-        self.write_at(offset, source)
-
-    def _cut(self, length: int) -> None:
-        self._open().set_length(length)
-
-    def _check_open(self) -> None:
         self._open()
-
-    def sync(self) -> None:
-        """Return when all completed and pending writes survive power loss.
-
-        Raises
-        ------
-        OutcoreError
-            The error of the sync, or of an earlier request that no call has reported yet.
-        """
-        self.start_sync().result()
+        return True
 
     def close(self) -> None:
         """Wait for pending requests, and close the file.
@@ -182,274 +89,160 @@ class PoolFile(PoolStream):
         """Drop the file without waiting for requests."""
         self._file = None
 
-    def start_read(self, regions: Regions, out: Memory | None = None) -> PoolFuture[Any]:
-        """Start to read regions; the future's ``result()`` is the array of their bytes."""
-        self._reopen = None
-        if out is None and regions.nbytes > LARGE_BYTES:
-            self._check_long_enough(regions.end)
-        value = np.empty(regions.nbytes, np.uint8) if out is None else out
-        targets = targets_of(value)
-        check_size(regions, nbytes_of(targets))
-        return self._claims.future(self._open().submit_read(regions, targets), value, self)
+    def tell(self) -> int:
+        """Return the position."""
+        self._open()
+        return self._at
 
-    def start_write(self, regions: Regions, data: Any) -> PoolFuture[None]:
-        """Start to write regions; the data must not change until the request has ended."""
-        sources = arrays_of(data)
-        check_size(regions, nbytes_of(sources))
-        file = self._open()
-        self._check_writable()
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Set the position, relative to the start, the position or the end; return it.
+
+        Read-ahead bytes are dropped.
+        """
+        self._open()
+        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
+            raise InvalidError(f"whence must be 0, 1 or 2, have {whence!r}")
+        distance = _integer(offset)
+        origin = 0 if whence == io.SEEK_SET else self._at
+        if whence == io.SEEK_END:
+            origin = self._current(self._length)
+        at = origin + distance
+        if at < 0:
+            raise InvalidError(f"a position is at least 0, have {at}")
+        self._move(at)
+        return at
+
+    def _move(self, at: int) -> None:
+        self._at = at
         self._drop()
-        return self._claims.future(file.submit_write(regions, sources), None, self)
 
-    def start_sync(self) -> PoolFuture[None]:
-        """Start to make all completed and pending writes durable.
+    def _advance(self, count: int) -> None:
+        self._at += count
+        self._ahead = self._ahead[count:]
 
-        This future's ``result()`` also raises the error of an earlier request that no call has
-        reported yet.
-        """
-        file = self._open()
-        return self._claims.future_after(file.submit_sync(self._claims.under_way()), self)
+    def _drop(self) -> None:
+        """Drop the read-ahead bytes."""
+        self._ahead = b""
 
-    def start_read_at(
-        self, offset: int, nbytes: int | None = None, *, out: Memory | None = None
-    ) -> PoolFuture[Any]:
-        """Start a `read_at`."""
-        return self.start_read(regions_of(Regions.contiguous, offset, length_of(nbytes, out)), out)
-
-    def start_write_at(self, offset: int, data: Any) -> PoolFuture[None]:
-        """Start a `write_at`."""
-        sources = arrays_of(data)
-        return self.start_write(regions_of(Regions.contiguous, offset, nbytes_of(sources)), sources)
-
-    def start_read_strided(
-        self,
-        location: int,
-        first: int,
-        group: int,
-        count: int,
-        stride: int,
-        last: int = 0,
-        *,
-        out: Memory | None = None,
-    ) -> PoolFuture[Any]:
-        """Start a `read_strided`."""
-        numbers = (location, first, group, count, stride, last)
-        return self.start_read(regions_of(Regions.strided, *numbers), out)
-
-    def start_write_strided(
-        self,
-        location: int,
-        first: int,
-        group: int,
-        count: int,
-        stride: int,
-        last: int = 0,
-        *,
-        data: Any,
-    ) -> PoolFuture[None]:
-        """Start a `write_strided`."""
-        numbers = (location, first, group, count, stride, last)
-        return self.start_write(regions_of(Regions.strided, *numbers), data)
-
-    def start_read_nested(
-        self,
-        location: int,
-        group: int,
-        levels: Sequence[tuple[int, int]],
-        *,
-        out: Memory | None = None,
-    ) -> PoolFuture[Any]:
-        """Start a `read_nested`."""
-        return self.start_read(nested(location, group, levels), out)
-
-    def start_write_nested(
-        self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
-    ) -> PoolFuture[None]:
-        """Start a `write_nested`."""
-        return self.start_write(nested(location, group, levels), data)
-
-    def start_read_list(
-        self,
-        offsets: npt.ArrayLike,
-        lengths: npt.ArrayLike,
-        *,
-        out: Memory | None = None,
-    ) -> PoolFuture[Any]:
-        """Start a `read_list`."""
-        return self.start_read(listed(offsets, lengths), out)
-
-    def start_write_list(
-        self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any
-    ) -> PoolFuture[None]:
-        """Start a `write_list`."""
-        return self.start_write(listed(offsets, lengths), data)
-
-    def read_at(self, offset: int, nbytes: int | None = None, *, out: Memory | None = None) -> Any:
-        """Read `nbytes` bytes, or the size of `out`, from `offset`."""
-        return self._current(lambda: self.start_read_at(offset, nbytes, out=out).result())
-
-    def write_at(self, offset: int, data: Any) -> None:
-        """Write data at `offset`."""
-        self.start_write_at(offset, data).result()
-
-    def read_strided(
-        self,
-        location: int,
-        first: int,
-        group: int,
-        count: int,
-        stride: int,
-        last: int = 0,
-        *,
-        out: Memory | None = None,
-    ) -> Any:
-        """Read groups of bytes at regular distances.
-
-        Parameters
-        ----------
-        location
-            The first byte.
-        first
-            Bytes of a partial first group, 0 if there is none. The next group begins
-            ``stride - group`` bytes after its end.
-        group, count, stride
-            Bytes of a group, number of whole groups, and bytes from the start of one to the next.
-        last
-            Bytes of a partial last group.
-
-        References
-        ----------
-        Cettei, Ligon and Ross (1997), section 3.2.
-        """
-        numbers = (location, first, group, count, stride, last)
-        return self._current(lambda: self.start_read_strided(*numbers, out=out).result())
-
-    def write_strided(
-        self,
-        location: int,
-        first: int,
-        group: int,
-        count: int,
-        stride: int,
-        last: int = 0,
-        *,
-        data: Any,
-    ) -> None:
-        """Write groups of bytes at regular distances; see `read_strided` for the parameters."""
-        self.start_write_strided(location, first, group, count, stride, last, data=data).result()
-
-    def read_nested(
-        self,
-        location: int,
-        group: int,
-        levels: Sequence[tuple[int, int]],
-        *,
-        out: Memory | None = None,
-    ) -> Any:
-        """Read groups of bytes in nested strides: any block of a flat array.
-
-        Parameters
-        ----------
-        location
-            The first byte.
-        group
-            Bytes of a group.
-        levels
-            ``(count, stride)`` of each level, from the outermost to the innermost: the number of
-            repetitions, and bytes from the start of one to the next. At most 16 levels; without
-            levels, one group.
-        """
-        return self._current(
-            lambda: self.start_read_nested(location, group, levels, out=out).result()
-        )
-
-    def write_nested(
-        self, location: int, group: int, levels: Sequence[tuple[int, int]], *, data: Any
-    ) -> None:
-        """Write groups of bytes in nested strides; see `read_nested` for the parameters."""
-        self.start_write_nested(location, group, levels, data=data).result()
-
-    def read_list(
-        self,
-        offsets: npt.ArrayLike,
-        lengths: npt.ArrayLike,
-        *,
-        out: Memory | None = None,
-    ) -> Any:
-        """Read regions, given by their offsets and their lengths (or one length for all)."""
-        return self._current(lambda: self.start_read_list(offsets, lengths, out=out).result())
-
-    def write_list(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, data: Any) -> None:
-        """Write regions, given by their offsets and their lengths (or one length for all)."""
-        self.start_write_list(offsets, lengths, data=data).result()
-
-    def view(self, offset: int, group: int, stride: int) -> FileView:
-        """Return groups of `group` bytes, `stride` bytes apart, as a file without gaps."""
-        return FileView(self, offset, group, stride)
-
-    def _check_long_enough(self, end: int) -> None:
+    def _next(self, most: int | None) -> bytes:
+        """Read at most `most` bytes at the position, without moving it."""
+        if most == 0:
+            return b""
         length = self._length()
-        if end > length:
-            raise TruncatedError(
-                f"need the bytes of {self.name} up to {end}; the file ends at {length}; read up to "
-                "there"
-            )
+        data = bytearray(
+            max(length - self._at if most is None else min(most, length - self._at), 0)
+        )
+        if data:
+            self.start_read_at(self._at, out=writable_bytes(data)).result()
+        return bytes(data)
 
-    def _check_writable(self) -> None:
-        if not self._writable:
-            raise ReadOnlyError(f"{self.name} is open for reading only; open it with mode='r+'")
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer from the position, up to the end of the file; return the number of bytes.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If the object is not a writable buffer.
+        """
+        self._open()
+        target = writable_bytes(buffer)
+
+        def fill() -> int:
+            count = max(min(len(target), self._length() - self._at), 0)
+            if count:
+                self.start_read_at(self._at, out=target[:count]).result()
+            return count
+
+        count = self._current(fill) if len(target) else 0
+        self._advance(count)
+        return count
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read `size` bytes from the position, fewer only at the end of the file.
+
+        With `None` or a negative number, read to the end.
+        """
+        self._open()
+        most = -1 if size is None else _integer(size)
+        data = self._current(lambda: self._next(None if most < 0 else most))
+        self._advance(len(data))
+        return data
+
+    def readall(self) -> bytes:
+        """Read from the position to the end of the file."""
+        return self.read()
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Return some bytes from the position without moving it; none at the end of the file.
+
+        It makes at most one request, for any `size`.
+        """
+        self._open()
+        if not self._ahead:
+            self._ahead = self._current(lambda: self._next(BUFFER_BYTES))
+        return self._ahead
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Read up to `size` bytes by at most one request; by default all read-ahead bytes."""
+        most = _integer(size)
+        data = self.peek() if most else b""
+        data = data if most < 0 else data[:most]
+        self._advance(len(data))
+        return data
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Read up to and including the end of a line; at most `size` bytes."""
+        self._open()
+        most = -1 if size is None else _integer(size)
+        parts: list[bytes] = []
+        while most:
+            ahead = self.peek()
+            end = ahead.find(b"\n") + 1
+            part = ahead[: end or None]
+            part = part if most < 0 else part[:most]
+            self._advance(len(part))
+            parts.append(part)
+            most -= len(part) if most > 0 else 0
+            if not part or part.endswith(b"\n"):
+                break
+        return b"".join(parts)
+
+    def write(self, data: Any, /) -> int:
+        """Write a buffer at the position, in mode ``"a"`` at the end; return its length in bytes.
+
+        The end is the end at the start of this call. Clients that append to a file at the same
+        moment may find the same end: then the bytes there are those of one of them.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If the argument is no buffer, such as text.
+        ReadOnlyError
+            If the file was opened for reading.
+        """
+        self._open()
+        self._check_writable()
+        source = bytes_of(data)
+        if self._appends:
+            self.seek(0, io.SEEK_END)
+        self.write_at(self._at, source)
+        self._move(self._at + source.nbytes)
+        return source.nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Set the length of the file, by default to the position; the position does not move."""
+        self._open()
+        length = self._at if size is None else _integer(size)
+        if length < 0:
+            raise InvalidError(f"a length is at least 0, have {length}")
+        self._check_writable()
+        self._open().set_length(length)
+        self._drop()
+        return length
 
 
-class FileView:
-    """A partition of a file: groups of bytes at a fixed stride, as one file without gaps.
-
-    Byte ``v`` of the view is byte ``offset + v // group * stride + v % group`` of the file.
-
-    References
-    ----------
-    Ross et al. (2001), the partitioned-file interface of PVFS.
-    """
-
-    def __init__(self, file: PoolFile, offset: int, group: int, stride: int) -> None:
-        if not all(isinstance(number, Integral) for number in (offset, group, stride)) or (
-            offset < 0 or group < 1 or stride < group
-        ):
-            raise InvalidError(
-                f"need an offset of at least 0 and groups of at least 1 byte in strides no "
-                f"shorter, have offset {offset!r}, group {group!r}, stride {stride!r}"
-            )
-        self._file = file
-        self._offset, self._group, self._stride = int(offset), int(group), int(stride)
-
-    def regions(self, at: int, nbytes: int) -> Regions:
-        """Return the regions of the file for `nbytes` bytes of the view at `at`."""
-        if not isinstance(at, Integral) or not isinstance(nbytes, Integral) or at < 0 or nbytes < 0:
-            raise InvalidError(
-                f"need a position and a length, integers of at least 0, have {at!r}, {nbytes!r}"
-            )
-        number, inside = divmod(int(at), self._group)
-        location = self._offset + number * self._stride + inside
-        first = self._group - inside if inside else 0
-        if nbytes <= first:
-            return regions_of(Regions.contiguous, location, nbytes)
-        count, last = divmod(nbytes - first, self._group)
-        return regions_of(Regions.strided, location, first, self._group, count, self._stride, last)
-
-    def start_read_at(
-        self, at: int, nbytes: int | None = None, *, out: Memory | None = None
-    ) -> PoolFuture[Any]:
-        """Start a `read_at`."""
-        return self._file.start_read(self.regions(at, length_of(nbytes, out)), out)
-
-    def start_write_at(self, at: int, data: Any) -> PoolFuture[None]:
-        """Start a `write_at`."""
-        source = arrays_of(data)
-        return self._file.start_write(self.regions(at, nbytes_of(source)), source)
-
-    def read_at(self, at: int, nbytes: int | None = None, *, out: Memory | None = None) -> Any:
-        """Read `nbytes` bytes of the view, or the size of `out`, at `at`."""
-        return self._file._current(lambda: self.start_read_at(at, nbytes, out=out).result())
-
-    def write_at(self, at: int, data: Any) -> None:
-        """Write data to the view at `at`."""
-        self.start_write_at(at, data).result()
+def _integer(value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"need an integer, have {value!r}") from None

@@ -12,9 +12,10 @@ from outcore.errors import (
     IsDirectoryError,
     NotFoundError,
 )
-from outcore.storage.pool_file import ATTEMPTS, PoolFile
+from outcore.storage.pool_file import PoolFile
 from outcore.storage.pool_memory import Bytes
 from outcore.storage.pool_path import PoolPath
+from outcore.storage.pool_regions import ATTEMPTS
 
 
 def open_to_read(path: PoolPath) -> PoolFile:
