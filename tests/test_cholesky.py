@@ -1,7 +1,6 @@
 """Cholesky out of core against SciPy, closed forms and LAPACK's own measure."""
 
 import math
-import types
 import warnings
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from test_lu import edges_of, factor_file_bytes
 
 import outcore as oc
 from outcore._core import Arena, Trace
-from outcore._util import progress
-from outcore.blas import blas_choice
 from outcore.errors import ClosedError, ConsumedError
 from outcore.linalg import CholeskyFactor, cho_factor, open_factor
 from outcore.linalg._cholesky.plan import cholesky_geometry
@@ -110,28 +107,6 @@ def test_ill_conditioned(tmp_path: Path) -> None:
     d = 10.0 ** np.linspace(0, -150, 200)
     b = d[:, None] * definite(200, "f8") * d
     assert cholesky_ratio(b, factor(tmp_path / "G", b, 150_000)) < 30
-
-
-@pytest.mark.parametrize(
-    ("chunks", "order", "chunk_order"),
-    [
-        ((300, 300), "C", "row-major"),
-        ((37, 53), "C", "hilbert"),
-        ((37, 53), "F", "row-major"),
-        ((300, 8), "F", "column-major"),
-        ((8, 300), "C", "row-major"),
-        ((128, 32), "F", "hilbert"),
-        ((16, 96), "F", "column-major"),
-    ],
-)
-def test_any_layout_of_the_matrix(
-    tmp_path: Path, chunks: tuple[int, int], order: str, chunk_order: str
-) -> None:
-    a = definite(250, "f8")
-    A = oc.from_array(
-        lower_only(a), tmp_path / "Z", order=order, chunks=chunks, chunk_order=chunk_order
-    )
-    assert cholesky_ratio(a, cho_factor(A, memory=TINY, progress=False)) < 30
 
 
 @pytest.mark.exhaustive(each=True)
@@ -242,38 +217,6 @@ def test_other_zarr_readers_see_the_factor(tmp_path: Path) -> None:
             theirs = zarr.open_group(found.path, mode="r")["l"][...]
         np.testing.assert_array_equal(theirs, factor_of(found))
         assert not np.triu(theirs, 1).any()
-
-
-def test_progress_rises_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10**6))
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    told: list[tuple[float, float]] = []
-    A = on_disk(tmp_path / "Z", definite(400, "c16"))
-    cho_factor(A, memory=TINY, progress=lambda done, left: told.append((done, left)))
-    fractions = [done for done, _ in told]
-    assert len(fractions) > 100
-    assert fractions == sorted(fractions)
-    assert fractions[0] < 0.05
-    assert 0.999 < fractions[-2] <= 1.0001
-    assert told[-1] == (1.0, 0.0)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_threads_are_set_and_set_back(tmp_path: Path, threads: int) -> None:
-    a = definite(300, "f8")
-    with blas_choice.threads(3 - threads):
-        found = factor(tmp_path / "Z", a, threads=threads)
-        blas = blas_choice.scipy_blas()
-    assert found.report is not None
-    assert found.report.threads == threads
-    assert blas is not None
-    assert blas.threads == 3 - threads
-
-
-def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
-    a = definite(400, "f8")
-    first, second = (factor(tmp_path / name, a, threads=2) for name in "YZ")
-    np.testing.assert_array_equal(factor_of(first), factor_of(second))
 
 
 def test_padding_is_zeros(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """LU out of core against SciPy, closed forms and LAPACK's test ratios."""
 
 import re
-import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +25,6 @@ from linpack import (
 
 import outcore as oc
 from outcore._core import Arena, Trace
-from outcore._util import progress
-from outcore.blas import blas_choice
 from outcore.errors import BudgetError, ClosedError, ConsumedError, GrowthWarning
 from outcore.linalg import lu_factor, lu_solve, open_factor
 from outcore.linalg._factors import storage as factor_storage
@@ -190,28 +187,6 @@ def test_solutions_from_a_formula(tmp_path: Path, system: System, n: int) -> Non
     assert hpl_residual(a, x, b) < 16
 
 
-@pytest.mark.parametrize(
-    ("chunks", "order", "chunk_order"),
-    [
-        ((300, 300), "C", "row-major"),
-        ((37, 53), "C", "hilbert"),
-        ((37, 53), "F", "row-major"),
-        ((300, 8), "F", "column-major"),
-        ((8, 300), "C", "row-major"),
-        ((128, 32), "F", "hilbert"),
-        ((16, 96), "F", "column-major"),
-    ],
-)
-def test_any_layout_of_the_matrix(
-    tmp_path: Path, chunks: tuple[int, int], order: str, chunk_order: str
-) -> None:
-    a = random_matrix(250, "f8")
-    A = oc.from_array(a, tmp_path / "Z", order=order, chunks=chunks, chunk_order=chunk_order)
-    lu = lu_factor(A, memory=TINY, progress=False)
-    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
-    assert lapack_ratio(a, lu) < 30
-
-
 def geometry(n: int, dtype: str, memory: int) -> LuGeometry:
     return lu_geometry(n, np.dtype(dtype), memory)
 
@@ -331,39 +306,6 @@ def test_overwrite_a_with_factors_elsewhere(tmp_path: Path) -> None:
     lu = lu_factor(A, memory="1 MB", out=out, overwrite_a=True, progress=False)
     assert lu.path == out
     assert lapack_ratio(a, lu) < 30
-
-
-def test_progress_rises_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10**6))
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    told: list[tuple[float, float]] = []
-    A = on_disk(tmp_path / "Z", random_matrix(400, "c16"))
-    lu_factor(A, memory=TINY, progress=lambda done, left: told.append((done, left)))
-    fractions = [done for done, _ in told]
-    assert len(fractions) > 100
-    assert fractions == sorted(fractions)
-    assert fractions[0] < 0.05
-    assert 0.99 < fractions[-2] <= 1
-    assert told[-1] == (1.0, 0.0)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_threads_are_set_and_set_back(tmp_path: Path, threads: int) -> None:
-    a = random_matrix(300, "f8")
-    with blas_choice.threads(3 - threads):
-        lu = factor(tmp_path / "Z", a, threads=threads)
-        found = blas_choice.scipy_blas()
-    assert lu.report is not None
-    assert lu.report.threads == threads
-    assert found is not None
-    assert found.threads == 3 - threads
-    np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
-
-
-def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
-    a = random_matrix(400, "f8")
-    first, second = (factor(tmp_path / name, a, threads=2) for name in "YZ")
-    np.testing.assert_array_equal(packed(first), packed(second))
 
 
 def test_padding_is_zeros(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """QR by slabs of columns against SciPy, closed forms and LAPACK's test ratios."""
 
-import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from test_lu import edges_of, factor_file_bytes
 
 import outcore as oc
 from outcore._core import Arena
-from outcore._util import progress
-from outcore.blas import blas_choice
 from outcore.errors import BudgetError, ClosedError, ConsumedError
 from outcore.linalg import QRFactor, open_factor, qr_factor
 from outcore.linalg._geometry.factor_plan import DTYPES
@@ -172,25 +169,6 @@ def test_exact_zeros_of_the_diagonal_are_told(tmp_path: Path) -> None:
     assert open_factor(qr.path).info == 78  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("chunks", "order", "chunk_order"),
-    [
-        ((300, 300), "C", "row-major"),
-        ((37, 53), "C", "hilbert"),
-        ((37, 53), "F", "row-major"),
-        ((300, 8), "F", "column-major"),
-        ((8, 300), "C", "row-major"),
-        ((16, 96), "F", "column-major"),
-    ],
-)
-def test_any_layout_of_the_matrix(
-    tmp_path: Path, chunks: tuple[int, int], order: str, chunk_order: str
-) -> None:
-    a = tall(330, 250, "f8")
-    A = oc.from_array(a, tmp_path / "Z", order=order, chunks=chunks, chunk_order=chunk_order)
-    assert_factors(a, qr_factor(A, memory=TINY, progress=False))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(512, 256), (256, 512), (511, 300)])
 def test_moves_what_was_planned(tmp_path: Path, dtype: str, shape: tuple[int, int]) -> None:
@@ -272,39 +250,6 @@ def test_other_zarr_readers_see_what_lapack_gives(tmp_path: Path) -> None:
         assert info == 0
         np.testing.assert_allclose(b[:200], np.triu(whole[:200]), rtol=0, atol=1e-12)
         np.testing.assert_allclose(b[200:], 0, rtol=0, atol=1e-12)
-
-
-def test_progress_rises_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10**6))
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    for number, shape in enumerate(SHAPES):
-        told: list[tuple[float, float]] = []
-        A = on_disk(tmp_path / f"Z{number}", tall(*shape, "c16"))
-        qr_factor(A, memory=TINY, progress=lambda done, left: told.append((done, left)))  # noqa: B023
-        fractions = [done for done, _ in told]
-        assert len(fractions) > 50
-        assert fractions == sorted(fractions)
-        assert fractions[0] < 0.05
-        assert 0.999 < fractions[-2] <= 1.0001
-        assert told[-1] == (1.0, 0.0)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_threads_are_set_and_set_back(tmp_path: Path, threads: int) -> None:
-    a = tall(300, 200, "f8")
-    with blas_choice.threads(3 - threads):
-        qr = factor(tmp_path / "Z", a, threads=threads)
-        blas = blas_choice.scipy_blas()
-    assert qr.report is not None
-    assert qr.report.threads == threads
-    assert blas is not None
-    assert blas.threads == 3 - threads
-
-
-def test_the_same_again_is_the_same_bits(tmp_path: Path) -> None:
-    a = tall(400, 300, "f8")
-    first, second = (factor(tmp_path / name, a, threads=2) for name in "YZ")
-    np.testing.assert_array_equal(packed(first), packed(second))
 
 
 def test_padding_is_zeros(tmp_path: Path) -> None:
