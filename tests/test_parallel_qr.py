@@ -181,18 +181,30 @@ def test_right_hand_sides_count(lanes: list[ParallelQR]) -> None:
     np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], atol=1e-5)
 
 
-def test_work_is_not_said_to_be_waiting_for_the_disk(tmp_path: Path) -> None:
+def test_work_is_not_said_to_be_waiting_for_the_disk(
+    tmp_path: Path, lanes: list[ParallelQR]
+) -> None:
     """A caller that needs the memory of a block computes steps instead of waiting."""
     a, b = tall(8000, N, "f8"), np.ones(8000)
     A = oc.from_array(a, tmp_path / "A", progress=False)
+    helped, moments_ns = threading.Event(), list[int]()
 
-    def long(number: int) -> None:
-        time.sleep(0.002)
+    def held(number: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            moments_ns.append(lanes[0]._trace.now_ns())
+            helped.set()
+        else:
+            assert helped.wait(60), "the caller waits for this step"
 
-    with before_each_step(long):
+    with before_each_step(held):
         report = lstsq(A, b, memory="700 KiB", progress=False)[1]
-    assert report.seconds > 0.2
-    assert report.wait_seconds < report.seconds / 2
+    assert moments_ns
+    spans = report.spans
+    assert spans is not None
+    waits = spans[spans[:, 0] == Trace.kinds().index("wait")]
+    assert len(waits)
+    for moment_ns in moments_ns:
+        assert not ((waits[:, 2] < moment_ns) & (moment_ns < waits[:, 3])).any()
 
 
 def test_given_up_while_steps_are_left() -> None:

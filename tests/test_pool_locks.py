@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from communicators import PATIENCE_S
 from killed_writers import CONTEXT
 from served import Served, serve
 from served_pools import in_memory
@@ -243,13 +244,13 @@ def test_of_many_at_once_one_takes_the_name(served: Served) -> None:
         owners: list[int] = []
 
         def take(number: int, begin: Any = begin, tried: Any = tried, owners: Any = owners) -> None:
-            begin.wait(5)
+            begin.wait(PATIENCE_S)
             try:
                 with exclusive(place(pools[number] / "D"), "a test"):
                     owners.append(number)
-                    tried.wait(5)
+                    tried.wait(PATIENCE_S)
             except BusyError:
-                tried.wait(5)
+                tried.wait(PATIENCE_S)
 
         threads = [threading.Thread(target=take, args=(n,)) for n in range(len(pools))]
         for thread in threads:

@@ -94,6 +94,6 @@ def test_a_collective_finds_servers_where_they_are(moving: Moving) -> None:
                 comm.barrier()
             assert (u.read_all(None, "block,*", comm) == mine).all()
 
-    ThreadJob(SIZE, patience_s=30).run(job)
+    ThreadJob(SIZE).run(job)
     with oc.open_array(moving.pool / "u") as u:
         assert (u[...] == data).all()
