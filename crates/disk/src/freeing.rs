@@ -204,7 +204,7 @@ mod tests {
     use crate::system::reserve;
     use outcore_core::Error;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     /// A file of this size. It is removed unless it keeps its name.
     fn file(bytes: u64, has_name: bool) -> (tempfile::NamedTempFile, File) {

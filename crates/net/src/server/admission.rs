@@ -200,10 +200,15 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
 
     fn root(client: u64) -> Owner {
         Owner { client, user: None }
+    }
+
+    fn until_waiting(admission: &Admission, count: usize) {
+        while admission.waiting() < count {
+            thread::yield_now();
+        }
     }
 
     #[test]
@@ -217,9 +222,7 @@ mod tests {
                 thread::spawn(move || admission.take(of(7, client), 25).map(drop))
             })
             .collect();
-        while admission.waiting() < waits.len() {
-            thread::yield_now();
-        }
+        until_waiting(&admission, waits.len());
         let other = admission.take(of(8, 100), 25).unwrap();
         drop(admission.take(root(101), 25).unwrap());
         assert_eq!(admission.waiting(), waits.len(), "they wait for each other only");
@@ -251,15 +254,16 @@ mod tests {
                 sender.send((client, bytes)).unwrap();
                 drop(lease);
             });
-            thread::sleep(Duration::from_millis(50));
         };
         ask(1, 30);
-        assert!(served.try_recv().is_err(), "over its share");
+        until_waiting(&admission, 1);
         ask(2, 60);
         assert_eq!(served.recv(), Ok((2, 60)), "others do not wait for it");
         let other = admission.take(root(3), 50).unwrap();
         ask(4, 20);
+        until_waiting(&admission, 2);
         ask(5, 10);
+        until_waiting(&admission, 3);
         assert!(served.try_recv().is_err(), "in turn, though the later one would fit");
         drop(other);
         let mut both = [served.recv().unwrap(), served.recv().unwrap()];
@@ -278,7 +282,7 @@ mod tests {
             let admission = admission.clone();
             thread::spawn(move || admission.take(root(2), 1).is_err())
         };
-        thread::sleep(Duration::from_millis(50));
+        until_waiting(&admission, 1);
         admission.close();
         assert!(waiting.join().unwrap());
     }

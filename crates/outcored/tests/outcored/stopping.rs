@@ -1,7 +1,6 @@
 //! Stopping an I/O server while collectives wait for missing processes.
 
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use outcore_core::{
     ChunkOrder, CollectiveSpec, Distribution, ErrorKind, Grant, GridSpec, Hints, IoReply, IoRequest, Link,
@@ -54,11 +53,7 @@ impl Pool {
     /// A client with a single connection, so that the server receives its requests in order.
     fn link(&self) -> NetLink {
         let credentials = Credentials::Pool { key: self.key.clone(), user: User::own() };
-        let options = Options {
-            connections_per_address: 1,
-            patience: Duration::from_secs(1),
-            ..Options::new(credentials)
-        };
+        let options = Options { connections_per_address: 1, ..Options::new(credentials) };
         NetLink::connect(self.manager.addresses(), options).unwrap()
     }
 }
