@@ -51,7 +51,8 @@ impl Collective {
         let ranks = clients.len() as u64;
         let (grid, schema) = draw(random, file.model.length(), ranks);
         let parts = |rank| owned(&schema, &grid.shape, rank);
-        let covered = runs_of((0..ranks).flat_map(parts).flat_map(|axes| offsets_of(&grid, &axes)).collect());
+        let offsets = (0..ranks).flat_map(parts).flat_map(|axes| offsets_of(&grid, &axes));
+        let covered = runs_of(&offsets.collect::<Vec<_>>());
         let padding = padding_of(&grid);
         let spec = CollectiveSpec {
             id,

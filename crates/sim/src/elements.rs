@@ -130,10 +130,13 @@ pub fn offsets_of(spec: &GridSpec, axes: &[Vec<u64>]) -> Vec<u64> {
     if axes.iter().any(Vec::is_empty) {
         return offsets;
     }
+    offsets.reserve_exact(axes.iter().map(Vec::len).product());
+    let (mut chunk_offset, mut is_other_chunk) = (0, true);
     loop {
         let mut inside = 0;
         let next = |dim: usize| {
             let (index, length) = (axes[dim][at[dim]], spec.chunk[dim]);
+            is_other_chunk |= chunk[dim] != index / length;
             chunk[dim] = index / length;
             inside = inside * length + index % length;
         };
@@ -141,7 +144,10 @@ pub fn offsets_of(spec: &GridSpec, axes: &[Vec<u64>]) -> Vec<u64> {
             StorageOrder::C => (0..axes.len()).for_each(next),
             StorageOrder::F => (0..axes.len()).rev().for_each(next),
         }
-        offsets.push(grid.locate(&chunk).offset + inside);
+        if std::mem::take(&mut is_other_chunk) {
+            chunk_offset = grid.locate(&chunk).offset;
+        }
+        offsets.push(chunk_offset + inside);
         let Some(dim) = (0..axes.len()).rev().find(|&dim| at[dim] + 1 < axes[dim].len()) else {
             return offsets;
         };
@@ -155,7 +161,7 @@ pub fn padding_of(spec: &GridSpec) -> Vec<(u64, u64)> {
     let axes: Vec<Vec<u64>> = spec.shape.iter().map(|&length| (0..length).collect()).collect();
     let whole = spec.shape.iter().zip(&spec.chunk).map(|(&length, &chunk)| length.div_ceil(chunk) * chunk);
     let (mut found, mut at) = (vec![], 0);
-    for (start, end) in runs_of(offsets_of(spec, &axes)) {
+    for (start, end) in runs_of(&offsets_of(spec, &axes)) {
         found.extend((at < start).then_some((at, start)));
         at = end;
     }
@@ -165,14 +171,16 @@ pub fn padding_of(spec: &GridSpec) -> Vec<(u64, u64)> {
 }
 
 /// Combines offsets into runs, each from a first byte to an end.
-pub fn runs_of(mut offsets: Vec<u64>) -> Vec<(u64, u64)> {
-    offsets.sort(); // faster than `sort_unstable`: they are few ascending runs
-    let mut runs: Vec<(u64, u64)> = vec![];
-    for offset in offsets {
-        match runs.last_mut() {
-            Some((_, end)) if *end == offset => *end += 1,
-            _ => runs.push((offset, offset + 1)),
-        }
+pub fn runs_of(offsets: &[u64]) -> Vec<(u64, u64)> {
+    // The simulation's files are small: marking each byte takes less time than sorting offsets.
+    let mut is_there = vec![false; offsets.iter().max().map_or(0, |&last| last as usize + 1)];
+    offsets.iter().for_each(|&offset| is_there[offset as usize] = true);
+    let mut runs = vec![];
+    let mut at = 0;
+    for same in is_there.chunk_by(|a, b| a == b) {
+        let end = at + same.len() as u64;
+        runs.extend(same[0].then_some((at, end)));
+        at = end;
     }
     runs
 }
@@ -195,7 +203,7 @@ mod tests {
                 .flat_map(|axes| offsets_of(&grid, &axes))
                 .collect();
             let elements = grid.shape.iter().product::<u64>();
-            let runs = runs_of(offsets.clone());
+            let runs = runs_of(&offsets);
             assert!(runs.iter().all(|run| run.1 <= length), "it lies in the file");
             assert_eq!(
                 runs.iter().map(|run| run.1 - run.0).sum::<u64>(),
