@@ -29,6 +29,8 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH):$(HOME)/.cargo/bin
 PACKAGES := .venv/packages.stamp
 CORE := .venv/core.stamp
 SPHINX := .venv/sphinx.stamp
+# For two processors: the third process computes while others wait.
+PROCESSES := -n 3 --dist worksteal
 RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
 .PHONY: setup test test-all test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz wheel coverage clean
@@ -52,10 +54,16 @@ ifeq ($(wildcard python/outcore/_core.abi3.so),)
 .PHONY: $(CORE)
 endif
 
-test: test-rust test-python slice
-
-test-all: test-rust $(CORE) slice
-	python -m pytest -n 2 --dist worksteal --exhaustive
+# Rust's tests and Python's at once, and so their builds: much of their time they wait for clocks, disks, and each
+# other's processes. What Rust's print comes at their end, in one piece. Without `env` they would ignore Ctrl-C, as
+# all does that a shell starts in the background.
+test: ARGS := $(or $(ARGS),$(PROCESSES))
+test-all: ARGS := $(PROCESSES) --exhaustive
+test test-all: $(PACKAGES)
+	log=$$(mktemp); trap 'rm -f "$$log"' EXIT; failed=0; \
+	env --default-signal=INT $(MAKE) --no-print-directory test-rust >"$$log" 2>&1 & \
+	$(MAKE) --no-print-directory test-python slice ARGS="$(ARGS)" || failed=1; \
+	wait $$! || failed=1; cat "$$log"; exit $$failed
 
 # Not the release profile: maturin builds that with other settings, and each would undo the other's.
 # Properties are tried with the same examples in each run; `make fuzz` draws new ones.
@@ -63,9 +71,8 @@ test-rust: export PROPTEST_RNG_SEED := $(or $(PROPTEST_RNG_SEED),1)
 test-rust: $(PACKAGES)
 	cargo test --workspace --locked --quiet
 
-# In two processes: much of their time tests wait for disks and for each other's processes.
 test-python: $(CORE)
-	python -m pytest $(or $(ARGS),-n 2 --dist worksteal)
+	python -m pytest $(or $(ARGS),$(PROCESSES))
 
 slice: $(CORE)
 	tools/slice
