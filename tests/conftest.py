@@ -46,9 +46,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="run all cases of each test")
 
 
+def runs_all(config: pytest.Config) -> bool:
+    """Whether all cases run: with ``--exhaustive``, and where the caller names a test."""
+    return config.getoption("exhaustive") or any("::" in name for name in config.args)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases, but with ``--exhaustive``, and where the caller names a test."""
-    if not config.getoption("exhaustive") and not any("::" in name for name in config.args):
+    """Leave out cases."""
+    if not runs_all(config):
         kept = chosen(items)
         runs = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in runs])
@@ -65,6 +70,12 @@ def repeated_draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         return make([zlib.crc32(name), next(generators)] if seed is None else seed)
 
     monkeypatch.setattr(np.random, "default_rng", default_rng)
+
+
+@pytest.fixture
+def all_lines(request: pytest.FixtureRequest) -> bool:
+    """Whether tests that stop a call at many of its lines take as many as for ``make test-all``."""
+    return runs_all(request.config)
 
 
 @pytest.fixture

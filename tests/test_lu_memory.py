@@ -45,7 +45,7 @@ def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("n", "dtype"), [(6000, "f8"), (4200, "c16")])
+@pytest.mark.parametrize(("n", "dtype"), [(5000, "f8"), (4200, "c16")])
 def test_never_killed_with_large_slabs(tmp_path: Path, limit: Limit, n: int, dtype: str) -> None:
     """A slab exceeds the rest of the limit, so that a copied or retained slab is detected."""
     limit.survived(SCRIPT, tmp_path, 128 << 20, str(n), dtype)

@@ -124,7 +124,8 @@ def test_rows_of_chunks_that_are_whole_rows_go_by_a_few_times() -> None:
         assert plan.peak_memory_bytes <= n * n * 8 // 32
 
 
-@pytest.mark.parametrize("case", [COPIED[0], IN_PARTS[0], IN_PARTS[4]])
+@pytest.mark.exhaustive(keep=2)
+@pytest.mark.parametrize("case", [COPIED[1], IN_PARTS[4], COPIED[0], IN_PARTS[0]])
 def test_a_copy_is_made_again_of_what_is_left(tmp_path: Path, case: Any) -> None:
     n, dtype, memory, order, chunks = case
     a = random_matrix(n, dtype)

@@ -295,6 +295,7 @@ def test_a_singular_matrix_is_an_error_not_a_warning(tmp_path: Path, keep: bool)
     assert (tmp_path / "Z.lu").exists() is keep
 
 
+@pytest.mark.exhaustive(keep=2)
 @CHOSEN
 def test_solve_chooses_how_it_factors(
     tmp_path: Path, slow_disk: None, method: str, dtype: str, n: int, memory: int

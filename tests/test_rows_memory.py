@@ -14,7 +14,7 @@ from outcore.linalg import gram, lstsq, qr, svd
 
 budget = int(sys.argv[1])
 
-m, n = 300_000, 100
+m, n = 150_000, 100
 draw = np.random.default_rng(0)
 
 def blocks():
@@ -102,6 +102,6 @@ for first in range(0, n, 500):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("script", [TALL, WIDE, GRAM], ids=["tall", "wide", "gram"])
 def test_never_killed(tmp_path: Path, limit: Limit, script: str) -> None:
-    """The matrix or product has 200 MB or more, the budget a twelfth of it or less."""
+    """The matrix or product has 120 MB or more, more than the limit leaves, and the budget less."""
     budget = 16 << 20
     limit.survived(script, tmp_path, budget)

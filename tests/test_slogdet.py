@@ -92,6 +92,7 @@ def test_far_beyond_the_range_of_numbers(tmp_path: Path) -> None:
     assert found.sign == pytest.approx(np.exp(1j * np.pi / 4 * 300))
 
 
+@pytest.mark.exhaustive(keep=2)
 @CHOSEN
 def test_of_a_matrix_by_the_method_that_is_chosen(
     tmp_path: Path, slow_disk: None, method: str, dtype: str, n: int, memory: int
