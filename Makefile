@@ -8,6 +8,7 @@
 #   make docs    links and examples of the documents, and a site of them and of the docstrings in docs/_site
 #   make simulate  whole pools under 10,000 seeds: crashes, torn writes, lost messages, jumping clocks (ARGS="FIRST COUNT")
 #   make fuzz    messages changed at random against the decoders (ARGS="CASES SEED", else 1,000,000 and any)
+#   make install  the C library, its header and outcore.pc (PREFIX=/usr/local)
 #   make wheel   a wheel in dist, tried in an empty environment (ARGS="--zig --compatibility manylinux_2_28" for
 #                older systems, with zig)
 #   make coverage  lines that the tests run: totals, and pages in coverage (ARGS="tests/test_fill.py" for Python tests)
@@ -28,14 +29,15 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH):$(HOME)/.cargo/bin
 
 PACKAGES := .venv/packages.stamp
 CORE := .venv/core.stamp
+C_LIBRARY := .venv/c-library.stamp
 SPHINX := .venv/sphinx.stamp
 # For two processors: the third process computes while others wait.
 PROCESSES := -n 3 --dist worksteal
 RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 
-.PHONY: setup test test-all test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz wheel coverage clean
+.PHONY: setup test test-all test-rust test-python slice demo lint lint-python lint-rust bench docs simulate fuzz install wheel coverage clean
 
-setup: $(CORE)
+setup: $(CORE) $(C_LIBRARY)
 
 $(PACKAGES): pyproject.toml tools/setup
 	tools/setup
@@ -45,6 +47,11 @@ $(CORE): $(PACKAGES) $(RUST)
 	maturin develop --release --locked --quiet
 	touch $@
 
+# In the release profile it shares most crates with the Python module. The static library takes long, and no test needs it.
+$(C_LIBRARY): $(PACKAGES) $(RUST)
+	cargo rustc --release --locked --quiet -p outcore-capi --lib --crate-type cdylib
+	touch $@
+
 $(SPHINX): $(PACKAGES) docs/requirements.txt
 	python -m pip install --disable-pip-version-check -r docs/requirements.txt
 	touch $@
@@ -52,6 +59,9 @@ $(SPHINX): $(PACKAGES) docs/requirements.txt
 # The module may have been removed behind the stamp's back.
 ifeq ($(wildcard python/outcore/_core.abi3.so),)
 .PHONY: $(CORE)
+endif
+ifeq ($(wildcard target/release/liboutcore.so),)
+.PHONY: $(C_LIBRARY)
 endif
 
 # Rust's tests and Python's at once, and so their builds: much of their time they wait for clocks, disks, and each
@@ -71,7 +81,7 @@ test-rust: export PROPTEST_RNG_SEED := $(or $(PROPTEST_RNG_SEED),1)
 test-rust: $(PACKAGES)
 	cargo test --workspace --locked --quiet
 
-test-python: $(CORE)
+test-python: $(CORE) $(C_LIBRARY)
 	python -m pytest $(or $(ARGS),$(PROCESSES))
 
 slice: $(CORE)
@@ -119,6 +129,10 @@ docs: $(CORE) $(SPHINX)
 	python -m pytest tests/test_docs.py tests/test_api_pages.py
 	sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --jobs auto --conf-dir docs . docs/_site
 	@echo "docs: open docs/_site/docs/index.html"
+
+install:
+	cargo build --release --locked --quiet -p outcore-capi
+	tools/install-c-library "$(or $(PREFIX),/usr/local)" --static
 
 wheel: $(PACKAGES)
 	tools/wheel $(ARGS)

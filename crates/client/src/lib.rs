@@ -14,6 +14,6 @@ pub use collective::shares::LocalArray;
 pub use local::LocalVolume;
 pub use pool::attributes::Attributes;
 pub use pool::listing::{Listed, Silent};
-pub use pool::volume::{PoolVolume, WallClock};
+pub use pool::volume::{PoolVolume, WallClock, system_clock};
 pub use ticket::Ticket;
 pub use trace::{Span, SpanKind, Totals, Trace};

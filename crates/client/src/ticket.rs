@@ -56,8 +56,8 @@ impl Ticket {
         }
     }
 
-    /// Calls `call` once the work is done; immediately if it is.
-    pub(crate) fn then(&self, call: Box<dyn FnOnce() + Send>) {
+    /// Calls `call` once the work is done; immediately if it is. It must not block.
+    pub fn then(&self, call: Box<dyn FnOnce() + Send>) {
         let mut state = self.state();
         if state.parts > 0 {
             state.then.push(call);

@@ -4,7 +4,6 @@
 mod array_file;
 mod collective;
 mod columns;
-mod connect;
 mod daemon;
 mod error;
 mod key;

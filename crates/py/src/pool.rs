@@ -3,15 +3,14 @@
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use outcore_client::{Attributes, Listed as Listing, Silent};
+use outcore_client::{Attributes, Listed as Listing, Silent, system_clock};
 use outcore_core::{ErrorKind, Hints, Inode, IoStatus, Link, OpenMode, ServerId, Volume as _};
 use outcore_memory::Region;
-use outcore_net::{Credentials, Key, User};
+use outcore_net::{Address, Credentials, Key, ServedLink, User};
 use pyo3::prelude::*;
 
-use crate::connect::ServedLink;
 use crate::error::{OrRaise, error_of};
 use crate::pool_file::{Client, PoolFile};
 use crate::volume::Volume;
@@ -42,12 +41,7 @@ impl Pool {
         link: Arc<dyn Link<Buffer = Region>>,
         close: Box<dyn Fn() + Send + Sync>,
     ) -> outcore_core::Result<Self> {
-        let clock = Arc::new(|| {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-        });
-        Ok(Self { client: Arc::new(Client::new(link, clock)?), close })
+        Ok(Self { client: Arc::new(Client::new(link, system_clock())?), close })
     }
 
     /// The client of the pool.
@@ -107,6 +101,8 @@ impl Pool {
                 (None, None) => Credentials::Peer,
             };
             let patience = patience_s.map(|seconds| Duration::from_secs(seconds.into()));
+            let addresses: Vec<Address> =
+                addresses.iter().map(|text| text.parse()).collect::<outcore_core::Result<_>>()?;
             let link = Arc::new(ServedLink::connect(&addresses, credentials, patience)?);
             let closing = link.clone();
             Self::over(link, Box::new(move || closing.close()))

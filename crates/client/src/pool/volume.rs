@@ -1,6 +1,7 @@
 //! A pool as a [`Volume`]: names from its manager, bytes from its I/O servers.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use outcore_core::{
     Alignment, Entry, Error, ErrorKind, FileId, Gather, Handle, Hints, Inode, IoReply, IoRequest, IoStatus,
@@ -28,6 +29,14 @@ const READ_GAP_BYTES: u64 = 32;
 
 /// Nanoseconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// The clock of this machine.
+pub fn system_clock() -> WallClock {
+    Arc::new(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    })
+}
 
 /// A pool, accessed through a link.
 pub struct PoolVolume<L: Link + ?Sized>(pub(crate) Arc<Shared<L>>);

@@ -1,4 +1,4 @@
-//! A pool with remote servers, over the network.
+//! The link of a served pool for programs, which close it at any time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use outcore_core::{
     Result, ServerId,
 };
 use outcore_memory::Region;
-use outcore_net::{Address, Credentials, NetLink, Options};
+
+use crate::{Address, Credentials, NetLink, Options};
 
 /// The link of a pool, until it is closed.
 pub struct ServedLink(Mutex<Option<Arc<NetLink>>>);
@@ -17,14 +18,13 @@ impl ServedLink {
     /// Connects to the manager at any of `addresses`. Calls fail after a server was unreachable for
     /// `patience`.
     pub fn connect(
-        addresses: &[String],
+        addresses: &[Address],
         credentials: Credentials,
         patience: Option<Duration>,
     ) -> Result<Self> {
-        let addresses: Vec<Address> = addresses.iter().map(|text| text.parse()).collect::<Result<_>>()?;
         let mut options = Options::new(credentials);
         options.patience = patience.unwrap_or(options.patience);
-        let link = NetLink::connect(&addresses, options)?;
+        let link = NetLink::connect(addresses, options)?;
         Ok(Self(Mutex::new(Some(Arc::new(link)))))
     }
 

@@ -1,0 +1,350 @@
+/* outcore: files and arrays over many disks. Made by cbindgen from crates/capi: do not edit.
+ *
+ * Results of type int are 0, or -errno; those of type int64_t are a number, or -errno. outcore_error_text then has the
+ * reason. Sizes and offsets are bytes. Texts are UTF-8.
+ *
+ * After fork(2), the child may use none of its parent's objects: calls return -ENOTCONN. It makes its own.
+ *
+ *   ENOENT     no such name             EACCES     no permission, or a wrong key
+ *   EEXIST     the name exists          EROFS      the file is open for reading
+ *   ENOSPC     a disk is full           EBUSY      another process uses it
+ *   ENOMEM     no memory                EINVAL     an argument is unusable
+ *   EBADF      the pool was closed      ENOTCONN   the process was forked
+ *   ENODATA    the file ends too early  EBADMSG    bytes on disk are damaged
+ *   EREMOTEIO  unsynced writes may be   EIO        a disk or a server failed
+ *              lost: write them again   ENOTRECOVERABLE  a fault in the library
+ */
+
+#ifndef OUTCORE_H
+#define OUTCORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Version of the interface: it changes with the SONAME of the library.
+#define OUTCORE_INTERFACE 0
+
+// A file of a pool that is open.
+typedef struct outcore_file outcore_file;
+
+// Hints for the layout of new files: names and values, as in MPI_Info.
+//
+// Known names are striping_unit (bytes on one server), striping_factor (number of servers) and start_iodevice (the
+// first server); outcore's own names for them are stripe_unit_bytes, stripe_count and base. A pool keeps other hints as
+// extended attributes with the prefix "hint.". It ignores unusable values, as MPI does.
+typedef struct outcore_hints outcore_hints;
+
+// A context. Pools, files and other objects belong to the context that made them. Threads may share a context and
+// its objects. Each thread has its own error text.
+typedef struct outcore_context outcore_context;
+
+// A pool that is open.
+typedef struct outcore_pool outcore_pool;
+
+// Bytes of a file, in the order of a request: contiguous, strided, nested or a list. One request sends one message to
+// each server that stores some of them. Regions belong to no file, and any number of requests may use them.
+typedef struct outcore_regions outcore_regions;
+
+// A request that was started.
+typedef struct outcore_request outcore_request;
+
+// The attributes of a name.
+typedef struct outcore_status {
+    // Length of a file in bytes; 0 for a directory.
+    uint64_t length;
+    // Time of the last write, in nanoseconds since 1970.
+    uint64_t modified_ns;
+    // Time of the last change of the attributes, in nanoseconds since 1970.
+    uint64_t changed_ns;
+    // A number that no other file or directory of the pool ever has.
+    uint64_t handle;
+    // Bytes of a stripe unit; 0 for a directory.
+    uint64_t stripe_unit_bytes;
+    // Number of servers of the file; 0 for a directory.
+    uint32_t stripe_count;
+    // 1 for a directory, 0 for a file.
+    uint32_t is_directory;
+    // Permission bits, at most 01777.
+    uint32_t mode;
+    // User id.
+    uint32_t owner;
+    // Group id.
+    uint32_t group;
+    // Always 0.
+    uint32_t reserved[5];
+} outcore_status;
+
+// The function that `outcore_list` calls for each name, with the caller's argument, the name, and its attributes. A result
+// other than 0 ends the listing.
+typedef int (*outcore_visit)(void *argument, const char *name, const struct outcore_status *status);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Returns the version of the library, such as "0.1.0".
+const char *outcore_version(void);
+
+// Returns the version of the interface of the library. A program compares it with OUTCORE_INTERFACE of its header.
+int outcore_interface(void);
+
+// Makes a context. For NULL, the result is -EINVAL.
+int outcore_context_new(struct outcore_context **context);
+
+// Frees a context. Its objects stay usable, but their errors have no text. NULL is ignored.
+void outcore_context_free(struct outcore_context *context);
+
+// Returns the text of the last error of this thread in the context: the need, the finding and one fix. It is empty if no
+// call failed, and valid until the next call of this thread fails in the context.
+const char *outcore_error_text(const struct outcore_context *context);
+
+// Connects to a served pool.
+//
+// `url` is outcore://HOST:PORT of its manager; outcore+tls://HOST:PORT if it listens with TLS; or outcore:/PATH of its
+// UNIX socket. `key_file` is the file of the pool's key or a user's key; for NULL, the variable OUTCORE_KEY names it.
+// A UNIX socket needs no key. Calls fail with -EIO after a server did not answer for `timeout_s` seconds; 0 means 60.
+//
+// Errors: -ENOENT (no key file), -EACCES (wrong key), -EIO (no server answers), -EINVAL.
+int outcore_pool_connect(const struct outcore_context *context,
+                         const char *url,
+                         const char *key_file,
+                         double timeout_s,
+                         struct outcore_pool **pool);
+
+// Opens or creates the pool in `count` directories of this machine, with its servers in this process.
+//
+// There is one directory for each server, best on separate disks; missing ones are created. The first one also holds
+// the names of all files. To open a pool, pass all of its directories. `threads` is the number of concurrent requests
+// in each directory; 0 means 4.
+//
+// Errors: -EBUSY (the pool is open already), -EINVAL (directories that are not one pool), -EACCES.
+int outcore_pool_embed(const struct outcore_context *context,
+                       const char *const *directories,
+                       size_t count,
+                       uint32_t threads,
+                       struct outcore_pool **pool);
+
+// Closes a pool, and frees the handle: ends the connections, or stops the servers. Files that are still open in it
+// become unusable (-EBADF), but must be closed. NULL is ignored.
+int outcore_pool_close(struct outcore_pool *pool);
+
+// Makes an empty set of hints.
+int outcore_hints_new(const struct outcore_context *context, struct outcore_hints **hints);
+
+// Sets a hint. It replaces an earlier value of the same name.
+int outcore_hints_set(const struct outcore_hints *hints, const char *name, const char *value);
+
+// Frees a set of hints. NULL is ignored.
+void outcore_hints_free(struct outcore_hints *hints);
+
+// Opens a file of a pool, or creates it.
+//
+// `path` is its name in the pool, with "/" between names. `flags` are those of open(2): O_RDONLY, O_WRONLY or O_RDWR,
+// with O_CREAT, O_EXCL, O_TRUNC and O_CLOEXEC. For a new file, `mode` has the permission bits, before the umask, and
+// `hints` its layout, or NULL; missing directories above it are created.
+//
+// Errors: -ENOENT, -EEXIST (O_EXCL), -EACCES, -EINVAL (a directory, or other flags).
+int outcore_file_open(const struct outcore_pool *pool,
+                      const char *path,
+                      int flags,
+                      uint32_t mode,
+                      const struct outcore_hints *hints,
+                      struct outcore_file **file);
+
+// Reads `bytes` bytes from byte `offset` on into `memory`. Returns their number, which is smaller only at the end of the
+// file, or -errno.
+int64_t outcore_file_read_at(const struct outcore_file *file,
+                             uint64_t offset,
+                             void *memory,
+                             uint64_t bytes);
+
+// Writes `bytes` bytes of `memory` from byte `offset` on. Returns 0 once all are written, or -errno.
+//
+// The bytes survive a power loss after `outcore_file_sync`.
+//
+// Errors: -EROFS (the file is open for reading), -ENOSPC, -EIO, -EREMOTEIO (earlier writes may be lost: write them again).
+int outcore_file_write_at(const struct outcore_file *file,
+                          uint64_t offset,
+                          const void *memory,
+                          uint64_t bytes);
+
+// Returns the length of a file in bytes, or -errno.
+int64_t outcore_file_length(const struct outcore_file *file);
+
+// Makes a file longer or shorter. New bytes read as zeros.
+int outcore_file_truncate(const struct outcore_file *file, uint64_t length);
+
+// Returns once all completed writes to the file survive a power loss.
+//
+// Errors: -EREMOTEIO (earlier writes may be lost: write them again), -EIO, -ENOSPC.
+int outcore_file_sync(const struct outcore_file *file);
+
+// Closes a file, and frees the handle. It does not sync. NULL is ignored.
+int outcore_file_close(struct outcore_file *file);
+
+// Makes regions of `bytes` bytes from byte `offset` on.
+int outcore_regions_contiguous(const struct outcore_context *context,
+                               uint64_t offset,
+                               uint64_t bytes,
+                               struct outcore_regions **regions);
+
+// Makes strided regions by the six parameters of PVFS (Ross et al. 2001): groups of bytes at regular distances.
+//
+// `location` is the first byte. A partial group of `first` bytes begins there, if `first` is not 0; the next group
+// begins `stride - group` bytes after its end. Then come `count` groups of `group` bytes, `stride` bytes from start to
+// start, and a partial group of `last` bytes, if `last` is not 0.
+int outcore_regions_strided(const struct outcore_context *context,
+                            uint64_t location,
+                            uint64_t first,
+                            uint64_t group,
+                            uint64_t count,
+                            uint64_t stride,
+                            uint64_t last,
+                            struct outcore_regions **regions);
+
+// Makes regions of nested strides: any block of a flat array.
+//
+// A group has `group` bytes, and the first one begins at byte `location`. There are `levels` strides, at most 16, from
+// the outermost to the innermost: stride `i` repeats its contents `counts[i]` times, `strides[i]` bytes from start to
+// start. Without levels, there is one group.
+int outcore_regions_nested(const struct outcore_context *context,
+                           uint64_t location,
+                           uint64_t group,
+                           size_t levels,
+                           const uint64_t *counts,
+                           const uint64_t *strides,
+                           struct outcore_regions **regions);
+
+// Makes regions of a list: `count` runs, of `lengths[i]` bytes from byte `offsets[i]` on, in any order.
+int outcore_regions_list(const struct outcore_context *context,
+                         size_t count,
+                         const uint64_t *offsets,
+                         const uint64_t *lengths,
+                         struct outcore_regions **regions);
+
+// Returns the number of bytes of regions.
+int64_t outcore_regions_bytes(const struct outcore_regions *regions);
+
+// Frees regions. Requests that use them continue. NULL is ignored.
+void outcore_regions_free(struct outcore_regions *regions);
+
+// Reads regions of a file into `memory`, one after the other. `bytes` is the size of the memory and of the regions.
+//
+// Errors: -ENODATA (the file ends before the regions), -EINVAL (another number of bytes), -EBADMSG (a wrong checksum), -EIO.
+int outcore_file_read(const struct outcore_file *file,
+                      const struct outcore_regions *regions,
+                      void *memory,
+                      uint64_t bytes);
+
+// Writes `memory` to regions of a file, one after the other. `bytes` is the size of the memory and of the regions.
+//
+// Errors: those of `outcore_file_write_at`, and -EINVAL (another number of bytes).
+int outcore_file_write(const struct outcore_file *file,
+                       const struct outcore_regions *regions,
+                       const void *memory,
+                       uint64_t bytes);
+
+// Starts `outcore_file_read`. The memory belongs to the library until the request has ended.
+int outcore_file_start_read(const struct outcore_file *file,
+                            const struct outcore_regions *regions,
+                            void *memory,
+                            uint64_t bytes,
+                            struct outcore_request **request);
+
+// Starts `outcore_file_write`. The memory must not change until the request has ended.
+int outcore_file_start_write(const struct outcore_file *file,
+                             const struct outcore_regions *regions,
+                             const void *memory,
+                             uint64_t bytes,
+                             struct outcore_request **request);
+
+// Starts `outcore_file_sync` of all writes that have ended.
+int outcore_file_start_sync(const struct outcore_file *file, struct outcore_request **request);
+
+// Waits for the end of a request, at most `timeout_s` seconds; a negative time means without limit. Returns its outcome,
+// or -ETIMEDOUT if it has not ended.
+int outcore_request_wait(const struct outcore_request *request,
+                         double timeout_s);
+
+// Returns 1 if a request has ended, and 0 if it has not.
+int outcore_request_done(const struct outcore_request *request);
+
+// Adds 1 to an event descriptor, made by eventfd(2), once a request has ended. Several requests may use one descriptor. The
+// caller may close it at any time.
+//
+// Errors: -EINVAL (no such descriptor).
+int outcore_request_notify(const struct outcore_request *request,
+                           int descriptor);
+
+// Waits for the end of a request, and frees the handle. Its outcome is lost unless `outcore_request_wait` returned it. NULL
+// is ignored.
+void outcore_request_free(struct outcore_request *request);
+
+// Writes the attributes of a name to `status`.
+//
+// Errors: -ENOENT, -EACCES, -EIO (a server of the file does not answer).
+int outcore_stat(const struct outcore_pool *pool, const char *path, struct outcore_status *status);
+
+// Creates a directory, and the missing ones above it. `mode` has its permission bits, before the umask.
+//
+// Errors: -EEXIST, -EACCES.
+int outcore_mkdir(const struct outcore_pool *pool,
+                  const char *path,
+                  uint32_t mode);
+
+// Removes a file, or an empty directory.
+//
+// Errors: -ENOENT, -EACCES, -EEXIST (the directory is not empty).
+int outcore_remove(const struct outcore_pool *pool, const char *path);
+
+// Renames a file or directory. A file atomically replaces a file of the new name, and a directory an empty directory.
+//
+// Errors: -ENOENT, -EACCES, -EEXIST (the new name exists, and cannot be replaced).
+int outcore_rename(const struct outcore_pool *pool,
+                   const char *from,
+                   const char *to);
+
+// Calls `visit` for each name in a directory, sorted by name. Returns 0, the result of `visit` that ended the listing,
+// or -errno.
+int outcore_list(const struct outcore_pool *pool,
+                 const char *path,
+                 outcore_visit visit,
+                 void *argument);
+
+// Sets the permission bits of a name, at most 01777.
+int outcore_chmod(const struct outcore_pool *pool, const char *path, uint32_t mode);
+
+// Sets the owner and the group of a name; UINT32_MAX keeps the present one.
+int outcore_chown(const struct outcore_pool *pool,
+                  const char *path,
+                  uint32_t owner,
+                  uint32_t group);
+
+// Sets the time of the last write, in nanoseconds since 1970.
+int outcore_set_modified(const struct outcore_pool *pool, const char *path, uint64_t modified_ns);
+
+// Copies an extended attribute to `value`, which has `size` bytes. Returns the length of the attribute. If `size` is
+// smaller, nothing is copied and the result is -ERANGE, except for 0, which asks for the length.
+//
+// Errors: -ENOENT (no such name or attribute), -ERANGE.
+int64_t outcore_getxattr(const struct outcore_pool *pool,
+                         const char *path,
+                         const char *name,
+                         void *value,
+                         uint64_t size);
+
+// Sets an extended attribute of at most 64 KiB.
+int outcore_setxattr(const struct outcore_pool *pool,
+                     const char *path,
+                     const char *name,
+                     const void *value,
+                     uint64_t size);
+
+// Removes an extended attribute.
+int outcore_removexattr(const struct outcore_pool *pool, const char *path, const char *name);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* OUTCORE_H */

@@ -1,0 +1,247 @@
+//! Files of a pool.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+use std::time::Duration;
+
+use outcore_client::Ticket;
+use outcore_core::{Error, ErrorKind, FileId, OpenMode, Operation, Regions, Result, Volume as _};
+
+use crate::boundary::{Handle, call, count, hand_out, release};
+use crate::context::Context;
+use crate::hints::Hints;
+use crate::pool::{Client, Pool};
+use crate::text::{region_of, text_of};
+
+/// A file of a pool that is open.
+pub struct File {
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) file: FileId,
+}
+
+impl Handle for File {
+    fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+/// Flags of `open` that files of pools have.
+const FLAGS: c_int = libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC;
+/// Number of attempts to open or create a file that others create and remove.
+const TRIES: u32 = 100;
+
+/// Opens a file as `flags` of `open` say.
+fn open(pool: &Pool, path: &str, flags: c_int, mode: u32, hints: &outcore_core::Hints) -> Result<FileId> {
+    if flags & !FLAGS != 0 {
+        return Err(Error::invalid(format!(
+            "need flags among O_RDONLY, O_WRONLY, O_RDWR, O_CREAT, O_EXCL, O_TRUNC and O_CLOEXEC, have {flags:#o}; leave \
+             the others out"
+        )));
+    }
+    let has = |flag| flags & flag != 0;
+    let is_written = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    if has(libc::O_TRUNC) && !is_written {
+        return Err(Error::invalid(
+            "need O_RDWR or O_WRONLY with O_TRUNC, have O_RDONLY; open it for writing",
+        ));
+    }
+    let open = || {
+        let how = if is_written { OpenMode::ReadWrite } else { OpenMode::Read };
+        let file = pool.client.open(path, how)?;
+        let emptied = if has(libc::O_TRUNC) { pool.client.set_length(file, 0) } else { Ok(()) };
+        emptied.map(|()| file).inspect_err(|_| pool.client.close(file))
+    };
+    if !has(libc::O_CREAT) {
+        return open();
+    }
+    let mut tries = 1;
+    loop {
+        if !has(libc::O_EXCL) {
+            match open() {
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                opened => return opened,
+            }
+        }
+        match pool.client.create_as(path, hints.clone(), mode) {
+            // Another client has created it meanwhile.
+            Err(error) if error.kind == ErrorKind::Exists && !has(libc::O_EXCL) && tries < TRIES => {
+                tries += 1
+            }
+            created => return created,
+        }
+    }
+}
+
+/// Waits for the end of a request. The client fails requests that a server does not answer in time.
+pub(crate) fn finish(ticket: &Ticket) -> Result<()> {
+    loop {
+        if let Some(result) = ticket.wait(Duration::from_secs(60)) {
+            return result;
+        }
+    }
+}
+
+impl File {
+    /// Starts a request between regions of the file and memory.
+    ///
+    /// # Safety
+    /// As for [`region_of`].
+    pub(crate) unsafe fn start(
+        &self,
+        operation: Operation,
+        regions: Regions,
+        memory: *mut u8,
+        bytes: u64,
+    ) -> Result<Ticket> {
+        if regions.total_bytes() != bytes {
+            return Err(Error::invalid(format!(
+                "need memory of {} bytes for the regions, have {bytes}; pass as many bytes as the regions have",
+                regions.total_bytes()
+            )));
+        }
+        // SAFETY: as the caller promises.
+        let memory = unsafe { region_of(memory, bytes)? };
+        Ok(self.client.submit_regions(self.file, operation, regions, memory))
+    }
+
+    /// Reads at most `bytes` bytes, fewer at the end of the file. Returns their number.
+    ///
+    /// # Safety
+    /// As for [`region_of`].
+    unsafe fn read_up_to(&self, offset: u64, memory: *mut u8, bytes: u64) -> Result<u64> {
+        let mut bytes = bytes;
+        loop {
+            let regions = Regions::contiguous(offset, bytes)?;
+            // SAFETY: as the caller promises; there are fewer bytes in each turn.
+            match unsafe { self.start(Operation::Read, regions, memory, bytes) }
+                .and_then(|ticket| finish(&ticket))
+            {
+                Ok(()) => return Ok(bytes),
+                Err(error) if error.kind == ErrorKind::Truncated => {
+                    let there = self.client.length(self.file)?.saturating_sub(offset);
+                    if there >= bytes {
+                        // The length is that of a file whose data files are too short.
+                        return Err(error);
+                    }
+                    bytes = there;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Opens a file of a pool, or creates it.
+///
+/// `path` is its name in the pool, with "/" between names. `flags` are those of open(2): O_RDONLY, O_WRONLY or O_RDWR,
+/// with O_CREAT, O_EXCL, O_TRUNC and O_CLOEXEC. For a new file, `mode` has the permission bits, before the umask, and
+/// `hints` its layout, or NULL; missing directories above it are created.
+///
+/// Errors: -ENOENT, -EEXIST (O_EXCL), -EACCES, -EINVAL (a directory, or other flags).
+///
+/// # Safety
+/// The pointers are NULL, or valid; `path` ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_file_open(
+    pool: *const Pool,
+    path: *const c_char,
+    flags: c_int,
+    mode: u32,
+    hints: *const Hints,
+    file: *mut *mut File,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { pool.as_ref() }, |pool| unsafe {
+        hand_out(file, || {
+            let hints = Hints::or_none(hints.as_ref());
+            let opened = open(pool, text_of(path, "path of a file")?, flags, mode, &hints)?;
+            Ok(File { context: pool.context.clone(), client: pool.client.clone(), file: opened })
+        })
+    })
+}
+
+/// Reads `bytes` bytes from byte `offset` on into `memory`. Returns their number, which is smaller only at the end of the
+/// file, or -errno.
+///
+/// # Safety
+/// `file` is a file, or NULL; `memory` has at least `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_file_read_at(
+    file: *const File,
+    offset: u64,
+    memory: *mut c_void,
+    bytes: u64,
+) -> i64 {
+    // SAFETY: as the caller promises.
+    count(unsafe { file.as_ref() }, |file| unsafe { file.read_up_to(offset, memory.cast(), bytes) })
+}
+
+/// Writes `bytes` bytes of `memory` from byte `offset` on. Returns 0 once all are written, or -errno.
+///
+/// The bytes survive a power loss after `outcore_file_sync`.
+///
+/// Errors: -EROFS (the file is open for reading), -ENOSPC, -EIO, -EREMOTEIO (earlier writes may be lost: write them again).
+///
+/// # Safety
+/// `file` is a file, or NULL; `memory` has at least `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_file_write_at(
+    file: *const File,
+    offset: u64,
+    memory: *const c_void,
+    bytes: u64,
+) -> c_int {
+    // SAFETY: as the caller promises; a write only reads the memory.
+    call(unsafe { file.as_ref() }, |file| unsafe {
+        let regions = Regions::contiguous(offset, bytes)?;
+        finish(&file.start(Operation::Write, regions, memory.cast_mut().cast(), bytes)?)
+    })
+}
+
+/// Returns the length of a file in bytes, or -errno.
+///
+/// # Safety
+/// `file` is a file, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_file_length(file: *const File) -> i64 {
+    // SAFETY: as the caller promises.
+    count(unsafe { file.as_ref() }, |file| file.client.length(file.file))
+}
+
+/// Makes a file longer or shorter. New bytes read as zeros.
+///
+/// # Safety
+/// `file` is a file, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_file_truncate(file: *const File, length: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { file.as_ref() }, |file| file.client.set_length(file.file, length))
+}
+
+/// Returns once all completed writes to the file survive a power loss.
+///
+/// Errors: -EREMOTEIO (earlier writes may be lost: write them again), -EIO, -ENOSPC.
+///
+/// # Safety
+/// `file` is a file, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_file_sync(file: *const File) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { file.as_ref() }, |file| finish(&file.client.submit_sync_after(file.file, &[])))
+}
+
+/// Closes a file, and frees the handle. It does not sync. NULL is ignored.
+///
+/// # Safety
+/// `file` is NULL, or a file that is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_file_close(file: *mut File) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        release(file, |file| {
+            file.client.close(file.file);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,17 @@
+//! `liboutcore`: the C library. It converts arguments and errors; the other crates do the work.
+//!
+//! The header `include/outcore.h` is made from these files, in the order of `header.rs`. Their comments are its
+//! documentation.
+
+mod boundary;
+mod context;
+mod errors;
+mod file;
+#[cfg(test)]
+mod header;
+mod hints;
+mod names;
+mod pool;
+mod regions;
+mod request;
+mod text;

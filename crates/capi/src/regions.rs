@@ -1,0 +1,163 @@
+//! Regions: the bytes of a file that a request moves.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use outcore_core::{Error, Level, Nested, Result};
+
+use crate::boundary::{Handle, call, count, hand_out, release};
+use crate::context::{Context, OwnedContext};
+
+/// Bytes of a file, in the order of a request: contiguous, strided, nested or a list. One request sends one message to
+/// each server that stores some of them. Regions belong to no file, and any number of requests may use them.
+pub struct Regions {
+    context: Arc<Context>,
+    pub(crate) inner: outcore_core::Regions,
+}
+
+impl Handle for Regions {
+    fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+/// Makes regions in a context.
+///
+/// # Safety
+/// `context` is a context, or NULL; `place` is NULL, or valid for a write.
+unsafe fn make(
+    context: *const OwnedContext,
+    place: *mut *mut Regions,
+    regions: impl FnOnce() -> Result<outcore_core::Regions>,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { context.as_ref() }, |context| unsafe {
+        hand_out(place, || Ok(Regions { context: context.0.clone(), inner: regions()? }))
+    })
+}
+
+/// `count` numbers that C passed.
+///
+/// # Safety
+/// `numbers` points to `count` numbers, or is NULL.
+unsafe fn numbers_of<'a>(numbers: *const u64, count: usize, role: &str) -> Result<&'a [u64]> {
+    match (count, numbers.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(Error::invalid(format!("need {count} {role}, have NULL; pass an array of them"))),
+        // SAFETY: as the caller promises.
+        (_, false) => Ok(unsafe { std::slice::from_raw_parts(numbers, count) }),
+    }
+}
+
+/// Makes regions of `bytes` bytes from byte `offset` on.
+///
+/// # Safety
+/// `context` is a context, or NULL; `regions` is NULL, or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_regions_contiguous(
+    context: *const OwnedContext,
+    offset: u64,
+    bytes: u64,
+    regions: *mut *mut Regions,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { make(context, regions, || outcore_core::Regions::contiguous(offset, bytes)) }
+}
+
+/// Makes strided regions by the six parameters of PVFS (Ross et al. 2001): groups of bytes at regular distances.
+///
+/// `location` is the first byte. A partial group of `first` bytes begins there, if `first` is not 0; the next group
+/// begins `stride - group` bytes after its end. Then come `count` groups of `group` bytes, `stride` bytes from start to
+/// start, and a partial group of `last` bytes, if `last` is not 0.
+///
+/// # Safety
+/// `context` is a context, or NULL; `regions` is NULL, or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_regions_strided(
+    context: *const OwnedContext,
+    location: u64,
+    first: u64,
+    group: u64,
+    count: u64,
+    stride: u64,
+    last: u64,
+    regions: *mut *mut Regions,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        make(context, regions, || outcore_core::Regions::strided(location, first, group, count, stride, last))
+    }
+}
+
+/// Makes regions of nested strides: any block of a flat array.
+///
+/// A group has `group` bytes, and the first one begins at byte `location`. There are `levels` strides, at most 16, from
+/// the outermost to the innermost: stride `i` repeats its contents `counts[i]` times, `strides[i]` bytes from start to
+/// start. Without levels, there is one group.
+///
+/// # Safety
+/// `context` is a context, or NULL; the arrays have `levels` numbers; `regions` is NULL, or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_regions_nested(
+    context: *const OwnedContext,
+    location: u64,
+    group: u64,
+    levels: usize,
+    counts: *const u64,
+    strides: *const u64,
+    regions: *mut *mut Regions,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        make(context, regions, || {
+            let counts = numbers_of(counts, levels, "counts of strides")?;
+            let strides = numbers_of(strides, levels, "strides")?;
+            let pairs = counts.iter().zip(strides);
+            let levels = pairs.map(|(&count, &step_bytes)| Level { count, step_bytes }).collect();
+            outcore_core::Regions::new(vec![Nested { offset: location, run_bytes: group, levels }])
+        })
+    }
+}
+
+/// Makes regions of a list: `count` runs, of `lengths[i]` bytes from byte `offsets[i]` on, in any order.
+///
+/// # Safety
+/// `context` is a context, or NULL; the arrays have `count` numbers; `regions` is NULL, or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_regions_list(
+    context: *const OwnedContext,
+    count: usize,
+    offsets: *const u64,
+    lengths: *const u64,
+    regions: *mut *mut Regions,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        make(context, regions, || {
+            let offsets = numbers_of(offsets, count, "offsets of regions")?;
+            let lengths = numbers_of(lengths, count, "lengths of regions")?;
+            let run = |(&offset, &run_bytes)| Nested { offset, run_bytes, levels: vec![] };
+            outcore_core::Regions::new(offsets.iter().zip(lengths).map(run).collect())
+        })
+    }
+}
+
+/// Returns the number of bytes of regions.
+///
+/// # Safety
+/// `regions` are regions, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_regions_bytes(regions: *const Regions) -> i64 {
+    // SAFETY: as the caller promises.
+    count(unsafe { regions.as_ref() }, |regions| Ok(regions.inner.total_bytes()))
+}
+
+/// Frees regions. Requests that use them continue. NULL is ignored.
+///
+/// # Safety
+/// `regions` is NULL, or regions that are not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_regions_free(regions: *mut Regions) {
+    // SAFETY: as the caller promises.
+    unsafe { release(regions, |_| Ok(())) };
+}

@@ -1,0 +1,406 @@
+/* Calls of the C library, for tests/test_c_library.py: one test for each name.
+ *
+ *     calls TEST URL      with the key in $OUTCORE_KEY
+ *     calls TEST DIRECTORY...
+ */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <outcore.h>
+
+static outcore_context *context;
+static outcore_pool *pool;
+
+#define NEED(what)                                                                                  \
+    do {                                                                                            \
+        if (!(what)) {                                                                              \
+            fprintf(stderr, "line %d: %s; %s\n", __LINE__, #what, outcore_error_text(context));     \
+            exit(1);                                                                                \
+        }                                                                                           \
+    } while (0)
+/* The call succeeds. */
+#define OK(call) NEED((call) == 0)
+/* The call fails with this number, and its text has these words. */
+#define FAILS(number, words, call)                                                                  \
+    do {                                                                                            \
+        long long had = (call);                                                                     \
+        if (had != -(number) || strstr(outcore_error_text(context), words) == NULL) {               \
+            fprintf(stderr, "line %d: %s gave %lld: %s\n", __LINE__, #call, had,                    \
+                    outcore_error_text(context));                                                   \
+            exit(1);                                                                                \
+        }                                                                                           \
+    } while (0)
+
+static outcore_file *opened(const char *path, int flags) {
+    outcore_file *file = NULL;
+    OK(outcore_file_open(pool, path, flags, 0666, NULL, &file));
+    NEED(file != NULL);
+    return file;
+}
+
+static void test_files(void) {
+    char bytes[100000], found[100000];
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] = (char)(i * 7);
+    }
+    outcore_file *file = opened("a/b/file", O_RDWR | O_CREAT | O_EXCL);
+    NEED(outcore_file_length(file) == 0);
+    NEED(outcore_file_read_at(file, 0, found, 10) == 0);
+    OK(outcore_file_write_at(file, 50, bytes, sizeof bytes));
+    OK(outcore_file_sync(file));
+    NEED(outcore_file_length(file) == 50 + sizeof bytes);
+    memset(found, 1, sizeof found);
+    NEED(outcore_file_read_at(file, 0, found, 60) == 60);
+    NEED(found[49] == 0 && memcmp(found + 50, bytes, 10) == 0);
+    NEED(outcore_file_read_at(file, 50, found, sizeof found) == sizeof found);
+    NEED(memcmp(found, bytes, sizeof bytes) == 0);
+    /* The end of the file, and past it. */
+    NEED(outcore_file_read_at(file, sizeof bytes, found, sizeof found) == 50);
+    NEED(memcmp(found, bytes + sizeof bytes - 50, 50) == 0);
+    NEED(outcore_file_read_at(file, 1 << 20, found, 1) == 0);
+    NEED(outcore_file_read_at(file, 0, NULL, 0) == 0);
+    OK(outcore_file_truncate(file, 70));
+    NEED(outcore_file_length(file) == 70);
+    OK(outcore_file_truncate(file, (uint64_t)5 << 32));
+    NEED(outcore_file_length(file) == (int64_t)5 << 32);
+    NEED(outcore_file_read_at(file, ((uint64_t)5 << 32) - 1, found, 10) == 1 && found[0] == 0);
+    OK(outcore_file_close(file));
+
+    file = opened("a/b/file", O_RDONLY);
+    FAILS(EROFS, "only", outcore_file_write_at(file, 0, bytes, 1));
+    OK(outcore_file_close(file));
+    FAILS(EEXIST, "new name", outcore_file_open(pool, "a/b/file", O_RDWR | O_CREAT | O_EXCL, 0666, NULL, &file));
+    NEED(file == NULL);
+    file = opened("a/b/file", O_RDWR | O_CREAT);
+    NEED(outcore_file_length(file) == (int64_t)5 << 32);
+    OK(outcore_file_close(file));
+    file = opened("a/b/file", O_WRONLY | O_TRUNC);
+    NEED(outcore_file_length(file) == 0);
+    OK(outcore_file_close(file));
+    FAILS(ENOENT, "none", outcore_file_open(pool, "none", O_RDWR, 0, NULL, &file));
+    FAILS(EINVAL, "directory", outcore_file_open(pool, "a", O_RDONLY, 0, NULL, &file));
+    FAILS(EINVAL, "leave", outcore_file_open(pool, "x", O_RDWR | O_CREAT | O_APPEND, 0666, NULL, &file));
+    FAILS(EINVAL, "O_RDONLY", outcore_file_open(pool, "a/b/file", O_TRUNC, 0666, NULL, &file));
+}
+
+static void test_regions(void) {
+    unsigned char numbers[256], found[256];
+    outcore_regions *regions;
+    outcore_file *file = opened("regions", O_RDWR | O_CREAT);
+    for (int i = 0; i < 256; i++) {
+        numbers[i] = (unsigned char)i;
+    }
+    OK(outcore_file_write_at(file, 0, numbers, 256));
+
+    /* A partial group of 2, two groups of 3 every 10 bytes, and a partial group of 1. */
+    const unsigned char strided[] = {100, 101, 109, 110, 111, 119, 120, 121, 129};
+    OK(outcore_regions_strided(context, 100, 2, 3, 2, 10, 1, &regions));
+    NEED(outcore_regions_bytes(regions) == sizeof strided);
+    OK(outcore_file_read(file, regions, found, sizeof strided));
+    NEED(memcmp(found, strided, sizeof strided) == 0);
+    FAILS(EINVAL, "9 bytes", outcore_file_read(file, regions, found, 10));
+    outcore_regions_free(regions);
+    FAILS(EINVAL, "overlap", outcore_regions_strided(context, 0, 0, 8, 2, 4, 0, &regions));
+    NEED(regions == NULL);
+
+    /* Two planes of three rows of 4 bytes. */
+    const uint64_t counts[] = {2, 3}, strides[] = {64, 16};
+    OK(outcore_regions_nested(context, 5, 4, 2, counts, strides, &regions));
+    NEED(outcore_regions_bytes(regions) == 24);
+    OK(outcore_file_read(file, regions, found, 24));
+    for (int i = 0; i < 24; i++) {
+        NEED(found[i] == 5 + i / 12 * 64 + i / 4 % 3 * 16 + i % 4);
+    }
+    memset(found, 0xee, 24);
+    OK(outcore_file_write(file, regions, found, 24));
+    outcore_regions_free(regions);
+
+    /* In any order. */
+    const uint64_t offsets[] = {200, 4, 85}, lengths[] = {3, 2, 1};
+    OK(outcore_regions_list(context, 3, offsets, lengths, &regions));
+    OK(outcore_file_read(file, regions, found, 6));
+    NEED(memcmp(found, "\xc8\xc9\xca\x04\xee\xee", 6) == 0);
+    outcore_regions_free(regions);
+
+    OK(outcore_regions_contiguous(context, 250, 10, &regions));
+    FAILS(ENODATA, "", outcore_file_read(file, regions, found, 10));
+    outcore_regions_free(regions);
+    OK(outcore_regions_list(context, 0, NULL, NULL, &regions));
+    OK(outcore_file_read(file, regions, NULL, 0));
+    outcore_regions_free(regions);
+    FAILS(EINVAL, "NULL", outcore_regions_list(context, 1, NULL, lengths, &regions));
+    FAILS(EINVAL, "2^63", outcore_regions_contiguous(context, UINT64_MAX, 2, &regions));
+    FAILS(EINVAL, "NULL", outcore_file_read(file, NULL, found, 1));
+    OK(outcore_file_close(file));
+}
+
+static void test_requests(void) {
+    enum { COUNT = 20, BYTES = 5000 };
+    static unsigned char sent[COUNT][BYTES], got[COUNT][BYTES];
+    outcore_request *requests[COUNT];
+    outcore_regions *regions;
+    outcore_file *file = opened("requests", O_RDWR | O_CREAT);
+    int event = eventfd(0, 0);
+    for (int i = 0; i < COUNT; i++) {
+        memset(sent[i], i + 1, BYTES);
+        OK(outcore_regions_contiguous(context, (uint64_t)i * BYTES, BYTES, &regions));
+        OK(outcore_file_start_write(file, regions, sent[i], BYTES, &requests[i]));
+        OK(outcore_request_notify(requests[i], event));
+        outcore_regions_free(regions);
+    }
+    for (uint64_t ended = 0; ended < COUNT;) {
+        uint64_t more = 0;
+        NEED(read(event, &more, sizeof more) == sizeof more);
+        ended += more;
+    }
+    for (int i = 0; i < COUNT; i++) {
+        NEED(outcore_request_done(requests[i]) == 1);
+        OK(outcore_request_wait(requests[i], 0));
+        outcore_request_free(requests[i]);
+        OK(outcore_regions_contiguous(context, (uint64_t)i * BYTES, BYTES, &regions));
+        OK(outcore_file_start_read(file, regions, got[i], BYTES, &requests[i]));
+        outcore_regions_free(regions);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        OK(outcore_request_wait(requests[i], i % 2 == 0 ? -1 : 1e300));
+        outcore_request_free(requests[i]);
+    }
+    NEED(memcmp(sent, got, sizeof sent) == 0);
+
+    /* The error of a request is that of its wait, and a request that was waited for still notifies. */
+    OK(outcore_regions_contiguous(context, COUNT * BYTES - 1, 2, &regions));
+    OK(outcore_file_start_read(file, regions, got, 2, &requests[0]));
+    outcore_regions_free(regions);
+    FAILS(ENODATA, "", outcore_request_wait(requests[0], -1));
+    OK(outcore_request_notify(requests[0], event));
+    uint64_t more = 0;
+    NEED(read(event, &more, sizeof more) == sizeof more && more == 1);
+    close(event);
+    FAILS(EINVAL, "eventfd", outcore_request_notify(requests[0], event));
+    FAILS(EINVAL, "eventfd", outcore_request_notify(requests[0], -1));
+    outcore_request_free(requests[0]);
+
+    OK(outcore_file_start_sync(file, &requests[0]));
+    int outcome;
+    while ((outcome = outcore_request_wait(requests[0], 0.001)) == -ETIMEDOUT) {
+    }
+    OK(outcome);
+    outcore_request_free(requests[0]);
+    OK(outcore_file_close(file));
+}
+
+struct seen {
+    int count, stop_at;
+    char names[100];
+};
+
+static int see(void *argument, const char *name, const outcore_status *status) {
+    struct seen *seen = argument;
+    strcat(strcat(seen->names, name), status->is_directory ? "/ " : " ");
+    return ++seen->count == seen->stop_at ? 42 : 0;
+}
+
+static void test_names(void) {
+    outcore_status status;
+    OK(outcore_mkdir(pool, "dir/sub", 0750));
+    FAILS(EEXIST, "dir/sub exists", outcore_mkdir(pool, "dir/sub", 0750));
+    outcore_file *file = opened("dir/one", O_WRONLY | O_CREAT);
+    OK(outcore_file_write_at(file, 6, "end", 3));
+    OK(outcore_file_close(file));
+    OK(outcore_stat(pool, "dir/one", &status));
+    NEED(status.length == 9 && !status.is_directory && status.stripe_count > 0);
+    NEED(status.stripe_unit_bytes > 0 && status.handle > 0 && status.modified_ns > (uint64_t)1e18);
+    OK(outcore_stat(pool, "dir", &status));
+    NEED(status.is_directory && status.length == 0 && status.stripe_count == 0);
+    FAILS(ENOENT, "none", outcore_stat(pool, "none", &status));
+
+    OK(outcore_chmod(pool, "dir/one", 0640));
+    OK(outcore_set_modified(pool, "dir/one", 1234567890123456789));
+    OK(outcore_stat(pool, "dir/one", &status));
+    NEED(status.mode == 0640 && status.modified_ns == 1234567890123456789);
+    OK(outcore_chown(pool, "dir/one", UINT32_MAX, status.group));
+
+    char value[10];
+    OK(outcore_setxattr(pool, "dir/one", "unit", "m/s", 3));
+    NEED(outcore_getxattr(pool, "dir/one", "unit", NULL, 0) == 3);
+    NEED(outcore_getxattr(pool, "dir/one", "unit", value, sizeof value) == 3);
+    NEED(memcmp(value, "m/s", 3) == 0);
+    NEED(outcore_getxattr(pool, "dir/one", "unit", value, 2) == -ERANGE);
+    OK(outcore_removexattr(pool, "dir/one", "unit"));
+    FAILS(ENOENT, "unit", outcore_getxattr(pool, "dir/one", "unit", value, sizeof value));
+
+    outcore_hints *hints;
+    OK(outcore_hints_new(context, &hints));
+    OK(outcore_hints_set(hints, "striping_unit", "1"));
+    OK(outcore_hints_set(hints, "striping_unit", "131072"));
+    OK(outcore_hints_set(hints, "striping_factor", "1"));
+    OK(outcore_hints_set(hints, "access_style", "read_once"));
+    FAILS(EINVAL, "NULL", outcore_hints_set(hints, "cb_nodes", NULL));
+    FAILS(EINVAL, "UTF-8", outcore_hints_set(hints, "\xff", "1"));
+    OK(outcore_file_open(pool, "dir/two", O_RDWR | O_CREAT, 0666, hints, &file));
+    outcore_hints_free(hints);
+    OK(outcore_file_close(file));
+    OK(outcore_stat(pool, "dir/two", &status));
+    NEED(status.stripe_unit_bytes == 131072 && status.stripe_count == 1);
+    NEED(outcore_getxattr(pool, "dir/two", "hint.access_style", value, sizeof value) == 9);
+
+    struct seen seen = {0};
+    OK(outcore_list(pool, "dir", see, &seen));
+    NEED(seen.count == 3 && strcmp(seen.names, "one sub/ two ") == 0);
+    seen = (struct seen){.stop_at = 2};
+    NEED(outcore_list(pool, "dir", see, &seen) == 42 && seen.count == 2);
+    FAILS(EINVAL, "dir/one", outcore_list(pool, "dir/one", see, &seen));
+    FAILS(EINVAL, "NULL", outcore_list(pool, "dir", NULL, NULL));
+
+    OK(outcore_rename(pool, "dir/one", "dir/two"));
+    OK(outcore_stat(pool, "dir/two", &status));
+    NEED(status.length == 9);
+    FAILS(ENOENT, "dir/one", outcore_remove(pool, "dir/one"));
+    FAILS(EEXIST, "", outcore_remove(pool, "dir"));
+    OK(outcore_remove(pool, "dir/two"));
+    OK(outcore_remove(pool, "dir/sub"));
+    OK(outcore_remove(pool, "dir"));
+}
+
+static void test_mistakes(void) {
+    outcore_file *file;
+    char byte;
+    NEED(outcore_file_length(NULL) == -EINVAL);
+    NEED(outcore_context_new(NULL) == -EINVAL);
+    NEED(outcore_file_close(NULL) == 0 && outcore_pool_close(NULL) == 0);
+    outcore_request_free(NULL);
+    outcore_regions_free(NULL);
+    outcore_hints_free(NULL);
+    outcore_context_free(NULL);
+    NEED(*outcore_error_text(NULL) != '\0');
+    FAILS(EINVAL, "NULL", outcore_file_open(pool, "x", O_RDONLY, 0, NULL, NULL));
+    FAILS(EINVAL, "NULL", outcore_file_open(pool, NULL, O_RDONLY, 0, NULL, &file));
+    NEED(file == NULL);
+    file = opened("file", O_RDWR | O_CREAT);
+    FAILS(EINVAL, "NULL", outcore_file_read_at(file, 0, NULL, 1));
+    FAILS(EINVAL, "NULL", outcore_stat(pool, "file", NULL));
+    FAILS(EINVAL, "2^63", outcore_file_write_at(file, UINT64_MAX, &byte, 1));
+
+    outcore_pool *other;
+    FAILS(EINVAL, "outcore://HOST", outcore_pool_connect(context, "node1:7171", NULL, 0, &other));
+    FAILS(EINVAL, "time", outcore_pool_connect(context, "outcore://127.0.0.1:1", NULL, -1, &other));
+    FAILS(ENOENT, "/none", outcore_pool_connect(context, "outcore://127.0.0.1:1", "/none", 0, &other));
+    int key = open("any.key", O_WRONLY | O_CREAT, 0600);
+    NEED(dprintf(key, "outcore-pool-key-1 %064d\n", 7) > 0 && close(key) == 0);
+    FAILS(EIO, "127.0.0.1:1", outcore_pool_connect(context, "outcore://127.0.0.1:1", "any.key", 0.1, &other));
+    FAILS(EINVAL, "NULL", outcore_pool_embed(context, NULL, 1, 0, &other));
+    const char *twice[] = {"new", "new"};
+    FAILS(EINVAL, "twice", outcore_pool_embed(context, twice, 2, 0, &other));
+
+    /* A file of a pool that was closed. */
+    OK(outcore_pool_close(pool));
+    FAILS(EBADF, "closed", outcore_file_read_at(file, 0, &byte, 1));
+    FAILS(EBADF, "closed", outcore_file_sync(file));
+    OK(outcore_file_close(file));
+    pool = NULL;
+}
+
+static void test_fork(void) {
+    outcore_file *file = opened("file", O_RDWR | O_CREAT);
+    OK(outcore_file_write_at(file, 0, "parent", 6));
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        outcore_status status;
+        char bytes[6];
+        FAILS(ENOTCONN, "fork", outcore_file_read_at(file, 0, bytes, 6));
+        FAILS(ENOTCONN, "fork", outcore_stat(pool, "file", &status));
+        FAILS(ENOTCONN, "fork", outcore_file_close(file));
+        FAILS(ENOTCONN, "fork", outcore_pool_close(pool));
+        outcore_context_free(context);
+        _exit(0);
+    }
+    int ended;
+    NEED(waitpid(child, &ended, 0) == child && ended == 0);
+    char bytes[6];
+    NEED(outcore_file_read_at(file, 0, bytes, 6) == 6 && memcmp(bytes, "parent", 6) == 0);
+    OK(outcore_file_close(file));
+}
+
+enum { THREADS = 4, PARTS = 25 };
+static outcore_file *shared;
+
+static void *work(void *argument) {
+    int number = *(int *)argument;
+    unsigned char bytes[1000];
+    char missing[20], text[20];
+    sprintf(missing, "none-%d", number);
+    sprintf(text, "%s", missing);
+    for (int part = 0; part < PARTS; part++) {
+        uint64_t at = (uint64_t)(part * THREADS + number) * sizeof bytes;
+        memset(bytes, number + 1, sizeof bytes);
+        OK(outcore_file_write_at(shared, at, bytes, sizeof bytes));
+        /* The text of an error is that of this thread. */
+        outcore_status status;
+        FAILS(ENOENT, text, outcore_stat(pool, missing, &status));
+        memset(bytes, 0, sizeof bytes);
+        NEED(outcore_file_read_at(shared, at, bytes, sizeof bytes) == sizeof bytes);
+        NEED(bytes[0] == number + 1 && bytes[999] == number + 1);
+    }
+    return NULL;
+}
+
+static void test_threads(void) {
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    shared = opened("shared", O_RDWR | O_CREAT);
+    for (int i = 0; i < THREADS; i++) {
+        numbers[i] = i;
+        NEED(pthread_create(&threads[i], NULL, work, &numbers[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        NEED(pthread_join(threads[i], NULL) == 0);
+    }
+    NEED(outcore_file_length(shared) == THREADS * PARTS * 1000);
+    OK(outcore_file_close(shared));
+}
+
+static void test_versions(void) {
+    NEED(outcore_interface() == OUTCORE_INTERFACE);
+    printf("%s\n", outcore_version());
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {
+        {"files", test_files},       {"regions", test_regions}, {"requests", test_requests},
+        {"names", test_names},       {"mistakes", test_mistakes}, {"fork", test_fork},
+        {"threads", test_threads},   {"versions", test_versions},
+    };
+    OK(outcore_context_new(&context));
+    if (argc < 3) {
+        return 2;
+    }
+    if (strncmp(argv[2], "outcore", 7) == 0) {
+        OK(outcore_pool_connect(context, argv[2], NULL, 0, &pool));
+    } else {
+        OK(outcore_pool_embed(context, (const char *const *)argv + 2, (size_t)argc - 2, 0, &pool));
+    }
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (strcmp(tests[i].name, argv[1]) == 0) {
+            tests[i].run();
+            OK(outcore_pool_close(pool));
+            outcore_context_free(context);
+            return 0;
+        }
+    }
+    return 2;
+}

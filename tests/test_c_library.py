@@ -1,0 +1,177 @@
+"""The C library: its calls in C programs, its examples, its installation, and its interface."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from served import Served
+
+import outcore as oc
+
+ROOT = Path(__file__).parent.parent
+LIBRARY = ROOT / "target/release/liboutcore.so"
+HEADER = ROOT / "crates/capi/include/outcore.h"
+INTERFACE = ROOT / "crates/capi/interface.txt"
+PAGE = ROOT / "docs/how-to/c.md"
+
+STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_DEFAULT_SOURCE"]
+SANITIZED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+TESTS = ["files", "regions", "requests", "names", "mistakes", "fork", "threads", "versions"]
+
+Compile = Callable[..., Path]
+
+
+def run(*command: str | Path, cwd: Path | None = None, **more: str) -> str:
+    """Run a command, and return its output."""
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=os.environ | more,
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the library, as `make install` does."""
+    assert LIBRARY.exists(), "need the C library, have none; make setup"
+    prefix = tmp_path_factory.mktemp("prefix")
+    run(ROOT / "tools/install-c-library", prefix)
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def compiled(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """Compile a program once, and link it to the installed library."""
+    made: dict[tuple[Path, tuple[str, ...]], Path] = {}
+    folder = tmp_path_factory.mktemp("programs")
+
+    def compile_it(source: Path, *flags: str) -> Path:
+        if (source, flags) not in made:
+            program = folder / f"{source.stem}-{len(made)}"
+            run(
+                "cc", *STRICT, *flags, f"-I{prefix}/include", source, f"-L{prefix}/lib",
+                f"-Wl,-rpath,{prefix}/lib", "-loutcore", "-lpthread", "-o", program,
+            )  # fmt: skip
+            made[source, flags] = program
+        return made[source, flags]
+
+    return compile_it
+
+
+@pytest.mark.parametrize("flags", [[], SANITIZED], ids=["plain", "sanitized"])
+@pytest.mark.parametrize("test", TESTS)
+def test_calls_embedded(test: str, flags: list[str], compiled: Compile, tmp_path: Path) -> None:
+    program = compiled(ROOT / "tests/c_library/calls.c", *flags)
+    run(program, test, tmp_path / "a", tmp_path / "b", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_calls_served(test: str, compiled: Compile, served: Served, tmp_path: Path) -> None:
+    program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
+    run(program, test, served.url, cwd=tmp_path, OUTCORE_KEY=str(served.key))
+
+
+def test_python_reads_what_c_writes(compiled: Compile, served: Served, tmp_path: Path) -> None:
+    program = compiled(ROOT / "examples/c/columns.c", *SANITIZED)
+    said = "2400000 bytes, sum of column 7: 7000\n"
+    key = str(served.key)
+    assert run(program, served.url, OUTCORE_KEY=key) == said
+    with oc.connect(served.url, key=key) as pool, pool.open("sim/matrix.f8") as file:
+        assert file.read_strided(7 * 8, 0, 8, 2, 2400).view("f8").tolist() == [7, 7]
+        assert pool.stat("sim/matrix.f8").stripe_unit_bytes == 65536
+    assert run(program, tmp_path / "own-1", tmp_path / "own-2") == said
+
+
+def test_a_wrong_key_is_refused(compiled: Compile, served: Served, tmp_path: Path) -> None:
+    program = compiled(ROOT / "examples/c/columns.c", *SANITIZED)
+    wrong = tmp_path / "wrong.key"
+    wrong.touch(0o600)
+    wrong.write_text(f"outcore-pool-key-1 {'00' * 32}\n")
+    done = subprocess.run(
+        [program, served.url], env=os.environ | {"OUTCORE_KEY": str(wrong)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("outcore_pool_connect"), done.stderr
+    assert "Permission denied" in done.stderr
+
+
+def test_the_program_of_the_page_runs(compiled: Compile, served: Served, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```c\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (tmp_path / "hello.c").write_text(next(block for block in blocks if "main(" in block))
+    program = compiled(tmp_path / "hello.c", *SANITIZED)
+    assert run(program, served.url, OUTCORE_KEY=str(served.key)) == "pool\n"
+
+
+def test_the_library_is_installed_as_its_description_says(prefix: Path, tmp_path: Path) -> None:
+    version = f"{oc.__version__}".split("+")[0]
+    assert run("readelf", "-d", prefix / "lib/liboutcore.so").count("[liboutcore.so.0]") == 1
+    assert (prefix / "lib/liboutcore.so.0").resolve().name == f"liboutcore.so.{version}"
+    description = (prefix / "lib/pkgconfig/outcore.pc").read_text()
+    assert f"prefix={prefix}\n" in description
+    assert f"Version: {version}\n" in description
+    if shutil.which("pkg-config"):
+        flags = run(
+            "pkg-config", "--cflags", "--libs", "outcore", PKG_CONFIG_PATH=f"{prefix}/lib/pkgconfig"
+        )
+        assert flags.split() == [f"-I{prefix}/include", f"-L{prefix}/lib", "-loutcore"]
+
+
+def test_cplusplus_takes_the_header(tmp_path: Path) -> None:
+    (tmp_path / "it.c").write_text(
+        'extern "C++" { template <int> struct it; }\n#include <outcore.h>\n'
+    )
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    run(
+        compiler,
+        "-Wall",
+        "-Werror",
+        "-fsyntax-only",
+        "-x",
+        "c++",
+        f"-I{HEADER.parent}",
+        tmp_path / "it.c",
+    )
+
+
+def declarations(header: str) -> list[str]:
+    """Return the declarations of the header, each in one line."""
+    code = re.sub(r"/\*.*?\*/|//[^\n]*|^#[^\n]*$", "", header, flags=re.DOTALL | re.MULTILINE)
+    code = code.replace('extern "C" {', "").replace("}  ", "}")
+    flat = re.sub(r"\s+", " ", code)
+    return [text.strip() for text in re.findall(r"typedef struct \w+ \{.*?\} \w+;|[^;{}]+;", flat)]
+
+
+def layouts(header: str, folder: Path) -> list[str]:
+    """Return the size of each structure of the header, and the places of its members."""
+    lines = ["#include <stdio.h>", "#include <outcore.h>", "int main(void) {"]
+    for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", header, re.DOTALL):
+        lines.append(f'printf("{name}: %zu bytes\\n", sizeof({name}));')
+        for member in re.findall(r"(\w+)(?:\[\d+\])?;", re.sub(r"//[^\n]*", "", body)):
+            place = f"offsetof({name}, {member}), sizeof((({name} *)0)->{member})"
+            lines.append(f'printf("{name}.{member}: %zu, %zu bytes\\n", {place});')
+    (folder / "layouts.c").write_text("\n".join([*lines, "return 0;", "}"]))
+    run("cc", f"-I{HEADER.parent}", folder / "layouts.c", "-o", folder / "layouts")
+    return run(folder / "layouts").splitlines()
+
+
+def test_the_interface_has_not_changed(tmp_path: Path) -> None:
+    """If a line changes or vanishes, raise OUTCORE_INTERFACE and the SONAME: programs break."""
+    header = HEADER.read_text()
+    found = [*declarations(header), *layouts(header, tmp_path)]
+    if "OUTCORE_WRITE_INTERFACE" in os.environ:
+        INTERFACE.write_text("\n".join(found) + "\n")
+    assert found == INTERFACE.read_text().splitlines()
+
+
+def test_the_library_exports_what_the_header_declares() -> None:
+    symbols = run("nm", "-D", "--defined-only", LIBRARY).split()[2::3]
+    declared = re.findall(r"^[^/\n]*\b(outcore_\w+)\(", HEADER.read_text(), re.MULTILINE)
+    assert sorted(symbols) == sorted(set(declared))
