@@ -104,10 +104,6 @@ def verify(
         return Verification(str(array.path), len(sums), array.nbytes, state)
 
 
-def _chunks(array: Array) -> int:
-    return math.prod(array.metadata.grid().counts)
-
-
 def _checksums(
     array: Array,
     memory: int | str | None,
@@ -152,7 +148,7 @@ def _write(where: Place, generation: int, sums: npt.NDArray[np.uint32]) -> None:
 
 
 def _read(array: Array, generation: int) -> npt.NDArray[np.uint32] | Literal["none", "stale"]:
-    where, chunks = array.place, _chunks(array)
+    where, chunks = array.place, math.prod(array.metadata.grid().counts)
     if not where.exists(_NAME):
         return "none"
     line, _, data = where.volume.read_small(where.inside(_NAME)).partition(b"\n")

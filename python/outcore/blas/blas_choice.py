@@ -57,8 +57,6 @@ class BlasChoice:
         The variable's value afterwards; None if it is not set.
     reason : str
         The reason, as one sentence for the user.
-    hint : str
-        A change that would make the program faster; empty if there is none.
     vendor, model : str
         The processor, as ``/proc/cpuinfo`` names it; empty where unknown.
     avx512 : bool
@@ -72,7 +70,6 @@ class BlasChoice:
     action: str
     coretype: str | None
     reason: str
-    hint: str = ""
     vendor: str = ""
     model: str = ""
     avx512: bool = False
@@ -179,30 +176,20 @@ def _decide() -> BlasChoice:
     version = _built_with()
     loaded = _loaded_openblas()
 
-    def result(action: str, reason: str, hint: str = "") -> BlasChoice:
+    def result(action: str, reason: str) -> BlasChoice:
         coretype = AVX512_CORETYPE if action == "set" else before
-        return BlasChoice(action, coretype, reason, hint, vendor, model, avx512, loaded, version)
+        return BlasChoice(action, coretype, reason, vendor, model, avx512, loaded, version)
 
     if _is_kept():
         return result("kept", f"{POLICY_VARIABLE}=keep asks for no change")
     if before is not None:
-        hint = ""
-        if avx512 and before.lower() in {"haswell", "zen"}:
-            hint = (
-                f"the {before} kernels do not use this processor's AVX-512: without "
-                f"{CORETYPE_VARIABLE} matrix products may run 1.7 times as fast"
-            )
-        return result("kept", f"{CORETYPE_VARIABLE} was set already", hint)
+        return result("kept", f"{CORETYPE_VARIABLE} was set already")
     if vendor != "AuthenticAMD":
         return result("kept", "OpenBLAS's own choice is good on this processor")
     if not avx512:
         return result("kept", "the processor lacks AVX-512")
     if loaded is not None:
-        return result(
-            "kept",
-            "SciPy's BLAS was loaded before, and its kernels are fixed by then",
-            "import outcore before scipy if the kernels shown are not the AVX-512 ones",
-        )
+        return result("kept", "SciPy's BLAS was loaded before, and its kernels are fixed by then")
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
     if numbers is None:
         return result("kept", "which OpenBLAS SciPy was built with is not known")

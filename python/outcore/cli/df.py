@@ -46,16 +46,13 @@ def command(paths: tuple[AnyPath, ...], exact: bool) -> None:
             for one in found.get("servers", ()):
                 if "error" in one:
                     failures.note(path, f"{path}: {one['error']}")
-    free_bytes = sum({_identity(each): each["free_bytes"] for each in documents}.values())
+    # Each pool, and each device, counts once.
+    free = {each.get("pool", each.get("device")): each["free_bytes"] for each in documents}
+    free_bytes = sum(free.values())
     if len(documents) > 1:
         say(f"\nall places: {size_of(free_bytes, exact=exact)} free")
     document["total"] = {"free_bytes": free_bytes}
     failures.end()
-
-
-def _identity(found: dict[str, Any]) -> Any:
-    """Return an identifier of the pool or device with the free space."""
-    return found.get("pool", found.get("device"))
 
 
 def _pool(path: PoolPath) -> dict[str, Any]:

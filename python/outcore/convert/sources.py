@@ -14,7 +14,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,13 +37,6 @@ LIBRARY_BLOCKS = 3
 
 It covers the returned block, its decoded chunks, and their encoded bytes.
 """
-
-
-class Closes(Protocol):
-    """An object that must be closed at the end."""
-
-    def close(self) -> None:
-        """Close the object."""
 
 
 class Source(ABC):
@@ -97,7 +90,7 @@ class Source(ABC):
         self.attributes: dict[str, Any] = {}
         self.left_out = ""
         self.path: AnyPath | None = None
-        self._opened: list[Closes] = []
+        self._opened = contextlib.ExitStack()
 
     @property
     def converts(self) -> bool:
@@ -114,9 +107,9 @@ class Source(ABC):
         """Whether the array has chunks or rows of its own."""
         return any(cuts.step > 1 or cuts.edges for cuts in self.side.cuts)
 
-    def keep(self, opened: Closes) -> None:
+    def keep(self, opened: Any) -> None:
         """Add an object to close at the end."""
-        self._opened.append(opened)
+        self._opened.callback(opened.close)
 
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """Prepare for `fetch`, with buffers from the call's budget."""
@@ -150,8 +143,7 @@ class Source(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._opened[::-1]:
-            each.close()
+        self._opened.close()
 
 
 class InMemory(Source):

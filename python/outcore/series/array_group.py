@@ -248,7 +248,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         def check() -> tuple[dict[str, Any], dict[str, Own]]:
             self._check_open()
             schemas = self._schemas(schema)
-            return schemas, self._arrays(local, schemas, ranks)
+            return schemas, self._converted(self._given(local, schemas, ranks))
 
         schemas, arrays = ranks.each(check, "timestep")
         self._tell_background(ranks)
@@ -256,12 +256,6 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             self._place, arrays, time, self._time_attributes, schemas, ranks
         )
         return self._disk.steps - 1
-
-    def _arrays(
-        self, local: Mapping[str, Any], schemas: Mapping[str, Any], ranks: Ranks
-    ) -> dict[str, Own]:
-        """Check the arrays to be written, and convert them to the group's types."""
-        return self._converted(self._given(local, schemas, ranks))
 
     def _given(
         self, local: Mapping[str, Any], schemas: Mapping[str, Any], ranks: Ranks

@@ -106,7 +106,7 @@ def is_held(path: PoolPath) -> bool:
 
 @contextmanager
 def _claimed(path: PoolPath, doing: str) -> Iterator[None]:
-    mine = path / _new_name()
+    mine = path / f"{LOCK_FILE}.{new_owner()}"
     try:
         mine.open("x").close()
         _remove_all(path, _wait_for_others(path, mine, doing))
@@ -188,10 +188,6 @@ def is_gone(
     if is_here and (not is_alone or int(process) == os.getpid()):
         return _is_gone(int(process), started)
     return is_alone
-
-
-def _new_name() -> str:
-    return f"{LOCK_FILE}.{new_owner()}"
 
 
 def _host() -> str:

@@ -54,7 +54,8 @@ def nested(location: int, group: int, levels: Sequence[tuple[int, int]]) -> Regi
 
 def arrays_of(data: Any) -> list[npt.NDArray[Any]]:
     """Return one or several buffers as a list of arrays; other buffers become bytes."""
-    return [_array_of(each) for each in (data if isinstance(data, list | tuple) else [data])]
+    buffers = data if isinstance(data, list | tuple) else [data]
+    return [_plain(each) if isinstance(each, np.ndarray) else bytes_of(each) for each in buffers]
 
 
 def targets_of(out: Memory) -> list[npt.NDArray[Any]]:
@@ -65,10 +66,6 @@ def targets_of(out: Memory) -> list[npt.NDArray[Any]]:
 def nbytes_of(arrays: list[npt.NDArray[Any]]) -> int:
     """Return the total size of all arrays in bytes."""
     return sum(array.nbytes for array in arrays)
-
-
-def _array_of(data: Any) -> npt.NDArray[Any]:
-    return _plain(data) if isinstance(data, np.ndarray) else bytes_of(data)
 
 
 def bytes_of(data: Any) -> Bytes:

@@ -55,7 +55,8 @@ def is_left(path: PoolPath) -> bool:
 
 def remove_left(directory: PoolPath) -> None:
     """Remove the parts of dead writers in a directory, as far as the caller may."""
-    for path, _ in _parts_in(directory):
+    parts = [path for path, _ in _names_in(directory) if is_part(path.name)]
+    for path in parts:
         with contextlib.suppress(NotFoundError, DeniedError):
             if _HELD.fullmatch(path.name):
                 remove_left_claims(path)
@@ -78,10 +79,6 @@ def parts_below(directory: PoolPath) -> Iterator[tuple[PoolPath, PoolStat]]:
                 directories.append(path)
             elif is_part(path.name):
                 yield path, status
-
-
-def _parts_in(directory: PoolPath) -> list[tuple[PoolPath, PoolStat]]:
-    return [each for each in _names_in(directory) if is_part(each[0].name)]
 
 
 def _names_in(directory: PoolPath) -> list[tuple[PoolPath, PoolStat]]:
