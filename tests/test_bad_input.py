@@ -290,14 +290,14 @@ def test_a_copy_that_was_stopped_is_incomplete(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 import outcore as oc
-import outcore.array.create
-real = outcore.array.create.{name}
+import outcore.array.existing
+real = outcore.array.existing.{name}
 def dies(*arguments, **options):
     if {before}:
         os.kill(os.getpid(), 9)
     real(*arguments, **options)
     os.kill(os.getpid(), 9)
-outcore.array.create.{name} = dies
+outcore.array.existing.{name} = dies
 oc.create_array(sys.argv[1], 1000)
 """
 

@@ -16,7 +16,7 @@ from stopped_copies import CHUNKS, KINDS, MEMORY, MODEL, Fetched, copy, noted, s
 from stopping import killed_until_whole
 
 import outcore as oc
-from outcore.array import create
+from outcore.array import existing
 from outcore.convert import copy_plan, sources, targets
 from outcore.errors import (
     BudgetError,
@@ -157,7 +157,7 @@ def test_the_record_is_removed_first_and_the_metadata_last(record: str) -> None:
         list=lambda name: [(n, False, 0) for n in names], remove=removed.append
     )
     where: Any = SimpleNamespace(path=Path("A"), name="A", volume=volume, inside=lambda name: name)
-    create.remove_array(where)
+    existing.remove_array(where)
     assert removed == [record, "c", "outcore.generation", "A"]
 
 

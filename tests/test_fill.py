@@ -18,7 +18,7 @@ import pytest
 from stopping import killed_until_whole
 
 import outcore as oc
-from outcore.array import create
+from outcore.array import existing
 from outcore.array import fill as fill_module
 from outcore.array_files import blocks_done
 from outcore.errors import (
@@ -438,7 +438,7 @@ def test_an_interrupt_while_files_are_made_says_how_to_go_on(
         return oc.create_array(tmp_path / "A", 8, fill=lambda rows: np.ones(8), progress=False)
 
     with monkeypatch.context() as patched:
-        patched.setattr(create, "bump_generation", stop)
+        patched.setattr(existing, "bump_generation", stop)
         with pytest.raises(Interrupted, match="again with"):
             make()
     assert (make()[...] == 1).all()

@@ -198,6 +198,7 @@ def test_killed_anywhere(tmp_path: Path) -> None:
     pages = (
         "../array/fill.py",
         "../array/create.py",
+        "../array/existing.py",
         "../array_files/blocks_done.py",
         "../array/array.py",
     )

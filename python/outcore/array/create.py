@@ -11,20 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import ArrayFile
 from outcore._util.counts import is_count
 from outcore._util.if_exists import IfExists, check_if_exists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.array.existing import open_existing
+from outcore.array.existing import make_array, open_existing, remove_array
 from outcore.array.fill import Fill, Filled, fill_arrays
 from outcore.array.fill_identity import FillIdentity
-from outcore.array_files.blocks_done import RECORDS
 from outcore.array_files.metadata import (
-    bump_generation,
-    is_half_made,
     read_metadata,
-    write_metadata,
 )
 from outcore.errors import ExistsError, InvalidError, OutcoreError
 from outcore.layout.attributes import is_same_json, plain_attributes
@@ -184,14 +179,8 @@ def create_array(
         make_array(where, metadata, if_exists=if_exists, reserve=reserve)
         # The creation has raised the generation.
         return Array(where, metadata, "r+")
-    filled = Filled(
-        where,
-        metadata,
-        lambda begun, over: make_array(where, begun, if_exists=over, reserve=reserve),
-        lambda over: refuse_there(where, over),
-    )
     return fill_arrays(
-        [filled],
+        [Filled(where, metadata, reserve)],
         fill,
         identities=[FillIdentity.of(fill, fill_id)],
         if_exists=if_exists,
@@ -311,78 +300,6 @@ def _default_chunks(
     if len(shape) == 1:
         return (SLOT_ALIGN_BYTES // itemsize,)
     return (1, *default_chunks(shape[1:], itemsize, order))
-
-
-def make_array(where: Place, metadata: Metadata, *, if_exists: IfExists, reserve: bool) -> None:
-    """Create the files, and ``zarr.json`` last, so that the array exists only when it is complete.
-
-    The first file identifies the directory as outcore's: see `is_half_made`.
-    """
-    grid = metadata.grid()
-    _make_room(where, if_exists)
-    try:
-        bump_generation(where)
-        ArrayFile.create(where.volume, where.name, grid, reserve, metadata.stripe_count)
-        write_metadata(where, metadata)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            remove_array(where)
-        raise
-
-
-def _make_room(where: Place, if_exists: IfExists) -> None:
-    """Remove an array that may be replaced, and refuse any other."""
-    if refuse_there(where, if_exists):
-        remove_array(where)
-
-
-def refuse_there(where: Place, if_exists: IfExists) -> bool:
-    """Refuse an existing object that may not be replaced; return whether there is one to remove."""
-    if not where.volume.exists(where.name):
-        return False
-    is_known = where.exists() or is_half_made(where)
-    # A process that dies during its first write leaves a temporary file only.
-    blank = (
-        not is_known
-        and where.path.is_dir()
-        and all(
-            name.startswith(("zarr.json.", "outcore.generation.")) and name.endswith(".new")
-            for name, _, _ in where.volume.list(where.name)
-        )
-    )
-    if if_exists == "open" and is_known:
-        # The caller has already opened a whole array.
-        blank = not where.exists()
-        if not blank:
-            why = read_metadata(where).why
-            raise ExistsError(
-                f"{where.path} exists and is not whole ({why}); finish that call, or pass "
-                "if_exists='overwrite'"
-            )
-    if not blank and if_exists != "overwrite":
-        raise ExistsError(
-            f"{where.path} exists; choose another name, or pass if_exists='open' or 'overwrite'"
-        )
-    if not blank and not is_known:
-        raise ExistsError(
-            f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
-            "remove it yourself or choose another name"
-        )
-    return True
-
-
-def remove_array(where: Place) -> None:
-    """Remove a directory, ``zarr.json`` last, so that a crash leaves something recognisable.
-
-    In a pool the whole directory is removed at once.
-    """
-    if not isinstance(where.path, PoolPath):
-        names = [name for name, _, _ in where.volume.list(where.name)]
-        # Remove the records first: a call that finds one would resume with missing shard files.
-        for name in sorted(names, key=lambda name: name not in RECORDS):
-            if name != "zarr.json":
-                where.volume.remove(where.inside(name))
-    where.volume.remove(where.name)
 
 
 def _is_array(where: Place) -> bool:

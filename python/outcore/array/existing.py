@@ -1,13 +1,23 @@
-"""Comparison of existing arrays with those that a call would make."""
+"""Files of an array: make them; compare, replace and remove those of an existing one."""
 
+import contextlib
 from collections.abc import Collection
 from typing import Any
 
+from outcore._core import ArrayFile
+from outcore._util.if_exists import IfExists
 from outcore.array.array import Array, open_array
-from outcore.array_files.metadata import read_metadata
+from outcore.array_files.blocks_done import RECORDS
+from outcore.array_files.metadata import (
+    bump_generation,
+    is_half_made,
+    read_metadata,
+    write_metadata,
+)
 from outcore.errors import ConsumedError, CorruptError, ExistsError, InvalidError
 from outcore.layout.attributes import is_same_json
 from outcore.layout.zarr_format import Metadata
+from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import Place
 
 _ALWAYS = ("growing", "shape", "dtype", "order")
@@ -92,3 +102,70 @@ def refuse_other(where: Place, was: Any, now: Any, what: str) -> None:
 def _text(value: Any) -> str:
     text = str(value) if not isinstance(value, str) else repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def make_array(where: Place, metadata: Metadata, *, if_exists: IfExists, reserve: bool) -> None:
+    """Create the files, and ``zarr.json`` last, so that the array exists only when it is complete.
+
+    The first file identifies the directory as outcore's: see `is_half_made`.
+    """
+    grid = metadata.grid()
+    if refuse_there(where, if_exists):
+        remove_array(where)
+    try:
+        bump_generation(where)
+        ArrayFile.create(where.volume, where.name, grid, reserve, metadata.stripe_count)
+        write_metadata(where, metadata)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_array(where)
+        raise
+
+
+def refuse_there(where: Place, if_exists: IfExists) -> bool:
+    """Refuse an existing object that may not be replaced; return whether there is one to remove."""
+    if not where.volume.exists(where.name):
+        return False
+    is_known = where.exists() or is_half_made(where)
+    # A process that dies during its first write leaves a temporary file only.
+    blank = (
+        not is_known
+        and where.path.is_dir()
+        and all(
+            name.startswith(("zarr.json.", "outcore.generation.")) and name.endswith(".new")
+            for name, _, _ in where.volume.list(where.name)
+        )
+    )
+    if if_exists == "open" and is_known:
+        # The caller has already opened a whole array.
+        blank = not where.exists()
+        if not blank:
+            why = read_metadata(where).why
+            raise ExistsError(
+                f"{where.path} exists and is not whole ({why}); finish that call, or pass "
+                "if_exists='overwrite'"
+            )
+    if not blank and if_exists != "overwrite":
+        raise ExistsError(
+            f"{where.path} exists; choose another name, or pass if_exists='open' or 'overwrite'"
+        )
+    if not blank and not is_known:
+        raise ExistsError(
+            f"{where.path} exists and is no Zarr array or group, so it is not overwritten; "
+            "remove it yourself or choose another name"
+        )
+    return True
+
+
+def remove_array(where: Place) -> None:
+    """Remove a directory, ``zarr.json`` last, so that a crash leaves something recognisable.
+
+    In a pool the whole directory is removed at once.
+    """
+    if not isinstance(where.path, PoolPath):
+        names = [name for name, _, _ in where.volume.list(where.name)]
+        # Remove the records first: a call that finds one would resume with missing shard files.
+        for name in sorted(names, key=lambda name: name not in RECORDS):
+            if name != "zarr.json":
+                where.volume.remove(where.inside(name))
+    where.volume.remove(where.name)

@@ -21,7 +21,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore._util.streams import Box, wait
 from outcore.array.array import Array, open_array
-from outcore.array.existing import first_difference
+from outcore.array.existing import first_difference, make_array, refuse_there
 from outcore.array.fill_identity import FillIdentity
 from outcore.array_files import blocks_done
 from outcore.array_files.blocks_done import FILL, BlocksDone, blocks_of
@@ -52,20 +52,15 @@ class Filled:
 
     Attributes
     ----------
-    where, metadata
-        Its place, and its metadata.
-    make
-        ``make(metadata, if_exists)`` creates its files.
-    check
-        ``check(if_exists)`` refuses an existing object that may not be replaced.
+    where, metadata, reserve
+        Its place, its metadata, and whether to reserve its disk space.
     is_whole
         Whether the array already exists, so that only others are filled.
     """
 
     where: Place
     metadata: Metadata
-    make: Callable[[Metadata, IfExists], None]
-    check: Callable[[IfExists], object]
+    reserve: bool
     is_whole: bool = False
 
 
@@ -171,7 +166,7 @@ def _begun(
     for output in outputs:
         output.find(resume=resume and if_exists != "overwrite")
         if not output.stopped:
-            output.filled.check(if_exists)
+            refuse_there(output.filled.where, if_exists)
     # Blocks that one array lacks are computed for all arrays.
     done = min(output.done for output in outputs)
     for output in outputs:
@@ -212,7 +207,9 @@ class _Output:
     def begin(self, done: int, if_exists: IfExists) -> None:
         """Record how many chunks are already done; create the files if necessary."""
         if not self.done:
-            self.filled.make(self.metadata, "overwrite" if self.stopped else if_exists)
+            over: IfExists = "overwrite" if self.stopped else if_exists
+            where, reserve = self.filled.where, self.filled.reserve
+            make_array(where, self.metadata, if_exists=over, reserve=reserve)
         self.done = done
         self.record.header = self.identity.line()
         self.record.begin(done)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from outcore._util.if_exists import IfExists, check_if_exists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.array.create import array_metadata, make_array, refuse_there
+from outcore.array.create import array_metadata
 from outcore.array.existing import open_existing
 from outcore.array.fill import Fill, Filled, fill_arrays, is_stopped
 from outcore.array.fill_identity import FillIdentity
@@ -105,15 +105,7 @@ def create_arrays(
                 identities[number].check_opened(where, array.metadata.made)
                 found[number] = array
     filled = [
-        Filled(
-            where,
-            metadata[number],
-            lambda begun, over, where=where: make_array(  # type: ignore[misc]
-                where, begun, if_exists=over, reserve=reserve
-            ),
-            lambda over, where=where: refuse_there(where, over),  # type: ignore[misc]
-            is_whole=found[number] is not None,
-        )
+        Filled(where, metadata[number], reserve, is_whole=found[number] is not None)
         for number, where in enumerate(places)
     ]
     made: list[Array] = []

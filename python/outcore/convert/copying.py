@@ -20,8 +20,8 @@ from outcore._util.if_exists import IfExists, check_if_exists
 from outcore._util.progress import ProgressLike, check_progress
 from outcore._util.streams import Box
 from outcore.array.array import Array, open_array
-from outcore.array.create import array_metadata, make_array
-from outcore.array.existing import open_existing, refuse_other
+from outcore.array.create import array_metadata
+from outcore.array.existing import make_array, open_existing, refuse_other
 from outcore.array_files.metadata import write_metadata
 from outcore.convert.copy_notes import CopyNotes, CopyRecord
 from outcore.convert.copy_plan import CopyPlan, Side, plan_copy

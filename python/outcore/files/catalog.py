@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from outcore.array.array import Array
-from outcore.array.create import remove_array
+from outcore.array.existing import remove_array
 from outcore.array_files import atomic_write
 from outcore.array_files.blocks_done import RECORDS, WORKING
 from outcore.array_files.foreign_shards import foreign_shards

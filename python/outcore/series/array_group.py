@@ -9,7 +9,7 @@ from outcore._util.communicator import TIMEOUT_S
 from outcore._util.counts import count_of
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array, open_array
-from outcore.array.create import make_array
+from outcore.array.existing import make_array
 from outcore.array_files import growing
 from outcore.collective.call import patience_of, seconds_of
 from outcore.errors import (

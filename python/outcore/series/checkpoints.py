@@ -14,7 +14,7 @@ from typing import Any
 from outcore._core import crc32c
 from outcore._util.progress import Meter, ProgressLike, is_shown
 from outcore.array.array import Array, open_array
-from outcore.array.create import make_array
+from outcore.array.existing import make_array
 from outcore.array.verification import LEAST_BYTES, verify
 from outcore.array_files.metadata import read_metadata
 from outcore.errors import (

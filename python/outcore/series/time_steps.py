@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from outcore.array.array import Array, open_array
-from outcore.array.create import array_metadata, make_array
+from outcore.array.create import array_metadata
+from outcore.array.existing import make_array
 from outcore.array_files import growing
 from outcore.array_files.metadata import is_half_made, read_metadata, write_metadata
 from outcore.errors import CorruptError, InvalidError, NotFoundError, OutcoreError

@@ -17,7 +17,7 @@ from outcore._util.signals import signals_held
 from outcore._util.sizes import format_bytes
 from outcore._util.streams import wait
 from outcore.array.array import Array, open_array
-from outcore.array.create import remove_array
+from outcore.array.existing import remove_array
 from outcore.array_files.blocks_done import WORKING
 from outcore.array_files.metadata import bump_generation, read_metadata, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
