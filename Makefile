@@ -69,7 +69,8 @@ endif
 # all does that a shell starts in the background.
 test: ARGS := $(or $(ARGS),$(PROCESSES))
 test-all: ARGS := $(PROCESSES) --exhaustive
-test test-all: $(PACKAGES)
+test test-all:
+	tools/setup --compilers
 	log=$$(mktemp); trap 'rm -f "$$log"' EXIT; failed=0; \
 	env --default-signal=INT $(MAKE) --no-print-directory test-rust >"$$log" 2>&1 & \
 	$(MAKE) --no-print-directory test-python slice ARGS="$(ARGS)" || failed=1; \
@@ -78,7 +79,8 @@ test test-all: $(PACKAGES)
 # Not the release profile: maturin builds that with other settings, and each would undo the other's.
 # Properties are tried with the same examples in each run; `make fuzz` draws new ones.
 test-rust: export PROPTEST_RNG_SEED := $(or $(PROPTEST_RNG_SEED),1)
-test-rust: $(PACKAGES)
+test-rust:
+	tools/setup --compilers
 	cargo test --workspace --locked --quiet
 
 test-python: $(CORE) $(C_LIBRARY)
