@@ -30,6 +30,7 @@ export PATH := $(VIRTUAL_ENV)/bin:$(PATH):$(HOME)/.cargo/bin
 PACKAGES := .venv/packages.stamp
 CORE := .venv/core.stamp
 C_LIBRARY := .venv/c-library.stamp
+MODULES := python/outcore/_core.abi3.so python/outcore/_plugins/liboutcore_hdf5.so
 SPHINX := .venv/sphinx.stamp
 # For two processors: the third process computes while others wait.
 PROCESSES := -n 3 --dist worksteal
@@ -45,6 +46,7 @@ $(PACKAGES): pyproject.toml tools/setup
 
 $(CORE): $(PACKAGES) $(RUST)
 	maturin develop --release --locked --quiet
+	tools/plugin
 	touch $@
 
 # In the release profile it shares most crates with the Python module. The static library takes long, and no test needs it.
@@ -56,8 +58,8 @@ $(SPHINX): $(PACKAGES) docs/requirements.txt
 	python -m pip install --disable-pip-version-check -r docs/requirements.txt
 	touch $@
 
-# The module may have been removed behind the stamp's back.
-ifeq ($(wildcard python/outcore/_core.abi3.so),)
+# The module or the plugin may have been removed behind the stamp's back.
+ifneq ($(words $(wildcard $(MODULES))),$(words $(MODULES)))
 .PHONY: $(CORE)
 endif
 ifeq ($(wildcard target/release/liboutcore.so),)
@@ -144,5 +146,5 @@ coverage: $(CORE)
 
 clean:
 	rm -rf .venv target dist coverage docs/_site .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-out bench-out
-	rm -f python/outcore/_core*.so
+	rm -rf python/outcore/_core*.so python/outcore/_plugins
 	find . -name __pycache__ -not -path "./.git/*" -prune -exec rm -rf {} +

@@ -40,7 +40,7 @@ with oc.Pool.embedded(["d"]) as pool:
 
 
 @pytest.mark.parametrize(
-    "verb", ["attr", "chmod", "chown", "cp", "df", "info", "ls", "mkdir", "mv", "pool", "rm",
+    "verb", ["attr", "chmod", "chown", "cp", "df", "env", "info", "ls", "mkdir", "mv", "pool", "rm",
              "serve", "stat", "verify"],
 )  # fmt: skip
 def test_verbs_that_do_not_compute_need_none_of_them(tmp_path: Path, verb: str) -> None:

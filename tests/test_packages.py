@@ -75,6 +75,7 @@ def test_a_missing_package_and_its_purpose_are_named(
         ("zarr", "oc.export_array(np.ones(3), 'b.zarr')"),
         ("zarr", "import outcore.zarr_store"),
         ("h5py", "oc.from_array('a.h5', 'A')"),
+        ("h5py", "import outcore.h5py"),
         ("h5py", "oc.export_array(np.ones(3), 'b.h5')"),
         (
             "fsspec",

@@ -8,9 +8,9 @@ import outcore
 from outcore.cli.verbs import Verbs
 
 VERBS = (
-    "attr", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "info", "ls", "mkdir",
-    "mount", "mv", "plan", "pool", "repack", "report", "rm", "serve", "solve", "stat", "umount",
-    "verify",
+    "attr", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "env", "info", "ls",
+    "mkdir", "mount", "mv", "plan", "pool", "repack", "report", "rm", "serve", "solve", "stat",
+    "umount", "verify",
 )  # fmt: skip
 """The verbs, in the order of the help."""
 

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outcore_core::{
     Alignment, Entry, Error, ErrorKind, FileId, Gather, Handle, Hints, Inode, IoReply, IoRequest, IoStatus,
-    Link, ManagerReply, ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions, Result,
-    ServerId, Volume, VolumeRequest,
+    Layout, Link, ManagerReply, ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions,
+    Result, ServerId, Volume, VolumeRequest,
 };
 
 use outcore_disk::umask;
@@ -122,6 +122,11 @@ where
     /// The handle of an open file. Its name may belong to another file by now.
     pub fn handle(&self, file: FileId) -> Result<Handle> {
         self.0.file(file).map(|file| file.handle)
+    }
+
+    /// The layout of an open file.
+    pub fn layout(&self, file: FileId) -> Result<Layout> {
+        self.0.file(file).map(|file| file.layout.clone())
     }
 
     /// The manager's record of a name.

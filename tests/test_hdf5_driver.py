@@ -1,0 +1,400 @@
+"""HDF5 files in a pool through the driver, compared with the same files in a directory."""
+
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from mounted import Mounted, mounted
+from served import Served, make_key, serve
+from served_pools import in_memory
+
+import outcore as oc
+import outcore.h5py
+
+UNIT = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Served]:
+    with in_memory() as directory, serve(directory) as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def key(pool: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTCORE_KEY", str(pool.key))
+
+
+@pytest.fixture
+def client(pool: Served) -> Iterator[oc.Pool]:
+    with oc.connect(pool.url, key=pool.key) as connected:
+        yield connected
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Return a name that no other test uses."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name) + ".h5"
+
+
+@pytest.fixture
+def url(pool: Served, name: str) -> str:
+    return f"{pool.url}/{name}"
+
+
+def driven(place: str | Path, mode: str = "r", **options: Any) -> h5py.File:
+    return h5py.File(place, mode, driver="outcore", **options)
+
+
+def fill(file: h5py.File) -> None:
+    """Write each kind of dataset, in several steps."""
+    values = np.random.default_rng(3)
+    file.attrs["title"] = "waves"
+    whole = file.create_dataset("whole", data=values.standard_normal((700, 500)))
+    whole[3:600:7, 5:490:11] = values.standard_normal((86, 45))
+    chunked = file.create_dataset(
+        "group/chunked", (300, 400), "f4", chunks=(64, 50), maxshape=(None, 400)
+    )
+    chunked[:] = values.standard_normal((300, 400))
+    chunked.resize((500, 400))
+    chunked[250:, ::3] = 5
+    packed = file.create_dataset("packed", (90, 90), "i8", chunks=(40, 40), compression="gzip")
+    packed[10:80] = values.integers(0, 9, (70, 90))
+    words = file.create_dataset("words", (50,), h5py.string_dtype())
+    words[:] = [f"word {i}" * (i % 7) for i in range(50)]
+    compound = np.zeros(20, [("a", "i4"), ("b", "f8", 3)])
+    compound["b"] = values.standard_normal((20, 3))
+    file["compound"] = compound
+    file["compound"][5:9, "a"] = 4
+    file.create_dataset("unwritten", (1000, 1000), "f8")
+    del file["words"]
+    file["link"] = h5py.SoftLink("/whole")
+
+
+def content(file: h5py.File) -> dict[str, Any]:
+    found: dict[str, Any] = {"title": file.attrs["title"], "link": file["link"][:].tobytes()}
+
+    def note(name: str, each: Any) -> None:
+        if isinstance(each, h5py.Dataset):
+            found[name] = (each.dtype, each.shape, each[()].tobytes())
+
+    file.visititems(note)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    with h5py.File(io.BytesIO(), "w") as file:
+        fill(file)
+        return content(file)
+
+
+def test_datasets_are_those_of_another_driver(url: str, expected: dict[str, Any]) -> None:
+    with driven(url, "w") as file:
+        fill(file)
+        assert content(file) == expected
+    with driven(url) as file:
+        assert content(file) == expected
+
+
+def test_a_copied_file_is_read_without_the_driver(
+    url: str, name: str, client: oc.Pool, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    with driven(url, "w") as file:
+        fill(file)
+    oc.copy_files(client / name, tmp_path / "u.h5")
+    with h5py.File(tmp_path / "u.h5") as file:
+        assert content(file) == expected
+    # The other way around, too.
+    oc.copy_files(tmp_path / "u.h5", client / f"copy-{name}")
+    with driven(f"{url.rpartition('/')[0]}/copy-{name}") as file:
+        assert content(file) == expected
+
+
+def test_a_file_outside_pools_is_that_of_the_default_driver(
+    tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    for place in (tmp_path / "driven.h5", tmp_path / "default.h5"):
+        with h5py.File(place, "w", driver="outcore" if "driven" in place.name else None) as file:
+            fill(file)
+            assert content(file) == expected
+    assert driven(tmp_path / "driven.h5").id.get_vfd_handle() > 2
+    with pytest.raises(FileNotFoundError):
+        driven(tmp_path / "none.h5")
+    with pytest.raises(FileExistsError):
+        driven(tmp_path / "default.h5", "x")
+    with pytest.raises(IsADirectoryError):
+        driven(tmp_path)
+
+
+def test_files_are_truncated_and_appended_to(url: str, name: str, client: oc.Pool) -> None:
+    with driven(url, "w") as file:
+        file["x"] = np.ones(100_000)
+    assert client.stat(name).nbytes > 800_000
+    with driven(url, "a") as file:
+        file["y"] = np.arange(5)
+        del file["x"]
+    with driven(url, "r+") as file:
+        assert list(file) == ["y"]
+    with driven(url, "w") as file:
+        file["z"] = 1
+    assert client.stat(name).nbytes < 100_000
+    with driven(url) as file:
+        assert list(file) == ["z"]
+
+
+def test_a_removed_file_is_closed_without_an_error(url: str, name: str, client: oc.Pool) -> None:
+    with driven(url, "w") as file:
+        file["x"] = np.ones(1000)
+        client.rm(name)
+        file["y"] = np.ones(3 * UNIT // 8)
+        file.flush()
+    with pytest.raises(FileNotFoundError):
+        driven(url)
+    with driven(url, "w") as file:
+        file["x"] = 1
+        client.rm(name)
+        with driven(url, "x") as other:
+            other["z"] = 2
+        file["x"][()] = 3
+    with driven(url) as file:
+        assert list(file) == ["z"]
+
+
+def test_a_user_block_is_kept(url: str, name: str, client: oc.Pool) -> None:
+    with driven(url, "w", userblock_size=1024) as file:
+        file["x"] = np.arange(1000)
+    with client.open(name, "r+b") as raw:
+        raw.write(b"own bytes")
+    with driven(url) as file:
+        assert file.userblock_size == 1024
+        assert (file["x"][:] == np.arange(1000)).all()
+
+
+def test_names_of_one_file_are_one_file(url: str) -> None:
+    with driven(url, "w") as file:
+        file["x"] = 1
+        with driven(url, "r+") as again:
+            assert again["x"][()] == 1
+            assert (
+                file.id.get_access_plist().get_driver() == again.id.get_access_plist().get_driver()
+            )
+            again["x"][()] = 2
+        assert file["x"][()] == 2
+
+
+# Requests
+
+
+def requests(client: oc.Pool) -> int:
+    return sum(one[2] for one in (client / "").root.core.servers())
+
+
+@pytest.fixture
+def asked(client: oc.Pool) -> Callable[[Callable[[], Any]], int]:
+    """Return a function that counts the requests of a call to the two servers."""
+
+    def count(call: Callable[[], Any]) -> int:
+        before = requests(client)
+        nothing = requests(client) - before
+        before = requests(client)
+        call()
+        return requests(client) - before - nothing
+
+    return count
+
+
+def test_a_strided_selection_is_one_request_to_each_server(
+    url: str, asked: Callable[[Callable[[], Any]], int]
+) -> None:
+    values = np.random.default_rng(1).standard_normal((2000, 1000))
+    with driven(url, "w") as file:
+        file["x"] = values
+    with driven(url, "r+") as file:
+        x = file["x"]
+        out = np.empty((1000, 500))
+        assert asked(lambda: x.read_direct(out, np.s_[::2, 100:600])) == 2
+        assert (out == values[::2, 100:600]).all()
+        values[1::2, 3:503] = out
+        assert asked(lambda: x.write_direct(out, None, np.s_[1::2, 3:503])) == 2
+        assert (x[:] == values).all()
+
+
+def unaligned(file: h5py.File) -> int:
+    """Count the chunks of all datasets that begin inside a stripe unit."""
+    starts = [file["whole"].id.get_offset()]
+    chunked = file["chunked"].id
+    starts += [chunked.get_chunk_info(i).byte_offset for i in range(chunked.get_num_chunks())]
+    return sum(start % UNIT != 0 for start in starts)
+
+
+def test_data_are_aligned_by_the_stripe_unit(
+    pool: Served, name: str, tmp_path: Path, asked: Callable[[Callable[[], Any]], int]
+) -> None:
+    def make(file: h5py.File) -> None:
+        file.create_dataset("chunked", (1024, 1024), "f8", chunks=(512, 256))
+        for i in range(0, 1024, 512):
+            # Metadata between the data.
+            file.create_group(f"group {i}").attrs["text"] = "x" * 1000
+            file["chunked"][i : i + 512] = i
+        file["whole"] = np.ones((1024, 512))
+
+    with h5py.File(tmp_path / "plain.h5", "w") as file:
+        make(file)
+        assert unaligned(file) == 9
+    with driven(f"{pool.url}/{name}", "w") as file:
+        make(file)
+        assert unaligned(file) == 0
+        # Each chunk is one stripe unit of one server.
+        assert asked(lambda: file["chunked"].id.read_direct_chunk((0, 0))) == 1
+    # The user's own alignment stays.
+    with driven(f"{pool.url}/own-{name}", "w", alignment_interval=4096) as file:
+        make(file)
+        assert unaligned(file) > 0
+
+
+# Errors
+
+
+def test_errors_are_those_of_the_system(url: str, pool: Served, client: oc.Pool) -> None:
+    with pytest.raises(FileNotFoundError, match="have nothing of that name; check the path"):
+        driven(url)
+    driven(url, "w").close()
+    with pytest.raises(FileExistsError):
+        driven(url, "x")
+    client.mkdir("directory")
+    with pytest.raises(OSError, match="have a directory"):
+        driven(f"{pool.url}/directory")
+    with client.open("text", "wb") as file:
+        file.write(b"no HDF5" * 1000)
+    with pytest.raises(OSError, match="file signature not found"):
+        driven(f"{pool.url}/text")
+    with driven(url) as file, pytest.raises(ValueError, match="no write intent"):
+        file.create_group("x")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("outcore://node1/u.h5", "need outcore://HOST:PORT/NAME"),
+        ("outcore:{}::u.h5", "serve it with 'outcore pool up'"),
+        ("outcore:{}/none.sock::u.h5", "none.sock"),
+    ],
+)
+def test_unusable_addresses_are_refused(tmp_path: Path, address: str, said: str) -> None:
+    with pytest.raises(OSError, match=said):
+        driven(address.format(tmp_path))
+
+
+def test_keys_are_checked(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driven(url, "w").close()
+    with pytest.raises(PermissionError, match="the pool"):
+        driven(url, key=make_key(tmp_path / "other.key"))
+    with pytest.raises(FileNotFoundError, match="key file"):
+        driven(url, key=tmp_path / "none.key")
+    right = os.environ["OUTCORE_KEY"]
+    monkeypatch.delenv("OUTCORE_KEY")
+    with pytest.raises(PermissionError, match="set OUTCORE_KEY to its file"):
+        driven(url)
+    driven(url, key=right).close()
+
+
+def test_rights_are_checked(pool: Served, url: str, name: str, client: oc.Pool) -> None:
+    driven(url, "w").close()
+    assert stat.S_IMODE(client.stat(name).mode) == 0o666 & ~mask()
+    client.chmod(name, 0o640)
+    with pytest.raises(PermissionError):
+        driven(url, key=pool.key_of("guest", 4321, 4321))
+
+
+def mask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+
+def test_swmr_is_refused(url: str) -> None:
+    with driven(url, "w", libver="latest") as file:
+        file["x"] = 1
+        with pytest.raises(Exception, match="open it without swmr"):
+            file.swmr_mode = True
+        file["y"] = 2
+    with pytest.raises(OSError, match="open it without swmr"):
+        driven(url, swmr=True, libver="latest")
+    with driven(url) as file:
+        assert list(file) == ["x", "y"]
+
+
+def in_a_fork(x: h5py.Dataset, url: str) -> str:
+    try:
+        x[:]
+        said = "no error"
+    except Exception as error:
+        said = str(error)
+    try:
+        with driven(url) as own:
+            return f"{said} {own['x'][7]}"
+    except Exception as error:
+        return f"{said} {error!r}"
+
+
+def test_a_forked_process_opens_anew(url: str) -> None:
+    with driven(url, "w") as file:
+        file["x"] = np.arange(1000)
+    file = driven(url)
+    x = file["x"]
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(write, in_a_fork(x, url).encode())
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    told = os.read(read, 10_000).decode()
+    os.close(read)
+    os.close(write)
+    assert "open it anew" in told
+    assert told.endswith(" 7")
+    assert x[8] == 8
+    file.close()
+
+
+# Mounts
+
+
+@pytest.fixture
+def mount(pool: Served, tmp_path: Path) -> Iterator[Mounted]:
+    with mounted(pool, tmp_path / "m") as found:
+        yield found
+
+
+def test_a_path_below_a_mount_is_a_file_of_the_pool(
+    mount: Mounted, url: str, name: str, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    with driven(mount.place / name, "w") as file:
+        fill(file)
+        with pytest.raises(RuntimeError, match="no file descriptor"):
+            file.id.get_vfd_handle()
+    with driven(url) as file:
+        assert content(file) == expected
+    monkeypatch.chdir(mount.place)
+    with driven(name) as file:
+        assert content(file) == expected
+    # The kernel sees the same bytes.
+    with h5py.File(mount.place / name, locking=False) as file:
+        assert content(file) == expected
+
+
+def test_a_read_only_mount_takes_no_writes(pool: Served, name: str, tmp_path: Path) -> None:
+    driven(f"{pool.url}/{name}", "w").close()
+    with mounted(pool, tmp_path / "m", "--read-only") as found:
+        for each in (name, f"new-{name}"):
+            with pytest.raises(OSError, match="mount it without --read-only"):
+                driven(found.place / each, "a" if each == name else "x")
+        driven(found.place / name).close()
