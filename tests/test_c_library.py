@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from served import Served
 
@@ -20,7 +21,10 @@ PAGE = ROOT / "docs/how-to/c.md"
 
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_DEFAULT_SOURCE"]
 SANITIZED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-TESTS = ["files", "regions", "requests", "names", "mistakes", "fork", "threads", "versions"]
+TESTS = [
+    "files", "shorter", "read_only", "regions", "requests", "names", "arrays", "mistakes", "fork",
+    "threads", "versions",
+]  # fmt: skip
 
 Compile = Callable[..., Path]
 
@@ -85,6 +89,59 @@ def test_python_reads_what_c_writes(compiled: Compile, served: Served, tmp_path:
         assert file.read_strided(7 * 8, 0, 8, 2, 2400).view("f8").tolist() == [7, 7]
         assert pool.stat("sim/matrix.f8").stripe_unit_bytes == 65536
     assert run(program, tmp_path / "own-1", tmp_path / "own-2") == said
+
+
+def test_python_opens_arrays_of_c(compiled: Compile, served: Served, tmp_path: Path) -> None:
+    program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
+    key = str(served.key)
+    run(program, "arrays", served.url, OUTCORE_KEY=key)
+    expected = np.arange(1500, dtype=np.int32).reshape(50, 30)
+    expected[13:33, 5:15] = -1
+    with oc.connect(served.url, key=key) as pool:
+        for order in ("C", "F"):
+            array = oc.open_array(pool / f"a{order}")
+            assert (array.order, array.chunks, array.dtype) == (order, (16, 8), np.int32)
+            np.testing.assert_array_equal(array[:], expected)
+            array.close()
+            # The creation, and one opening that wrote.
+            with pool.open(f"a{order}/outcore.generation") as file:
+                assert bytes(file.read()) == b"2"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "order", "chunk_order"),
+    [("f8", "C", "hilbert"), ("i2", "F", None), ("c16", "C", "z-order"), ("f8", "C", None)],
+)
+def test_c_opens_arrays_of_python(
+    dtype: str, order: str, chunk_order: str | None, compiled: Compile, served: Served
+) -> None:
+    program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
+    key = str(served.key)
+    with oc.connect(served.url, key=key) as pool:
+        array = oc.create_array(
+            pool / "made", (9, 7), dtype, chunks=(2, 3), order=order, chunk_order=chunk_order,
+            dims=["row", "column"], attributes={"unit": "m"},
+        )  # fmt: skip
+        array[:] = np.arange(63).reshape(9, 7) * (1 + 1j if dtype == "c16" else 1)
+        expected = array[1:4, 2:4].tobytes().hex()
+        array.close()
+    assert run(program, "print", served.url, OUTCORE_KEY=key) == expected
+
+
+def test_c_refuses_arrays_that_it_cannot_read(compiled: Compile, served: Served) -> None:
+    program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
+    key = str(served.key)
+    with oc.connect(served.url, key=key) as pool:
+        oc.create_array(pool / "growing", (0, 4), "f8", growing=True).close()
+        half = oc.create_array(pool / "half", (4, 4), "f8")
+        half.mark("incomplete", "why")
+        half.close()
+        oc.create_array(pool / "foreign", (4, 4), "f8").close()
+        with pool.open("foreign/zarr.json") as file:
+            text = bytes(file.read())
+        with pool.open("foreign/zarr.json", "w") as file:
+            file.write(text.replace(b'"fill_value": 0.0', b'"fill_value": 1.0'))
+    run(program, "refused", served.url, OUTCORE_KEY=key)
 
 
 def test_a_wrong_key_is_refused(compiled: Compile, served: Served, tmp_path: Path) -> None:

@@ -94,6 +94,42 @@ static void test_files(void) {
     FAILS(EINVAL, "O_RDONLY", outcore_file_open(pool, "a/b/file", O_TRUNC, 0666, NULL, &file));
 }
 
+/* Another handle made the file shorter: no byte comes from behind its end. */
+static void test_shorter(void) {
+    char bytes[300000], found[300000];
+    const uint64_t offsets[] = {299990, 0}, lengths[] = {10, 10};
+    outcore_regions *regions;
+    memset(bytes, 7, sizeof bytes);
+    outcore_file *file = opened("shorter", O_RDWR | O_CREAT);
+    OK(outcore_file_write_at(file, 0, bytes, sizeof bytes));
+    NEED(outcore_file_read_at(file, 0, found, sizeof found) == sizeof found);
+    outcore_file *other = opened("shorter", O_RDWR);
+    OK(outcore_file_truncate(other, 1000));
+    OK(outcore_regions_list(context, 2, offsets, lengths, &regions));
+    FAILS(ENODATA, "", outcore_file_read(file, regions, found, 20));
+    outcore_regions_free(regions);
+    NEED(outcore_file_read_at(file, 0, found, sizeof found) == 1000);
+    NEED(outcore_file_read_at(file, 999, found, 2) == 1 && found[0] == 7);
+    NEED(outcore_file_read_at(file, 2000, found, 1) == 0);
+    OK(outcore_file_close(other));
+    OK(outcore_file_close(file));
+}
+
+/* The flags count, even for a file that the call creates. */
+static void test_read_only(void) {
+    outcore_file *file = opened("read-only", O_RDONLY | O_CREAT);
+    outcore_regions *regions;
+    outcore_request *request;
+    OK(outcore_regions_contiguous(context, 0, 1, &regions));
+    FAILS(EROFS, "O_RDWR", outcore_file_write_at(file, 0, "x", 1));
+    FAILS(EROFS, "O_RDWR", outcore_file_write(file, regions, "x", 1));
+    FAILS(EROFS, "O_RDWR", outcore_file_start_write(file, regions, "x", 1, &request));
+    FAILS(EROFS, "O_RDWR", outcore_file_truncate(file, 10));
+    outcore_regions_free(regions);
+    NEED(outcore_file_length(file) == 0);
+    OK(outcore_file_close(file));
+}
+
 static void test_regions(void) {
     unsigned char numbers[256], found[256];
     outcore_regions *regions;
@@ -140,6 +176,9 @@ static void test_regions(void) {
     OK(outcore_file_read(file, regions, NULL, 0));
     outcore_regions_free(regions);
     FAILS(EINVAL, "NULL", outcore_regions_list(context, 1, NULL, lengths, &regions));
+    FAILS(EINVAL, "check", outcore_regions_list(context, SIZE_MAX / 8, offsets, lengths, &regions));
+    FAILS(EINVAL, "16", outcore_regions_nested(context, 0, 1, 17, counts, strides, &regions));
+    FAILS(EINVAL, "16", outcore_regions_nested(context, 0, 1, SIZE_MAX, counts, strides, &regions));
     FAILS(EINVAL, "2^63", outcore_regions_contiguous(context, UINT64_MAX, 2, &regions));
     FAILS(EINVAL, "NULL", outcore_file_read(file, NULL, found, 1));
     OK(outcore_file_close(file));
@@ -189,11 +228,23 @@ static void test_requests(void) {
     close(event);
     FAILS(EINVAL, "eventfd", outcore_request_notify(requests[0], event));
     FAILS(EINVAL, "eventfd", outcore_request_notify(requests[0], -1));
+    int ends[2];
+    NEED(pipe(ends) == 0);
+    FAILS(EINVAL, "pipe", outcore_request_notify(requests[0], ends[1]));
+    close(ends[0]);
+    close(ends[1]);
+    /* A full counter does not block the library. */
+    uint64_t most = UINT64_MAX - 1;
+    event = eventfd(0, 0);
+    NEED(write(event, &most, sizeof most) == sizeof most);
+    OK(outcore_request_notify(requests[0], event));
+    close(event);
     outcore_request_free(requests[0]);
 
     OK(outcore_file_start_sync(file, &requests[0]));
     int outcome;
-    while ((outcome = outcore_request_wait(requests[0], 0.001)) == -ETIMEDOUT) {
+    while ((outcome = outcore_request_wait(requests[0], 0)) == -ETIMEDOUT) {
+        NEED(strstr(outcore_error_text(context), "has not ended") != NULL);
     }
     OK(outcome);
     outcore_request_free(requests[0]);
@@ -236,7 +287,11 @@ static void test_names(void) {
     NEED(outcore_getxattr(pool, "dir/one", "unit", NULL, 0) == 3);
     NEED(outcore_getxattr(pool, "dir/one", "unit", value, sizeof value) == 3);
     NEED(memcmp(value, "m/s", 3) == 0);
-    NEED(outcore_getxattr(pool, "dir/one", "unit", value, 2) == -ERANGE);
+    FAILS(ERANGE, "3 bytes", outcore_getxattr(pool, "dir/one", "unit", value, 2));
+    FAILS(EINVAL, "NULL", outcore_getxattr(pool, "dir/one", "unit", NULL, 100));
+    FAILS(EINVAL, "65536", outcore_setxattr(pool, "dir/one", "unit", value, SIZE_MAX));
+    OK(outcore_setxattr(pool, "dir/one", "empty", NULL, 0));
+    NEED(outcore_getxattr(pool, "dir/one", "empty", value, sizeof value) == 0);
     OK(outcore_removexattr(pool, "dir/one", "unit"));
     FAILS(ENOENT, "unit", outcore_getxattr(pool, "dir/one", "unit", value, sizeof value));
 
@@ -273,6 +328,111 @@ static void test_names(void) {
     OK(outcore_remove(pool, "dir"));
 }
 
+static void test_arrays(void) {
+    enum { ROWS = 50, COLUMNS = 30, BYTES = ROWS * COLUMNS * 4 };
+    static int32_t numbers[ROWS][COLUMNS], found[ROWS][COLUMNS];
+    const uint64_t shape[] = {ROWS, COLUMNS}, chunk[] = {16, 8}, zero[] = {0, 0};
+    uint64_t has[2], its_chunk[2];
+    outcore_array *array;
+    outcore_request *requests[2];
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        numbers[i / COLUMNS][i % COLUMNS] = i;
+    }
+    for (const char *order = "CF"; *order; order++) {
+        const char path[] = {'a', *order, 0};
+        OK(outcore_array_create(pool, path, 2, shape, chunk, "int32", *order, &array));
+        OK(outcore_array_read(array, zero, shape, found, BYTES));
+        NEED(found[0][0] == 0 && found[ROWS - 1][COLUMNS - 1] == 0);
+        OK(outcore_array_write(array, zero, shape, numbers, BYTES));
+        OK(outcore_array_sync(array));
+        OK(outcore_array_close(array));
+        FAILS(EEXIST, "exists", outcore_array_create(pool, path, 2, shape, chunk, "int32", 'C', &array));
+
+        OK(outcore_array_open(pool, path, O_RDWR, &array));
+        NEED(outcore_array_dims(array) == 2 && strcmp(outcore_array_type(array), "int32") == 0);
+        OK(outcore_array_shape(array, has, its_chunk));
+        NEED(has[0] == ROWS && has[1] == COLUMNS && its_chunk[0] == 16 && its_chunk[1] == 8);
+        OK(outcore_array_shape(array, NULL, NULL));
+        /* A box that cuts chunks, written and read in the background. */
+        const uint64_t start[] = {13, 5}, count[] = {20, 10};
+        int32_t box[20][10], back[20][10];
+        memset(box, 0xff, sizeof box);
+        OK(outcore_array_start_write(array, start, count, box, sizeof box, &requests[0]));
+        OK(outcore_array_start_read(array, start, count, back, sizeof back, &requests[1]));
+        for (int i = 0; i < 2; i++) {
+            OK(outcore_request_wait(requests[i], -1));
+            outcore_request_free(requests[i]);
+        }
+        NEED(memcmp(box, back, sizeof box) == 0);
+        OK(outcore_array_read(array, zero, shape, found, BYTES));
+        for (int i = 0; i < ROWS; i++) {
+            for (int j = 0; j < COLUMNS; j++) {
+                int inside = i >= 13 && i < 33 && j >= 5 && j < 15;
+                NEED(found[i][j] == (inside ? -1 : numbers[i][j]));
+            }
+        }
+        const uint64_t outside[] = {40, 25};
+        FAILS(EINVAL, "", outcore_array_read(array, outside, count, back, sizeof back));
+        FAILS(EINVAL, "796 bytes", outcore_array_read(array, start, count, back, sizeof back - 4));
+        FAILS(EINVAL, "NULL", outcore_array_read(array, NULL, count, back, sizeof back));
+        FAILS(EINVAL, "NULL", outcore_array_read(array, start, count, NULL, sizeof back));
+        OK(outcore_array_close(array));
+
+        OK(outcore_array_open(pool, path, O_RDONLY, &array));
+        FAILS(EROFS, "O_RDWR", outcore_array_write(array, start, count, box, sizeof box));
+        OK(outcore_array_close(array));
+    }
+    FAILS(ENOENT, "none", outcore_array_open(pool, "none", O_RDONLY, &array));
+    NEED(array == NULL);
+    FAILS(EINVAL, "float64", outcore_array_create(pool, "x", 2, shape, chunk, "double", 'C', &array));
+    FAILS(EINVAL, "'C'", outcore_array_create(pool, "x", 2, shape, chunk, "int32", 'D', &array));
+    FAILS(EINVAL, "at least 1", outcore_array_create(pool, "x", 2, shape, zero, "int32", 'C', &array));
+    FAILS(EINVAL, "dimension", outcore_array_create(pool, "x", 0, shape, zero, "int32", 'C', &array));
+    FAILS(EINVAL, "O_RDWR", outcore_array_open(pool, "aC", O_WRONLY, &array));
+    outcore_status status;
+    FAILS(ENOENT, "x", outcore_stat(pool, "x", &status));
+    OK(outcore_mkdir(pool, "plain", 0777));
+    FAILS(ENOENT, "", outcore_array_open(pool, "plain", O_RDONLY, &array));
+    outcore_file *file = opened("odd/zarr.json", O_RDWR | O_CREAT);
+    OK(outcore_file_write_at(file, 0, "{\"a\": [", 7));
+    FAILS(EBADMSG, "odd/zarr.json", outcore_array_open(pool, "odd", O_RDONLY, &array));
+    OK(outcore_file_write_at(file, 0, "{}     ", 7));
+    FAILS(EINVAL, "array of outcore", outcore_array_open(pool, "odd", O_RDONLY, &array));
+    OK(outcore_file_close(file));
+    OK(outcore_array_close(NULL));
+    NEED(outcore_array_type(NULL) == NULL && outcore_array_dims(NULL) == -EINVAL);
+
+    /* After the close of the pool. */
+    OK(outcore_array_open(pool, "aC", O_RDONLY, &array));
+    OK(outcore_pool_close(pool));
+    pool = NULL;
+    FAILS(EBADF, "closed", outcore_array_read(array, zero, shape, found, BYTES));
+    OK(outcore_array_close(array));
+}
+
+/* Prints a box of an array that Python made, as bytes. */
+static void test_print(void) {
+    const uint64_t start[] = {1, 2}, count[] = {3, 2};
+    unsigned char bytes[6 * 16];
+    outcore_array *array;
+    OK(outcore_array_open(pool, "made", O_RDONLY, &array));
+    const char *type = outcore_array_type(array);
+    uint64_t item = strcmp(type, "complex128") == 0 ? 16 : strcmp(type, "float64") == 0 ? 8 : 2;
+    OK(outcore_array_read(array, start, count, bytes, 6 * item));
+    OK(outcore_array_close(array));
+    for (uint64_t i = 0; i < 6 * item; i++) {
+        printf("%02x", bytes[i]);
+    }
+}
+
+/* Arrays of Python that the library does not open. */
+static void test_refused(void) {
+    outcore_array *array;
+    FAILS(EINVAL, "grows", outcore_array_open(pool, "growing", O_RDONLY, &array));
+    FAILS(EINVAL, "incomplete (why)", outcore_array_open(pool, "half", O_RDONLY, &array));
+    FAILS(EINVAL, "another", outcore_array_open(pool, "foreign", O_RDONLY, &array));
+}
+
 static void test_mistakes(void) {
     outcore_file *file;
     char byte;
@@ -301,6 +461,7 @@ static void test_mistakes(void) {
     FAILS(EIO, "127.0.0.1:1", outcore_pool_connect(context, "outcore://127.0.0.1:1", "any.key", 0.1, &other));
     FAILS(EINVAL, "NULL", outcore_pool_embed(context, NULL, 1, 0, &other));
     const char *twice[] = {"new", "new"};
+    FAILS(EINVAL, "check", outcore_pool_embed(context, twice, SIZE_MAX / 8, 0, &other));
     FAILS(EINVAL, "twice", outcore_pool_embed(context, twice, 2, 0, &other));
 
     /* A file of a pool that was closed. */
@@ -381,6 +542,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } tests[] = {
+        {"shorter", test_shorter},   {"read_only", test_read_only}, {"arrays", test_arrays},
+        {"print", test_print},       {"refused", test_refused},
         {"files", test_files},       {"regions", test_regions}, {"requests", test_requests},
         {"names", test_names},       {"mistakes", test_mistakes}, {"fork", test_fork},
         {"threads", test_threads},   {"versions", test_versions},

@@ -11,8 +11,11 @@
  *   ENOMEM     no memory                EINVAL     an argument is unusable
  *   EBADF      the pool was closed      ENOTCONN   the process was forked
  *   ENODATA    the file ends too early  EBADMSG    bytes on disk are damaged
+ *   ETIMEDOUT  a request has not ended  ERANGE     the memory is too small
  *   EREMOTEIO  unsynced writes may be   EIO        a disk or a server failed
  *              lost: write them again   ENOTRECOVERABLE  a fault in the library
+ *
+ * A handle that is NULL gives -EINVAL without a text.
  */
 
 #ifndef OUTCORE_H
@@ -23,6 +26,9 @@
 
 // Version of the interface: it changes with the SONAME of the library.
 #define OUTCORE_INTERFACE 0
+
+// An array of a pool that is open.
+typedef struct outcore_array outcore_array;
 
 // A file of a pool that is open.
 typedef struct outcore_file outcore_file;
@@ -75,7 +81,7 @@ typedef struct outcore_status {
 } outcore_status;
 
 // The function that `outcore_list` calls for each name, with the caller's argument, the name, and its attributes. A result
-// other than 0 ends the listing.
+// other than 0 ends the listing. It must return: neither `longjmp` nor an exception may leave it.
 typedef int (*outcore_visit)(void *argument, const char *name, const struct outcore_status *status);
 
 #ifdef __cplusplus
@@ -244,7 +250,8 @@ int outcore_file_write(const struct outcore_file *file,
                        const void *memory,
                        uint64_t bytes);
 
-// Starts `outcore_file_read`. The memory belongs to the library until the request has ended.
+// Starts `outcore_file_read`. The memory belongs to the library until the request has ended. Bytes behind the end of a file
+// that another client made shorter may be zeros, without an error.
 int outcore_file_start_read(const struct outcore_file *file,
                             const struct outcore_regions *regions,
                             void *memory,
@@ -272,7 +279,7 @@ int outcore_request_done(const struct outcore_request *request);
 // Adds 1 to an event descriptor, made by eventfd(2), once a request has ended. Several requests may use one descriptor. The
 // caller may close it at any time.
 //
-// Errors: -EINVAL (no such descriptor).
+// Errors: -EINVAL (no event descriptor).
 int outcore_request_notify(const struct outcore_request *request,
                            int descriptor);
 
@@ -285,7 +292,8 @@ void outcore_request_free(struct outcore_request *request);
 // Errors: -ENOENT, -EACCES, -EIO (a server of the file does not answer).
 int outcore_stat(const struct outcore_pool *pool, const char *path, struct outcore_status *status);
 
-// Creates a directory, and the missing ones above it. `mode` has its permission bits, before the umask.
+// Creates a directory, and the missing ones above it. `mode` has its permission bits, before the umask. If several clients
+// create it at the same time, the call may succeed in more than one.
 //
 // Errors: -EEXIST, -EACCES.
 int outcore_mkdir(const struct outcore_pool *pool,
@@ -326,7 +334,7 @@ int outcore_set_modified(const struct outcore_pool *pool, const char *path, uint
 // Copies an extended attribute to `value`, which has `size` bytes. Returns the length of the attribute. If `size` is
 // smaller, nothing is copied and the result is -ERANGE, except for 0, which asks for the length.
 //
-// Errors: -ENOENT (no such name or attribute), -ERANGE.
+// Errors: -ENOENT (no such name or attribute), -ERANGE, -EINVAL.
 int64_t outcore_getxattr(const struct outcore_pool *pool,
                          const char *path,
                          const char *name,
@@ -342,6 +350,87 @@ int outcore_setxattr(const struct outcore_pool *pool,
 
 // Removes an extended attribute.
 int outcore_removexattr(const struct outcore_pool *pool, const char *path, const char *name);
+
+// Creates an array of zeros, and opens it for reading and writing. Python opens it by `oc.open_array`, and Zarr software
+// reads it.
+//
+// `shape` has the elements along each of the `dims` dimensions, and `chunk` those of a chunk, the unit of transfers: at
+// most 64 MiB, best 1 to 16 MiB. `type` is the name of the elements' type, such as "float64", "complex64" or "int32".
+// `order` is 'C' or 'F': the order of the elements in a chunk, and of the chunks.
+//
+// Errors: -EEXIST, -ENOSPC, -EINVAL (an unusable shape, type or order), -EACCES.
+int outcore_array_create(const struct outcore_pool *pool,
+                         const char *path,
+                         size_t dims,
+                         const uint64_t *shape,
+                         const uint64_t *chunk,
+                         const char *type,
+                         char order,
+                         struct outcore_array **array);
+
+// Opens an array for reading (`flags` O_RDONLY) or for reading and writing (O_RDWR).
+//
+// Errors: -ENOENT, -EACCES, -EINVAL (no array of outcore, an array that a call left incomplete, or one that grows),
+// -EBADMSG, -ENODATA (damaged files).
+int outcore_array_open(const struct outcore_pool *pool,
+                       const char *path,
+                       int flags,
+                       struct outcore_array **array);
+
+// Returns the number of dimensions of an array.
+int64_t outcore_array_dims(const struct outcore_array *array);
+
+// Copies the elements along each dimension of an array to `shape`, and those of a chunk to `chunk`. NULL is ignored.
+int outcore_array_shape(const struct outcore_array *array,
+                        uint64_t *shape,
+                        uint64_t *chunk);
+
+// Returns the name of the type of an array's elements, such as "float64"; NULL for NULL. It is valid until the end of the
+// program.
+const char *outcore_array_type(const struct outcore_array *array);
+
+// Reads a box of elements into `memory`, in C order. The box has `count` elements along each dimension, from index `start`
+// on; `bytes` is its size.
+//
+// Errors: -EINVAL (a box outside the array, or another number of bytes), -EBADMSG (a wrong checksum), -EIO.
+int outcore_array_read(const struct outcore_array *array,
+                       const uint64_t *start,
+                       const uint64_t *count,
+                       void *memory,
+                       uint64_t bytes);
+
+// Writes a box of elements from `memory`, in C order; see `outcore_array_read`. It touches no other elements.
+//
+// Errors: -EROFS (the array is open for reading), -EINVAL, -ENOSPC, -EREMOTEIO (earlier writes may be lost), -EIO.
+int outcore_array_write(const struct outcore_array *array,
+                        const uint64_t *start,
+                        const uint64_t *count,
+                        const void *memory,
+                        uint64_t bytes);
+
+// Starts `outcore_array_read`. The memory belongs to the library until the request has ended.
+int outcore_array_start_read(const struct outcore_array *array,
+                             const uint64_t *start,
+                             const uint64_t *count,
+                             void *memory,
+                             uint64_t bytes,
+                             struct outcore_request **request);
+
+// Starts `outcore_array_write`. The memory must not change until the request has ended.
+int outcore_array_start_write(const struct outcore_array *array,
+                              const uint64_t *start,
+                              const uint64_t *count,
+                              const void *memory,
+                              uint64_t bytes,
+                              struct outcore_request **request);
+
+// Returns once all completed writes to the array survive a power loss.
+//
+// Errors: -EREMOTEIO (earlier writes may be lost: write them again), -EIO, -ENOSPC.
+int outcore_array_sync(const struct outcore_array *array);
+
+// Closes an array, and frees the handle. Requests in flight continue. It does not sync. NULL is ignored.
+int outcore_array_close(struct outcore_array *array);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -18,6 +18,8 @@ pub struct File {
     pub(crate) context: Arc<Context>,
     pub(crate) client: Arc<Client>,
     pub(crate) file: FileId,
+    /// A new file is open for writing in the client, whatever the flags.
+    writable: bool,
 }
 
 impl Handle for File {
@@ -100,9 +102,41 @@ impl File {
                 regions.total_bytes()
             )));
         }
+        if operation == Operation::Write {
+            self.check_writable()?;
+        }
         // SAFETY: as the caller promises.
         let memory = unsafe { region_of(memory, bytes)? };
         Ok(self.client.submit_regions(self.file, operation, regions, memory))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.writable {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::ReadOnly, "the file is open for reading only; open it with O_RDWR"))
+    }
+
+    /// Reads regions, and waits for the end.
+    ///
+    /// # Safety
+    /// As for [`region_of`].
+    pub(crate) unsafe fn read(&self, regions: &Regions, memory: *mut u8, bytes: u64) -> Result<()> {
+        // SAFETY: as the caller promises.
+        finish(&unsafe { self.start(Operation::Read, regions.clone(), memory, bytes)? })?;
+        let end = regions.end();
+        let last = regions.runs().find(|run| run.offset + run.length == end);
+        let Some(last) = last.map(|run| run.at + run.length - 1) else { return Ok(()) };
+        // If another client has made the file shorter, the client may know its old length: then zeros stand for the bytes behind
+        // its end.
+        // SAFETY: the memory has that byte, and the request has ended.
+        let may_be_behind = unsafe { *memory.add(last as usize) } == 0;
+        if may_be_behind && self.client.length(self.file)? < end {
+            let text =
+                format!("need the bytes of the file up to {end}, it is shorter; read up to its length");
+            return Err(Error::new(ErrorKind::Truncated, text));
+        }
+        Ok(())
     }
 
     /// Reads at most `bytes` bytes, fewer at the end of the file. Returns their number.
@@ -114,9 +148,7 @@ impl File {
         loop {
             let regions = Regions::contiguous(offset, bytes)?;
             // SAFETY: as the caller promises; there are fewer bytes in each turn.
-            match unsafe { self.start(Operation::Read, regions, memory, bytes) }
-                .and_then(|ticket| finish(&ticket))
-            {
+            match unsafe { self.read(&regions, memory, bytes) } {
                 Ok(()) => return Ok(bytes),
                 Err(error) if error.kind == ErrorKind::Truncated => {
                     let there = self.client.length(self.file)?.saturating_sub(offset);
@@ -156,7 +188,8 @@ pub unsafe extern "C" fn outcore_file_open(
         hand_out(file, || {
             let hints = Hints::or_none(hints.as_ref());
             let opened = open(pool, text_of(path, "path of a file")?, flags, mode, &hints)?;
-            Ok(File { context: pool.context.clone(), client: pool.client.clone(), file: opened })
+            let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
+            Ok(File { context: pool.context.clone(), client: pool.client.clone(), file: opened, writable })
         })
     })
 }
@@ -216,7 +249,10 @@ pub unsafe extern "C" fn outcore_file_length(file: *const File) -> i64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcore_file_truncate(file: *const File, length: u64) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { file.as_ref() }, |file| file.client.set_length(file.file, length))
+    call(unsafe { file.as_ref() }, |file| {
+        file.check_writable()?;
+        file.client.set_length(file.file, length)
+    })
 }
 
 /// Returns once all completed writes to the file survive a power loss.

@@ -3,6 +3,7 @@
 //! The header `include/outcore.h` is made from these files, in the order of `header.rs`. Their comments are its
 //! documentation.
 
+mod array;
 mod boundary;
 mod context;
 mod errors;
@@ -15,3 +16,4 @@ mod pool;
 mod regions;
 mod request;
 mod text;
+mod zarr;

@@ -6,11 +6,14 @@ use outcore_client::{Attributes, Listed, Silent};
 use outcore_core::{Error, ErrorKind, Inode, Result, Volume as _};
 
 use crate::boundary::{call, count};
+use crate::errors::keep;
 use crate::pool::Pool;
 use crate::text::text_of;
 
 /// Number of names in one request of a listing.
 const PAGE: u64 = 1000;
+/// Longest value of an extended attribute, in bytes.
+const MOST_VALUE_BYTES: u64 = 64 << 10;
 
 /// The attributes of a name.
 #[repr(C)]
@@ -41,7 +44,7 @@ pub struct Status {
 }
 
 /// The function that `outcore_list` calls for each name, with the caller's argument, the name, and its attributes. A result
-/// other than 0 ends the listing.
+/// other than 0 ends the listing. It must return: neither `longjmp` nor an exception may leave it.
 pub type Visit =
     Option<unsafe extern "C" fn(argument: *mut c_void, name: *const c_char, status: *const Status) -> c_int>;
 
@@ -95,7 +98,8 @@ pub unsafe extern "C" fn outcore_stat(pool: *const Pool, path: *const c_char, st
     })
 }
 
-/// Creates a directory, and the missing ones above it. `mode` has its permission bits, before the umask.
+/// Creates a directory, and the missing ones above it. `mode` has its permission bits, before the umask. If several clients
+/// create it at the same time, the call may succeed in more than one.
 ///
 /// Errors: -EEXIST, -EACCES.
 ///
@@ -236,7 +240,7 @@ pub unsafe extern "C" fn outcore_set_modified(
 /// Copies an extended attribute to `value`, which has `size` bytes. Returns the length of the attribute. If `size` is
 /// smaller, nothing is copied and the result is -ERANGE, except for 0, which asks for the length.
 ///
-/// Errors: -ENOENT (no such name or attribute), -ERANGE.
+/// Errors: -ENOENT (no such name or attribute), -ERANGE, -EINVAL.
 ///
 /// # Safety
 /// `pool` is a pool, or NULL; the texts end with a zero byte; `value` has at least `size` bytes.
@@ -249,16 +253,28 @@ pub unsafe extern "C" fn outcore_getxattr(
     size: u64,
 ) -> i64 {
     // SAFETY: as the caller promises.
-    let outcome = count(unsafe { pool.as_ref() }, |pool| unsafe {
+    let pool = unsafe { pool.as_ref() };
+    // SAFETY: as the caller promises.
+    let outcome = count(pool, |pool| unsafe {
+        if value.is_null() && size > 0 {
+            return Err(Error::invalid(format!(
+                "need {size} bytes for a value, have NULL; pass their address"
+            )));
+        }
         let bytes = pool.client.extended(text_of(path, "path")?, text_of(name, "name of an attribute")?)?;
         let length = bytes.len() as u64;
-        if !value.is_null() && length > 0 && length <= size {
+        if length > 0 && length <= size {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), bytes.len());
         }
         Ok(length)
     });
-    let is_short = size > 0 && u64::try_from(outcome).is_ok_and(|length| length > size);
-    if is_short { (-libc::ERANGE).into() } else { outcome }
+    match pool {
+        Some(pool) if size > 0 && u64::try_from(outcome).is_ok_and(|length| length > size) => {
+            keep(&pool.context, &format!("need {outcome} bytes for the value, have {size}; pass more"));
+            (-libc::ERANGE).into()
+        }
+        _ => outcome,
+    }
 }
 
 /// Sets an extended attribute of at most 64 KiB.
@@ -277,6 +293,11 @@ pub unsafe extern "C" fn outcore_setxattr(
     call(unsafe { pool.as_ref() }, |pool| unsafe {
         if value.is_null() && size > 0 {
             return Err(Error::invalid(format!("need a value of {size} bytes, have NULL; pass its address")));
+        }
+        if size > MOST_VALUE_BYTES {
+            return Err(Error::invalid(format!(
+                "need a value of at most {MOST_VALUE_BYTES} bytes, have {size}; write it to a file"
+            )));
         }
         let empty = size == 0;
         let bytes = if empty { &[] } else { std::slice::from_raw_parts(value.cast::<u8>(), size as usize) };

@@ -13,7 +13,7 @@ use outcored::EmbeddedLink;
 
 use crate::boundary::{Handle, call, hand_out, release, unusable_time};
 use crate::context::{Context, OwnedContext};
-use crate::text::{optional_text, text_of};
+use crate::text::{check_count, optional_text, text_of};
 
 /// A client of a pool, over any link.
 pub(crate) type Client = PoolVolume<dyn Link<Buffer = Region>>;
@@ -107,6 +107,7 @@ pub unsafe extern "C" fn outcore_pool_embed(
             if directories.is_null() {
                 return Err(Error::invalid("need directories of a pool, have NULL; pass their paths"));
             }
+            check_count(count, "directories")?;
             let given = std::slice::from_raw_parts(directories, count);
             let names = given.iter().map(|&name| text_of(name, "directory of a pool").map(str::to_owned));
             let names: Vec<String> = names.collect::<Result<_>>()?;

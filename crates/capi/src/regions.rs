@@ -3,10 +3,11 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use outcore_core::{Error, Level, Nested, Result};
+use outcore_core::{Error, Level, MAX_LEVELS, Nested, Result};
 
 use crate::boundary::{Handle, call, count, hand_out, release};
 use crate::context::{Context, OwnedContext};
+use crate::text::numbers_of;
 
 /// Bytes of a file, in the order of a request: contiguous, strided, nested or a list. One request sends one message to
 /// each server that stores some of them. Regions belong to no file, and any number of requests may use them.
@@ -34,19 +35,6 @@ unsafe fn make(
     call(unsafe { context.as_ref() }, |context| unsafe {
         hand_out(place, || Ok(Regions { context: context.0.clone(), inner: regions()? }))
     })
-}
-
-/// `count` numbers that C passed.
-///
-/// # Safety
-/// `numbers` points to `count` numbers, or is NULL.
-unsafe fn numbers_of<'a>(numbers: *const u64, count: usize, role: &str) -> Result<&'a [u64]> {
-    match (count, numbers.is_null()) {
-        (0, _) => Ok(&[]),
-        (_, true) => Err(Error::invalid(format!("need {count} {role}, have NULL; pass an array of them"))),
-        // SAFETY: as the caller promises.
-        (_, false) => Ok(unsafe { std::slice::from_raw_parts(numbers, count) }),
-    }
 }
 
 /// Makes regions of `bytes` bytes from byte `offset` on.
@@ -110,6 +98,11 @@ pub unsafe extern "C" fn outcore_regions_nested(
     // SAFETY: as the caller promises.
     unsafe {
         make(context, regions, || {
+            if levels > MAX_LEVELS {
+                return Err(Error::invalid(format!(
+                    "need at most {MAX_LEVELS} strides inside each other, have {levels}; use a list"
+                )));
+            }
             let counts = numbers_of(counts, levels, "counts of strides")?;
             let strides = numbers_of(strides, levels, "strides")?;
             let pairs = counts.iter().zip(strides);

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::fs::File as Descriptor;
 use std::io::Write;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use outcore_core::{Error, Operation, Result};
 
 use crate::boundary::{Handle, call, count, hand_out, release, unusable_time};
 use crate::context::Context;
+use crate::errors::keep;
 use crate::file::{File, finish};
 use crate::regions::Regions;
 
@@ -27,6 +28,12 @@ pub struct Request {
 impl Handle for Request {
     fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+}
+
+impl Request {
+    pub(crate) fn new(context: &Arc<Context>, ticket: Ticket) -> Self {
+        Self { context: context.clone(), ticket }
     }
 }
 
@@ -66,7 +73,7 @@ pub unsafe extern "C" fn outcore_file_read(
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
     call(unsafe { file.as_ref() }, |file| unsafe {
-        finish(&start(file, Operation::Read, regions, memory, bytes)?)
+        file.read(&regions_of(regions.as_ref())?, memory.cast(), bytes)
     })
 }
 
@@ -89,7 +96,8 @@ pub unsafe extern "C" fn outcore_file_write(
     })
 }
 
-/// Starts `outcore_file_read`. The memory belongs to the library until the request has ended.
+/// Starts `outcore_file_read`. The memory belongs to the library until the request has ended. Bytes behind the end of a file
+/// that another client made shorter may be zeros, without an error.
 ///
 /// # Safety
 /// The pointers are NULL, or valid; `memory` has at least `bytes` bytes until the request has ended.
@@ -105,7 +113,7 @@ pub unsafe extern "C" fn outcore_file_start_read(
     call(unsafe { file.as_ref() }, |file| unsafe {
         hand_out(request, || {
             let ticket = start(file, Operation::Read, regions, memory, bytes)?;
-            Ok(Request { context: file.context.clone(), ticket })
+            Ok(Request::new(&file.context, ticket))
         })
     })
 }
@@ -126,7 +134,7 @@ pub unsafe extern "C" fn outcore_file_start_write(
     call(unsafe { file.as_ref() }, |file| unsafe {
         hand_out(request, || {
             let ticket = start(file, Operation::Write, regions, memory.cast_mut(), bytes)?;
-            Ok(Request { context: file.context.clone(), ticket })
+            Ok(Request::new(&file.context, ticket))
         })
     })
 }
@@ -141,7 +149,7 @@ pub unsafe extern "C" fn outcore_file_start_sync(file: *const File, request: *mu
     call(unsafe { file.as_ref() }, |file| unsafe {
         hand_out(request, || {
             let ticket = file.client.submit_sync_after(file.file, &[]);
-            Ok(Request { context: file.context.clone(), ticket })
+            Ok(Request::new(&file.context, ticket))
         })
     })
 }
@@ -173,7 +181,14 @@ pub unsafe extern "C" fn outcore_request_wait(request: *const Request, timeout_s
             }
         }
     });
-    if outcome == 0 && !ended { -libc::ETIMEDOUT } else { outcome }
+    // SAFETY: as above.
+    match unsafe { request.as_ref() } {
+        Some(request) if outcome == 0 && !ended => {
+            keep(&request.context, &format!("the request has not ended within {timeout_s} s; wait longer"));
+            -libc::ETIMEDOUT
+        }
+        _ => outcome,
+    }
 }
 
 /// Returns 1 if a request has ended, and 0 if it has not.
@@ -189,7 +204,7 @@ pub unsafe extern "C" fn outcore_request_done(request: *const Request) -> c_int 
 /// Adds 1 to an event descriptor, made by eventfd(2), once a request has ended. Several requests may use one descriptor. The
 /// caller may close it at any time.
 ///
-/// Errors: -EINVAL (no such descriptor).
+/// Errors: -EINVAL (no event descriptor).
 ///
 /// # Safety
 /// `request` is a request, or NULL.
@@ -208,9 +223,20 @@ pub unsafe extern "C" fn outcore_request_notify(request: *const Request, descrip
         // SAFETY: the descriptor is only borrowed to make a copy of it; the system checks its number.
         let copy = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned();
         let mut copy = Descriptor::from(copy.map_err(|error| unusable(&error))?);
+        // A write to another kind of descriptor could block, or end the program by a signal.
+        let kind = std::fs::read_link(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+        let kind = kind.map_err(|error| unusable(&error))?;
+        if kind.as_os_str() != "anon_inode:[eventfd]" {
+            return Err(unusable(&kind.display()));
+        }
         request.ticket.then(Box::new(move || {
-            // A full counter wakes the reader as well.
-            let _ = copy.write_all(&1_u64.to_ne_bytes());
+            let mut poll = libc::pollfd { fd: copy.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+            // SAFETY: the call writes to the one structure that it gets.
+            let has_room = unsafe { libc::poll(&raw mut poll, 1, 0) } == 1;
+            // A full counter wakes the reader without this.
+            if has_room {
+                let _ = copy.write_all(&1_u64.to_ne_bytes());
+            }
         }));
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! Texts and memory that C passes.
+//! Texts, numbers and memory that C passes.
 
 use std::ffi::{CStr, c_char};
 use std::ptr::NonNull;
@@ -29,14 +29,46 @@ pub(crate) unsafe fn optional_text<'a>(text: *const c_char, role: &str) -> Resul
     if text.is_null() { Ok(None) } else { unsafe { text_of(text, role) }.map(Some) }
 }
 
+/// `count` numbers that C passed, named by their `role`.
+///
+/// # Safety
+/// `numbers` points to `count` numbers, or is NULL.
+pub(crate) unsafe fn numbers_of<'a>(numbers: *const u64, count: usize, role: &str) -> Result<&'a [u64]> {
+    check_count(count, role)?;
+    match (count, numbers.is_null()) {
+        (0, _) => Ok(&[]),
+        (_, true) => Err(Error::invalid(format!("need {count} {role}, have NULL; pass an array of them"))),
+        // SAFETY: as the caller promises.
+        (_, false) => Ok(unsafe { std::slice::from_raw_parts(numbers, count) }),
+    }
+}
+
+/// Refuses a number of things of 8 bytes that no memory has.
+pub(crate) fn check_count(count: usize, role: &str) -> Result<()> {
+    let most = isize::MAX as usize / size_of::<u64>();
+    if count <= most {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("need at most {most} {role}, have {count}; check the count")))
+}
+
 /// Memory of the caller as the buffer of a request.
 ///
 /// # Safety
-/// `start` points to `bytes` bytes that stay valid, and that nothing else writes, until the request has ended.
+/// As for [`block_of`].
 pub(crate) unsafe fn region_of(start: *mut u8, bytes: u64) -> Result<Region> {
     if bytes == 0 {
         return Ok(Region::empty());
     }
+    // SAFETY: as the caller promises.
+    unsafe { block_of(start, bytes) }.map(Region::whole)
+}
+
+/// Memory of the caller as a block.
+///
+/// # Safety
+/// `start` points to `bytes` bytes that stay valid, and that nothing else writes, until the request has ended.
+pub(crate) unsafe fn block_of(start: *mut u8, bytes: u64) -> Result<Arc<Block>> {
     let start = NonNull::new(start).ok_or_else(|| {
         Error::invalid(format!("need memory of {bytes} bytes, have NULL; pass the address of a buffer"))
     })?;
@@ -45,5 +77,5 @@ pub(crate) unsafe fn region_of(start: *mut u8, bytes: u64) -> Result<Region> {
         length.ok_or_else(|| Error::invalid(format!("need at most 2^63 bytes of memory, have {bytes}")))?;
     // SAFETY: as the caller promises.
     let block = unsafe { Block::foreign(start, length, Box::new(())) };
-    Ok(Region::whole(Arc::new(block)))
+    Ok(Arc::new(block))
 }
