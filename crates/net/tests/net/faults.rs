@@ -22,8 +22,9 @@ fn behind(pool: &Pool, count: usize) -> Vec<Proxy> {
     proxies
 }
 
+/// Soon gives up a connection without an answer, even if only the machine is busy.
 fn one_channel_each() -> Options {
-    Options { connections_per_address: 1, ..options() }
+    Options { connections_per_address: 1, least_silence: Duration::from_millis(400), ..options() }
 }
 
 fn link(pool: &Pool, options: Options) -> Arc<NetLink> {

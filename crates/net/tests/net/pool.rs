@@ -208,11 +208,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 pub fn options() -> Options {
     let user = outcore_net::User { name: "ada".into(), uid: 1815, gids: vec![10] };
-    Options {
-        patience: 2 * LONG,
-        least_silence: Duration::from_millis(400),
-        ..Options::new(Credentials::Pool { key: Key::new(KEY), user })
-    }
+    Options { patience: 2 * LONG, ..Options::new(Credentials::Pool { key: Key::new(KEY), user }) }
 }
 
 pub fn target(handle: u64) -> Target {
