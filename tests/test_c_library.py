@@ -232,3 +232,17 @@ def test_the_library_exports_what_the_header_declares() -> None:
     symbols = run("nm", "-D", "--defined-only", LIBRARY).split()[2::3]
     declared = re.findall(r"^[^/\n]*\b(outcore_\w+)\(", HEADER.read_text(), re.MULTILINE)
     assert sorted(symbols) == sorted(set(declared))
+
+
+def test_every_function_passes_the_boundary() -> None:
+    """The boundary refuses NULL handles and forked processes, and stops panics."""
+    plain = {"outcore_version", "outcore_interface", "outcore_error_text", "outcore_array_type"}
+    sources = "".join(path.read_text() for path in (ROOT / "crates/capi/src").glob("*.rs"))
+    functions = re.findall(
+        r'extern "C" fn (outcore_\w+)\((.*?)^\}', sources, re.DOTALL | re.MULTILINE
+    )
+    outside = {
+        name for name, body in functions if not re.search(r"\b(call|count|release|make)\(", body)
+    }
+    assert len(functions) > 50
+    assert outside == plain
