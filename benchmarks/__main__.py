@@ -28,6 +28,7 @@ BENCHMARKS = {
     "rivals": "array strips against TensorStore and zarr-python",
     "pool_embedded": "a pool embedded over two directories against a plain one: streams, LU",
     "pool_served": "LU in a pool served on this machine against a plain path",
+    "pool_hdf5": "h5py through the driver against a file of the Python client",
     "pool_disks": "1 to 8 servers with slow disks against the sum of the disks' rates",
     "pool_network": "the wire against disk and TCP, and two channels against one",
     "pool_requests": "strided requests against one a piece, lists, and creates a second",

@@ -58,6 +58,7 @@ def run(
         "pool_disks",
         "pool_network",
         "pool_requests",
+        "pool_hdf5",
         "collective",
         "collective_disks",
         "checkpoint",
