@@ -1,4 +1,4 @@
-//! Types and numbers that HDF5 and its file drivers share, from version 1.14.4 to 2.2. HDF5 calls this version 1 of the
+//! Types and numbers that HDF5 and its file drivers share, from version 1.14.2 to 2.2. HDF5 calls this version 1 of the
 //! driver class.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};

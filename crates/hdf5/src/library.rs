@@ -156,7 +156,7 @@ impl Library {
         let found = self.find_plain().filter(|class| class.version == CLASS_VERSION).ok_or_else(|| {
             Error::new(
                 ErrorKind::Io,
-                "need HDF5 1.14.4 to 2.2, have a library without its default driver; unset HDF5_DRIVER",
+                "need HDF5 1.14.2 to 2.2, have a library without its default driver; unset HDF5_DRIVER",
             )
         })?;
         Ok(self.plain.get_or_init(|| found))

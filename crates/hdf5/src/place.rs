@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use outcore_core::{Error, ErrorKind, Result};
+use outcore_net::Address;
 
 /// The extended attribute by which a mount gives the address of a file in its pool.
 const ADDRESS: &CStr = c"user.outcore.address";
@@ -13,8 +14,8 @@ const MOST_ADDRESS_BYTES: usize = 8192;
 /// A file in a pool.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PoolPlace {
-    /// Address of the pool's manager, as in `tcp:node1:7171`.
-    pub manager: String,
+    /// Address of the pool's manager.
+    pub manager: Address,
     /// Path in the pool.
     pub path: String,
     /// Whether the name is a path below a mount that refuses writes.
@@ -52,8 +53,7 @@ fn parse(text: &str) -> Result<PoolPlace> {
         ))
     };
     let (scheme, rest) = text.split_once(':').ok_or_else(unusable)?;
-    let way = if scheme == "outcore+tls" { "tls" } else { "tcp" };
-    let place = |manager: String, path: &str| {
+    let place = |manager: Address, path: &str| {
         let path = path.trim_start_matches('/').to_owned();
         Ok(PoolPlace { manager, path, is_read_only: false })
     };
@@ -72,13 +72,13 @@ fn parse(text: &str) -> Result<PoolPlace> {
                 ),
             ));
         }
-        return place(format!("unix:{socket}"), path);
+        return place(Address::Unix(socket.into()), path);
     }
-    let served = rest.trim_start_matches('/');
+    let served = rest.strip_prefix('/').ok_or_else(unusable)?;
+    let served = served.strip_prefix('/').unwrap_or(served);
     let (host, path) = served.split_once('/').unwrap_or((served, ""));
-    let has_port =
-        host.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
-    if has_port && rest.starts_with('/') { place(format!("{way}:{host}"), path) } else { Err(unusable()) }
+    let manager = Address::from_url(&format!("{scheme}://{host}")).map_err(|_| unusable())?;
+    place(manager, path)
 }
 
 /// The address of a path below a mount, and an existing path in the same mount. A file that does not exist has the
@@ -138,7 +138,7 @@ mod tests {
             ("outcore:///run/pool.sock:/sim/u.h5", "unix:/run/pool.sock", "sim/u.h5"),
         ] {
             let found = parse(text).unwrap();
-            assert_eq!((found.manager.as_str(), found.path.as_str()), (manager, path), "{text}");
+            assert_eq!((found.manager.to_string().as_str(), found.path.as_str()), (manager, path), "{text}");
         }
     }
 
