@@ -284,7 +284,6 @@ def test_errors_are_those_of_the_system(url: str, pool: Served, client: oc.Pool)
     [
         ("outcore://node1/u.h5", "need outcore://HOST:PORT/NAME"),
         ("outcore:{}::u.h5", "serve it with 'outcore pool up'"),
-        ("outcore:{}/none.sock::u.h5", "none.sock"),
     ],
 )
 def test_unusable_addresses_are_refused(tmp_path: Path, address: str, said: str) -> None:

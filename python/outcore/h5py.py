@@ -50,7 +50,7 @@ def set_fapl(plist: Any, *, key: PathLike | None = None) -> None:
     config = None if key is None else os.fsencode(os.path.abspath(key))
     if _SET_DRIVER(plist.id, DRIVER.encode(), config) < 0:
         raise OutcoreError(
-            f"need an HDF5 library that loads the driver {DRIVER}, from version 1.14.4 to 2.2, "
+            f"need an HDF5 library that loads the driver {DRIVER}, from version 1.14.2 to 2.2, "
             f"have {h5py.version.hdf5_version}; install a newer h5py"
         )
 
