@@ -212,8 +212,8 @@ def test_files_are_copied_moved_and_removed(served_here: Served) -> None:
     assert "cannot be removed" in refusal("rm", "-ry", url)
 
 
-def test_links_are_left_out_and_named_or_followed(served_here: Served, tmp_path: Path) -> None:
-    """A copy with -L equals that of the system's cp."""
+def test_links_are_copied_or_followed(served_here: Served, tmp_path: Path) -> None:
+    """A copy equals that of the system's cp, with and without -L."""
     url = served_here.url
     Path("tree/d").mkdir(parents=True)
     Path("tree/d/f").write_bytes(b"content")
@@ -222,16 +222,16 @@ def test_links_are_left_out_and_named_or_followed(served_here: Served, tmp_path:
     Path("tree/file").symlink_to("d/f")
     Path("tree/directory").symlink_to(tmp_path / "outside")
     Path("tree/again").symlink_to("directory")
-    result = outcore("cp", "-r", "tree", f"{url}/left", "--json")
-    assert result.exit_code == 1
-    (copied,) = json.loads(result.stdout)["copied"]
-    names = [tmp_path / "tree" / name for name in ("again", "directory", "file")]
-    assert sorted(copied["left_out"]) == [str(name) for name in names]
-    said = sorted(result.stderr.splitlines())
-    assert said == [
-        f"error: {name} is a link and was left out; pass -L to follow it" for name in names
+    (copied,) = document("cp", "-r", "tree", f"{url}/links")["copied"]
+    assert (copied["links"], copied["left_out"]) == (3, [])
+    lines("cp", "-r", f"{url}/links", "links")
+    subprocess.run(["diff", "-r", "--no-dereference", "tree", "links"], check=True)
+    (report,) = oc.copy_files("tree", "left", recursive=True, links="leave", progress=False)
+    assert list(report.left_out) == [
+        str(tmp_path / "tree" / n) for n in ("again", "directory", "file")
     ]
-    assert lines("ls", f"{url}/left") == ["d"]
+    with pytest.raises(oc.errors.InvalidError, match="is a link"):
+        oc.copy_files("tree", "none", recursive=True, links="refuse", progress=False)
     lines("cp", "-rL", "tree", f"{url}/followed")
     lines("cp", "-r", f"{url}/followed", "ours")
     subprocess.run(["cp", "-rL", "tree", "theirs"], check=True)
@@ -257,11 +257,13 @@ def test_an_array_with_links_is_copied_whole_or_not_at_all(served_here: Served) 
     lines("cp", "-L", "A", f"{served_here.url}/A")
     assert "4 x 4" in outcore("info", f"{served_here.url}/A").stdout
     lines("verify", f"{served_here.url}/A")
-    # A move removes the source, so it may not leave out links.
+    assert "is a link" in refusal("mv", "A", f"{served_here.url}/moved")
+    assert Path("A/c").is_symlink()
     Path("d").mkdir()
     Path("d/link").symlink_to("../elsewhere")
-    assert "is a link" in refusal("mv", "d", f"{served_here.url}/d")
-    assert Path("d/link").is_symlink()
+    lines("mv", "d", f"{served_here.url}/d")
+    assert not Path("d").exists()
+    assert "link -> ../elsewhere" in outcore("ls", "-l", f"{served_here.url}/d").stdout
 
 
 def test_arrays_in_a_pool_are_known(served_here: Served) -> None:

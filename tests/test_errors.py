@@ -14,7 +14,7 @@ KINDS = [
     "exists", "invalid", "busy", "forked", "closed", "incomplete", "consumed", "journal",
     "non_finite", "singular", "missing_package", "divergence", "not_positive_definite", "denied",
     "lost",
-    "is_directory", "not_directory", "type",
+    "is_directory", "not_directory", "type", "loop",
 ]  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_every_error_has_a_kind_of_its_own() -> None:
 def test_every_kind_of_rust_is_an_exception_here() -> None:
     kinds = _core.error_kinds()
     assert kinds == [k for k in KINDS if k in kinds]
-    assert len(kinds) == 14
+    assert len(kinds) == 15
     for kind in kinds:
         error = errors.from_kind(kind, "a message")
         assert type(error).kind == kind
@@ -63,6 +63,7 @@ def test_every_kind_of_rust_is_an_exception_here() -> None:
         (errors.ClosedError, ValueError),
         (errors.DeniedError, PermissionError),
         (errors.LostError, OSError),
+        (errors.LinkLoopError, OSError),
         (errors.IsDirectoryError, IsADirectoryError),
         (errors.NotDirectoryError, NotADirectoryError),
         (errors.IncompleteError, ValueError),

@@ -8,6 +8,7 @@ import mmap
 import os
 import random
 import signal
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,11 +197,68 @@ def test_what_a_pool_cannot_do_has_its_error(here: Path) -> None:
     (here / "f").touch()
     assert error_of(lambda: os.link(here / "f", here / "g")) == "EPERM"
     assert error_of(lambda: os.mkfifo(here / "p")) == "EPERM"
-    assert error_of(lambda: os.symlink("f", here / "s")) == "EPERM"
     assert error_of(lambda: os.setxattr(here / "f", "trusted.x", b"1")) == "ENOTSUP"
     with (here / "f").open("rb+") as file:
         assert error_of(lambda: fcntl.flock(file, fcntl.LOCK_EX)) == "ENOLCK"
         assert error_of(lambda: fcntl.lockf(file, fcntl.LOCK_EX)) == "ENOLCK"
+
+
+def test_symbolic_links(here: Path, client: oc.Pool) -> None:
+    (here / "d").mkdir()
+    (here / "d" / "f").write_bytes(b"content")
+    os.symlink("../d/f", here / "d" / "link")
+    client.symlink("/etc/hostname", f"{here.name}/absolute")
+    client.symlink("d", f"{here.name}/directory")
+    assert client.readlink(f"{here.name}/d/link") == "../d/f"
+    assert (here / "d" / "link").read_bytes() == b"content"
+    assert (here / "directory" / "f").read_bytes() == b"content"
+    found = os.lstat(here / "absolute")
+    assert os.readlink(here / "absolute") == "/etc/hostname"
+    assert (found.st_size, found.st_mode) == (len("/etc/hostname"), stat.S_IFLNK | 0o777)
+    # The kernel follows it on this machine, where a client of the pool refuses it.
+    assert (here / "absolute").exists() == Path("/etc/hostname").exists()
+    os.chown(here / "absolute", 12, 34, follow_symlinks=False)
+    os.utime(here / "absolute", ns=(7, 7), follow_symlinks=False)
+    assert client.lstat(f"{here.name}/absolute").owner == 12
+    assert os.lstat(here / "absolute").st_mtime_ns == 7
+    kinds = {entry.name: entry.is_symlink() for entry in os.scandir(here)}
+    assert kinds == {"d": False, "absolute": True, "directory": True}
+    assert error_of(lambda: os.symlink("x", here / "absolute")) == "EEXIST"
+    assert error_of(lambda: os.readlink(here / "d" / "f")) == "EINVAL"
+    refused = error_of(lambda: os.setxattr(here / "absolute", "user.a", b"", follow_symlinks=False))
+    assert refused == "EPERM"
+    assert os.listxattr(here / "absolute", follow_symlinks=False) == []
+    os.rename(here / "absolute", here / "d" / "f")
+    assert os.readlink(here / "d" / "f") == "/etc/hostname"
+    (here / "directory").unlink()
+    assert (here / "d").is_dir()
+
+
+def test_a_link_in_the_place_of_a_directory_leads_nobody_elsewhere(
+    here: Path, client: oc.Pool
+) -> None:
+    (here / "d").mkdir()
+    (here / "other").mkdir()
+    (here / "other" / "f").write_bytes(b"other")
+    fd = os.open(here / "d", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        client.mv(f"{here.name}/d", f"{here.name}/moved")
+        client.symlink("other", f"{here.name}/d")
+        assert error_of(lambda: os.open("f", os.O_RDONLY, dir_fd=fd)) in ("ESTALE", "ENOENT")
+        assert error_of(lambda: os.open("new", os.O_CREAT, dir_fd=fd)) in ("ESTALE", "ENOENT")
+    finally:
+        os.close(fd)
+    assert os.listdir(here / "other") == ["f"]
+
+
+def test_a_mount_of_a_link_is_one_of_its_directory(
+    pool: Served, here: Path, client: oc.Pool, tmp_path: Path
+) -> None:
+    (here / "d").mkdir()
+    (here / "d" / "f").touch()
+    client.symlink("d", f"{here.name}/link")
+    with mounted(pool, tmp_path / "m", name=f"{here.name}/link") as other:
+        assert os.listdir(other.place) == ["f"]
 
 
 def test_extended_attributes(here: Path, pool: Served, client: oc.Pool) -> None:
@@ -275,7 +333,7 @@ def random_operation(draw: random.Random) -> tuple[Any, ...]:
 
     kind = draw.choice(
         ["write", "write", "mkdir", "mkdir", "unlink", "rmdir", "rename", "rename", "read", "list",
-         "truncate", "create", "append", "stat"]
+         "truncate", "create", "append", "stat", "symlink", "symlink", "readlink", "lstat"]
     )  # fmt: skip
     return kind, name(), name(), draw.randrange(200_000), draw.randrange(70_000)
 
@@ -310,6 +368,13 @@ def outcome(operation: tuple[Any, ...], root: Path) -> Any:
                 return sorted(os.listdir(path))
             case "truncate":
                 return os.truncate(path, offset)
+            case "symlink":
+                return os.symlink(f"../{other}" if offset % 2 else other, path)
+            case "readlink":
+                return os.readlink(path)
+            case "lstat":
+                found = path.lstat()
+                return found.st_mode, 0 if stat.S_ISDIR(found.st_mode) else found.st_size
             case "stat":
                 found = path.stat()
                 is_directory = path.is_dir()
@@ -319,11 +384,13 @@ def outcome(operation: tuple[Any, ...], root: Path) -> Any:
     raise AssertionError(kind)
 
 
-def tree(root: Path) -> dict[str, bytes | None]:
-    found = sorted(root.rglob("*"))
-    return {
-        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in found
-    }
+def tree(root: Path) -> dict[str, bytes | str | None]:
+    def content(path: Path) -> bytes | str | None:
+        if path.is_symlink():
+            return os.readlink(path)
+        return path.read_bytes() if path.is_file() else None
+
+    return {str(path.relative_to(root)): content(path) for path in sorted(root.rglob("*"))}
 
 
 def test_a_directory_of_the_pool_is_mounted_for_reading(

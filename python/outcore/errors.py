@@ -5,6 +5,7 @@ Its message states the requirement, the actual value, and one fix. Where Python 
 exception for the case, the error derives from it too.
 """
 
+import errno
 import io
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -196,6 +197,18 @@ class ArgumentTypeError(OutcoreError, TypeError):
     """An argument has a type that is not usable."""
 
     kind = "type"
+
+
+class LinkLoopError(OutcoreError, OSError):
+    """A path in a pool leads through more than 40 symbolic links. ``errno`` is ``ELOOP``."""
+
+    kind = "loop"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(errno.ELOOP, message)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 class Interrupted(KeyboardInterrupt):  # not an error: the user stopped the call

@@ -24,6 +24,7 @@ pub(crate) fn errno_of(kind: ErrorKind) -> c_int {
         ErrorKind::Truncated => libc::ENODATA,
         ErrorKind::Corrupt => libc::EBADMSG,
         ErrorKind::Lost => libc::EREMOTEIO,
+        ErrorKind::Loop => libc::ELOOP,
         ErrorKind::Io => libc::EIO,
     }
 }

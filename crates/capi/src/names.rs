@@ -57,7 +57,7 @@ fn status_of(inode: &Inode, length: u64) -> Status {
         handle: inode.handle.0,
         stripe_unit_bytes: layout.map_or(0, |layout| layout.stripes.unit_bytes()),
         stripe_count: layout.map_or(0, |layout| layout.servers.len() as u32),
-        is_directory: layout.is_none().into(),
+        is_directory: inode.is_directory().into(),
         mode: inode.mode,
         owner: inode.owner,
         group: inode.group,
@@ -67,8 +67,8 @@ fn status_of(inode: &Inode, length: u64) -> Status {
 
 /// The attributes of a name, with the length that its servers know.
 fn look_up(pool: &Pool, path: &str) -> Result<Status> {
-    let inode = pool.client.stat(path)?;
-    if inode.layout.is_none() {
+    let inode = pool.client.stat_followed(path)?;
+    if !inode.is_file() {
         return Ok(status_of(&inode, 0));
     }
     let (listed, _) = pool.client.page(path, "", 1, &Silent::default())?;
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn outcore_list(
             visit.ok_or_else(|| Error::invalid("need a function for each name, have NULL; pass one"))?;
         // SAFETY: as the caller promises.
         let path = unsafe { text_of(path, "path of a directory")? };
-        if pool.client.stat(path)?.layout.is_some() {
+        if pool.client.stat_followed(path)?.is_file() {
             return Err(Error::invalid(format!("need a directory, have the file {path}; use outcore_stat")));
         }
         let mut after = String::new();

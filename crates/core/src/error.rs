@@ -33,11 +33,13 @@ pub enum ErrorKind {
     Denied,
     /// Acknowledged writes that were not synced may be lost: the caller must write them again.
     Lost,
+    /// A path leads through too many symbolic links.
+    Loop,
 }
 
 impl ErrorKind {
     /// Every kind, in the order of its declaration.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Budget,
         Self::DiskFull,
         Self::Io,
@@ -52,6 +54,7 @@ impl ErrorKind {
         Self::Closed,
         Self::Denied,
         Self::Lost,
+        Self::Loop,
     ];
 
     /// The stable name.
@@ -71,6 +74,7 @@ impl ErrorKind {
             Self::Closed => "closed",
             Self::Denied => "denied",
             Self::Lost => "lost",
+            Self::Loop => "loop",
         }
     }
 }

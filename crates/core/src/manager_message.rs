@@ -42,12 +42,12 @@ pub struct Durable {
     pub generations: Vec<u64>,
 }
 
-/// The manager's record of a file or directory, except its name.
+/// The manager's record of a file, directory or symbolic link, except its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
     /// The handle; a directory has one too.
     pub handle: Handle,
-    /// The layout of a file; `None` for a directory.
+    /// The layout of a file; `None` for a directory or a link.
     pub layout: Option<Layout>,
     /// User id.
     pub owner: u32,
@@ -62,6 +62,25 @@ pub struct Inode {
     pub changed_ns: u64,
     /// The durable lengths of a file.
     pub durable: Durable,
+    /// The target of a symbolic link, as its creator wrote it; `None` for a file or directory.
+    pub target: Option<String>,
+}
+
+impl Inode {
+    /// Whether it is a file.
+    pub fn is_file(&self) -> bool {
+        self.layout.is_some()
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_link(&self) -> bool {
+        self.target.is_some()
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        !self.is_file() && !self.is_link()
+    }
 }
 
 /// One name of a listing.
@@ -132,7 +151,15 @@ pub enum ManagerRequest {
         /// Permission bits.
         mode: u32,
     },
-    /// Removes a file, or a directory with its contents. The client removes the data files. The reply lists
+    /// Creates a symbolic link in an existing directory. The manager never follows links: it answers a request
+    /// whose path leads through one with [`ManagerReply::Link`].
+    MakeLink {
+        /// Path of the link.
+        path: String,
+        /// The target: any text of 1 to 4095 bytes without zero bytes.
+        target: String,
+    },
+    /// Removes a file or link, or a directory with its contents. The client removes the data files. The reply lists
     /// the first page of them; the client reports with `Orphans` that they are gone.
     Remove {
         /// Path of the file or directory.
@@ -322,6 +349,7 @@ impl ManagerRequest {
             | Self::Describe { .. } => false,
             Self::Create { .. }
             | Self::MakeDirectory { .. }
+            | Self::MakeLink { .. }
             | Self::Remove { .. }
             | Self::Orphans { .. }
             | Self::Rename { .. }
@@ -345,6 +373,7 @@ impl ManagerRequest {
         match self {
             Self::Create { .. }
             | Self::MakeDirectory { .. }
+            | Self::MakeLink { .. }
             | Self::SetDefaultLayout { .. }
             | Self::NewServer => true,
             Self::SetExtended { value, .. } => value.is_some(),
@@ -430,9 +459,17 @@ pub enum ManagerReply {
         /// The key after which to continue; `None` at the end.
         next: Option<Vec<u8>>,
     },
+    /// A path of the request leads through a symbolic link, or is one where the request needs a file or a
+    /// directory. Nothing was done.
+    Link {
+        /// Path of the link: the beginning of the requested path.
+        path: String,
+        /// Its target.
+        target: String,
+    },
 }
 
 /// The handles of the files among some names, in their order: the subject of a [`LengthGrant`].
 pub fn files_among(names: &[Named]) -> Vec<Handle> {
-    names.iter().filter(|named| named.inode.layout.is_some()).map(|named| named.inode.handle).collect()
+    names.iter().filter(|named| named.inode.is_file()).map(|named| named.inode.handle).collect()
 }

@@ -13,6 +13,7 @@ pub fn errno_of(kind: ErrorKind) -> i32 {
         ErrorKind::Busy => libc::EBUSY,
         ErrorKind::Budget => libc::ENOMEM,
         ErrorKind::Invalid => libc::EINVAL,
+        ErrorKind::Loop => libc::ELOOP,
         ErrorKind::Closed | ErrorKind::Forked => libc::ENOTCONN,
         ErrorKind::Io | ErrorKind::Truncated | ErrorKind::Corrupt | ErrorKind::Lost => libc::EIO,
     }

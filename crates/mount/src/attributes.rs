@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo, TimeOrNow};
+use fuser::{Errno, FileAttr, FileHandle, INodeNo, TimeOrNow};
 use outcore_client::{Attributes, Silent};
 use outcore_core::Inode;
 
 use crate::errors::{Answer, OrErrno};
+use crate::links::kind_of;
 use crate::tree::Tree;
 
 /// The size of reads and writes that programs should prefer, in bytes.
@@ -28,8 +29,9 @@ impl Tree {
     /// The attributes of the file or directory at a path.
     pub fn attributes_at(&self, path: &str) -> Answer<FileAttr> {
         let inode = self.client.stat(path).or_errno()?;
-        if inode.layout.is_none() {
-            return Ok(self.attributes_of(&inode, 0));
+        if !inode.is_file() {
+            let length = inode.target.as_ref().map_or(0, String::len);
+            return Ok(self.attributes_of(&inode, length as u64));
         }
         // This comes first: writes may reach the servers meanwhile.
         let pending = self.files.pending_end(self.nodes.number(inode.handle));
@@ -48,7 +50,6 @@ impl Tree {
 
     /// The attributes that a record and a length in bytes give.
     pub fn attributes_of(&self, inode: &Inode, length: u64) -> FileAttr {
-        let is_directory = inode.layout.is_none();
         let modified = time(inode.modified_ns);
         FileAttr {
             ino: self.nodes.number(inode.handle),
@@ -58,7 +59,7 @@ impl Tree {
             mtime: modified,
             ctime: time(inode.changed_ns),
             crtime: UNIX_EPOCH,
-            kind: if is_directory { FileType::Directory } else { FileType::RegularFile },
+            kind: kind_of(inode),
             perm: (inode.mode & MODE) as u16,
             // For a directory 1 says that the number of its directories is unknown.
             nlink: 1,

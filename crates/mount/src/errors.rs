@@ -14,6 +14,8 @@ pub(crate) fn errno_of(error: &Error) -> Errno {
         ErrorKind::Busy => Errno::EBUSY,
         ErrorKind::Budget => Errno::ENOMEM,
         ErrorKind::Invalid => Errno::EINVAL,
+        // Another client has put a link in the place of a directory: the kernel looks again.
+        ErrorKind::Loop => Errno::ESTALE,
         ErrorKind::Closed | ErrorKind::Forked => Errno::ENOTCONN,
         ErrorKind::Io | ErrorKind::Truncated | ErrorKind::Corrupt | ErrorKind::Lost => Errno::EIO,
     }

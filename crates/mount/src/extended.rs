@@ -20,7 +20,12 @@ impl Tree {
 
     /// The names of the extended attributes, each with a zero byte behind it.
     pub fn extended_names(&self, number: INodeNo) -> Answer<Vec<u8>> {
-        let names = self.client.extended_names(&self.nodes.path(number)?).or_errno()?;
+        let path = self.nodes.path(number)?;
+        let names = match self.client.extended_names(&path) {
+            // A link has none.
+            Err(error) if error.kind == ErrorKind::Loop => vec![],
+            names => names.or_errno()?,
+        };
         let shown = names.iter().filter(|name| extended_name(OsStr::new(name)).is_ok());
         Ok(shown.flat_map(|name| [name.as_bytes(), &[0]].concat()).collect())
     }

@@ -174,8 +174,16 @@ impl Filesystem for PoolFilesystem {
         reply_done(self.tree.remove_directory(parent, name), reply);
     }
 
-    fn symlink(&self, _: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
-        reply.error(Errno::EPERM);
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let owner = (request.uid(), request.gid());
+        self.reply_entry(self.tree.make_link(parent, name, target, owner), reply);
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        match self.tree.target(number) {
+            Ok(target) => reply.data(target.as_bytes()),
+            Err(error) => reply.error(error),
+        }
     }
 
     fn link(&self, _: &Request, _number: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {

@@ -13,6 +13,7 @@ mod errors;
 mod extended;
 mod filesystem;
 mod gathered;
+mod links;
 mod listings;
 mod nodes;
 mod open_files;
@@ -68,7 +69,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a directory of a pool at `place`, an empty directory.
+    /// Mounts a directory of a pool at `place`, an empty directory. The client follows no symbolic links from then
+    /// on: the kernel does.
     ///
     /// # Errors
     ///

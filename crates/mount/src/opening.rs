@@ -58,7 +58,7 @@ impl Tree {
 
     /// Gives a new name to the user who asked the mount for it, and returns its record; removes it if the pool does not
     /// allow that.
-    fn give(&self, path: &str, inode: Inode, (owner, group): (u32, u32)) -> Answer<Inode> {
+    pub fn give(&self, path: &str, inode: Inode, (owner, group): (u32, u32)) -> Answer<Inode> {
         if !self.gives || inode.owner == owner {
             return Ok(inode);
         }
@@ -71,8 +71,9 @@ impl Tree {
     }
 
     /// Records a new, empty name for the kernel, and returns its attributes.
-    fn entered(&self, parent: INodeNo, name: &OsStr, inode: &Inode) -> Answer<FileAttr> {
-        let attributes = self.attributes_of(inode, 0);
+    pub fn entered(&self, parent: INodeNo, name: &OsStr, inode: &Inode) -> Answer<FileAttr> {
+        let length = inode.target.as_ref().map_or(0, String::len);
+        let attributes = self.attributes_of(inode, length as u64);
         self.nodes.looked_up(attributes.ino, parent, text(name)?);
         Ok(attributes)
     }

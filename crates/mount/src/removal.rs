@@ -17,7 +17,7 @@ impl Tree {
     /// Removes a file. While it is open, its data stay under another name.
     pub fn remove_file(&self, parent: INodeNo, name: &OsStr) -> Answer<()> {
         let path = self.path_in(parent, name)?;
-        if self.client.stat(&path).or_errno()?.layout.is_none() {
+        if self.client.stat(&path).or_errno()?.is_directory() {
             return Err(Errno::EISDIR);
         }
         if let Some((number, hidden)) = self.hide_open(parent, text(name)?, &path)? {
@@ -50,7 +50,7 @@ impl Tree {
     /// Removes an empty directory.
     pub fn remove_directory(&self, parent: INodeNo, name: &OsStr) -> Answer<()> {
         let path = self.path_in(parent, name)?;
-        if self.client.stat(&path).or_errno()?.layout.is_some() {
+        if !self.client.stat(&path).or_errno()?.is_directory() {
             return Err(Errno::ENOTDIR);
         }
         self.refuse_full(&path)?;
@@ -82,7 +82,7 @@ impl Tree {
             if target.handle == moved.handle {
                 return Ok(());
             }
-            match (moved.layout.is_none(), target.layout.is_none()) {
+            match (moved.is_directory(), target.is_directory()) {
                 (false, true) => return Err(Errno::EISDIR),
                 (true, false) => return Err(Errno::ENOTDIR),
                 (true, true) => self.refuse_full(&new)?,

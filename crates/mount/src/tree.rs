@@ -9,6 +9,7 @@ use outcore_core::{Inode, Volume};
 
 use crate::Client;
 use crate::errors::{Answer, OrErrno};
+use crate::links::kind_of;
 use crate::nodes::Nodes;
 use crate::open_files::{OpenFile, OpenFiles};
 use crate::removal::REMOVED;
@@ -34,14 +35,16 @@ pub(crate) struct Listed {
 impl Tree {
     /// The tree below a directory of a pool.
     pub fn new(client: Arc<Client>, root: &str, gives: bool, is_cached: bool) -> outcore_core::Result<Self> {
+        let root = &client.follow(root)?;
+        client.never_follow();
         let inode = client.stat(root)?;
-        if inode.layout.is_some() {
+        if !inode.is_directory() {
             return Err(outcore_core::Error::invalid(format!(
                 "need a directory to mount, have the file {root:?}; mount the directory above it"
             )));
         }
         let files = OpenFiles::new(client.clone(), is_cached)?;
-        let nodes = Nodes::new(inode.handle, root.into());
+        let nodes = Nodes::new(inode.handle, root.clone());
         Ok(Self { client, nodes, files, gives, next: AtomicU64::new(0) })
     }
 
@@ -83,7 +86,7 @@ impl Tree {
             of_parts.map(|(number, name)| Listed { number, kind: FileType::Directory, name: name.into() });
         let others = names.into_iter().filter(|named| !named.name.starts_with(REMOVED)).map(|named| Listed {
             number: self.nodes.number(named.inode.handle),
-            kind: if named.inode.layout.is_none() { FileType::Directory } else { FileType::RegularFile },
+            kind: kind_of(&named.inode),
             name: named.name,
         });
         Ok(parts.into_iter().chain(others).collect())

@@ -144,6 +144,7 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::Stat { .. } => "stat",
         ManagerRequest::List { .. } => "list",
         ManagerRequest::MakeDirectory { .. } => "make_directory",
+        ManagerRequest::MakeLink { .. } => "make_link",
         ManagerRequest::Remove { .. } => "remove",
         ManagerRequest::Orphans { .. } => "orphans",
         ManagerRequest::Rename { .. } => "rename",

@@ -17,9 +17,10 @@ use crate::volume::Volume;
 use outcored::EmbeddedLink;
 
 /// (whether it is a directory, owner, group, permission bits, last write, last change of the record, bytes of a
-/// stripe unit, distributed stripe units, numbers of the servers). Times are in nanoseconds. The distributed
-/// stripe units are `None` without a tail. For a directory the last three are 0, `None` and empty.
-type Status = (bool, u32, u32, u32, u64, u64, u64, Option<u64>, Vec<u32>);
+/// stripe unit, distributed stripe units, numbers of the servers, target of a symbolic link). Times are in
+/// nanoseconds. The distributed stripe units are `None` without a tail. For a directory or link the three before the
+/// target are 0, `None` and empty.
+type Status = (bool, u32, u32, u32, u64, u64, u64, Option<u64>, Vec<u32>, Option<String>);
 
 /// (name, status, length in bytes, the reason why the length may be larger).
 type Listed = (String, Status, u64, Option<String>);
@@ -191,6 +192,7 @@ impl Pool {
         py.detach(|| self.client.abandon(&servers, &numbers, rank, &error));
     }
 
+    /// The status of a name; of a symbolic link that of the link itself.
     fn stat(&self, py: Python<'_>, path: &str) -> PyResult<Status> {
         py.detach(|| self.client.stat(path)).or_raise(py).map(|inode| status(&inode))
     }
@@ -262,6 +264,16 @@ impl Pool {
     #[pyo3(signature = (path, mode = 0o777))]
     fn make_directory(&self, py: Python<'_>, path: &str, mode: u32) -> PyResult<()> {
         py.detach(|| self.client.make_directory_as(path, mode)).or_raise(py)
+    }
+
+    /// Creates a symbolic link.
+    fn make_link(&self, py: Python<'_>, path: &str, target: &str) -> PyResult<()> {
+        py.detach(|| self.client.make_link(path, target)).or_raise(py)
+    }
+
+    /// The path without symbolic links, also in its last name, which need not exist.
+    fn follow(&self, py: Python<'_>, path: &str) -> PyResult<String> {
+        py.detach(|| self.client.follow(path)).or_raise(py)
     }
 
     /// Sets the default layout of new files in a directory.
@@ -341,7 +353,7 @@ fn known(path: &str, mut listed: Listing) -> outcore_core::Result<Listing> {
 fn status(inode: &Inode) -> Status {
     let layout = inode.layout.as_ref();
     (
-        layout.is_none(),
+        inode.is_directory(),
         inode.owner,
         inode.group,
         inode.mode,
@@ -350,5 +362,6 @@ fn status(inode: &Inode) -> Status {
         layout.map_or(0, |layout| layout.stripes.unit_bytes()),
         layout.and_then(|layout| layout.stripes.round_units()),
         layout.map_or(vec![], |layout| layout.servers.iter().map(|server| server.0).collect()),
+        inode.target.clone(),
     )
 }

@@ -19,7 +19,7 @@ type Scrubbed = (Option<(u64, u64)>, u64, u64, Vec<(u64, u64, u64, String)>);
 /// data file's end, generation, bytes that no write explains, whether its checksums are old).
 type Inspection = (u64, Option<u64>, Option<u64>, u64, u64, u64, bool);
 
-/// (handle, "file", "directory", "removed", "gone" or "unused", stripes, numbers of the servers, durable
+/// (handle, "file", "directory", "link", "removed", "gone" or "unused", stripes, numbers of the servers, durable
 /// bytes of the data files, their generations). Only "file" and "removed" have the last four.
 type Record = (u64, &'static str, Option<Stripes>, Vec<u32>, Vec<u64>, Vec<u64>);
 
@@ -143,6 +143,7 @@ fn record(handle: u64, known: Known) -> Record {
             let (lengths, generations) = (durable.lengths.clone(), durable.generations.clone());
             (inode.handle.0, what, Some(Stripes(layout.stripes)), servers, lengths, generations)
         }
+        None if inode.is_link() => (inode.handle.0, "link", None, vec![], vec![], vec![]),
         None => (inode.handle.0, "directory", None, vec![], vec![], vec![]),
     };
     match known {

@@ -40,6 +40,10 @@ enum Op {
     Make,
     /// Sets the modification time of its first file to the next number.
     Number(u64),
+    /// Creates its next symbolic link.
+    Link,
+    /// Reads the target of a link that is known to be there.
+    ReadLink { whose: usize, number: usize },
     /// Reads the number of a client's first file. It must be at least `least`, which a client saw before.
     Look { whose: usize, least: Option<u64> },
 }
@@ -51,6 +55,8 @@ struct Client {
     op: Option<Op>,
     /// The files whose creation was confirmed.
     made: Vec<Handle>,
+    /// Number of links whose creation was confirmed.
+    links: usize,
     /// The last number that it set.
     given: u64,
     /// The highest number of its first file that any client has seen, if the file exists.
@@ -76,6 +82,7 @@ pub struct Metadata {
     /// The wall clock of the manager, which jumps.
     clock: WallClock,
     clock_random: Random,
+    link_random: Random,
     next: u64,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: HashMap<u64, Happening>,
@@ -92,6 +99,14 @@ pub struct Metadata {
 
 fn said(error: Error) -> Finding {
     format!("{:?}: {error}", error.kind)
+}
+
+fn link(client: usize, number: usize) -> String {
+    format!("c{client}/l{number}")
+}
+
+fn target(client: usize, number: usize) -> String {
+    format!("../target {number} of {client}")
 }
 
 fn path(client: usize, number: usize) -> String {
@@ -119,6 +134,7 @@ impl Metadata {
             now_ns: 0,
             clock: WallClock::default(),
             clock_random: Random::new(!seed),
+            link_random: Random::new(seed ^ 0x11CC),
             next: 0,
             queue: BinaryHeap::new(),
             happenings: HashMap::new(),
@@ -210,16 +226,20 @@ impl Metadata {
 
     fn think(&mut self, client: usize) {
         let whose = self.random.below(self.clients.len() as u64) as usize;
-        let least = self.clients[whose].known;
+        let (least, links) = (self.clients[whose].known, self.clients[whose].links);
         let one = &mut self.clients[client];
         if one.left == 0 {
             return;
         }
         one.left -= 1;
         one.requests += 1;
-        one.op = Some(match self.random.below(4) {
-            0 | 1 => Op::Look { whose, least },
-            2 if one.known.is_some() => {
+        let draw = self.random.below(4);
+        one.op = Some(match (draw, self.link_random.once_in(8)) {
+            (0 | 1, true) if links > 0 => Op::ReadLink { whose, number: links - 1 },
+            // The first file makes its directory.
+            (2 | 3, true) if one.known.is_some() => Op::Link,
+            (0 | 1, _) => Op::Look { whose, least },
+            (2, _) if one.known.is_some() => {
                 one.given += 1;
                 Op::Number(one.given)
             }
@@ -254,6 +274,10 @@ impl Metadata {
                 group: None,
                 modified_ns: Some(*number),
             },
+            Op::Link => {
+                ManagerRequest::MakeLink { path: link(client, one.links), target: target(client, one.links) }
+            }
+            Op::ReadLink { whose, number } => ManagerRequest::Stat { path: link(*whose, *number) },
             Op::Look { whose, .. } => ManagerRequest::Stat { path: path(*whose, 0) },
         })
     }
@@ -318,6 +342,8 @@ impl Metadata {
                 let known = &mut self.clients[client].known;
                 *known = (*known).max(Some(given));
             }
+            (Op::Link, ManagerReply::Done) => self.clients[client].links += 1,
+            (Op::ReadLink { whose, number }, reply) => read_link(whose, number, reply, &who)?,
             (Op::Look { whose, least }, reply) => self.looked(whose, least, reply, &who)?,
             (_, reply) => return Err(format!("{who}: {reply:?}")),
         }
@@ -366,6 +392,10 @@ impl Metadata {
                     return Err(format!("file {number} of client {client} was made, and is {reply:?}"));
                 }
             }
+            for number in 0..self.clients[client].links {
+                let reply = self.stat(&link(client, number));
+                read_link(client, number, &reply, "at the end")?;
+            }
             let (reply, least) = (self.stat(&path(client, 0)), self.clients[client].known);
             self.looked(client, least, &reply, "at the end")?;
         }
@@ -383,6 +413,14 @@ impl Metadata {
     fn stat(&mut self, path: &str) -> ManagerReply {
         let now = self.now();
         self.manager.ask(now, ManagerRequest::Stat { path: path.into() })
+    }
+}
+
+/// Checks the answer to the request for a link that is there.
+fn read_link(whose: usize, number: usize, reply: &ManagerReply, who: &str) -> Result<(), Finding> {
+    match reply {
+        ManagerReply::Inode(inode) if inode.target.as_ref() == Some(&target(whose, number)) => Ok(()),
+        reply => Err(format!("{who}: link {number} of client {whose} was made, and is {reply:?}")),
     }
 }
 
@@ -422,8 +460,12 @@ mod tests {
 
     #[test]
     fn an_answer_before_it_is_durable_is_found() {
-        let found = |plant| (0..200).filter(|&seed| Metadata::run(seed, Some(plant)).is_err()).count();
-        assert!(found(Plant::AnswerEarly) > 20);
-        assert!(found(Plant::ReadEarly) > 2, "a read that sees what is not durable yet");
+        let found = |plant| -> Vec<Finding> {
+            (0..400).filter_map(|seed| Metadata::run(seed, Some(plant)).err()).collect()
+        };
+        let (early, reads) = (found(Plant::AnswerEarly), found(Plant::ReadEarly));
+        assert!(early.len() > 40);
+        assert!(early.iter().any(|finding| finding.contains("link ")), "a link is a name too");
+        assert!(reads.len() > 4, "a read that sees what is not durable yet");
     }
 }

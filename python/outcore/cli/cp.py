@@ -1,7 +1,6 @@
 """``outcore cp``."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -34,7 +33,7 @@ from outcore.storage.volumes import AnyPath, PathLike
 )
 @click.option(
     "-L", "--dereference", "follow", is_flag=True,
-    help="Follow links below a SOURCE.  [default: leave them out]",
+    help="Copy the targets of links.  [default: copy links as links]",
 )  # fmt: skip
 @click.option(
     "-p", "--preserve", is_flag=True,
@@ -69,8 +68,8 @@ def command(
     arrival, store it, and check it at each read. A plain copy is read back from the disk, and its
     CRC-32C is compared with that of SOURCE. --verify also reads copies in pools back.
 
-    A pool has no symbolic links. With -L the call follows links below a SOURCE; otherwise it leaves
-    them out and names them, and the exit code is 1. A SOURCE that is itself a link is followed.
+    With -r, symbolic links are copied as links with the same targets; with -L their targets are
+    copied. A SOURCE that is itself a link is followed, except with -r alone.
 
     After Ctrl-C, an error or kill -9, --resume continues a copy. The call compares the written data
     with the checksums in its journal, and copies differing data again.
@@ -81,12 +80,9 @@ def command(
     def done(report: FileCopyReport) -> None:
         copied.append(asdict(report))
         say(as_line(str(report)))
-        for link in report.left_out:
-            said = f"{link} is a link and was left out; pass -L to follow it"
-            failures.note(Path(link), said, "invalid")
 
     copy_files(
-        sources, target, links="follow" if follow else "leave", progress=not wants_json(),
+        sources, target, links="follow" if follow else "copy", progress=not wants_json(),
         done=done, failed=failures.failed, **options,
     )  # fmt: skip
     failures.end()

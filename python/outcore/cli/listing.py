@@ -21,9 +21,11 @@ def to_dict(status: FileStatus) -> dict[str, Any]:
         "mode": f"{status.mode:04o}", "owner": status.owner, "group": status.group,
         "modified_ns": status.modified_ns, "changed_ns": status.changed_ns,
     }  # fmt: skip
+    if status.target is not None:
+        found["target"] = status.target
     if status.disk_bytes is not None:
         return found | {"disk_bytes": status.disk_bytes}
-    if not status.is_directory:
+    if status.kind == "file":
         return found | {
             "stripe_unit_bytes": status.stripe_unit_bytes, "round_units": status.round_units,
             "servers": list(status.servers),

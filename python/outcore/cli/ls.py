@@ -51,7 +51,8 @@ def command(
     """List each PATH: the entries of a directory, or a file itself.
 
     PATH is the current directory by default. In a pool, PATH may be a pattern: * ? [...] within
-    names, ** for any number of directories. The command requests a thousand names at a time. Names
+    names, ** for any number of directories. A link to a directory is followed; with -l or -d it is
+    shown itself, with its target. The command requests a thousand names at a time. Names
     with control characters are quoted, as in GNU ls: on a terminal, and with -l everywhere. The
     exit code is 1 if a PATH cannot be listed, or a server of a pool does not answer. A file whose
     size is then unknown has a ? for it.
@@ -65,7 +66,7 @@ def command(
     for path in given:
         with failures.noted(path):
             status = status_of(path, silent=silent)
-            if status.kind == "link":
+            if status.kind == "link" and not (is_long or itself):
                 with contextlib.suppress(OSError):
                     status = status_of(path, follow=True)
             if status.is_directory and not itself:
@@ -130,6 +131,11 @@ class _Printer:
         is_quoted = self._is_terminal or (self.is_long and has_controls(name))
         return as_shell_word(name) if is_quoted else name
 
+    def _named(self, status: FileStatus, name: str) -> str:
+        """Return the name of an entry, and the target of a link."""
+        arrow = "" if status.target is None else f" -> {self._shown(status.target)}"
+        return self._shown(name) + arrow
+
     def title(self, path: AnyPath) -> None:
         if not self._as_json:
             name = self._shown(str(path))
@@ -148,7 +154,9 @@ class _Printer:
         if self._as_json:
             self.entries += [to_dict(status) for status, _ in found]
         elif self.is_long:
-            rows = [as_row(each, self._shown(name), exact=self._exact) for each, name in found]
+            rows = [
+                as_row(each, self._named(each, name), exact=self._exact) for each, name in found
+            ]
             for line in in_columns(rows, right=(3,)):
                 click.echo(line)
         else:

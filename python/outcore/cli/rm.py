@@ -14,6 +14,7 @@ from outcore.cli.verbs import Verb, say
 from outcore.errors import DiskError, InvalidError
 from outcore.files import catalog
 from outcore.files.catalog import Entry
+from outcore.storage.file_status import status_of
 from outcore.storage.pool_parts import remove_left
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, as_path, bytes_on_disk, is_there, place
@@ -98,7 +99,7 @@ def _recognised(path: AnyPath) -> _Doomed:
         raise InvalidError(_why_not(path))
     if not path.inside:
         raise InvalidError("the root of a pool cannot be removed; name files in it")
-    return _Doomed(path, "directory" if path.is_dir() else "file", "", None)
+    return _Doomed(path, status_of(path).kind, "", None)
 
 
 def _bytes_of(path: AnyPath) -> int | None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from outcore._util.printable import as_line
 from outcore._util.sizes import format_bytes
 from outcore.cli.listing import group_name, in_rows, time_of, to_dict, user_name
 from outcore.cli.places import Failures, key_option, paths_argument
@@ -46,6 +47,7 @@ def _as_text(status: FileStatus, names: list[str]) -> str:
     size = f"{status.nbytes} ({format_bytes(status.nbytes)})"
     rows = [
         (status.kind, str(status.path)),
+        *([] if status.target is None else [("target", as_line(status.target))]),
         ("size", size if status.unknown is None else "?"),
         ("mode", f"{status.mode:04o} ({as_letters(status.kind, status.mode)})"),
         ("owner", f"{status.owner} ({user_name(status.owner)})"),

@@ -32,7 +32,9 @@ from outcore.layout.schema import Schema, SchemaLike
 from outcore.pool.connect import connect
 from outcore.pool.pool import Pool
 from outcore.report.collective_report import CollectiveReport, WithServer
-from outcore.storage.pool_path import PoolPath, open_root
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.pool_root import open_root
+from outcore.storage.pool_stat import PoolStat
 from outcore.storage.volumes import Place
 
 MEMORY_BYTES = 64 << 20
@@ -144,7 +146,7 @@ class Call:
             layout=layout_of(array),
             schema=Schema.of(self._schema).key(),
             files=files,
-            servers=tuple(tuple(path.root.core.stat(name)[-1]) for name in files),
+            servers=tuple(PoolStat.of(path.root.core.stat(name), 0).servers for name in files),
             numbers=tuple(secrets.randbits(128) for _ in range(len(files) + 2)),
             is_atomic=atomic,
             skips_disk=self._skip_disk,

@@ -155,10 +155,12 @@ def find(directory: AnyPath) -> tuple[list[Entry], bool]:
         for path in _children(above):
             if not is_text(path.name):
                 continue  # no object of outcore has such a name
-            entry = None if path.is_symlink() else recognise(path) or of_a_pool(path)
+            if path.is_symlink():
+                continue
+            entry = recognise(path) or of_a_pool(path)
             if entry is not None and not _belongs_to_another(path):
                 found.append(entry)
-            if path.is_dir() and not path.is_symlink() and (entry is None or entry.kind == "group"):
+            if path.is_dir() and (entry is None or entry.kind == "group"):
                 pending.append(path)
     return sorted(found, key=lambda entry: entry.path), not pending
 

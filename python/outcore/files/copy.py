@@ -37,7 +37,7 @@ from outcore.storage.volumes import AnyPath, PathLike, as_path, is_there
 
 DEFAULT_MEMORY_BYTES = 64 << 20
 
-Links: TypeAlias = Literal["refuse", "leave", "follow"]
+Links: TypeAlias = Literal["copy", "refuse", "leave", "follow"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class FileCopyReport:
         The source, and the copy.
     files, directories, nbytes
         Number of files and directories, and the length of all files in bytes.
+    links
+        Number of symbolic links that were copied as links.
     resumed_bytes
         Bytes that an earlier call had copied, and that this call found to be right.
     verified
@@ -69,6 +71,7 @@ class FileCopyReport:
     verified: bool
     seconds: float
     left_out: tuple[str, ...] = ()
+    links: int = 0
 
     def __str__(self) -> str:
         what = "" if not self.directories else f" in {self.files} files"
@@ -90,7 +93,7 @@ class CopyOptions:
     resume: bool = False
     verify: bool | None = None
     hints: dict[str, Any] | None = None
-    links: Links = "refuse"
+    links: Links = "copy"
     memory: int | str | None = None
     progress: ProgressLike = True
 
@@ -111,7 +114,7 @@ def copy_files(
     verify: bool | None = None,
     hints: dict[str, Any] | None = None,
     patterns: bool = True,
-    links: Links = "refuse",
+    links: Links = "copy",
     memory: int | str | None = None,
     progress: ProgressLike = True,
     done: Callable[[FileCopyReport], None] | None = None,
@@ -153,9 +156,11 @@ def copy_files(
     patterns
         Whether sources in pools are patterns, or literal names.
     links
-        Treatment of symbolic links below a source, since pools have no links: ``"refuse"`` them
-        before any work; ``"leave"`` them out, and name them in the report; or ``"follow"`` them,
-        and copy their targets. A source that is itself a link is always followed.
+        Treatment of symbolic links, also of broken ones: ``"copy"`` them as links with the same
+        targets, as GNU ``cp -r`` does; ``"refuse"`` them before any work; ``"leave"`` them out, and
+        name them in the report; or ``"follow"`` them, and copy their targets. Links below an array,
+        factors or a group are refused, unless ``"follow"`` is given. A source that is itself a link
+        is followed, except with ``"copy"`` and `recursive`.
     memory
         Bytes for the pieces in flight: 64 MiB by default, at least 4 MiB.
     progress
@@ -178,8 +183,8 @@ def copy_files(
         target.
     InvalidError
         If a source is a directory and `recursive` is not set. If it contains devices or similar
-        files, or links, unless `links` allows them. If a link leads to a directory that contains
-        it. If a source would be copied into itself, or changed during the copy.
+        files, or links that `links` does not allow. If a followed link leads to a directory that
+        contains it. If a source would be copied into itself, or changed during the copy.
     CorruptError
         If the data read back differ from the data written.
     """
@@ -229,11 +234,11 @@ def copy_one(
     finally:
         if job.is_placed or job.can_resume:
             made.add(target)
-    files = [each for each in below if not each.is_directory]
+    files = [each for each in below if each.kind == "file"]
     return FileCopyReport(
-        str(source), str(target), len(files), len(below) - len(files),
+        str(source), str(target), len(files), sum(each.is_directory for each in below),
         sum(each.nbytes for each in files), job.resumed_bytes, job.is_read_back,
-        time.perf_counter() - started, left_out,
+        time.perf_counter() - started, left_out, sum(each.kind == "link" for each in below),
     )  # fmt: skip
 
 
@@ -245,9 +250,13 @@ def _found(
         # The manager must know the times of earlier writes first, or the source would seem to
         # change.
         source.root.core.tell_written()
-    else:
-        source = Path(os.path.realpath(source))
     top = status_of(source)
+    if top.kind == "link" and recursive and links == "copy":
+        return [top], ()
+    source = _real(source)
+    top = status_of(source)
+    if top.kind == "link" and isinstance(source, PoolPath):
+        source.resolve(strict=True)
     if top.kind == "link":
         raise InvalidError(f"{source} is a link that leads back to itself; remove it")
     found = [top]
@@ -255,28 +264,39 @@ def _found(
         is_whole = bool(source.name) and is_whole_by_itself(source)
         if not recursive and not is_whole:
             raise InvalidError(f"{source} is a directory; pass recursive=True (-r) to copy it")
-        if is_whole and links == "leave":
+        if is_whole and links in ("copy", "leave"):
             links = "refuse"  # a part of an array would pass for a whole one
         found += walk(top, follow=links == "follow")
-    left_out = tuple(str(each.path) for each in found if each.kind == "link")
+    left_out: tuple[str, ...] = ()
     if links == "leave":
+        left_out = tuple(str(each.path) for each in found if each.kind == "link")
         found = [each for each in found if each.kind != "link"]
-    odd = [each for each in found if each.kind not in ("file", "directory")]
-    if odd:
-        what = "a link" if odd[0].kind == "link" else "no file or directory"
+    copied = ("file", "directory", "link") if links == "copy" else ("file", "directory")
+    odd = [each for each in found if each.kind not in copied]
+    if odd and odd[0].kind == "link":
         raise InvalidError(
-            f"{odd[0].path} is {what}, which pools have none of; "
-            "replace it by its target or content, or copy the others by name"
+            f"{odd[0].path} is a link, which this copy does not take along; replace it by its "
+            "target, or pass links='follow' (-L)"
+        )
+    if odd:
+        raise InvalidError(
+            f"{odd[0].path} is no file or directory, which pools have none of; "
+            "replace it by its content, or copy the others by name"
         )
     return found, left_out
+
+
+def _real(path: AnyPath) -> AnyPath:
+    """Return the path without links."""
+    return path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
 
 
 def _check_target(top: FileStatus, target: AnyPath, if_exists: Replace, resume: bool) -> None:
     """Refuse an impossible copy before any work."""
     source = top.path
-    real = (target, source)
-    if isinstance(source, Path) and isinstance(target, Path):
-        real = (Path(os.path.realpath(target)), Path(os.path.realpath(source)))
+    real = (_real(target), _real(source))
+    if top.kind == "link":
+        real = (_real(target.parent) / target.name, _real(source.parent) / source.name)
     if real[0] == real[1] or (top.is_directory and real[1] in real[0].parents):
         raise InvalidError(f"{source} cannot be copied into itself; choose another target")
     if isinstance(target, Path) and not target.parent.is_dir():

@@ -88,7 +88,7 @@ class CopyJob:
         self._content = self.working / "content"
         self._lock = threading.Lock()
         self._counted = self._told = self._flushed = self._turns = 0
-        self.total_bytes = sum(each.nbytes for each in found if not each.is_directory)
+        self.total_bytes = sum(each.nbytes for each in found if each.kind == "file")
         self.done_bytes = self.resumed_bytes = 0
         self.can_resume = self.is_placed = False
 
@@ -147,6 +147,10 @@ class CopyJob:
                 file.close()
         self._through(iter(files), self._mark_file)
         for each in reversed(self._found):
+            if each.kind == "link" and self._preserve:
+                path = self._path_of(each)
+                set_owner(path, each.owner, each.group)
+                set_modified(path, each.modified_ns)
             if each.is_directory:
                 path = self._path_of(each)
                 if each is not self._top:
@@ -164,6 +168,9 @@ class CopyJob:
             kept.add(path)
             if each.is_directory:
                 _make_directory(path)
+                continue
+            if each.kind == "link":
+                _make_link(path, each)
                 continue
             file = FileCopy(each, name, path)
             file.hints = self._hints_for(each)
@@ -359,8 +366,20 @@ def _crc_of_zeros(nbytes: int) -> int:
     return crc32c(bytes(nbytes))
 
 
+def _make_link(path: AnyPath, source: FileStatus) -> None:
+    """Make a link with the target of the source."""
+    assert source.target is not None
+    if is_there(path):
+        _remove(path)
+    if isinstance(path, PoolPath):
+        path.symlink_to(source.target)
+        return
+    with writing(path):
+        path.symlink_to(source.target)
+
+
 def _make_directory(path: AnyPath) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         return
     if is_there(path):
         _remove(path)

@@ -1,5 +1,8 @@
 """Choose the targets of a copy or a move, and refuse those that are never replaced."""
 
+import os
+from pathlib import Path
+
 from outcore.errors import ExistsError, InvalidError, NotFoundError
 from outcore.files import catalog
 from outcore.storage.file_status import status_of
@@ -64,5 +67,6 @@ def is_whole_by_itself(path: AnyPath) -> bool:
 def _is_one_thing(path: AnyPath) -> bool:
     if isinstance(path, PoolPath) and not path.inside:
         return False
-    entry = catalog.recognise(path)
+    real = path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
+    entry = catalog.recognise(real)
     return entry is not None and entry.kind in ("array", "factor")

@@ -15,7 +15,8 @@ from typing import Any
 from outcore.errors import BusyError, ForkedError, InvalidError
 from outcore.pool.named_pool import NamedPools
 from outcore.pool.pool import Pool
-from outcore.storage.pool_path import PoolPath, PoolRoot, open_root, root_and_name
+from outcore.storage.pool_path import PoolPath, root_and_name
+from outcore.storage.pool_root import PoolRoot, open_root
 from outcore.storage.volumes import PathLike
 
 _LOCAL = re.compile(r"outcore://(/.*?):(?:/(.*))?", re.DOTALL)

@@ -89,7 +89,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class FsckReport:
-    """The result of `fsck`: numbers of servers, files and data files, and the findings.
+    """The result of `fsck`: numbers of servers, files, symbolic links and data files; findings.
 
     The report says nothing about `unchecked` servers and their data. `retired` servers count as
     lost.
@@ -101,6 +101,7 @@ class FsckReport:
     findings: tuple[Finding, ...]
     unchecked: tuple[Unchecked, ...] = ()
     retired: tuple[int, ...] = ()
+    links: int = 0
 
     @property
     def is_well(self) -> bool:
@@ -122,9 +123,10 @@ class FsckReport:
         found = f"{count} findings, {repaired} of them repaired"
         if not count:
             found = "nothing is wrong on the others" if self.unchecked else "all is well"
+        links = f"{self.links} symbolic links, " if self.links else ""
         return (
-            f"{self.files} files, {self.data_files} data files on {self.servers} servers: {found}"
-            f"{summary(self.unchecked, self.retired)}"
+            f"{self.files} files, {links}{self.data_files} data files on {self.servers} servers: "
+            f"{found}{summary(self.unchecked, self.retired)}"
         )
 
 
@@ -158,7 +160,7 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
         findings = check.repaired(pool, findings)
     return FsckReport(
         len(check.servers) - len(check.away), check.file_count, check.data_file_count,
-        tuple(findings), Unchecked.each(check.away), tuple(check.retired),
+        tuple(findings), Unchecked.each(check.away), tuple(check.retired), check.link_count,
     )  # fmt: skip
 
 
@@ -172,7 +174,7 @@ class _Check:
         """Skipped servers, each with the reason."""
         self._unreadable: dict[tuple[int, int], str] = {}
         """Unreadable data files, by server and handle, each with the reason."""
-        self.file_count = self.data_file_count = 0
+        self.file_count = self.data_file_count = self.link_count = 0
 
     def _of(self, server: int, ask: Callable[..., _Answer], *arguments: Any) -> _Answer | None:
         """Call a function for a server; after an error, skip the server from now on."""
@@ -255,6 +257,7 @@ class _Check:
             records, more = self._core.files(after, _PAGE)
             after = records[-1][0] if records else after
             self.file_count += sum(record[1] == "file" for record in records)
+            self.link_count += sum(record[1] == "link" for record in records)
             suspects |= self._suspects(records)
         if not suspects:
             return

@@ -19,6 +19,7 @@ from outcore.errors import (
     ExistsError,
     InvalidError,
     IsDirectoryError,
+    LinkLoopError,
     NotDirectoryError,
     NotFoundError,
     OutcoreError,
@@ -151,7 +152,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         where = self._path(path)
         found = [each for each in where.scandir() if not is_part(each[0].name)]
         if not found and where.is_file():
-            found = [(where, _stat(where))]
+            found = [(where, where.lstat())]
         return [_entry(*each) if detail else _name(each[0]) for each in found]
 
     def info(self, path: Any, **_: Any) -> dict[str, Any]:
@@ -163,10 +164,12 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             ``name``; ``type``, ``"file"`` or ``"directory"``; ``size`` in bytes; ``mode``, ``uid``
             and ``gid`` as in `os.stat`. ``mtime`` and ``ctime`` are the times of the last change of
             content and of metadata, in seconds since 1970. A file also has ``stripe_unit_bytes``,
-            ``round_units`` and its ``servers``.
+            ``round_units`` and its ``servers``. ``islink`` says whether it is a symbolic link; then
+            ``destination`` is its target, and all else describes the file or directory there. A
+            broken link has the type ``"other"``.
         """
         where = self._path(path)
-        return _entry(where, _stat(where))
+        return _entry(where, steadily(where, where.lstat))
 
     def exists(self, path: Any, **_: Any) -> bool:
         """Whether the name exists. A pool that does not answer raises an error."""
@@ -226,7 +229,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def rm_file(self, path: Any) -> None:
         """Remove a file."""
         where = self._path(path)
-        if where.is_dir():
+        if where.is_dir() and not where.is_symlink():
             raise IsDirectoryError(f"{where} is a directory; remove it with recursive=True")
         where.root.core.remove_one(where.inside)
 
@@ -239,7 +242,7 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             return
         for name in self.expand_path(path):
             where = self._path(name)
-            if recursive and where.is_dir():
+            if recursive and where.is_dir() and not where.is_symlink():
                 _refuse_root(where)
                 where.root.volume.remove(where.inside)
             else:
@@ -413,12 +416,28 @@ def _name(path: PoolPath) -> str:
     return f"/{path.inside}" if path.inside else ""
 
 
-def _stat(path: PoolPath) -> PoolStat:
-    """Describe a file or directory; for a file that is being replaced, the old or the new one."""
-    return steadily(path, path.stat)
-
-
 def _entry(path: PoolPath, found: PoolStat) -> dict[str, Any]:
+    """Describe a name by its own attributes; a link also by those of its target.
+
+    For a file that is being replaced, they are those of the old or the new one.
+    """
+    link: dict[str, Any] = {"islink": found.is_link}
+    if found.is_link:
+        link |= {"destination": found.target}
+        try:
+            found = steadily(path, path.stat)
+        except (NotFoundError, LinkLoopError):
+            return _of_broken(path, found) | link
+    return _of_target(path, found) | link
+
+
+def _of_broken(path: PoolPath, found: PoolStat) -> dict[str, Any]:
+    return _of_target(path, found) | {
+        "type": "other", "size": 0, "mode": stat.S_IFLNK | found.mode,
+    }  # fmt: skip
+
+
+def _of_target(path: PoolPath, found: PoolStat) -> dict[str, Any]:
     entry = {
         "name": _name(path),
         "size": found.nbytes,
@@ -429,7 +448,7 @@ def _entry(path: PoolPath, found: PoolStat) -> dict[str, Any]:
         "mtime": found.modified_ns / 1e9,
         "ctime": found.changed_ns / 1e9,
     }
-    if not found.is_directory:
+    if not found.is_directory and not found.is_link:
         entry |= {
             "stripe_unit_bytes": found.stripe_unit_bytes, "round_units": found.round_units,
             "servers": list(found.servers),

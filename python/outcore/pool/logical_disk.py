@@ -6,7 +6,8 @@ from typing import Any
 from outcore.errors import BusyError, ClosedError, ExistsError, InvalidError
 from outcore.storage.pool_file import PoolFile
 from outcore.storage.pool_locks import held
-from outcore.storage.pool_path import PoolPath, PoolRoot
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.pool_root import PoolRoot
 
 _DIRECTORY = ".disks"
 

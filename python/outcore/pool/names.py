@@ -6,7 +6,8 @@ from typing import Any
 from outcore.errors import ExistsError, InvalidError
 from outcore.layout.hints import hints_of, mode_bits, modified_ns_of
 from outcore.storage.pool_file import PoolFile
-from outcore.storage.pool_path import PoolPath, PoolRoot
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.pool_root import PoolRoot
 from outcore.storage.pool_stat import PoolStat
 
 
@@ -79,15 +80,50 @@ class PoolNames:
         """
         return [name for name, _ in self._root.core.names(self._at(path).inside)]
 
-    def stat(self, path: str | PoolPath) -> PoolStat:
-        """Return the attributes of a name.
+    def stat(self, path: str | PoolPath, *, follow_symlinks: bool = True) -> PoolStat:
+        """Return the attributes of a name, or of the target of a symbolic link.
+
+        Raises
+        ------
+        NotFoundError
+            If the name, or the target of a link, does not exist.
+        LinkLoopError
+            If the path leads through more than 40 links.
+        """
+        return self._at(path).stat(follow_symlinks=follow_symlinks)
+
+    def lstat(self, path: str | PoolPath) -> PoolStat:
+        """Return the attributes of a name; of a symbolic link those of the link itself."""
+        return self._at(path).lstat()
+
+    def symlink(self, target: str | PoolPath, path: str | PoolPath) -> None:
+        """Create a symbolic link to a target, as `os.symlink` does.
+
+        All methods follow links, except `lstat`, `readlink`, `rm` and `mv`. See
+        `PoolPath.symlink_to` for the target.
+
+        Raises
+        ------
+        ExistsError
+            If the name exists.
+        NotFoundError
+            If its directory does not exist.
+        InvalidError
+            If no link can have the target.
+        """
+        self._at(path).symlink_to(target)
+
+    def readlink(self, path: str | PoolPath) -> str:
+        """Return the target of a symbolic link, as its creator wrote it.
 
         Raises
         ------
         NotFoundError
             If the name does not exist.
+        InvalidError
+            If it is no symbolic link.
         """
-        return self._at(path).stat()
+        return self._at(path).readlink()
 
     def scandir(self, path: str | PoolPath = "") -> Iterator[tuple[PoolPath, PoolStat]]:
         """Yield the entries of a directory, sorted by name, each with its `stat`.
@@ -186,7 +222,12 @@ class PoolNames:
         self._set(path, mode=mode)
 
     def chown(
-        self, path: str | PoolPath, owner: int | None = None, group: int | None = None
+        self,
+        path: str | PoolPath,
+        owner: int | None = None,
+        group: int | None = None,
+        *,
+        follow_symlinks: bool = True,
     ) -> None:
         """Set the owner and the group, by number; `None` or -1 keeps the present one.
 
@@ -198,7 +239,10 @@ class PoolNames:
         """
         kept = (None, -1)
         self._set(
-            path, owner=None if owner in kept else owner, group=None if group in kept else group
+            path,
+            owner=None if owner in kept else owner,
+            group=None if group in kept else group,
+            follow_symlinks=follow_symlinks,
         )
 
     def utime(
@@ -207,6 +251,7 @@ class PoolNames:
         times: tuple[float, float] | None = None,
         *,
         ns: tuple[int, int] | None = None,
+        follow_symlinks: bool = True,
     ) -> None:
         """Set the time of the last change of content, as `os.utime` does.
 
@@ -227,13 +272,21 @@ class PoolNames:
             set the present time, too.
         """
         if times is None and ns is None:
-            self._root.core.touch(self._at(path).inside)
+            self._root.core.touch(self._changed(path, follow_symlinks))
             return
-        self._set(path, modified_ns=modified_ns_of(times, ns))
+        self._set(path, modified_ns=modified_ns_of(times, ns), follow_symlinks=follow_symlinks)
 
-    def _set(self, path: str | PoolPath, **attributes: int | None) -> None:
+    def _changed(self, path: str | PoolPath, follow_symlinks: bool) -> str:
+        """Return the name whose attributes a call changes."""
+        inside = self._at(path).inside
+        return self._root.core.follow(inside) if follow_symlinks else inside
+
+    def _set(
+        self, path: str | PoolPath, *, follow_symlinks: bool = True, **attributes: int | None
+    ) -> None:
+        inside = self._changed(path, follow_symlinks)
         try:
-            self._root.core.set_attributes(self._at(path).inside, **attributes)
+            self._root.core.set_attributes(inside, **attributes)
         except (OverflowError, TypeError):
             raise InvalidError(
                 "modes, owners, groups and times are integers of at least 0 that fit, have "

@@ -13,7 +13,7 @@ from outcore.pool.comm import PoolJob
 from outcore.pool.directories import check_directories
 from outcore.pool.logical_disk import LogicalDisk
 from outcore.pool.names import PoolNames
-from outcore.storage.pool_path import PoolRoot
+from outcore.storage.pool_root import PoolRoot
 from outcore.storage.pool_stat import ServerStatus
 from outcore.storage.volumes import PathLike
 

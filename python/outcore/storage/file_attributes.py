@@ -43,13 +43,17 @@ def set_owner(path: AnyPath, owner: int | None, group: int | None) -> None:
 
 
 def set_modified(path: AnyPath, modified_ns: int) -> None:
-    """Set the time of the last change of content; a pool limits it to 1970 to 2262."""
+    """Set the time of the last change of content; a pool limits it to 1970 to 2262.
+
+    For a link, this sets the link's own time.
+    """
     if isinstance(path, PoolPath):
         kept_ns = min(max(modified_ns, 0), _LATEST_NS)
         path.root.core.set_attributes(path.inside, modified_ns=kept_ns)
         return
     with _plain(path, "set the time of"):
-        os.utime(path, ns=(os.stat(path).st_atime_ns, modified_ns))
+        ns = (os.lstat(path).st_atime_ns, modified_ns)
+        os.utime(path, ns=ns, follow_symlinks=False)
 
 
 def attribute_names(path: AnyPath) -> list[str]:

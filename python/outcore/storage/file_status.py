@@ -40,7 +40,9 @@ class FileStatus:
     round_units
         Number of units that go round the servers; the last server holds the rest. `None`: all do.
     leads_to
-        Target of a followed link, which the other fields describe; else `None`.
+        Path behind a followed link, which the other fields describe; else `None`.
+    target
+        Target of a link that is not followed, as its creator wrote it; else `None`.
     unknown
         Reason why `nbytes` of a file in a pool is unknown, if the caller accepts that; else `None`.
     """
@@ -57,9 +59,10 @@ class FileStatus:
     number: int = 0
     stripe_unit_bytes: int = 0
     servers: tuple[int, ...] = ()
-    leads_to: Path | None = None
+    leads_to: AnyPath | None = None
     unknown: str | None = None
     round_units: int | None = None
+    target: str | None = None
 
     @property
     def real_path(self) -> AnyPath:
@@ -88,7 +91,7 @@ def status_of(path: AnyPath, *, follow: bool = False, silent: Silent | None = No
         If nothing has this name.
     """
     if isinstance(path, PoolPath):
-        return _of_pool(path, path.stat(silent=silent))
+        return _of_pool(path, path.stat(follow_symlinks=follow, silent=silent))
     try:
         return _of_plain(path, path.stat(follow_symlinks=follow))
     except OSError as error:
@@ -155,7 +158,7 @@ def walk(top: FileStatus, *, follow: bool = False) -> Iterator[FileStatus]:
         if follow and child.kind == "link":
             real = _real(child.path)
             found = status_of(child.path, follow=True)
-            child = replace(found, leads_to=real if isinstance(real, Path) else None)
+            child = replace(found, leads_to=real)
         yield child
         if child.is_directory:
             if follow and _real(child.path) in above:
@@ -169,7 +172,7 @@ def walk(top: FileStatus, *, follow: bool = False) -> Iterator[FileStatus]:
 
 
 def _real(path: AnyPath) -> AnyPath:
-    return path if isinstance(path, PoolPath) else Path(os.path.realpath(path))
+    return path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
 
 
 def cannot(what: str, error: OSError) -> OutcoreError:
@@ -185,11 +188,12 @@ def cannot(what: str, error: OSError) -> OutcoreError:
 
 
 def _of_pool(path: PoolPath, found: PoolStat) -> FileStatus:
+    kind: Kind = "link" if found.is_link else "directory" if found.is_directory else "file"
     return FileStatus(
-        path, "directory" if found.is_directory else "file", found.nbytes, found.mode, found.owner,
+        path, kind, 0 if found.is_link else found.nbytes, found.mode, found.owner,
         found.group, found.modified_ns, found.changed_ns,
         stripe_unit_bytes=found.stripe_unit_bytes, servers=found.servers, unknown=found.unknown,
-        round_units=found.round_units,
+        round_units=found.round_units, target=found.target,
     )  # fmt: skip
 
 
@@ -205,4 +209,5 @@ def _of_plain(path: Path, found: os.stat_result) -> FileStatus:
         path, kind, found.st_size if kind == "file" else 0, stat.S_IMODE(found.st_mode),
         found.st_uid, found.st_gid, found.st_mtime_ns, found.st_ctime_ns,
         disk_bytes=found.st_blocks * 512, number=found.st_ino,
+        target=os.readlink(path) if kind == "link" else None,
     )  # fmt: skip

@@ -8,10 +8,7 @@ As text, a name in a pool embedded in ``/mnt/a`` (and other directories) is
 import contextlib
 import os
 import re
-import threading
-import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,10 +16,12 @@ from outcore import _core
 from outcore.errors import (
     ExistsError,
     InvalidError,
+    LinkLoopError,
     NotFoundError,
 )
 from outcore.layout.hints import hints_of, mode_bits
 from outcore.storage.pool_file import PoolFile
+from outcore.storage.pool_root import PoolRoot, open_root
 from outcore.storage.pool_stat import PoolStat, Silent
 
 _EMBEDDED = re.compile(r"(outcore:/.*?::)(.*)", re.DOTALL)
@@ -33,90 +32,6 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FORMS = (
     "write outcore:/DIRECTORY::NAME for an embedded pool, outcore://HOST:PORT/NAME for a served one"
 )
-
-
-@dataclass(eq=False)
-class PoolRoot:
-    """An open pool, shared by its names.
-
-    Attributes
-    ----------
-    url
-        Prefix of a name that is written as text.
-    core, volume
-        The pool, and its volume of files.
-    is_shared
-        Whether other processes may have the pool open too.
-    key
-        File of the key that the connection used.
-    process
-        The process that opened the pool: its forks cannot use it.
-    """
-
-    url: str
-    core: _core.Pool
-    is_shared: bool = False
-    key: str | None = None
-    volume: _core.Volume = field(init=False)
-    process: int = field(default_factory=os.getpid)
-    _held: set[str] = field(default_factory=set)
-    _looked_at: set[str] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.volume = self.core.volume()
-        _OPEN[self.url] = [*_others(self), weakref.ref(self)]
-
-    def is_alike(self, other: "PoolRoot") -> bool:
-        """Whether it is the same pool at the same place, even if it was opened a second time."""
-        return self is other or (self.url, self.core.id) == (other.url, other.core.id)
-
-    def hold(self, name: str) -> bool:
-        """Lock a name for one call of this process; `False` if another call holds it."""
-        with self._lock:
-            if name in self._held:
-                return False
-            self._held.add(name)
-            return True
-
-    def let_go(self, name: str) -> None:
-        """Release a name."""
-        with self._lock:
-            self._held.discard(name)
-
-    def is_held(self, name: str) -> bool:
-        """Whether a call holds the name."""
-        with self._lock:
-            return name in self._held
-
-    def is_first_look(self, directory: str) -> bool:
-        """Whether the directory is new to this object, or was forgotten after many others."""
-        with self._lock:
-            is_first = directory not in self._looked_at
-            if len(self._looked_at) >= _MOST_LOOKED_AT:
-                self._looked_at.clear()
-            self._looked_at.add(directory)
-            return is_first
-
-    def close(self) -> None:
-        """Close the pool; its URL then finds the pool object opened before, if still open."""
-        if others := _others(self):
-            _OPEN[self.url] = others
-        else:
-            _OPEN.pop(self.url, None)
-        self.core.close()
-
-
-_MOST_LOOKED_AT = 10_000
-"""Number of directories that an open pool remembers."""
-
-_OPEN: "dict[str, list[weakref.ref[PoolRoot]]]" = {}
-"""Open pools by URL, in the order of opening."""
-
-
-def _others(root: PoolRoot) -> "list[weakref.ref[PoolRoot]]":
-    """Return the other open pools at the URL of a pool."""
-    return [each for each in _OPEN.get(root.url, ()) if each() not in (None, root)]
 
 
 class PoolPath:
@@ -208,9 +123,11 @@ class PoolPath:
     def __hash__(self) -> int:
         return hash((self.root.core.id, self._parts))
 
-    def exists(self) -> bool:
-        """Whether the name exists."""
-        return not self._parts or self.root.volume.exists(self.inside)
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        """Whether the name exists; for a symbolic link, by default, whether its target does."""
+        if follow_symlinks:
+            return not self._parts or self.root.volume.exists(self.inside)
+        return self._record() is not None
 
     def is_dir(self) -> bool:
         """Whether it is a directory."""
@@ -221,29 +138,130 @@ class PoolPath:
         return bool(self._parts) and self._is_directory() is False
 
     def is_symlink(self) -> bool:
-        """Whether it is a symbolic link: a pool has none."""
-        return False
+        """Whether it is a symbolic link."""
+        found = self._record()
+        return found is not None and found[-1] is not None
 
     def _is_directory(self) -> bool | None:
+        found = self._record()
+        if found is not None and found[-1] is not None:
+            found = self.resolve()._record()
+            if found is not None and found[-1] is not None:
+                return None
+        return None if found is None else found[0]
+
+    def _record(self) -> Any:
+        """Return the compiled module's status of the name itself; `None` if there is none."""
         try:
-            return self.root.core.stat(self.inside)[0]
-        except NotFoundError:
+            return self.root.core.stat(self.inside)
+        except (NotFoundError, LinkLoopError):
             return None
+
+    def resolve(self, *, strict: bool = False) -> "PoolPath":
+        """Return the path without symbolic links, which need not exist unless `strict` is set.
+
+        Raises
+        ------
+        NotFoundError
+            With `strict`: if the path does not exist, or a link leads outside of the pool.
+        LinkLoopError
+            With `strict`: if the path leads through more than 40 links.
+        """
+        try:
+            found = PoolPath(self.root, self.root.core.follow(self.inside))
+        except (NotFoundError, LinkLoopError):
+            if strict:
+                raise
+            return self
+        if strict:
+            self.root.core.stat(found.inside)
+        return found
+
+    def written(self) -> "PoolPath":
+        """Return the path that a write replaces: that behind a symbolic link.
+
+        Raises
+        ------
+        NotFoundError, LinkLoopError
+            If it is a link that leads outside of the pool, to a missing directory, or to itself.
+        """
+        try:
+            return PoolPath(self.root, self.root.core.follow(self.inside))
+        except (NotFoundError, LinkLoopError):
+            if self.is_symlink():
+                raise
+            return self  # a write creates the directories above it
+
+    def readlink(self) -> str:
+        """Return the target of a symbolic link, as its creator wrote it: any text.
+
+        Raises
+        ------
+        NotFoundError
+            If the name does not exist.
+        InvalidError
+            If it is no symbolic link.
+        """
+        target = self.root.core.stat(self.inside)[-1]
+        if target is None:
+            raise InvalidError(f"need a symbolic link, have another thing at {self}; open it")
+        return str(target)
+
+    def symlink_to(self, target: "str | PurePosixPath | PoolPath") -> None:
+        """Create a symbolic link in an existing directory.
+
+        Parameters
+        ----------
+        target
+            Text of at most 4095 bytes, stored as it is. Users of the link read it relative to the
+            link's directory. A path in the same pool is converted to such a text. The target need
+            not exist. Only mounts follow a target that leads outside of the pool.
+
+        Raises
+        ------
+        ExistsError
+            If the name exists.
+        NotFoundError
+            If its directory does not exist.
+        InvalidError
+            If no link can have the target.
+        """
+        if isinstance(target, PoolPath):
+            if not target.root.is_alike(self.root):
+                raise InvalidError(f"need a target in the same pool, have {target}; name one there")
+            text = os.path.relpath(f"/{target.inside}", f"/{self.parent.inside}")
+        else:
+            text = os.fspath(target)
+        self.root.core.make_link(self.inside, check_text(text))
 
     def iterdir(self) -> "Iterator[PoolPath]":
         """Yield the entries of a directory, sorted."""
         for name, _ in self.root.core.names(self.inside):
             yield self / name
 
-    def stat(self, *, silent: Silent | None = None) -> PoolStat:
+    def lstat(self) -> PoolStat:
+        """Return the attributes; of a symbolic link those of the link itself."""
+        return self.stat(follow_symlinks=False)
+
+    def stat(self, *, follow_symlinks: bool = True, silent: Silent | None = None) -> PoolStat:
         """Return the attributes; with `silent`, servers may be unreachable; see `PoolStat`.
 
-        Servers that do not answer are added to `silent`, and not asked again.
+        Servers that do not answer are added to `silent`, and not asked again. The attributes of a
+        symbolic link are those of its target, unless `follow_symlinks` is false.
+
+        Raises
+        ------
+        NotFoundError
+            If the name, or the target of a link, does not exist.
+        LinkLoopError
+            If the path leads through more than 40 links.
         """
         core = self.root.core
         noted = None if silent is None else silent.of(core.id)
         status = core.stat(self.inside)
-        if status[0]:
+        if status[-1] is not None and follow_symlinks:
+            return self.resolve(strict=True).stat(follow_symlinks=False, silent=silent)
+        if status[0] or status[-1] is not None:
             return PoolStat.of(status, 0)
         for name, file, nbytes, unknown in core.page(self.inside, silent=noted)[0]:
             if not name:
@@ -265,20 +283,20 @@ class PoolPath:
             after = page[-1][0] if page else ""
 
     def nbytes(self) -> int:
-        """Length of a file, or of all files below a directory."""
+        """Length of a file, or of all files below a directory, without those behind links."""
         status = self.stat()
         if not status.is_directory:
             return status.nbytes
-        found = list(self.scandir())
-        return sum(path.nbytes() if one.is_directory else one.nbytes for path, one in found)
+        files = [(path, one) for path, one in self.scandir() if not one.is_link]
+        return sum(path.nbytes() if one.is_directory else one.nbytes for path, one in files)
 
     def read_bytes(self) -> bytes:
         """Return the content of a small file."""
         return self.root.volume.read_small(self.inside)
 
     def write_bytes(self, data: bytes) -> int:
-        """Replace a small file, atomically and durably."""
-        self.root.volume.replace_small(self.inside, data)
+        """Replace a small file, or that behind a symbolic link, atomically and durably."""
+        self.root.volume.replace_small(self.written().inside, data)
         return len(data)
 
     def open(
@@ -302,15 +320,18 @@ class PoolPath:
             )  # fmt: skip
         layout = hints_of(hints) if hints else {}
         bits = mode_bits(permissions)
+        inside = self.inside
         for is_last in (False, True):
             if kind[0] != "x":
                 with contextlib.suppress(NotFoundError):
                     return self._written(kind)
             try:
-                made = self.root.core.create(self.inside, bits, **layout)
+                made = self.root.core.create(inside, bits, **layout)
             except ExistsError:  # another process may have created it just now
                 if kind[0] == "x" or is_last:
                     raise
+                # Or it is a symbolic link whose target does not exist.
+                inside = self.root.core.follow(inside)
             else:
                 break
         return PoolFile(made, str(self), writable=True, appends=kind[0] == "a", mode=_mode(kind))
@@ -330,17 +351,6 @@ class PoolPath:
 def _mode(kind: str) -> str:
     """Return a mode in the spelling of Python's binary files: ``"rb+"``."""
     return kind.replace("+", "") + "b" + "+" * ("+" in kind)
-
-
-def open_root(url: str) -> PoolRoot | None:
-    """Find the pool of a URL among those opened in this process, or before a fork.
-
-    If several are open, the result is the one opened last.
-    """
-    for each in reversed(_OPEN.get(url, [])):
-        if (root := each()) is not None:
-            return root
-    return None
 
 
 def is_url(path: object) -> bool:

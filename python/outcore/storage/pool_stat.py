@@ -24,9 +24,9 @@ class PoolStat:
     Attributes
     ----------
     is_directory
-        Whether the name is a directory; otherwise it is a file.
+        Whether the name is a directory; otherwise it is a file or a symbolic link.
     nbytes
-        Length in bytes; 0 for a directory.
+        Length in bytes; 0 for a directory; for a link that of its target.
     owner, group, mode
         User and group id, and permission bits, as in POSIX.
     modified_ns, changed_ns
@@ -37,6 +37,8 @@ class PoolStat:
         Number of units that go round the servers; the rest lies on the last one. `None` for all.
     unknown
         Reason why `nbytes` is unknown, if servers cannot be reached and the caller allowed that.
+    target
+        Target of a symbolic link, as its creator wrote it; `None` for a file or directory.
     """
 
     is_directory: bool
@@ -50,6 +52,12 @@ class PoolStat:
     servers: tuple[int, ...]
     unknown: str | None = None
     round_units: int | None = None
+    target: str | None = None
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the name is a symbolic link."""
+        return self.target is not None
 
     @property
     def stripes(self) -> Stripes:
@@ -59,10 +67,11 @@ class PoolStat:
     @classmethod
     def of(cls, status: Any, nbytes: int, unknown: str | None = None) -> "PoolStat":
         """Convert the result of the compiled module."""
-        is_directory, owner, group, mode, modified_ns, changed_ns, unit, units, servers = status
+        is_directory, owner, group, mode, modified_ns, changed_ns, unit, units, servers, to = status
+        nbytes = nbytes if to is None else len(to.encode())
         return cls(
             is_directory, nbytes, owner, group, mode, modified_ns, changed_ns, unit, tuple(servers),
-            unknown, units,
+            unknown, units, to,
         )  # fmt: skip
 
 

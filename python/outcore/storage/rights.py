@@ -30,6 +30,8 @@ def rights_of(path: Path | PoolPath) -> Rights | None:
             there = PoolStat.of(path.root.core.stat(path.inside), 0)
         except (NotFoundError, DeniedError):
             return None
+        if there.is_link:
+            return None
         return Rights(there.mode, there.owner, there.group, there.is_directory)
     try:
         found = os.lstat(path)

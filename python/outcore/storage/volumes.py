@@ -159,20 +159,28 @@ def on_one_disk(one: AnyPath, other: AnyPath) -> bool:
 
 def is_there(path: AnyPath) -> bool:
     """Whether the path exists, even as a dangling link."""
-    return path.exists() if isinstance(path, PoolPath) else os.path.lexists(path)
+    if isinstance(path, PoolPath):
+        return path.exists(follow_symlinks=False)
+    return os.path.lexists(path)
 
 
 def is_same(one: AnyPath, other: AnyPath) -> bool:
     """Whether two paths mean the same file or directory, after following links."""
     if isinstance(one, PoolPath) or isinstance(other, PoolPath):
-        return one == other
+        return _without_links(one) == _without_links(other)
     return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _without_links(path: AnyPath) -> AnyPath:
+    """Return the path without links if it is in a pool."""
+    return path.resolve() if isinstance(path, PoolPath) else path
 
 
 def holds(directory: AnyPath, path: AnyPath) -> bool:
     """Whether a path is this directory or below it, links followed, and is removed with it."""
     if isinstance(directory, PoolPath) or isinstance(path, PoolPath):
-        return is_same(directory, path) or any(is_same(directory, p) for p in path.parents)
+        whole, real = _without_links(directory), _without_links(path)
+        return whole == real or whole in real.parents
     whole, real = Path(os.path.realpath(directory)), Path(os.path.realpath(path))
     return whole == real or whole in real.parents
 
@@ -194,7 +202,7 @@ def bytes_on_disk(path: AnyPath) -> int:
     In a pool they are the lengths of the files.
     """
     if isinstance(path, PoolPath):
-        return path.nbytes()
+        return 0 if path.is_symlink() else path.nbytes()
     total = os.lstat(path).st_blocks * 512
     for above, _, names in os.walk(path):
         for name in names:

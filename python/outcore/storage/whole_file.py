@@ -16,6 +16,7 @@ from outcore.storage.pool_locks import held
 from outcore.storage.pool_parts import held_name, new_part, remove_left_once
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_reading import read_one
+from outcore.storage.pool_stat import PoolStat
 
 COPY_BYTES = 8 << 20
 """Size of the blocks of a copy, of which two are in memory."""
@@ -38,7 +39,8 @@ class WholeFile:
     Parameters
     ----------
     path
-        Name of the file. An existing file is replaced; its owner, group and mode are kept.
+        Name of the file. An existing file, or that behind a symbolic link, is replaced; its owner,
+        group and mode are kept.
     hints
         As in `outcore.Pool.open`.
     exclusive
@@ -55,6 +57,8 @@ class WholeFile:
     ) -> None:
         if not path.inside:
             raise IsDirectoryError(f"{path} is the pool itself; name a file in it")
+        if not exclusive:
+            path = path.written()
         self.path = path
         self._is_over, self._is_new = False, exclusive
         self._part = new_part(path)
@@ -78,7 +82,7 @@ class WholeFile:
                 f"{self.path} is being made by another; wait for that, or remove {name} if its "
                 "process is gone"
             ) from None
-        if self.path.exists():
+        if self.path.exists(follow_symlinks=False):
             raise ExistsError(f"{self.path} exists; choose another name, or remove it")
 
     def commit(self) -> None:
@@ -142,10 +146,11 @@ def write_whole(
 
 def copy_whole(source: PoolPath, path: PoolPath) -> None:
     """Copy a file within a pool, in bounded memory; the copy has the layout of the original."""
-    *_, unit, units, servers = source.root.core.stat(source.inside)
-    hints = {"stripe_unit_bytes": unit, "stripe_count": len(servers)}
-    if units is not None:
-        hints["round_units"] = units
+    core = source.root.core
+    found = PoolStat.of(core.stat(core.follow(source.inside)), 0)
+    hints = {"stripe_unit_bytes": found.stripe_unit_bytes, "stripe_count": len(found.servers)}
+    if found.round_units is not None:
+        hints["round_units"] = found.round_units
     with WholeFile(path, hints) as whole:
         copy_current(source, whole.file)
 

@@ -313,6 +313,7 @@ mod tests {
             modified_ns: 0,
             changed_ns: 0,
             durable: Durable::default(),
+            target: None,
         };
         PoolFile::new("f".into(), Opened { inode, grant: grant(expires_s) }, true, now_s, 0).unwrap()
     }

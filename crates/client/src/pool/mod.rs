@@ -5,6 +5,7 @@ pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod durable;
 pub(crate) mod file;
+pub(crate) mod links;
 pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod runs;

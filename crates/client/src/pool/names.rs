@@ -147,7 +147,7 @@ where
             let is_last = !more || page.is_empty();
             for listed in page {
                 let Listed { name, inode, length, .. } = listed.known()?;
-                entries.push(Entry { name, is_directory: inode.layout.is_none(), length });
+                entries.push(Entry { name, is_directory: inode.is_directory(), length });
             }
             if is_last {
                 return Ok(entries);

@@ -1,7 +1,7 @@
 //! The shared state of a pool's users: open files, their grants, and the times of writes.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use outcore_core::{
@@ -36,6 +36,8 @@ pub(crate) struct Shared<L: Link + ?Sized> {
     written: Mutex<HashMap<Handle, Written>>,
     /// Held during a report to the manager. Otherwise a time that somebody sets in between would be lost.
     telling: Mutex<()>,
+    /// Whether paths may lead through symbolic links.
+    follows: AtomicBool,
 }
 
 /// The latest time that a clock or a user may give, in nanoseconds since 1970: in the year 2262. Times of
@@ -85,6 +87,7 @@ where
             next: AtomicU64::new(1),
             written: Mutex::default(),
             telling: Mutex::default(),
+            follows: AtomicBool::new(true),
         })
     }
 
@@ -104,11 +107,21 @@ where
         Ok(())
     }
 
+    /// Sends a request to the manager, and follows the symbolic links that its paths lead through.
     pub(crate) fn manager(&self, request: ManagerRequest) -> Result<ManagerReply> {
-        match self.servers.link().manager(request)? {
+        match self.servers.link().manager(request.clone())? {
             ManagerReply::Failed(error) => Err(error),
+            ManagerReply::Link { path, target } => self.through_links(request, (path, target)),
             reply => Ok(reply),
         }
+    }
+
+    pub(crate) fn follows(&self) -> bool {
+        self.follows.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn never_follow(&self) {
+        self.follows.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn now_s(&self) -> u64 {
@@ -393,15 +406,15 @@ where
         durable.map_or(vec![], |(_, ends)| ends)
     }
 
-    /// Reports this client's last write to a file, if the manager does not know it. Returns the time that the
+    /// Reports this client's last write to a file, if the manager does not know it. Returns the record that the
     /// manager then has.
-    pub(crate) fn tell_written(&self, path: &str) -> Result<u64> {
+    pub(crate) fn tell_written(&self, path: &str) -> Result<Inode> {
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let inode = self.stat(path)?;
         if !self.written().contains_key(&inode.handle) {
-            return Ok(inode.modified_ns);
+            return Ok(inode);
         }
-        Ok(self.tell_now(inode.handle)?.map_or(inode.modified_ns, |told| told.modified_ns))
+        Ok(self.tell_now(inode.handle)?.unwrap_or(inode))
     }
 
     /// Like `tell_written`, for a file whose name may belong to another file by now.

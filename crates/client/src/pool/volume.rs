@@ -129,7 +129,7 @@ where
         self.0.file(file).map(|file| file.layout.clone())
     }
 
-    /// The manager's record of a name.
+    /// The manager's record of a name; of a symbolic link that of the link itself.
     pub fn stat(&self, path: &str) -> Result<Inode> {
         self.0.stat(&checked(path)?)
     }
@@ -156,7 +156,7 @@ where
         }
     }
 
-    /// Removes a file, or an empty directory.
+    /// Removes a file, a link, or an empty directory.
     pub fn remove_one(&self, path: &str) -> Result<()> {
         self.0.remove(&checked(path)?, false)
     }
@@ -284,9 +284,16 @@ where
     }
 
     fn exists(&self, path: &str) -> Result<bool> {
-        match self.0.stat(&checked(path)?) {
+        let path = checked(path)?;
+        let found = match self.0.stat(&path) {
+            Ok(inode) if inode.is_link() && self.0.follows() => {
+                self.0.follow(path).and_then(|real| self.0.stat(&real))
+            }
+            found => found,
+        };
+        match found {
             Ok(_) => Ok(true),
-            Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Loop) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -300,7 +307,12 @@ where
     }
 
     fn modified_ns(&self, path: &str) -> Result<u64> {
-        self.0.tell_written(&checked(path)?)
+        let path = checked(path)?;
+        let mut inode = self.0.tell_written(&path)?;
+        if inode.is_link() && self.0.follows() {
+            inode = self.0.tell_written(&self.0.follow(path)?)?;
+        }
+        Ok(inode.modified_ns)
     }
 
     fn settle(&self, path: &str) -> Result<()> {

@@ -29,6 +29,7 @@ impl Names {
             modified_ns: self.next,
             changed_ns: 0,
             durable: Durable::default(),
+            target: None,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{
 structure!(ServerAddress { id, addresses });
 structure!(Hints { stripe_unit_bytes, round_units, stripe_count, base, others });
 structure!(Durable { lengths, cuts, cuts_done, generations });
-structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable });
+structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable, target });
 structure!(Named { name, inode });
 structure!(Opened { inode, grant });
 structure!(OddRecord { handle, what });
@@ -44,6 +44,7 @@ choice!(ManagerRequest {
     27 = Describe { handle },
     28 = Replace { from, to },
     29 = Check { after, most },
+    30 = MakeLink { path, target },
 });
 
 choice!(Known {
@@ -69,6 +70,7 @@ choice!(ManagerReply {
     13 = Looked { names, more, grant },
     14 = Time { now_s, run },
     15 = Checked { odd, next },
+    16 = Link { path, target },
 });
 
 impl Record for Layout {

@@ -228,8 +228,9 @@ fn lengths() -> impl Strategy<Value = Vec<u64>> {
 }
 
 fn inode() -> impl Strategy<Value = Inode> {
-    (any::<u64>(), option::of(layout()), any::<[u32; 3]>(), any::<[u64; 4]>(), lengths()).prop_map(
-        |(handle, layout, numbers, times, lengths)| Inode {
+    let target = option::of(any::<String>());
+    (any::<u64>(), option::of(layout()), any::<[u32; 3]>(), any::<[u64; 4]>(), lengths(), target).prop_map(
+        |(handle, layout, numbers, times, lengths, target)| Inode {
             handle: Handle(handle),
             layout,
             owner: numbers[0],
@@ -238,6 +239,7 @@ fn inode() -> impl Strategy<Value = Inode> {
             modified_ns: times[0],
             changed_ns: times[1],
             durable: Durable { generations: lengths.clone(), lengths, cuts: times[2], cuts_done: times[3] },
+            target,
         },
     )
 }
@@ -278,6 +280,7 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             most
         }),
         (path(), number()).prop_map(|(path, mode)| ManagerRequest::MakeDirectory { path, mode }),
+        (path(), path()).prop_map(|(path, target)| ManagerRequest::MakeLink { path, target }),
         (path(), flag()).prop_map(|(path, recursive)| ManagerRequest::Remove { path, recursive }),
         (vec(handle(), 0..4), handle(), any::<u64>())
             .prop_map(|(gone, after, most)| ManagerRequest::Orphans { gone, after, most }),
@@ -345,6 +348,7 @@ pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
         vec(opened(), 0..4).prop_map(ManagerReply::Orphans),
         vec(any::<Vec<u8>>(), 0..3).prop_map(ManagerReply::Values),
         error().prop_map(ManagerReply::Failed),
+        any::<(String, String)>().prop_map(|(path, target)| ManagerReply::Link { path, target }),
         any::<u32>().prop_map(|id| ManagerReply::NewServer(ServerId(id))),
         (vec(known(), 0..4), any::<bool>()).prop_map(|(known, more)| ManagerReply::Known { known, more }),
         vec(option::of(any::<String>()), 0..4).prop_map(ManagerReply::Paths),

@@ -85,7 +85,17 @@ mod tests {
 
     fn inode(owner: u32, group: u32, mode: u32) -> Inode {
         let durable = outcore_core::Durable::default();
-        Inode { handle: Handle(1), layout: None, owner, group, mode, modified_ns: 0, changed_ns: 0, durable }
+        Inode {
+            handle: Handle(1),
+            layout: None,
+            owner,
+            group,
+            mode,
+            modified_ns: 0,
+            changed_ns: 0,
+            durable,
+            target: None,
+        }
     }
 
     fn user(uid: u32, gids: &[u32]) -> User {

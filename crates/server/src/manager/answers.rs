@@ -139,6 +139,7 @@ fn is_noted(request: &ManagerRequest) -> bool {
         request,
         ManagerRequest::Create { .. }
             | ManagerRequest::MakeDirectory { .. }
+            | ManagerRequest::MakeLink { .. }
             | ManagerRequest::Remove { .. }
             | ManagerRequest::Rename { .. }
             | ManagerRequest::Replace { .. }

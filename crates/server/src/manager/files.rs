@@ -74,6 +74,7 @@ impl<S: Store> Step<'_, S> {
 
     fn open(&mut self, path: &str, write: bool) -> Result<Inode> {
         let node = self.find(path)?;
+        self.meet(&node, path)?;
         check_is_file(&node, path)?;
         require(&node.inode, self.who, wanted(&node.inode, self.who, write), path)?;
         Ok(node.inode)
@@ -102,6 +103,7 @@ impl<S: Store> Step<'_, S> {
 
     fn listed(&mut self, path: &str, after: &str, most: u64) -> Result<(Vec<Named>, bool)> {
         let node = self.find(path)?;
+        self.meet(&node, path)?;
         if node.is_directory() {
             return self.list(path, after, most);
         }
@@ -110,6 +112,7 @@ impl<S: Store> Step<'_, S> {
 
     fn list(&mut self, path: &str, after: &str, most: u64) -> Result<(Vec<Named>, bool)> {
         let directory = self.find(path)?;
+        self.meet(&directory, path)?;
         check_is_directory(&directory, path)?;
         // Listing needs the right to read; the attributes of each entry need the right to search.
         require(&directory.inode, self.who, READ | SEARCH, path)?;

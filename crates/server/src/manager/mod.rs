@@ -13,6 +13,7 @@ mod files;
 mod inventory;
 mod keys;
 mod layouts;
+mod links;
 mod paths;
 mod record;
 mod removal;
@@ -39,6 +40,7 @@ use step::{Memory, Step, take_handles};
 pub use attributes::{MAX_EXTENDED, MAX_EXTENDED_BYTES};
 pub use files::HINT_PREFIX;
 pub use layouts::MAX_OTHER_HINTS;
+pub use links::MAX_TARGET_BYTES;
 pub use paths::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 pub use walk::MAX_MADE_ON_THE_WAY;
 
@@ -168,7 +170,8 @@ impl<S: Store> Manager<S> {
     /// Answers a request. On return, its changes survive power loss, as far as the store promises that.
     pub fn handle(&mut self, now: Now, who: &User, request: ManagerRequest) -> ManagerReply {
         self.look_at_room(request.is_change());
-        self.answer(now, who, request).unwrap_or_else(ManagerReply::Failed)
+        self.memory.met = None;
+        self.answer(now, who, request).unwrap_or_else(|error| self.link_or(error))
     }
 
     /// Answers requests in order, with one wait for the disk. If that fails, all of them have failed.
@@ -235,6 +238,7 @@ impl<S: Store> Manager<S> {
             ManagerRequest::List { path, after, most } => self.list(now, who, &path, &after, most),
             ManagerRequest::Look { path, after, most } => self.look(now, who, &path, &after, most),
             ManagerRequest::MakeDirectory { path, mode } => self.make_directory(now, who, &path, mode),
+            ManagerRequest::MakeLink { path, target } => self.make_link(now, who, &path, &target),
             ManagerRequest::Remove { path, recursive } => self.remove(now, who, &path, recursive),
             ManagerRequest::Orphans { gone, after, most } => self.orphans(now, who, &gone, after, most),
             ManagerRequest::Rename { from, to, durable, generations } => {
@@ -456,6 +460,7 @@ fn make_pool<S: Store>(store: &mut S, config: &Config) -> Result<()> {
         modified_ns: 0,
         changed_ns: 0,
         durable: Durable::default(),
+        target: None,
     };
     let root = Node { inode, parent: ROOT, defaults: Hints::default() };
     let guards = [Guard { key: keys::POOL.to_vec(), version: None }];

@@ -7,13 +7,16 @@ use outcore_core::{
 
 use super::keys;
 
+/// In the place of the mark of an optional layout, before the target of a symbolic link.
+const LINK: u8 = 2;
+
 /// The format byte of every value.
 pub(super) const FORMAT: u8 = 1;
 
 /// In place of a number of units that go round, before generations, in a file without such a number.
 const NO_ROUND_UNITS: u64 = u64::MAX;
 
-/// A file or a directory.
+/// A file, a directory or a symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     /// The part that clients see.
@@ -26,7 +29,7 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn is_directory(&self) -> bool {
-        self.inode.layout.is_none()
+        self.inode.is_directory()
     }
 
     pub(super) fn handle(&self) -> Handle {
@@ -88,7 +91,8 @@ pub(super) fn read<R: Record>(key: &[u8], bytes: &[u8]) -> Result<R> {
 // Encoded field by field, not like the messages of the same names: the protocol may change, records may not.
 impl Record for Node {
     fn put(&self, to: &mut Vec<u8>) {
-        let Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable } = &self.inode;
+        let Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable, target } =
+            &self.inode;
         handle.0.put(to);
         self.parent.0.put(to);
         for number in [owner, group, mode] {
@@ -96,6 +100,11 @@ impl Record for Node {
         }
         modified_ns.put(to);
         changed_ns.put(to);
+        if let Some(target) = target {
+            LINK.put(to);
+            target.put(to);
+            return;
+        }
         let stripes = layout.as_ref().map(|layout| {
             let servers: Vec<u32> = layout.servers.iter().map(|server| server.0).collect();
             (layout.stripes.unit_bytes(), servers)
@@ -126,10 +135,18 @@ impl Record for Node {
         let (handle, parent) = (Handle(u64::take(from)?), Handle(u64::take(from)?));
         let (owner, group, mode) = (u32::take(from)?, u32::take(from)?, u32::take(from)?);
         let (modified_ns, changed_ns) = (u64::take(from)?, u64::take(from)?);
-        let mut layout = match next::<Option<(u64, Vec<u32>)>>(from)? {
-            Some((unit, servers)) => Some(Layout::new(unit, servers.into_iter().map(ServerId).collect())?),
-            None => None,
-        };
+        let (mut layout, mut target) = (None, None);
+        match u8::take(from)? {
+            0 => {}
+            1 => {
+                let (unit, servers) = next::<(u64, Vec<u32>)>(from)?;
+                layout = Some(Layout::new(unit, servers.into_iter().map(ServerId).collect())?);
+            }
+            LINK => target = Some(next::<String>(from)?),
+            other => {
+                return Err(Error::new(ErrorKind::Corrupt, format!("{other} as the kind of a name")));
+            }
+        }
         // Nothing follows for a file without reported lengths whose units are all distributed, nor in records of
         // earlier versions.
         let mut durable = Durable::default();
@@ -149,9 +166,9 @@ impl Record for Node {
                 return Err(Error::new(ErrorKind::Corrupt, "nothing follows, in so many bytes"));
             }
         }
-        let defaults = match layout {
-            Some(_) => Hints::default(),
-            None => Hints {
+        let defaults = match (&layout, &target) {
+            (Some(_), _) | (_, Some(_)) => Hints::default(),
+            (None, None) => Hints {
                 stripe_unit_bytes: next(from)?,
                 round_units: None,
                 stripe_count: next(from)?,
@@ -160,7 +177,7 @@ impl Record for Node {
             },
         };
         Ok(Self {
-            inode: Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable },
+            inode: Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable, target },
             parent,
             defaults,
         })
@@ -238,6 +255,7 @@ mod tests {
             modified_ns: 7,
             changed_ns: 8,
             durable: Durable::default(),
+            target: None,
         };
         Node { inode, parent: Handle(1), defaults: Hints::default() }
     }
@@ -260,6 +278,13 @@ mod tests {
         node.inode.layout = None;
         node.defaults.stripe_count = Some(4);
         node.defaults.others = vec![("a".into(), "b".into())];
+        node
+    }
+
+    fn link() -> Node {
+        let mut node = file();
+        node.inode.layout = None;
+        node.inode.target = Some("../a".into());
         node
     }
 
@@ -290,6 +315,7 @@ mod tests {
         assert_eq!(hex(&write(&newer)), lines + &"ff".repeat(8) + &page(generations));
         assert_eq!(read::<Node>(b"", &write(&newer)), Ok(newer));
         assert_eq!(hex(&write(&directory())), page(head) + &page(hints));
+        assert_eq!(hex(&write(&link())), page(head) + &page(line("link ")));
         assert_eq!(hex(&write(&Detached { remover: 5 })), "0105000000");
         let orphan = hex(&write(&Orphan { remover: 5, node: file() }));
         assert_eq!(orphan, "0105000000".to_owned() + &page(head)[2..] + &page(stripes));
@@ -310,7 +336,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read() {
-        for node in [file(), durable(), ending(), directory()] {
+        for node in [file(), durable(), ending(), directory(), link()] {
             assert_eq!(read::<Node>(b"k", &write(&node)).unwrap(), node);
             let orphan = Orphan { remover: 9, node };
             assert_eq!(read::<Orphan>(b"k", &write(&orphan)).unwrap(), orphan);
@@ -351,7 +377,7 @@ mod tests {
 
         #[test]
         fn a_changed_record_is_a_record_or_an_error(
-            which in 0..5, at in any::<prop::sample::Index>(), cut in any::<prop::sample::Index>(),
+            which in 0..6, at in any::<prop::sample::Index>(), cut in any::<prop::sample::Index>(),
             bit in 0..8, number in prop::option::of(prop::sample::select(vec![0, u64::from(u32::MAX), 1 << 63])),
         ) {
             let whole = match which {
@@ -359,6 +385,7 @@ mod tests {
                 1 => write(&directory()),
                 2 => write(&durable()),
                 3 => write(&ending()),
+                4 => write(&link()),
                 _ => write(&Orphan { remover: 5, node: directory() }),
             };
             let mut value = whole.clone();
@@ -369,7 +396,7 @@ mod tests {
                 None => value[at] ^= 1_u8 << bit,
             }
             let again = match which {
-                0..=2 => read::<Node>(b"k", &value).map(|node| write(&node)),
+                0..=2 | 4 => read::<Node>(b"k", &value).map(|node| write(&node)),
                 _ => read::<Orphan>(b"k", &value).map(|orphan| write(&orphan)),
             };
             match again {

@@ -34,6 +34,17 @@ impl<S: Store> Step<'_, S> {
         self.put(keys::detached(directory), &Detached { remover: self.who.uid });
     }
 
+    /// Removes the record of a file or link that loses its name: a file becomes an orphan, which is returned.
+    pub(super) fn drop_entry(&mut self, entry: Node, remover: u32) -> Option<Node> {
+        if entry.inode.is_link() {
+            self.delete(keys::inode(entry.handle()));
+            return None;
+        }
+        let orphan = Orphan { remover, node: entry };
+        self.make_orphan(&orphan);
+        Some(orphan.node)
+    }
+
     /// Removes a name. Returns its file, if it was a file.
     fn remove(&mut self, path: &str, recursive: bool) -> Result<Option<Node>> {
         let place = self.place(path, None, "remove")?;
@@ -43,9 +54,7 @@ impl<S: Store> Step<'_, S> {
         self.delete(keys::name(place.parent.handle(), &place.name));
         self.touch(place.parent.handle())?;
         if !entry.is_directory() {
-            let orphan = Orphan { remover: self.who.uid, node: entry };
-            self.make_orphan(&orphan);
-            return Ok(Some(orphan.node));
+            return Ok(self.drop_entry(entry, self.who.uid));
         }
         // The guarded record was read before this check, so a concurrent addition to the directory causes a
         // conflict.
@@ -120,8 +129,7 @@ impl<S: Store> Step<'_, S> {
                     self.put(keys::detached(handle), &detached);
                 }
                 Some(node) => {
-                    orphans += 1;
-                    self.make_orphan(&Orphan { remover: detached.remover, node });
+                    orphans += u64::from(self.drop_entry(node, detached.remover).is_some());
                 }
                 None => {}
             }

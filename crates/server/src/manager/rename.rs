@@ -5,7 +5,7 @@ use outcore_core::{Error, ErrorKind, ManagerReply, Result};
 use super::access::{WRITE, require, require_unstuck};
 use super::durable::Reached;
 use super::files::mode_on_the_way;
-use super::record::{Node, Orphan};
+use super::record::Node;
 use super::step::Step;
 use super::walk::above;
 use super::{Manager, Now, User, keys};
@@ -31,7 +31,9 @@ impl<S: Store> Step<'_, S> {
                 "need something else than {from:?} for it to replace, have {to:?}, in which it is; move it out of that first"
             )));
         }
-        let new = self.place(to, Some(mode_on_the_way(entry.inode.mode)), "rename to")?;
+        // The mode of a link says nothing about who may use a directory.
+        let mode = if entry.inode.is_link() { 0o600 } else { entry.inode.mode };
+        let new = self.place(to, Some(mode_on_the_way(mode)), "rename to")?;
         if new.entry.as_ref().is_some_and(|target| target.handle() == entry.handle()) {
             return Ok(None);
         }
@@ -80,11 +82,7 @@ impl<S: Store> Step<'_, S> {
             )
         };
         match (entry.is_directory(), target.is_directory()) {
-            (false, false) => {
-                let orphan = Orphan { remover: self.who.uid, node: target.clone() };
-                self.make_orphan(&orphan);
-                Ok(Some(orphan.node))
-            }
+            (false, false) => Ok(self.drop_entry(target.clone(), self.who.uid)),
             (true, true) if all || self.is_empty(target.handle())? => {
                 self.check_all_removable(target.clone(), to)?;
                 self.detach(target.handle());

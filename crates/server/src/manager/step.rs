@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use outcore_core::wire::Record;
 use outcore_core::{Error, ErrorKind, Handle, Result, ServerAddress, ServerId};
 
+use super::links::Met;
 use super::record::{self, Node};
 use super::{Now, User, keys};
 use crate::store::{Guard, MAX_RANGE, Outcome, Store, Versioned, Write};
@@ -44,6 +45,8 @@ pub(super) struct Memory {
     pub servers: (u64, Vec<ServerId>),
     /// Index of the first server of the next file.
     pub turn: u64,
+    /// The symbolic link that the request in progress met.
+    pub met: Option<Met>,
 }
 
 /// One request in progress. Records read by `get` are guarded: if another manager changes one, nothing is written,
@@ -64,6 +67,7 @@ pub(super) struct Step<'a, S> {
 
 impl<'a, S: Store> Step<'a, S> {
     pub(super) fn new(store: &'a S, now: Now, who: &'a User, memory: &'a mut Memory) -> Self {
+        memory.met = None;
         let (guards, writes) = (BTreeMap::new(), BTreeMap::new());
         Self { store, now, who, memory, is_stale: false, made: None, guards, writes }
     }

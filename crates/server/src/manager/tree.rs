@@ -48,11 +48,12 @@ impl<S: Store> Step<'_, S> {
                 let is_known = self.is_detached(at)?;
                 return Ok((!is_known).then(|| format!("it is in directory {}, which has no record", at.0)));
             };
-            if above.inode.layout.is_some() {
-                return Ok(Some(format!("it is in {}, which is a file", at.0)));
+            if !above.is_directory() {
+                let kind = if above.inode.is_link() { "symbolic link" } else { "file" };
+                return Ok(Some(format!("it is in {}, which is a {kind}", at.0)));
             }
-            // The record of a file's directory is checked separately.
-            if node.inode.layout.is_some() {
+            // The record of the directory of a file or link is checked separately.
+            if !node.is_directory() {
                 break;
             }
             steps += 1;

@@ -87,7 +87,8 @@ impl<S: Store> Step<'_, S> {
             require(&at.node.inode, self.who, SEARCH, &names[..depth].join("/"))?;
             let next = match (self.look_up(at.node.handle(), name)?, make) {
                 (Some(node), _) if node.is_directory() => node,
-                (Some(_), _) => {
+                (Some(node), _) => {
+                    self.meet(&node, &path())?;
                     return Err(Error::new(
                         ErrorKind::NotFound,
                         format!("need a directory at {:?}, have a file; check the path", path()),
@@ -184,6 +185,7 @@ impl<S: Store> Step<'_, S> {
             modified_ns: self.now.unix_ns,
             changed_ns: self.now.unix_ns,
             durable: outcore_core::Durable::default(),
+            target: None,
         })
     }
 

@@ -6,6 +6,7 @@ mod again;
 mod batches;
 mod durable;
 mod inventory;
+mod links;
 mod model;
 mod old_copy;
 mod operations;

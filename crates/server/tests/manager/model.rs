@@ -14,8 +14,10 @@ pub struct Entry {
     pub modified_ns: u64,
     pub changed_ns: u64,
     pub extended: BTreeMap<String, Vec<u8>>,
-    /// The entries of a directory; `None` for a file.
+    /// The entries of a directory; `None` for a file or link.
     pub below: Option<BTreeMap<String, Entry>>,
+    /// The target of a link. In place of its content, requests get the error `Loop`.
+    pub target: Option<String>,
     /// For a file, its number of servers; for a directory, its default.
     pub stripe_count: Option<u64>,
 }
@@ -45,6 +47,7 @@ impl Entry {
             changed_ns: now,
             extended: BTreeMap::new(),
             below: is_directory.then(BTreeMap::new),
+            target: None,
             stripe_count: None,
         }
     }
@@ -68,6 +71,10 @@ impl Entry {
 
     fn is_directory(&self) -> bool {
         self.below.is_some()
+    }
+
+    fn no_link(&self) -> Done {
+        if self.target.is_some() { Err(ErrorKind::Loop) } else { Ok(()) }
     }
 
     fn children(&mut self) -> &mut BTreeMap<String, Entry> {
@@ -101,6 +108,7 @@ impl Entry {
 
     fn files(&self) -> Vec<Handle> {
         match &self.below {
+            None if self.target.is_some() => vec![],
             None => vec![self.handle.expect("a file has its handle")],
             Some(below) => below.values().flat_map(Entry::files).collect(),
         }
@@ -133,6 +141,7 @@ impl Model {
                 at.children().insert(name.to_owned(), fresh);
             }
             at = at.children().get_mut(name).expect("there");
+            at.no_link()?;
             if !at.is_directory() {
                 return Err(ErrorKind::NotFound);
             }
@@ -195,8 +204,16 @@ impl Model {
         self.whole(|model| model.make(who, path, mode, now, true).map(|_| ()))
     }
 
+    pub fn make_link(&mut self, who: &User, path: &str, target: &str, now: u64) -> Done {
+        let (above, _) = split(path);
+        self.directory(who, &above, None)?;
+        self.make(who, path, 0o777, now, false)?.target = Some(target.to_owned());
+        Ok(())
+    }
+
     pub fn open(&mut self, who: &User, path: &str, write: bool) -> Done<Handle> {
         let entry = self.find(who, path)?;
+        entry.no_link()?;
         if entry.is_directory() {
             return Err(ErrorKind::Invalid);
         }
@@ -206,6 +223,7 @@ impl Model {
 
     pub fn list(&mut self, who: &User, path: &str) -> Done<Vec<String>> {
         let entry = self.find(who, path)?;
+        entry.no_link()?;
         if !entry.is_directory() {
             return Err(ErrorKind::Invalid);
         }
@@ -247,7 +265,8 @@ impl Model {
             if all && from.starts_with(&format!("{to}/")) {
                 return Err(ErrorKind::Invalid);
             }
-            let new_parent = model.directory(who, &to_above, Some((on_the_way(entry.mode), now)))?;
+            let mode = if entry.target.is_some() { 0o600 } else { entry.mode };
+            let new_parent = model.directory(who, &to_above, Some((on_the_way(mode), now)))?;
             if from == to {
                 return Ok(vec![]);
             }
@@ -295,6 +314,9 @@ impl Model {
     ) -> Done {
         let entry = self.find(who, path)?;
         let is_owner = who.is_root || who.uid == entry.owner;
+        if is_owner && mode.is_some() {
+            entry.no_link()?;
+        }
         // 2262-04-11T23:47:16Z is the last time that is set.
         if is_owner && modified_ns.is_some_and(|ns| ns > 9_223_372_036_000_000_000) {
             return Err(ErrorKind::Invalid);
@@ -316,6 +338,7 @@ impl Model {
 
     pub fn set_default(&mut self, who: &User, path: &str, stripe_count: Option<u64>, now: u64) -> Done {
         let entry = self.find(who, path)?;
+        entry.no_link()?;
         if !entry.is_directory() {
             return Err(ErrorKind::Invalid);
         }
@@ -329,6 +352,7 @@ impl Model {
 
     pub fn get_extended(&mut self, who: &User, path: &str, name: &str) -> Done<Vec<Vec<u8>>> {
         let entry = self.find(who, path)?;
+        entry.no_link()?;
         entry.need(who, R)?;
         if name.is_empty() {
             return Ok(entry.extended.keys().map(|name| name.as_bytes().to_vec()).collect());
@@ -345,6 +369,7 @@ impl Model {
         now: u64,
     ) -> Done {
         let entry = self.find(who, path)?;
+        entry.no_link()?;
         entry.need(who, W)?;
         match value {
             Some(value) => drop(entry.extended.insert(name.to_owned(), value.to_vec())),

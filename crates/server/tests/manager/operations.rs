@@ -23,6 +23,10 @@ enum Operation {
         path: String,
         mode: u32,
     },
+    MakeLink {
+        path: String,
+        target: String,
+    },
     Open {
         path: String,
         write: bool,
@@ -94,6 +98,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         8 => (path(1), mode(), count()).prop_map(|(path, mode, count)| O::Create { path, mode, count }),
         5 => (path(1), mode()).prop_map(|(path, mode)| O::MakeDirectory { path, mode }),
+        4 => (path(1), path(1)).prop_map(|(path, target)| O::MakeLink { path, target }),
         2 => (path(0), any::<bool>()).prop_map(|(path, write)| O::Open { path, write }),
         1 => path(0).prop_map(|path| O::Stat { path }),
         2 => (path(0), "[abc]?").prop_map(|(path, after)| O::List { path, after }),
@@ -156,6 +161,10 @@ fn both<S: Store>(
         O::MakeDirectory { path, mode } => {
             let found = done(asked(make_directory(&path, mode)));
             check(step, found, model.make_directory(who, &path, mode, now));
+        }
+        O::MakeLink { path, target } => {
+            let found = done(asked(make_link(&path, &target)));
+            check(step, found, model.make_link(who, &path, &target, now));
         }
         O::Open { path, write } => {
             let found = asked(open_file(&path, write)).map(|reply| opened(reply).inode.handle);
@@ -228,7 +237,8 @@ fn compare<S: Store>(manager: &mut Manager<S>, model: &mut Model, step: usize) {
     assert_eq!(found.keys().cloned().collect::<Vec<_>>(), paths, "step {step}");
     for (path, inode) in &found {
         let entry = model.find(&root(), path).unwrap();
-        assert_eq!(inode.layout.is_none(), entry.below.is_some(), "step {step}: {path}");
+        assert_eq!(inode.is_directory(), entry.below.is_some(), "step {step}: {path}");
+        assert_eq!(inode.target, entry.target, "step {step}: {path}");
         let expected = (entry.owner, entry.group, entry.mode, entry.modified_ns, entry.changed_ns);
         let have = (inode.owner, inode.group, inode.mode, inode.modified_ns, inode.changed_ns);
         assert_eq!(have, expected, "step {step}: {path}");

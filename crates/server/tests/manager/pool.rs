@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use outcore_core::{
-    ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Named, Opened, Result, ServerAddress,
-    ServerId,
+    Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Named, Opened, Result,
+    ServerAddress, ServerId,
 };
 use outcore_server::grants::Key;
 use outcore_server::manager::{Config, Manager, Now, User};
@@ -67,6 +67,10 @@ pub fn ask_at<S: Store>(
             assert!(fix.is_some_and(|fix| !fix.is_empty()), "{error}");
             Err(error)
         }
+        // The manager never answers with this kind of error: clients do.
+        ManagerReply::Link { path, target } => {
+            Err(Error::new(ErrorKind::Loop, format!("the link {path:?} to {target:?}")))
+        }
         reply => Ok(reply),
     }
 }
@@ -89,6 +93,10 @@ pub fn create_with(path: &str, hints: Hints) -> ManagerRequest {
 
 pub fn make_directory(path: &str, mode: u32) -> ManagerRequest {
     ManagerRequest::MakeDirectory { path: path.into(), mode }
+}
+
+pub fn make_link(path: &str, target: &str) -> ManagerRequest {
+    ManagerRequest::MakeLink { path: path.into(), target: target.into() }
 }
 
 pub fn open_file(path: &str, write: bool) -> ManagerRequest {
@@ -206,7 +214,7 @@ pub fn tree<S: Store>(manager: &mut Manager<S>) -> BTreeMap<String, Inode> {
                 } else {
                     format!("{directory}/{}", named.name)
                 };
-                if named.inode.layout.is_none() {
+                if named.inode.is_directory() {
                     left.push(path.clone());
                 }
                 found.insert(path, named.inode);
