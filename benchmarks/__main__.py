@@ -31,6 +31,7 @@ BENCHMARKS = {
     "pool_hdf5": "h5py through the driver against a file of the Python client",
     "pool_disks": "1 to 8 servers with slow disks against the sum of the disks' rates",
     "pool_network": "the wire against disk and TCP, and two channels against one",
+    "mount": "a mounted pool: large calls against the client, cp, and tar of small files",
     "pool_requests": "strided requests against one a piece, lists, and creates a second",
     "collective": "arrays written and read by 8 processes together: one process, MPI-IO, TCP",
     "collective_disks": "the same with 1 to 4 slow disks against the sum of their rates",

@@ -9,7 +9,8 @@ from benchmarks.figures import Figure, table
 ORDER = (
     "lu", "matmul", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "boxes", "lstsq",
     "gauss_seidel", "svd", "mixed", "dask_linalg", "rivals", "pool_embedded", "pool_served",
-    "pool_disks", "pool_network", "pool_requests", "pool_hdf5", "collective", "collective_disks",
+    "pool_disks", "pool_network", "pool_requests", "pool_hdf5", "mount", "collective",
+    "collective_disks",
     "checkpoint",
 )  # fmt: skip
 

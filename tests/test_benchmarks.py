@@ -59,6 +59,7 @@ def run(
         "pool_network",
         "pool_requests",
         "pool_hdf5",
+        "mount",
         "collective",
         "collective_disks",
         "checkpoint",
