@@ -56,7 +56,7 @@ PROMISES = list(promises())
 
 def test_there_are_promises() -> None:
     assert len(PROMISES) >= 36
-    assert PAGE.count(HEAD) == 7
+    assert PAGE.count(HEAD) == 8
 
 
 @pytest.mark.parametrize(("promise", "shown_by"), PROMISES, ids=[each[:50] for each, _ in PROMISES])

@@ -88,7 +88,7 @@ typedef int (*outcore_visit)(void *argument, const char *name, const struct outc
 extern "C" {
 #endif // __cplusplus
 
-// Returns the version of the library, such as "0.1.0".
+// Returns the version of the library, such as "0.2.0".
 const char *outcore_version(void);
 
 // Returns the version of the interface of the library. A program compares it with OUTCORE_INTERFACE of its header.

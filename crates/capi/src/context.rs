@@ -50,7 +50,7 @@ impl Handle for OwnedContext {
 /// Version of the interface: it changes with the SONAME of the library.
 pub const OUTCORE_INTERFACE: i32 = 0;
 
-/// Returns the version of the library, such as "0.1.0".
+/// Returns the version of the library, such as "0.2.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn outcore_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
