@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from served_pools import in_memory
 from strategies import CHUNK_ORDERS, ORDERS, values
 
 import outcore as oc
@@ -343,3 +344,19 @@ def test_rows_outside_are_refused(
     with pytest.raises(InvalidError, match=message):
         file.submit_read_rows(np.array(rows), first, target)
     assert (target == -1).all()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("memory", [None, "32 KiB", "21 KiB"])
+def test_boxes_at_the_edge_of_small_chunks(tmp_path: Path, order: str, memory: str | None) -> None:
+    """Stream boxes that need a buffer beside their memory, in a budget of a few pages."""
+    model = np.arange(40.0).reshape(5, 8)
+    # A file system in memory has large sectors.
+    with (
+        in_memory() as directory,
+        oc.create_array(directory / "A", (5, 8), order=order, chunks=(3, 3)) as A,
+    ):
+        A[...] = model
+        for box, block in A.stream(memory=memory):
+            np.testing.assert_array_equal(block, model[box])
+            del block

@@ -17,6 +17,9 @@ LEAST_BYTES = 1 << 20
 INDEXING_BYTES = 64 << 20
 """Size of the one arena, for the whole process, of plain indexing's bounce buffers."""
 
+LEAST_BOUNCE_BYTES = 16 << 10
+"""Smallest bounce memory for transfers that are not aligned on disk; they are slow with it."""
+
 MOST_MAPPED_BYTES = 4 << 30
 """Upper limit of the bytes of a file that plain indexing keeps mapped."""
 

@@ -283,9 +283,11 @@ class Array(ArrayOperand):
         boxes = list(self.chunk_boxes() if schedule is None else map(self._checked_box, schedule))
         # A read of a whole chunk includes its padding to a full page.
         chunk_bytes = self.metadata.grid().slot_bytes
-        default = max([chunk_bytes, *map(self._box_bytes, boxes)]) * 8
-        memory_bytes = default if memory is None else budget.resolve(memory)
-        bounce_bytes = min(memory_bytes // 4, budget.INDEXING_BYTES)
+        largest = max([chunk_bytes, *map(self._box_bytes, boxes)])
+        memory_bytes = largest * 8 if memory is None else budget.resolve(memory)
+        # Boxes at the edge of an array go through buffers of their own, also in a small budget.
+        least = min(budget.LEAST_BOUNCE_BYTES, max(memory_bytes - largest, 0))
+        bounce_bytes = min(max(memory_bytes // 4, least), budget.INDEXING_BYTES)
         arena = Arena(memory_bytes)
         stream = BlockStream(
             self.open_file(arena, bounce_bytes), self.dtype, arena, memory_bytes - bounce_bytes

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from outcore._core import Arena, ArrayFile, Ticket
+from outcore._util import budget
 from outcore.array_files.stored_array import StoredArray, check_open
 from outcore.blocks.blocks import Blocks
 from outcore.blocks.cache import Claim, check_buffers, check_memory
@@ -12,9 +13,6 @@ from outcore.layout.block_grid import Arrangement, BlockGrid, Coordinates, Memor
 
 _PIECE_BYTES = 4 << 20
 """An array file moves at most this many bytes in one transfer."""
-
-_LEAST_BOUNCE_BYTES = 16 << 10
-"""Smallest bounce memory for transfers that are not aligned on disk; they are slow with it."""
 
 
 class _Tickets:
@@ -136,7 +134,7 @@ def blocks(
         memory,
         buffers,
         arrangement.buffer_bytes,
-        beside=bounce_bytes if memory is None else _LEAST_BOUNCE_BYTES,
+        beside=bounce_bytes if memory is None else budget.LEAST_BOUNCE_BYTES,
     )
     arena = Arena(memory_bytes)
     left = memory_bytes - buffers * arrangement.buffer_bytes
