@@ -66,7 +66,7 @@ def create(path: oc.PoolPath, spec: oc.ArraySpec) -> oc.Array:
     return oc.create_array(
         path, spec.shape, spec.dtype, chunks=spec.chunks, order=spec.order,
         chunk_order=spec.chunk_order, disk_schema=spec.disk_schema, mesh=spec.mesh,
-        if_exists="overwrite",
+        if_exists="overwrite", reserve=False,
     )  # fmt: skip
 
 
