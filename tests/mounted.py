@@ -38,16 +38,25 @@ class Counted(NamedTuple):
     daemons: list[_core.Daemon]
 
     def requests(self, *, manager: bool = False) -> Counter[str]:
-        """Return how many requests of each kind the I/O servers, or the manager, have answered."""
+        """Return how many requests of each kind the I/O servers, or the manager, have answered.
+
+        It leaves out *time*, which I/O servers ask every second.
+        """
         found: Counter[str] = Counter()
         for each in self.daemons[:1] if manager else self.daemons[1:]:
             of = values(each)
             for kind in {dict(labels)["kind"] for name, labels in of if name == REQUESTS}:
                 found[kind] += int(total(of, REQUESTS, kind=kind))
+        del found["time"]
         return found
 
+    def bytes_read(self) -> int:
+        """Return how many bytes of files the I/O servers have sent."""
+        each = self.daemons[1:]
+        return int(sum(total(values(daemon), PAYLOAD, direction="out") for daemon in each))
 
-REQUESTS = "outcore_requests_total"
+
+REQUESTS, PAYLOAD = "outcore_requests_total", "outcore_payload_bytes_total"
 
 
 @contextmanager
@@ -76,8 +85,9 @@ def mounted(served: Served, place: Path, *options: str, name: str = "") -> Itera
         pytest.skip("mounting needs /dev/fuse, and root or fusermount3")
     if mounted_at(place) is None:
         place.mkdir(exist_ok=True)
+    slash = "" if served.url.endswith("::") else "/"
     result = outcore(
-        "mount", "--json", "--key", served.key, *options, f"{served.url}/{name}", place
+        "mount", "--json", "--key", served.key, *options, f"{served.url}{slash}{name}", place
     )
     if "Operation not permitted" in result.output:
         pytest.skip(f"the system does not allow mounts: {result.output}")

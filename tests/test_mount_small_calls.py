@@ -83,6 +83,9 @@ def test_a_strict_mount_keeps_nothing(pool: Counted, tmp_path: Path, client: oc.
             with client.open("strict/f", "r+b") as other:
                 other.write(b"AB")
             assert os.pread(file.fileno(), 1, 1) == b"B"
+            with client.open("strict/f", "r+b") as other:
+                other.truncate(1)
+            assert os.pread(file.fileno(), 9, 0) == b"A"
 
 
 @pytest.mark.parametrize("flag", [os.O_APPEND, os.O_DSYNC, os.O_SYNC, os.O_DIRECT])
@@ -93,6 +96,36 @@ def test_some_writes_are_at_the_servers_at_once(here: Path, client: oc.Pool, fla
         assert bytes_of(client, here / "f") == b"one"
     finally:
         os.close(fd)
+
+
+def test_another_client_shortens_a_file(here: Path, client: oc.Pool) -> None:
+    (here / "f").write_bytes(b"long")
+    with (here / "f").open("rb", buffering=0) as file:
+        assert file.read() == b"long"
+        with client.open(f"{here.name}/f", "r+b") as other:
+            other.truncate(1)
+        # The mount knows an earlier length for a second.
+        while os.pread(file.fileno(), 9, 0) != b"l":
+            os.sched_yield()
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_a_time_that_is_set_outlasts_gathered_bytes(here: Path, by_path: bool) -> None:
+    with (here / "f").open("wb", buffering=0) as file:
+        file.write(b"gathered")
+        os.utime(here / "f" if by_path else file.fileno(), ns=(1, 1_000_000_000))
+    assert (here / "f").stat().st_mtime_ns == 1_000_000_000
+
+
+def test_reads_between_writes_move_few_bytes(pool: Counted, here: Path) -> None:
+    (here / "f").write_bytes(some_bytes(2 * MIB))
+    moved = pool.bytes_read()
+    with (here / "f").open("rb+", buffering=0) as file:
+        for number in range(100):
+            assert len(file.read(100)) == 100
+            os.pwrite(file.fileno(), b"x", MIB + number)
+    # Without a change between them, the reads would take 128 KiB each time.
+    assert pool.bytes_read() - moved <= 2 * 128 * KIB + 100 * 100
 
 
 def test_other_descriptors_see_gathered_bytes(here: Path) -> None:

@@ -324,3 +324,20 @@ def test_fsspec_describes_links_as_its_local_file_system(pool: oc.Pool, tmp_path
     ours.rm("/tree/directory", recursive=True)
     assert (pool / "tree/d/f").exists()
     assert "directory" not in pool.ls("tree")
+
+
+def test_clients_follow_links_below_a_handle(pool: oc.Pool) -> None:
+    pool.mkdir("d")
+    pool.mkdir("d/e")
+    (pool / "d/e/f").write_bytes(b"content")
+    for target, link in (("d", "l"), ("e", "d/down"), ("e/../e", "d/around"), ("../d", "d/up")):
+        pool.symlink(target, link)
+    core, root = pool.core, "\x001"
+    for path in ("l/e/f", "l/down/f", "d/down/f", "l/around/f", "d/up/e/f"):
+        assert core.follow(f"{root}/{path}") == f"{root}/d/e/f"
+        assert core.handle(f"{root}/{path}") == core.handle("d/e/f")
+    # The client does not know the directories above a handle.
+    pool.symlink("../d", "above")
+    for path in ("above", "above/e"):
+        with pytest.raises(oc.errors.InvalidError, match="have a handle"):
+            core.follow(f"{root}/{path}")

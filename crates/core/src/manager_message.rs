@@ -101,7 +101,8 @@ pub struct Origin {
     pub number: u64,
 }
 
-/// A request to the manager. Paths are relative to the pool's root, with `/` between names.
+/// A request to the manager. Paths are relative to the pool's root, with `/` between names. A path may also begin at a
+/// handle: see [`path_at`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManagerRequest {
     /// Returns the pool's identity and its I/O servers.
@@ -197,6 +198,15 @@ pub enum ManagerRequest {
         from: String,
         /// The new path.
         to: String,
+    },
+    /// Like `Rename`, but never removes the data of a file: a mount has it open.
+    Move {
+        /// The old path.
+        from: String,
+        /// The new path.
+        to: String,
+        /// The path of a file that had the new name. `None` refuses to replace anything.
+        kept: Option<String>,
     },
     /// Changes the attributes that are not `None`.
     SetAttributes {
@@ -354,6 +364,7 @@ impl ManagerRequest {
             | Self::Orphans { .. }
             | Self::Rename { .. }
             | Self::Replace { .. }
+            | Self::Move { .. }
             | Self::SetAttributes { .. }
             | Self::SetDefaultLayout { .. }
             | Self::SetExtended { .. }
@@ -468,6 +479,21 @@ pub enum ManagerReply {
         target: String,
     },
 }
+
+/// The path of a file or directory with this handle, wherever it is. `/` and names may follow that of a directory.
+pub fn path_at(handle: Handle) -> String {
+    format!("{HANDLE}{}", handle.0)
+}
+
+/// The handle at which a path begins, and the names after it, if it begins so.
+pub fn handle_in(path: &str) -> Option<(Handle, &str)> {
+    let (number, names) = path.strip_prefix(HANDLE)?.split_once('/').unwrap_or((&path[1..], ""));
+    let is_decimal = number.bytes().all(|byte| byte.is_ascii_digit());
+    Some((Handle(number.parse().ok().filter(|_| is_decimal)?), names))
+}
+
+/// Begins a path that names a handle. No name has this character.
+const HANDLE: char = '\0';
 
 /// The handles of the files among some names, in their order: the subject of a [`LengthGrant`].
 pub fn files_among(names: &[Named]) -> Vec<Handle> {

@@ -13,14 +13,16 @@ use crate::behind::{Slot, finish};
 const FIRST_BYTES: u64 = 128 << 10;
 /// Bytes of a read, at most.
 const MOST_BYTES: u64 = 1 << 20;
-/// Age at which bytes that were read ahead are dropped.
-const FRESH: Duration = Duration::from_secs(1);
+/// Age at which bytes that were read ahead, and lengths, are dropped.
+pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 /// Bytes that one descriptor has read ahead.
 pub(crate) struct Ahead {
     /// Where the next read starts if it follows the last one.
     pub next: u64,
     window: u64,
+    /// The version of the file at the last read.
+    seen: Option<u64>,
     here: Option<Block>,
     coming: Option<(Block, Ticket)>,
     pub slot: Option<Slot>,
@@ -61,7 +63,7 @@ impl Block {
 
 impl Default for Ahead {
     fn default() -> Self {
-        Self { next: 0, window: FIRST_BYTES, here: None, coming: None, slot: None }
+        Self { next: 0, window: FIRST_BYTES, seen: None, here: None, coming: None, slot: None }
     }
 }
 
@@ -72,8 +74,13 @@ impl Ahead {
         self.window = FIRST_BYTES;
     }
 
-    /// Drops bytes that are old, or were read before the file had this version.
+    /// Drops bytes that are old, or were read before the file had this version. After a change, the next read is
+    /// the first of its kind: programs that write between their reads would use little of each block.
     pub fn keep(&mut self, version: u64) {
+        if self.seen.replace(version).is_some_and(|seen| seen != version) {
+            self.forget();
+            self.next = u64::MAX;
+        }
         let is_fresh = |block: &Block| block.version == version && block.since.elapsed() < FRESH;
         self.here.take_if(|block| !is_fresh(block));
         self.coming.take_if(|(block, _)| !is_fresh(block));

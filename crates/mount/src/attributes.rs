@@ -33,8 +33,12 @@ impl Tree {
             let length = inode.target.as_ref().map_or(0, String::len);
             return Ok(self.attributes_of(&inode, length as u64));
         }
+        self.file_attributes(path, self.nodes.number(inode.handle))
+    }
+
+    fn file_attributes(&self, path: &str, number: INodeNo) -> Answer<FileAttr> {
         // This comes first: writes may reach the servers meanwhile.
-        let pending = self.files.pending_end(self.nodes.number(inode.handle));
+        let pending = self.files.pending_end(number);
         let (listed, _) = self.client.page(path, "", 1, &Silent::default()).or_errno()?;
         let found = listed.into_iter().next().filter(|listed| listed.name.is_empty());
         let found = found.ok_or(Errno::ENOENT)?.known().or_errno()?;
@@ -43,9 +47,11 @@ impl Tree {
 
     /// The attributes of a number.
     pub fn attributes(&self, number: INodeNo) -> Answer<FileAttr> {
-        let found = self.attributes_at(&self.nodes.path(number)?)?;
-        // Another file has the name now.
-        if found.ino == number { Ok(found) } else { Err(Errno::ESTALE) }
+        let path = self.nodes.at(number);
+        // An open one is a file.
+        let is_file = self.files.is_open(number);
+        let found = if is_file { self.file_attributes(&path, number) } else { self.attributes_at(&path) };
+        found.map_err(stale)
     }
 
     /// The attributes that a record and a length in bytes give.
@@ -87,10 +93,15 @@ impl Tree {
         let mode = mode.map(|mode| mode & MODE);
         let wanted = Attributes { mode, owner, group, modified_ns };
         if wanted != Attributes::default() {
-            self.client.set_attributes(&self.current(number)?.0, wanted).or_errno()?;
+            if wanted.modified_ns.is_some() {
+                // Otherwise they would change the time later.
+                self.files.settle(number);
+            }
+            self.client.set_attributes(&self.nodes.at(number), wanted).or_errno().map_err(stale)?;
         }
         if let Some(TimeOrNow::Now) = changes.modified {
-            self.client.touch(&self.current(number)?.0).or_errno()?;
+            self.files.settle(number);
+            self.client.touch(&self.nodes.at(number)).or_errno().map_err(stale)?;
         }
         self.attributes(number)
     }
@@ -100,6 +111,11 @@ impl Tree {
         let resized = self.files.get(handle).and_then(|open| self.files.resize(&open, length).or_errno());
         self.close(handle).and(resized)
     }
+}
+
+/// The error for a number whose file is gone.
+pub(crate) fn stale(error: Errno) -> Errno {
+    if error.code() == Errno::ENOENT.code() { Errno::ESTALE } else { error }
 }
 
 fn time(ns: u64) -> SystemTime {

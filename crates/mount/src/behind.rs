@@ -41,15 +41,25 @@ impl Drop for Slot {
 }
 
 /// The bytes of a file that is open in this mount, as all its descriptors see them.
-#[derive(Default)]
 pub(crate) struct Body {
     pending: Mutex<Pending>,
     /// End of the writes that have not reached the servers yet, in bytes; 0 if there are none.
     end: AtomicU64,
     /// Increases with each change of the bytes through this mount.
     version: AtomicU64,
+    /// The count of its pending writes.
+    failures: Arc<AtomicU64>,
     /// Held while bytes are appended.
     pub appending: Mutex<()>,
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        let pending = Pending::default();
+        let failures = pending.failures.clone();
+        let (end, version) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { pending: Mutex::new(pending), end, version, failures, appending: Mutex::default() }
+    }
 }
 
 #[derive(Default)]
@@ -60,8 +70,8 @@ struct Pending {
     /// The previous request, which the servers have not answered yet.
     sending: Option<Ticket>,
     slot: Option<Slot>,
-    /// Number of requests that failed, and the last error.
-    failures: u64,
+    /// Number of requests that failed. Shared, so that it can be read while somebody waits for a server.
+    failures: Arc<AtomicU64>,
     error: Option<Error>,
 }
 
@@ -103,10 +113,15 @@ impl Body {
             }
             began();
         }
-        self.changes();
+        if pending.gathered.bytes() + data.len() > REQUEST_BYTES {
+            pending.wait();
+            pending.send(client);
+        }
         pending.gathered.add(offset, data);
         pending.begun.get_or_insert((Instant::now(), file));
         self.end.fetch_max(offset + data.len() as u64, Ordering::AcqRel);
+        // Last: a reader who sees this version must also see that there is something to settle.
+        self.changes();
         if pending.gathered.bytes() >= REQUEST_BYTES || pending.gathered.runs() >= REQUEST_RUNS {
             pending.wait();
             pending.send(client);
@@ -151,15 +166,16 @@ impl Body {
         }
     }
 
-    /// The number of failed requests.
+    /// The number of failed requests. Does not wait.
     pub fn failures(&self) -> u64 {
-        self.pending().failures
+        self.failures.load(Ordering::Acquire)
     }
 
     /// The last error, unless a descriptor has `reported` it.
     pub fn report(&self, reported: &AtomicU64) -> Result<()> {
         let pending = self.pending();
-        let is_new = reported.fetch_max(pending.failures, Ordering::AcqRel) < pending.failures;
+        let failures = self.failures();
+        let is_new = reported.fetch_max(failures, Ordering::AcqRel) < failures;
         pending.error.clone().filter(|_| is_new).map_or(Ok(()), Err)
     }
 }
@@ -174,8 +190,8 @@ impl Pending {
 
     fn ended(&mut self, result: Result<()>) {
         if let Err(error) = result {
-            self.failures += 1;
             self.error = Some(error);
+            self.failures.fetch_add(1, Ordering::AcqRel);
         }
     }
 

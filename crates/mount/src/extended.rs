@@ -12,7 +12,7 @@ impl Tree {
     /// The value of an extended attribute.
     pub fn extended(&self, number: INodeNo, name: &OsStr) -> Answer<Vec<u8>> {
         let name = extended_name(name)?;
-        match self.client.extended(&self.nodes.path(number)?, name) {
+        match self.client.extended(&self.nodes.at(number), name) {
             Err(error) if error.kind == ErrorKind::NotFound => Err(Errno::NO_XATTR),
             found => found.or_errno(),
         }
@@ -20,8 +20,7 @@ impl Tree {
 
     /// The names of the extended attributes, each with a zero byte behind it.
     pub fn extended_names(&self, number: INodeNo) -> Answer<Vec<u8>> {
-        let path = self.nodes.path(number)?;
-        let names = match self.client.extended_names(&path) {
+        let names = match self.client.extended_names(&self.nodes.at(number)) {
             // A link has none.
             Err(error) if error.kind == ErrorKind::Loop => vec![],
             names => names.or_errno()?,
@@ -48,8 +47,7 @@ impl Tree {
                 _ => {}
             }
         }
-        let (path, _) = self.current(number)?;
-        self.client.set_extended(&path, name, value.map(<[u8]>::to_vec)).or_errno()
+        self.client.set_extended(&self.nodes.at(number), name, value.map(<[u8]>::to_vec)).or_errno()
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use outcore_core::{ErrorKind, Inode};
 
+use crate::attributes::stale;
 use crate::errors::{Answer, OrErrno, errno_of};
 use crate::tree::{Tree, text};
 
@@ -18,7 +19,7 @@ impl Tree {
         target: &Path,
         owner: (u32, u32),
     ) -> Answer<FileAttr> {
-        let path = self.path_in(parent, name)?;
+        let path = self.at_in(parent, name)?;
         match self.client.make_link(&path, text(target.as_os_str())?) {
             // The kernel has checked the names.
             Err(error) if error.kind == ErrorKind::Invalid => return Err(Errno::ENAMETOOLONG),
@@ -31,7 +32,8 @@ impl Tree {
 
     /// The target of a symbolic link.
     pub fn target(&self, number: INodeNo) -> Answer<String> {
-        self.current(number)?.1.target.ok_or(Errno::EINVAL)
+        let link = self.client.stat(&self.nodes.at(number)).or_errno().map_err(stale)?;
+        link.target.ok_or(Errno::EINVAL)
     }
 }
 

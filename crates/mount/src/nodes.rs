@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fuser::{Errno, INodeNo};
-use outcore_core::Handle;
+use outcore_core::{Handle, path_at};
 
 use crate::errors::Answer;
 
@@ -51,6 +51,27 @@ impl Nodes {
         }
     }
 
+    /// The handle of a number.
+    pub fn handle(&self, number: INodeNo) -> Handle {
+        if number == INodeNo::ROOT {
+            self.root
+        } else if number.0 == self.root.0 {
+            Handle(INodeNo::ROOT.0)
+        } else {
+            Handle(number.0)
+        }
+    }
+
+    /// The path by which requests refer to a number, whatever its name is now.
+    pub fn at(&self, number: INodeNo) -> String {
+        path_at(self.handle(number))
+    }
+
+    /// The path by which requests refer to a name in a directory.
+    pub fn at_in(&self, parent: INodeNo, name: &str) -> String {
+        format!("{}/{name}", self.at(parent))
+    }
+
     /// The path of a number in the pool. It is stale if another client has renamed the file.
     pub fn path(&self, number: INodeNo) -> Answer<String> {
         let known = self.known();
@@ -62,12 +83,6 @@ impl Nodes {
         }
         let root = Some(self.root_path.as_str()).filter(|path| !path.is_empty());
         Ok(root.into_iter().chain(names.into_iter().rev()).collect::<Vec<_>>().join("/"))
-    }
-
-    /// The path of a name in a directory.
-    pub fn path_in(&self, parent: INodeNo, name: &str) -> Answer<String> {
-        let directory = self.path(parent)?;
-        Ok(if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") })
     }
 
     /// The number of a name in a directory, if the kernel knows it.
@@ -159,7 +174,10 @@ mod tests {
         assert_eq!(nodes.number(Handle(1)), INodeNo(40));
         assert_eq!(nodes.number(Handle(7)), INodeNo(7));
         assert_eq!(nodes.path(ROOT).unwrap(), "sub");
-        assert_eq!(nodes.path_in(ROOT, "a").unwrap(), "sub/a");
+        for handle in [40, 1, 7].map(Handle) {
+            assert_eq!(nodes.handle(nodes.number(handle)), handle);
+        }
+        assert_eq!(nodes.at_in(ROOT, "a"), format!("{}/a", path_at(Handle(40))));
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{Errno, FileHandle, INodeNo};
 use outcore_core::{Buffer, Error, ErrorKind, FileId, Operation, Regions, Result, Volume};
 use outcore_memory::Region;
 
 use crate::Client;
-use crate::ahead::{Ahead, Source};
+use crate::ahead::{Ahead, FRESH, Source};
 use crate::behind::{Body, REQUEST_BYTES, Slots, finish};
 use crate::buffers::Buffers;
 use crate::errors::Answer;
@@ -24,8 +24,10 @@ const LOOK: Duration = Duration::from_millis(300);
 pub(crate) struct OpenFile {
     pub number: INodeNo,
     file: FileId,
-    /// A length in bytes that the file is known to have had.
+    is_writable: bool,
+    /// A length in bytes that the file is known to have had, and since when.
     length: AtomicU64,
+    asked: Mutex<Option<Instant>>,
     body: Arc<Body>,
     /// Number of failures of gathered writes that the program knows.
     reported: AtomicU64,
@@ -110,12 +112,13 @@ impl OpenFiles {
     }
 
     /// Adds a file that the client has opened.
-    pub fn add(&self, number: INodeNo, file: FileId) -> FileHandle {
+    pub fn add(&self, number: INodeNo, file: FileId, is_writable: bool) -> FileHandle {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
         let body = state.bodies.entry(number.0).or_default().clone();
         let (length, reported) = (AtomicU64::new(0), AtomicU64::new(body.failures()));
-        let open = OpenFile { number, file, length, body, reported, ahead: Mutex::default() };
+        let (asked, ahead) = (Mutex::default(), Mutex::default());
+        let open = OpenFile { number, file, is_writable, length, asked, body, reported, ahead };
         state.open.insert(handle, Arc::new(open));
         FileHandle(handle)
     }
@@ -128,6 +131,13 @@ impl OpenFiles {
         self.state().bodies.get(&number.0).cloned()
     }
 
+    /// Returns once the servers have all writes to a file that this mount has open.
+    pub fn settle(&self, number: INodeNo) {
+        if let Some(body) = self.body(number) {
+            body.settle(self.client());
+        }
+    }
+
     /// End of the writes to a file that have not reached the servers yet, in bytes; 0 if there are none.
     pub fn pending_end(&self, number: INodeNo) -> u64 {
         self.body(number).map_or(0, |body| body.pending_end())
@@ -135,22 +145,22 @@ impl OpenFiles {
 
     /// Whether a program has the file with this number open.
     pub fn is_open(&self, number: INodeNo) -> bool {
-        self.state().open.values().any(|open| open.number == number)
+        self.state().bodies.contains_key(&number.0)
     }
 
     /// Records the hidden path of a file that was removed while it is open. Returns whether it is still open; then the
     /// last `close` returns that path.
     pub fn removed_at(&self, number: INodeNo, path: &str) -> bool {
         let mut state = self.state();
-        let is_open = state.open.values().any(|open| open.number == number);
+        let is_open = state.bodies.contains_key(&number.0);
         if is_open {
             state.removed.insert(number.0, path.into());
         }
         is_open
     }
 
-    /// Closes a file. After the last `close` of a removed file, returns its number and its hidden path.
-    pub fn close(&self, handle: FileHandle) -> Option<(INodeNo, String)> {
+    /// Closes a file. After the last `close` of a removed file, returns its hidden path.
+    pub fn close(&self, handle: FileHandle) -> Option<String> {
         // The writes go through this open file.
         self.get(handle).ok()?.body.settle(self.client());
         let mut state = self.state();
@@ -163,7 +173,7 @@ impl OpenFiles {
         }
         drop(state);
         self.client().close(open.file);
-        path.map(|path| (open.number, path))
+        path
     }
 
     /// All open files.
@@ -182,7 +192,15 @@ impl OpenFiles {
     fn length(&self, open: &OpenFile) -> Result<u64> {
         let length = self.client().length(open.file)?;
         open.length.store(length, Ordering::Relaxed);
+        *open.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         Ok(length)
+    }
+
+    /// The length that the file is known to have had within a second; else 0. Another client may have shortened it.
+    fn known_length(&self, open: &OpenFile) -> u64 {
+        let asked = *open.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_fresh = self.is_cached && asked.is_some_and(|asked| asked.elapsed() < FRESH);
+        if is_fresh { open.length.load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Reads at most `bytes` bytes into `target`, which is replaced. At the end of the file there are fewer. `flags` are
@@ -206,7 +224,7 @@ impl OpenFiles {
         let mut ahead = open.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         ahead.keep(version);
         target.clear();
-        let mut known = open.length.load(Ordering::Relaxed);
+        let mut known = self.known_length(open);
         let source = |length| Source { client: self.client(), file: open.file, length, version };
         ahead.take(&source(known), offset, end, target);
         let (is_next, at) = (offset == ahead.next, offset + target.len() as u64);
@@ -248,7 +266,7 @@ impl OpenFiles {
 
     /// Reads the bytes from `offset` to `end`, or to the end of the file.
     fn read_now(&self, open: &OpenFile, offset: u64, end: u64, target: &mut Vec<u8>) -> Result<()> {
-        let mut known = open.length.load(Ordering::Relaxed);
+        let mut known = self.known_length(open);
         loop {
             let is_fresh = known < end;
             if is_fresh {
@@ -327,7 +345,7 @@ impl OpenFiles {
     /// Returns once the servers have all writes. An error is that of an earlier write.
     pub fn flush(&self, open: &OpenFile) -> Result<()> {
         open.body.settle(self.client());
-        open.body.report(&open.reported)
+        if open.is_writable { open.body.report(&open.reported) } else { Ok(()) }
     }
 
     /// Returns once all writes survive power loss. An error may be that of an earlier write.

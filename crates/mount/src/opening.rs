@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 
 use fuser::{Errno, FileAttr, FileHandle, INodeNo};
 use outcore_client::Attributes;
-use outcore_core::{ErrorKind, FileId, Hints, Inode, OpenMode, Volume};
+use outcore_core::{ErrorKind, Hints, Inode, OpenMode, Volume};
 
-use crate::attributes::MODE;
+use crate::attributes::{MODE, stale};
 use crate::errors::{Answer, OrErrno, errno_of};
 use crate::tree::{Tree, text};
 
@@ -14,20 +14,8 @@ impl Tree {
     /// Opens a file.
     pub fn open(&self, number: INodeNo, is_writable: bool) -> Answer<FileHandle> {
         let mode = if is_writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        let file = self.client.open(&self.nodes.path(number)?, mode).or_errno()?;
-        self.opened(number, file)
-    }
-
-    /// Adds an open file, unless another client has put another file at its path.
-    fn opened(&self, number: INodeNo, file: FileId) -> Answer<FileHandle> {
-        let handle = self.client.handle(file).or_errno();
-        match handle {
-            Ok(handle) if self.nodes.number(handle) == number => Ok(self.files.add(number, file)),
-            handle => {
-                self.client.close(file);
-                handle.and(Err(Errno::ESTALE))
-            }
-        }
+        let file = self.client.open(&self.nodes.at(number), mode).or_errno().map_err(stale)?;
+        Ok(self.files.add(number, file, is_writable))
     }
 
     /// Creates a file and opens it.
@@ -39,21 +27,16 @@ impl Tree {
         is_exclusive: bool,
         owner: (u32, u32),
     ) -> Answer<(FileAttr, FileHandle)> {
-        let path = self.path_in(parent, name)?;
-        let file = match self.client.create_as(&path, Hints::default(), mode & MODE) {
-            Ok(file) => file,
+        let path = self.at_in(parent, name)?;
+        let (file, inode) = match self.client.create_known(&path, Hints::default(), mode & MODE) {
+            Ok(made) => made,
             // The kernel found no such file, and has checked no rights to it: let it look again.
             Err(error) if error.kind == ErrorKind::Exists && !is_exclusive => return Err(Errno::ESTALE),
             Err(error) => return Err(errno_of(&error)),
         };
-        let handle = self.client.handle(file).or_errno();
-        let made = handle.and_then(|handle| {
-            let inode = self.client.stat(&path).or_errno()?;
-            if inode.handle == handle { self.give(&path, inode, owner) } else { Err(Errno::ESTALE) }
-        });
-        let inode = made.inspect_err(|_| self.client.close(file))?;
+        let inode = self.give(&path, inode, owner).inspect_err(|_| self.client.close(file))?;
         let attributes = self.entered(parent, name, &inode)?;
-        Ok((attributes, self.files.add(attributes.ino, file)))
+        Ok((attributes, self.files.add(attributes.ino, file, true)))
     }
 
     /// Gives a new name to the user who asked the mount for it, and returns its record; removes it if the pool does not
@@ -80,9 +63,7 @@ impl Tree {
 
     /// Closes a file. The last `close` of a removed file removes its hidden name.
     pub fn close(&self, handle: FileHandle) -> Answer<()> {
-        let Some((number, path)) = self.files.close(handle) else { return Ok(()) };
-        // Its directory may have been renamed.
-        self.client.remove_one(&self.nodes.path(number).unwrap_or(path)).or_errno()
+        self.files.close(handle).map_or(Ok(()), |hidden| self.client.remove_one(&hidden).or_errno())
     }
 
     /// Closes all files, at the end of the mount.
@@ -95,8 +76,10 @@ impl Tree {
 
     /// Returns once the servers have all writes to a file, and the manager knows their time.
     pub fn flush(&self, handle: FileHandle) -> Answer<()> {
-        let flushed = self.files.get(handle).and_then(|open| self.files.flush(&open).or_errno());
-        self.client.tell_written();
+        let open = self.files.get(handle)?;
+        let flushed = self.files.flush(&open).or_errno();
+        // The client tells it again later if the manager does not answer.
+        let _ = self.client.tell_written_to(self.nodes.handle(open.number));
         flushed
     }
 
@@ -108,10 +91,7 @@ impl Tree {
         mode: u32,
         owner: (u32, u32),
     ) -> Answer<FileAttr> {
-        let path = self.path_in(parent, name)?;
-        if self.client.exists(&path).or_errno()? {
-            return Err(Errno::EEXIST);
-        }
+        let path = self.at_in(parent, name)?;
         self.client.make_directory_as(&path, mode & MODE).or_errno()?;
         let inode = self.give(&path, self.client.stat(&path).or_errno()?, owner)?;
         self.entered(parent, name, &inode)

@@ -4,8 +4,7 @@ use std::ffi::OsStr;
 use std::sync::atomic::Ordering;
 
 use fuser::{Errno, INodeNo, RenameFlags};
-use outcore_client::Silent;
-use outcore_core::{ErrorKind, Volume};
+use outcore_core::{Error, ErrorKind, Volume};
 
 use crate::errors::{Answer, OrErrno, errno_of};
 use crate::tree::{Tree, text};
@@ -16,7 +15,7 @@ pub(crate) const REMOVED: &str = ".outcore-removed-";
 impl Tree {
     /// Removes a file. While it is open, its data stay under another name.
     pub fn remove_file(&self, parent: INodeNo, name: &OsStr) -> Answer<()> {
-        let path = self.path_in(parent, name)?;
+        let path = self.at_in(parent, name)?;
         if self.client.stat(&path).or_errno()?.is_directory() {
             return Err(Errno::EISDIR);
         }
@@ -34,12 +33,17 @@ impl Tree {
         if !self.files.is_open(number) {
             return Ok(None);
         }
-        let count = self.next.fetch_add(1, Ordering::Relaxed);
-        let other = format!("{REMOVED}{}-{}-{count}", std::process::id(), number.0);
-        let hidden = self.nodes.path_in(parent, &other)?;
+        let other = self.hidden_name(number);
+        let hidden = self.nodes.at_in(parent, &other);
         self.client.rename(path, &hidden).or_errno()?;
         self.nodes.renamed(number, parent, &other);
         Ok(Some((number, hidden)))
+    }
+
+    /// A new name for a file that is open and loses its own.
+    fn hidden_name(&self, number: INodeNo) -> String {
+        let count = self.next.fetch_add(1, Ordering::Relaxed);
+        format!("{REMOVED}{}-{}-{count}", std::process::id(), number.0)
     }
 
     /// Removes a file with a hidden name at its last `close`, or now if it was closed meanwhile.
@@ -49,61 +53,52 @@ impl Tree {
 
     /// Removes an empty directory.
     pub fn remove_directory(&self, parent: INodeNo, name: &OsStr) -> Answer<()> {
-        let path = self.path_in(parent, name)?;
+        let path = self.at_in(parent, name)?;
         if !self.client.stat(&path).or_errno()?.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        self.refuse_full(&path)?;
-        self.client.remove_one(&path).or_errno()?;
+        self.client.remove_one(&path).map_err(|error| match error.kind {
+            ErrorKind::Exists => Errno::ENOTEMPTY,
+            _ => errno_of(&error),
+        })?;
         self.nodes.removed(parent, text(name)?);
         Ok(())
     }
 
-    fn refuse_full(&self, directory: &str) -> Answer<()> {
-        let (listed, _) = self.client.page(directory, "", 1, &Silent::default()).or_errno()?;
-        if listed.is_empty() { Ok(()) } else { Err(Errno::ENOTEMPTY) }
-    }
-
     /// Renames a file or directory; replaces a file, or an empty directory.
     pub fn rename(&self, from: (INodeNo, &OsStr), to: (INodeNo, &OsStr), flags: RenameFlags) -> Answer<()> {
-        // Without a request of the manager for it, another client could make the target meanwhile.
-        if !flags.is_empty() {
+        let is_new = flags == RenameFlags::RENAME_NOREPLACE;
+        if !flags.is_empty() && !is_new {
             return Err(Errno::EINVAL);
         }
-        let (old, new) = (self.path_in(from.0, from.1)?, self.path_in(to.0, to.1)?);
-        let moved = self.client.stat(&old).or_errno()?;
-        let target = match self.client.stat(&new) {
-            Err(error) if error.kind == ErrorKind::NotFound => None,
-            found => Some(found.or_errno()?),
+        let (old, new) = (self.at_in(from.0, from.1)?, self.at_in(to.0, to.1)?);
+        let (moved, target) = (self.nodes.find(from.0, text(from.1)?), self.nodes.find(to.0, text(to.1)?));
+        let target = target.filter(|target| Some(*target) != moved && self.files.is_open(*target));
+        let hidden = target.map(|number| (number, self.hidden_name(number)));
+        let renamed = match &hidden {
+            _ if is_new => self.client.relocate(&old, &new, None),
+            Some((_, name)) => self.client.relocate(&old, &new, Some(&self.nodes.at_in(to.0, name))),
+            None => self.client.rename(&old, &new),
         };
-        let (number, name) = (self.nodes.number(moved.handle), text(to.1)?);
-        let mut hidden = None;
-        if let Some(target) = &target {
-            if target.handle == moved.handle {
-                return Ok(());
-            }
-            match (moved.is_directory(), target.is_directory()) {
-                (false, true) => return Err(Errno::EISDIR),
-                (true, false) => return Err(Errno::ENOTDIR),
-                (true, true) => self.refuse_full(&new)?,
-                (false, false) => hidden = self.hide_open(to.0, name, &new)?,
-            }
+        renamed.map_err(|error| if is_new { errno_of(&error) } else { self.why_not(&old, &new, &error) })?;
+        if let Some((number, name)) = &hidden {
+            self.nodes.renamed(*number, to.0, name);
         }
-        match self.client.rename(&old, &new) {
-            Ok(()) => {
-                self.nodes.renamed(number, to.0, name);
-                hidden.map_or(Ok(()), |(number, hidden)| self.remove_hidden(number, &hidden))
-            }
-            Err(error) => {
-                if let Some((number, hidden)) = hidden
-                    && self.client.rename(&hidden, &new).is_ok()
-                {
-                    self.nodes.renamed(number, to.0, name);
-                }
-                // Another client has made a name in the directory to replace.
-                let is_full = target.is_some() && error.kind == ErrorKind::Exists;
-                Err(if is_full { Errno::ENOTEMPTY } else { errno_of(&error) })
-            }
+        match moved {
+            Some(number) => self.nodes.renamed(number, to.0, text(to.1)?),
+            None => self.nodes.removed(to.0, text(to.1)?),
+        }
+        hidden.map_or(Ok(()), |(number, name)| self.remove_hidden(number, &self.nodes.at_in(to.0, &name)))
+    }
+
+    /// The error number for a rename that the manager refused.
+    fn why_not(&self, old: &str, new: &str, error: &Error) -> Errno {
+        let is_directory = |path| self.client.stat(path).map(|inode| inode.is_directory());
+        match (error.kind, is_directory(old), is_directory(new)) {
+            (ErrorKind::Exists, Ok(false), Ok(true)) => Errno::EISDIR,
+            (ErrorKind::Exists, Ok(true), Ok(false)) => Errno::ENOTDIR,
+            (ErrorKind::Exists, _, _) => Errno::ENOTEMPTY,
+            _ => errno_of(error),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
-use outcore_core::{Inode, Volume};
+use outcore_core::Volume;
 
 use crate::Client;
 use crate::errors::{Answer, OrErrno};
@@ -53,22 +53,14 @@ impl Tree {
         self.nodes.path(number)
     }
 
-    /// The path and the record of a number. Another client may have put another file at its path.
-    pub fn current(&self, number: INodeNo) -> Answer<(String, Inode)> {
-        let path = self.nodes.path(number)?;
-        let inode = self.client.stat(&path).or_errno()?;
-        if self.nodes.number(inode.handle) == number { Ok((path, inode)) } else { Err(Errno::ESTALE) }
-    }
-
-    /// The path of a name to change, in a directory that is where the kernel found it.
-    pub fn path_in(&self, parent: INodeNo, name: &OsStr) -> Answer<String> {
-        self.current(parent)?;
-        self.nodes.path_in(parent, text(name)?)
+    /// The path of a name, at the handle of its directory.
+    pub fn at_in(&self, parent: INodeNo, name: &OsStr) -> Answer<String> {
+        Ok(self.nodes.at_in(parent, text(name)?))
     }
 
     /// Looks up a name for the kernel, which forgets it later.
     pub fn look_up(&self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
-        let attributes = self.attributes_at(&self.nodes.path_in(parent, text(name)?)?)?;
+        let attributes = self.attributes_at(&self.at_in(parent, name)?)?;
         self.nodes.looked_up(attributes.ino, parent, text(name)?);
         Ok(attributes)
     }
@@ -80,7 +72,7 @@ impl Tree {
 
     /// The names in a directory, without those of removed files that are still open.
     pub fn names(&self, number: INodeNo) -> Answer<Vec<Listed>> {
-        let names = self.client.names(&self.nodes.path(number)?).or_errno()?;
+        let names = self.client.names(&self.nodes.at(number)).or_errno()?;
         let of_parts = [(INodeNo(number.0), "."), (INodeNo::ROOT, "..")];
         let parts =
             of_parts.map(|(number, name)| Listed { number, kind: FileType::Directory, name: name.into() });

@@ -148,6 +148,7 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::Remove { .. } => "remove",
         ManagerRequest::Orphans { .. } => "orphans",
         ManagerRequest::Rename { .. } => "rename",
+        ManagerRequest::Move { .. } => "move",
         ManagerRequest::Replace { .. } => "replace",
         ManagerRequest::SetAttributes { .. } => "set_attributes",
         ManagerRequest::SetDefaultLayout { .. } => "set_default_layout",

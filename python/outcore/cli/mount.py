@@ -16,7 +16,7 @@ from outcore.pool.named_pool import NamedPools
     short_help="Mount a pool in the file system.",
     example="outcore mount outcore://node1:7171/sim /mnt/sim",
     groups={
-        "Access": ("allow_other", "read_only", "strict", "key"),
+        "Access": ("allow_other", "read_only", "strict", "timeout", "key"),
         "Process": ("foreground",),
     },
 )
@@ -26,6 +26,14 @@ from outcore.pool.named_pool import NamedPools
 @click.option("--read-only", is_flag=True, help="Refuse all writes.")
 @click.option(
     "--strict", is_flag=True, help="Ask the pool in each call; keep nothing for a second."
+)
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.IntRange(1, 86_400),
+    default=60,
+    show_default=True,
+    help="Fail calls with EIO after a server did not answer for so long.",
 )
 @click.option(
     "--key",
@@ -40,6 +48,7 @@ def command(
     allow_other: bool,
     read_only: bool,
     strict: bool,
+    timeout: int,
     key: str | None,
     foreground: bool,
 ) -> None:
@@ -50,7 +59,7 @@ def command(
     """
     options = {"allow_other": allow_other, "read_only": read_only, "strict": strict}
     if foreground:
-        pools = NamedPools(key)
+        pools = NamedPools(key, timeout)
         try:
             said = {"pool": pool, "directory": str(directory), "pid": os.getpid()}
             serve_mount(pools, pool, directory, lambda: _announce(said), **options)
@@ -59,7 +68,9 @@ def command(
         return
     flags = [f"--{name.replace('_', '-')}" for name, is_set in options.items() if is_set]
     keys = [] if key is None else ["--key", os.path.abspath(key)]
-    said = start_mount([*flags, *keys, "--", pool, str(directory)], directory)
+    said = start_mount(
+        [*flags, *keys, "--timeout", str(timeout), "--", pool, str(directory)], directory
+    )
     _announce(said)
 
 

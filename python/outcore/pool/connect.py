@@ -41,6 +41,11 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
     DeniedError
         If the key belongs to another pool, or there is none.
     """
+    return connect_patiently(url, key)
+
+
+def connect_patiently(url: str, key: PathLike | None, patience_s: int | None = None) -> Pool:
+    """Connect like `connect`; calls fail after a server was unreachable for `patience_s`."""
     file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
     if found := _SERVED.fullmatch(url):
         way = "tls" if found[1] == "outcore+tls" else "tcp"
@@ -52,4 +57,5 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
             f"{url!r} is no address of a pool; write outcore://HOST:PORT, outcore+tls://HOST:PORT, "
             "or outcore:/PATH of a UNIX socket"
         )
-    return Pool(_core.Pool.connect([address], file), name, is_shared=True, key=file)
+    core = _core.Pool.connect([address], file, patience_s=patience_s)
+    return Pool(core, name, is_shared=True, key=file)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from outcore.errors import NotFoundError
 from outcore.pool import local_pool
-from outcore.pool.connect import connect
+from outcore.pool.connect import connect, connect_patiently
 from outcore.pool.pool import Pool
 from outcore.pool.state import KEY, STATE
 from outcore.storage.pool_path import PoolPath, root_and_name
@@ -18,11 +18,12 @@ class NamedPools:
     ``outcore://HOST:PORT/NAME``, ``outcore+tls://HOST:PORT/NAME`` and ``outcore:/SOCKET::NAME``
     name a path in a served pool. ``outcore:/DIRECTORY::NAME`` names one in the pool with this first
     directory: if its daemons run, this class connects to them, otherwise it opens the pool in this
-    process.
+    process. Calls fail after a server was unreachable for `patience_s`; by default for a minute.
     """
 
-    def __init__(self, key: PathLike | None = None) -> None:
+    def __init__(self, key: PathLike | None = None, patience_s: int | None = None) -> None:
         self._key = key
+        self._patience_s = patience_s
         self._pools: dict[str, Pool] = {}
 
     def path(self, url: str) -> PoolPath:
@@ -48,12 +49,12 @@ class NamedPools:
 
     def _open(self, where: str) -> Pool:
         if not where.endswith("::"):
-            return connect(where, key=self._key)
+            return connect_patiently(where, self._key, self._patience_s)
         path = Path(where.removeprefix("outcore:").removesuffix("::"))
         if not path.exists():
             raise NotFoundError(f"there is neither a socket nor a directory {path}; check the path")
         if stat.S_ISSOCK(path.stat().st_mode):
-            return connect(f"outcore:{path}", key=self._key)
+            return connect_patiently(f"outcore:{path}", self._key, self._patience_s)
         if pool := connect_running(path, self._key):
             return pool
         if not (path / "manager").is_dir():

@@ -1,6 +1,6 @@
 //! Rights, times and extended attributes of names in a pool.
 
-use outcore_core::{Error, ErrorKind, Gather, Link, ManagerReply, ManagerRequest, Result};
+use outcore_core::{Error, ErrorKind, Gather, Link, ManagerReply, ManagerRequest, Result, handle_in};
 
 use crate::PoolVolume;
 use crate::pool::call::unexpected;
@@ -26,18 +26,21 @@ where
     /// Changes attributes of a file or directory.
     pub fn set_attributes(&self, path: &str, wanted: Attributes) -> Result<()> {
         let path = checked(path)?;
-        if let Some(modified_ns) = wanted.modified_ns {
+        let Attributes { mode, owner, group, modified_ns } = wanted;
+        let request = ManagerRequest::SetAttributes { path: path.clone(), mode, owner, group, modified_ns };
+        if let Some(modified_ns) = modified_ns {
             if modified_ns > MOST_NS {
                 return Err(Error::invalid(format!(
                     "need a time before the year 2262, at most {MOST_NS} ns since 1970, have {modified_ns}; give an earlier one"
                 )));
             }
-            // Report earlier writes first. Otherwise the manager would learn of them later, and replace the
-            // new time.
+            // Otherwise the manager would learn of earlier writes later, and replace the new time.
+            if let Some((handle, "")) = handle_in(&path) {
+                return self.0.instead_of_written(handle, || self.done(request));
+            }
             self.0.tell_written(&path)?;
         }
-        let Attributes { mode, owner, group, modified_ns } = wanted;
-        self.done(ManagerRequest::SetAttributes { path, mode, owner, group, modified_ns })
+        self.done(request)
     }
 
     /// Sets the time of the last write to the manager's time.

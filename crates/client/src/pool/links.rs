@@ -1,6 +1,6 @@
 //! Symbolic links: the client follows them within the pool.
 
-use outcore_core::{Error, ErrorKind, Gather, Inode, Link, ManagerReply, ManagerRequest, Result};
+use outcore_core::{Error, ErrorKind, Gather, Inode, Link, ManagerReply, ManagerRequest, Result, handle_in};
 
 use crate::PoolVolume;
 use crate::pool::call::unexpected;
@@ -106,8 +106,17 @@ where
                 ),
             )
         };
+        let nameless = || {
+            Error::invalid(format!(
+                "need names from the pool's root for the symbolic link {path:?} to {target:?}, have a handle, whose \
+                 directory is unknown; give such a path"
+            ))
+        };
         if target.starts_with('/') {
             return Err(outside());
+        }
+        if is_handle(path) {
+            return Err(nameless());
         }
         let mut at = path.rsplit_once('/').map_or("", |(above, _)| above).to_owned();
         // All names of `at` are those of directories until one of the target is added.
@@ -133,6 +142,9 @@ where
             }
             if at.is_empty() {
                 return Err(outside());
+            }
+            if is_handle(&at) {
+                return Err(nameless());
             }
             at.truncate(at.rfind('/').unwrap_or(0));
         }
@@ -167,6 +179,9 @@ where
 
     /// A path whose last name does not exist, if its directory does.
     fn missing(&self, path: String, error: Error) -> Result<String> {
+        if is_handle(&path) {
+            return Err(error);
+        }
         let above = path.rsplit_once('/').map_or("", |(above, _)| above).to_owned();
         if self.stat(&above)?.is_directory() { Ok(path) } else { Err(error) }
     }
@@ -190,6 +205,7 @@ fn paths_of(request: &mut ManagerRequest) -> Vec<&mut String> {
         | R::Look { path, .. }
         | R::Touch { path } => vec![path],
         R::Rename { from, to, .. } | R::Replace { from, to } => vec![from, to],
+        R::Move { from, to, kept } => [from, to].into_iter().chain(kept).collect(),
         R::Servers
         | R::Renew { .. }
         | R::Orphans { .. }
@@ -206,6 +222,11 @@ fn paths_of(request: &mut ManagerRequest) -> Vec<&mut String> {
         | R::EndCut { .. }
         | R::Describe { .. } => vec![],
     }
+}
+
+/// Whether a path is a handle without names.
+fn is_handle(path: &str) -> bool {
+    matches!(handle_in(path), Some((_, "")))
 }
 
 /// The part of a path below `above`; empty for `above` itself, `None` for another path.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use outcore_core::{
     Error, ErrorKind, FileId, Gather, Grant, Handle, Hints, Inode, IoReply, Link, ManagerReply,
-    ManagerRequest, Opened, Result, ServerId,
+    ManagerRequest, Opened, Result, ServerId, handle_in, path_at,
 };
 use outcore_disk::umask;
 
@@ -163,7 +163,7 @@ where
     }
 
     pub(crate) fn create(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<PoolFile> {
-        self.create_as(path, length, reserve, hints, FILE_MODE)
+        self.create_as(path, length, reserve, hints, FILE_MODE).map(|(file, _)| file)
     }
 
     pub(crate) fn create_as(
@@ -173,11 +173,13 @@ where
         reserve: bool,
         hints: Hints,
         mode: u32,
-    ) -> Result<PoolFile> {
+    ) -> Result<(PoolFile, Inode)> {
         let path = checked(path)?;
         let restarts = self.servers.runs().restarts();
         let request = ManagerRequest::Create { path: path.clone(), hints, mode: mode & !umask() };
-        let file = PoolFile::new(path, self.opened(request)?, true, self.now_s(), restarts)?;
+        let opened = self.opened(request)?;
+        let inode = opened.inode.clone();
+        let file = PoolFile::new(path, opened, true, self.now_s(), restarts)?;
         // An empty file needs no data files: the first write creates them.
         if length > 0
             && let Err(error) = self.resize(&file, length, reserve)
@@ -186,7 +188,7 @@ where
             let _ = self.remove(&file.path, false);
             return Err(error);
         }
-        Ok(file)
+        Ok((file, inode))
     }
 
     fn opened(&self, request: ManagerRequest) -> Result<Opened> {
@@ -417,8 +419,26 @@ where
         Ok(self.tell_now(inode.handle)?.unwrap_or(inode))
     }
 
+    /// Runs `set`, which sets the time of the last write of a file. The manager then needs no report of earlier
+    /// writes, except of the durable lengths.
+    pub(crate) fn instead_of_written(&self, handle: Handle, set: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.written().get(&handle).and_then(|news| news.last_ns);
+        set()?;
+        let mut written = self.written();
+        if let Some(news) = written.get_mut(&handle)
+            && news.last_ns == before
+        {
+            news.last_ns = None;
+            if news.durable.is_none() {
+                written.remove(&handle);
+            }
+        }
+        Ok(())
+    }
+
     /// Like `tell_written`, for a file whose name may belong to another file by now.
-    fn tell(&self, handle: Handle) -> Result<()> {
+    pub(crate) fn tell(&self, handle: Handle) -> Result<()> {
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         self.tell_now(handle).map(|_| ())
     }
@@ -457,8 +477,13 @@ pub(crate) fn separate(ends: &[DataEnd]) -> (Vec<u64>, Vec<u64>) {
     (ends.iter().map(|end| end.length).collect(), if has_some { generations } else { vec![] })
 }
 
-/// The normalized path: names with `/` between them, none of them `.` or empty. The root is empty.
+/// The normalized path: names with `/` between them, none of them `.` or empty. The root is empty. The path may begin
+/// at a handle.
 pub(crate) fn checked(path: &str) -> Result<String> {
+    if let Some((handle, names)) = handle_in(path) {
+        let below = checked(names)?;
+        return Ok(if below.is_empty() { path_at(handle) } else { format!("{}/{below}", path_at(handle)) });
+    }
     let names: Vec<&str> = path.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     if path.starts_with('/') || path.contains('\0') || names.contains(&"..") {
         return Err(Error::invalid(format!(

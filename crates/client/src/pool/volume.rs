@@ -77,7 +77,12 @@ where
 
     /// Like `create_with`, with other permission bits, before the umask.
     pub fn create_as(&self, path: &str, hints: Hints, mode: u32) -> Result<FileId> {
-        self.0.create_as(path, 0, false, hints, mode).map(|file| self.0.add(file))
+        self.create_known(path, hints, mode).map(|(file, _)| file)
+    }
+
+    /// Like `create_as`. Returns the manager's record, too.
+    pub fn create_known(&self, path: &str, hints: Hints, mode: u32) -> Result<(FileId, Inode)> {
+        self.0.create_as(path, 0, false, hints, mode).map(|(file, inode)| (self.0.add(file), inode))
     }
 
     /// Starts moving the bytes of any regions of a file from or to a buffer of the same length. Each of the
@@ -167,6 +172,16 @@ where
         self.0.replace(&checked(from)?, &checked(to)?)
     }
 
+    /// Renames without removing a file: one that has the new name gets the path `kept` in the same commit. Without
+    /// `kept`, the new name must be free.
+    pub fn relocate(&self, from: &str, to: &str, kept: Option<&str>) -> Result<()> {
+        let kept = kept.map(checked).transpose()?;
+        match self.0.manager(ManagerRequest::Move { from: checked(from)?, to: checked(to)?, kept })? {
+            ManagerReply::Done => Ok(()),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
     /// The names in a directory, sorted, with their records. The servers know the lengths.
     pub fn names(&self, path: &str) -> Result<Vec<Named>> {
         self.0.names(&checked(path)?)
@@ -210,6 +225,11 @@ where
             ManagerReply::NewServer(id) => Ok(id),
             reply => Err(unexpected(&reply)),
         }
+    }
+
+    /// Reports the last writes of this client to one file to the manager, if it does not know them.
+    pub fn tell_written_to(&self, handle: Handle) -> Result<()> {
+        self.0.tell(handle)
     }
 
     /// Reports the last writes of this client to the manager, as far as it does not know them.

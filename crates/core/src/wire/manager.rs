@@ -45,6 +45,7 @@ choice!(ManagerRequest {
     28 = Replace { from, to },
     29 = Check { after, most },
     30 = MakeLink { path, target },
+    31 = Move { from, to, kept },
 });
 
 choice!(Known {

@@ -284,6 +284,11 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (path(), flag()).prop_map(|(path, recursive)| ManagerRequest::Remove { path, recursive }),
         (vec(handle(), 0..4), handle(), any::<u64>())
             .prop_map(|(gone, after, most)| ManagerRequest::Orphans { gone, after, most }),
+        (path(), path(), option::of(path())).prop_map(|(from, to, kept)| ManagerRequest::Move {
+            from,
+            to,
+            kept
+        }),
         (path(), path(), lengths()).prop_map(|(from, to, durable)| ManagerRequest::Rename {
             from,
             to,

@@ -142,6 +142,7 @@ fn is_noted(request: &ManagerRequest) -> bool {
             | ManagerRequest::MakeLink { .. }
             | ManagerRequest::Remove { .. }
             | ManagerRequest::Rename { .. }
+            | ManagerRequest::Move { .. }
             | ManagerRequest::Replace { .. }
             | ManagerRequest::SetAttributes { .. }
             | ManagerRequest::SetDefaultLayout { .. }

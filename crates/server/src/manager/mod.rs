@@ -244,6 +244,7 @@ impl<S: Store> Manager<S> {
             ManagerRequest::Rename { from, to, durable, generations } => {
                 self.rename(now, who, &from, &to, Reached { lengths: &durable, generations: &generations })
             }
+            ManagerRequest::Move { from, to, kept } => self.relocate(now, who, &from, &to, kept.as_deref()),
             ManagerRequest::Replace { from, to } => self.replace(now, who, &from, &to),
             ManagerRequest::Wrote { handle, modified_ns, cuts, durable, generations } => {
                 let reached = Reached { lengths: &durable, generations: &generations };

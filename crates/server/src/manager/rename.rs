@@ -11,10 +11,23 @@ use super::walk::above;
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
 
+/// The names that a rename may replace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over<'a> {
+    /// None.
+    Nothing,
+    /// A file, or an empty directory.
+    One,
+    /// A file, which gets this path, or an empty directory.
+    Kept(&'a str),
+    /// A file, or a directory with its entries. The new one takes over its default layout.
+    All,
+}
+
 impl<S: Store> Step<'_, S> {
-    /// Renames an entry. Returns the file that it replaced, if any. With `all`, a directory may be replaced
-    /// together with its entries; the new one takes over its default layout.
-    fn rename(&mut self, from: &str, to: &str, durable: Reached<'_>, all: bool) -> Result<Option<Node>> {
+    /// Renames an entry. Returns the file that it replaced, if any.
+    fn rename(&mut self, from: &str, to: &str, durable: Reached<'_>, over: Over<'_>) -> Result<Option<Node>> {
+        let all = over == Over::All;
         // This read comes before the walks. Otherwise another manager could meanwhile move a directory above both,
         // and this one could become its own descendant. The guard covers all such moves.
         let moves: u64 = self.get(keys::DIRECTORY_MOVED)?.unwrap_or(0);
@@ -34,8 +47,22 @@ impl<S: Store> Step<'_, S> {
         // The mode of a link says nothing about who may use a directory.
         let mode = if entry.inode.is_link() { 0o600 } else { entry.inode.mode };
         let new = self.place(to, Some(mode_on_the_way(mode)), "rename to")?;
+        if over == Over::Nothing && new.entry.is_some() {
+            return Err(exists(to, "one"));
+        }
         if new.entry.as_ref().is_some_and(|target| target.handle() == entry.handle()) {
             return Ok(None);
+        }
+        // The paths show this only if both begin at the root.
+        let is_inside = entry.is_directory() && self.is_within(new.parent.handle(), entry.handle())?;
+        let is_above = match &new.entry {
+            Some(target) if all => self.is_within(old.parent.handle(), target.handle())?,
+            _ => false,
+        };
+        if is_inside || is_above {
+            return Err(Error::invalid(format!(
+                "need two places for {from:?} and {to:?} of which none is inside the other, have such ones; choose another"
+            )));
         }
         for (place, path) in [(&old, from), (&new, to)] {
             require(&place.parent.inode, self.who, WRITE, above(path))?;
@@ -56,7 +83,13 @@ impl<S: Store> Step<'_, S> {
                     // them again.
                     entry.defaults = target.defaults.clone();
                 }
-                self.make_room(&entry, target, to, all)?
+                match over {
+                    Over::Kept(kept) if !target.is_directory() && !entry.is_directory() => {
+                        self.keep(target.clone(), kept)?;
+                        None
+                    }
+                    _ => self.make_room(&entry, target, to, all)?,
+                }
             }
             None => None,
         };
@@ -70,17 +103,23 @@ impl<S: Store> Step<'_, S> {
         Ok(replaced)
     }
 
+    /// Gives the file that had the new name another one.
+    fn keep(&mut self, mut file: Node, kept: &str) -> Result<()> {
+        let place = self.place(kept, None, "keep a file")?;
+        if place.entry.is_some() {
+            return Err(exists(kept, "one"));
+        }
+        require(&place.parent.inode, self.who, WRITE, above(kept))?;
+        self.put(keys::name(place.parent.handle(), &place.name), &file.handle().0);
+        file.parent = place.parent.handle();
+        file.inode.changed_ns = self.now.unix_ns;
+        self.put_node(&file);
+        self.touch(place.parent.handle())
+    }
+
     /// Removes the entry that has the new name: a file for a file, a directory for a directory. The directory must
     /// be empty unless `all` is set.
     fn make_room(&mut self, entry: &Node, target: &Node, to: &str, all: bool) -> Result<Option<Node>> {
-        let exists = |have: &str| {
-            Error::new(
-                ErrorKind::Exists,
-                format!(
-                    "need a name that can be replaced, have {have} at {to:?}; remove that, or choose another name"
-                ),
-            )
-        };
         match (entry.is_directory(), target.is_directory()) {
             (false, false) => Ok(self.drop_entry(target.clone(), self.who.uid)),
             (true, true) if all || self.is_empty(target.handle())? => {
@@ -88,14 +127,37 @@ impl<S: Store> Step<'_, S> {
                 self.detach(target.handle());
                 Ok(None)
             }
-            (true, true) => Err(exists("a directory with something in it")),
-            (false, true) => Err(exists("a directory")),
-            (true, false) => Err(exists("a file")),
+            (true, true) => Err(exists(to, "a directory with something in it")),
+            (false, true) => Err(exists(to, "a directory")),
+            (true, false) => Err(exists(to, "a file")),
         }
     }
 }
 
+fn exists(path: &str, have: &str) -> Error {
+    Error::new(
+        ErrorKind::Exists,
+        format!(
+            "need a name that can be replaced, have {have} at {path:?}; remove that, or choose another name"
+        ),
+    )
+}
+
 impl<S: Store> Manager<S> {
+    /// Renames without removing a file. See [`outcore_core::ManagerRequest::Move`].
+    pub(super) fn relocate(
+        &mut self,
+        now: Now,
+        who: &User,
+        from: &str,
+        to: &str,
+        kept: Option<&str>,
+    ) -> Result<ManagerReply> {
+        let over = kept.map_or(Over::Nothing, Over::Kept);
+        self.change(now, who, |step| step.rename(from, to, Reached::default(), over))?;
+        Ok(ManagerReply::Done)
+    }
+
     pub(super) fn rename(
         &mut self,
         now: Now,
@@ -104,7 +166,7 @@ impl<S: Store> Manager<S> {
         to: &str,
         durable: Reached<'_>,
     ) -> Result<ManagerReply> {
-        let replaced = self.change(now, who, |step| step.rename(from, to, durable, false))?;
+        let replaced = self.change(now, who, |step| step.rename(from, to, durable, Over::One))?;
         let orphans = replaced.into_iter().map(|node| self.removable(now, node.inode)).collect();
         Ok(ManagerReply::Orphans(orphans))
     }
@@ -112,7 +174,7 @@ impl<S: Store> Manager<S> {
     /// Renames over any existing entry, in one commit. A replaced directory is emptied afterwards.
     pub(super) fn replace(&mut self, now: Now, who: &User, from: &str, to: &str) -> Result<ManagerReply> {
         self.together(|manager| {
-            match manager.change(now, who, |step| step.rename(from, to, Reached::default(), true))? {
+            match manager.change(now, who, |step| step.rename(from, to, Reached::default(), Over::All))? {
                 Some(file) => Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)])),
                 None => manager.swept(now, who),
             }

@@ -1,10 +1,10 @@
 //! Resolution of paths.
 
-use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, Result};
+use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, Result, path_at};
 
 use super::access::{SEARCH, WRITE, require};
 use super::layouts::merged;
-use super::paths::names;
+use super::paths::{MAX_PATH_BYTES, parts};
 use super::record::Node;
 use super::step::Step;
 use super::{ROOT, keys};
@@ -56,10 +56,6 @@ pub(super) fn is_root(what: &str) -> Error {
 }
 
 impl<S: Store> Step<'_, S> {
-    fn root(&mut self) -> Result<Node> {
-        self.look(&keys::inode(ROOT))?.ok_or_else(|| self.stale(ROOT))
-    }
-
     /// The entry of a name in a directory.
     fn look_up(&mut self, directory: Handle, name: &str) -> Result<Option<Node>> {
         let Some(handle) = self.look::<u64>(&keys::name(directory, name))?.map(Handle) else {
@@ -76,11 +72,59 @@ impl<S: Store> Step<'_, S> {
         self.get_node(handle)?.ok_or_else(|| self.stale(handle)).map(Some)
     }
 
-    /// The directory at the end of `names`. The user must have the right to search each one. With `make`, missing
-    /// directories are created with that mode.
-    pub(super) fn descend(&mut self, names: &[&str], make: Option<u32>) -> Result<Stop> {
-        let node = self.root()?;
-        let mut at = Stop { hints: node.defaults.clone(), node };
+    /// The records of a file or directory, and of all directories above it up to the root.
+    fn line(&self, handle: Handle) -> Result<Vec<Node>> {
+        let gone = || not_found(&format!("the file or directory {}", handle.0));
+        let mut line: Vec<Node> = Vec::new();
+        let mut at = handle;
+        loop {
+            let node: Node = self.look(&keys::inode(at))?.ok_or_else(gone)?;
+            let parent = node.parent;
+            line.push(node);
+            if at == ROOT {
+                return Ok(line);
+            }
+            if line.len() > MAX_PATH_BYTES {
+                return Err(gone());
+            }
+            at = parent;
+        }
+    }
+
+    /// Whether a directory is `above`, or somewhere below it.
+    pub(super) fn is_within(&self, directory: Handle, above: Handle) -> Result<bool> {
+        Ok(self.line(directory)?.iter().any(|node| node.handle() == above))
+    }
+
+    /// The file or directory with a handle. The user must have the right to search every directory above it.
+    fn at(&mut self, handle: Handle) -> Result<Stop> {
+        let mut line = self.line(handle)?;
+        let mut hints = Hints::default();
+        for node in line.iter().rev() {
+            if node.handle() != handle {
+                require(&node.inode, self.who, SEARCH, "a directory above an open one")?;
+            }
+            hints = merged(&node.defaults, &hints);
+        }
+        Ok(Stop { node: line.swap_remove(0), hints })
+    }
+
+    /// The directory at the end of `names`, from `start` or else the root on. The user must have the right to search
+    /// each one. With `make`, missing directories are created with that mode.
+    pub(super) fn descend(
+        &mut self,
+        start: Option<Handle>,
+        names: &[&str],
+        make: Option<u32>,
+    ) -> Result<Stop> {
+        let mut at = self.at(start.unwrap_or(ROOT))?;
+        if !at.node.is_directory() {
+            self.meet(&at.node, &path_at(at.node.handle()))?;
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("need a directory above {:?}, have a file; check the path", names.join("/")),
+            ));
+        }
         let mut made = 0;
         for (depth, name) in names.iter().enumerate() {
             let path = || names[..=depth].join("/");
@@ -88,7 +132,9 @@ impl<S: Store> Step<'_, S> {
             let next = match (self.look_up(at.node.handle(), name)?, make) {
                 (Some(node), _) if node.is_directory() => node,
                 (Some(node), _) => {
-                    self.meet(&node, &path())?;
+                    // The answer is the beginning of the requested path.
+                    let met = start.map_or_else(path, |handle| format!("{}/{}", path_at(handle), path()));
+                    self.meet(&node, &met)?;
                     return Err(Error::new(
                         ErrorKind::NotFound,
                         format!("need a directory at {:?}, have a file; check the path", path()),
@@ -121,9 +167,9 @@ impl<S: Store> Step<'_, S> {
 
     /// The last name of a path in its directory, with its entry if there is one.
     pub(super) fn place(&mut self, path: &str, make: Option<u32>, what: &str) -> Result<Place> {
-        let names = names(path)?;
+        let (start, names) = parts(path)?;
         let (&name, above) = names.split_last().ok_or_else(|| is_root(what))?;
-        let stop = self.descend(above, make)?;
+        let stop = self.descend(start, above, make)?;
         let parent = self.guarded(stop.node.handle(), path)?;
         let entry = self.get_named(parent.handle(), name)?;
         Ok(Place { parent, hints: stop.hints, name: name.to_owned(), entry })
@@ -131,9 +177,11 @@ impl<S: Store> Step<'_, S> {
 
     /// The entry of a path. The user must have the right to search every directory above it.
     pub(super) fn find(&mut self, path: &str) -> Result<Node> {
-        let names = names(path)?;
-        let Some((&name, above)) = names.split_last() else { return self.root() };
-        let parent = self.descend(above, None)?.node;
+        let (start, names) = parts(path)?;
+        let Some((&name, above)) = names.split_last() else {
+            return Ok(self.at(start.unwrap_or(ROOT))?.node);
+        };
+        let parent = self.descend(start, above, None)?.node;
         self.look_up(parent.handle(), name)?.ok_or_else(|| not_found(path))
     }
 

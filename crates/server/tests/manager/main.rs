@@ -5,6 +5,7 @@
 mod again;
 mod batches;
 mod durable;
+mod handles;
 mod inventory;
 mod links;
 mod model;
