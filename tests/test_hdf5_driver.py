@@ -1,5 +1,7 @@
 """HDF5 files in a pool through the driver, compared with the same files in a directory."""
 
+import _ctypes
+import ctypes
 import io
 import os
 import stat
@@ -397,3 +399,149 @@ def test_a_read_only_mount_takes_no_writes(pool: Served, name: str, tmp_path: Pa
             with pytest.raises(OSError, match="mount it without --read-only"):
                 driven(found.place / each, "a" if each == name else "x")
         driven(found.place / name).close()
+
+
+# Rights and names
+
+
+def library(name: str, *types: Any) -> Callable[..., int]:
+    """Return a function of h5py's HDF5 library that returns a status."""
+    function = getattr(ctypes.CDLL(h5py.h5p.__file__), name)
+    function.argtypes, function.restype = types, ctypes.c_int
+    return function
+
+
+def delete(place: str | Path) -> bool:
+    """Remove a file by HDF5's own function; return whether it could."""
+    plist = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    outcore.h5py.set_fapl(plist)
+    h5py._errors.silence_errors()
+    remove = library("H5Fdelete", ctypes.c_char_p, ctypes.c_int64)
+    return remove(os.fsencode(place), plist.id) >= 0
+
+
+def test_files_are_deleted(url: str, name: str, client: oc.Pool, tmp_path: Path) -> None:
+    driven(url, "w").close()
+    assert delete(url)
+    assert not client.exists(name)
+    assert not delete(url)
+    driven(tmp_path / "u.h5", "w").close()
+    assert delete(tmp_path / "u.h5")
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_below_a_read_only_mount_are_not_deleted(
+    pool: Served, url: str, name: str, client: oc.Pool, tmp_path: Path
+) -> None:
+    driven(url, "w").close()
+    with mounted(pool, tmp_path / "m", "--read-only") as found:
+        assert not delete(found.place / name)
+        (tmp_path / "link").symlink_to(found.place)
+        assert not delete(tmp_path / "link" / name)
+    assert client.exists(name)
+
+
+@pytest.mark.parametrize("place", ["outside", "below the mount", "in the pool"])
+def test_a_deleted_link_leaves_its_target(
+    mount: Mounted, pool: Served, url: str, name: str, client: oc.Pool, tmp_path: Path, place: str
+) -> None:
+    driven(url, "w").close()
+    link = f"link-{name}"
+    if place == "outside":
+        (tmp_path / link).symlink_to(mount.place / name)
+        assert delete(tmp_path / link)
+        assert not (tmp_path / link).is_symlink()
+    else:
+        client.symlink(name, link)
+        assert delete(mount.place / link if place == "below the mount" else f"{pool.url}/{link}")
+        assert not (client / link).is_symlink()
+    assert client.exists(name)
+    # A link above the file is followed.
+    (tmp_path / "above").symlink_to(mount.place)
+    assert delete(tmp_path / "above" / name)
+    assert not client.exists(name)
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_file_of_a_directory_of_others_is_written(
+    pool: Served, client: oc.Pool, tmp_path: Path, mode: str
+) -> None:
+    directory = f"theirs-{mode}"
+    place = f"{pool.url}/{directory}/u.h5"
+    guest = pool.key_of("guest", 4321, 4321)
+    client.mkdir(directory)
+    client.chmod(directory, 0o755)
+    driven(place, "w").close()
+    client.chmod(f"{directory}/u.h5", 0o666)
+    with driven(place, mode, key=guest) as file:
+        file["x"] = 5
+    with driven(place) as file:
+        assert file["x"][()] == 5
+    with pytest.raises(FileExistsError, match="have something at"):
+        driven(place, "x", key=guest)
+    for new in (mode, "x"):
+        with pytest.raises(PermissionError):
+            driven(f"{pool.url}/{directory}/new.h5", new, key=guest)
+    client.chmod(f"{directory}/u.h5", 0o644)
+    with pytest.raises(PermissionError):
+        driven(place, "w", key=guest)
+    with driven(place) as file:
+        assert file["x"][()] == 5
+
+
+def test_a_link_to_a_new_file_is_followed(
+    pool: Served, url: str, name: str, client: oc.Pool
+) -> None:
+    client.symlink(f"target-{name}", name)
+    with pytest.raises(FileExistsError):
+        driven(url, "x")
+    with driven(url, "w") as file:
+        file["x"] = 3
+    with driven(f"{pool.url}/target-{name}") as file:
+        assert file["x"][()] == 3
+    assert (client / name).is_symlink()
+    client.symlink("none/u.h5", f"astray-{name}")
+    with pytest.raises(FileNotFoundError):
+        driven(f"{pool.url}/astray-{name}", "w")
+
+
+@pytest.mark.parametrize(("threshold", "is_aligned"), [(100_000, True), (200_000, False)])
+def test_an_alignment_threshold_stays(url: str, threshold: int, is_aligned: bool) -> None:
+    with driven(url, "w", alignment_threshold=threshold) as file:
+        x = file.create_dataset("x", (1, 1 << 14), "f8", chunks=(1, 1 << 14))
+        x[:] = 1
+        assert (x.id.get_chunk_info(0).byte_offset % UNIT == 0) is is_aligned
+
+
+def test_an_older_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # This module is not linked with HDF5, as if the function were missing there.
+    monkeypatch.setattr(h5py.h5p, "__file__", _ctypes.__file__)
+    with pytest.raises(oc.errors.OutcoreError, match=r"from version 1\.14\.2 to 2\.2"):
+        outcore.h5py._set_driver()
+
+
+def test_strided_reads_outside_pools_are_few_calls(tmp_path: Path) -> None:
+    values = np.random.default_rng(4).standard_normal((300, 400))
+    with driven(tmp_path / "u.h5", "w") as file:
+        file["x"] = values
+    with driven(tmp_path / "u.h5") as file:
+        x = file["x"]
+        picked = np.s_[:, ::5]
+        x[picked]
+        before = reads()
+        found = x[picked]
+        assert reads() - before < 50
+        assert (found == values[picked]).all()
+        for picked in (
+            np.s_[5:290:7, 3],
+            np.s_[::3, ::7],
+            np.s_[:, 100:390],
+            np.s_[[1, 2, 90, 200], 1::2],
+        ):
+            assert (x[picked] == values[picked]).all()
+
+
+def reads() -> int:
+    """Count the system calls by which this process has read."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["syscr"])

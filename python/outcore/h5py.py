@@ -29,8 +29,9 @@ def set_fapl(plist: Any, *, key: PathLike | None = None) -> None:
     """Select the driver in a file access property list of h5py.
 
     h5py calls this function for ``driver="outcore"``. The driver aligns objects of at least a
-    stripe unit by the stripe unit, unless ``alignment_interval=`` says otherwise. Metadata get
-    blocks of 64 KiB, unless ``meta_block_size=`` says otherwise.
+    stripe unit by the stripe unit; an ``alignment_threshold=`` of 2 or more replaces the first, an
+    ``alignment_interval=`` of 2 or more both. Metadata get blocks of 64 KiB, unless
+    ``meta_block_size=`` says something else than HDF5's default of 2048.
 
     Parameters
     ----------
@@ -49,16 +50,23 @@ def set_fapl(plist: Any, *, key: PathLike | None = None) -> None:
         plist.set_meta_block_size(_META_BLOCK_BYTES)
     config = None if key is None else os.fsencode(os.path.abspath(key))
     if _SET_DRIVER(plist.id, DRIVER.encode(), config) < 0:
-        raise OutcoreError(
-            f"need an HDF5 library that loads the driver {DRIVER}, from version 1.14.2 to 2.2, "
-            f"have {h5py.version.hdf5_version}; install a newer h5py"
-        )
+        raise _unusable()
+
+
+def _unusable() -> OutcoreError:
+    return OutcoreError(
+        f"need an HDF5 library that loads the driver {DRIVER}, from version 1.14.2 to 2.2, "
+        f"have {h5py.version.hdf5_version}; install a newer h5py"
+    )
 
 
 def _set_driver() -> Any:
     """Return the function of h5py's HDF5 library that selects a driver by its name."""
     # A symbol of an extension module is looked up in the libraries that it is linked with, too.
-    function = ctypes.CDLL(h5py.h5p.__file__).H5Pset_driver_by_name
+    try:
+        function = ctypes.CDLL(h5py.h5p.__file__).H5Pset_driver_by_name
+    except AttributeError:
+        raise _unusable() from None
     function.argtypes = [ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p]
     function.restype = ctypes.c_int
     return function

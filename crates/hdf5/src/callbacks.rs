@@ -13,7 +13,7 @@ use crate::abi::{
 use crate::errors::errno_of;
 use crate::library::{Library, Step};
 use crate::pieces::Piece;
-use crate::place::pool_place;
+use crate::place::{Links, pool_place};
 use crate::plain_file::PlainFile;
 use crate::pool_file::{PoolFile, remove};
 
@@ -121,7 +121,7 @@ unsafe extern "C" fn open(name: *const c_char, flags: c_uint, access: Id, most: 
             library.ok_or_else(|| Error::invalid("need HDF5 to call its driver, have another caller"))?;
         // SAFETY: the library passes a name that ends with a zero.
         let text = unsafe { CStr::from_ptr(name) };
-        let bytes = match pool_place(text)? {
+        let bytes = match pool_place(text, Links::Followed)? {
             Some(place) => {
                 let key = library.configured_key(access);
                 Bytes::Pool(PoolFile::open(place, flags, key.as_deref())?)
@@ -183,7 +183,9 @@ unsafe extern "C" fn query(head: *const Head, features: *mut c_ulong) -> Status 
         Bytes::Pool(pool) => {
             // Ross et al. 2001, section 4: metadata in the file move data off the stripe units.
             if file.head.alignment <= 1 {
-                file.head.threshold = pool.unit_bytes;
+                if file.head.threshold <= 1 {
+                    file.head.threshold = pool.unit_bytes;
+                }
                 file.head.alignment = pool.unit_bytes;
             }
             // SAFETY: it is not null.
@@ -407,7 +409,7 @@ unsafe extern "C" fn delete(name: *const c_char, access: Id) -> Status {
         let library =
             library.ok_or_else(|| Error::invalid("need HDF5 to call its driver, have another caller"))?;
         // SAFETY: the library passes a name that ends with a zero.
-        match pool_place(unsafe { CStr::from_ptr(name) })? {
+        match pool_place(unsafe { CStr::from_ptr(name) }, Links::Kept)? {
             Some(place) => remove(&place, library.configured_key(access).as_deref()).map(|()| DONE),
             None => {
                 let delete = library.plain()?.delete;

@@ -53,6 +53,29 @@ pub fn joined(pieces: impl IntoIterator<Item = Piece>) -> Vec<Piece> {
     found
 }
 
+/// Bytes of a span of several pieces, at most: those of HDF5's sieve buffer.
+const MOST_SPAN_BYTES: u64 = 64 << 10;
+/// Bytes between two pieces of a span, at most: a page of the system, so that a span has few pages that no piece needs.
+const MOST_GAP_BYTES: u64 = 4 << 10;
+
+/// Splits pieces into spans that one read each serves: pieces in the order of the file that lie close together. A
+/// piece that is far from its neighbours is a span.
+pub fn spans(pieces: &[Piece]) -> impl Iterator<Item = &[Piece]> {
+    let mut rest = pieces;
+    std::iter::from_fn(move || {
+        let first = rest.first()?;
+        let is_near = |one: &Piece, next: &Piece| {
+            let (Ok(before), Ok(end)) = (one.end(), next.end()) else { return false };
+            next.offset.checked_sub(before).is_some_and(|gap| gap <= MOST_GAP_BYTES)
+                && end - first.offset <= MOST_SPAN_BYTES
+        };
+        let more = rest.windows(2).take_while(|pair| is_near(&pair[0], &pair[1])).count();
+        let (span, others) = rest.split_at(1 + more);
+        rest = others;
+        Some(span)
+    })
+}
+
 /// The places of pieces in the file. Pieces of one length at equal distances are one stride, so that the message to a
 /// server stays short.
 pub fn regions(pieces: &[Piece]) -> Result<Regions> {
@@ -110,6 +133,26 @@ mod tests {
         let pieces =
             [piece(0, 4, 100), piece(4, 4, 104), piece(8, 0, 0), piece(8, 4, 200), piece(20, 4, 204)];
         assert_eq!(joined(pieces), [piece(0, 8, 100), piece(8, 4, 200), piece(20, 4, 204)]);
+    }
+
+    #[test]
+    fn pieces_close_together_are_a_span() {
+        type Case = (&'static [(u64, usize)], &'static [usize]);
+        let cases: [Case; 8] = [
+            (&[], &[]),
+            (&[(7, 3)], &[1]),
+            (&[(0, 8), (16, 8), (4120, 8), (8225, 8)], &[3, 1]),
+            (&[(16, 8), (0, 8), (8, 8), (15, 8)], &[1, 2, 1]),
+            (&[(1, 60_000), (60_100, 5437), (65_538, 1), (65_540, 1)], &[2, 2]),
+            (&[(0, 1 << 20), (1 << 20, 8), (1_048_584, 8)], &[1, 2]),
+            (&[(0, 8), (8, 1 << 20), (2_000_000, 8)], &[1, 1, 1]),
+            (&[(u64::MAX - 4, 9), (u64::MAX, 9), (3, 4)], &[1, 1, 1]),
+        ];
+        for (case, expected) in cases {
+            let pieces: Vec<Piece> = case.iter().map(|&(offset, bytes)| piece(offset, bytes, 1)).collect();
+            assert_eq!(spans(&pieces).map(<[Piece]>::len).collect::<Vec<_>>(), expected, "{case:?}");
+            assert_eq!(spans(&pieces).flatten().copied().collect::<Vec<_>>(), pieces);
+        }
     }
 
     #[test]

@@ -22,18 +22,27 @@ pub struct PoolPlace {
     pub is_read_only: bool,
 }
 
+/// What the name of a symbolic link in a file system stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// The target of the link.
+    Followed,
+    /// The link itself, which is no file of a pool.
+    Kept,
+}
+
 /// Returns the place of a file in a pool, given its address or a path below a mount; `None` for any other name.
 ///
 /// # Errors
 ///
 /// If the name is an address that the driver cannot use.
-pub fn pool_place(name: &CStr) -> Result<Option<PoolPlace>> {
+pub fn pool_place(name: &CStr, links: Links) -> Result<Option<PoolPlace>> {
     if let Ok(text) = name.to_str()
         && (text.starts_with("outcore:") || text.starts_with("outcore+tls:"))
     {
         return parse(text).map(Some);
     }
-    let Some((address, place)) = address_of(name) else { return Ok(None) };
+    let Some((address, place)) = address_of(name, links) else { return Ok(None) };
     let mut found = match parse(&address) {
         Ok(found) => found,
         // The process of the mount has the pool embedded, so that only the mount reaches it.
@@ -83,8 +92,8 @@ fn parse(text: &str) -> Result<PoolPlace> {
 
 /// The address of a path below a mount, and an existing path in the same mount. A file that does not exist has the
 /// address of its directory and its name.
-fn address_of(name: &CStr) -> Option<(String, CString)> {
-    match attribute(name) {
+fn address_of(name: &CStr, links: Links) -> Option<(String, CString)> {
+    match attribute(name, links) {
         Ok(address) => return address.map(|address| (address, name.to_owned())),
         Err(libc::ENOENT) => {}
         Err(_) => return None,
@@ -93,7 +102,7 @@ fn address_of(name: &CStr) -> Option<(String, CString)> {
     let file = path.file_name()?.to_str()?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = CString::new(parent.unwrap_or(Path::new(".")).as_os_str().as_bytes()).ok()?;
-    let address = attribute(&parent).ok()??;
+    let address = attribute(&parent, Links::Followed).ok()??;
     // The address of the top of a pool ends so.
     let is_top = address.ends_with('/') || address.ends_with("::");
     let between = if is_top { "" } else { "/" };
@@ -101,11 +110,14 @@ fn address_of(name: &CStr) -> Option<(String, CString)> {
 }
 
 /// The attribute with the address; `None` if the file does not have it. Fails with the error number of the system.
-fn attribute(name: &CStr) -> std::result::Result<Option<String>, i32> {
+fn attribute(name: &CStr, links: Links) -> std::result::Result<Option<String>, i32> {
     let mut bytes = vec![0_u8; MOST_ADDRESS_BYTES];
+    let get = match links {
+        Links::Followed => libc::getxattr,
+        Links::Kept => libc::lgetxattr,
+    };
     // SAFETY: the buffer has room for this many bytes.
-    let count =
-        unsafe { libc::getxattr(name.as_ptr(), ADDRESS.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
+    let count = unsafe { get(name.as_ptr(), ADDRESS.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
     let Ok(count) = usize::try_from(count) else {
         return match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::ENODATA | libc::EOPNOTSUPP) | None => Ok(None),
@@ -161,7 +173,9 @@ mod tests {
     #[test]
     fn other_files_have_no_place_in_a_pool() {
         for name in [c"/dev/null", c"/no/such/directory/u.h5", c"u.h5", c"", c"/"] {
-            assert_eq!(pool_place(name).unwrap(), None);
+            for links in [Links::Followed, Links::Kept] {
+                assert_eq!(pool_place(name, links).unwrap(), None);
+            }
         }
     }
 }

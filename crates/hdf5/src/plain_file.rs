@@ -3,7 +3,7 @@
 use std::ffi::{c_ulong, c_void};
 
 use crate::abi::{Class, FAILED, Head, Id, Kind, Status, UNDEFINED};
-use crate::pieces::Piece;
+use crate::pieces::{Piece, spans};
 
 /// A file that HDF5's driver has opened.
 pub struct PlainFile {
@@ -60,12 +60,35 @@ impl PlainFile {
         call!(self.get_handle(access, handle), FAILED)
     }
 
-    /// Reads pieces, each by itself.
-    pub fn read(&self, kind: Kind, transfer: Id, pieces: impl Iterator<Item = Piece>) -> Status {
-        for Piece { offset, bytes, memory } in pieces {
-            let status = call!(self.read(kind, transfer, offset, bytes, memory.cast()), FAILED);
+    /// Reads pieces, those that lie close together by one call. HDF5 does so itself for drivers without lists of pieces.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the pieces must be valid for writes.
+    pub unsafe fn read(&self, kind: Kind, transfer: Id, pieces: impl Iterator<Item = Piece>) -> Status {
+        let pieces: Vec<Piece> = pieces.collect();
+        let mut buffer = Vec::new();
+        for span in spans(&pieces) {
+            let [first, .., last] = span else {
+                let Piece { offset, bytes, memory } = span[0];
+                let status = call!(self.read(kind, transfer, offset, bytes, memory.cast()), FAILED);
+                if status < 0 {
+                    return status;
+                }
+                continue;
+            };
+            buffer.resize((last.offset - first.offset) as usize + last.bytes, 0_u8);
+            let status = call!(
+                self.read(kind, transfer, first.offset, buffer.len(), buffer.as_mut_ptr().cast()),
+                FAILED
+            );
             if status < 0 {
                 return status;
+            }
+            for piece in span {
+                let found = &buffer[(piece.offset - first.offset) as usize..][..piece.bytes];
+                // SAFETY: the caller says that the memory is valid; the buffer is another one.
+                unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), piece.memory, piece.bytes) };
             }
         }
         0

@@ -49,17 +49,14 @@ impl PoolFile {
         }
         let is_writable = is_set(open::WRITE);
         if is_writable && is_read_only {
-            let message = format!(
-                "need a mount for writing, {path} is below a read-only one; mount it without --read-only"
-            );
-            return Err(Error::new(ErrorKind::ReadOnly, message));
+            return Err(read_only(&path));
         }
         let client = client(&manager, key)?;
-        let file = if is_set(open::CREATE) {
-            open_or_create(&client, &path, is_set(open::EXCLUSIVE))?
-        } else {
-            client.open(&path, if is_writable { OpenMode::ReadWrite } else { OpenMode::Read })?
-        };
+        let file = match (is_set(open::CREATE), is_set(open::EXCLUSIVE)) {
+            (true, true) => create_new(&client, &path),
+            (true, false) => open_or_create(&client, &path),
+            (false, _) => client.open(&path, if is_writable { OpenMode::ReadWrite } else { OpenMode::Read }),
+        }?;
         let begun = (|| {
             if is_set(open::TRUNCATE) {
                 client.set_length(file, 0)?;
@@ -266,21 +263,51 @@ unsafe fn marks_concurrent(piece: &Piece) -> Option<bool> {
     start.starts_with(SIGNATURE).then(|| start[VERSION] >= 3 && start[FLAGS] & FLAG != 0)
 }
 
-fn open_or_create(client: &Client, path: &str, is_exclusive: bool) -> Result<FileId> {
-    loop {
-        match client.create_as(path, Hints::default(), FILE_MODE) {
-            Err(error) if error.kind == ErrorKind::Exists && !is_exclusive => {}
-            made => return made,
+fn create(client: &Client, path: &str) -> Result<FileId> {
+    client.create_as(path, Hints::default(), FILE_MODE)
+}
+
+/// Creates a file. As on Linux, a name that exists is the error also where the user may not create files.
+fn create_new(client: &Client, path: &str) -> Result<FileId> {
+    create(client, path).map_err(|error| {
+        if error.kind == ErrorKind::Denied && client.stat(path).is_ok() {
+            let message = format!("need a new name, have something at {path:?} already; choose another name");
+            return Error::new(ErrorKind::Exists, message);
         }
-        match client.open(path, OpenMode::ReadWrite) {
-            // Another client has removed it meanwhile.
-            Err(error) if error.kind == ErrorKind::NotFound => {}
-            opened => return opened,
+        error
+    })
+}
+
+/// Opens a file, or creates it. Opening comes first, because it needs no right to write to the directory.
+fn open_or_create(client: &Client, path: &str) -> Result<FileId> {
+    let is = |result: &Result<FileId>, kind| result.as_ref().is_err_and(|error| error.kind == kind);
+    loop {
+        let opened = client.open(path, OpenMode::ReadWrite);
+        if !is(&opened, ErrorKind::NotFound) {
+            return opened;
+        }
+        let mut made = create(client, path);
+        if is(&made, ErrorKind::Exists) && client.stat(path).is_ok_and(|inode| inode.is_link()) {
+            // The target of the link does not exist.
+            made = create(client, &client.follow(path)?);
+        }
+        // Otherwise another client has made it meanwhile.
+        if !is(&made, ErrorKind::Exists) {
+            return made;
         }
     }
 }
 
+fn read_only(path: &str) -> Error {
+    let message =
+        format!("need a mount for writing, {path} is below a read-only one; mount it without --read-only");
+    Error::new(ErrorKind::ReadOnly, message)
+}
+
 /// Removes a file.
 pub fn remove(place: &PoolPlace, key: Option<&str>) -> Result<()> {
+    if place.is_read_only {
+        return Err(read_only(&place.path));
+    }
     client(&place.manager, key)?.remove_one(&place.path)
 }
