@@ -42,7 +42,10 @@ def run(script: str, pool: Served, *arguments: object) -> str:
 def test_env_prints_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HDF5_PLUGIN_PATH", raising=False)
     found = outcore("env")
-    assert found.output == f"export HDF5_DRIVER=outcore\nexport HDF5_PLUGIN_PATH={PLUGINS}\n"
+    path = f"{PLUGINS}:/usr/local/hdf5/lib/plugin"
+    assert found.output == f"export HDF5_DRIVER=outcore\nexport HDF5_PLUGIN_PATH={path}\n"
+    monkeypatch.setenv("HDF5_PLUGIN_PATH", "")
+    assert outcore("env").output.endswith(f"HDF5_PLUGIN_PATH={PLUGINS}\n")
     monkeypatch.setenv("HDF5_PLUGIN_PATH", f"/my filters:{PLUGINS}:/b")
     script = 'eval "$1"; echo "$HDF5_DRIVER $HDF5_PLUGIN_PATH"'
     done = subprocess.run(

@@ -10,6 +10,8 @@ DRIVER = "outcore"
 
 _DIRECTORY = Path(__file__).parent.parent / "_plugins"
 _FILE = "liboutcore_hdf5.so"
+_DEFAULT = "/usr/local/hdf5/lib/plugin"
+"""The directory in which most builds of HDF5 look for plugins if the variable is not set."""
 
 
 def plugin_directory() -> Path:
@@ -31,7 +33,8 @@ def plugin_directory() -> Path:
 def variables() -> dict[str, str]:
     """Return the variables of the environment that select the driver in any program.
 
-    Other directories with plugins stay in the path.
+    Other directories with plugins stay in the path, and so does HDF5's default one if the path is
+    not set yet.
 
     Raises
     ------
@@ -39,6 +42,6 @@ def variables() -> dict[str, str]:
         If outcore was installed without the plugin.
     """
     own = str(plugin_directory())
-    others = [each for each in os.environ.get("HDF5_PLUGIN_PATH", "").split(":") if each]
+    others = [each for each in os.environ.get("HDF5_PLUGIN_PATH", _DEFAULT).split(":") if each]
     path = [own, *(each for each in others if each != own)]
     return {"HDF5_DRIVER": DRIVER, "HDF5_PLUGIN_PATH": ":".join(path)}

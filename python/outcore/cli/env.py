@@ -18,7 +18,7 @@ def command() -> None:
     """Print shell commands that set HDF5_DRIVER and HDF5_PLUGIN_PATH.
 
     After eval "$(outcore env)", programs with HDF5 1.14.2 to 2.2, such as h5py and netCDF4, reach
-    files below a mounted pool directly at its servers. Other files work as before. See
+    files below a mounted pool directly at its servers. HDF5's own driver handles other files. See
     docs/how-to/hdf5-pool.md.
     """
     found = variables()
