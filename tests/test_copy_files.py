@@ -56,11 +56,14 @@ def copy(sources: Any, target: Any, **options: Any) -> list[Any]:
 
 
 def content(top: AnyPath) -> dict[str, bytes | None]:
-    """Return the tree below a directory; `None` marks a directory."""
+    """Return the tree below a directory: bytes of files, `None`, or targets of links."""
     found: dict[str, bytes | None] = {}
     for each in walk(status_of(top)):
         name = str(each.path)[len(str(top)) :].strip("/")
-        found[name] = None if each.is_directory else each.path.read_bytes()
+        if each.target is not None:
+            found[name] = each.target.encode()
+        else:
+            found[name] = None if each.is_directory else each.path.read_bytes()
     return found
 
 
@@ -444,3 +447,52 @@ def test_an_array_takes_the_place_of_another_by_moving(pool: oc.Pool, tmp_path: 
         assert names(where) == ["A"]
         with oc.open_array(where / "A") as found:
             assert (found[...] == 2).all()
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_nothing_is_moved_to_itself_through_a_link(
+    pool: oc.Pool, tmp_path: Path, on_disk: bool
+) -> None:
+    top: Any = tmp_path / "plain" if on_disk else pool / "top"
+    oc.from_array(np.full(10, 1.0), top / "d/A", progress=False).close()
+    (top / "d/f").write_bytes(b"content")
+    (top / "l").symlink_to("d")
+    (top / "d/up").symlink_to("../l")
+    (top / "toA").symlink_to("d/A")
+    (top / "d/tof").symlink_to("f")
+    before = content(top)
+    metadata = "zarr.json"
+    for source, target in (
+        ("d/A", "l"), ("d/A", "l/A"), ("l/A", "d"), ("d/A", "d/up/up/A"), ("d/A", "toA/B"),
+        ("d/f", "l"), ("l/f", "d/f"), ("d/tof", "l/tof"), ("d", "l/d"),
+        (f"d/A/{metadata}", "d/A"), (f"d/A/{metadata}", "l/A"), (f"toA/{metadata}", "l/A"),
+        ("toA", "d/A"), ("toA", "l/A"), ("d/tof", "l/f"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidError, match=r"itself|cannot replace it"):
+            move_files(top / source, top / target, if_exists="overwrite", progress=False)
+        assert content(top) == before, (source, target)
+    with oc.open_array(top / "l/A") as found:
+        assert (found[...] == 1).all()
+    # As with GNU mv, a file replaces a link to itself.
+    move_files(top / "d/f", top / "d/tof", if_exists="overwrite", progress=False)
+    assert not (top / "d/tof").is_symlink()
+    assert (top / "d/tof").read_bytes() == b"content"
+    move_files(top / "l/A", top, progress=False)
+    assert "A" in names(top)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_copy_of_a_link_does_not_replace_its_target(
+    pool: oc.Pool, tmp_path: Path, on_disk: bool
+) -> None:
+    top: Any = tmp_path / "plain" if on_disk else pool / "top"
+    oc.from_array(np.full(10, 1.0), top / "d/A", progress=False).close()
+    (top / "d/f").write_bytes(b"content")
+    (top / "l").symlink_to("d")
+    (top / "toA").symlink_to("d/A")
+    (top / "tof").symlink_to("d/f")
+    before = content(top)
+    for source, target in (("toA", "d/A"), ("toA", "l/A"), ("tof", "l/f")):
+        with pytest.raises(InvalidError, match="cannot replace it"):
+            copy(top / source, top / target, recursive=True, if_exists="overwrite")
+        assert content(top) == before

@@ -33,7 +33,14 @@ from outcore.files.pieces import workers_in
 from outcore.files.several import Failed, expanded, tried, without_repeats
 from outcore.storage.file_status import FileStatus, status_of, walk
 from outcore.storage.pool_path import PoolPath
-from outcore.storage.volumes import AnyPath, PathLike, as_path, is_there
+from outcore.storage.volumes import (
+    AnyPath,
+    PathLike,
+    as_path,
+    is_same,
+    is_there,
+    without_links_above,
+)
 
 DEFAULT_MEMORY_BYTES = 64 << 20
 
@@ -184,7 +191,8 @@ def copy_files(
     InvalidError
         If a source is a directory and `recursive` is not set. If it contains devices or similar
         files, or links that `links` does not allow. If a followed link leads to a directory that
-        contains it. If a source would be copied into itself, or changed during the copy.
+        contains it. If a source would be copied into itself, or changed during the copy. If a link
+        would replace its own target.
     CorruptError
         If the data read back differ from the data written.
     """
@@ -296,7 +304,7 @@ def _check_target(top: FileStatus, target: AnyPath, if_exists: Replace, resume: 
     source = top.path
     real = (_real(target), _real(source))
     if top.kind == "link":
-        real = (_real(target.parent) / target.name, _real(source.parent) / source.name)
+        real = (without_links_above(target), without_links_above(source))
     if real[0] == real[1] or (top.is_directory and real[1] in real[0].parents):
         raise InvalidError(f"{source} cannot be copied into itself; choose another target")
     if isinstance(target, Path) and not target.parent.is_dir():
@@ -309,6 +317,8 @@ def _check_target(top: FileStatus, target: AnyPath, if_exists: Replace, resume: 
         )
     if not is_there(target):
         return
+    if top.kind == "link" and is_same(source, real[0]):
+        raise InvalidError(f"{source} is a link to {target}, and cannot replace it; remove it")
     refuse_special(target)
     if not overwrites(if_exists):
         raise ExistsError(

@@ -20,7 +20,17 @@ from outcore.files.destinations import (
 )
 from outcore.files.several import Failed, expanded, tried
 from outcore.storage.file_status import FileStatus, status_of
-from outcore.storage.volumes import AnyPath, PathLike, as_path, is_there, move, on_one_disk, place
+from outcore.storage.volumes import (
+    AnyPath,
+    PathLike,
+    as_path,
+    is_same,
+    is_there,
+    move,
+    on_one_disk,
+    place,
+    without_links_above,
+)
 
 
 def move_files(
@@ -56,7 +66,9 @@ def move_files(
         If the target exists, and may not or cannot be replaced; or if two sources have the same
         target.
     InvalidError
-        If a directory would be moved into itself, or a file to another name of the same file.
+        If a file or directory would be moved to itself, into itself, or to the place of a directory
+        that contains it; links in the directories above are followed. If a link would replace its
+        own target. If a file would be moved to another hard link of it.
     """
     several = [sources] if isinstance(sources, str | os.PathLike) else sources
     given = [as_path(path) for path in several]
@@ -80,8 +92,11 @@ def _move_one(source: AnyPath, new: AnyPath, options: CopyOptions, made: set[Any
     status = status_of(source)
     if not source.name:
         raise InvalidError(f"{source} is the pool itself, and cannot be moved; name files in it")
-    if new == source or source in new.parents:
+    old_real, new_real = without_links_above(source), without_links_above(new)
+    if old_real == new_real or old_real in new_real.parents:
         raise InvalidError(f"{source} cannot be moved into itself; choose another target")
+    if new_real in old_real.parents:
+        raise InvalidError(f"{source} lies in {new}, and cannot replace it; choose another target")
     refuse_just_made(new, source, made)
     if not _is_on_one_disk(source, new):
         copy_one(source, new, options, made)
@@ -112,6 +127,8 @@ def _replace(source: AnyPath, target: AnyPath, status: FileStatus, if_exists: Re
         raise ExistsError(
             f"{target} exists; choose another name or pass if_exists='overwrite' (-f)"
         )
+    if status.kind == "link" and is_same(source, without_links_above(target)):
+        raise InvalidError(f"{source} is a link to {target}, and cannot replace it; remove it")
     if status.number and status.number == status_of(target).number:
         # A rename of one hard link to another link of the same file does nothing.
         raise InvalidError(f"{source} and {target} are the same file; remove one of the names")

@@ -176,6 +176,17 @@ def _without_links(path: AnyPath) -> AnyPath:
     return path.resolve() if isinstance(path, PoolPath) else path
 
 
+def without_links_above(path: AnyPath) -> AnyPath:
+    """Return the path of the name itself: links in the directories above it are followed."""
+    if path.name in ("", ".."):
+        return _real(path)
+    return _real(path.parent) / path.name
+
+
+def _real(path: AnyPath) -> AnyPath:
+    return path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
+
+
 def holds(directory: AnyPath, path: AnyPath) -> bool:
     """Whether a path is this directory or below it, links followed, and is removed with it."""
     if isinstance(directory, PoolPath) or isinstance(path, PoolPath):
