@@ -149,8 +149,9 @@ class CopyJob:
         for each in reversed(self._found):
             if each.kind == "link" and self._preserve:
                 path = self._path_of(each)
-                set_owner(path, each.owner, each.group)
-                set_modified(path, each.modified_ns)
+                set_modified(path, each.modified_ns)  # first, while the user owns the link
+                with contextlib.suppress(DeniedError):
+                    set_owner(path, each.owner, each.group)
             if each.is_directory:
                 path = self._path_of(each)
                 if each is not self._top:
