@@ -380,6 +380,56 @@ def test_fsspec_describes_links_as_its_local_file_system(pool: oc.Pool, tmp_path
     assert "directory" not in pool.ls("tree")
 
 
+def test_fsspec_lists_links_as_its_local_file_system(pool: oc.Pool, tmp_path: Path) -> None:
+    ours, theirs = OutcoreFileSystem(pool=pool), LocalFileSystem()
+    tree_with_links(tmp_path / "top/tree")
+    (tmp_path / "top/tree/x").symlink_to(".")
+    (tmp_path / "top/tree/out").symlink_to("../keep")
+    (tmp_path / "top/keep/deep").mkdir(parents=True)
+    (tmp_path / "top/keep/deep/f").write_bytes(b"kept")
+    oc.copy_files(tmp_path / "top", pool / "top", recursive=True, progress=False)
+    below: list[list[Any]] = []
+    for system, root in ((ours, "/top"), (theirs, f"{tmp_path}/top")):
+        cut = len(root)
+        answers: list[Any] = []
+        for name in ("tree", "tree/x", "tree/out", "tree/file", "tree/d"):
+            answers.append(sorted(
+                (each["name"][cut:], each["type"], each["islink"], each.get("destination"),
+                 each["mode"] if each["islink"] else stat.S_IFMT(each["mode"]),
+                 0 if each["type"] == "directory" or system.isdir(each["name"]) else each["size"])
+                for each in system.ls(f"{root}/{name}", detail=True)
+            ))  # fmt: skip
+            answers.append(sorted(each[cut:] for each in system.find(f"{root}/{name}")))
+        for options in ({"withdirs": True}, {"maxdepth": 1}, {"withdirs": True, "maxdepth": 2}):
+            answers.append(sorted(each[cut:] for each in system.find(f"{root}/tree", **options)))
+        for topdown in (True, False):
+            answers.append(sorted(
+                (path[cut:], sorted(directories), sorted(files))
+                for path, directories, files in system.walk(f"{root}/tree", topdown=topdown)
+            ))  # fmt: skip
+        for pattern in ("tree/**", "tree/*", "tree/out/*", "tree/**/f", "**"):
+            answers.append(sorted(each[cut:] for each in system.glob(f"{root}/{pattern}")))
+        below.append(answers)
+    assert below[0] == below[1]
+    assert ours.info("/top/tree/out")["type"] == "directory"
+
+
+@pytest.mark.parametrize("maxdepth", [None, 9])
+def test_fsspec_removes_links_and_keeps_what_lies_behind(
+    pool: oc.Pool, maxdepth: int | None
+) -> None:
+    system = OutcoreFileSystem(pool=pool)
+    for directory in ("tree", "tree/d", "keep"):
+        pool.mkdir(directory)
+    (pool / "keep/f").write_bytes(b"kept")
+    (pool / "tree/d/f").write_bytes(b"gone")
+    for target, link in (("../keep", "out"), (".", "x"), ("../../keep/f", "d/file"), ("no", "b")):
+        pool.symlink(target, f"tree/{link}")
+    system.rm("/tree", recursive=True, maxdepth=maxdepth)
+    assert pool.ls() == ["keep"]
+    assert (pool / "keep/f").read_bytes() == b"kept"
+
+
 def test_clients_follow_links_below_a_handle(pool: oc.Pool) -> None:
     pool.mkdir("d")
     pool.mkdir("d/e")

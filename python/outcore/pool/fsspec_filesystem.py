@@ -146,14 +146,17 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def ls(self, path: Any, detail: bool = True, **_: Any) -> list[Any]:
         """List a directory: names, or with `detail` the `info` of each.
 
+        A link has the type ``"other"`` here, as in fsspec's local file system, and its own mode,
+        owner and times, so ``walk``, ``find`` and `rm` do not go through it.
+
         The ``size`` of a file that is being replaced may be too small here; `info` returns the
         right one.
         """
         where = self._path(path)
         found = [each for each in where.scandir() if not is_part(each[0].name)]
         if not found and where.is_file():
-            found = [(where, where.lstat())]
-        return [_entry(*each) if detail else _name(each[0]) for each in found]
+            return [self.info(path) if detail else _name(where)]
+        return [_listed(*each) if detail else _name(each[0]) for each in found]
 
     def info(self, path: Any, **_: Any) -> dict[str, Any]:
         """Describe a file or directory.
@@ -238,7 +241,10 @@ class OutcoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Remove files; with `recursive`, also directories with all their content."""
         if maxdepth is not None:
-            super().rm(path, recursive, maxdepth)
+            for name in reversed(self.expand_path(path, recursive, maxdepth)):
+                where = self._path(name)
+                is_directory = recursive and where.is_dir() and not where.is_symlink()
+                (self.rmdir if is_directory else self.rm_file)(name)
             return
         for name in self.expand_path(path):
             where = self._path(name)
@@ -429,6 +435,15 @@ def _entry(path: PoolPath, found: PoolStat) -> dict[str, Any]:
         except (NotFoundError, LinkLoopError):
             return _of_broken(path, found) | link
     return _of_target(path, found) | link
+
+
+def _listed(path: PoolPath, found: PoolStat) -> dict[str, Any]:
+    """Describe an entry of a directory; of a link's target it gives only the size."""
+    entry = _entry(path, found)
+    if not found.is_link:
+        return entry
+    link = {"islink": True, "destination": found.target}
+    return _of_broken(path, found) | {"size": entry["size"]} | link
 
 
 def _of_broken(path: PoolPath, found: PoolStat) -> dict[str, Any]:
