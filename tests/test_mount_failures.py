@@ -99,5 +99,8 @@ def test_other_users(served: Served, open_directory: Path) -> None:
         assert (found.st_uid, found.st_gid) == (NOBODY, NOBODY)
         assert as_nobody("mkdir", "-m", "700", place / "open" / "d") == ""
         assert stat.S_IMODE((place / "open" / "d").stat().st_mode) == 0o700
+        assert as_nobody("ln", "-s", "f", place / "open" / "l") == ""
+        for name in ("d", "l"):
+            assert (place / "open" / name).lstat().st_uid == NOBODY, name
         (place / "open" / "f").write_text("by root")
         assert as_nobody("cat", place / "open" / "f") == "by root"

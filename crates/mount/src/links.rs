@@ -20,13 +20,14 @@ impl Tree {
         owner: (u32, u32),
     ) -> Answer<FileAttr> {
         let path = self.at_in(parent, name)?;
-        match self.client.make_link(&path, text(target.as_os_str())?) {
+        let target = text(target.as_os_str())?;
+        match self.client.make_link(&path, target) {
             // The kernel has checked the names.
             Err(error) if error.kind == ErrorKind::Invalid => return Err(Errno::ENAMETOOLONG),
             Err(error) => return Err(errno_of(&error)),
             Ok(()) => {}
         }
-        let inode = self.give(&path, self.client.stat(&path).or_errno()?, owner)?;
+        let inode = self.give_found(&path, Some(target), owner)?;
         self.entered(parent, name, &inode)
     }
 

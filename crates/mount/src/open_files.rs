@@ -57,8 +57,8 @@ struct State {
     open: HashMap<u64, Arc<OpenFile>>,
     /// The bytes of open files, by their numbers.
     bodies: HashMap<u64, Arc<Body>>,
-    /// Paths of files that were removed while they were open, by their numbers.
-    removed: HashMap<u64, String>,
+    /// Hidden paths of files that were removed while they were open, by their numbers.
+    removed: HashMap<u64, Vec<String>>,
 }
 
 impl Shared {
@@ -154,26 +154,29 @@ impl OpenFiles {
         let mut state = self.state();
         let is_open = state.bodies.contains_key(&number.0);
         if is_open {
-            state.removed.insert(number.0, path.into());
+            state.removed.entry(number.0).or_default().push(path.into());
         }
         is_open
     }
 
-    /// Closes a file. After the last `close` of a removed file, returns its hidden path.
-    pub fn close(&self, handle: FileHandle) -> Option<String> {
+    /// Closes a file. After the last `close` of a removed file, returns its hidden paths.
+    pub fn close(&self, handle: FileHandle) -> Vec<String> {
+        let Ok(open) = self.get(handle) else { return vec![] };
         // The writes go through this open file.
-        self.get(handle).ok()?.body.settle(self.client());
+        open.body.settle(self.client());
         let mut state = self.state();
-        let open = state.open.remove(&handle.0)?;
+        if state.open.remove(&handle.0).is_none() {
+            return vec![];
+        }
         let is_last = !state.open.values().any(|other| other.number == open.number);
-        let mut path = None;
+        let mut hidden = vec![];
         if is_last {
             state.bodies.remove(&open.number.0);
-            path = state.removed.remove(&open.number.0);
+            hidden = state.removed.remove(&open.number.0).unwrap_or_default();
         }
         drop(state);
         self.client().close(open.file);
-        path
+        hidden
     }
 
     /// All open files.

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use fuser::{Errno, FileAttr, FileHandle, INodeNo};
 use outcore_client::Attributes;
-use outcore_core::{ErrorKind, Hints, Inode, OpenMode, Volume};
+use outcore_core::{ErrorKind, Hints, Inode, OpenMode, Volume, path_at};
 
 use crate::attributes::{MODE, stale};
 use crate::errors::{Answer, OrErrno, errno_of};
@@ -39,18 +39,36 @@ impl Tree {
         Ok((attributes, self.files.add(attributes.ino, file, true)))
     }
 
-    /// Gives a new name to the user who asked the mount for it, and returns its record; removes it if the pool does not
-    /// allow that.
-    pub fn give(&self, path: &str, inode: Inode, (owner, group): (u32, u32)) -> Answer<Inode> {
+    /// Gives what this mount has just created to the user who asked for it, and returns its record; removes it if the
+    /// pool does not allow that. It names the record by its handle: meanwhile another client may rename.
+    fn give(&self, path: &str, inode: Inode, (owner, group): (u32, u32)) -> Answer<Inode> {
         if !self.gives || inode.owner == owner {
             return Ok(inode);
         }
         let wanted = Attributes { owner: Some(owner), group: Some(group), ..Attributes::default() };
-        self.client.set_attributes(path, wanted).or_errno().inspect_err(|_| {
+        self.client.set_attributes(&path_at(inode.handle), wanted).or_errno().inspect_err(|_| {
             // The caller gets the first error.
-            let _ = self.client.remove_one(path);
+            if self.client.stat(path).is_ok_and(|found| found.handle == inode.handle) {
+                let _ = self.client.remove_one(path);
+            }
         })?;
         Ok(Inode { owner, group, ..inode })
+    }
+
+    /// Like [`Tree::give`], for a directory or link that the manager created without stating its handle. If another
+    /// client put another entry in its place, that one keeps its owner, unless it is empty or has the same target.
+    pub fn give_found(&self, path: &str, target: Option<&str>, owner: (u32, u32)) -> Answer<Inode> {
+        let inode = self.client.stat(path).or_errno()?;
+        if !self.gives || inode.owner == owner.0 {
+            return Ok(inode);
+        }
+        let is_like = inode.target.as_deref() == target
+            && (target.is_some() || (inode.is_directory() && self.is_empty(&inode)?));
+        if is_like { self.give(path, inode, owner) } else { Err(Errno::ESTALE) }
+    }
+
+    fn is_empty(&self, directory: &Inode) -> Answer<bool> {
+        Ok(self.client.list(&path_at(directory.handle)).or_errno()?.is_empty())
     }
 
     /// Records a new, empty name for the kernel, and returns its attributes.
@@ -61,9 +79,13 @@ impl Tree {
         Ok(attributes)
     }
 
-    /// Closes a file. The last `close` of a removed file removes its hidden name.
+    /// Closes a file. The last `close` of a removed file removes its hidden names.
     pub fn close(&self, handle: FileHandle) -> Answer<()> {
-        self.files.close(handle).map_or(Ok(()), |hidden| self.client.remove_one(&hidden).or_errno())
+        let mut closed = Ok(());
+        for hidden in self.files.close(handle) {
+            closed = closed.and(self.client.remove_one(&hidden).or_errno());
+        }
+        closed
     }
 
     /// Closes all files, at the end of the mount.
@@ -93,7 +115,7 @@ impl Tree {
     ) -> Answer<FileAttr> {
         let path = self.at_in(parent, name)?;
         self.client.make_directory_as(&path, mode & MODE).or_errno()?;
-        let inode = self.give(&path, self.client.stat(&path).or_errno()?, owner)?;
+        let inode = self.give_found(&path, None, owner)?;
         self.entered(parent, name, &inode)
     }
 }
