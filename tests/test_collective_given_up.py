@@ -148,7 +148,7 @@ class Stop:
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code is Call.exchange.__code__:
             self.is_on = True
-        is_ours = Path(frame.f_code.co_filename).name.startswith("collective")
+        is_ours = Path(frame.f_code.co_filename).parent.name == "collective"
         return self._line if is_ours else None
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Any:

@@ -17,7 +17,8 @@ from test_arrays import (
     test_memory_of_any_layout_is_written,
     test_values_are_broadcast,
 )
-from test_cholesky import test_any_layout_of_the_matrix, test_kms
+from test_cholesky import test_kms
+from test_factor_calls import test_any_layout_of_the_matrix
 from test_lstsq import test_from_disk
 from test_lu import test_four_types
 from test_streams import (

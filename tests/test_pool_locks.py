@@ -353,7 +353,9 @@ class Names:
             raise NotFoundError(name)
 
     def listed(self, _: str) -> list[tuple[str, Any]]:
-        return [(n, (False, 0, 0, 0, 0, at, 0, None, ())) for n, at in sorted(self.names.items())]
+        return [
+            (n, (False, 0, 0, 0, 0, at, 0, None, (), None)) for n, at in sorted(self.names.items())
+        ]
 
 
 def take_and_let_go(names: Names, number: int) -> None:
@@ -423,6 +425,6 @@ def test_of_two_that_give_up_a_name_one_finds_no_directory_any_more() -> None:
 
 def test_what_the_files_are_called() -> None:
     assert pool_locks.is_lock("lock")
-    assert pool_locks.is_lock(pool_locks._new_name())
+    assert pool_locks.is_lock(f"lock.{pool_locks.new_owner()}")
     for other in ("lock.", "locks", "lock.1.2.3", "a lock", "lock.turn"):
         assert not pool_locks.is_lock(other)

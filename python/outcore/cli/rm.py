@@ -14,7 +14,6 @@ from outcore.cli.verbs import Verb, say
 from outcore.errors import DiskError, InvalidError
 from outcore.files import catalog
 from outcore.files.catalog import Entry
-from outcore.storage.file_status import status_of
 from outcore.storage.pool_parts import remove_left
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, as_path, bytes_on_disk, is_there, place
@@ -99,7 +98,9 @@ def _recognised(path: AnyPath) -> _Doomed:
         raise InvalidError(_why_not(path))
     if not path.inside:
         raise InvalidError("the root of a pool cannot be removed; name files in it")
-    return _Doomed(path, status_of(path).kind, "", None)
+    # The length of a file on a lost server is unknown, and does not matter here.
+    kind = "link" if path.is_symlink() else "directory" if path.is_dir() else "file"
+    return _Doomed(path, kind, "", None)
 
 
 def _bytes_of(path: AnyPath) -> int | None:
