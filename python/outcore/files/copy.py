@@ -39,6 +39,7 @@ from outcore.storage.volumes import (
     as_path,
     is_same,
     is_there,
+    without_links,
     without_links_above,
 )
 
@@ -261,7 +262,7 @@ def _found(
     top = status_of(source)
     if top.kind == "link" and recursive and links == "copy":
         return [top], ()
-    source = _real(source)
+    source = without_links(source)
     top = status_of(source)
     if top.kind == "link" and isinstance(source, PoolPath):
         source.resolve(strict=True)
@@ -294,15 +295,10 @@ def _found(
     return found, left_out
 
 
-def _real(path: AnyPath) -> AnyPath:
-    """Return the path without links."""
-    return path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
-
-
 def _check_target(top: FileStatus, target: AnyPath, if_exists: Replace, resume: bool) -> None:
     """Refuse an impossible copy before any work."""
     source = top.path
-    real = (_real(target), _real(source))
+    real = (without_links(target), without_links(source))
     if top.kind == "link":
         real = (without_links_above(target), without_links_above(source))
     if real[0] == real[1] or (top.is_directory and real[1] in real[0].parents):

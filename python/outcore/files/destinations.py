@@ -1,13 +1,10 @@
 """Choose the targets of a copy or a move, and refuse those that are never replaced."""
 
-import os
-from pathlib import Path
-
 from outcore.errors import ExistsError, InvalidError, NotFoundError
 from outcore.files import catalog
 from outcore.storage.file_status import status_of
 from outcore.storage.pool_path import PoolPath
-from outcore.storage.volumes import AnyPath, PathLike, as_path
+from outcore.storage.volumes import AnyPath, PathLike, as_path, without_links
 
 
 def targets_of(
@@ -67,6 +64,5 @@ def is_whole_by_itself(path: AnyPath) -> bool:
 def _is_one_thing(path: AnyPath) -> bool:
     if isinstance(path, PoolPath) and not path.inside:
         return False
-    real = path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
-    entry = catalog.recognise(real)
+    entry = catalog.recognise(without_links(path))
     return entry is not None and entry.kind in ("array", "factor")

@@ -10,7 +10,7 @@ from typing import Literal
 from outcore.errors import DeniedError, DiskError, InvalidError, NotFoundError, OutcoreError
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_stat import PoolStat, Silent
-from outcore.storage.volumes import AnyPath
+from outcore.storage.volumes import AnyPath, without_links
 
 Kind = Literal["file", "directory", "link", "other"]
 
@@ -148,7 +148,7 @@ def walk(top: FileStatus, *, follow: bool = False) -> Iterator[FileStatus]:
         If a link leads to a directory that contains it.
     """
     pending = [children_of(top.path)]
-    above = [_real(top.path)] if follow else []
+    above = [without_links(top.path)] if follow else []
     while pending:
         child = next(pending[-1], None)
         if child is None:
@@ -156,23 +156,20 @@ def walk(top: FileStatus, *, follow: bool = False) -> Iterator[FileStatus]:
             del above[len(pending) :]
             continue
         if follow and child.kind == "link":
-            real = _real(child.path)
+            real = without_links(child.path)
             found = status_of(child.path, follow=True)
             child = replace(found, leads_to=real)
         yield child
         if child.is_directory:
-            if follow and _real(child.path) in above:
-                raise InvalidError(
-                    f"{child.path} is a link to {child.leads_to}, which contains it; "
-                    "remove the link"
-                )
-            pending.append(children_of(child.path))
             if follow:
-                above.append(_real(child.path))
-
-
-def _real(path: AnyPath) -> AnyPath:
-    return path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
+                real = without_links(child.path)
+                if real in above:
+                    raise InvalidError(
+                        f"{child.path} is a link to {child.leads_to}, which contains it; "
+                        "remove the link"
+                    )
+                above.append(real)
+            pending.append(children_of(child.path))
 
 
 def cannot(what: str, error: OSError) -> OutcoreError:

@@ -166,33 +166,24 @@ def is_there(path: AnyPath) -> bool:
 
 def is_same(one: AnyPath, other: AnyPath) -> bool:
     """Whether two paths mean the same file or directory, after following links."""
-    if isinstance(one, PoolPath) or isinstance(other, PoolPath):
-        return _without_links(one) == _without_links(other)
-    return os.path.realpath(one) == os.path.realpath(other)
+    return without_links(one) == without_links(other)
 
 
-def _without_links(path: AnyPath) -> AnyPath:
-    """Return the path without links if it is in a pool."""
-    return path.resolve() if isinstance(path, PoolPath) else path
+def without_links(path: AnyPath) -> AnyPath:
+    """Return the path without links; it need not exist."""
+    return path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
 
 
 def without_links_above(path: AnyPath) -> AnyPath:
     """Return the path of the name itself: links in the directories above it are followed."""
     if path.name in ("", ".."):
-        return _real(path)
-    return _real(path.parent) / path.name
-
-
-def _real(path: AnyPath) -> AnyPath:
-    return path.resolve() if isinstance(path, PoolPath) else Path(os.path.realpath(path))
+        return without_links(path)
+    return without_links(path.parent) / path.name
 
 
 def holds(directory: AnyPath, path: AnyPath) -> bool:
     """Whether a path is this directory or below it, links followed, and is removed with it."""
-    if isinstance(directory, PoolPath) or isinstance(path, PoolPath):
-        whole, real = _without_links(directory), _without_links(path)
-        return whole == real or whole in real.parents
-    whole, real = Path(os.path.realpath(directory)), Path(os.path.realpath(path))
+    whole, real = without_links(directory), without_links(path)
     return whole == real or whole in real.parents
 
 
