@@ -71,6 +71,31 @@ def test_mode_owner_and_time_are_set(pool: oc.Pool) -> None:
     assert pool.stat("").mode == 0o700
 
 
+def test_a_directory_passes_on_its_group(pool: oc.Pool, tmp_path: Path) -> None:
+    pool.mkdir("d", mode=0o2777)
+    pool.chown("d", group=44)
+    pool.chmod("d", 0o2775)
+    write(pool, "d/f", b"x")
+    pool.mkdir("d/e/f")
+    assert [pool.stat(name).group for name in ("d/f", "d/e", "d/e/f")] == [44] * 3
+    assert [oct(pool.stat(name).mode & 0o7000) for name in ("d/f", "d/e", "d/e/f")] == [
+        "0o0", "0o2000", "0o2000",
+    ]  # fmt: skip
+    with pytest.raises(InvalidError, match="0o1777 for a file"):
+        pool.chmod("d/f", 0o2640)
+    # Copies into it get the group and the bit, and copies with all attributes keep them.
+    plain = tmp_path / "plain"
+    (plain / "sub").mkdir(parents=True)
+    (plain / "sub").chmod(0o700)
+    oc.copy_files(plain, pool / "d/copy", recursive=True)
+    found = pool.stat("d/copy/sub")
+    assert (found.group, found.mode & 0o7777) == (44, 0o2700)
+    oc.copy_files(pool / "d", tmp_path / "kept", recursive=True, preserve=True)
+    assert (tmp_path / "kept" / "e").stat().st_mode & 0o7777 == pool.stat("d/e").mode & 0o7777
+    oc.copy_files(tmp_path / "kept", pool / "again", recursive=True, preserve=True)
+    assert pool.stat("again/e").mode & 0o7777 == pool.stat("d/e").mode & 0o7777
+
+
 @pytest.fixture
 def umask() -> Iterator[Callable[[int], int]]:
     before = os.umask(0o022)

@@ -70,7 +70,7 @@ typedef struct outcore_status {
     uint32_t stripe_count;
     // 1 for a directory, 0 for a file.
     uint32_t is_directory;
-    // Permission bits, at most 01777.
+    // Permission bits, at most 01777; for a directory 03777.
     uint32_t mode;
     // User id.
     uint32_t owner;
@@ -319,7 +319,7 @@ int outcore_list(const struct outcore_pool *pool,
                  outcore_visit visit,
                  void *argument);
 
-// Sets the permission bits of a name, at most 01777.
+// Sets the permission bits of a name, at most 01777; for a directory 03777.
 int outcore_chmod(const struct outcore_pool *pool, const char *path, uint32_t mode);
 
 // Sets the owner and the group of a name; UINT32_MAX keeps the present one.

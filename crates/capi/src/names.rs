@@ -33,7 +33,7 @@ pub struct Status {
     pub stripe_count: u32,
     /// 1 for a directory, 0 for a file.
     pub is_directory: u32,
-    /// Permission bits, at most 01777.
+    /// Permission bits, at most 01777; for a directory 03777.
     pub mode: u32,
     /// User id.
     pub owner: u32,
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn outcore_list(
     if outcome == 0 { ended } else { outcome }
 }
 
-/// Sets the permission bits of a name, at most 01777.
+/// Sets the permission bits of a name, at most 01777; for a directory 03777.
 ///
 /// # Safety
 /// `pool` is a pool, or NULL; `path` ends with a zero byte.

@@ -53,8 +53,9 @@ pub struct Inode {
     pub owner: u32,
     /// Group id.
     pub group: u32,
-    /// Permission bits as in POSIX, at most 0o1777. The sticky bit 0o1000 applies to directories: only the
-    /// owner of a name may remove it.
+    /// Permission bits as in POSIX, at most 0o1777; for a directory 0o3777. The sticky bit 0o1000 applies to
+    /// directories: only the owner of a name may remove it. The set-group-ID bit 0o2000 of a directory gives its
+    /// group to new names in it, and the bit itself to new directories.
     pub mode: u32,
     /// Last change of content that was reported to the manager, in nanoseconds since 1970.
     pub modified_ns: u64,

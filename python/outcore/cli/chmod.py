@@ -29,7 +29,7 @@ def command(mode: str, paths: tuple[AnyPath, ...], recursive: bool) -> None:
     """Change the permissions of each PATH to MODE.
 
     MODE is octal, such as 640, or symbolic, such as u+rwx,g-w, as in the system's chmod. Files in
-    pools have no set-ID bits.
+    pools have no set-ID bits; directories can have the set-group-ID bit.
     """
     try:
         check_mode(mode)

@@ -22,7 +22,6 @@ from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
 from outcore.layout.hints import hints_of
 from outcore.storage import rights
 from outcore.storage.file_attributes import (
-    POOL_MODE,
     attribute,
     attribute_names,
     set_attribute,
@@ -31,7 +30,7 @@ from outcore.storage.file_attributes import (
     set_owner,
 )
 from outcore.storage.file_status import FileStatus, status_of, walk
-from outcore.storage.modes import current_umask
+from outcore.storage.modes import current_umask, pool_mode
 from outcore.storage.pool_locks import is_lock
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.rights import Rights
@@ -240,13 +239,16 @@ class CopyJob:
         Without `preserve`, the replacement of a file or an array keeps the rights of the old one.
         """
         in_pool = isinstance(target, PoolPath)
-        mode = source.mode & (POOL_MODE if in_pool else 0o7777)
+        mode = source.mode & (pool_mode(is_directory=source.is_directory) if in_pool else 0o7777)
         if not self._preserve:
             replaced = self._replaced if source is self._top else None
             if replaced is not None and replaced.is_directory == source.is_directory:
                 rights.give(target, replaced)
                 return
             mode &= 0o777 & ~self._umask
+            if source.is_directory:
+                # The directory above may have passed on its set-group-ID bit.
+                mode |= status_of(target).mode & 0o2000
             # A new file or directory in a pool has this mode already.
             if not (in_pool and fresh and mode == (0o755 if source.is_directory else 0o644)):
                 set_mode(target, mode)

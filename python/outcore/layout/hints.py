@@ -29,13 +29,13 @@ def modified_ns_of(times: Any, ns: Any) -> int:
 
 
 def mode_bits(mode: int) -> int:
-    """Check permission bits, at most 0o1777."""
+    """Check permission bits, at most 0o3777; the manager allows 0o2000 for directories only."""
     try:
         bits = operator.index(mode)
     except TypeError:
         bits = -1
-    if not 0 <= bits <= 0o1777:
-        raise InvalidError(f"need permission bits of at most 0o1777, have {mode!r}")
+    if not 0 <= bits <= 0o3777:
+        raise InvalidError(f"need permission bits of at most 0o3777, have {mode!r}")
     return bits
 
 

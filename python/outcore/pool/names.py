@@ -212,7 +212,10 @@ class PoolNames:
         self._root.volume.rename(self._at(old).inside, self._at(new).inside)
 
     def chmod(self, path: str | PoolPath, mode: int) -> None:
-        """Set the permission bits, at most 0o1777.
+        """Set the permission bits, at most 0o1777; for a directory 0o3777.
+
+        A directory with the set-group-ID bit 0o2000 gives its group to new names in it, and the bit
+        itself to new directories. Users who are not in that group cannot set the bit.
 
         Raises
         ------

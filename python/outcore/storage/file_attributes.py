@@ -14,9 +14,6 @@ from outcore.storage.file_status import cannot
 from outcore.storage.pool_path import PoolPath, is_text
 from outcore.storage.volumes import AnyPath
 
-POOL_MODE = 0o1777
-"""All bits that a mode in a pool can have."""
-
 _USER = "user."
 
 _LATEST_NS = 9_223_372_036 * 10**9

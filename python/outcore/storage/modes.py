@@ -29,6 +29,11 @@ def current_umask() -> int:
     return int(found[1], 8)
 
 
+def pool_mode(*, is_directory: bool) -> int:
+    """Return all bits that the mode of a file or directory in a pool can have."""
+    return 0o3777 if is_directory else 0o1777
+
+
 def check_mode(text: str) -> None:
     """Refuse a text that is not a mode.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outcore.errors import DeniedError, NotFoundError
-from outcore.storage.modes import current_umask
+from outcore.storage.modes import current_umask, pool_mode
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_stat import PoolStat
 
@@ -55,7 +55,7 @@ def give(path: Path | PoolPath, rights: Rights | None) -> None:
         return
     if rights == have:
         return
-    mode = rights.mode & 0o1777
+    mode = rights.mode & pool_mode(is_directory=rights.is_directory)
     if rights.owner != have.owner:
         with contextlib.suppress(DeniedError, PermissionError):
             _set(path, owner=rights.owner)
@@ -63,7 +63,7 @@ def give(path: Path | PoolPath, rights: Rights | None) -> None:
         try:
             _set(path, group=rights.group)
         except (DeniedError, PermissionError):
-            mode &= ~0o070 | (mode & 0o007) << 3
+            mode &= ~0o2070 | (mode & 0o007) << 3
     _set(path, mode=mode)
 
 

@@ -13,8 +13,12 @@ pub(super) const WRITE: u32 = 2;
 pub(super) const SEARCH: u32 = 1;
 /// Restricts the removal of a name from a directory to the owner of the entry or of the directory.
 pub(super) const STICKY: u32 = 0o1000;
-/// All bits of a mode.
-pub(super) const MODE_BITS: u32 = 0o1777;
+/// Gives the group of a directory to new names in it, and this bit to new directories.
+pub(super) const SET_GROUP: u32 = 0o2000;
+/// All bits of the mode of a file.
+const FILE_BITS: u32 = 0o1777;
+/// All bits of the mode of a directory.
+const DIRECTORY_BITS: u32 = FILE_BITS | SET_GROUP;
 
 /// Whether the bits of the user's class contain all `wanted` bits. The first matching class counts, even if a
 /// later one has more bits.
@@ -58,12 +62,22 @@ pub(super) fn require_unstuck(directory: &Inode, entry: &Inode, who: &User, path
     Err(denied(entry, who, "remove from its sticky directory", path, "ask its owner to do it"))
 }
 
-/// Refuses bits that do not belong to a mode.
-pub(super) fn check_mode(mode: u32) -> Result<()> {
-    if mode & !MODE_BITS == 0 {
+/// Refuses bits that do not belong to the mode of a file or directory.
+pub(super) fn check_mode(mode: u32, is_directory: bool) -> Result<()> {
+    let (bits, kind) = if is_directory { (DIRECTORY_BITS, "directory") } else { (FILE_BITS, "file") };
+    if mode & !bits == 0 {
         return Ok(());
     }
-    Err(Error::invalid(format!("need permission bits within 0o1777, have {mode:#o}; leave the others out")))
+    Err(Error::invalid(format!(
+        "need permission bits within {bits:#o} for a {kind}, have {mode:#o}; leave the others out"
+    )))
+}
+
+/// The bits that a mode has after `who` sets it. Only root and members of the group set the set-group-ID bit.
+///
+/// Source: POSIX.1-2017, `chmod()`; Linux does the same for directories.
+pub(super) fn settable(mode: u32, inode: &Inode, who: &User) -> u32 {
+    if who.is_root || who.gids.contains(&inode.group) { mode } else { mode & !SET_GROUP }
 }
 
 fn denied(inode: &Inode, who: &User, what: &str, path: &str, fix: &str) -> Error {
@@ -169,6 +183,9 @@ mod tests {
             "need the right to read and write \"a/b\", have mode 0400 of user 1 and group 5, and are user 3 of groups \
              [9]; ask its owner for that"
         );
-        assert_eq!(check_mode(0o4755).unwrap_err().kind, ErrorKind::Invalid);
+        for (mode, is_directory) in [(0o4755, false), (0o2755, false), (0o4755, true)] {
+            assert_eq!(check_mode(mode, is_directory).unwrap_err().kind, ErrorKind::Invalid);
+        }
+        check_mode(0o3777, true).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use outcore_core::{Error, ErrorKind, Hints, ManagerReply, Result};
 
-use super::access::{READ, WRITE, allows, check_mode, require, require_owner};
+use super::access::{READ, WRITE, allows, check_mode, require, require_owner, settable};
 use super::files::check_is_directory;
 use super::layouts::understood;
 use super::paths::MAX_NAME_BYTES;
@@ -36,7 +36,7 @@ impl<S: Store> Step<'_, S> {
         require_owner(&node.inode, who, "change the attributes of", path)?;
         if let Some(mode) = wanted.mode {
             self.meet(&node, path)?;
-            check_mode(mode)?;
+            check_mode(mode, node.is_directory())?;
         }
         if let Some(modified_ns) = wanted.modified_ns.filter(|modified_ns| *modified_ns > MOST_MODIFIED_NS) {
             return Err(Error::invalid(format!(
@@ -65,9 +65,9 @@ impl<S: Store> Step<'_, S> {
             ));
         }
         let inode = &mut node.inode;
-        inode.mode = wanted.mode.unwrap_or(inode.mode);
         inode.owner = wanted.owner.unwrap_or(inode.owner);
         inode.group = wanted.group.unwrap_or(inode.group);
+        inode.mode = wanted.mode.map_or(inode.mode, |mode| settable(mode, inode, who));
         inode.modified_ns = wanted.modified_ns.unwrap_or(inode.modified_ns);
         inode.changed_ns = self.now.unix_ns;
         self.put_node(&node);

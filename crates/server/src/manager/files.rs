@@ -50,7 +50,7 @@ fn wanted(inode: &Inode, who: &User, write: bool) -> u32 {
 
 impl<S: Store> Step<'_, S> {
     fn create(&mut self, path: &str, hints: &Hints, mode: u32) -> Result<Inode> {
-        check_mode(mode)?;
+        check_mode(mode, false)?;
         let servers = self.servers()?.to_vec();
         let asked = understood(hints, servers.len())?;
         let place = self.place(path, Some(mode_on_the_way(mode)), "make a file")?;
@@ -67,7 +67,7 @@ impl<S: Store> Step<'_, S> {
     }
 
     fn create_directory(&mut self, path: &str, mode: u32) -> Result<()> {
-        check_mode(mode)?;
+        check_mode(mode, true)?;
         let place = self.place(path, Some(mode_on_the_way(mode)), "make a directory")?;
         self.make_directory(&place.parent, &place.name, mode, path).map(|_| ())
     }

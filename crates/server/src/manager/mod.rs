@@ -134,7 +134,7 @@ pub struct Asked {
 impl<S: Store> Manager<S> {
     /// Opens the pool in `store`, or creates one if the store is empty. `key` signs grants.
     pub fn open(mut store: S, key: Key, config: Config) -> Result<Self> {
-        access::check_mode(config.mode)?;
+        access::check_mode(config.mode, true)?;
         if store.get(keys::POOL)?.is_none() {
             check_is_empty(&store)?;
             make_pool(&mut store, &config)?;

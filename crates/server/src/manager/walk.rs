@@ -2,7 +2,7 @@
 
 use outcore_core::{Error, ErrorKind, Handle, Hints, Inode, Result, path_at};
 
-use super::access::{SEARCH, WRITE, require};
+use super::access::{SEARCH, SET_GROUP, WRITE, require, settable};
 use super::layouts::merged;
 use super::paths::{MAX_PATH_BYTES, parts};
 use super::record::Node;
@@ -218,17 +218,21 @@ impl<S: Store> Step<'_, S> {
         mode: u32,
         path: &str,
     ) -> Result<Node> {
-        let inode = self.new_inode(parent, mode)?;
+        let mut inode = self.new_inode(parent, mode)?;
+        // As on Linux, the bit of the directory above counts even if the user is not of the group.
+        inode.mode = settable(mode, &inode, self.who) | parent.inode.mode & SET_GROUP;
         self.add(parent, name, inode, path)
     }
 
-    /// The record of a new entry. It belongs to the user, and to the user's first group or else the directory's.
+    /// The record of a new entry. It belongs to the user, and to the user's first group. In a directory with the
+    /// set-group-ID bit, and for a user without groups, it gets the directory's group.
     pub(super) fn new_inode(&mut self, parent: &Node, mode: u32) -> Result<Inode> {
+        let own = self.who.gids.first().filter(|_| parent.inode.mode & SET_GROUP == 0);
         Ok(Inode {
             handle: self.new_handle()?,
             layout: None,
             owner: self.who.uid,
-            group: self.who.gids.first().copied().unwrap_or(parent.inode.group),
+            group: own.copied().unwrap_or(parent.inode.group),
             mode,
             modified_ns: self.now.unix_ns,
             changed_ns: self.now.unix_ns,

@@ -287,6 +287,50 @@ fn new_files_are_of_their_maker_and_the_makers_first_group() {
     assert_eq!((made.owner, made.group), (6, 44), "of the directory's group, for want of another");
 }
 
+/// POSIX.1-2017, `open()` and `mkdir()`, leave the group of new names open; a set-group-ID directory decides it, as on
+/// Linux.
+#[test]
+fn a_directory_with_the_set_group_bit_passes_on_its_group() {
+    let mut pool = pool();
+    ask(&mut pool, &root(), make_directory("d", 0o777)).unwrap();
+    ask(&mut pool, &root(), set_owner("d", None, Some(44))).unwrap();
+    ask(&mut pool, &root(), set_mode("d", 0o2777)).unwrap();
+    let maker = user(5, &[50, 51]);
+    ask(&mut pool, &maker, create_as("d/f", 0o640)).unwrap();
+    ask(&mut pool, &maker, make_directory("d/sub", 0o750)).unwrap();
+    ask(&mut pool, &maker, make_link("d/link", "f")).unwrap();
+    // Directories on the way are new directories, too.
+    ask(&mut pool, &maker, create_as("d/sub/way/g", 0o600)).unwrap();
+    let expected =
+        [("f", 0o640), ("sub", 0o2750), ("link", 0o777), ("sub/way", 0o2700), ("sub/way/g", 0o600)];
+    for (name, mode) in expected {
+        let found = inode(ask(&mut pool, &root(), stat(&format!("d/{name}"))).unwrap());
+        assert_eq!((found.owner, found.group, found.mode), (5, 44, mode), "{name}");
+    }
+    ask(&mut pool, &root(), set_mode("d", 0o777)).unwrap();
+    let made = opened(ask(&mut pool, &maker, create("d/own")).unwrap()).inode;
+    assert_eq!(made.group, 50);
+}
+
+/// POSIX.1-2017, `chmod()`: the bit is cleared if the user is not a member of the group. Linux does so for directories.
+#[test]
+fn the_set_group_bit_is_that_of_members_of_the_group() {
+    let owner = user(7, &[70, 71]);
+    for (group, who, mode) in
+        [(70, &owner, 0o2750), (71, &owner, 0o2750), (99, &owner, 0o750), (99, &root(), 0o2750)]
+    {
+        let mut pool = pool();
+        ask(&mut pool, &owner, make_directory("d", 0o777)).unwrap();
+        ask(&mut pool, &root(), set_owner("d", None, Some(group))).unwrap();
+        ask(&mut pool, who, set_mode("d", 0o2750)).unwrap();
+        assert_eq!(inode(ask(&mut pool, &root(), stat("d")).unwrap()).mode, mode, "{group} {who:?}");
+    }
+    let mut pool = pool();
+    ask(&mut pool, &owner, create("f")).unwrap();
+    assert_eq!(kind(ask(&mut pool, &owner, set_mode("f", 0o2750))), ErrorKind::Invalid);
+    assert_eq!(kind(ask(&mut pool, &owner, create_as("g", 0o2750))), ErrorKind::Invalid);
+}
+
 /// A guessed handle gives no more rights than the path.
 #[test]
 fn renewal_needs_what_opening_needs() {
