@@ -4,16 +4,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileHandle, INodeNo, TimeOrNow};
 use outcore_client::{Attributes, Silent};
-use outcore_core::Inode;
+use outcore_core::{ErrorKind, Inode};
 
-use crate::errors::{Answer, OrErrno};
+use crate::errors::{Answer, OrErrno, errno_of};
 use crate::links::kind_of;
 use crate::tree::Tree;
 
 /// The size of reads and writes that programs should prefer, in bytes.
 const BLOCK_BYTES: u32 = 1 << 20;
-/// The permission bits that a pool stores. It has no set-user and set-group bits, which are dropped.
-pub(crate) const MODE: u32 = 0o1777;
+/// The permission bits that a pool stores of a file. It has no set-user and set-group bits, which are dropped.
+pub(crate) const FILE_BITS: u32 = 0o1777;
+/// Those of a directory.
+pub(crate) const DIRECTORY_BITS: u32 = FILE_BITS | SET_GROUP;
+/// The bit of a directory that passes on its group.
+pub(crate) const SET_GROUP: u32 = 0o2000;
 
 /// Changes of `setattr`.
 #[derive(Default)]
@@ -66,9 +70,9 @@ impl Tree {
             ctime: time(inode.changed_ns),
             crtime: UNIX_EPOCH,
             kind: kind_of(inode),
-            perm: (inode.mode & MODE) as u16,
+            perm: (inode.mode & DIRECTORY_BITS) as u16,
             // For a directory 1 says that the number of its directories is unknown.
-            nlink: 1,
+            nlink: u32::from(!self.files.is_removed(self.nodes.number(inode.handle))),
             uid: inode.owner,
             gid: inode.group,
             rdev: 0,
@@ -84,26 +88,39 @@ impl Tree {
                 Some(open) => self.files.resize(&*open?, length).or_errno()?,
                 None => self.resize(number, length)?,
             }
+            // So the answer has the new time. The client tells it again later if the manager does not answer.
+            let _ = self.client.tell_written_to(self.nodes.handle(number));
         }
         let Changes { mode, owner, group, .. } = *changes;
         let modified_ns = match changes.modified {
             Some(TimeOrNow::SpecificTime(time)) => Some(nanoseconds(time)?),
             _ => None,
         };
-        let mode = mode.map(|mode| mode & MODE);
+        let mode = mode.map(|mode| self.stored(number, mode)).transpose()?;
         let wanted = Attributes { mode, owner, group, modified_ns };
         if wanted != Attributes::default() {
             if wanted.modified_ns.is_some() {
                 // Otherwise they would change the time later.
                 self.files.settle(number);
             }
-            self.client.set_attributes(&self.nodes.at(number), wanted).or_errno().map_err(stale)?;
+            self.client.set_attributes(&self.nodes.at(number), wanted).map_err(|error| match error.kind {
+                // POSIX: only the owner may, whatever the mode is.
+                ErrorKind::Denied => Errno::EPERM,
+                _ => stale(errno_of(&error)),
+            })?;
         }
         if let Some(TimeOrNow::Now) = changes.modified {
             self.files.settle(number);
             self.client.touch(&self.nodes.at(number)).or_errno().map_err(stale)?;
         }
         self.attributes(number)
+    }
+
+    /// The permission bits of a mode that the pool stores.
+    fn stored(&self, number: INodeNo, mode: u32) -> Answer<u32> {
+        let is_directory = mode & SET_GROUP != 0
+            && self.client.stat(&self.nodes.at(number)).or_errno().map_err(stale)?.is_directory();
+        Ok(mode & if is_directory { DIRECTORY_BITS } else { FILE_BITS })
     }
 
     fn resize(&self, number: INodeNo, length: u64) -> Answer<()> {

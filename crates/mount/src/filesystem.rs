@@ -18,12 +18,11 @@ use crate::buffers::MOST_BYTES;
 use crate::errors::{Answer, OrErrno};
 use crate::listings::Listings;
 use crate::replies::{reply_done, reply_extended};
-use crate::tree::Tree;
+use crate::tree::{NAME_BYTES, Tree};
 
 /// The extended attribute that answers with the address of a file in its pool. It is not listed, so copies do not
 /// take it along.
 const ADDRESS: &str = "user.outcore.address";
-const NAME_BYTES: u32 = 255;
 const STATFS_BLOCK_BYTES: u32 = 4096;
 /// Reads and writes go past the page cache, and the kernel sends writes to one file at the same time.
 const OPENED: FopenFlags = FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);

@@ -27,7 +27,7 @@ impl Tree {
             Err(error) => return Err(errno_of(&error)),
             Ok(()) => {}
         }
-        let inode = self.give_found(&path, Some(target), owner)?;
+        let inode = self.give_found(parent, &path, Some(target), owner)?;
         self.entered(parent, name, &inode)
     }
 

@@ -148,6 +148,11 @@ impl OpenFiles {
         self.state().bodies.contains_key(&number.0)
     }
 
+    /// Whether a file was removed while it is open.
+    pub fn is_removed(&self, number: INodeNo) -> bool {
+        self.state().removed.contains_key(&number.0)
+    }
+
     /// Records the hidden path of a file that was removed while it is open. Returns whether it is still open; then the
     /// last `close` returns that path.
     pub fn removed_at(&self, number: INodeNo, path: &str) -> bool {

@@ -6,7 +6,7 @@ use fuser::{Errno, FileAttr, FileHandle, INodeNo};
 use outcore_client::Attributes;
 use outcore_core::{ErrorKind, Hints, Inode, OpenMode, Volume, path_at};
 
-use crate::attributes::{MODE, stale};
+use crate::attributes::{DIRECTORY_BITS, FILE_BITS, SET_GROUP, stale};
 use crate::errors::{Answer, OrErrno, errno_of};
 use crate::tree::{Tree, text};
 
@@ -28,25 +28,30 @@ impl Tree {
         owner: (u32, u32),
     ) -> Answer<(FileAttr, FileHandle)> {
         let path = self.at_in(parent, name)?;
-        let (file, inode) = match self.client.create_known(&path, Hints::default(), mode & MODE) {
+        let (file, inode) = match self.client.create_known(&path, Hints::default(), mode & FILE_BITS) {
             Ok(made) => made,
             // The kernel found no such file, and has checked no rights to it: let it look again.
             Err(error) if error.kind == ErrorKind::Exists && !is_exclusive => return Err(Errno::ESTALE),
             Err(error) => return Err(errno_of(&error)),
         };
-        let inode = self.give(&path, inode, owner).inspect_err(|_| self.client.close(file))?;
+        let inode = self.give(parent, &path, inode, owner).inspect_err(|_| self.client.close(file))?;
         let attributes = self.entered(parent, name, &inode)?;
         Ok((attributes, self.files.add(attributes.ino, file, true)))
     }
 
     /// Gives what this mount has just created to the user who asked for it, and returns its record; removes it if the
     /// pool does not allow that. It names the record by its handle: meanwhile another client may rename.
-    fn give(&self, path: &str, inode: Inode, (owner, group): (u32, u32)) -> Answer<Inode> {
+    fn give(&self, parent: INodeNo, path: &str, inode: Inode, (owner, group): (u32, u32)) -> Answer<Inode> {
         if !self.gives || inode.owner == owner {
             return Ok(inode);
         }
-        let wanted = Attributes { owner: Some(owner), group: Some(group), ..Attributes::default() };
-        self.client.set_attributes(&path_at(inode.handle), wanted).or_errno().inspect_err(|_| {
+        let given = self.client.stat(&self.nodes.at(parent)).and_then(|above| {
+            // A directory with the set-group bit has passed on its group.
+            let group = if above.mode & SET_GROUP == 0 { group } else { inode.group };
+            let wanted = Attributes { owner: Some(owner), group: Some(group), ..Attributes::default() };
+            self.client.set_attributes(&path_at(inode.handle), wanted).map(|()| group)
+        });
+        let group = given.or_errno().inspect_err(|_| {
             // The caller gets the first error.
             if self.client.stat(path).is_ok_and(|found| found.handle == inode.handle) {
                 let _ = self.client.remove_one(path);
@@ -57,14 +62,20 @@ impl Tree {
 
     /// Like [`Tree::give`], for a directory or link that the manager created without stating its handle. If another
     /// client put another entry in its place, that one keeps its owner, unless it is empty or has the same target.
-    pub fn give_found(&self, path: &str, target: Option<&str>, owner: (u32, u32)) -> Answer<Inode> {
+    pub fn give_found(
+        &self,
+        parent: INodeNo,
+        path: &str,
+        target: Option<&str>,
+        owner: (u32, u32),
+    ) -> Answer<Inode> {
         let inode = self.client.stat(path).or_errno()?;
         if !self.gives || inode.owner == owner.0 {
             return Ok(inode);
         }
         let is_like = inode.target.as_deref() == target
             && (target.is_some() || (inode.is_directory() && self.is_empty(&inode)?));
-        if is_like { self.give(path, inode, owner) } else { Err(Errno::ESTALE) }
+        if is_like { self.give(parent, path, inode, owner) } else { Err(Errno::ESTALE) }
     }
 
     fn is_empty(&self, directory: &Inode) -> Answer<bool> {
@@ -114,8 +125,8 @@ impl Tree {
         owner: (u32, u32),
     ) -> Answer<FileAttr> {
         let path = self.at_in(parent, name)?;
-        self.client.make_directory_as(&path, mode & MODE).or_errno()?;
-        let inode = self.give_found(&path, None, owner)?;
+        self.client.make_directory_as(&path, mode & DIRECTORY_BITS).or_errno()?;
+        let inode = self.give_found(parent, &path, None, owner)?;
         self.entered(parent, name, &inode)
     }
 }

@@ -25,6 +25,9 @@ pub(crate) struct Tree {
     pub next: AtomicU64,
 }
 
+/// Bytes of a name, at most.
+pub(crate) const NAME_BYTES: u32 = 255;
+
 /// A name in a directory.
 pub(crate) struct Listed {
     pub number: INodeNo,
@@ -55,6 +58,9 @@ impl Tree {
 
     /// The path of a name, at the handle of its directory.
     pub fn at_in(&self, parent: INodeNo, name: &OsStr) -> Answer<String> {
+        if name.len() > NAME_BYTES as usize {
+            return Err(Errno::ENAMETOOLONG);
+        }
         Ok(self.nodes.at_in(parent, text(name)?))
     }
 
