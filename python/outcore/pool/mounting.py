@@ -20,6 +20,7 @@ from outcore.errors import (
     from_kind,
 )
 from outcore.pool.daemon_process import started_verb
+from outcore.pool.directories import pool_directory_of
 from outcore.pool.named_pool import NamedPools
 
 _TYPES = ("fuse", "fuse.outcore")
@@ -55,7 +56,7 @@ def check_place(place: Path) -> None:
     NotFoundError
         If it does not exist.
     InvalidError
-        If it is no directory, or not empty.
+        If it is no directory, or not empty, or inside a directory in which a pool stores its data.
     ExistsError
         If a pool is mounted there.
     """
@@ -77,6 +78,12 @@ def check_place(place: Path) -> None:
         raise InvalidError(
             f"need an empty directory to mount at, have {len(names)} names in {place}, which the "
             "mount would hide; choose another directory"
+        )
+    inside = pool_directory_of(Path(os.path.realpath(place)))
+    if inside is not None:
+        raise InvalidError(
+            f"need a directory outside of those in which pools store their data, have {place} in "
+            f"{inside}, where a pool does; choose another directory"
         )
 
 
