@@ -130,6 +130,17 @@ impl<B> Completion<B> {
     }
 }
 
+/// Size of the file system of a disk. All are 0 if it does not report them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskSize {
+    /// Bytes, free or not.
+    pub total_bytes: u64,
+    /// Files, existing and possible.
+    pub total_files: u64,
+    /// Files that can still be created.
+    pub free_files: u64,
+}
+
 /// Completion callback: called once, on a thread that the disk chooses. It must not block.
 pub type OnDone<B> = Box<dyn FnOnce(Completion<B>) + Send>;
 
@@ -238,6 +249,11 @@ pub trait Disk: Send + Sync {
 
     /// Bytes that can still be written.
     fn free_bytes(&self) -> Result<u64>;
+
+    /// Size of the file system.
+    fn size(&self) -> Result<DiskSize> {
+        Ok(DiskSize::default())
+    }
 
     /// Bytes of disk space that an open file occupies; 0 if the disk does not report it.
     fn allocated_bytes(&self, file: FileId) -> Result<u64> {

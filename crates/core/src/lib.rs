@@ -42,7 +42,7 @@ pub use collective::{
     ROUNDS_AT_ONCE, piece_bytes,
 };
 pub use disk::{
-    Alignment, Buffer, Completion, Disk, Due, FileId, Gather, OnDone, OpenMode, Operation, Request,
+    Alignment, Buffer, Completion, Disk, DiskSize, Due, FileId, Gather, OnDone, OpenMode, Operation, Request,
     SHORT_RUN_BYTES,
 };
 pub use error::{Error, ErrorKind, Result};

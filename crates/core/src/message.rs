@@ -3,7 +3,8 @@
 //! A message is a record of this module. The bytes of a read or a write travel beside it as the payload.
 
 use crate::{
-    CollectiveSpec, DataFile, Error, Handle, Inspection, MemoryOffer, Regions, ScrubPlace, Scrubbed, Stripes,
+    CollectiveSpec, DataFile, DiskSize, Error, Handle, Inspection, MemoryOffer, Regions, ScrubPlace,
+    Scrubbed, Stripes,
 };
 
 /// The target of a request to an I/O server: one entry of one file.
@@ -90,6 +91,16 @@ pub enum IoRequest {
         local_length: u64,
         /// Whether to allocate the disk space now, so that later writes cannot fail on a full disk.
         reserve: bool,
+    },
+    /// Allocates the disk space of the first `local_length` bytes of the data file, and makes it so long if it is
+    /// shorter. Never makes it shorter.
+    Reserve {
+        /// The file, on this server.
+        target: Target,
+        /// The grant for the file.
+        grant: Grant,
+        /// Least length of the data file in bytes.
+        local_length: u64,
     },
     /// Removes the data file, if it exists.
     Remove {
@@ -209,6 +220,8 @@ impl IoRequest {
 pub struct IoStatus {
     /// Free disk space in bytes.
     pub free_bytes: u64,
+    /// The file system of the server's directory.
+    pub disk: DiskSize,
     /// Answered requests of all kinds.
     pub requests: u64,
     /// Bytes sent to clients.

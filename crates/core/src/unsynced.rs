@@ -55,9 +55,9 @@ impl Unsynced {
     /// Records that a request is about to be sent to a server.
     pub fn sent(&self, server: ServerId, request: &IoRequest) -> Sent {
         Sent(match request {
-            IoRequest::Write { target, .. } | IoRequest::SetLength { target, .. } => {
-                Effect::Changes(target.handle, server)
-            }
+            IoRequest::Write { target, .. }
+            | IoRequest::SetLength { target, .. }
+            | IoRequest::Reserve { target, .. } => Effect::Changes(target.handle, server),
             IoRequest::Sync { target, .. } => {
                 let notes = self.notes.get(&(target.handle, server));
                 let runs = notes.into_iter().flatten().map(|note| note.run).collect();

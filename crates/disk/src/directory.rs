@@ -6,10 +6,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use outcore_core::{Entry, Error, Result};
+use outcore_core::{DiskSize, Entry, Error, Result};
 
 use crate::freeing::{Freeing, LEAST_BYTES, Then};
-use crate::system::{check_kind, describe, free_bytes, total_bytes};
+use crate::system::{check_kind, describe, free_bytes, size, total_bytes};
 
 /// Large files of one removal whose space is freed in the background, at most.
 const MOST_LARGE: usize = 16;
@@ -253,6 +253,11 @@ impl Directory {
         // Read first, so that bytes freed in between are not missed.
         let soon = self.freeing.bytes();
         free_bytes(&self.root).map(|now| now.saturating_add(soon))
+    }
+
+    /// Size of the file system.
+    pub fn size(&self) -> Result<DiskSize> {
+        size(&self.root)
     }
 
     /// Bytes of the whole file system.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use outcore_core::{
-    Alignment, Buffer, Clock, Completion, Disk, Due, Error, ErrorKind, FileId, OnDone, OpenMode, Operation,
-    Piece, Request, Result, Run, SHORT_RUN_BYTES,
+    Alignment, Buffer, Clock, Completion, Disk, DiskSize, Due, Error, ErrorKind, FileId, OnDone, OpenMode,
+    Operation, Piece, Request, Result, Run, SHORT_RUN_BYTES,
 };
 use outcore_memory::Region;
 
@@ -397,6 +397,10 @@ impl Disk for LocalDisk {
 
     fn free_bytes(&self) -> Result<u64> {
         self.directory.free_bytes()
+    }
+
+    fn size(&self) -> Result<DiskSize> {
+        self.directory.size()
     }
 
     fn allocated_bytes(&self, file: FileId) -> Result<u64> {

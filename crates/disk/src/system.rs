@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use outcore_core::{Alignment, Clock, Error, ErrorKind};
+use outcore_core::{Alignment, Clock, DiskSize, Error, ErrorKind};
 use outcore_memory::Region;
 
 /// Runs of memory in one transfer, at most.
@@ -230,6 +230,15 @@ pub(crate) fn free_bytes(path: &Path) -> Result<u64, Error> {
 /// Size in bytes of the file system that contains `path`.
 pub(crate) fn total_bytes(path: &Path) -> Result<u64, Error> {
     file_system(path).map(|status| status.f_blocks * status.f_frsize)
+}
+
+/// Size of the file system that contains `path`.
+pub(crate) fn size(path: &Path) -> Result<DiskSize, Error> {
+    file_system(path).map(|status| DiskSize {
+        total_bytes: status.f_blocks * status.f_frsize,
+        total_files: status.f_files,
+        free_files: status.f_favail,
+    })
 }
 
 fn file_system(path: &Path) -> Result<libc::statvfs, Error> {

@@ -116,6 +116,7 @@ pub(crate) fn kind_of_io(request: &IoRequest) -> &'static str {
         IoRequest::Sync { .. } => "sync",
         IoRequest::Length { .. } => "length",
         IoRequest::SetLength { .. } => "set_length",
+        IoRequest::Reserve { .. } => "reserve",
         IoRequest::Remove { .. } => "remove",
         IoRequest::Status => "status",
         IoRequest::Scrub { .. } => "scrub",

@@ -262,6 +262,15 @@ impl PoolFile {
         })
     }
 
+    /// Calls that reserve the disk space of each data file, for a file of at least `length` bytes.
+    pub(crate) fn reserve_calls<B: Gather>(&self, grant: Grant, length: u64, none: &B) -> Vec<Call<B>> {
+        self.calls(|target| {
+            let local_length = target.stripes.local_length(target.entry, length);
+            let request = IoRequest::Reserve { target, grant, local_length };
+            (local_length > 0).then(|| (request, none.clone()))
+        })
+    }
+
     /// The length of the file, from the lengths of its data files.
     pub(crate) fn length_from(&self, replies: &[IoReply]) -> Result<u64> {
         let mut length = 0;

@@ -269,6 +269,16 @@ where
         resized.and(ended.map(|_| ()))
     }
 
+    /// Reserves the disk space of the first `length` bytes of a file, and makes it so long if it is shorter.
+    pub(crate) fn reserve(&self, file: &PoolFile, length: u64) -> Result<()> {
+        self.granted(file, |grant| {
+            let calls = file.reserve_calls(grant, length, &self.none);
+            self.servers.wait_all(calls)?.iter().try_for_each(is_done)
+        })?;
+        self.note_written(file);
+        Ok(())
+    }
+
     fn resize(&self, file: &PoolFile, length: u64, reserve: bool) -> Result<()> {
         self.granted(file, |grant| {
             let calls = file.resize_calls(grant, length, reserve, &self.none);

@@ -124,6 +124,15 @@ where
         self.0.set_length(&file, length, false)
     }
 
+    /// Reserves the disk space of the first `length` bytes of a file on its servers, and makes it so long if it is
+    /// shorter. It never makes a file shorter, so it cuts nothing that another client appends meanwhile. A server
+    /// whose file system cannot reserve only makes it longer.
+    pub fn reserve(&self, file: FileId, length: u64) -> Result<()> {
+        let file = self.0.file(file)?;
+        file.check_writable()?;
+        self.0.reserve(&file, length)
+    }
+
     /// The handle of an open file. Its name may belong to another file by now.
     pub fn handle(&self, file: FileId) -> Result<Handle> {
         self.0.file(file).map(|file| file.handle)

@@ -144,7 +144,9 @@ impl MemoryLink {
         }
         match request {
             IoRequest::Sync { .. } if std::mem::take(is_changed) => *generation += 1,
-            IoRequest::Write { .. } | IoRequest::SetLength { .. } => *is_changed = true,
+            IoRequest::Write { .. } | IoRequest::SetLength { .. } | IoRequest::Reserve { .. } => {
+                *is_changed = true;
+            }
             _ => {}
         }
         Ok(*generation)
@@ -173,7 +175,8 @@ impl MemoryLink {
             | IoRequest::Write { target, .. }
             | IoRequest::Sync { target, .. }
             | IoRequest::Length { target, .. }
-            | IoRequest::SetLength { target, .. } => self.generation(server, target, request)?,
+            | IoRequest::SetLength { target, .. }
+            | IoRequest::Reserve { target, .. } => self.generation(server, target, request)?,
             _ => 0,
         };
         let mut data = self.data.lock().unwrap();
@@ -222,6 +225,12 @@ impl MemoryLink {
             IoRequest::SetLength { target, grant, local_length, .. } => {
                 self.check(target, grant, true)?;
                 data.entry((server, target.handle)).or_default().resize(*local_length as usize, 0);
+                Ok(IoReply::Done)
+            }
+            IoRequest::Reserve { target, grant, local_length } => {
+                self.check(target, grant, true)?;
+                let bytes = data.entry((server, target.handle)).or_default();
+                bytes.resize(bytes.len().max(*local_length as usize), 0);
                 Ok(IoReply::Done)
             }
             IoRequest::Remove { target, grant } => {
@@ -416,6 +425,7 @@ impl Link for MemoryLink {
             IoRequest::Sync { .. } => "sync",
             IoRequest::Length { .. } => "length",
             IoRequest::SetLength { .. } => "set length",
+            IoRequest::Reserve { .. } => "reserve",
             IoRequest::Remove { .. } => "remove",
             _ => "other",
         };

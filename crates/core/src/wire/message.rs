@@ -2,16 +2,18 @@
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
-    Damage, DataFile, Error, ErrorKind, Grant, Handle, Inspection, IoReply, IoRequest, IoStatus, LengthGrant,
-    Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
+    Damage, DataFile, DiskSize, Error, ErrorKind, Grant, Handle, Inspection, IoReply, IoRequest, IoStatus,
+    LengthGrant, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
 };
 
 structure!(ServerId { 0 });
 structure!(Handle { 0 });
 structure!(Target { handle, stripes, entry, generation });
 structure!(Grant { handle, write, expires_s, mac });
+structure!(DiskSize { total_bytes, total_files, free_files });
 structure!(IoStatus {
     free_bytes,
+    disk,
     requests,
     bytes_read,
     bytes_written,
@@ -46,6 +48,7 @@ choice!(IoRequest {
     15 = Take { collective, rank, piece, bytes },
     16 = Abandon { collective, rank, error },
     17 = Cut { handles },
+    18 = Reserve { target, grant, local_length },
 });
 
 choice!(IoReply {

@@ -104,7 +104,7 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
 
 pub fn io_request() -> impl Strategy<Value = IoRequest> {
     let small = (target(), grant(), regions(), any::<u64>(), any::<bool>());
-    (0..17, small, collective(), error()).prop_map(
+    (0..18, small, collective(), error()).prop_map(
         |(which, (target, grant, regions, local_length, reserve), spec, error)| match which {
             0 => IoRequest::Read { target, grant, regions },
             1 => IoRequest::Write { target, grant, regions },
@@ -119,6 +119,7 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
             },
             8 => IoRequest::DataFiles { after: target.handle, most: local_length },
             16 => IoRequest::Cut { handles: vec![target.handle] },
+            17 => IoRequest::Reserve { target, grant, local_length },
             9 => IoRequest::Inspect { handles: vec![target.handle, grant.handle] },
             10 => IoRequest::Lengths {
                 handles: vec![target.handle, Handle(local_length)],
@@ -157,7 +158,7 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
 }
 
 pub fn io_reply() -> impl Strategy<Value = IoReply> {
-    let status = any::<([u64; 7], bool)>().prop_map(|(n, is_writable)| {
+    let status = any::<([u64; 10], bool)>().prop_map(|(n, is_writable)| {
         IoReply::Status(IoStatus {
             free_bytes: n[0],
             requests: n[1],
@@ -166,6 +167,7 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
             damaged_blocks: n[4],
             noted_files: n[5],
             direct_bytes: n[6],
+            disk: DiskSize { total_bytes: n[7], total_files: n[8], free_files: n[9] },
             is_writable,
         })
     });

@@ -132,7 +132,10 @@ impl Requests {
         }
         let changes = matches!(
             request,
-            IoRequest::Write { .. } | IoRequest::SetLength { .. } | IoRequest::Remove { .. }
+            IoRequest::Write { .. }
+                | IoRequest::SetLength { .. }
+                | IoRequest::Reserve { .. }
+                | IoRequest::Remove { .. }
         );
         if changes {
             match self.begin(header, due) {

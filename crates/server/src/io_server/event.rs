@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use outcore_core::{
-    Buffer, Completion, DataFile, Disk, ErrorKind, FileId, Handle, IoReply, IoRequest, Names, OpenMode,
-    Request, Result,
+    Buffer, Completion, DataFile, Disk, DiskSize, ErrorKind, FileId, Handle, IoReply, IoRequest, Names,
+    OpenMode, Request, Result,
 };
 
 use crate::io_server::blocks::format::{
@@ -163,6 +163,8 @@ pub enum NameOperation {
     },
     /// Gets the free space in bytes.
     Free,
+    /// Gets the size of the disk.
+    Size,
     /// Gets the disk space that an open file occupies.
     Allocated {
         /// The file.
@@ -195,6 +197,8 @@ pub enum NameAnswer {
     },
     /// A number of bytes: the answer to `Length`, `Free` and `Allocated`.
     Bytes(u64),
+    /// The size of the disk.
+    Size(DiskSize),
     /// Data files in the order of their handles.
     Files(Vec<DataFile>),
 }
@@ -226,6 +230,7 @@ where
         }
         NameOperation::Length { file } => disk.length(file).map(NameAnswer::Bytes),
         NameOperation::Free => disk.free_bytes().map(NameAnswer::Bytes),
+        NameOperation::Size => disk.size().map(NameAnswer::Size),
         NameOperation::Allocated { file } => disk.allocated_bytes(file).map(NameAnswer::Bytes),
         NameOperation::List { directory, after, most } => {
             list(names, directory, after, most).map(NameAnswer::Files)

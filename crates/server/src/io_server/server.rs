@@ -21,6 +21,14 @@ const MOST_NOTED: usize = 1024;
 /// Parts of a long request planned before the task yields.
 const PARTS_IN_A_TURN: usize = 4096;
 
+/// Refuses lengths that no file can have.
+fn check_length(length: u64) -> Result<()> {
+    if length <= i64::MAX as u64 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("need a length below 2^63 bytes, have {length}; choose a shorter one")))
+}
+
 /// The state machine of an I/O server: events come in, effects go out. It does no I/O and reads no clock.
 pub struct IoServer<B> {
     shared: Server<B>,
@@ -203,14 +211,21 @@ impl<B: Buffer> Shared<B> {
                 .await
             }
             IoRequest::SetLength { target, local_length, reserve, .. } => {
-                if local_length > i64::MAX as u64 {
-                    return Err(Error::invalid(format!(
-                        "need a length below 2^63 bytes, have {local_length}; choose a shorter one"
-                    )));
-                }
+                check_length(local_length)?;
                 self.with_file(target.handle, async |file| {
                     self.open_to_change(file, target).await?;
                     self.set_length(file, target, local_length, reserve).await?;
+                    self.bound_notes(file.handle);
+                    Ok(IoReply::Done)
+                })
+                .await
+            }
+            IoRequest::Reserve { target, local_length, .. } => {
+                check_length(local_length)?;
+                self.with_file(target.handle, async |file| {
+                    self.open_to_change(file, target).await?;
+                    self.check_whole(file, target)?;
+                    self.reserve(file, target, local_length).await?;
                     self.bound_notes(file.handle);
                     Ok(IoReply::Done)
                 })
@@ -365,9 +380,9 @@ impl<B: Buffer> Shared<B> {
     }
 
     async fn status(&self) -> Result<IoReply> {
-        let free_bytes = self.room().await?;
+        let (free_bytes, disk) = (self.room().await?, self.disk_size().await?);
         let is_writable = !self.log_is_stuck();
-        Ok(IoReply::Status(IoStatus { free_bytes, is_writable, ..*self.status.borrow() }))
+        Ok(IoReply::Status(IoStatus { free_bytes, disk, is_writable, ..*self.status.borrow() }))
     }
 
     /// Examines the files that were noted when the server started, in order, while it already serves calls.

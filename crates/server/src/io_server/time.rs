@@ -65,6 +65,7 @@ impl<B: Buffer> Shared<B> {
             | IoRequest::Sync { target, grant }
             | IoRequest::Length { target, grant }
             | IoRequest::SetLength { target, grant, .. }
+            | IoRequest::Reserve { target, grant, .. }
             | IoRequest::Remove { target, grant }
             | IoRequest::Join { target, grant, .. } => (grant.expires_s, Some(*target)),
             IoRequest::Lengths { grant, .. } => (grant.expires_s, None),
@@ -93,7 +94,9 @@ impl<B: Buffer> Shared<B> {
             IoRequest::Read { target, grant, .. }
             | IoRequest::Sync { target, grant }
             | IoRequest::Length { target, grant } => self.verify.verify(grant, target.handle, false, now_s),
-            IoRequest::Write { target, grant, .. } | IoRequest::SetLength { target, grant, .. } => {
+            IoRequest::Write { target, grant, .. }
+            | IoRequest::SetLength { target, grant, .. }
+            | IoRequest::Reserve { target, grant, .. } => {
                 self.verify.verify(grant, target.handle, true, now_s)
             }
             IoRequest::Remove { target, grant } => self.verify.verify_removal(grant, target.handle, now_s),

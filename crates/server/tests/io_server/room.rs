@@ -51,6 +51,36 @@ fn bytes_that_have_their_room_are_written_on_a_full_disk() {
 }
 
 #[test]
+fn a_reservation_makes_a_file_longer_and_never_shorter() {
+    let mut world = new_world();
+    world.write(1, 0, &[1; 100_000]).unwrap();
+    world.reserve(1, 10).unwrap();
+    world.reserve(1, 100_000).unwrap();
+    assert_eq!(world.length(1), 100_000);
+    world.reserve(1, 300_000).unwrap();
+    world.reserve(2, 70_000).unwrap();
+    world.sync(1).unwrap();
+    world.sync(2).unwrap();
+    world.crash();
+    assert_eq!((world.length(1), world.length(2)), (300_000, 70_000));
+    let expected = [vec![1; 100_000], vec![0; 200_000]].concat();
+    assert_eq!(world.read(1, 0, 300_000), Ok(expected));
+    assert_eq!(world.reserve(1, 1 << 63).unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn a_reservation_without_room_changes_nothing() {
+    let mut world = new_world();
+    world.write(1, 0, &[1; 200_000]).unwrap();
+    world.faults = with_room(0, 200_000);
+    world.tick(1);
+    world.reserve(1, 200_000).unwrap();
+    assert_eq!(world.reserve(1, 200_001).unwrap_err().kind, ErrorKind::DiskFull);
+    assert_eq!(world.length(1), 200_000);
+    assert_eq!(world.read(1, 0, 200_000), Ok(vec![1; 200_000]));
+}
+
+#[test]
 fn the_disk_is_looked_at_again_after_a_part_of_what_it_had_and_after_a_while() {
     let mut world = new_world();
     world.faults = with_room(8 << 20, 0);

@@ -389,6 +389,11 @@ impl World {
         self.done(IoRequest::SetLength { target, grant, local_length, reserve }, vec![]).map(|_| ())
     }
 
+    pub fn reserve(&mut self, handle: u64, local_length: u64) -> Result<()> {
+        let (target, grant) = (target(handle), grant(handle));
+        self.done(IoRequest::Reserve { target, grant, local_length }, vec![]).map(|_| ())
+    }
+
     /// Removes a file.
     pub fn remove(&mut self, handle: u64) -> Result<()> {
         let (target, grant) = (target(handle), removal_grant(handle));

@@ -19,6 +19,24 @@ impl<B: Buffer> Shared<B> {
         reserve: bool,
     ) -> Result<()> {
         let _lock = file.locks.take(0..u64::MAX, true).await;
+        self.set_length_alone(file, target, length, reserve).await
+    }
+
+    /// Reserves the disk space of a data file up to a length, and makes it so long if it is shorter.
+    pub async fn reserve(self: &Rc<Self>, file: &Rc<File>, target: Target, length: u64) -> Result<()> {
+        let _lock = file.locks.take(0..u64::MAX, true).await;
+        let length = length.max(file.length.get()).max(file.summed.get());
+        self.set_length_alone(file, target, length, true).await
+    }
+
+    /// Sets the length while the caller keeps others out.
+    async fn set_length_alone(
+        self: &Rc<Self>,
+        file: &Rc<File>,
+        target: Target,
+        length: u64,
+        reserve: bool,
+    ) -> Result<()> {
         let ids = file.ids.get().ok_or_else(|| self.gone(file))?;
         self.cut_surplus(file).await?;
         let taken = if reserve { self.check_reserved(file, ids, length).await? } else { 0 };

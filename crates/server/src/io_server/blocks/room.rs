@@ -1,6 +1,6 @@
 //! Disk space that data leave free for checksums, the log, and metadata on the same disk.
 
-use outcore_core::{Buffer, Error, ErrorKind, Result};
+use outcore_core::{Buffer, DiskSize, Error, ErrorKind, Result};
 
 use crate::io_server::blocks::files::{File, Ids};
 use crate::io_server::blocks::pieces::Piece;
@@ -14,6 +14,14 @@ impl<B: Buffer> Shared<B> {
     /// Bytes that data may still take from the disk.
     pub async fn room(&self) -> Result<u64> {
         Ok(self.bytes_of_name(NameOperation::Free).await?.saturating_sub(self.limits.spare_bytes))
+    }
+
+    /// The size of the disk.
+    pub async fn disk_size(&self) -> Result<DiskSize> {
+        match self.name(NameOperation::Size).await? {
+            NameAnswer::Size(size) => Ok(size),
+            other => Err(Error::new(ErrorKind::Io, format!("a size of the disk was answered by {other:?}"))),
+        }
     }
 
     pub async fn bytes_of_name(&self, operation: NameOperation) -> Result<u64> {
