@@ -78,6 +78,19 @@ def test_a_change_of_length_changes_the_times_at_once(here: Path) -> None:
             assert after.st_ctime_ns > before.st_ctime_ns
 
 
+def test_a_time_that_a_pool_cannot_have_becomes_the_nearest(here: Path) -> None:
+    path = here / "f"
+    path.touch()
+    for seconds, found in (
+        (-5, 0),
+        (-(2**40), 0),
+        (9_223_372_037, 9_223_372_036),
+        (2**40, 9_223_372_036),
+    ):
+        os.utime(path, (0, seconds))
+        assert path.stat().st_mtime_ns == found * 10**9
+
+
 def test_a_removed_file_has_no_links(here: Path) -> None:
     with (here / "f").open("wb") as file:
         assert os.fstat(file.fileno()).st_nlink == 1

@@ -113,13 +113,16 @@ def test_a_rename_may_refuse_to_replace(pool: Counted, here: Path) -> None:
     assert (here / "new").read_text() == "a"
 
 
-def test_space_is_reserved_or_refused(here: Path) -> None:
+def test_space_is_reserved_or_refused(pool: Counted, here: Path) -> None:
     with (here / "f").open("wb+") as file:
         libc = ctypes.CDLL(None, use_errno=True)
         wide = ctypes.c_int64
-        assert libc.fallocate(file.fileno(), 0, wide(0), wide(100_000)) == -1
+        keep_size = 1
+        assert libc.fallocate(file.fileno(), keep_size, wide(0), wide(100_000)) == -1
         assert ctypes.get_errno() == errno.EOPNOTSUPP
-        # The C library then writes a byte to each block.
-        os.posix_fallocate(file.fileno(), 0, 100_000)
-        assert os.fstat(file.fileno()).st_size == 100_000
-        assert file.read() == bytes(100_000)
+        before = pool.requests()
+        os.posix_fallocate(file.fileno(), 0, 5_000_000)
+        asked = pool.requests() - before
+        assert (asked["reserve"], asked["write"]) == (2, 0)
+        assert os.fstat(file.fileno()).st_size == 5_000_000
+        assert file.read() == bytes(5_000_000)

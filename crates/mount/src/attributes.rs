@@ -19,6 +19,9 @@ pub(crate) const DIRECTORY_BITS: u32 = FILE_BITS | SET_GROUP;
 /// The bit of a directory that passes on its group.
 pub(crate) const SET_GROUP: u32 = 0o2000;
 
+/// The latest time that a user may set: 2262-04-11T23:47:16Z.
+const MOST_MODIFIED_NS: u64 = 9_223_372_036 * 1_000_000_000;
+
 /// Changes of `setattr`.
 #[derive(Default)]
 pub(crate) struct Changes {
@@ -93,7 +96,7 @@ impl Tree {
         }
         let Changes { mode, owner, group, .. } = *changes;
         let modified_ns = match changes.modified {
-            Some(TimeOrNow::SpecificTime(time)) => Some(nanoseconds(time)?),
+            Some(TimeOrNow::SpecificTime(time)) => Some(nanoseconds(time)),
             _ => None,
         };
         let mode = mode.map(|mode| self.stored(number, mode)).transpose()?;
@@ -139,7 +142,8 @@ fn time(ns: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(ns)
 }
 
-fn nanoseconds(time: SystemTime) -> Answer<u64> {
-    let since = time.duration_since(UNIX_EPOCH).map_err(|_| Errno::EINVAL)?;
-    u64::try_from(since.as_nanos()).map_err(|_| Errno::EINVAL)
+/// Nanoseconds since 1970. A pool has no times before it, nor after 2262; as on Linux, the nearest one counts.
+fn nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).min(MOST_MODIFIED_NS)
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 
 use crate::attributes::Changes;
@@ -92,6 +92,11 @@ impl Filesystem for PoolFilesystem {
         for flag in wanted {
             // An older kernel works without it.
             let _ = config.add_capabilities(flag);
+        }
+        if !self.fresh.is_zero() {
+            // Otherwise the kernel would not keep the attributes until a program asks for them.
+            let _ =
+                config.add_capabilities(InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO);
         }
         Ok(())
     }
@@ -316,6 +321,27 @@ impl Filesystem for PoolFilesystem {
         reply.ok();
     }
 
+    fn readdirplus(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let filled = self.listings.get(handle).and_then(|names| {
+            self.tree.fill(number, &names, offset as usize, |entry, next| {
+                let fresh = if entry.is_known { self.fresh } else { Duration::ZERO };
+                let attributes = &entry.attributes;
+                reply.add(attributes.ino, next, entry.name, &fresh, attributes, Generation(0))
+            })
+        });
+        match filled {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.listings.remove(handle);
         reply.ok();
@@ -327,11 +353,18 @@ impl Filesystem for PoolFilesystem {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.tree.free_bytes() {
-            Ok(bytes) => {
-                let free = bytes / u64::from(STATFS_BLOCK_BYTES);
-                reply.statfs(free, free, free, 0, 0, STATFS_BLOCK_BYTES, NAME_BYTES, STATFS_BLOCK_BYTES);
-            }
+        let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
+        match self.tree.space() {
+            Ok(space) => reply.statfs(
+                blocks(space.total_bytes),
+                blocks(space.free_bytes),
+                blocks(space.available_bytes),
+                space.disk.total_files,
+                space.disk.free_files,
+                STATFS_BLOCK_BYTES,
+                NAME_BYTES,
+                STATFS_BLOCK_BYTES,
+            ),
             Err(error) => reply.error(error),
         }
     }
@@ -401,13 +434,12 @@ impl Filesystem for PoolFilesystem {
         &self,
         _: &Request,
         _number: INodeNo,
-        _handle: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
         reply: ReplyEmpty,
     ) {
-        // The servers cannot lengthen a file without the risk of cutting what another client appends.
-        reply.error(Errno::EOPNOTSUPP);
+        reply_done(self.tree.reserve(handle, offset, length, mode), reply);
     }
 }

@@ -9,6 +9,7 @@ mod ahead;
 mod attributes;
 mod behind;
 mod buffers;
+mod entries;
 mod errors;
 mod extended;
 mod filesystem;
@@ -20,6 +21,7 @@ mod open_files;
 mod opening;
 mod removal;
 mod replies;
+mod space;
 mod tree;
 
 use std::io;

@@ -342,12 +342,21 @@ impl OpenFiles {
 
     /// Sets the length of a file.
     pub fn resize(&self, open: &OpenFile, length: u64) -> Result<()> {
+        self.change_length(open, |client| client.set_length(open.file, length))
+    }
+
+    /// Reserves the space of the first `length` bytes of a file, and makes it so long if it is shorter.
+    pub fn reserve(&self, open: &OpenFile, length: u64) -> Result<()> {
+        self.change_length(open, |client| client.reserve(open.file, length))
+    }
+
+    fn change_length(&self, open: &OpenFile, change: impl FnOnce(&Client) -> Result<()>) -> Result<()> {
         open.body.settle(self.client());
         open.body.changes();
-        let resized = self.client().set_length(open.file, length);
+        let changed = change(self.client());
         open.body.changes();
         self.resized(open.number);
-        resized
+        changed
     }
 
     /// Returns once the servers have all writes. An error is that of an earlier write.

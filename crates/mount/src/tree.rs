@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
-use outcore_core::Volume;
 
 use crate::Client;
 use crate::errors::{Answer, OrErrno};
@@ -88,11 +87,6 @@ impl Tree {
             name: named.name,
         });
         Ok(parts.into_iter().chain(others).collect())
-    }
-
-    /// Free disk space of all servers, in bytes.
-    pub fn free_bytes(&self) -> Answer<u64> {
-        self.client.free_bytes().or_errno()
     }
 
     /// The open file of a handle.
