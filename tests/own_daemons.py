@@ -16,7 +16,7 @@ class OwnDaemons:
         self.key = state / "key"
         if not self.key.exists():
             make_key(self.key)
-        self._state, self._metrics = state, metrics
+        self._state, self._metrics, self._directories = state, metrics, directories
         self.daemons: list[_core.Daemon] = []
         try:
             self._start("manager", directories[0])
@@ -27,12 +27,25 @@ class OwnDaemons:
             raise
 
     def _start(self, role: str, directory: Path) -> None:
-        more = {"listen": f'"unix:{self._state}/{len(self.daemons)}"'}
-        if self.daemons:
+        self.daemons.append(self._daemon(role, directory, len(self.daemons)))
+
+    def _daemon(self, role: str, directory: Path, number: int) -> _core.Daemon:
+        more = {"listen": f'"unix:{self._state}/{number}"'}
+        if number:
             more["manager"] = f'"{self.daemons[0].addresses[0]}"'
         if self._metrics:
             more["metrics"] = '"127.0.0.1:0"'
-        self.daemons.append(daemon(self._state, self.key, role, str(directory), **more))
+        return daemon(self._state, self.key, role, str(directory), **more)
+
+    def stop_one(self, number: int) -> None:
+        """Stop one daemon: 0 is the manager. Only `start_one` may follow."""
+        self.daemons[number].stop()
+
+    def start_one(self, number: int) -> None:
+        """Start a stopped daemon again, at its address."""
+        role = "io" if number else "manager"
+        directory = self._directories[max(number - 1, 0)]
+        self.daemons[number] = self._daemon(role, directory, number)
 
     @property
     def url(self) -> str:
