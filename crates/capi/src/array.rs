@@ -11,7 +11,6 @@ use outcore_memory::{Arena, Region};
 
 use crate::boundary::{Handle, call, count, hand_out, release};
 use crate::context::Context;
-use crate::file::finish;
 use crate::pool::{Client, Pool};
 use crate::request::Request;
 use crate::text::{block_of, numbers_of, text_of};
@@ -305,7 +304,7 @@ pub unsafe extern "C" fn outcore_array_read(
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
     call(unsafe { array.as_ref() }, |array| unsafe {
-        finish(&array.start(Operation::Read, start, count, memory, bytes)?)
+        array.start(Operation::Read, start, count, memory, bytes)?.finish()
     })
 }
 
@@ -326,7 +325,7 @@ pub unsafe extern "C" fn outcore_array_write(
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
     call(unsafe { array.as_ref() }, |array| unsafe {
-        finish(&array.start(Operation::Write, start, count, memory.cast_mut(), bytes)?)
+        array.start(Operation::Write, start, count, memory.cast_mut(), bytes)?.finish()
     })
 }
 
@@ -383,7 +382,7 @@ pub unsafe extern "C" fn outcore_array_start_write(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcore_array_sync(array: *const Array) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { array.as_ref() }, |array| finish(&array.file.submit_sync()))
+    call(unsafe { array.as_ref() }, |array| array.file.submit_sync().finish())
 }
 
 /// Closes an array, and frees the handle. Requests in flight continue. It does not sync. NULL is ignored.

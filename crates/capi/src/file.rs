@@ -2,7 +2,6 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
-use std::time::Duration;
 
 use outcore_client::Ticket;
 use outcore_core::{Error, ErrorKind, FileId, OpenMode, Operation, Regions, Result, Volume as _};
@@ -75,15 +74,6 @@ fn open(pool: &Pool, path: &str, flags: c_int, mode: u32, hints: &outcore_core::
     }
 }
 
-/// Waits for the end of a request. The client fails requests that a server does not answer in time.
-pub(crate) fn finish(ticket: &Ticket) -> Result<()> {
-    loop {
-        if let Some(result) = ticket.wait(Duration::from_secs(60)) {
-            return result;
-        }
-    }
-}
-
 impl File {
     /// Starts a request between regions of the file and memory.
     ///
@@ -123,7 +113,7 @@ impl File {
     /// As for [`region_of`].
     pub(crate) unsafe fn read(&self, regions: &Regions, memory: *mut u8, bytes: u64) -> Result<()> {
         // SAFETY: as the caller promises.
-        finish(&unsafe { self.start(Operation::Read, regions.clone(), memory, bytes)? })?;
+        unsafe { self.start(Operation::Read, regions.clone(), memory, bytes)? }.finish()?;
         let end = regions.end();
         let last = regions.runs().find(|run| run.offset + run.length == end);
         let Some(last) = last.map(|run| run.at + run.length - 1) else { return Ok(()) };
@@ -228,7 +218,7 @@ pub unsafe extern "C" fn outcore_file_write_at(
     // SAFETY: as the caller promises; a write only reads the memory.
     call(unsafe { file.as_ref() }, |file| unsafe {
         let regions = Regions::contiguous(offset, bytes)?;
-        finish(&file.start(Operation::Write, regions, memory.cast_mut().cast(), bytes)?)
+        file.start(Operation::Write, regions, memory.cast_mut().cast(), bytes)?.finish()
     })
 }
 
@@ -264,7 +254,7 @@ pub unsafe extern "C" fn outcore_file_truncate(file: *const File, length: u64) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcore_file_sync(file: *const File) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { file.as_ref() }, |file| finish(&file.client.submit_sync_after(file.file, &[])))
+    call(unsafe { file.as_ref() }, |file| file.client.submit_sync_after(file.file, &[]).finish())
 }
 
 /// Closes a file, and frees the handle. It does not sync. NULL is ignored.

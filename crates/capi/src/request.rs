@@ -13,7 +13,7 @@ use outcore_core::{Error, Operation, Result};
 use crate::boundary::{Handle, call, count, hand_out, release, unusable_time};
 use crate::context::Context;
 use crate::errors::keep;
-use crate::file::{File, finish};
+use crate::file::File;
 use crate::regions::Regions;
 
 /// Maximum wait before the time is looked at again.
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn outcore_file_write(
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
     call(unsafe { file.as_ref() }, |file| unsafe {
-        finish(&start(file, Operation::Write, regions, memory.cast_mut(), bytes)?)
+        start(file, Operation::Write, regions, memory.cast_mut(), bytes)?.finish()
     })
 }
 
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn outcore_request_free(request: *mut Request) {
     unsafe {
         release(request, |request| {
             // The memory of the request returns to the caller.
-            let _ = finish(&request.ticket);
+            let _ = request.ticket.finish();
             Ok(())
         })
     };

@@ -87,6 +87,15 @@ impl Ticket {
         }
         Some(state.error.clone().map_or(Ok(()), Err))
     }
+
+    /// Waits for the outcome. A request to a server ends, since the client fails it if the server does not answer in time.
+    pub fn finish(&self) -> Result<()> {
+        let mut state = self.state();
+        while state.parts > 0 {
+            state = self.0.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.error.clone().map_or(Ok(()), Err)
+    }
 }
 
 /// Calls `start` once every ticket is done.

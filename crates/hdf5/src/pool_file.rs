@@ -3,10 +3,8 @@
 use std::ffi::c_uint;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
-use outcore_core::{Error, ErrorKind, FileId, Hints, OpenMode, Operation, Regions, Result, Volume};
-use outcore_memory::Region;
+use outcore_core::{Error, ErrorKind, FileId, Hints, OpenMode, Operation, Result, Volume};
 
 use crate::abi::{Kind, RAW, open};
 use crate::connections::{Client, client};
@@ -157,23 +155,10 @@ impl PoolFile {
         // SAFETY: this function returns only after every clone of `held` is gone.
         let buffer = unsafe { buffer(pieces, &held)? };
         drop(held);
-        let moved = self.finish(operation, regions, buffer);
+        let moved = self.client.submit_regions(self.file, operation, regions, buffer).finish();
         // The result is an error, because nothing sends: it says that nobody holds the memory any more.
         let _ = released.recv();
         moved
-    }
-
-    /// Waits for a request. The client fails requests that a server does not answer in time.
-    fn finish(&self, operation: Operation, regions: Regions, buffer: Region) -> Result<()> {
-        let ticket = match operation {
-            Operation::Sync => self.client.submit_sync_after(self.file, &[]),
-            operation => self.client.submit_regions(self.file, operation, regions, buffer),
-        };
-        loop {
-            if let Some(result) = ticket.wait(Duration::from_secs(60)) {
-                return result;
-            }
-        }
     }
 
     /// The result of a change, which a removed file takes as the file system does: it vanishes at the close. HDF5 would
@@ -197,7 +182,7 @@ impl PoolFile {
     pub fn sync(&mut self) -> Result<()> {
         if self.is_dirty {
             self.check_process()?;
-            let synced = self.finish(Operation::Sync, Regions::default(), Region::empty());
+            let synced = self.client.submit_sync_after(self.file, &[]).finish();
             self.unless_removed(synced)?;
             self.is_dirty = false;
         }

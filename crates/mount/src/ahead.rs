@@ -7,7 +7,7 @@ use outcore_core::{Buffer, FileId, Gather, Operation, Regions, Result};
 use outcore_memory::Region;
 
 use crate::Client;
-use crate::behind::{Slot, finish};
+use crate::behind::Slot;
 
 /// Bytes of the first read of several that follow each other. Each one after it is twice as long.
 const FIRST_BYTES: u64 = 128 << 10;
@@ -97,7 +97,7 @@ impl Ahead {
                 offset += count;
             } else if let Some((block, ticket)) = self.coming.take_if(|(block, _)| block.offset == offset)
                 // Otherwise the caller reads the bytes itself, and gets the error.
-                && finish(&ticket).is_ok()
+                && ticket.finish().is_ok()
             {
                 self.here = Some(block);
                 self.prefetch(from);
@@ -110,7 +110,7 @@ impl Ahead {
     /// Reads the block at `offset`, of at least `need` bytes unless the file ends there.
     pub fn read(&mut self, from: &Source<'_>, offset: u64, need: u64) -> Result<()> {
         let (block, ticket) = Block::submit(from, offset, self.window.max(need))?;
-        finish(&ticket)?;
+        ticket.finish()?;
         self.here = Some(block);
         // One block says little: many programs read the head of a file only.
         if self.window > FIRST_BYTES {

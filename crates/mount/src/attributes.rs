@@ -101,11 +101,11 @@ impl Tree {
         };
         let mode = mode.map(|mode| self.stored(number, mode)).transpose()?;
         let wanted = Attributes { mode, owner, group, modified_ns };
+        if changes.modified.is_some() {
+            // Otherwise pending writes would change the time later.
+            self.files.settle(number);
+        }
         if wanted != Attributes::default() {
-            if wanted.modified_ns.is_some() {
-                // Otherwise they would change the time later.
-                self.files.settle(number);
-            }
             self.client.set_attributes(&self.nodes.at(number), wanted).map_err(|error| match error.kind {
                 // POSIX: only the owner may, whatever the mode is.
                 ErrorKind::Denied => Errno::EPERM,
@@ -113,7 +113,6 @@ impl Tree {
             })?;
         }
         if let Some(TimeOrNow::Now) = changes.modified {
-            self.files.settle(number);
             self.client.touch(&self.nodes.at(number)).or_errno().map_err(stale)?;
         }
         self.attributes(number)

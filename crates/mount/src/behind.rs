@@ -184,7 +184,7 @@ impl Pending {
     /// Waits for the previous request.
     fn wait(&mut self) {
         if let Some(sending) = self.sending.take() {
-            self.ended(finish(&sending));
+            self.ended(sending.finish());
         }
     }
 
@@ -210,15 +210,6 @@ impl Pending {
         match sending {
             Ok(ticket) => self.sending = Some(ticket),
             Err(error) => self.ended(Err(error)),
-        }
-    }
-}
-
-/// Waits for the end of a request. The client fails requests that a server does not answer in time.
-pub(crate) fn finish(ticket: &Ticket) -> Result<()> {
-    loop {
-        if let Some(result) = ticket.wait(Duration::from_secs(60)) {
-            return result;
         }
     }
 }

@@ -13,7 +13,7 @@ use outcore_memory::Region;
 
 use crate::Client;
 use crate::ahead::{Ahead, FRESH, Source};
-use crate::behind::{Body, REQUEST_BYTES, Slots, finish};
+use crate::behind::{Body, REQUEST_BYTES, Slots};
 use crate::buffers::Buffers;
 use crate::errors::Answer;
 
@@ -368,11 +368,11 @@ impl OpenFiles {
     /// Returns once all writes survive power loss. An error may be that of an earlier write.
     pub fn sync(&self, open: &OpenFile) -> Result<()> {
         let flushed = self.flush(open);
-        flushed.and(finish(&self.client().submit_sync_after(open.file, &[])))
+        flushed.and(self.client().submit_sync_after(open.file, &[]).finish())
     }
 
     fn transfer(&self, open: &OpenFile, operation: Operation, offset: u64, buffer: &Region) -> Result<()> {
         let regions = Regions::contiguous(offset, buffer.len() as u64)?;
-        finish(&self.client().submit_regions(open.file, operation, regions, buffer.clone()))
+        self.client().submit_regions(open.file, operation, regions, buffer.clone()).finish()
     }
 }
