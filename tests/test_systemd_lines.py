@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/operations.md").read_text()
-UNITS = ("outcore-manager.service", "outcore-io@.service")
+UNITS = ("outcore-manager.service", "outcore-io@.service", "outcore-mount@.service")
 
 
 def test_the_lines_put_everything_where_the_units_look(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_lines_put_everything_where_the_units_look(tmp_path: Path) -> None:
         (tmp_path / directory).mkdir(parents=True)
     here = tmp_path / "here"
     shutil.copytree(ROOT / "packaging/systemd", here / "packaging/systemd")
-    for name in ("outcored", "pool.key", "manager.conf", "io-a.conf"):
+    for name in ("outcored", "pool.key", "manager.conf", "io-a.conf", "mount-a.conf"):
         (here / name).write_text(name)
     for line in lines:
         if line.startswith("install"):

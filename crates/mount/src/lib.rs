@@ -19,6 +19,7 @@ mod listings;
 mod nodes;
 mod open_files;
 mod opening;
+mod place;
 mod removal;
 mod replies;
 mod space;
@@ -39,11 +40,15 @@ use outcore_memory::Region;
 use crate::filesystem::PoolFilesystem;
 use crate::tree::Tree;
 
+pub use crate::place::{address_at, check_place, unmount_at};
+
 /// A client of a pool, over any link.
 pub type Client = PoolVolume<dyn Link<Buffer = Region>>;
 
 /// Requests that the mount answers at the same time.
 const THREADS: usize = 16;
+/// How long a mount that ends waits for programs that have files open.
+const OPEN_FILES: Duration = Duration::from_secs(10);
 /// How long the kernel caches names and attributes.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -71,13 +76,14 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a directory of a pool at `place`, an empty directory. The client follows no symbolic links from then
-    /// on: the kernel does.
+    /// Mounts a directory of a pool at `place`, an empty directory. The client leaves symbolic links and the umask
+    /// to the kernel from then on.
     ///
     /// # Errors
     ///
-    /// If the pool has no such directory, or the system refuses the mount.
+    /// Those of [`check_place`], and if the pool has no such directory, or the system refuses the mount.
     pub fn new(client: Arc<Client>, place: &Path, options: &Options) -> Result<Self> {
+        check_place(place)?;
         let tree = Tree::new(client, &options.root, options.allow_other, !options.strict)?;
         let fresh = if options.strict { Duration::ZERO } else { FRESH };
         let filesystem = PoolFilesystem::new(tree, options.address.clone(), fresh);
@@ -106,20 +112,23 @@ impl Mount {
         }
     }
 
-    /// Unmounts. Programs that have files open there get errors.
+    /// Unmounts. Programs that have files open there can use them for another 10 s, and then get errors.
     ///
     /// # Errors
     ///
-    /// If the system refuses.
-    pub fn unmount(&mut self) -> Result<()> {
-        self.unmounter.unmount().map_err(|error| refused(&self.place, &error))
+    /// If the system refuses, or the mount failed.
+    pub fn stop(&self) -> Result<()> {
+        if address_at(&self.place)?.is_some() {
+            unmount_at(&self.place, true)?;
+        }
+        self.wait(OPEN_FILES).map(drop)
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
         // Nobody can get the error.
-        let _ = self.unmount();
+        let _ = self.unmounter.unmount();
     }
 }
 

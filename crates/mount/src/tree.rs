@@ -38,7 +38,7 @@ impl Tree {
     /// The tree below a directory of a pool.
     pub fn new(client: Arc<Client>, root: &str, gives: bool, is_cached: bool) -> outcore_core::Result<Self> {
         let root = &client.follow(root)?;
-        client.never_follow();
+        client.leave_to_kernel();
         let inode = client.stat(root)?;
         if !inode.is_directory() {
             return Err(outcore_core::Error::invalid(format!(

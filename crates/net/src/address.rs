@@ -36,6 +36,15 @@ impl Address {
             ))
         })
     }
+
+    /// The URL of the served pool whose manager has this address. A path in the pool follows it.
+    pub fn to_url(&self) -> String {
+        match self {
+            Self::Tcp(place) => format!("outcore://{place}/"),
+            Self::Tls(place) => format!("outcore+tls://{place}/"),
+            Self::Unix(path) => format!("outcore:{}::", path.display()),
+        }
+    }
 }
 
 impl FromStr for Address {

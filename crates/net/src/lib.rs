@@ -20,4 +20,4 @@ pub use client::{NetLink, Options};
 pub use keys::{Credentials, Key, User};
 pub use served::ServedLink;
 pub use server::{Caller, ChannelCounts, Config, Handler, Listening, OnReply, Watcher, Who, listen, session};
-pub use system::{MonotonicClock, wait_for_termination};
+pub use system::{MonotonicClock, wait_for_termination, wait_while};

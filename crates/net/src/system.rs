@@ -52,17 +52,34 @@ pub(crate) fn own_ids() -> (u32, Vec<u32>) {
 /// Blocks SIGTERM and SIGINT, calls `start`, and waits for one of the signals. Threads that `start` creates
 /// also block the signals, so that this thread receives them. Returns the result of `start` after the signal.
 pub fn wait_for_termination<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
+    let signals = block_signals();
+    let started = start()?;
+    let mut which = 0;
+    // SAFETY: the set is initialized, and `which` outlives the call.
+    while unsafe { libc::sigwait(&signals, &mut which) } != 0 {}
+    Ok(started)
+}
+
+/// Like [`wait_for_termination`], for a task that can also end by itself: returns early once `goes_on` is false, which
+/// it asks a few times a second.
+pub fn wait_while<T>(start: impl FnOnce() -> Result<T>, goes_on: impl Fn(&T) -> Result<bool>) -> Result<T> {
+    let signals = block_signals();
+    let started = start()?;
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    // SAFETY: the set is initialized, and `time` outlives the call, which allows a null pointer for what it found.
+    while goes_on(&started)? && unsafe { libc::sigtimedwait(&signals, std::ptr::null_mut(), &time) } <= 0 {}
+    Ok(started)
+}
+
+/// Blocks SIGTERM and SIGINT in this thread, and returns their set.
+fn block_signals() -> libc::sigset_t {
     let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` initializes the set that the other calls change and read.
+    // SAFETY: `sigemptyset` initializes the set, which the other calls change and read.
     unsafe {
         libc::sigemptyset(signals.as_mut_ptr());
         libc::sigaddset(signals.as_mut_ptr(), libc::SIGTERM);
         libc::sigaddset(signals.as_mut_ptr(), libc::SIGINT);
         libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), std::ptr::null_mut());
+        signals.assume_init()
     }
-    let started = start()?;
-    let mut which = 0;
-    // SAFETY: the set was initialized above, and `which` outlives the call.
-    while unsafe { libc::sigwait(signals.as_ptr(), &mut which) } != 0 {}
-    Ok(started)
 }

@@ -1,4 +1,4 @@
-//! The daemons of a pool: a manager or an I/O server in a directory, listening.
+//! The daemons of a pool: a manager or an I/O server in a directory, listening; or a mount.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod line;
 mod manager;
 mod metadata;
 mod metrics;
+mod mounting;
 mod notify;
 mod requests;
 mod settings;
@@ -21,5 +22,6 @@ pub use embedded::{EmbeddedLink, retire_server};
 pub use http::PageServer;
 pub use io::{IoDaemon, IoSettings, serve_io};
 pub use manager::{ManagerDaemon, ManagerSettings, serve_manager};
+pub use mounting::{MountSettings, mount};
 pub use notify::notify_ready;
 pub use settings::Settings;

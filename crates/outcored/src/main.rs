@@ -1,15 +1,19 @@
-//! The daemon of a pool: its manager, or one of its I/O servers.
+//! The daemon of a pool: its manager, one of its I/O servers, or a mount.
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use outcore_core::{Error, Result};
-use outcore_net::wait_for_termination;
-use outcored::{IoSettings, ManagerSettings, Settings, notify_ready, serve_io, serve_manager};
+use outcore_net::{wait_for_termination, wait_while};
+use outcored::{
+    IoSettings, ManagerSettings, MountSettings, Settings, mount, notify_ready, serve_io, serve_manager,
+};
 
 const USAGE: &str = "outcored manager --config FILE [--check]\noutcored io --config FILE [--check]\n\
+                     outcored mount --config FILE [--check]\n\
                      --check only reads the settings";
 
 /// Follows the addresses of a server that does not write.
@@ -22,8 +26,10 @@ fn main() -> ExitCode {
     let ended = match words[..] {
         ["manager", "--config", file] => run_manager(file),
         ["io", "--config", file] => run_io(file),
+        ["mount", "--config", file] => run_mount(file),
         ["manager", "--config", file, "--check"] => read(file, ManagerSettings::from_settings).map(drop),
         ["io", "--config", file, "--check"] => read(file, IoSettings::from_settings).map(drop),
+        ["mount", "--config", file, "--check"] => read(file, MountSettings::from_settings).map(drop),
         ["--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -74,6 +80,20 @@ fn run_io(file: &str) -> Result<()> {
     })?;
     daemon.stop();
     Ok(())
+}
+
+fn run_mount(file: &str) -> Result<()> {
+    let settings = read(file, MountSettings::from_settings)?;
+    let mounted = wait_while(
+        || {
+            let mounted = mount(&settings)?;
+            say(&format!("{} is mounted at {}", settings.address(), settings.directory.display()))?;
+            notify_ready();
+            Ok(mounted)
+        },
+        |mounted| mounted.wait(Duration::ZERO).map(|is_over| !is_over),
+    )?;
+    mounted.stop()
 }
 
 fn list(addresses: &[outcore_net::Address]) -> String {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outcore_mount::{Mount as Mounted, Options};
+use outcore_mount::{Mount as Mounted, Options, address_at, check_place, unmount_at};
 use pyo3::prelude::*;
 
 use crate::error::OrRaise;
@@ -46,8 +46,26 @@ impl Mount {
         py.detach(|| self.mounted().wait(Duration::from_secs_f64(seconds))).or_raise(py)
     }
 
-    /// Unmounts.
-    fn unmount(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.mounted().unmount()).or_raise(py)
+    /// Unmounts, and waits a while for programs that have files open there.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.mounted().stop()).or_raise(py)
+    }
+
+    /// The address of the pool that is mounted at a directory.
+    #[staticmethod]
+    fn address_at(py: Python<'_>, place: &str) -> PyResult<Option<String>> {
+        address_at(Path::new(place)).or_raise(py)
+    }
+
+    /// Refuses a directory that cannot be mounted on. Unmounts a dead mount there.
+    #[staticmethod]
+    fn check_place(py: Python<'_>, place: &str) -> PyResult<()> {
+        py.detach(|| check_place(Path::new(place))).or_raise(py)
+    }
+
+    /// Unmounts the pool at a directory, whichever process serves it.
+    #[staticmethod]
+    fn unmount_at(py: Python<'_>, place: &str, lazy: bool) -> PyResult<()> {
+        py.detach(|| unmount_at(Path::new(place), lazy)).or_raise(py)
     }
 }

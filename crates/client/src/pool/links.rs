@@ -47,9 +47,10 @@ where
         if inode.is_link() { self.stat(&self.follow(path)?) } else { Ok(inode) }
     }
 
-    /// Refuses paths through symbolic links from now on. A mount does so: the kernel follows links itself.
-    pub fn never_follow(&self) {
-        self.0.never_follow();
+    /// From now on, refuses paths through symbolic links, and does not apply the umask of this process. A mount does
+    /// so: the kernel follows links itself, and applies the umask of each program.
+    pub fn leave_to_kernel(&self) {
+        self.0.leave_to_kernel();
     }
 }
 

@@ -36,8 +36,8 @@ pub(crate) struct Shared<L: Link + ?Sized> {
     written: Mutex<HashMap<Handle, Written>>,
     /// Held during a report to the manager. Otherwise a time that somebody sets in between would be lost.
     telling: Mutex<()>,
-    /// Whether paths may lead through symbolic links.
-    follows: AtomicBool,
+    /// Whether the kernel follows symbolic links and applies umasks, and not this client.
+    is_mounted: AtomicBool,
 }
 
 /// The latest time that a clock or a user may give, in nanoseconds since 1970: in the year 2262. Times of
@@ -87,7 +87,7 @@ where
             next: AtomicU64::new(1),
             written: Mutex::default(),
             telling: Mutex::default(),
-            follows: AtomicBool::new(true),
+            is_mounted: AtomicBool::new(false),
         })
     }
 
@@ -117,11 +117,16 @@ where
     }
 
     pub(crate) fn follows(&self) -> bool {
-        self.follows.load(Ordering::Relaxed)
+        !self.is_mounted.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn never_follow(&self) {
-        self.follows.store(false, Ordering::Relaxed);
+    pub(crate) fn leave_to_kernel(&self) {
+        self.is_mounted.store(true, Ordering::Relaxed);
+    }
+
+    /// Permission bits under the umask of this process.
+    pub(crate) fn masked(&self, mode: u32) -> u32 {
+        if self.follows() { mode & !umask() } else { mode }
     }
 
     pub(crate) fn now_s(&self) -> u64 {
@@ -176,7 +181,7 @@ where
     ) -> Result<(PoolFile, Inode)> {
         let path = checked(path)?;
         let restarts = self.servers.runs().restarts();
-        let request = ManagerRequest::Create { path: path.clone(), hints, mode: mode & !umask() };
+        let request = ManagerRequest::Create { path: path.clone(), hints, mode: self.masked(mode) };
         let opened = self.opened(request)?;
         let inode = opened.inode.clone();
         let file = PoolFile::new(path, opened, true, self.now_s(), restarts)?;

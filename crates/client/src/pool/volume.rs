@@ -9,8 +9,6 @@ use outcore_core::{
     Result, ServerId, Volume, VolumeRequest,
 };
 
-use outcore_disk::umask;
-
 use crate::Ticket;
 use crate::pool::call::unexpected;
 use crate::pool::shared::{Shared, checked};
@@ -155,7 +153,7 @@ where
 
     /// Like `make_directory`, with other permission bits, before the umask.
     pub fn make_directory_as(&self, path: &str, mode: u32) -> Result<()> {
-        let request = ManagerRequest::MakeDirectory { path: checked(path)?, mode: mode & !umask() };
+        let request = ManagerRequest::MakeDirectory { path: checked(path)?, mode: self.0.masked(mode) };
         match self.0.manager(request)? {
             ManagerReply::Done => Ok(()),
             reply => Err(unexpected(&reply)),

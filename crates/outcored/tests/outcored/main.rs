@@ -5,5 +5,6 @@
 mod daemon;
 mod daemons;
 mod memory;
+mod mounting;
 mod stopping;
 mod units;

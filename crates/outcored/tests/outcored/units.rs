@@ -14,7 +14,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_outcored");
 fn units() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let read = |name: &str| (name.to_owned(), std::fs::read_to_string(directory.join(name)).unwrap());
-    ["outcore-manager.service", "outcore-io@.service"].map(read).to_vec()
+    ["outcore-manager.service", "outcore-io@.service", "outcore-mount@.service"].map(read).to_vec()
 }
 
 /// The values of a setting.
@@ -22,8 +22,8 @@ fn values<'a>(unit: &'a str, name: &str) -> Vec<&'a str> {
     unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('=')).collect()
 }
 
-/// Settings files of a manager and of an I/O server.
-fn settings(root: &Path) -> [PathBuf; 2] {
+/// Settings files of a manager, of an I/O server, and of a mount.
+fn settings(root: &Path) -> [PathBuf; 3] {
     let key_file = root.join("key");
     Key::random().unwrap().save(&key_file).unwrap();
     let common = format!(
@@ -32,9 +32,10 @@ fn settings(root: &Path) -> [PathBuf; 2] {
         root.join("socket").display(),
         key_file.display()
     );
-    let files = [root.join("manager.conf"), root.join("io.conf")];
+    let files = ["manager.conf", "io.conf", "mount.conf"].map(|name| root.join(name));
     std::fs::write(&files[0], &common).unwrap();
     std::fs::write(&files[1], format!("{common}manager = \"tcp:node1:7171\"\n")).unwrap();
+    std::fs::write(&files[2], "directory = \"/mnt/sim\"\nmanager = \"tcp:node1:7171\"\n").unwrap();
     files
 }
 
@@ -68,12 +69,15 @@ fn the_units_are_what_services_should_be() {
             ("Restart", "on-failure"),
             ("LimitNOFILE", "65536"),
             ("NoNewPrivileges", "yes"),
-            ("ProtectSystem", "full"),
-            ("CapabilityBoundingSet", ""),
             ("WantedBy", "multi-user.target"),
         ] {
             assert_eq!(values(&unit, setting), [value], "{name}: {setting}");
         }
+        // With file systems of its own, a mount would be invisible to other processes.
+        let is_mount = name.starts_with("outcore-mount");
+        let rights = if is_mount { "CAP_SYS_ADMIN CAP_DAC_READ_SEARCH" } else { "" };
+        assert_eq!(values(&unit, "CapabilityBoundingSet"), [rights], "{name}");
+        assert_eq!(values(&unit, "ProtectSystem"), ["full"][usize::from(is_mount)..], "{name}");
     }
 }
 
@@ -97,7 +101,7 @@ fn systemd_understands_the_units() {
 #[test]
 fn systemd_is_told_when_a_daemon_listens() {
     let root = tempfile::tempdir().unwrap();
-    let [manager, _] = settings(root.path());
+    let [manager, ..] = settings(root.path());
     let path = root.path().join("notify");
     let hidden = format!("outcore-test-{}", std::process::id());
     let sockets = [

@@ -1,0 +1,202 @@
+//! Mount points: which pool is mounted at a directory, whether a pool can be mounted there, and unmounting.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use outcore_core::{Error, ErrorKind, Result};
+
+/// Types of mounted pools in the kernel's list. The second one is that of mounts by fusermount3.
+const TYPES: [&str; 2] = ["fuse", "fuse.outcore"];
+const ADDRESSES: [&str; 2] = ["outcore:", "outcore+tls:"];
+
+/// The programs that unmount for users without rights of the system.
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+
+/// Returns the address of the pool that is mounted at `place`. A mount whose process has ended counts too.
+///
+/// # Errors
+///
+/// If the kernel does not list the mounts.
+pub fn address_at(place: &Path) -> Result<Option<String>> {
+    let list = "/proc/self/mountinfo";
+    let text = fs::read(list)
+        .map_err(|error| Error::new(ErrorKind::Io, format!("cannot read {list}: {error}; mount /proc")))?;
+    let place = absolute(place);
+    // Later mounts hide earlier ones.
+    let mut pools = text.rsplit(|byte| *byte == b'\n').filter_map(mounted_pool);
+    Ok(pools.find(|(point, _)| *point == place).map(|(_, address)| address))
+}
+
+/// Refuses a directory that cannot be mounted on. Unmounts a dead mount there, which a killed process left.
+///
+/// # Errors
+///
+/// If it does not exist, is no directory, is not empty, is in a directory where a pool stores its data, or has a pool
+/// mounted.
+pub fn check_place(place: &Path) -> Result<()> {
+    let shown = place.display();
+    let count = |place| Ok(fs::read_dir(place)?.count());
+    let counted = count(place).or_else(|error: std::io::Error| {
+        if error.raw_os_error() == Some(libc::ENOTCONN) && unmount_at(place, true).is_ok() {
+            count(place)
+        } else {
+            Err(error)
+        }
+    });
+    let names = counted.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::new(ErrorKind::NotFound, format!("there is no directory {shown}; create it first"))
+        }
+        std::io::ErrorKind::NotADirectory => {
+            Error::invalid(format!("need a directory to mount at, have the file {shown}"))
+        }
+        _ => Error::new(ErrorKind::Io, format!("cannot mount at {shown}: {error}")),
+    })?;
+    if let Some(address) = address_at(place)? {
+        return Err(Error::new(
+            ErrorKind::Exists,
+            format!("{address} is mounted at {shown} already; run: outcore umount {shown}"),
+        ));
+    }
+    if names > 0 {
+        return Err(Error::invalid(format!(
+            "need an empty directory to mount at, have {names} names in {shown}, which the mount would hide; choose \
+             another directory"
+        )));
+    }
+    if let Some(inside) = storage_around(&fs::canonicalize(place).unwrap_or_else(|_| place.into())) {
+        return Err(Error::invalid(format!(
+            "need a directory outside of those in which pools store their data, have {shown} in {}, where a pool does; \
+             choose another directory",
+            inside.display()
+        )));
+    }
+    Ok(())
+}
+
+/// The directory at or above a path in which a server or the manager of a pool stores its data.
+fn storage_around(path: &Path) -> Option<PathBuf> {
+    let has_manager = |place: &Path| place.join("metadata.sqlite").is_file();
+    let has_server = |place: &Path| {
+        let names = ["\"format\"", "\"pool\"", "\"server\""];
+        fs::read_to_string(place.join("server.json"))
+            .is_ok_and(|text| names.iter().all(|name| text.contains(name)))
+    };
+    let is_storage =
+        |place: &Path| has_server(place) || has_manager(place) || has_manager(&place.join("manager"));
+    // The manager of a pool may be in a directory inside that of a server.
+    path.ancestors().filter(|place| is_storage(place)).last().map(Path::to_path_buf)
+}
+
+/// Unmounts the pool at `place`; with `lazy` the directory is detached now, although files are open there.
+///
+/// # Errors
+///
+/// If no pool is mounted there, or the system refuses, as it does while files are open there.
+pub fn unmount_at(place: &Path, lazy: bool) -> Result<()> {
+    let shown = place.display();
+    if address_at(place)?.is_none() {
+        return Err(Error::new(ErrorKind::NotFound, format!("no pool is mounted at {shown}; see: findmnt")));
+    }
+    let helper = HELPERS.into_iter().find(|name| is_installed(name)).filter(|_| !is_root());
+    let mut command = Command::new(helper.unwrap_or("umount"));
+    match helper {
+        Some(_) => command.arg("-u").args(lazy.then_some("-z")),
+        None => command.args(lazy.then_some("--lazy")),
+    };
+    let refused = |why: &str| {
+        let fix = "close what is open there, or give --lazy";
+        Error::new(ErrorKind::Io, format!("cannot unmount {shown}: {why}; {fix}"))
+    };
+    let done =
+        command.arg("--").arg(absolute(place)).output().map_err(|error| refused(&error.to_string()))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = if done.stderr.is_empty() { done.stdout } else { done.stderr };
+    Err(refused(String::from_utf8_lossy(&said).trim()))
+}
+
+/// The path without links in its parent. The directory itself cannot be looked at if its mount is dead.
+fn absolute(place: &Path) -> PathBuf {
+    let place = std::path::absolute(place).unwrap_or_else(|_| place.into());
+    match (place.parent(), place.file_name()) {
+        (Some(parent), Some(name)) => fs::canonicalize(parent).unwrap_or_else(|_| parent.into()).join(name),
+        _ => place,
+    }
+}
+
+/// The mount point and the address of a pool in a line of the kernel's list, whose format is in proc_pid_mountinfo(5).
+fn mounted_pool(line: &[u8]) -> Option<(PathBuf, String)> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let point = words.nth(4)?;
+    let mut rest = words.skip_while(|word| *word != b"-").skip(1);
+    let (kind, source) = (rest.next()?, unescaped(rest.next()?));
+    let address = source.into_string().ok()?;
+    let is_pool = TYPES.iter().any(|name| name.as_bytes() == kind)
+        && ADDRESSES.iter().any(|prefix| address.starts_with(prefix));
+    is_pool.then(|| (unescaped(point).into(), address))
+}
+
+/// The text of a word in the kernel's list, which has spaces and a few other characters in octal.
+fn unescaped(word: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((&first, after)) = rest.split_first() {
+        let code = rest.get(1..4).filter(|_| first == b'\\');
+        let code = code.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(code.unwrap_or(first));
+        rest = if code.is_some() { &rest[4..] } else { after };
+    }
+    OsString::from_vec(bytes)
+}
+
+/// Whether this process runs as root: the kernel gives its directory to its user.
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0)
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel() {
+        let line = "36 35 98:0 / /mnt/a\\040b rw,noatime shared:1 - fuse outcore://node1:7171/x\\134y rw";
+        let (point, address) = mounted_pool(line.as_bytes()).unwrap();
+        assert_eq!((point.to_str(), address.as_str()), (Some("/mnt/a b"), "outcore://node1:7171/x\\y"));
+        let tls = "36 35 98:0 / /mnt rw - fuse.outcore outcore+tls://node1:7171/ rw";
+        assert_eq!(mounted_pool(tls.as_bytes()).unwrap().1, "outcore+tls://node1:7171/");
+        for other in [
+            "",
+            "36 35 98:0 / /mnt rw",
+            "36 35 98:0 / /mnt rw shared:1 - ext4 /dev/vda rw",
+            "36 35 98:0 / /mnt rw - fuse sshfs:/x rw",
+            "36 35 98:0 / /mnt rw - ext4 outcore:/x rw",
+        ] {
+            assert_eq!(mounted_pool(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn places_that_cannot_be_mounted_on() {
+        let root = tempfile::tempdir().unwrap();
+        let refused = |place: &Path| check_place(place).unwrap_err();
+        assert_eq!(refused(&root.path().join("none")).kind, ErrorKind::NotFound);
+        assert_eq!(check_place(root.path()), Ok(()));
+        fs::write(root.path().join("file"), "").unwrap();
+        assert!(refused(&root.path().join("file")).message.contains("have the file"));
+        assert!(refused(root.path()).message.contains("have 1 names"));
+        assert_eq!(address_at(root.path()), Ok(None));
+        assert_eq!(unmount_at(root.path(), true).unwrap_err().kind, ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,106 @@
+//! A mount as a process, and its settings.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use outcore_core::ErrorKind;
+use outcore_mount::address_at;
+use outcore_net::Key;
+use outcored::{IoSettings, ManagerSettings, MountSettings, Settings, mount, serve_io, serve_manager};
+
+use crate::daemon::{directory, end, spawn};
+
+fn served(root: &Path) -> (outcored::ManagerDaemon, outcored::IoDaemon) {
+    let key = Key::random().unwrap();
+    key.save(&root.join("key")).unwrap();
+    let listen = vec!["tcp:127.0.0.1:0".parse().unwrap()];
+    let settings = ManagerSettings {
+        directory: directory(root, "m"),
+        listen: listen.clone(),
+        key: key.clone(),
+        metrics: None,
+    };
+    let manager = serve_manager(&settings).unwrap();
+    let settings = IoSettings {
+        directory: directory(root, "d"),
+        listen,
+        advertise: None,
+        key,
+        manager: manager.addresses().to_vec(),
+        server: None,
+        threads: 1,
+        memory_bytes: None,
+        reads_memory: true,
+        metrics: None,
+    };
+    let server = serve_io(&settings).unwrap();
+    (manager, server)
+}
+
+fn parsed(text: &str) -> outcore_core::Result<MountSettings> {
+    MountSettings::from_settings(Settings::from_text(text, "mount.conf")?)
+}
+
+#[test]
+fn a_mount_serves_until_a_signal_or_until_it_is_unmounted() {
+    let root = tempfile::tempdir().unwrap();
+    let (manager, _server) = served(root.path());
+    let place = directory(root.path(), "here");
+    let text = format!(
+        "directory = \"{}\"\nmanager = \"{}\"\nkey_file = \"{}\"\n",
+        place.display(),
+        manager.addresses()[0],
+        root.path().join("key").display()
+    );
+    if let Err(error) = mount(&parsed(&text).unwrap()) {
+        assert!(error.message.starts_with("cannot mount at"), "{error}");
+        eprintln!("not tested: {error}");
+        return;
+    }
+    for signal in [15, 2] {
+        let (process, line) = spawn("mount", &text, root.path());
+        let port = manager.addresses()[0].to_string().replace("tcp:", "outcore://");
+        assert_eq!(line, format!("outcored: {port}/ is mounted at {}\n", place.display()));
+        assert_eq!(address_at(&place).unwrap(), Some(format!("{port}/")));
+        let file = place.join(signal.to_string());
+        // The umask of the program counts, and not that of the process that serves the mount.
+        let program = format!("umask 0; printf abc > {}", file.display());
+        assert!(Command::new("sh").args(["-c", &program]).status().unwrap().success());
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o666);
+        assert!(end(process, signal).success());
+        assert_eq!(address_at(&place), Ok(None));
+    }
+    let (mut process, _) = spawn("mount", &text, root.path());
+    assert_eq!(std::fs::read_to_string(place.join("15")).unwrap(), "abc");
+    outcore_mount::unmount_at(&place, false).unwrap();
+    assert!(process.wait().unwrap().success());
+    // A killed process leaves a dead mount, which the next one replaces.
+    let (process, _) = spawn("mount", &text, root.path());
+    end(process, 9);
+    assert_eq!(std::fs::read_dir(&place).unwrap_err().raw_os_error(), Some(107));
+    let (process, _) = spawn("mount", &text, root.path());
+    assert_eq!(std::fs::read_to_string(place.join("2")).unwrap(), "abc");
+    assert!(end(process, 15).success());
+}
+
+#[test]
+fn the_settings_of_a_mount() {
+    let text = "directory = \"/mnt/sim\"\nmanager = [\"tls:node1:7171\", \"tcp:node1:7172\"]\npath = \"sim\"\n\
+                timeout_s = 5\noptions = [\"allow-other\", \"strict\"]";
+    let settings = parsed(text).unwrap();
+    assert_eq!(settings.address(), "outcore+tls://node1:7171/sim");
+    assert_eq!(settings.timeout.unwrap().as_secs(), 5);
+    let options = settings.options;
+    assert!(options.allow_other && options.strict && !options.read_only);
+    for (wrong, why) in [
+        ("manager = \"tcp:a:1\"", "need directory = "),
+        ("directory = \"/a\"", "need manager = "),
+        ("directory = \"/a\"\nmanager = \"tcp:a:1\"\noptions = \"fast\"", "have \"fast\""),
+        ("directory = \"/a\"\nmanager = \"tcp:a:1\"\ntimeout_s = 0", "have 0"),
+        ("directory = \"/a\"\nmanager = \"tcp:a:1\"\nlisten = \"tcp:a:1\"", "listen is no setting"),
+    ] {
+        let error = parsed(wrong).unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains(why), "{error}");
+    }
+}
