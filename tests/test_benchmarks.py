@@ -39,7 +39,7 @@ def run(
     )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(keep=0)
 @pytest.mark.parametrize(
     "name",
     [

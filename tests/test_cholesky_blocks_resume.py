@@ -75,6 +75,7 @@ def test_killed_at_any_line(tmp_path: Path, undisturbed: tuple[bool, Matrix, Pat
         assert found.norm1 == pytest.approx(np.linalg.norm(definite(N, "f8"), 1))
 
 
+@pytest.mark.exhaustive
 def test_killed_again_and_again(tmp_path: Path, undisturbed: tuple[bool, Matrix, Path]) -> None:
     """Each call is killed a little later than the previous one, until one completes."""
     overwrite_a, expected, source = undisturbed

@@ -114,6 +114,7 @@ def test_killed_at_any_line(
                 oc.open_array(path)
 
 
+@pytest.mark.exhaustive(each=True)
 def test_killed_again_and_again(
     tmp_path: Path, kind: Kind, overwrite_a: bool, undisturbed: Undisturbed
 ) -> None:
@@ -127,6 +128,7 @@ def test_killed_again_and_again(
     kind.assert_same(found, expected)
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_killed_at_random_moments(
     tmp_path: Path, kind: Kind, overwrite_a: bool, undisturbed: Undisturbed, run_python: RunPython
 ) -> None:

@@ -74,6 +74,7 @@ def note_of(out: Path) -> Any:
     return json.loads((out / NOTE).read_bytes())
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.usefixtures("at_each_step")
 @pytest.mark.parametrize(("method", "options", "step"), METHODS)
 @pytest.mark.parametrize("b_dtype", ["f8", "c16"])
@@ -148,6 +149,7 @@ def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(("method", "options", "step"), METHODS)
 def test_a_signal_keeps_the_iterate(

@@ -220,6 +220,7 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["A", "x"]
 
 
+@pytest.mark.exhaustive(keep=0)
 @pytest.mark.parametrize("case", [TALL, WIDE], ids=["tall", "wide"])
 def test_killed_at_random_moments(tmp_path: Path, run_python: RunPython, case: Case) -> None:
     a, b = case.problem()

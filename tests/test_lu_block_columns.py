@@ -113,6 +113,7 @@ def test_the_bits_are_those_of_slabs_where_arithmetic_is_exact(tmp_path: Path) -
         assert swaps > 50 if name == "intervals" else swaps == 0, name
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("step", [-1, 0, 1])
 def test_sizes_one_off_each_boundary(tmp_path: Path, order: str, step: int) -> None:

@@ -100,6 +100,7 @@ def test_killed_at_any_line(
         assert_finished(lu, expected, where)
 
 
+@pytest.mark.exhaustive
 def test_killed_again_and_again(
     tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]]
 ) -> None:
@@ -109,7 +110,7 @@ def test_killed_again_and_again(
     assert_finished(lu, expected)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(keep=0)
 def test_killed_at_random_moments(
     tmp_path: Path, undisturbed: tuple[Path, int, tuple[Matrix, Matrix]], run_python: RunPython
 ) -> None:

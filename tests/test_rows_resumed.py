@@ -88,6 +88,7 @@ def test_it_goes_on_from_every_step(case: Case, tmp_path: Path) -> None:
     assert read < report.bytes_read / 2
 
 
+@pytest.mark.exhaustive(keep=4)
 def test_it_is_stopped_again_and_again(case: Case, tmp_path: Path) -> None:
     out, times = tmp_path / "X", 0
     whole = case.run(tmp_path / "W")

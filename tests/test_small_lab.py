@@ -85,6 +85,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
             daemon.wait()
 
 
+@pytest.mark.exhaustive
 def test_four_pcs(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = lab.here("\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)))
     done = subprocess.run(

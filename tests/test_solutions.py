@@ -185,6 +185,7 @@ def test_in_memory_right_hand_sides_are_known_again(
     assert hpl_residual(a, x[...], right) < 16
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("first", range(0, 21, 7))
 def test_killed_at_any_line(
     system: tuple[Matrix, Factor, Solver], b: oc.Array, tmp_path: Path, first: int
