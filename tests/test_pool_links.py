@@ -154,6 +154,33 @@ def test_arrays_behind_links(pool: oc.Pool) -> None:
     assert (pool / "data/deep/B.lu").is_dir()
 
 
+@pytest.mark.parametrize("verb", ["rename", "replace"])
+@pytest.mark.parametrize(
+    ("old", "new"), [("l", "l/x"), ("l/f", "l"), ("l/again", "l"), ("l", "l/again"), ("l", "l/f")]
+)
+def test_a_link_moves_below_itself_as_on_the_disk(
+    pool: oc.Pool, tmp_path: Path, old: str, new: str, verb: str
+) -> None:
+    """The last names of a rename are links themselves, also if another path leads through them."""
+    real = tmp_path / "real"
+    (real / "d").mkdir(parents=True)
+    pool.mkdir("d")
+    for root in (real, pool / ""):
+        (root / "d/f").write_bytes(b"content")
+        (root / "d/again").symlink_to("f")
+        (root / "l").symlink_to("d")
+    (real / old).replace(real / new)
+    pool.mv(old, new) if verb == "rename" else pool.core.replace(old, new)
+    for name in ("", "d"):
+        found = sorted(pool.ls(name))
+        assert found == sorted(os.listdir(real / name))
+        for each in found:
+            here, there = pool / name / each, real / name / each
+            assert here.is_symlink() == there.is_symlink()
+            assert not there.is_symlink() or here.readlink() == os.readlink(there)
+            assert not there.is_file() or here.read_bytes() == there.read_bytes()
+
+
 DEPTH = 3
 
 

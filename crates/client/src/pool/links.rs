@@ -73,8 +73,9 @@ where
                 ));
             }
             let place = self.target_of(&path, &target, &mut links)?;
+            let follows_last = follows_last(&request);
             for each in paths_of(&mut request) {
-                if let Some(rest) = below(each, &path) {
+                if let Some(rest) = below(each, &path).filter(|rest| follows_last || !rest.is_empty()) {
                     *each = joined(&place, rest);
                 }
             }
@@ -223,6 +224,16 @@ fn paths_of(request: &mut ManagerRequest) -> Vec<&mut String> {
         | R::EndCut { .. }
         | R::Describe { .. } => vec![],
     }
+}
+
+/// Whether a request is about the target of a link at the end of its path. The others are about the link itself, even if
+/// another of their paths leads through it.
+fn follows_last(request: &ManagerRequest) -> bool {
+    use ManagerRequest as R;
+    !matches!(
+        request,
+        R::MakeLink { .. } | R::Remove { .. } | R::Rename { .. } | R::Replace { .. } | R::Move { .. }
+    )
 }
 
 /// Whether a path is a handle without names.
