@@ -128,6 +128,17 @@ def test_c_opens_arrays_of_python(
     assert run(program, "print", served.url, OUTCORE_KEY=key) == expected
 
 
+def test_a_link_to_a_missing_file_leads_to_a_new_one(compiled: Compile, served: Served) -> None:
+    program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
+    with oc.connect(served.url, key=served.key) as pool:
+        pool.symlink("target", "link")
+        pool.symlink("missing/target", "astray")
+        run(program, "links", served.url, OUTCORE_KEY=str(served.key))
+        assert (pool / "target").read_bytes() == b"through"
+        assert (pool / "link").is_symlink()
+        assert sorted(pool.ls()) == ["astray", "link", "target"]
+
+
 def test_c_refuses_arrays_that_it_cannot_read(compiled: Compile, served: Served) -> None:
     program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
     key = str(served.key)

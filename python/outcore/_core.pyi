@@ -268,6 +268,16 @@ class Pool:
         base: int | None = None,
         others: Sequence[tuple[str, str]] = ...,
     ) -> PoolFile: ...
+    def open_or_create(
+        self,
+        path: str,
+        mode: int = ...,
+        unit_bytes: int | None = None,
+        round_units: int | None = None,
+        count: int | None = None,
+        base: int | None = None,
+        others: Sequence[tuple[str, str]] = ...,
+    ) -> tuple[PoolFile, bool]: ...
     def abandon(
         self,
         servers: Sequence[int],

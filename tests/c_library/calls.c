@@ -130,6 +130,24 @@ static void test_read_only(void) {
     OK(outcore_file_close(file));
 }
 
+/* Symbolic links that the test made: "link" to the missing "target", "astray" to a missing directory. */
+static void test_links(void) {
+    char found[10];
+    outcore_file *file;
+    FAILS(EEXIST, "new name", outcore_file_open(pool, "link", O_RDWR | O_CREAT | O_EXCL, 0666, NULL, &file));
+    FAILS(ENOENT, "target", outcore_file_open(pool, "link", O_RDWR, 0, NULL, &file));
+    FAILS(ENOENT, "", outcore_file_open(pool, "astray", O_RDWR | O_CREAT, 0666, NULL, &file));
+    for (int turn = 0; turn < 2; turn++) {
+        file = opened("link", O_RDWR | O_CREAT | O_TRUNC);
+        NEED(outcore_file_length(file) == 0);
+        OK(outcore_file_write_at(file, 0, "through", 7));
+        OK(outcore_file_close(file));
+    }
+    file = opened("target", O_RDONLY | O_CREAT);
+    NEED(outcore_file_read_at(file, 0, found, sizeof found) == 7);
+    OK(outcore_file_close(file));
+}
+
 static void test_regions(void) {
     unsigned char numbers[256], found[256];
     outcore_regions *regions;
@@ -543,7 +561,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } tests[] = {
         {"shorter", test_shorter},   {"read_only", test_read_only}, {"arrays", test_arrays},
-        {"print", test_print},       {"refused", test_refused},
+        {"print", test_print},       {"refused", test_refused},   {"links", test_links},
         {"files", test_files},       {"regions", test_regions}, {"requests", test_requests},
         {"names", test_names},       {"mistakes", test_mistakes}, {"fork", test_fork},
         {"threads", test_threads},   {"versions", test_versions},

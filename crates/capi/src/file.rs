@@ -29,8 +29,6 @@ impl Handle for File {
 
 /// Flags of `open` that files of pools have.
 const FLAGS: c_int = libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC;
-/// Number of attempts to open or create a file that others create and remove.
-const TRIES: u32 = 100;
 
 /// Opens a file as `flags` of `open` say.
 fn open(pool: &Pool, path: &str, flags: c_int, mode: u32, hints: &outcore_core::Hints) -> Result<FileId> {
@@ -47,31 +45,18 @@ fn open(pool: &Pool, path: &str, flags: c_int, mode: u32, hints: &outcore_core::
             "need O_RDWR or O_WRONLY with O_TRUNC, have O_RDONLY; open it for writing",
         ));
     }
-    let open = || {
-        let how = if is_written { OpenMode::ReadWrite } else { OpenMode::Read };
-        let file = pool.client.open(path, how)?;
-        let emptied = if has(libc::O_TRUNC) { pool.client.set_length(file, 0) } else { Ok(()) };
-        emptied.map(|()| file).inspect_err(|_| pool.client.close(file))
+    let (file, is_new) = match (has(libc::O_CREAT), has(libc::O_EXCL)) {
+        (true, true) => (pool.client.create_as(path, hints.clone(), mode)?, true),
+        (true, false) => pool.client.open_or_create(path, is_written, hints, mode)?,
+        (false, _) => {
+            let how = if is_written { OpenMode::ReadWrite } else { OpenMode::Read };
+            (pool.client.open(path, how)?, false)
+        }
     };
-    if !has(libc::O_CREAT) {
-        return open();
+    if has(libc::O_TRUNC) && !is_new {
+        pool.client.set_length(file, 0).inspect_err(|_| pool.client.close(file))?;
     }
-    let mut tries = 1;
-    loop {
-        if !has(libc::O_EXCL) {
-            match open() {
-                Err(error) if error.kind == ErrorKind::NotFound => {}
-                opened => return opened,
-            }
-        }
-        match pool.client.create_as(path, hints.clone(), mode) {
-            // Another client has created it meanwhile.
-            Err(error) if error.kind == ErrorKind::Exists && !has(libc::O_EXCL) && tries < TRIES => {
-                tries += 1
-            }
-            created => return created,
-        }
-    }
+    Ok(file)
 }
 
 impl File {

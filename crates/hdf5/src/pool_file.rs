@@ -52,7 +52,9 @@ impl PoolFile {
         let client = client(&manager, key)?;
         let file = match (is_set(open::CREATE), is_set(open::EXCLUSIVE)) {
             (true, true) => create_new(&client, &path),
-            (true, false) => open_or_create(&client, &path),
+            (true, false) => {
+                client.open_or_create(&path, true, &Hints::default(), FILE_MODE).map(|(file, _)| file)
+            }
             (false, _) => client.open(&path, if is_writable { OpenMode::ReadWrite } else { OpenMode::Read }),
         }?;
         let begun = (|| {
@@ -248,39 +250,15 @@ unsafe fn marks_concurrent(piece: &Piece) -> Option<bool> {
     start.starts_with(SIGNATURE).then(|| start[VERSION] >= 3 && start[FLAGS] & FLAG != 0)
 }
 
-fn create(client: &Client, path: &str) -> Result<FileId> {
-    client.create_as(path, Hints::default(), FILE_MODE)
-}
-
 /// Creates a file. As on Linux, a name that exists is the error also where the user may not create files.
 fn create_new(client: &Client, path: &str) -> Result<FileId> {
-    create(client, path).map_err(|error| {
+    client.create_as(path, Hints::default(), FILE_MODE).map_err(|error| {
         if error.kind == ErrorKind::Denied && client.stat(path).is_ok() {
             let message = format!("need a new name, have something at {path:?} already; choose another name");
             return Error::new(ErrorKind::Exists, message);
         }
         error
     })
-}
-
-/// Opens a file, or creates it. Opening comes first, because it needs no right to write to the directory.
-fn open_or_create(client: &Client, path: &str) -> Result<FileId> {
-    let is = |result: &Result<FileId>, kind| result.as_ref().is_err_and(|error| error.kind == kind);
-    loop {
-        let opened = client.open(path, OpenMode::ReadWrite);
-        if !is(&opened, ErrorKind::NotFound) {
-            return opened;
-        }
-        let mut made = create(client, path);
-        if is(&made, ErrorKind::Exists) && client.stat(path).is_ok_and(|inode| inode.is_link()) {
-            // The target of the link does not exist.
-            made = create(client, &client.follow(path)?);
-        }
-        // Otherwise another client has made it meanwhile.
-        if !is(&made, ErrorKind::Exists) {
-            return made;
-        }
-    }
 }
 
 fn read_only(path: &str) -> Error {

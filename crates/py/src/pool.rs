@@ -177,6 +177,25 @@ impl Pool {
         file.or_raise(py).map(|file| PoolFile::new(self.client.clone(), file))
     }
 
+    /// Opens a file for writing, or creates it as `create` does. Returns whether it is new, too.
+    #[pyo3(signature = (path, mode = 0o666, unit_bytes = None, round_units = None, count = None, base = None, others = vec![]))]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the one call from Python")]
+    fn open_or_create(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        mode: u32,
+        unit_bytes: Option<u64>,
+        round_units: Option<u64>,
+        count: Option<u64>,
+        base: Option<u64>,
+        others: Vec<(String, String)>,
+    ) -> PyResult<(PoolFile, bool)> {
+        let hints = Hints { stripe_unit_bytes: unit_bytes, round_units, stripe_count: count, base, others };
+        let opened = py.detach(|| self.client.open_or_create(path, true, &hints, mode));
+        opened.or_raise(py).map(|(file, is_new)| (PoolFile::new(self.client.clone(), file), is_new))
+    }
+
     /// Reports an error of this process to the other processes of some collectives, through their servers.
     /// The error is given by its kind and message; this process then cannot take part.
     fn abandon(

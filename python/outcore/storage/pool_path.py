@@ -5,7 +5,6 @@ As text, a name in a pool embedded in ``/mnt/a`` (and other directories) is
 ``outcore+tls://host:port/sim/u`` if the connection is encrypted.
 """
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import Any
 
 from outcore import _core
 from outcore.errors import (
-    ExistsError,
     InvalidError,
     LinkLoopError,
     NotFoundError,
@@ -320,32 +318,15 @@ class PoolPath:
             )  # fmt: skip
         layout = hints_of(hints) if hints else {}
         bits = mode_bits(permissions)
-        inside = self.inside
-        for is_last in (False, True):
-            if kind[0] != "x":
-                with contextlib.suppress(NotFoundError):
-                    return self._written(kind)
-            try:
-                made = self.root.core.create(inside, bits, **layout)
-            except ExistsError:  # another process may have created it just now
-                if kind[0] == "x" or is_last:
-                    raise
-                # Or it is a symbolic link whose target does not exist.
-                inside = self.root.core.follow(inside)
-            else:
-                break
-        return PoolFile(made, str(self), writable=True, appends=kind[0] == "a", mode=_mode(kind))
-
-    def _written(self, kind: str) -> PoolFile:
-        """Open an existing file to overwrite it, or to append."""
-        found = self.root.core.open(self.inside, writable=True)
-        appends = kind[0] == "a"
-        file = PoolFile(found, str(self), writable=True, appends=appends, mode=_mode(kind))
-        if appends:
-            file.seek(0, 2)
+        if kind[0] == "x":
+            file, is_new = self.root.core.create(self.inside, bits, **layout), True
         else:
-            file.truncate(0)
-        return file
+            file, is_new = self.root.core.open_or_create(self.inside, bits, **layout)
+        appends = kind[0] == "a"
+        opened = PoolFile(file, str(self), writable=True, appends=appends, mode=_mode(kind))
+        if not is_new:
+            opened.seek(0, 2) if appends else opened.truncate(0)
+        return opened
 
 
 def _mode(kind: str) -> str:
