@@ -8,24 +8,15 @@ use outcore_core::{Error, ErrorKind};
 
 use crate::context::Context;
 
-/// The error number for a kind of error. Each kind that a program treats in its own way has its own number.
+/// The error number for a kind of error. Unlike in the mount, whose programs know only the numbers of files, each kind has
+/// its own number.
 pub(crate) fn errno_of(kind: ErrorKind) -> c_int {
     match kind {
-        ErrorKind::NotFound => libc::ENOENT,
-        ErrorKind::Exists => libc::EEXIST,
-        ErrorKind::Denied => libc::EACCES,
-        ErrorKind::ReadOnly => libc::EROFS,
-        ErrorKind::DiskFull => libc::ENOSPC,
-        ErrorKind::Busy => libc::EBUSY,
-        ErrorKind::Budget => libc::ENOMEM,
-        ErrorKind::Invalid => libc::EINVAL,
         ErrorKind::Closed => libc::EBADF,
-        ErrorKind::Forked => libc::ENOTCONN,
         ErrorKind::Truncated => libc::ENODATA,
         ErrorKind::Corrupt => libc::EBADMSG,
         ErrorKind::Lost => libc::EREMOTEIO,
-        ErrorKind::Loop => libc::ELOOP,
-        ErrorKind::Io => libc::EIO,
+        kind => outcore_client::errno_of(kind),
     }
 }
 

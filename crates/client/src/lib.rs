@@ -2,6 +2,7 @@
 
 mod array;
 mod collective;
+mod errno;
 mod local;
 mod pool;
 mod ticket;
@@ -11,6 +12,7 @@ pub use array::file::{ArrayFile, Counters, Memory, MemoryUse};
 pub use array::stream::{Stream, StreamBlock};
 pub use collective::part::{CollectivePart, Exchanged};
 pub use collective::shares::LocalArray;
+pub use errno::errno_of;
 pub use local::LocalVolume;
 pub use pool::attributes::Attributes;
 pub use pool::listing::{Listed, Silent};

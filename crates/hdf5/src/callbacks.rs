@@ -4,13 +4,13 @@ use std::cmp::Ordering;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use outcore_client::errno_of;
 use outcore_core::{Error, Result};
 
 use crate::abi::{
     CLASS_VERSION, CLOSE_WEAK, Class, DONE, DRIVER_NUMBER, FAILED, FREE_LISTS, Head, Id, Kind, MOST_ADDRESS,
     Status, feature,
 };
-use crate::errors::errno_of;
 use crate::library::{Library, Step};
 use crate::pieces::Piece;
 use crate::place::{Links, pool_place};

@@ -10,7 +10,6 @@
 mod abi;
 mod callbacks;
 mod connections;
-mod errors;
 mod library;
 mod pieces;
 mod place;

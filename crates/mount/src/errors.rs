@@ -6,18 +6,9 @@ use outcore_core::{Error, ErrorKind};
 /// The error number that a program sees.
 pub(crate) fn errno_of(error: &Error) -> Errno {
     match error.kind {
-        ErrorKind::NotFound => Errno::ENOENT,
-        ErrorKind::Exists => Errno::EEXIST,
-        ErrorKind::Denied => Errno::EACCES,
-        ErrorKind::ReadOnly => Errno::EROFS,
-        ErrorKind::DiskFull => Errno::ENOSPC,
-        ErrorKind::Busy => Errno::EBUSY,
-        ErrorKind::Budget => Errno::ENOMEM,
-        ErrorKind::Invalid => Errno::EINVAL,
         // Another client has put a link in the place of a directory: the kernel looks again.
         ErrorKind::Loop => Errno::ESTALE,
-        ErrorKind::Closed | ErrorKind::Forked => Errno::ENOTCONN,
-        ErrorKind::Io | ErrorKind::Truncated | ErrorKind::Corrupt | ErrorKind::Lost => Errno::EIO,
+        kind => Errno::from_i32(outcore_client::errno_of(kind)),
     }
 }
 

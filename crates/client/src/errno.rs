@@ -1,8 +1,8 @@
-//! Error numbers of the system for errors of the pool.
+//! Error numbers of the system for kinds of errors.
 
 use outcore_core::ErrorKind;
 
-/// The error number that HDF5 and its users get.
+/// The error number for a kind of error. The mount and the C library replace some, for their callers.
 pub fn errno_of(kind: ErrorKind) -> i32 {
     match kind {
         ErrorKind::NotFound => libc::ENOENT,
