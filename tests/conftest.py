@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chosen_cases import chosen
+from compiled_c import Compile, compiler, install
 from hypothesis import HealthCheck, settings
 from memory_limits import Limit, memory_limit
 from served import Served, serve
@@ -158,3 +159,15 @@ def served_here(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("OUTCORE_KEY", str(served.key))
     monkeypatch.chdir(tmp_path)
     return served
+
+
+@pytest.fixture(scope="session")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the C library."""
+    return install(tmp_path_factory.mktemp("prefix"))
+
+
+@pytest.fixture(scope="session")
+def compiled(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """Compile programs with the C library."""
+    return compiler(prefix, tmp_path_factory.mktemp("programs"))

@@ -4,67 +4,23 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled_c import LIBRARY, ROOT, SANITIZED, Compile, run
 from served import Served
 
 import outcore as oc
 
-ROOT = Path(__file__).parent.parent
-LIBRARY = ROOT / "target/release/liboutcore.so"
 HEADER = ROOT / "crates/capi/include/outcore.h"
 INTERFACE = ROOT / "crates/capi/interface.txt"
 PAGE = ROOT / "docs/how-to/c.md"
 
-STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_DEFAULT_SOURCE"]
-SANITIZED = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 TESTS = [
-    "files", "shorter", "read_only", "regions", "requests", "names", "arrays", "mistakes", "fork",
-    "threads", "versions",
+    "files", "shorter", "read_only", "regions", "requests", "vectored", "names", "arrays",
+    "mistakes", "fork", "threads", "versions",
 ]  # fmt: skip
-
-Compile = Callable[..., Path]
-
-
-def run(*command: str | Path, cwd: Path | None = None, **more: str) -> str:
-    """Run a command, and return its output."""
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=os.environ | more,
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="session")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the library, as `make install` does."""
-    assert LIBRARY.exists(), "need the C library, have none; make setup"
-    prefix = tmp_path_factory.mktemp("prefix")
-    run(ROOT / "tools/install-c-library", prefix)
-    return prefix
-
-
-@pytest.fixture(scope="session")
-def compiled(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile:
-    """Compile a program once, and link it to the installed library."""
-    made: dict[tuple[Path, tuple[str, ...]], Path] = {}
-    folder = tmp_path_factory.mktemp("programs")
-
-    def compile_it(source: Path, *flags: str) -> Path:
-        if (source, flags) not in made:
-            program = folder / f"{source.stem}-{len(made)}"
-            run(
-                "cc", *STRICT, *flags, f"-I{prefix}/include", source, f"-L{prefix}/lib",
-                f"-Wl,-rpath,{prefix}/lib", "-loutcore", "-lpthread", "-o", program,
-            )  # fmt: skip
-            made[source, flags] = program
-        return made[source, flags]
-
-    return compile_it
 
 
 @pytest.mark.parametrize("flags", [[], SANITIZED], ids=["plain", "sanitized"])

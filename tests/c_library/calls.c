@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -199,6 +200,62 @@ static void test_regions(void) {
     FAILS(EINVAL, "16", outcore_regions_nested(context, 0, 1, SIZE_MAX, counts, strides, &regions));
     FAILS(EINVAL, "2^63", outcore_regions_contiguous(context, UINT64_MAX, 2, &regions));
     FAILS(EINVAL, "NULL", outcore_file_read(file, NULL, found, 1));
+    OK(outcore_file_close(file));
+}
+
+/* Several pieces of memory in one call, as preadv and pwritev have them. */
+static void test_vectored(void) {
+    char some[3], none[1], more[90000], found[90000], last[100];
+    const uint64_t offsets[] = {90100, 0}, lengths[] = {2, 90001};
+    const struct iovec given[] = {{some, 3}, {none, 0}, {NULL, 0}, {more, 90000}};
+    const struct iovec wanted[] = {{last, 1}, {found, 90000}, {last + 1, 99}};
+    const struct iovec endless[] = {{some, SIZE_MAX}, {more, 8}};
+    outcore_regions *regions;
+    outcore_request *request;
+    memcpy(some, "abc", 3);
+    for (size_t i = 0; i < sizeof more; i++) {
+        more[i] = (char)(i * 11);
+    }
+    outcore_file *file = opened("vectored", O_RDWR | O_CREAT);
+    OK(outcore_file_writev_at(file, 7, given, 4));
+    NEED(outcore_file_length(file) == 90010);
+    /* One byte, 90000 bytes, and what is left of the file. */
+    memset(last, 'x', sizeof last);
+    NEED(outcore_file_readv_at(file, 7, wanted, 3) == 90003);
+    NEED(memcmp(last, "a", 1) == 0 && memcmp(found, "bc", 2) == 0);
+    NEED(memcmp(found + 2, more, 89998) == 0 && memcmp(last + 1, more + 89998, 2) == 0 && last[3] == 'x');
+    NEED(outcore_file_readv_at(file, 90010, wanted, 3) == 0);
+    NEED(outcore_file_readv_at(file, 0, NULL, 0) == 0);
+    OK(outcore_file_writev_at(file, 0, NULL, 0));
+    /* Regions of the file to pieces of memory with other ends. */
+    OK(outcore_regions_list(context, 2, offsets, lengths, &regions));
+    OK(outcore_file_writev(file, regions, given, 4));
+    NEED(outcore_file_read_at(file, 90100, found, 10) == 2 && memcmp(found, "ab", 2) == 0);
+    NEED(outcore_file_read_at(file, 0, found, 3) == 3 && found[0] == 'c' && memcmp(found + 1, more, 2) == 0);
+    memset(found, 0, sizeof found);
+    const struct iovec halves[] = {{found, 40000}, {last, 3}, {found + 40000, 50000}};
+    OK(outcore_file_start_writev(file, regions, given, 4, &request));
+    OK(outcore_request_wait(request, -1));
+    outcore_request_free(request);
+    OK(outcore_file_start_readv(file, regions, halves, 3, &request));
+    OK(outcore_request_wait(request, -1));
+    outcore_request_free(request);
+    char *read = malloc(90003);
+    NEED(read != NULL);
+    memcpy(read, found, 40000);
+    memcpy(read + 40000, last, 3);
+    memcpy(read + 40003, found + 40000, 50000);
+    NEED(memcmp(read, some, 3) == 0 && memcmp(read + 3, more, 90000) == 0);
+    free(read);
+    FAILS(EINVAL, "90003", outcore_file_readv(file, regions, halves, 2));
+    FAILS(EINVAL, "less", outcore_file_readv_at(file, 0, endless, 2));
+    FAILS(EINVAL, "NULL", outcore_file_writev_at(file, 0, NULL, 1));
+    FAILS(EINVAL, "NULL", outcore_file_readv(file, NULL, halves, 3));
+    outcore_regions_free(regions);
+    OK(outcore_file_truncate(file, 10));
+    OK(outcore_regions_contiguous(context, 5, 90003, &regions));
+    FAILS(ENODATA, "", outcore_file_readv(file, regions, halves, 3));
+    outcore_regions_free(regions);
     OK(outcore_file_close(file));
 }
 
@@ -561,7 +618,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } tests[] = {
         {"shorter", test_shorter},   {"read_only", test_read_only}, {"arrays", test_arrays},
-        {"print", test_print},       {"refused", test_refused},   {"links", test_links},
+        {"print", test_print},       {"refused", test_refused},   {"links", test_links},         {"vectored", test_vectored},
         {"files", test_files},       {"regions", test_regions}, {"requests", test_requests},
         {"names", test_names},       {"mistakes", test_mistakes}, {"fork", test_fork},
         {"threads", test_threads},   {"versions", test_versions},

@@ -23,6 +23,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 // Version of the interface: it changes with the SONAME of the library.
 #define OUTCORE_INTERFACE 0
@@ -286,6 +287,48 @@ int outcore_request_notify(const struct outcore_request *request,
 // Waits for the end of a request, and frees the handle. Its outcome is lost unless `outcore_request_wait` returned it. NULL
 // is ignored.
 void outcore_request_free(struct outcore_request *request);
+
+// Reads from byte `offset` on into `count` pieces of memory, one after the other, as preadv(2) does. Returns the number of
+// bytes, which is smaller than that of the pieces only at the end of the file, or -errno. The pieces must not overlap.
+// Any number of them is one request.
+int64_t outcore_file_readv_at(const struct outcore_file *file,
+                              uint64_t offset,
+                              const struct iovec *memory,
+                              size_t count);
+
+// Writes `count` pieces of memory, one after the other, from byte `offset` on. Returns 0 once all are written, or -errno as
+// `outcore_file_write_at`; pwritev(2) returns the number of bytes.
+int outcore_file_writev_at(const struct outcore_file *file,
+                           uint64_t offset,
+                           const struct iovec *memory,
+                           size_t count);
+
+// Reads regions of a file, one after the other, into `count` pieces of memory, one after the other. Regions and pieces have
+// the same number of bytes, but need not end at the same places. See `outcore_file_read`.
+int outcore_file_readv(const struct outcore_file *file,
+                       const struct outcore_regions *regions,
+                       const struct iovec *memory,
+                       size_t count);
+
+// Writes `count` pieces of memory to regions of a file; see `outcore_file_readv` and `outcore_file_write`.
+int outcore_file_writev(const struct outcore_file *file,
+                        const struct outcore_regions *regions,
+                        const struct iovec *memory,
+                        size_t count);
+
+// Starts `outcore_file_readv`; see `outcore_file_start_read`. The list of the pieces is not used after the call.
+int outcore_file_start_readv(const struct outcore_file *file,
+                             const struct outcore_regions *regions,
+                             const struct iovec *memory,
+                             size_t count,
+                             struct outcore_request **request);
+
+// Starts `outcore_file_writev`; see `outcore_file_start_write`. The list of the pieces is not used after the call.
+int outcore_file_start_writev(const struct outcore_file *file,
+                              const struct outcore_regions *regions,
+                              const struct iovec *memory,
+                              size_t count,
+                              struct outcore_request **request);
 
 // Writes the attributes of a name to `status`.
 //

@@ -11,9 +11,10 @@ use outcore_memory::{Arena, Region};
 
 use crate::boundary::{Handle, call, count, hand_out, release};
 use crate::context::Context;
+use crate::memory::block_of;
 use crate::pool::{Client, Pool};
 use crate::request::Request;
-use crate::text::{block_of, numbers_of, text_of};
+use crate::text::{numbers_of, text_of};
 use crate::zarr::{ElementType, Metadata};
 
 /// Memory of an open array for parts of requests that are not aligned.

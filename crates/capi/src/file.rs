@@ -9,8 +9,9 @@ use outcore_core::{Error, ErrorKind, FileId, OpenMode, Operation, Regions, Resul
 use crate::boundary::{Handle, call, count, hand_out, release};
 use crate::context::Context;
 use crate::hints::Hints;
+use crate::memory::Pieces;
 use crate::pool::{Client, Pool};
-use crate::text::{region_of, text_of};
+use crate::text::text_of;
 
 /// A file of a pool that is open.
 pub struct File {
@@ -63,25 +64,24 @@ impl File {
     /// Starts a request between regions of the file and memory.
     ///
     /// # Safety
-    /// As for [`region_of`].
+    /// As for [`Pieces::region`].
     pub(crate) unsafe fn start(
         &self,
         operation: Operation,
         regions: Regions,
-        memory: *mut u8,
-        bytes: u64,
+        memory: &Pieces,
     ) -> Result<Ticket> {
-        if regions.total_bytes() != bytes {
+        let (need, have) = (regions.total_bytes(), memory.bytes()?);
+        if need != have {
             return Err(Error::invalid(format!(
-                "need memory of {} bytes for the regions, have {bytes}; pass as many bytes as the regions have",
-                regions.total_bytes()
+                "need memory of {need} bytes for the regions, have {have}; pass as many bytes as the regions have"
             )));
         }
         if operation == Operation::Write {
             self.check_writable()?;
         }
         // SAFETY: as the caller promises.
-        let memory = unsafe { region_of(memory, bytes)? };
+        let memory = unsafe { memory.region()? };
         Ok(self.client.submit_regions(self.file, operation, regions, memory))
     }
 
@@ -95,17 +95,18 @@ impl File {
     /// Reads regions, and waits for the end.
     ///
     /// # Safety
-    /// As for [`region_of`].
-    pub(crate) unsafe fn read(&self, regions: &Regions, memory: *mut u8, bytes: u64) -> Result<()> {
+    /// As for [`Pieces::region`].
+    pub(crate) unsafe fn read(&self, regions: &Regions, memory: &Pieces) -> Result<()> {
         // SAFETY: as the caller promises.
-        unsafe { self.start(Operation::Read, regions.clone(), memory, bytes)? }.finish()?;
+        unsafe { self.start(Operation::Read, regions.clone(), memory)? }.finish()?;
         let end = regions.end();
         let last = regions.runs().find(|run| run.offset + run.length == end);
-        let Some(last) = last.map(|run| run.at + run.length - 1) else { return Ok(()) };
+        let last = last.and_then(|run| memory.byte(run.at + run.length - 1));
+        let Some(last) = last else { return Ok(()) };
         // If another client has made the file shorter, the client may know its old length: then zeros stand for the bytes behind
         // its end.
         // SAFETY: the memory has that byte, and the request has ended.
-        let may_be_behind = unsafe { *memory.add(last as usize) } == 0;
+        let may_be_behind = unsafe { *last } == 0;
         if may_be_behind && self.client.length(self.file)? < end {
             let text =
                 format!("need the bytes of the file up to {end}, it is shorter; read up to its length");
@@ -114,16 +115,16 @@ impl File {
         Ok(())
     }
 
-    /// Reads at most `bytes` bytes, fewer at the end of the file. Returns their number.
+    /// Reads as many bytes as the memory has, fewer at the end of the file. Returns their number.
     ///
     /// # Safety
-    /// As for [`region_of`].
-    unsafe fn read_up_to(&self, offset: u64, memory: *mut u8, bytes: u64) -> Result<u64> {
-        let mut bytes = bytes;
+    /// As for [`Pieces::region`].
+    pub(crate) unsafe fn read_up_to(&self, offset: u64, memory: &Pieces) -> Result<u64> {
+        let mut bytes = memory.bytes()?;
         loop {
             let regions = Regions::contiguous(offset, bytes)?;
             // SAFETY: as the caller promises; there are fewer bytes in each turn.
-            match unsafe { self.read(&regions, memory, bytes) } {
+            match unsafe { self.read(&regions, &memory.first(bytes)) } {
                 Ok(()) => return Ok(bytes),
                 Err(error) if error.kind == ErrorKind::Truncated => {
                     let there = self.client.length(self.file)?.saturating_sub(offset);
@@ -136,6 +137,16 @@ impl File {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Writes all bytes of the memory from `offset` on, and waits for the end.
+    ///
+    /// # Safety
+    /// As for [`Pieces::region`].
+    pub(crate) unsafe fn write_from(&self, offset: u64, memory: &Pieces) -> Result<()> {
+        let regions = Regions::contiguous(offset, memory.bytes()?)?;
+        // SAFETY: as the caller promises.
+        unsafe { self.start(Operation::Write, regions, memory)? }.finish()
     }
 }
 
@@ -182,7 +193,7 @@ pub unsafe extern "C" fn outcore_file_read_at(
     bytes: u64,
 ) -> i64 {
     // SAFETY: as the caller promises.
-    count(unsafe { file.as_ref() }, |file| unsafe { file.read_up_to(offset, memory.cast(), bytes) })
+    count(unsafe { file.as_ref() }, |file| unsafe { file.read_up_to(offset, &Pieces::one(memory, bytes)) })
 }
 
 /// Writes `bytes` bytes of `memory` from byte `offset` on. Returns 0 once all are written, or -errno.
@@ -202,8 +213,7 @@ pub unsafe extern "C" fn outcore_file_write_at(
 ) -> c_int {
     // SAFETY: as the caller promises; a write only reads the memory.
     call(unsafe { file.as_ref() }, |file| unsafe {
-        let regions = Regions::contiguous(offset, bytes)?;
-        file.start(Operation::Write, regions, memory.cast_mut().cast(), bytes)?.finish()
+        file.write_from(offset, &Pieces::one(memory.cast_mut(), bytes))
     })
 }
 

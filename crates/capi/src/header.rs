@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 /// The files of the interface, in the order of the header.
-const SOURCES: [&str; 8] = ["context", "pool", "hints", "file", "regions", "request", "names", "array"];
+const SOURCES: [&str; 9] =
+    ["context", "pool", "hints", "file", "regions", "request", "vectored", "names", "array"];
 
 fn made() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -11,9 +11,11 @@ mod file;
 #[cfg(test)]
 mod header;
 mod hints;
+mod memory;
 mod names;
 mod pool;
 mod regions;
 mod request;
 mod text;
+mod vectored;
 mod zarr;

@@ -14,6 +14,7 @@ use crate::boundary::{Handle, call, count, hand_out, release, unusable_time};
 use crate::context::Context;
 use crate::errors::keep;
 use crate::file::File;
+use crate::memory::Pieces;
 use crate::regions::Regions;
 
 /// Maximum wait before the time is looked at again.
@@ -37,7 +38,7 @@ impl Request {
     }
 }
 
-fn regions_of(regions: Option<&Regions>) -> Result<outcore_core::Regions> {
+pub(crate) fn regions_of(regions: Option<&Regions>) -> Result<outcore_core::Regions> {
     let missing =
         || Error::invalid("need regions of the file, have NULL; make them by outcore_regions_strided");
     regions.map(|regions| regions.inner.clone()).ok_or_else(missing)
@@ -46,16 +47,15 @@ fn regions_of(regions: Option<&Regions>) -> Result<outcore_core::Regions> {
 /// Starts a request between regions of a file and memory.
 ///
 /// # Safety
-/// The pointers are NULL, or valid; the memory has `bytes` bytes until the request has ended.
-unsafe fn start(
+/// The pointer is NULL, or valid; the memory stays valid until the request has ended.
+pub(crate) unsafe fn start(
     file: &File,
     operation: Operation,
     regions: *const Regions,
-    memory: *mut c_void,
-    bytes: u64,
+    memory: &Pieces,
 ) -> Result<Ticket> {
     // SAFETY: as the caller promises.
-    unsafe { file.start(operation, regions_of(regions.as_ref())?, memory.cast(), bytes) }
+    unsafe { file.start(operation, regions_of(regions.as_ref())?, memory) }
 }
 
 /// Reads regions of a file into `memory`, one after the other. `bytes` is the size of the memory and of the regions.
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn outcore_file_read(
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
     call(unsafe { file.as_ref() }, |file| unsafe {
-        file.read(&regions_of(regions.as_ref())?, memory.cast(), bytes)
+        file.read(&regions_of(regions.as_ref())?, &Pieces::one(memory, bytes))
     })
 }
 
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn outcore_file_write(
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
     call(unsafe { file.as_ref() }, |file| unsafe {
-        start(file, Operation::Write, regions, memory.cast_mut(), bytes)?.finish()
+        start(file, Operation::Write, regions, &Pieces::one(memory.cast_mut(), bytes))?.finish()
     })
 }
 
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn outcore_file_start_read(
     // SAFETY: as the caller promises.
     call(unsafe { file.as_ref() }, |file| unsafe {
         hand_out(request, || {
-            let ticket = start(file, Operation::Read, regions, memory, bytes)?;
+            let ticket = start(file, Operation::Read, regions, &Pieces::one(memory, bytes))?;
             Ok(Request::new(&file.context, ticket))
         })
     })
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn outcore_file_start_write(
     // SAFETY: as the caller promises.
     call(unsafe { file.as_ref() }, |file| unsafe {
         hand_out(request, || {
-            let ticket = start(file, Operation::Write, regions, memory.cast_mut(), bytes)?;
+            let ticket = start(file, Operation::Write, regions, &Pieces::one(memory.cast_mut(), bytes))?;
             Ok(Request::new(&file.context, ticket))
         })
     })

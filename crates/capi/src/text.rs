@@ -1,11 +1,8 @@
-//! Texts, numbers and memory that C passes.
+//! Texts and numbers that C passes.
 
 use std::ffi::{CStr, c_char};
-use std::ptr::NonNull;
-use std::sync::Arc;
 
 use outcore_core::{Error, Result};
-use outcore_memory::{Block, Region};
 
 /// A text that C passed, named by its `role`.
 ///
@@ -50,32 +47,4 @@ pub(crate) fn check_count(count: usize, role: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("need at most {most} {role}, have {count}; check the count")))
-}
-
-/// Memory of the caller as the buffer of a request.
-///
-/// # Safety
-/// As for [`block_of`].
-pub(crate) unsafe fn region_of(start: *mut u8, bytes: u64) -> Result<Region> {
-    if bytes == 0 {
-        return Ok(Region::empty());
-    }
-    // SAFETY: as the caller promises.
-    unsafe { block_of(start, bytes) }.map(Region::whole)
-}
-
-/// Memory of the caller as a block.
-///
-/// # Safety
-/// `start` points to `bytes` bytes that stay valid, and that nothing else writes, until the request has ended.
-pub(crate) unsafe fn block_of(start: *mut u8, bytes: u64) -> Result<Arc<Block>> {
-    let start = NonNull::new(start).ok_or_else(|| {
-        Error::invalid(format!("need memory of {bytes} bytes, have NULL; pass the address of a buffer"))
-    })?;
-    let length = usize::try_from(bytes).ok().filter(|&length| length <= isize::MAX as usize);
-    let length =
-        length.ok_or_else(|| Error::invalid(format!("need at most 2^63 bytes of memory, have {bytes}")))?;
-    // SAFETY: as the caller promises.
-    let block = unsafe { Block::foreign(start, length, Box::new(())) };
-    Ok(Arc::new(block))
 }
