@@ -49,9 +49,8 @@ $(CORE): $(PACKAGES) $(RUST)
 	tools/plugin
 	touch $@
 
-# In the release profile it shares most crates with the Python module. The static library takes long, and no test needs it.
-$(C_LIBRARY): $(PACKAGES) $(RUST)
-	cargo rustc --release --locked --quiet -p outcore-capi --lib --crate-type cdylib
+$(C_LIBRARY): $(PACKAGES) $(RUST) tools/c-library tools/install-c-library
+	tools/c-library
 	touch $@
 
 $(SPHINX): $(PACKAGES) docs/requirements.txt
@@ -62,7 +61,7 @@ $(SPHINX): $(PACKAGES) docs/requirements.txt
 ifneq ($(words $(wildcard $(MODULES))),$(words $(MODULES)))
 .PHONY: $(CORE)
 endif
-ifeq ($(wildcard target/release/liboutcore.so),)
+ifneq ($(words $(wildcard target/release/liboutcore.so python/outcore/_c/lib/liboutcore.so.0)),2)
 .PHONY: $(C_LIBRARY)
 endif
 
@@ -146,5 +145,5 @@ coverage: $(CORE)
 
 clean:
 	rm -rf .venv target dist coverage docs/_site .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-out bench-out
-	rm -rf python/outcore/_core*.so python/outcore/_plugins
+	rm -rf python/outcore/_core*.so python/outcore/_plugins python/outcore/_c
 	find . -name __pycache__ -not -path "./.git/*" -prune -exec rm -rf {} +

@@ -4,14 +4,17 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pytest
-from compiled_c import LIBRARY, ROOT, SANITIZED, Compile, run
+from compiled_c import LIBRARY, ROOT, SANITIZED, STRICT, Compile, run
 from served import Served
 
 import outcore as oc
+from outcore._util import c_library
 
 HEADER = ROOT / "crates/capi/include/outcore.h"
 INTERFACE = ROOT / "crates/capi/interface.txt"
@@ -144,6 +147,37 @@ def test_the_library_is_installed_as_its_description_says(prefix: Path, tmp_path
             "pkg-config", "--cflags", "--libs", "outcore", PKG_CONFIG_PATH=f"{prefix}/lib/pkgconfig"
         )
         assert flags.split() == [f"-I{prefix}/include", f"-L{prefix}/lib", "-loutcore"]
+
+
+def test_the_package_has_the_library_and_prints_its_flags(tmp_path: Path) -> None:
+    package = Path(oc.__file__).parent / "_c"
+    outcore = (sys.executable, "-m", "outcore")
+    flags = run(*outcore, "--cflags", "--libs").split()
+    assert flags[0] == f"-I{package}/include"
+    source = ROOT / "tests/c_library/calls.c"
+    run("cc", *STRICT, source, *flags, "-lpthread", "-o", tmp_path / "calls")
+    run(tmp_path / "calls", "files", tmp_path / "a", tmp_path / "b")
+    assert run(*outcore, "--libs").split() == flags[1:]
+    directory = run(*outcore, "--pkgconfigdir").strip()
+    assert (
+        f"Version: {oc.__version__}".split("+")[0] in (Path(directory) / "outcore.pc").read_text()
+    )
+    if shutil.which("pkg-config"):
+        wanted = run("pkg-config", "--cflags", "--libs", "outcore", PKG_CONFIG_PATH=directory)
+        run("cc", *STRICT, source, *wanted.split(), "-lpthread", "-o", tmp_path / "again")
+        run(tmp_path / "again", "files", tmp_path / "c")
+
+
+def test_a_package_without_the_library_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(c_library, "_DIRECTORY", tmp_path)
+    for flag in ("--cflags", "--libs", "--pkgconfigdir"):
+        result = command_line.outcore(flag)
+        assert result.exit_code == 1
+        assert "need the C library liboutcore.so.0, have none" in result.stderr
+    assert "go without a verb" in command_line.outcore("--libs", "ls").stderr
+    assert "COMMAND [ARGS]..." in command_line.outcore("--help").stdout
 
 
 def test_cplusplus_takes_the_header(tmp_path: Path) -> None:
