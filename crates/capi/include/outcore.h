@@ -85,6 +85,41 @@ typedef struct outcore_status {
 // other than 0 ends the listing. It must return: neither `longjmp` nor an exception may leave it.
 typedef int (*outcore_visit)(void *argument, const char *name, const struct outcore_status *status);
 
+// The function by which a process sends bytes to all others: it copies `bytes` bytes at `memory` of the process `root` to
+// `memory` of all others. All processes call it in the same order. It returns 0, or another number as an error. It must
+// return: neither `longjmp` nor an exception may leave it.
+typedef int (*outcore_broadcast)(void *argument, void *memory, uint64_t bytes, uint64_t root);
+
+// The processes of a parallel program. Each of them describes the same group.
+typedef struct outcore_group {
+    // Number of this process, from 0 on.
+    uint64_t rank;
+    // Number of processes, at most 65536.
+    uint64_t size;
+    // The function by which they meet, such as MPI_Bcast. NULL will do for one process.
+    outcore_broadcast broadcast;
+    // Its first argument.
+    void *argument;
+    // Seconds until a process that does not take part counts as lost, the same on all; 0 means 600.
+    double timeout_s;
+} outcore_group;
+
+// A process's exchange with all servers in a collective.
+typedef struct outcore_exchange {
+    // Messages to the servers.
+    uint64_t messages;
+    // Shares of pieces of a file, sent or received in messages.
+    uint64_t shares;
+    // Bytes of all shares.
+    uint64_t bytes;
+    // Bytes of the shares that were copied in memory on the way.
+    uint64_t copied_bytes;
+    // Bytes that servers read directly from the memory of the process.
+    uint64_t direct_bytes;
+    // Always 0.
+    uint64_t reserved[3];
+} outcore_exchange;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -474,6 +509,61 @@ int outcore_array_sync(const struct outcore_array *array);
 
 // Closes an array, and frees the handle. Requests in flight continue. It does not sync. NULL is ignored.
 int outcore_array_close(struct outcore_array *array);
+
+// Writes an array from the memory of all processes of a group; each of them makes this call with the same array.
+//
+// This process gives `boxes` boxes, or 0. Box number i begins at index `start[i * dims]` and has `count[i * dims]` elements
+// along the first dimension, and so on. The elements lie in `memory` in C order, one box after the other; `bytes` is the
+// size of all of them. Boxes must not overlap, also those of several processes. Elements in no box stay as they are.
+//
+// The call returns on every process when the whole array is durable. Until then the array is marked incomplete on disk.
+// After a failure it stays incomplete, and the call fails on every process. `exchange` gets counts, unless it is NULL.
+//
+// Errors: -EINVAL (the processes do not agree, or boxes that overlap or leave the array), -EROFS, -EIO (a process or a
+// server failed or is missing), and the error of any process on all of them.
+int outcore_array_write_all(const struct outcore_array *array,
+                            const struct outcore_group *group,
+                            size_t boxes,
+                            const uint64_t *start,
+                            const uint64_t *count,
+                            const void *memory,
+                            uint64_t bytes,
+                            struct outcore_exchange *exchange);
+
+// Reads an array into the memory of all processes of a group; see `outcore_array_write_all`. Boxes may overlap, as ghost
+// cells do.
+int outcore_array_read_all(const struct outcore_array *array,
+                           const struct outcore_group *group,
+                           size_t boxes,
+                           const uint64_t *start,
+                           const uint64_t *count,
+                           void *memory,
+                           uint64_t bytes,
+                           struct outcore_exchange *exchange);
+
+// Writes a file from the memory of all processes of a group; each of them makes this call with the same file.
+//
+// This process gives the bytes of `regions`, one after the other in `memory`; `bytes` is the size of both. Regions without
+// bytes give nothing. Regions of the processes must not overlap. They have at most 65536 runs, all processes together, and
+// end at 4 TiB or before. The call returns on every process when all of it is durable.
+//
+// Errors: those of `outcore_array_write_all`. After a failure, some regions may be written.
+int outcore_file_write_all(const struct outcore_file *file,
+                           const struct outcore_group *group,
+                           const struct outcore_regions *regions,
+                           const void *memory,
+                           uint64_t bytes,
+                           struct outcore_exchange *exchange);
+
+// Reads a file into the memory of all processes of a group; see `outcore_file_write_all`. Regions may overlap.
+//
+// Errors: those of `outcore_array_read_all`, and -ENODATA (the file ends before the regions of a process).
+int outcore_file_read_all(const struct outcore_file *file,
+                          const struct outcore_group *group,
+                          const struct outcore_regions *regions,
+                          void *memory,
+                          uint64_t bytes,
+                          struct outcore_exchange *exchange);
 
 #ifdef __cplusplus
 }  // extern "C"

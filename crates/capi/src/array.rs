@@ -15,7 +15,7 @@ use crate::memory::block_of;
 use crate::pool::{Client, Pool};
 use crate::request::Request;
 use crate::text::{numbers_of, text_of};
-use crate::zarr::{ElementType, Metadata};
+use crate::zarr::{ElementType, Metadata, marked};
 
 /// Memory of an open array for parts of requests that are not aligned.
 const BOUNCE_BYTES: usize = 16 << 20;
@@ -25,10 +25,10 @@ const GENERATION: &str = "outcore.generation";
 /// An array of a pool that is open.
 pub struct Array {
     context: Arc<Context>,
-    client: Arc<Client>,
-    path: String,
-    element: ElementType,
-    file: Arc<ArrayFile>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) path: String,
+    pub(crate) element: ElementType,
+    pub(crate) file: Arc<ArrayFile>,
     writable: bool,
     /// Whether the generation counts the writes through this handle.
     counted: Mutex<bool>,
@@ -125,20 +125,48 @@ impl Array {
         self.file.submit(operation, &request, Memory { block, origin: 0, strides })
     }
 
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.writable {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::ReadOnly,
+            format!("{} is open for reading only; open it with O_RDWR", self.path),
+        ))
+    }
+
     /// Raises the generation before the first write.
     fn count_writing(&self) -> Result<()> {
-        if !self.writable {
-            return Err(Error::new(
-                ErrorKind::ReadOnly,
-                format!("{} is open for reading only; open it with O_RDWR", self.path),
-            ));
-        }
+        self.check_writable()?;
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if !*counted {
             raise_generation(&self.client, &self.path)?;
             *counted = true;
         }
         Ok(())
+    }
+
+    /// Another process has raised the generation for this one, too.
+    pub(crate) fn counted_elsewhere(&self) {
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    fn document(&self) -> String {
+        format!("{}/zarr.json", self.path)
+    }
+
+    /// Counts a write by all processes, and marks the array incomplete. Returns its metadata as they were before.
+    pub(crate) fn mark(&self, state: &str, why: &str) -> Result<Vec<u8>> {
+        self.count_writing()?;
+        let before = self.client.read_small(&self.document())?;
+        self.client.replace_small(&self.document(), &marked(&before, &self.path, Some((state, why)))?)?;
+        Ok(before)
+    }
+
+    /// Ends a write by all processes. An array that was incomplete before becomes whole if `all` of it is new.
+    pub(crate) fn publish(&self, before: &[u8], all: bool) -> Result<()> {
+        let now = if all { marked(before, &self.path, None)? } else { before.to_vec() };
+        self.client.replace_small(&self.document(), &now)
     }
 }
 

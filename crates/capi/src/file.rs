@@ -85,7 +85,7 @@ impl File {
         Ok(self.client.submit_regions(self.file, operation, regions, memory))
     }
 
-    fn check_writable(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if self.writable {
             return Ok(());
         }

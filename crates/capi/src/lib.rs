@@ -3,8 +3,10 @@
 //! The header `include/outcore.h` is made from these files, in the order of `header.rs`. Their comments are its
 //! documentation.
 
+mod agreement;
 mod array;
 mod boundary;
+mod collective;
 mod context;
 mod errors;
 mod file;
@@ -17,5 +19,6 @@ mod pool;
 mod regions;
 mod request;
 mod text;
+mod together;
 mod vectored;
 mod zarr;

@@ -173,6 +173,30 @@ impl Metadata {
     }
 }
 
+/// The text of `zarr.json` with another state, and the reason for it; `None` for a whole array. It no longer names the call
+/// that made the array.
+pub(crate) fn marked(text: &[u8], path: &str, state: Option<(&str, &str)>) -> Result<Vec<u8>> {
+    let damaged = |why: &dyn std::fmt::Display| {
+        let text = format!("{path}/zarr.json cannot be read ({why}); restore it from a copy");
+        Error::new(ErrorKind::Corrupt, text)
+    };
+    let mut document: Value = serde_json::from_slice(text).map_err(|error| damaged(&error))?;
+    let own = document.pointer_mut("/attributes/outcore").and_then(Value::as_object_mut);
+    let own = own.ok_or_else(|| damaged(&"it has no attributes of outcore"))?;
+    let mut changes = false;
+    for name in ["state", "why", "made"] {
+        changes |= own.remove(name).is_some();
+    }
+    if let Some((state, why)) = state {
+        own.insert("state".into(), state.into());
+        own.insert("why".into(), why.into());
+    } else if !changes {
+        // Numbers of other attributes may have more digits than the parser keeps.
+        return Ok(text.to_vec());
+    }
+    Ok(format!("{document:#}").into_bytes())
+}
+
 /// The parts of a document that locate elements, without those that other writers change or leave out.
 fn essence(document: &Value) -> Vec<Value> {
     let configuration = &document["codecs"][0]["configuration"];
@@ -194,4 +218,23 @@ fn essence(document: &Value) -> Vec<Value> {
         json!(codecs(&configuration["index_codecs"])),
         or(&configuration["index_location"], "end"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_changes_the_state_only() {
+        let text =
+            br#"{"shape": [3], "attributes": {"unit": "m", "outcore": {"format": 1, "made": {"by": 7}}}}"#;
+        let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+        let half = marked(text, "A", Some(("incomplete", "why"))).unwrap();
+        let own = json!({"format": 1, "state": "incomplete", "why": "why"});
+        assert_eq!(read(&half), json!({"shape": [3], "attributes": {"unit": "m", "outcore": own}}));
+        let whole = marked(&half, "A", None).unwrap();
+        assert_eq!(read(&whole)["attributes"], json!({"unit": "m", "outcore": {"format": 1}}));
+        assert_eq!(marked(b"{\"attributes\":  {\"outcore\": {}}}", "A", None).unwrap().len(), 32);
+        assert_eq!(marked(b"{}", "A", None).unwrap_err().kind, ErrorKind::Corrupt);
+    }
 }
