@@ -1,5 +1,6 @@
 //! Attributes of files and directories.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileHandle, INodeNo, TimeOrNow};
@@ -54,6 +55,9 @@ impl Tree {
 
     /// The attributes of a number.
     pub fn attributes(&self, number: INodeNo) -> Answer<FileAttr> {
+        if let Some((inode, length)) = self.files.known(number) {
+            return Ok(self.attributes_of(&inode, length));
+        }
         let path = self.nodes.at(number);
         // An open one is a file.
         let is_file = self.files.is_open(number);
@@ -63,9 +67,12 @@ impl Tree {
 
     /// The attributes that a record and a length in bytes give.
     pub fn attributes_of(&self, inode: &Inode, length: u64) -> FileAttr {
+        let number = self.nodes.number(inode.handle);
+        let shown = self.files.shown(number, inode);
+        let inode = shown.as_ref().unwrap_or(inode);
         let modified = time(inode.modified_ns);
         FileAttr {
-            ino: self.nodes.number(inode.handle),
+            ino: number,
             size: length,
             blocks: length.div_ceil(512),
             atime: modified,
@@ -75,7 +82,7 @@ impl Tree {
             kind: kind_of(inode),
             perm: (inode.mode & DIRECTORY_BITS) as u16,
             // For a directory 1 says that the number of its directories is unknown.
-            nlink: u32::from(!self.files.is_removed(self.nodes.number(inode.handle))),
+            nlink: u32::from(!self.files.is_removed(number)),
             uid: inode.owner,
             gid: inode.group,
             rdev: 0,
@@ -101,18 +108,28 @@ impl Tree {
         };
         let mode = mode.map(|mode| self.stored(number, mode)).transpose()?;
         let wanted = Attributes { mode, owner, group, modified_ns };
-        if changes.modified.is_some() {
+        let is_now = matches!(changes.modified, Some(TimeOrNow::Now));
+        if is_now {
             // Otherwise pending writes would change the time later.
             self.files.settle(number);
         }
         if wanted != Attributes::default() {
-            self.client.set_attributes(&self.nodes.at(number), wanted).map_err(|error| match error.kind {
+            let (path, may_give) = (self.nodes.at(number), self.may_give.load(Ordering::Relaxed));
+            let now_ns = nanoseconds(SystemTime::now());
+            let gives = |inode: &Inode| wanted.owner.is_some_and(|owner| owner != inode.owner);
+            let gives = self.files.known(number).is_some_and(|(inode, _)| gives(&inode));
+            let set = self.files.set_attributes(number, &path, wanted, may_give, now_ns);
+            set.map_err(|error| match error.kind {
                 // POSIX: only the owner may, whatever the mode is.
                 ErrorKind::Denied => Errno::EPERM,
                 _ => stale(errno_of(&error)),
             })?;
+            if gives {
+                self.may_give.store(true, Ordering::Relaxed);
+            }
         }
-        if let Some(TimeOrNow::Now) = changes.modified {
+        if is_now {
+            self.files.forget(number);
             self.client.touch(&self.nodes.at(number)).or_errno().map_err(stale)?;
         }
         self.attributes(number)

@@ -10,6 +10,7 @@ use outcore_memory::Region;
 
 use crate::Client;
 use crate::gathered::Gathered;
+use crate::new_files::NewFile;
 
 /// Bytes of gathered writes that go to the servers in one request. Longer writes are not gathered.
 pub(crate) const REQUEST_BYTES: usize = 1 << 20;
@@ -51,6 +52,8 @@ pub(crate) struct Body {
     failures: Arc<AtomicU64>,
     /// Held while bytes are appended.
     pub appending: Mutex<()>,
+    /// Its attributes, if this mount has created it.
+    pub new: NewFile,
 }
 
 impl Default for Body {
@@ -58,7 +61,8 @@ impl Default for Body {
         let pending = Pending::default();
         let failures = pending.failures.clone();
         let (end, version) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { pending: Mutex::new(pending), end, version, failures, appending: Mutex::default() }
+        let (appending, new) = (Mutex::default(), NewFile::default());
+        Self { pending: Mutex::new(pending), end, version, failures, appending, new }
     }
 }
 

@@ -47,6 +47,7 @@ impl Tree {
                 _ => {}
             }
         }
+        self.files.send_attributes(number).or_errno()?;
         self.client.set_extended(&self.nodes.at(number), name, value.map(<[u8]>::to_vec)).or_errno()
     }
 }

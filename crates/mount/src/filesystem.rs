@@ -60,9 +60,15 @@ impl PoolFilesystem {
         }
     }
 
-    fn reply_attributes(&self, found: Answer<fuser::FileAttr>, reply: ReplyAttr) {
+    /// How long the kernel may cache the attributes of a file. Those that the mount itself may know for a while, not at
+    /// all.
+    fn fresh_of(&self, number: INodeNo) -> Duration {
+        if self.tree.files.known(number).is_some() { Duration::ZERO } else { self.fresh }
+    }
+
+    fn reply_attributes(&self, found: Answer<fuser::FileAttr>, fresh: Duration, reply: ReplyAttr) {
         match found {
-            Ok(attributes) => reply.attr(&self.fresh, &attributes),
+            Ok(attributes) => reply.attr(&fresh, &attributes),
             Err(error) => reply.error(error),
         }
     }
@@ -114,7 +120,8 @@ impl Filesystem for PoolFilesystem {
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.reply_attributes(self.tree.attributes(number), reply);
+        let fresh = self.fresh_of(number);
+        self.reply_attributes(self.tree.attributes(number), fresh, reply);
     }
 
     fn setattr(
@@ -136,7 +143,8 @@ impl Filesystem for PoolFilesystem {
         reply: ReplyAttr,
     ) {
         let changes = Changes { mode, owner, group, length, modified };
-        self.reply_attributes(self.tree.change(number, handle, &changes), reply);
+        let fresh = self.fresh_of(number);
+        self.reply_attributes(self.tree.change(number, handle, &changes), fresh, reply);
     }
 
     fn mknod(

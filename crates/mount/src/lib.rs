@@ -2,8 +2,8 @@
 //!
 //! [`Mount`] runs it until it is unmounted. A request of the kernel (`filesystem`) becomes a call on names (`tree`)
 //! or bytes (`open_files`), which the client of the pool sends to the manager or the I/O servers. Small writes wait here
-//! for a second at most (`behind`), as do bytes that are read ahead (`ahead`). The kernel caches names and attributes for
-//! a second.
+//! for a second at most (`behind`), as do attributes of new files (`new_files`), and bytes that are read ahead (`ahead`).
+//! The kernel caches names and attributes for a second.
 
 mod ahead;
 mod attributes;
@@ -16,6 +16,7 @@ mod filesystem;
 mod gathered;
 mod links;
 mod listings;
+mod new_files;
 mod nodes;
 mod open_files;
 mod opening;

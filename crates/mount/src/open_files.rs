@@ -40,7 +40,7 @@ pub(crate) struct OpenFiles {
     buffers: Buffers,
     next: AtomicU64,
     /// Whether small writes are gathered, and bytes are read ahead.
-    is_cached: bool,
+    pub is_cached: bool,
     writes: Slots,
     reads: Slots,
     /// Wakes the thread that sends gathered writes.
@@ -69,7 +69,23 @@ impl Shared {
     /// Sends gathered writes once they are old. Returns whether some are still pending.
     fn send_older(&self) -> bool {
         let bodies: Vec<_> = self.state().bodies.values().cloned().collect();
-        bodies.iter().filter(|body| body.send_older(&self.client, LOOK)).count() > 0
+        bodies.into_iter().filter(|body| self.send_older_of(body)).count() > 0
+    }
+
+    fn send_older_of(&self, body: &Arc<Body>) -> bool {
+        let has_bytes = body.send_older(&self.client, LOOK);
+        let (keeps, are_old) = body.new.keeps(LOOK);
+        if are_old {
+            // This thread must not wait for the manager. If no thread can be started, it tries again.
+            let (client, body) = (self.client.clone(), body.clone());
+            let send = move || {
+                body.settle(&client);
+                // If it fails, the changes are still kept, and the program gets the error at its `close`.
+                let _ = body.new.send(&client);
+            };
+            let _ = thread::Builder::new().name("mount-attributes".into()).spawn(send);
+        }
+        has_bytes || keeps
     }
 }
 
@@ -107,7 +123,13 @@ impl OpenFiles {
         self.shared.state()
     }
 
-    fn client(&self) -> &Client {
+    /// Wakes the thread that sends in time.
+    pub fn wake(&self) {
+        // If the thread has one such message, it needs no second.
+        let _ = self.began.try_send(());
+    }
+
+    pub fn client(&self) -> &Client {
         &self.shared.client
     }
 
@@ -127,7 +149,7 @@ impl OpenFiles {
         self.state().open.get(&handle.0).cloned().ok_or(Errno::EBADF)
     }
 
-    fn body(&self, number: INodeNo) -> Option<Arc<Body>> {
+    pub fn body(&self, number: INodeNo) -> Option<Arc<Body>> {
         self.state().bodies.get(&number.0).cloned()
     }
 
@@ -169,6 +191,8 @@ impl OpenFiles {
         let Ok(open) = self.get(handle) else { return vec![] };
         // The writes go through this open file.
         open.body.settle(self.client());
+        // The kernel flushes first, and the program got the error then.
+        let _ = open.body.new.send(self.client());
         let mut state = self.state();
         if state.open.remove(&handle.0).is_none() {
             return vec![];
@@ -307,12 +331,10 @@ impl OpenFiles {
         open.body.report(&open.reported)?;
         let at_once = libc::O_APPEND | libc::O_DSYNC | libc::O_DIRECT;
         if self.is_cached && bytes.len() < REQUEST_BYTES && flags & at_once == 0 {
-            // If the thread has one such message, it needs no second.
-            let began = || {
-                let _ = self.began.try_send(());
-            };
+            let began = || self.wake();
             if open.body.gather(self.client(), &self.writes, open.file, (offset, bytes), began) {
                 open.length.fetch_max(end, Ordering::Relaxed);
+                open.body.new.written(end);
                 return Ok(());
             }
         }
@@ -337,6 +359,7 @@ impl OpenFiles {
         open.body.changes();
         written?;
         open.length.fetch_max(offset + bytes.len() as u64, Ordering::Relaxed);
+        open.body.new.written(offset + bytes.len() as u64);
         Ok(())
     }
 
@@ -355,6 +378,7 @@ impl OpenFiles {
         open.body.changes();
         let changed = change(self.client());
         open.body.changes();
+        open.body.new.forget();
         self.resized(open.number);
         changed
     }
@@ -362,7 +386,11 @@ impl OpenFiles {
     /// Returns once the servers have all writes. An error is that of an earlier write.
     pub fn flush(&self, open: &OpenFile) -> Result<()> {
         open.body.settle(self.client());
-        if open.is_writable { open.body.report(&open.reported) } else { Ok(()) }
+        let sent = open.body.new.send(self.client());
+        if open.is_writable {
+            open.body.report(&open.reported)?;
+        }
+        sent
     }
 
     /// Returns once all writes survive power loss. An error may be that of an earlier write.

@@ -1,6 +1,7 @@
 //! Opens, creates and closes files; creates directories.
 
 use std::ffi::OsStr;
+use std::sync::atomic::Ordering;
 
 use fuser::{Errno, FileAttr, FileHandle, INodeNo};
 use outcore_client::Attributes;
@@ -14,6 +15,7 @@ impl Tree {
     /// Opens a file.
     pub fn open(&self, number: INodeNo, is_writable: bool) -> Answer<FileHandle> {
         let mode = if is_writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        self.files.send_attributes(number).or_errno()?;
         let file = self.client.open(&self.nodes.at(number), mode).or_errno().map_err(stale)?;
         Ok(self.files.add(number, file, is_writable))
     }
@@ -36,7 +38,9 @@ impl Tree {
         };
         let inode = self.give(parent, &path, inode, owner).inspect_err(|_| self.client.close(file))?;
         let attributes = self.entered(parent, name, &inode)?;
-        Ok((attributes, self.files.add(attributes.ino, file, true)))
+        let handle = self.files.add(attributes.ino, file, true);
+        self.files.created(attributes.ino, inode);
+        Ok((attributes, handle))
     }
 
     /// Gives what this mount has just created to the user who asked for it, and returns its record; removes it if the
@@ -49,7 +53,9 @@ impl Tree {
             // A directory with the set-group bit has passed on its group.
             let group = if above.mode & SET_GROUP == 0 { group } else { inode.group };
             let wanted = Attributes { owner: Some(owner), group: Some(group), ..Attributes::default() };
-            self.client.set_attributes(&path_at(inode.handle), wanted).map(|()| group)
+            self.client.set_attributes(&path_at(inode.handle), wanted)?;
+            self.may_give.store(true, Ordering::Relaxed);
+            Ok(group)
         });
         let group = given.or_errno().inspect_err(|_| {
             // The caller gets the first error.

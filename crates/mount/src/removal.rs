@@ -73,6 +73,10 @@ impl Tree {
         }
         let (old, new) = (self.at_in(from.0, from.1)?, self.at_in(to.0, to.1)?);
         let (moved, target) = (self.nodes.find(from.0, text(from.1)?), self.nodes.find(to.0, text(to.1)?));
+        if let Some(number) = moved {
+            // Nobody finds the new name with older attributes.
+            self.files.send_attributes(number).or_errno()?;
+        }
         let target = target.filter(|target| Some(*target) != moved && self.files.is_open(*target));
         let hidden = target.map(|number| (number, self.hidden_name(number)));
         let renamed = match &hidden {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
 
@@ -20,6 +20,8 @@ pub(crate) struct Tree {
     pub files: OpenFiles,
     /// Whether new files belong to the user of the program, not to that of the mount.
     pub gives: bool,
+    /// Whether the pool is known to let the mount's user give files to others.
+    pub may_give: AtomicBool,
     /// The next number in a hidden name.
     pub next: AtomicU64,
 }
@@ -47,7 +49,8 @@ impl Tree {
         }
         let files = OpenFiles::new(client.clone(), is_cached)?;
         let nodes = Nodes::new(inode.handle, root.clone());
-        Ok(Self { client, nodes, files, gives, next: AtomicU64::new(0) })
+        let may_give = AtomicBool::new(false);
+        Ok(Self { client, nodes, files, gives, may_give, next: AtomicU64::new(0) })
     }
 
     /// Path of a number in the pool.
