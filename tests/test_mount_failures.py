@@ -71,6 +71,7 @@ def write_all(fd: int, data: bytes) -> None:
         at += os.pwrite(fd, data[at:], at)
 
 
+@pytest.mark.exhaustive(keep=0)
 @pytest.mark.parametrize(
     ("number", "fails", "works"),
     [(0, ["create", "list", "stat"], ["read", "write"]),
