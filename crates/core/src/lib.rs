@@ -20,6 +20,7 @@ mod grid;
 mod inventory;
 mod layout;
 mod link;
+mod locks;
 mod manager_message;
 mod message;
 mod names;
@@ -51,6 +52,7 @@ pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot,
 pub use inventory::{Damage, DataFile, Inspection, Known, OddRecord, ScrubPlace, Scrubbed};
 pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
+pub use locks::{FileLock, FileLocks, LockFamily, LockKind, LockOwner, LockWish};
 pub use manager_message::{
     Durable, Hints, Inode, ManagerReply, ManagerRequest, Named, Opened, Origin, ServerAddress, files_among,
     handle_in, path_at,

@@ -1,6 +1,6 @@
 //! Requests of clients to the manager of a pool, and the replies.
 
-use crate::{Error, Grant, Handle, Known, Layout, LengthGrant, OddRecord, ServerId};
+use crate::{Error, FileLock, Grant, Handle, Known, Layout, LengthGrant, LockWish, OddRecord, ServerId};
 
 /// The addresses of a server. Several addresses are parallel channels to one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -339,10 +339,30 @@ pub enum ManagerRequest {
         /// The file.
         handle: Handle,
     },
+    /// Takes or renews a lease, under which a mount holds locks.
+    RenewLease {
+        /// A random number of the mount.
+        lease: u128,
+    },
+    /// Ends a lease, and with it its locks.
+    EndLease {
+        /// The number of the lease.
+        lease: u128,
+    },
+    /// Takes or removes a lock on a range of a file. Never waits.
+    SetLock {
+        /// The lock.
+        wish: LockWish,
+    },
+    /// Returns the lock that would exclude another.
+    TestLock {
+        /// The other one.
+        wish: LockWish,
+    },
 }
 
 impl ManagerRequest {
-    /// Whether the request may change the manager's data. If so, the manager must not execute it twice.
+    /// Whether the request may change the state of the manager. If so, the manager must not execute it twice.
     pub fn is_change(&self) -> bool {
         match self {
             Self::Servers
@@ -357,7 +377,9 @@ impl ManagerRequest {
             | Self::Check { .. }
             | Self::Look { .. }
             | Self::Time
-            | Self::Describe { .. } => false,
+            | Self::Describe { .. }
+            | Self::RenewLease { .. }
+            | Self::TestLock { .. } => false,
             Self::Create { .. }
             | Self::MakeDirectory { .. }
             | Self::MakeLink { .. }
@@ -375,8 +397,15 @@ impl ManagerRequest {
             | Self::NewServer
             | Self::Retire { .. }
             | Self::BeginCut { .. }
-            | Self::EndCut { .. } => true,
+            | Self::EndCut { .. }
+            | Self::EndLease { .. }
+            | Self::SetLock { .. } => true,
         }
+    }
+
+    /// Whether the request may change the metadata store. Locks are in the manager's memory only.
+    pub fn is_stored(&self) -> bool {
+        self.is_change() && !matches!(self, Self::SetLock { .. } | Self::EndLease { .. })
     }
 
     /// Whether the request creates something that takes space in the metadata store. Other requests need
@@ -479,6 +508,15 @@ pub enum ManagerReply {
         /// Its target.
         target: String,
     },
+    /// For `RenewLease`.
+    Lease {
+        /// Seconds after which it ends without a renewal.
+        seconds: u64,
+        /// Whether it is new: then it has no locks.
+        is_new: bool,
+    },
+    /// For `SetLock` and `TestLock`: the lock of another owner that excludes the wanted one.
+    Locked(Option<FileLock>),
 }
 
 /// The path of a file or directory with this handle, wherever it is. `/` and names may follow that of a directory.

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outcore_core::{
     Answer, Error, ErrorKind, Gather, Incarnation, IoReply, IoRequest, Link, ManagerReply, ManagerRequest,
@@ -314,9 +314,14 @@ fn marked(path: &Path, pool: u128) -> Result<Option<ServerId>> {
     }
 }
 
+/// Where the clock of this process that never jumps begins.
+static BEGAN: OnceLock<Instant> = OnceLock::new();
+
 fn now() -> Now {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Now { unix_ns: since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)) }
+    let ns = |since: Duration| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    let running = BEGAN.get_or_init(Instant::now).elapsed();
+    Now { unix_ns: since.map_or(0, ns), running_ns: ns(running) }
 }
 
 fn this_user() -> User {

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outcore_core::{Error, ErrorKind, ManagerReply, Result};
 use outcore_net::OnReply;
@@ -207,9 +207,14 @@ impl<S: Store> Drop for Standby<S> {
     }
 }
 
+/// Where the clock of this process that never jumps begins.
+static BEGAN: OnceLock<Instant> = OnceLock::new();
+
 fn now() -> Now {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Now { unix_ns: since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)) }
+    let ns = |since: Duration| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    let running = BEGAN.get_or_init(Instant::now).elapsed();
+    Now { unix_ns: since.map_or(0, ns), running_ns: ns(running) }
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::any::Any;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::wire::Role;
-use outcore_core::{ManagerReply, ManagerRequest, Names, Origin, Result};
+use outcore_core::{Error, ManagerReply, ManagerRequest, Names, Origin, Result};
 use outcore_disk::Directory;
 use outcore_net::{Address, Config, Handler, Key, Listening, OnReply, Who, listen};
 use outcore_server::grants;
@@ -20,7 +21,12 @@ use crate::metadata::{LOCK, MANAGER, manager_config, most_connections, open_stor
 use crate::metrics::{Identity, serve_metrics};
 use crate::requests::{Requests, kind_of_manager};
 
-const KNOWN: &str = "directory, listen, key_file, metrics";
+const KNOWN: &str = "directory, listen, key_file, lease_seconds, metrics";
+
+/// Terms of leases that a manager may have, in seconds.
+const LEASES: RangeInclusive<u64> = 1..=3600;
+/// Example of the setting `lease_seconds`.
+const OF_LEASE: &str = "10";
 
 /// Example of the setting `metrics`.
 pub(crate) const OF_METRICS: &str = "\"127.0.0.1:9471\"";
@@ -34,6 +40,8 @@ pub struct ManagerSettings {
     pub listen: Vec<Address>,
     /// The pool's key. Clients prove that they have it, and the pool's servers use it to verify grants.
     pub key: Key,
+    /// Term of the leases for locks of files, in seconds; `None` for 10.
+    pub lease_s: Option<u64>,
     /// `HOST:PORT` of its metrics for Prometheus, if it serves any.
     pub metrics: Option<String>,
 }
@@ -42,9 +50,16 @@ impl ManagerSettings {
     /// Reads the settings from a file.
     pub fn from_settings(mut settings: Settings) -> Result<Self> {
         let (directory, listen, key) = common(&mut settings)?;
+        let lease_s = settings.number("lease_seconds", OF_LEASE)?;
+        if let Some(wrong) = lease_s.filter(|lease_s| !LEASES.contains(lease_s)) {
+            let (least, most) = LEASES.into_inner();
+            return Err(Error::invalid(format!(
+                "need lease_seconds from {least} to {most}, have {wrong}; change it"
+            )));
+        }
         let metrics = settings.text("metrics", OF_METRICS)?;
         settings.finish(KNOWN)?;
-        Ok(Self { directory, listen, key, metrics })
+        Ok(Self { directory, listen, key, lease_s, metrics })
     }
 }
 
@@ -115,7 +130,9 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     let root = Directory::private(&settings.directory, &[MANAGER])?;
     let lock = Lock(Mutex::new(root.lock(LOCK)?));
     let store = open_store(&settings.directory)?;
-    let manager = Manager::open(store, signing_key(&settings.key), manager_config()?)?;
+    let lease_s = settings.lease_s.unwrap_or(manager::LEASE_S);
+    let config = manager::Config { lease_s, ..manager_config()? };
+    let manager = Manager::open(store, signing_key(&settings.key), config)?;
     let pool = manager.pool();
     let requests = Arc::new(Requests::default());
     let line = Arc::new(Line::new(manager));

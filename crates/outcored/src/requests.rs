@@ -166,5 +166,9 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::BeginCut { .. } => "begin_cut",
         ManagerRequest::EndCut { .. } => "end_cut",
         ManagerRequest::Describe { .. } => "describe",
+        ManagerRequest::RenewLease { .. } => "renew_lease",
+        ManagerRequest::EndLease { .. } => "end_lease",
+        ManagerRequest::SetLock { .. } => "set_lock",
+        ManagerRequest::TestLock { .. } => "test_lock",
     }
 }

@@ -63,7 +63,7 @@ impl Daemon {
     fn manager(py: Python<'_>, directory: PathBuf, listen: Vec<String>, key: &str) -> PyResult<Self> {
         py.detach(|| {
             let (listen, key) = (addresses(&listen)?, Key::from_hex(key)?);
-            let settings = ManagerSettings { directory, listen, key, metrics: None };
+            let settings = ManagerSettings { directory, listen, key, lease_s: None, metrics: None };
             serve_manager(&settings).map(Self::of_manager)
         })
         .or_raise(py)

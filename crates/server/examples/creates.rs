@@ -25,7 +25,9 @@ fn by_manager(path: &Path, batch: usize) -> Result<f64> {
             let origin = Some(Origin { client: client as u128, number: number as u64 });
             Asked { who: who.clone(), origin, request }
         };
-        for reply in manager.handle_many(Now { unix_ns: number as u64 }, (0..batch).map(create).collect()) {
+        for reply in manager
+            .handle_many(Now { unix_ns: number as u64, running_ns: 0 }, (0..batch).map(create).collect())
+        {
             if let ManagerReply::Failed(error) = reply {
                 return Err(error);
             }

@@ -407,7 +407,7 @@ impl Metadata {
         if self.clock_random.once_in(4) {
             self.clock.jump(&mut self.clock_random);
         }
-        Now { unix_ns: self.clock.now_ns(BEGIN_NS + self.now_ns) }
+        Now { unix_ns: self.clock.now_ns(BEGIN_NS + self.now_ns), running_ns: self.now_ns }
     }
 
     fn stat(&mut self, path: &str) -> ManagerReply {

@@ -222,7 +222,11 @@ fn paths_of(request: &mut ManagerRequest) -> Vec<&mut String> {
         | R::Wrote { .. }
         | R::BeginCut { .. }
         | R::EndCut { .. }
-        | R::Describe { .. } => vec![],
+        | R::Describe { .. }
+        | R::RenewLease { .. }
+        | R::EndLease { .. }
+        | R::SetLock { .. }
+        | R::TestLock { .. } => vec![],
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod durable;
 pub(crate) mod file;
 pub(crate) mod links;
 pub(crate) mod listing;
+pub(crate) mod locks;
 pub(crate) mod names;
 pub(crate) mod runs;
 pub(crate) mod shared;

@@ -2,8 +2,8 @@
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
-    Durable, Hints, Inode, Known, Layout, ManagerReply, ManagerRequest, Named, OddRecord, Opened, Result,
-    ServerAddress, ServerId,
+    Durable, FileLock, Hints, Inode, Known, Layout, LockFamily, LockKind, LockOwner, LockWish, ManagerReply,
+    ManagerRequest, Named, OddRecord, Opened, Result, ServerAddress, ServerId,
 };
 
 structure!(ServerAddress { id, addresses });
@@ -13,6 +13,20 @@ structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, 
 structure!(Named { name, inode });
 structure!(Opened { inode, grant });
 structure!(OddRecord { handle, what });
+structure!(LockOwner { lease, family, number });
+structure!(FileLock { owner, process, start, end, exclusive });
+structure!(LockWish { handle, owner, process, start, end, kind, reclaims });
+
+choice!(LockFamily {
+    1 = Fcntl,
+    2 = Flock,
+});
+
+choice!(LockKind {
+    1 = None,
+    2 = Shared,
+    3 = Exclusive,
+});
 
 choice!(ManagerRequest {
     1 = Servers,
@@ -46,6 +60,10 @@ choice!(ManagerRequest {
     29 = Check { after, most },
     30 = MakeLink { path, target },
     31 = Move { from, to, kept },
+    32 = RenewLease { lease },
+    33 = EndLease { lease },
+    34 = SetLock { wish },
+    35 = TestLock { wish },
 });
 
 choice!(Known {
@@ -72,6 +90,8 @@ choice!(ManagerReply {
     14 = Time { now_s, run },
     15 = Checked { odd, next },
     16 = Link { path, target },
+    17 = Lease { seconds, is_new },
+    18 = Locked(excluded),
 });
 
 impl Record for Layout {

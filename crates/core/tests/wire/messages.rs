@@ -259,6 +259,22 @@ fn known() -> impl Strategy<Value = Known> {
     ]
 }
 
+fn wish() -> impl Strategy<Value = LockWish> {
+    let family = prop_oneof![Just(LockFamily::Fcntl), Just(LockFamily::Flock)];
+    let kind = prop_oneof![Just(LockKind::None), Just(LockKind::Shared), Just(LockKind::Exclusive)];
+    (any::<[u64; 4]>(), any::<u128>(), any::<u32>(), (family, kind), any::<bool>()).prop_map(
+        |(n, lease, process, (family, kind), reclaims)| LockWish {
+            handle: Handle(n[0]),
+            owner: LockOwner { lease, family, number: n[1] },
+            process,
+            start: n[2],
+            end: n[3],
+            kind,
+            reclaims,
+        },
+    )
+}
+
 pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
     let path = any::<String>;
     let flag = any::<bool>;
@@ -283,6 +299,10 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         }),
         (path(), number()).prop_map(|(path, mode)| ManagerRequest::MakeDirectory { path, mode }),
         (path(), path()).prop_map(|(path, target)| ManagerRequest::MakeLink { path, target }),
+        any::<u128>().prop_map(|lease| ManagerRequest::RenewLease { lease }),
+        any::<u128>().prop_map(|lease| ManagerRequest::EndLease { lease }),
+        wish().prop_map(|wish| ManagerRequest::SetLock { wish }),
+        wish().prop_map(|wish| ManagerRequest::TestLock { wish }),
         (path(), flag()).prop_map(|(path, recursive)| ManagerRequest::Remove { path, recursive }),
         (vec(handle(), 0..4), handle(), any::<u64>())
             .prop_map(|(gone, after, most)| ManagerRequest::Orphans { gone, after, most }),
@@ -355,6 +375,8 @@ pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
         vec(opened(), 0..4).prop_map(ManagerReply::Orphans),
         vec(any::<Vec<u8>>(), 0..3).prop_map(ManagerReply::Values),
         error().prop_map(ManagerReply::Failed),
+        any::<(u64, bool)>().prop_map(|(seconds, is_new)| ManagerReply::Lease { seconds, is_new }),
+        option::of(wish().prop_map(|wish| wish.lock())).prop_map(|l| ManagerReply::Locked(l.flatten())),
         any::<(String, String)>().prop_map(|(path, target)| ManagerReply::Link { path, target }),
         any::<u32>().prop_map(|id| ManagerReply::NewServer(ServerId(id))),
         (vec(known(), 0..4), any::<bool>()).prop_map(|(known, more)| ManagerReply::Known { known, more }),

@@ -44,7 +44,7 @@ fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings
 }
 
 fn manager_settings(directory: PathBuf, key: &Key) -> ManagerSettings {
-    ManagerSettings { directory, listen: tcp(), key: key.clone(), metrics: None }
+    ManagerSettings { directory, listen: tcp(), key: key.clone(), lease_s: None, metrics: None }
 }
 
 impl Pool {

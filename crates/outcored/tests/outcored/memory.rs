@@ -30,7 +30,13 @@ impl Pool {
         key.save(&key_file).unwrap();
         let listen: Vec<Address> = vec!["tcp:127.0.0.1:0".parse().unwrap()];
         let directory = |name| directory(root.path(), name);
-        let settings = ManagerSettings { directory: directory("m"), listen, key: key.clone(), metrics: None };
+        let settings = ManagerSettings {
+            directory: directory("m"),
+            listen,
+            key: key.clone(),
+            lease_s: None,
+            metrics: None,
+        };
         let manager = serve_manager(&settings).unwrap();
         let text = format!(
             "directory = \"{}\"\nlisten = \"{way}:127.0.0.1:0\"\nkey_file = \"{}\"\nmanager = \"{}\"\n",

@@ -31,6 +31,7 @@ impl Pool {
             directory: directory(root.path(), "m"),
             listen: listen.clone(),
             key: key.clone(),
+            lease_s: None,
             metrics: None,
         };
         let manager = serve_manager(&settings).unwrap();

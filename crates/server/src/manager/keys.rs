@@ -16,6 +16,9 @@ pub(super) const SERVERS_CHANGED: &[u8] = b"v";
 /// Written when a directory moves to another directory. If two move concurrently, one retries.
 pub(super) const DIRECTORY_MOVED: &[u8] = b"m";
 
+/// Present while mounts may hold locks, so that the next run of the manager lets them reclaim these.
+pub(super) const LEASES: &[u8] = b"l";
+
 /// The next free number for an I/O server.
 pub(super) const NEXT_SERVER: &[u8] = b"k";
 

@@ -13,6 +13,7 @@ mod files;
 mod inventory;
 mod keys;
 mod layouts;
+mod leases;
 mod links;
 mod paths;
 mod record;
@@ -34,12 +35,14 @@ use crate::grants::Key;
 use crate::store::{Guard, Log, MAX_OPERATIONS, MAX_RANGE, Outcome, Store, Write};
 use answers::{Answers, Note};
 use durable::Reached;
+use leases::Leases;
 use record::Node;
 use step::{Memory, Step, take_handles};
 
 pub use attributes::{MAX_EXTENDED, MAX_EXTENDED_BYTES};
 pub use files::HINT_PREFIX;
 pub use layouts::MAX_OTHER_HINTS;
+pub use leases::{LEASE_S, MAX_LEASES, MAX_LOCKS};
 pub use links::MAX_TARGET_BYTES;
 pub use paths::{MAX_NAME_BYTES, MAX_PATH_BYTES};
 pub use walk::MAX_MADE_ON_THE_WAY;
@@ -58,6 +61,8 @@ const HANDLES_AT_ONCE: u64 = 1024;
 pub struct Now {
     /// Nanoseconds since 1970.
     pub unix_ns: u64,
+    /// Nanoseconds by a clock that never jumps, since any moment.
+    pub running_ns: u64,
 }
 
 /// The user of a request, as authenticated by the connection.
@@ -84,6 +89,8 @@ pub struct Config {
     pub mode: u32,
     /// Lifetime of a grant, in seconds; at most [`crate::grants::MOST_GRANT_S`].
     pub grant_s: u64,
+    /// Term of a lease for locks, in seconds.
+    pub lease_s: u64,
     /// A random number of this run.
     pub run: u64,
     /// Number of handles to skip before the first new one, if a server has not reported its highest handle. It is
@@ -94,9 +101,9 @@ pub struct Config {
 
 impl Config {
     /// The settings of a pool with this number: user 0 owns the root directory, with mode 0o755; grants last 10
-    /// minutes; no handles are skipped.
+    /// minutes, and leases 10 seconds; no handles are skipped.
     pub fn new(pool: u128) -> Self {
-        Self { pool, owner: 0, group: 0, mode: 0o755, grant_s: 600, run: 0, jump: 0 }
+        Self { pool, owner: 0, group: 0, mode: 0o755, grant_s: 600, lease_s: LEASE_S, run: 0, jump: 0 }
     }
 }
 
@@ -118,6 +125,7 @@ pub struct Manager<S> {
     reported: BTreeMap<ServerId, Handle>,
     /// Whether this run has reserved handles from the store.
     has_taken: bool,
+    leases: Leases,
 }
 
 /// A request, its user, and its origin if the client may repeat it.
@@ -147,6 +155,7 @@ impl<S: Store> Manager<S> {
         })?;
         let pool = record::read(keys::POOL, &found.value)?;
         let (memory, answers) = (Memory::default(), Answers::load(&store)?);
+        let leases = Leases::load(&store, config.lease_s)?;
         Ok(Self {
             store,
             key,
@@ -159,6 +168,7 @@ impl<S: Store> Manager<S> {
             has_room: true,
             reported: BTreeMap::new(),
             has_taken: false,
+            leases,
         })
     }
 
@@ -169,7 +179,7 @@ impl<S: Store> Manager<S> {
 
     /// Answers a request. On return, its changes survive power loss, as far as the store promises that.
     pub fn handle(&mut self, now: Now, who: &User, request: ManagerRequest) -> ManagerReply {
-        self.look_at_room(request.is_change());
+        self.look_at_room(request.is_stored());
         self.memory.met = None;
         self.answer(now, who, request).unwrap_or_else(|error| self.link_or(error))
     }
@@ -189,7 +199,7 @@ impl<S: Store> Manager<S> {
     pub fn begin_many(&mut self, now: Now, requests: Vec<Asked>) -> (Vec<ManagerReply>, bool) {
         // One request also forms a group: its reads and writes are then one transaction, which locks the store
         // once.
-        let gains = requests.iter().any(|asked| asked.request.is_change());
+        let gains = requests.iter().any(|asked| asked.request.is_stored());
         self.look_at_room(gains);
         if gains
             && !self.in_group
@@ -222,6 +232,7 @@ impl<S: Store> Manager<S> {
     }
 
     fn answer(&mut self, now: Now, who: &User, request: ManagerRequest) -> Result<ManagerReply> {
+        self.leases.began(now);
         match request {
             request if !self.has_room && request.takes_room() => Err(Error::new(
                 ErrorKind::DiskFull,
@@ -297,6 +308,10 @@ impl<S: Store> Manager<S> {
             ManagerRequest::Know { handles } => self.know(now, who, &handles),
             ManagerRequest::Paths { handles } => self.paths(now, who, &handles),
             ManagerRequest::Check { after, most } => self.check(now, who, &after, most),
+            ManagerRequest::RenewLease { lease } => self.renew_lease(now, who, lease),
+            ManagerRequest::EndLease { lease } => self.end_lease(now, who, lease),
+            ManagerRequest::SetLock { wish } => self.set_lock(now, who, &wish),
+            ManagerRequest::TestLock { wish } => self.test_lock(now, who, &wish),
             ManagerRequest::Time => {
                 Ok(ManagerReply::Time { now_s: now.unix_ns / 1_000_000_000, run: self.config.run })
             }
@@ -406,6 +421,7 @@ impl<S: Store> Manager<S> {
             // The group reserved the handles. If it failed, another manager may get the same ones.
             self.memory = Memory::default();
             self.has_taken = false;
+            self.leases.forget_note();
             // The notes of the group are invalid too. The next manager reads the earlier ones from the store.
             self.answers = Answers::default();
         }

@@ -48,7 +48,7 @@ impl<S: Store> Manager<S> {
             )));
         }
         let ways = Ways(addresses);
-        let now = Now { unix_ns: 0 };
+        let now = Now { unix_ns: 0, running_ns: 0 };
         let known = self.view(now, &ROOT_USER, |step| {
             step.check_not_retired(id)?;
             step.look::<Ways>(&keys::server(id))
@@ -106,7 +106,7 @@ impl<S: Store> Manager<S> {
     /// A new number for an I/O server, greater than all earlier ones. One commit reserves it. It is never reused,
     /// even if no server joins with it.
     pub fn new_server(&mut self) -> Result<ServerId> {
-        self.change(Now { unix_ns: 0 }, &ROOT_USER, |step| {
+        self.change(Now { unix_ns: 0, running_ns: 0 }, &ROOT_USER, |step| {
             // The guard detects a server that joins concurrently with a number of its own choice.
             step.get::<u64>(keys::SERVERS_CHANGED)?;
             let given: u64 = step.get(keys::NEXT_SERVER)?.unwrap_or(0);

@@ -64,6 +64,7 @@ fn changes_wait_for_the_disk_together_and_reading_does_not() {
     let mut manager = open(store);
     add_servers(&mut manager, 2);
     ask(&mut manager, &root(), create("first")).unwrap();
+    let file = opened(ask(&mut manager, &root(), create("locked")).unwrap()).inode.handle;
     let mut asked = |requests: Vec<ManagerRequest>| {
         notes.borrow_mut().clear();
         let replies = manager.handle_many(at(1), batch(requests));
@@ -75,6 +76,14 @@ fn changes_wait_for_the_disk_together_and_reading_does_not() {
     assert_eq!(seen, ["begin", "commit", "commit", "commit", "end"]);
     assert_eq!(asked(vec![stat("c"), list("", "", 9)]).1, Vec::<&str>::new());
     assert_eq!(asked(vec![stat("c"), create("e")]).1, ["begin", "commit", "end"]);
+    // The first lease is noted in the store, and the end of the last one. Locks are in memory.
+    let renew = ManagerRequest::RenewLease { lease: 1 };
+    assert_eq!(asked(vec![renew.clone()]).1, ["commit"]);
+    let lock = ManagerRequest::SetLock { wish: lock(file, 1) };
+    let (replies, seen) = asked(vec![renew, lock]);
+    assert_eq!(replies[1], ManagerReply::Locked(None));
+    assert_eq!(seen, Vec::<&str>::new());
+    assert_eq!(asked(vec![ManagerRequest::EndLease { lease: 1 }]).1, ["commit"]);
 }
 
 #[test]
@@ -103,6 +112,25 @@ fn if_the_wait_fails_all_have_failed_and_no_handle_is_given_twice() {
             given.insert(opened(ask(&mut manager, &root(), create(&format!("m{i}"))).unwrap()).inode.handle)
         );
     }
+}
+
+#[test]
+fn leases_that_a_failed_commit_noted_are_noted_again() {
+    let fails: Rc<RefCell<bool>> = Rc::default();
+    let store = MemoryStore::new();
+    let noted = Noted { store: store.clone(), before: None, notes: Rc::default(), fails: fails.clone() };
+    let mut manager = open(noted);
+    add_servers(&mut manager, 2);
+    let file = opened(ask(&mut manager, &root(), create("a")).unwrap()).inode.handle;
+    let renew = |lease| ManagerRequest::RenewLease { lease };
+    *fails.borrow_mut() = true;
+    let _ = manager.handle_many(at(1), batch([create("b"), renew(1)]));
+    *fails.borrow_mut() = false;
+    ask(&mut manager, &root(), renew(1)).unwrap();
+    let mut next = open(store);
+    ask(&mut next, &root(), renew(2)).unwrap();
+    let refused = ask(&mut next, &root(), ManagerRequest::SetLock { wish: lock(file, 2) });
+    assert_eq!(kind(refused), ErrorKind::Busy, "mounts may reclaim locks");
 }
 
 #[test]

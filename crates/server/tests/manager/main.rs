@@ -7,6 +7,7 @@ mod batches;
 mod durable;
 mod handles;
 mod inventory;
+mod leases;
 mod links;
 mod model;
 mod old_copy;

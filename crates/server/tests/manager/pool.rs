@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use outcore_core::{
-    Error, ErrorKind, Handle, Hints, Inode, ManagerReply, ManagerRequest, Named, Opened, Result,
-    ServerAddress, ServerId,
+    Error, ErrorKind, Handle, Hints, Inode, LockFamily, LockKind, LockOwner, LockWish, ManagerReply,
+    ManagerRequest, Named, Opened, Result, ServerAddress, ServerId,
 };
 use outcore_server::grants::Key;
 use outcore_server::manager::{Config, Manager, Now, User};
@@ -26,7 +26,7 @@ pub fn user(uid: u32, gids: &[u32]) -> User {
 }
 
 pub fn at(ns: u64) -> Now {
-    Now { unix_ns: ns }
+    Now { unix_ns: ns, running_ns: ns }
 }
 
 /// A manager whose root directory is writable for everybody.
@@ -161,6 +161,12 @@ pub fn set_extended(path: &str, name: &str, value: Option<&[u8]>) -> ManagerRequ
 
 pub fn get_extended(path: &str, name: &str) -> ManagerRequest {
     ManagerRequest::GetExtended { path: path.into(), name: name.into() }
+}
+
+/// A wish for an exclusive lock on the first ten bytes of a file.
+pub fn lock(handle: Handle, lease: u128) -> LockWish {
+    let owner = LockOwner { lease, family: LockFamily::Fcntl, number: 1 };
+    LockWish { handle, owner, process: 9, start: 0, end: 9, kind: LockKind::Exclusive, reclaims: false }
 }
 
 pub fn opened(reply: ManagerReply) -> Opened {

@@ -29,7 +29,7 @@ impl World {
     }
 
     fn manager_now(&self) -> Now {
-        Now { unix_ns: self.clocks.manager.now_ns(self.now_ns) }
+        Now { unix_ns: self.clocks.manager.now_ns(self.now_ns), running_ns: self.now_ns }
     }
 
     /// Calls the manager at once, as root. Used before and after the simulation of events.
