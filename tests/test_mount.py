@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import mmap
 import os
@@ -202,9 +201,6 @@ def test_what_a_pool_cannot_do_has_its_error(here: Path) -> None:
     assert error_of(lambda: os.link(here / "f", here / "g")) == "EPERM"
     assert error_of(lambda: os.mkfifo(here / "p")) == "EPERM"
     assert error_of(lambda: os.setxattr(here / "f", "trusted.x", b"1")) == "ENOTSUP"
-    with (here / "f").open("rb+") as file:
-        assert error_of(lambda: fcntl.flock(file, fcntl.LOCK_EX)) == "ENOLCK"
-        assert error_of(lambda: fcntl.lockf(file, fcntl.LOCK_EX)) == "ENOLCK"
 
 
 def test_symbolic_links(here: Path, client: oc.Pool) -> None:

@@ -4,19 +4,23 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    LockOwner, Notifier, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::attributes::Changes;
 use crate::buffers::MOST_BYTES;
 use crate::errors::{Answer, OrErrno};
 use crate::listings::Listings;
+use crate::lock_calls::Wanted;
+use crate::lock_waits::Waiting;
+use crate::locks::Locks;
 use crate::replies::{reply_done, reply_extended};
 use crate::tree::{NAME_BYTES, Tree};
 
@@ -40,11 +44,38 @@ pub(crate) struct PoolFilesystem {
     /// How long the kernel may cache names and attributes.
     fresh: Duration,
     listings: Listings,
+    /// `None` refuses all locks.
+    locks: Option<Arc<Locks>>,
+    notifier: Arc<OnceLock<Notifier>>,
 }
 
 impl PoolFilesystem {
-    pub fn new(tree: Tree, address: String, fresh: Duration) -> Self {
-        Self { tree, address, fresh, listings: Listings::default() }
+    pub fn new(
+        tree: Tree,
+        address: String,
+        fresh: Duration,
+        locks: Option<Arc<Locks>>,
+        notifier: Arc<OnceLock<Notifier>>,
+    ) -> Self {
+        Self { tree, address, fresh, listings: Listings::default(), locks, notifier }
+    }
+
+    /// The effect of a granted lock: the program sees all that other mounts wrote under theirs.
+    fn granted(&self, number: INodeNo) -> impl Fn() + Send + use<> {
+        let (refresh, notifier) = (self.tree.files.refresher(number), self.notifier.clone());
+        move || {
+            refresh();
+            if let Some(notifier) = notifier.get() {
+                // The kernel drops the attributes. It may have forgotten the file.
+                let _ = notifier.inval_inode(number, -1, 0);
+            }
+        }
+    }
+
+    /// Refuses to use a file for a program that has lost locks on it.
+    fn check_locks(&self, number: INodeNo, handle: FileHandle, owner: Option<LockOwner>) -> Answer<()> {
+        let check = |locks: &Arc<Locks>| locks.check(number, handle, owner.map(|owner| owner.0));
+        self.locks.as_ref().map_or(Ok(()), check)
     }
 
     /// Writes bytes at an offset, or behind the last byte; with `O_SYNC` or `O_DSYNC` durably.
@@ -88,9 +119,10 @@ impl Filesystem for PoolFilesystem {
         let _ = config.set_max_readahead(MOST_BYTES as u32);
         let _ = config.set_max_background(64);
         // A lock is never silently local: the kernel passes all of them to us.
+        let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+        let needs = |_| io::Error::from_raw_os_error(libc::ENOLCK);
+        config.add_capabilities(locks).map_err(needs)?;
         let wanted = [
-            InitFlags::FUSE_POSIX_LOCKS,
-            InitFlags::FUSE_FLOCK_LOCKS,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
@@ -109,6 +141,9 @@ impl Filesystem for PoolFilesystem {
 
     fn destroy(&mut self) {
         self.tree.close_all();
+        if let Some(locks) = &self.locks {
+            locks.end();
+        }
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -143,8 +178,13 @@ impl Filesystem for PoolFilesystem {
         reply: ReplyAttr,
     ) {
         let changes = Changes { mode, owner, group, length, modified };
+        let checked = match (length, handle) {
+            (Some(_), Some(handle)) => self.check_locks(number, handle, None),
+            _ => Ok(()),
+        };
         let fresh = self.fresh_of(number);
-        self.reply_attributes(self.tree.change(number, handle, &changes), fresh, reply);
+        let changed = checked.and_then(|()| self.tree.change(number, handle, &changes));
+        self.reply_attributes(changed, fresh, reply);
     }
 
     fn mknod(
@@ -245,16 +285,16 @@ impl Filesystem for PoolFilesystem {
     fn read(
         &self,
         _: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
         flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         BYTES.with_borrow_mut(|bytes| {
-            let read = self.tree.file(handle);
+            let read = self.check_locks(number, handle, owner).and_then(|()| self.tree.file(handle));
             match read.and_then(|open| self.tree.files.read(&open, flags.0, offset, size, bytes).or_errno()) {
                 Ok(()) => reply.data(bytes),
                 Err(error) => reply.error(error),
@@ -265,40 +305,47 @@ impl Filesystem for PoolFilesystem {
     fn write(
         &self,
         _: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
         flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.write(handle, offset, data, flags.0) {
+        let checked = self.check_locks(number, handle, owner);
+        match checked.and_then(|()| self.write(handle, offset, data, flags.0)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(error),
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply_done(self.tree.flush(handle), reply);
+    fn flush(&self, _: &Request, number: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        let flushed = self.tree.flush(handle);
+        let unlocked = self.locks.as_ref().map_or(Ok(()), |locks| locks.flushed(number, owner.0));
+        reply_done(flushed.and(unlocked), reply);
     }
 
     fn release(
         &self,
         _: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        reply_done(self.tree.close(handle), reply);
+        // Others see all writes once they get the locks.
+        self.tree.files.settle(number);
+        let unlocked = self.locks.as_ref().map_or(Ok(()), |locks| locks.closed(number, handle));
+        reply_done(self.tree.close(handle).and(unlocked), reply);
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        let synced = self.tree.file(handle).and_then(|open| self.tree.files.sync(&open).or_errno());
+    fn fsync(&self, _: &Request, number: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        let open = self.check_locks(number, handle, None).and_then(|()| self.tree.file(handle));
+        let synced = open.and_then(|open| self.tree.files.sync(&open).or_errno());
         reply_done(synced, reply);
     }
 
@@ -410,44 +457,72 @@ impl Filesystem for PoolFilesystem {
     fn getlk(
         &self,
         _: &Request,
-        _number: INodeNo,
-        _handle: FileHandle,
-        _owner: LockOwner,
-        _start: u64,
-        _end: u64,
-        _kind: i32,
-        _process: u32,
+        number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
         reply: ReplyLock,
     ) {
-        reply.error(Errno::ENOLCK);
+        let Some(locks) = &self.locks else { return reply.error(Errno::ENOLCK) };
+        match Wanted::new((number, handle, owner), process, (start, end), kind) {
+            Ok(wanted) => locks.test(&wanted, reply),
+            Err(error) => reply.error(error),
+        }
     }
 
     fn setlk(
         &self,
-        _: &Request,
-        _number: INodeNo,
-        _handle: FileHandle,
-        _owner: LockOwner,
-        _start: u64,
-        _end: u64,
-        _kind: i32,
-        _process: u32,
-        _sleep: bool,
+        request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        sleep: bool,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOLCK);
+        let Some(locks) = &self.locks else { return reply.error(Errno::ENOLCK) };
+        let wanted = Wanted::new((number, handle, owner), process, (start, end), kind);
+        let wanted = match wanted.and_then(|wanted| wanted.of_call(request, kind)) {
+            Ok(wanted) => wanted,
+            Err(error) => return reply.error(error),
+        };
+        // Others see what the program wrote under the lock that it gives up.
+        self.tree.files.settle(number);
+        // The close reports an error.
+        let _ = self.tree.files.send_attributes(number);
+        match locks.set(&wanted) {
+            Ok(true) => {
+                if kind != libc::F_UNLCK {
+                    self.granted(number)();
+                }
+                reply.ok();
+            }
+            Ok(false) if sleep => {
+                let granted = Box::new(self.granted(number));
+                locks.wait(Waiting { wanted, thread: request.pid(), granted, reply });
+            }
+            Ok(false) => reply.error(Errno::EAGAIN),
+            Err(error) => reply.error(error),
+        }
     }
 
     fn fallocate(
         &self,
         _: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply_done(self.tree.reserve(handle, offset, length, mode), reply);
+        let checked = self.check_locks(number, handle, None);
+        reply_done(checked.and_then(|()| self.tree.reserve(handle, offset, length, mode)), reply);
     }
 }

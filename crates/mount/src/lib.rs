@@ -16,6 +16,9 @@ mod filesystem;
 mod gathered;
 mod links;
 mod listings;
+mod lock_calls;
+mod lock_waits;
+mod locks;
 mod new_files;
 mod nodes;
 mod open_files;
@@ -28,17 +31,18 @@ mod tree;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, MountOption, Notifier, Session, SessionACL, SessionUnmounter};
 use outcore_client::PoolVolume;
 use outcore_core::{Error, ErrorKind, Link, Result};
 use outcore_memory::Region;
 
 use crate::filesystem::PoolFilesystem;
+use crate::locks::Locks;
 use crate::tree::Tree;
 
 pub use crate::place::{address_at, check_place, unmount_at};
@@ -67,6 +71,8 @@ pub struct Options {
     /// Whether each call asks the pool. Otherwise the kernel keeps attributes for a second, and the mount gathers small
     /// writes and reads ahead.
     pub strict: bool,
+    /// Whether programs may lock files. Otherwise locks fail with `ENOLCK`.
+    pub locks: bool,
 }
 
 /// A mounted directory. Dropping it unmounts.
@@ -87,9 +93,13 @@ impl Mount {
         check_place(place)?;
         let tree = Tree::new(client, &options.root, options.allow_other, !options.strict)?;
         let fresh = if options.strict { Duration::ZERO } else { FRESH };
-        let filesystem = PoolFilesystem::new(tree, options.address.clone(), fresh);
+        let locks = options.locks.then(|| Arc::new(Locks::new(tree.client.clone())));
+        let notifier = Arc::<OnceLock<Notifier>>::default();
+        let filesystem = PoolFilesystem::new(tree, options.address.clone(), fresh, locks, notifier.clone());
         let refused = |error: io::Error| refused(place, &error);
         let mut session = Session::new(filesystem, place, &config(options)).map_err(refused)?;
+        // Nobody else sets it.
+        let _ = notifier.set(session.notifier());
         let unmounter = session.unmount_callable();
         let (send, ended) = channel();
         let run = move || {

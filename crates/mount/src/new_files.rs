@@ -72,6 +72,11 @@ impl NewFile {
     /// Asks the manager and the servers from now on.
     pub fn forget(&self) {
         self.drop_time();
+        self.ask();
+    }
+
+    /// Asks the manager and the servers from now on, but keeps the changes that they do not know yet.
+    pub fn ask(&self) {
         if let Some(state) = &mut *self.state() {
             state.known = None;
         }

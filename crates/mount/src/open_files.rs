@@ -66,6 +66,23 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Records that the length of a file changed: the next read asks for it.
+    fn resized(&self, number: INodeNo) {
+        for open in self.state().open.values().filter(|open| open.number == number) {
+            open.length.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that a file may have changed elsewhere: the next read asks the servers.
+    fn refresh(&self, number: INodeNo) {
+        let body = self.state().bodies.get(&number.0).cloned();
+        if let Some(body) = body {
+            body.changes();
+            body.new.ask();
+        }
+        self.resized(number);
+    }
+
     /// Sends gathered writes once they are old. Returns whether some are still pending.
     fn send_older(&self) -> bool {
         let bodies: Vec<_> = self.state().bodies.values().cloned().collect();
@@ -160,6 +177,12 @@ impl OpenFiles {
         }
     }
 
+    /// Records, when it is called, that a file may have changed elsewhere.
+    pub fn refresher(&self, number: INodeNo) -> impl Fn() + Send + use<> {
+        let shared = self.shared.clone();
+        move || shared.refresh(number)
+    }
+
     /// End of the writes to a file that have not reached the servers yet, in bytes; 0 if there are none.
     pub fn pending_end(&self, number: INodeNo) -> u64 {
         self.body(number).map_or(0, |body| body.pending_end())
@@ -211,13 +234,6 @@ impl OpenFiles {
     /// All open files.
     pub fn handles(&self) -> Vec<FileHandle> {
         self.state().open.keys().copied().map(FileHandle).collect()
-    }
-
-    /// Records that the length of a file changed: the next read asks for it.
-    pub fn resized(&self, number: INodeNo) {
-        for open in self.state().open.values().filter(|open| open.number == number) {
-            open.length.store(0, Ordering::Relaxed);
-        }
     }
 
     /// The length of an open file in bytes, as the servers know it.
@@ -379,7 +395,7 @@ impl OpenFiles {
         let changed = change(self.client());
         open.body.changes();
         open.body.new.forget();
-        self.resized(open.number);
+        self.shared.resized(open.number);
         changed
     }
 

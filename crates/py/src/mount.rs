@@ -24,7 +24,7 @@ impl Mount {
 impl Mount {
     /// Mounts the directory `root` of a pool at `place`. The pool is at `address`.
     #[new]
-    #[pyo3(signature = (pool, place, root, address, allow_other = false, read_only = false, strict = false))]
+    #[pyo3(signature = (pool, place, root, address, allow_other = false, read_only = false, strict = false, no_locks = false))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         py: Python<'_>,
@@ -35,8 +35,9 @@ impl Mount {
         allow_other: bool,
         read_only: bool,
         strict: bool,
+        no_locks: bool,
     ) -> PyResult<Self> {
-        let options = Options { root, address, allow_other, read_only, strict };
+        let options = Options { root, address, allow_other, read_only, strict, locks: !no_locks };
         let mounted = py.detach(|| Mounted::new(pool.client(), Path::new(place), &options));
         mounted.or_raise(py).map(|mounted| Self(Mutex::new(mounted)))
     }

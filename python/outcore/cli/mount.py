@@ -16,7 +16,7 @@ from outcore.pool.named_pool import NamedPools
     short_help="Mount a pool in the file system.",
     example="outcore mount outcore://node1:7171/sim /mnt/sim",
     groups={
-        "Access": ("allow_other", "read_only", "strict", "timeout", "key"),
+        "Access": ("allow_other", "read_only", "strict", "no_locks", "timeout", "key"),
         "Process": ("foreground",),
     },
 )
@@ -27,6 +27,7 @@ from outcore.pool.named_pool import NamedPools
 @click.option(
     "--strict", is_flag=True, help="Ask the pool in each call; keep nothing for a second."
 )
+@click.option("--no-locks", is_flag=True, help="Refuse locks of files, with ENOLCK.")
 @click.option(
     "--timeout",
     metavar="SECONDS",
@@ -48,6 +49,7 @@ def command(
     allow_other: bool,
     read_only: bool,
     strict: bool,
+    no_locks: bool,
     timeout: int,
     key: str | None,
     foreground: bool,
@@ -57,7 +59,9 @@ def command(
     Any program can then use its files. A process in the background serves the mount until outcore
     umount. Mounting again cleans up after a process that was killed. See docs/how-to/mount.md.
     """
-    options = {"allow_other": allow_other, "read_only": read_only, "strict": strict}
+    options = {
+        "allow_other": allow_other, "read_only": read_only, "strict": strict, "no_locks": no_locks,
+    }  # fmt: skip
     if foreground:
         pools = NamedPools(key, timeout)
         try:

@@ -40,7 +40,7 @@ def serve_mount(
     begun
         Called once it is mounted.
     options
-        ``allow_other``, ``read_only`` and ``strict`` of `_core.Mount`.
+        ``allow_other``, ``read_only``, ``strict`` and ``no_locks`` of `_core.Mount`.
 
     Raises
     ------
