@@ -129,6 +129,10 @@ impl Mount {
     ///
     /// If the system refuses, or the mount failed.
     pub fn stop(&self) -> Result<()> {
+        if self.wait(Duration::ZERO)? {
+            // What is mounted there now is not this mount.
+            return Ok(());
+        }
         if address_at(&self.place)?.is_some() {
             unmount_at(&self.place, true)?;
         }

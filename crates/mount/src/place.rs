@@ -80,7 +80,9 @@ pub fn check_place(place: &Path) -> Result<()> {
 
 /// The directory at or above a path in which a server or the manager of a pool stores its data.
 fn storage_around(path: &Path) -> Option<PathBuf> {
-    let has_manager = |place: &Path| place.join("metadata.sqlite").is_file();
+    // Other programs may have a file of the first name, too.
+    let has_manager =
+        |place: &Path| ["metadata.sqlite", "lock"].iter().all(|name| place.join(name).is_file());
     let has_server = |place: &Path| {
         let names = ["\"format\"", "\"pool\"", "\"server\""];
         fs::read_to_string(place.join("server.json"))
@@ -194,8 +196,14 @@ mod tests {
         assert_eq!(refused(&root.path().join("none")).kind, ErrorKind::NotFound);
         assert_eq!(check_place(root.path()), Ok(()));
         fs::write(root.path().join("file"), "").unwrap();
+        let inside = root.path().join("a/b");
+        fs::create_dir_all(&inside).unwrap();
+        fs::write(root.path().join("metadata.sqlite"), "").unwrap();
+        assert_eq!(check_place(&inside), Ok(()), "it may be of another program");
+        fs::write(root.path().join("lock"), "").unwrap();
+        assert!(refused(&inside).message.contains("choose another directory"));
         assert!(refused(&root.path().join("file")).message.contains("have the file"));
-        assert!(refused(root.path()).message.contains("have 1 names"));
+        assert!(refused(root.path()).message.contains("have 4 names"));
         assert_eq!(address_at(root.path()), Ok(None));
         assert_eq!(unmount_at(root.path(), true).unwrap_err().kind, ErrorKind::NotFound);
     }

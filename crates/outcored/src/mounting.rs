@@ -16,7 +16,7 @@ use crate::manager::addresses;
 const KNOWN: &str = "directory, manager, path, key_file, timeout_s, options";
 
 const OF_MANAGER: &str = "[\"tcp:node1:7171\"]";
-const OF_OPTIONS: &str = "[\"allow-other\", \"read-only\", \"strict\"], or some of these";
+const OF_OPTIONS: &str = "[\"allow-other\", \"read-only\", \"strict\", \"no-locks\"], or some of these";
 
 /// Settings of a mount.
 #[derive(Clone, Debug)]
@@ -47,12 +47,13 @@ impl MountSettings {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(Error::invalid("need timeout_s = 60 or another number from 1, have 0"));
         }
-        let mut options = Options { root, address: manager[0].to_url(), ..Options::default() };
+        let mut options = Options { root, address: manager[0].to_url(), locks: true, ..Options::default() };
         for name in settings.list("options", OF_OPTIONS)?.unwrap_or_default() {
             match name.as_str() {
                 "allow-other" => options.allow_other = true,
                 "read-only" => options.read_only = true,
                 "strict" => options.strict = true,
+                "no-locks" => options.locks = false,
                 _ => return Err(Error::invalid(format!("need options = {OF_OPTIONS}, have {name:?}"))),
             }
         }
