@@ -1,5 +1,6 @@
 """Locks of files in mounts that die, or lose the manager of their pool."""
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from lockers import lockers
 from mounted import mounted
 from served import Gate, Served, daemon, make_key
 
+import outcore as oc
 from outcore import _core
 
 
@@ -88,6 +90,20 @@ def test_a_mount_that_is_cut_off_loses_its_locks_with_errors(tmp_path: Path) -> 
         assert first.ask("u 0 10") == flocks.ask("flocku") == "done"
         assert first.ask("x 0 10") == flocks.ask("flockx") == "EAGAIN"
         assert first.ask("x 20 1") == first.ask("write 20") == flocks.ask("read") == "done"
+
+
+def test_writes_do_not_wait_in_the_mount_when_the_lease_may_end(tmp_path: Path) -> None:
+    # A lease of a second may always end before gathered writes reach the servers.
+    with (
+        pool_at(tmp_path, 1) as pool,
+        mounted(pool.served, tmp_path / "one") as one,
+        oc.connect(pool.served.url, key=pool.served.key) as client,
+        (one.place / "f").open("wb", buffering=0) as file,
+    ):
+        for number in range(1, 20):
+            fcntl.flock(file, fcntl.LOCK_SH)
+            file.write(b"x")
+            assert (client / "f").stat().nbytes == number
 
 
 def test_a_close_reports_lost_locks(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ impl PoolFilesystem {
     /// Writes bytes at an offset, or behind the last byte; with `O_SYNC` or `O_DSYNC` durably.
     fn write(&self, handle: FileHandle, offset: u64, data: &[u8], flags: i32) -> Answer<()> {
         let open = self.tree.file(handle)?;
+        let is_ending = self.locks.as_ref().is_some_and(|locks| locks.is_ending());
+        let flags = if is_ending { flags | libc::O_DIRECT } else { flags };
         self.tree.files.write(&open, flags, offset, data).or_errno()
     }
 

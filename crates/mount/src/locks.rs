@@ -20,6 +20,8 @@ use crate::lock_waits::Waits;
 
 /// The mount renews its lease this many times in its term.
 const RENEWALS: u32 = 4;
+/// Gathered writes are at the servers after this time.
+const GATHERED: Duration = Duration::from_secs(1);
 
 /// The locks of a mount.
 pub(crate) struct Locks {
@@ -69,9 +71,13 @@ struct Term {
 
 impl Term {
     fn is_over(&self) -> bool {
+        self.ends_within(Duration::ZERO)
+    }
+
+    fn ends_within(&self, time: Duration) -> bool {
         // While a machine sleeps, only its time of day continues.
         let by_day = self.asked.1.elapsed().unwrap_or_default();
-        self.asked.0.elapsed().max(by_day) >= self.lasts
+        self.asked.0.elapsed().max(by_day) + time >= self.lasts
     }
 }
 
@@ -330,6 +336,12 @@ impl Locks {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Whether writes must go to the servers at once: others may have the locks before gathered ones are there.
+    pub fn is_ending(&self) -> bool {
+        self.has_view.load(Ordering::Acquire)
+            && self.view().term.is_none_or(|term| term.ends_within(GATHERED))
     }
 
     /// Ends the lease and all waits, at the end of the mount.
