@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
 from lockers import lockers
 from mounted import mounted
 from served import Gate, Served, daemon, make_key
 
 import outcore as oc
 from outcore import _core
+from outcore.errors import InvalidError
 
 
 class Pool:
@@ -71,17 +73,19 @@ def test_a_mount_that_is_cut_off_loses_its_locks_with_errors(tmp_path: Path) -> 
         pool_at(tmp_path, 2) as pool,
         mounted(pool.gated(gate), tmp_path / "one") as one,
         mounted(pool.served, tmp_path / "two") as two,
-        lockers(*[one.place / "f"] * 3, two.place / "f") as (first, flocks, other, second),
+        lockers(*[one.place / "f"] * 4, two.place / "f") as (first, flocks, closes, other, second),
     ):
-        assert first.ask("x 0 10") == flocks.ask("flockx") == first.ask("write") == "done"
+        assert first.ask("x 0 10") == flocks.ask("flockx") == closes.ask("s 15 1") == "done"
+        assert first.ask("write") == "done"
         gate.shut()
         assert second.ask("wait 0 1") == second.ask("wait-flock") == "done"
         # The mount reaches the I/O servers, but not the manager.
         assert other.ask("write") == "done", "it has no locks"
         first.send("write")
         flocks.send("write")
+        closes.send("close")
         gate.open()
-        assert first.answer() == flocks.answer() == "EIO"
+        assert first.answer() == flocks.answer() == closes.answer() == "EIO"
         for verb in ("read", "write", "sync", "truncate 0 5", "reserve 0 5"):
             assert first.ask(verb) == flocks.ask(verb) == "EIO", verb
         assert first.ask("s 20 1") == flocks.ask("flocks") == "EIO"
@@ -106,20 +110,28 @@ def test_writes_do_not_wait_in_the_mount_when_the_lease_may_end(tmp_path: Path) 
             assert (client / "f").stat().nbytes == number
 
 
-def test_a_close_reports_lost_locks(tmp_path: Path) -> None:
+def test_a_mount_that_returns_within_its_lease_keeps_its_locks(tmp_path: Path) -> None:
     with (
         closing(Gate()) as gate,
-        pool_at(tmp_path, 2) as pool,
+        pool_at(tmp_path, 3600) as pool,
         mounted(pool.gated(gate), tmp_path / "one") as one,
         mounted(pool.served, tmp_path / "two") as two,
         lockers(one.place / "f", two.place / "f") as (first, second),
     ):
-        assert first.ask("x 0 10") == "done"
+        assert first.ask("x 0 10") == first.ask("flockx") == "done"
         gate.shut()
-        assert second.ask("wait 0 1") == "done"
-        first.send("close")
+        assert first.ask("write") == first.ask("read") == "done"
+        first.send("u 5 5")
         gate.open()
-        assert first.answer() == "EIO"
+        assert first.answer() == "done"
+        assert second.ask("x 4 1") == second.ask("flocks") == "EAGAIN"
+        assert second.ask("x 5 5") == first.ask("u 0 5") == second.ask("x 0 10") == "done"
+
+
+def test_the_term_of_leases_has_limits(tmp_path: Path) -> None:
+    for seconds in (0, 3601):
+        with pytest.raises(InvalidError, match=f"lease_seconds from 1 to 3600, have {seconds}"):
+            Pool(tmp_path, seconds)
 
 
 def test_mounts_reclaim_their_locks_when_the_manager_restarts(tmp_path: Path) -> None:
