@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use outcore_client::{PoolVolume, system_clock};
 use outcore_core::{Error, ErrorKind, Result};
@@ -13,6 +14,20 @@ pub type Client = PoolVolume<NetLink>;
 
 /// The process, the address of the manager, and the file of the key.
 type Known = HashMap<(u32, Address, Option<String>), Arc<Client>>;
+
+/// The time after which calls to a server that is gone fail, if the environment sets it: HDF5 has no property for it.
+fn timeout() -> Result<Option<Duration>> {
+    let Some(given) = std::env::var("OUTCORE_TIMEOUT").ok().filter(|given| !given.is_empty()) else {
+        return Ok(None);
+    };
+    let seconds = given.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let unusable = || {
+        Error::invalid(format!(
+            "need OUTCORE_TIMEOUT in seconds, have {given:?}; set it to a number such as 60"
+        ))
+    };
+    seconds.filter(|seconds| !seconds.is_zero()).map(Some).ok_or_else(unusable)
+}
 
 /// Returns the client of the pool whose manager listens at an address. A process that was forked gets connections of its own.
 ///
@@ -30,15 +45,15 @@ pub fn client(manager: &Address, key: Option<&str>) -> Result<Arc<Client>> {
     }
     let credentials =
         key.as_ref().map_or(Ok(Credentials::Peer), |file| Credentials::from_file(Path::new(file)))?;
+    let mut options = Options::new(credentials);
+    options.patience = timeout()?.unwrap_or(options.patience);
     let link =
-        NetLink::connect(std::slice::from_ref(manager), Options::new(credentials)).map_err(|error| {
-            match error.kind {
-                ErrorKind::Denied if key.is_none() => Error::new(
-                    ErrorKind::Denied,
-                    format!("need a key for the pool at {manager}, have none; set OUTCORE_KEY to its file"),
-                ),
-                _ => error,
-            }
+        NetLink::connect(std::slice::from_ref(manager), options).map_err(|error| match error.kind {
+            ErrorKind::Denied if key.is_none() => Error::new(
+                ErrorKind::Denied,
+                format!("need a key for the pool at {manager}, have none; set OUTCORE_KEY to its file"),
+            ),
+            _ => error,
         })?;
     let client = Arc::new(Client::new(Arc::new(link), system_clock())?);
     Ok(known().entry(place).or_insert(client).clone())

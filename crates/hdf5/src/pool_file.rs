@@ -1,8 +1,9 @@
 //! A file in a pool, as HDF5 sees it: bytes up to an end of addresses.
 
+use std::collections::HashSet;
 use std::ffi::c_uint;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use outcore_core::{Error, ErrorKind, FileId, Hints, OpenMode, Operation, Result, Volume};
 
@@ -31,6 +32,15 @@ pub struct PoolFile {
     is_dirty: bool,
     /// Whether the superblock marks the file as open in SWMR mode.
     is_concurrent: bool,
+}
+
+/// Pool, handle and process.
+type Identity = (u128, u64, u32);
+
+/// Files whose last close reported that it could not sync.
+fn closed_unsynced() -> MutexGuard<'static, HashSet<Identity>> {
+    static FILES: OnceLock<Mutex<HashSet<Identity>>> = OnceLock::new();
+    FILES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PoolFile {
@@ -65,7 +75,7 @@ impl PoolFile {
         })();
         let (end_of_file, unit_bytes) = begun.inspect_err(|_| client.close(file))?;
         let process = std::process::id();
-        Ok(Self {
+        let opened = Self {
             client,
             file,
             path,
@@ -75,11 +85,16 @@ impl PoolFile {
             end_of_file,
             is_dirty: false,
             is_concurrent: false,
-        })
+        };
+        if is_writable && closed_unsynced().remove(&opened.identity()) {
+            // Without this, the first sync would report losses of writes before this opening again.
+            let _ = opened.client.submit_sync_after(file, &[]).finish();
+        }
+        Ok(opened)
     }
 
     /// Numbers by which two files are the same one. A file of the process that this one was forked from is another.
-    pub fn identity(&self) -> (u128, u64, u32) {
+    pub fn identity(&self) -> Identity {
         (self.client.id(), self.client.handle(self.file).map_or(0, |handle| handle.0), self.process)
     }
 
@@ -218,6 +233,9 @@ impl PoolFile {
             return if is_dirty { refused } else { Ok(()) };
         }
         let synced = self.sync();
+        if synced.is_err() {
+            closed_unsynced().insert(self.identity());
+        }
         self.client.tell_written();
         self.client.close(self.file);
         synced
