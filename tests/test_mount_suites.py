@@ -188,3 +188,33 @@ def test_git_works_on_a_mount(served: Served, tmp_path: Path) -> None:
         run(*git, "fsck", "--strict", cwd=there)
         run(*git, "push", "-q", "origin", "HEAD:refs/heads/back", cwd=there)
         assert run(*git, "log", "--format=%s", "back", cwd=source) == "second\nfirst\n"
+
+
+@pytest.mark.exhaustive(keep=0)
+def test_cargo_builds_the_project_on_a_mount(served: Served, tmp_path: Path) -> None:
+    """Cargo and rustc lock, map and link files, and run programs that they have just written."""
+    cargo = installed("cargo", "curl https://sh.rustup.rs | sh")
+    root = Path(__file__).parents[1]
+    with mounted(served, tmp_path / "m") as found:
+        there = found.place / "there"
+        there.mkdir()
+        for name in ("Cargo.toml", "Cargo.lock"):
+            shutil.copy(root / name, there / name)
+        shutil.copytree(root / "crates", there / "crates")
+        here = {**os.environ, "CARGO_TARGET_DIR": str(found.place / "target")}
+        # The packages are there since the build of this project.
+        command = [cargo, "test", "--quiet", "--offline", "--locked", "-p", "outcore-core", "--lib"]
+        for _ in range(2):
+            done = subprocess.run(
+                command, cwd=there, env=here, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            assert "test result: ok" in done.stdout
+        again = subprocess.run(
+            [cargo, "build", "--offline", "--locked", "-p", "outcore-core", "--verbose"],
+            cwd=there, env=here, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        again = subprocess.run(
+            again.args, cwd=there, env=here, capture_output=True, text=True, check=True
+        )
+        assert "Fresh outcore-core" in again.stderr, "the times of files are kept"
