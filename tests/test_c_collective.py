@@ -159,6 +159,26 @@ def test_arrays_are_written_and_read_by_all(job: Job, served: Served, order: str
         ]
 
 
+@pytest.mark.parametrize("length", [0, 30, 3 << 20, 40 << 30])
+def test_servers_without_a_data_file_give_zeros(
+    sanitized: Job, served: Served, length: int
+) -> None:
+    """The first write to a server makes its data file, and a file may have none at all."""
+    first = bytes(range(1, min(length, 30) + 1))
+    with oc.connect(served.url, key=served.key) as pool:
+        with pool.open("F", "w") as file:
+            file.write(first)
+            if length > 30:
+                file.write_at(length - 1, bytes(1))
+        boxes = [runs((0, len(first))), runs((max(length - 10, 0), min(length, 10))), runs()]
+        done = sanitized.run(*(Rank(own, "file-read", "F") for own in boxes))
+        assert [each.errno for each in done] == [0] * 3, done
+        assert sanitized.data(0).read_bytes() == first
+        assert sanitized.data(1).read_bytes() == (
+            first[20:] if length == 30 else bytes(min(length, 10))
+        )
+
+
 @pytest.mark.parametrize("verb", ["array-write", "array-read"])
 def test_the_messages_are_those_of_python(
     sanitized: Job, served: Served, verb: str, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +271,7 @@ def test_files_are_written_and_read_by_all(job: Job, served: Served, before: int
         ("astray", EINVAL, "do not agree on the name"),
         ("no time", EINVAL, "process {at}: need a time"),
         ("outside", EINVAL, ""),
+        ("null", EINVAL, "process {at}: need an array or file, have NULL"),
         ("leaves", EIO, "the function to broadcast returned 7"),
         ("silent", EIO, "process {at}"),
         ("hangs", EIO, "process {at}"),
@@ -291,6 +312,8 @@ def test_the_fault_of_a_process_is_an_error_on_all(
                 assert each.errno == -1
                 continue
             assert each.errno == errno, done
+            if number == at and fault == "null":
+                continue  # without a handle there is no text
             assert words.format(at=at) in each.text, done
         if fault not in ("silent", "hangs"):
             with oc.open_array(pool / "A") as array:

@@ -6,7 +6,7 @@
  * VERB is array-write, array-read, file-write or file-read. BOXES has the first indices and the lengths of each box, such as
  * "0,0:4,5;8,0:2,5" for two, or "-" for none. DATA is the file with the elements, or for a read the file to make. FAULT is
  * what goes wrong: "short" (a byte of memory is missing), "read-only" (the handle), "leaves" (before the first message),
- * "silent" (after the last message), "hangs" (the same, but it stays alive), "astray" (another path).
+ * "silent" (after the last message), "hangs" (the same, but it stays alive), "astray" (another path), "null" (no handle).
  */
 
 #define _GNU_SOURCE
@@ -134,6 +134,12 @@ int main(int argc, char **argv) {
         return 1;
     }
     uint64_t given = bytes - (strcmp(fault, "short") == 0);
+    if (strcmp(fault, "null") == 0) {
+        outcore_array_close(array);
+        outcore_file_close(file);
+        array = NULL;
+        file = NULL;
+    }
     if (is_array && is_write) {
         result = outcore_array_write_all(array, &group, boxes, starts, counts, memory, given, &done);
     } else if (is_array) {

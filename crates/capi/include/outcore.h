@@ -90,7 +90,8 @@ typedef int (*outcore_visit)(void *argument, const char *name, const struct outc
 // return: neither `longjmp` nor an exception may leave it.
 typedef int (*outcore_broadcast)(void *argument, void *memory, uint64_t bytes, uint64_t root);
 
-// The processes of a parallel program. Each of them describes the same group.
+// The processes of a parallel program. Each of them describes the same group. A process that passes an unusable group, or none,
+// gets -EINVAL, and the others wait for it.
 typedef struct outcore_group {
     // Number of this process, from 0 on.
     uint64_t rank;

@@ -15,7 +15,7 @@ use crate::memory::block_of;
 use crate::pool::{Client, Pool};
 use crate::request::Request;
 use crate::text::{numbers_of, text_of};
-use crate::zarr::{ElementType, Metadata, marked};
+use crate::zarr::{ElementType, Metadata, marked, state_of};
 
 /// Memory of an open array for parts of requests that are not aligned.
 const BOUNCE_BYTES: usize = 16 << 20;
@@ -165,8 +165,9 @@ impl Array {
 
     /// Ends a write by all processes. An array that was incomplete before becomes whole if `all` of it is new.
     pub(crate) fn publish(&self, before: &[u8], all: bool) -> Result<()> {
-        let now = if all { marked(before, &self.path, None)? } else { before.to_vec() };
-        self.client.replace_small(&self.document(), &now)
+        let state = if all { None } else { state_of(before) };
+        let state = state.as_ref().map(|(state, why)| (state.as_str(), why.as_str()));
+        self.client.replace_small(&self.document(), &marked(before, &self.path, state)?)
     }
 }
 

@@ -1,9 +1,12 @@
 //! Collectives: arrays and files that all processes of a parallel program write or read in one call.
 
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use outcore_core::Error;
 
 use crate::array::Array;
-use crate::boundary::call;
+use crate::boundary::{Handle, call};
 use crate::file::File;
 use crate::regions::Regions;
 use crate::together::{array_all, file_all};
@@ -14,7 +17,8 @@ use crate::together::{array_all, file_all};
 pub type Broadcast =
     Option<unsafe extern "C" fn(argument: *mut c_void, memory: *mut c_void, bytes: u64, root: u64) -> c_int>;
 
-/// The processes of a parallel program. Each of them describes the same group.
+/// The processes of a parallel program. Each of them describes the same group. A process that passes an unusable group, or none,
+/// gets -EINVAL, and the others wait for it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Group {
@@ -48,6 +52,22 @@ pub struct Exchange {
     pub reserved: [u64; 3],
 }
 
+/// If a handle is unusable, tells that to the other processes of the group, which would wait for this one.
+///
+/// # Safety
+/// `group` is NULL, or valid.
+unsafe fn tell_unusable<H: Handle>(handle: Option<&H>, group: *const Group) {
+    let missing = || Err(Error::invalid("need an array or file, have NULL; pass one"));
+    let usable = handle.map_or_else(missing, |handle| handle.context().check_process());
+    // A panic would leave the library.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: as the caller promises.
+        if let (Err(error), Ok(group)) = (usable, Group::checked(unsafe { group.as_ref() })) {
+            let _ = group.agree(Err(error));
+        }
+    }));
+}
+
 /// Writes an array from the memory of all processes of a group; each of them makes this call with the same array.
 ///
 /// This process gives `boxes` boxes, or 0. Box number i begins at index `start[i * dims]` and has `count[i * dims]` elements
@@ -75,7 +95,11 @@ pub unsafe extern "C" fn outcore_array_write_all(
     exchange: *mut Exchange,
 ) -> c_int {
     // SAFETY: as the caller promises; a write only reads the memory, and this waits for the end.
-    call(unsafe { array.as_ref() }, |array| unsafe {
+    let array = unsafe { array.as_ref() };
+    // SAFETY: as the caller promises.
+    unsafe { tell_unusable(array, group) };
+    // SAFETY: as above.
+    call(array, |array| unsafe {
         array_all(array, true, group, boxes, start, count, memory.cast_mut(), bytes, exchange)
     })
 }
@@ -97,7 +121,11 @@ pub unsafe extern "C" fn outcore_array_read_all(
     exchange: *mut Exchange,
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
-    call(unsafe { array.as_ref() }, |array| unsafe {
+    let array = unsafe { array.as_ref() };
+    // SAFETY: as the caller promises.
+    unsafe { tell_unusable(array, group) };
+    // SAFETY: as above.
+    call(array, |array| unsafe {
         array_all(array, false, group, boxes, start, count, memory, bytes, exchange)
     })
 }
@@ -123,9 +151,11 @@ pub unsafe extern "C" fn outcore_file_write_all(
     exchange: *mut Exchange,
 ) -> c_int {
     // SAFETY: as the caller promises; a write only reads the memory, and this waits for the end.
-    call(unsafe { file.as_ref() }, |file| unsafe {
-        file_all(file, true, group, regions, memory.cast_mut(), bytes, exchange)
-    })
+    let file = unsafe { file.as_ref() };
+    // SAFETY: as the caller promises.
+    unsafe { tell_unusable(file, group) };
+    // SAFETY: as above.
+    call(file, |file| unsafe { file_all(file, true, group, regions, memory.cast_mut(), bytes, exchange) })
 }
 
 /// Reads a file into the memory of all processes of a group; see `outcore_file_write_all`. Regions may overlap.
@@ -144,7 +174,9 @@ pub unsafe extern "C" fn outcore_file_read_all(
     exchange: *mut Exchange,
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
-    call(unsafe { file.as_ref() }, |file| unsafe {
-        file_all(file, false, group, regions, memory, bytes, exchange)
-    })
+    let file = unsafe { file.as_ref() };
+    // SAFETY: as the caller promises.
+    unsafe { tell_unusable(file, group) };
+    // SAFETY: as above.
+    call(file, |file| unsafe { file_all(file, false, group, regions, memory, bytes, exchange) })
 }

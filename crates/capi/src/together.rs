@@ -441,6 +441,8 @@ pub(crate) unsafe fn file_all(
         let grid = bytes_of_file(end);
         let (schema, _) = schema(all, &grid.shape, write)?;
         let spec = work.spec(write, grid, 0, schema);
-        work.run(file.file, spec, arrays, None)
+        work.run(file.file, spec, arrays, None)?;
+        // A server knows the files that were removed last only.
+        if write { Ok(()) } else { client.length(file.file).map(|_| ()) }
     })
 }

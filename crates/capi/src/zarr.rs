@@ -197,6 +197,14 @@ pub(crate) fn marked(text: &[u8], path: &str, state: Option<(&str, &str)>) -> Re
     Ok(format!("{document:#}").into_bytes())
 }
 
+/// The state of an array that is not whole, and the reason for it.
+pub(crate) fn state_of(text: &[u8]) -> Option<(String, String)> {
+    let document: Value = serde_json::from_slice(text).ok()?;
+    let own = &document["attributes"]["outcore"];
+    let state = own["state"].as_str()?;
+    Some((state.to_owned(), own["why"].as_str().unwrap_or_default().to_owned()))
+}
+
 /// The parts of a document that locate elements, without those that other writers change or leave out.
 fn essence(document: &Value) -> Vec<Value> {
     let configuration = &document["codecs"][0]["configuration"];
@@ -232,6 +240,8 @@ mod tests {
         let half = marked(text, "A", Some(("incomplete", "why"))).unwrap();
         let own = json!({"format": 1, "state": "incomplete", "why": "why"});
         assert_eq!(read(&half), json!({"shape": [3], "attributes": {"unit": "m", "outcore": own}}));
+        assert_eq!(state_of(text), None);
+        assert_eq!(state_of(&half), Some(("incomplete".into(), "why".into())));
         let whole = marked(&half, "A", None).unwrap();
         assert_eq!(read(&whole)["attributes"], json!({"unit": "m", "outcore": {"format": 1}}));
         assert_eq!(marked(b"{\"attributes\":  {\"outcore\": {}}}", "A", None).unwrap().len(), 32);

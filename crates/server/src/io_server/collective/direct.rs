@@ -125,9 +125,7 @@ impl<B: Buffer> Shared<B> {
                 let mut buffer = lease.view(0, planned.bytes as usize);
                 self.with_file(collective.target.handle, async |file| {
                     // The server may have closed the file meanwhile to stay within its limit of open files.
-                    if !self.open(file, false).await? {
-                        return Err(self.gone(file));
-                    }
+                    self.open(file, false).await?;
                     let span = (planned.offset, planned.bytes);
                     self.read_span(&collective, file, span, &mut buffer).await?;
                     copy(&collective, &share, &mut buffer, &mut payload, true);
@@ -189,7 +187,7 @@ impl<B: Buffer> Shared<B> {
         let target = Target { generation: collective.generation.get(), ..collective.target };
         if collective.spec.write {
             self.open_to_change(file, target).await?;
-        } else if !self.open(file, false).await? {
+        } else if !self.open(file, false).await? && self.is_removed(file) {
             return Err(self.gone(file));
         }
         self.check_age(file, target)?;
@@ -200,6 +198,9 @@ impl<B: Buffer> Shared<B> {
         }
         let mut under_way = std::collections::VecDeque::new();
         for round in 0..collective.plan.rounds(entry) {
+            // Many rounds of a file may be without any share.
+            self.let_others().await;
+            collective.result()?;
             if under_way.len() as u64 == ROUNDS_AT_ONCE
                 && let Some(group) = under_way.pop_front()
             {
@@ -413,7 +414,12 @@ impl<B: Buffer> Shared<B> {
         for piece in pieces_of(offset, bytes) {
             self.read_piece(file, collective.target, piece, buffer.clone()).await?;
         }
-        if file.ids.get().is_some() && !file.was_removed.get() { Ok(()) } else { Err(self.gone(file)) }
+        // A data file to which nothing was written is absent, and reads as zeros.
+        if self.is_removed(file) { Err(self.gone(file)) } else { Ok(()) }
+    }
+
+    fn is_removed(&self, file: &File) -> bool {
+        file.was_removed.get() || self.notes.borrow().removed.holds(file.handle)
     }
 }
 
