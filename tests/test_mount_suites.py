@@ -18,7 +18,7 @@ from test_mount_failures import open_directory
 __all__ = ["open_directory"]
 
 SKIPPED = Path(__file__).with_name("pjdfstest-skipped.txt")
-FSX_OPERATIONS = 30_000
+FSX_OPERATIONS = 10_000
 
 
 @pytest.fixture
@@ -59,6 +59,12 @@ def test_each_skipped_case_has_a_reason() -> None:
 def test_pjdfstest(mount: Mounted, tmp_path: Path) -> None:
     program = installed("pjdfstest", "cargo install pjdfstest")
     found: dict[str, str] = {}
+    # If fuse3 is installed, `mount` passes remounts to its helper, which runs the pool's address.
+    shim = tmp_path / "bin" / "mount"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {shutil.which("mount")} --internal-only "$@"\n')
+    shim.chmod(0o755)
+    environment = {"NO_COLOR": "1", "PATH": f"{shim.parent}:{os.environ['PATH']}"}
     # The suite leaves files open, and cannot make the mount read-only in the same run.
     for patterns in ([], ["erofs"]):
         config = tmp_path / "pjdfstest.toml"
@@ -69,7 +75,7 @@ def test_pjdfstest(mount: Mounted, tmp_path: Path) -> None:
         )
         done = subprocess.run(
             [program, "-c", config, "-p", mount.place, "-s", tmp_path, *patterns],
-            capture_output=True, text=True, check=False, env=os.environ | {"NO_COLOR": "1"},
+            capture_output=True, text=True, check=False, env=os.environ | environment,
         )  # fmt: skip
         found |= dict(re.findall(r"^(\S+) +(ok|FAILED|skipped)$", done.stdout, re.MULTILINE))
     assert len(found) > 300, done.stderr
