@@ -120,3 +120,34 @@ def test_listings_of_any_length_are_whole(served: Served, tmp_path: Path, count:
         )
         assert listed == sorted((name, 1) for name in names)
         assert sorted(os.listdir(found.place / "d")) == sorted(names)
+
+
+def test_a_listing_leaves_out_no_name_behind_hidden_and_new_ones(
+    served: Served, tmp_path: Path
+) -> None:
+    names = {f"name-{number:04}" for number in range(600)}
+    with oc.connect(served.url, key=served.key) as client:
+        client.mkdir("d")
+        for name in names:
+            client.symlink("x", f"d/{name}")
+        with mounted(served, tmp_path / "m") as found:
+            place = found.place / "d"
+            # Files that are open lose their names, and stay under hidden ones.
+            open_files = [(place / f"removed-{number}").open("wb") for number in range(9)]
+            for file in open_files:
+                os.unlink(file.name)
+            assert sorted(os.listdir(place)) == sorted(names)
+            # New names sort between those that were there when the program opened the directory,
+            # and one of these is gone.
+            fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                for number in range(0, 600, 50):
+                    for letter in "abcdefgh":
+                        client.symlink("x", f"d/name-{number:04}{letter}")
+                client.rm("d/name-0300")
+                listed = {name for name in os.listdir(fd) if len(name) == len("name-0000")}
+            finally:
+                os.close(fd)
+            assert listed == names - {"name-0300"}
+            for file in open_files:
+                file.close()

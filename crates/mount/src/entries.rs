@@ -9,8 +9,11 @@ use outcore_client::Silent;
 use crate::errors::{Answer, OrErrno};
 use crate::tree::{Listed, Tree};
 
-/// Names whose attributes one request gets.
-const PAGE: usize = 256;
+/// Names whose attributes the first request gets. Each one after it gets twice as many: the kernel may have room for
+/// few or many.
+const FIRST: usize = 32;
+/// Names of a request, at most.
+const MOST: usize = 1024;
 /// The first names of each listing, `.` and `..`. The kernel ignores their attributes.
 const DOTS: usize = 2;
 
@@ -20,6 +23,20 @@ pub(crate) struct Entry<'a> {
     pub attributes: FileAttr,
     /// Whether the length is known. It is not if a server does not answer.
     pub is_known: bool,
+}
+
+/// A part of a directory as it is now.
+struct Page {
+    attributes: HashMap<String, (FileAttr, bool)>,
+    /// The last name; `None` at the end of the directory.
+    last: Option<String>,
+}
+
+impl Page {
+    /// Whether a name is in the page if it is in the directory.
+    fn reaches(&self, name: &str) -> bool {
+        self.last.as_deref().is_none_or(|last| name <= last)
+    }
 }
 
 impl Tree {
@@ -33,53 +50,60 @@ impl Tree {
         from: usize,
         mut add: impl FnMut(Entry<'_>, u64) -> bool,
     ) -> Answer<()> {
-        let mut at = from;
+        for (number, dot) in names.iter().enumerate().take(DOTS).skip(from) {
+            let entry = Entry { name: &dot.name, attributes: of_directory(dot.number), is_known: true };
+            if add(entry, number as u64 + 1) {
+                return Ok(());
+            }
+        }
+        let mut at = from.max(DOTS);
+        let mut after = names[..at.min(names.len())]
+            .last()
+            .filter(|_| at > DOTS)
+            .map_or("", |last| &last.name)
+            .to_owned();
+        let mut count = FIRST;
         while at < names.len() {
-            let end = names.len().min(at + PAGE);
-            let found = match self.attributes_among(directory, names, at..end) {
-                // The next call gets the error.
-                Err(_) if at > from => return Ok(()),
-                found => found?,
-            };
-            for listed in &names[at..end] {
+            let page =
+                match self.page_after(directory, &after, count, &names[at..names.len().min(at + count)]) {
+                    // The next call gets the error.
+                    Err(_) if at > from => return Ok(()),
+                    page => page?,
+                };
+            // The page also has hidden names and new ones, so it may end before as many of these names.
+            while let Some(listed) = names.get(at).filter(|listed| page.reaches(&listed.name)) {
                 at += 1;
-                let Some((attributes, is_known)) = found.get(listed.name.as_str()) else { continue };
+                let Some((attributes, is_known)) = page.attributes.get(&listed.name) else { continue };
                 let entry = Entry { name: &listed.name, attributes: *attributes, is_known: *is_known };
                 if add(entry, at as u64) {
                     return Ok(());
                 }
-                if at > DOTS {
-                    self.nodes.looked_up(attributes.ino, directory, &listed.name);
-                }
+                self.nodes.looked_up(attributes.ino, directory, &listed.name);
             }
+            let Some(last) = page.last else { break };
+            after = last;
+            count = MOST.min(2 * count);
         }
         Ok(())
     }
 
-    /// The attributes of some names of a listing, and whether their lengths are known.
-    fn attributes_among(
-        &self,
-        directory: INodeNo,
-        names: &[Listed],
-        range: std::ops::Range<usize>,
-    ) -> Answer<HashMap<String, (FileAttr, bool)>> {
+    /// The attributes of at most `count` names after a name, and whether the lengths are known. `expected` are the
+    /// names of a listing that may be among them.
+    fn page_after(&self, directory: INodeNo, after: &str, count: usize, expected: &[Listed]) -> Answer<Page> {
         // This comes first: writes may reach the servers meanwhile.
-        let of_page = &names[range.clone()];
-        let pending: HashMap<_, _> =
-            of_page.iter().map(|listed| (listed.number, self.files.pending_end(listed.number))).collect();
-        let after = if range.start > DOTS { names[range.start - 1].name.as_str() } else { "" };
-        let page = self.client.page(&self.nodes.at(directory), after, PAGE as u64, &Silent::default());
-        let (page, _) = page.or_errno()?;
-        let dots = of_page.iter().take(DOTS.saturating_sub(range.start));
-        let dots = dots.map(|listed| (listed.name.clone(), (of_directory(listed.number), true)));
-        let others = page.into_iter().map(|listed| {
+        let pending = expected.iter().map(|listed| (listed.number, self.files.pending_end(listed.number)));
+        let pending: HashMap<_, _> = pending.collect();
+        let page = self.client.page(&self.nodes.at(directory), after, count as u64, &Silent::default());
+        let (page, more) = page.or_errno()?;
+        let last = page.last().filter(|_| more).map(|last| last.name.clone());
+        let attributes = page.into_iter().map(|listed| {
             let length = listed.inode.target.as_ref().map_or(listed.length, |target| target.len() as u64);
             let number = self.nodes.number(listed.inode.handle);
             let length = length.max(pending.get(&number).copied().unwrap_or(0));
             let attributes = self.attributes_of(&listed.inode, length);
             (listed.name, (attributes, listed.unknown.is_none()))
         });
-        Ok(dots.chain(others).collect())
+        Ok(Page { attributes: attributes.collect(), last })
     }
 }
 
