@@ -98,7 +98,9 @@ def test_programs_see_kept_changes_at_once(pool: Counted, here: Path) -> None:
 
 def test_a_right_is_taken_away_at_once(here: Path, client: oc.Pool) -> None:
     fd = make(here / "f", 0o666)
+    before = os.fstat(fd).st_ctime_ns
     os.fchmod(fd, 0o600)
+    assert os.fstat(fd).st_ctime_ns > before
     assert client.stat(f"{here.name}/f").mode == 0o600
     os.fchmod(fd, 0o640)
     # The second change was kept; this one is sent with it.

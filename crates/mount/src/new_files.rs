@@ -26,6 +26,8 @@ pub(crate) struct NewFile {
     has_time: AtomicBool,
     /// End of the bytes that were written through this mount.
     end: AtomicU64,
+    /// Whether a thread sends changes now.
+    is_sending: AtomicBool,
 }
 
 struct State {
@@ -36,6 +38,12 @@ struct State {
     /// The changes that the manager does not know yet, and the time of the first one.
     kept: Attributes,
     since: Option<Instant>,
+}
+
+impl State {
+    fn is_known(&self) -> bool {
+        self.known.is_some_and(|known| known.elapsed() < FRESH)
+    }
 }
 
 impl NewFile {
@@ -85,8 +93,7 @@ impl NewFile {
     /// The record and the length, if they are at most a second old.
     pub fn known(&self) -> Option<(Inode, u64)> {
         let state = self.state();
-        let state =
-            state.as_ref().filter(|state| state.known.is_some_and(|known| known.elapsed() < FRESH))?;
+        let state = state.as_ref().filter(|state| state.is_known())?;
         Some((state.inode.clone(), self.end.load(Ordering::Acquire)))
     }
 
@@ -100,7 +107,8 @@ impl NewFile {
     /// others. Each change that takes a right away is at once.
     pub fn keep(&self, wanted: Attributes, may_give: bool, now_ns: u64) -> bool {
         let mut state = self.state();
-        let Some(state) = &mut *state else { return false };
+        // An older record may have more rights than another client has left.
+        let Some(state) = state.as_mut().filter(|state| state.is_known()) else { return false };
         let inode = &state.inode;
         let adds = wanted
             .mode
@@ -123,13 +131,13 @@ impl NewFile {
     }
 
     /// Sends changes, together with those that are kept. The servers have all writes before them.
-    pub fn change(&self, client: &Client, path: &str, wanted: Attributes) -> Result<()> {
+    pub fn change(&self, client: &Client, path: &str, wanted: Attributes, now_ns: u64) -> Result<()> {
         let mut state = self.state();
         let Some(state) = &mut *state else { return client.set_attributes(path, wanted) };
         let all = over(state.kept, wanted);
         client.set_attributes(path, all)?;
         self.sent(state);
-        state.inode = with(state.inode.clone(), wanted);
+        state.inode = Inode { changed_ns: now_ns, ..with(state.inode.clone(), wanted) };
         Ok(())
     }
 
@@ -149,6 +157,16 @@ impl NewFile {
     fn sent(&self, state: &mut State) {
         self.has_time.store(false, Ordering::Release);
         (state.kept, state.since) = (Attributes::default(), None);
+    }
+
+    /// Begins to send changes in another thread, unless one does so already.
+    pub fn begin_sending(&self) -> bool {
+        !self.is_sending.swap(true, Ordering::AcqRel)
+    }
+
+    /// Records that this thread has ended.
+    pub fn end_sending(&self) {
+        self.is_sending.store(false, Ordering::Release);
     }
 
     /// Whether changes are kept, and whether that is so since `age`.
@@ -200,7 +218,7 @@ impl OpenFiles {
             // Otherwise they would change the time later.
             body.settle(self.client());
         }
-        body.new.change(self.client(), path, wanted)
+        body.new.change(self.client(), path, wanted, now_ns)
     }
 
     /// Sends the changes of attributes of a new file that are kept.

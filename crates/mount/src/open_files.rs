@@ -92,15 +92,18 @@ impl Shared {
     fn send_older_of(&self, body: &Arc<Body>) -> bool {
         let has_bytes = body.send_older(&self.client, LOOK);
         let (keeps, are_old) = body.new.keeps(LOOK);
-        if are_old {
+        if are_old && body.new.begin_sending() {
             // This thread must not wait for the manager. If no thread can be started, it tries again.
-            let (client, body) = (self.client.clone(), body.clone());
+            let (client, failed, body) = (self.client.clone(), body.clone(), body.clone());
             let send = move || {
                 body.settle(&client);
                 // If it fails, the changes are still kept, and the program gets the error at its `close`.
                 let _ = body.new.send(&client);
+                body.new.end_sending();
             };
-            let _ = thread::Builder::new().name("mount-attributes".into()).spawn(send);
+            if thread::Builder::new().name("mount-attributes".into()).spawn(send).is_err() {
+                failed.new.end_sending();
+            }
         }
         has_bytes || keeps
     }
