@@ -116,6 +116,10 @@ fn a_data_file_that_was_cut_short_may_be_made_that_short() {
         cut(&mut world, 2 * BLOCK_BYTES);
         world.set_length(1, length, false).unwrap();
         assert_eq!((world.length(1), world.sync(1)), (length, Ok(())));
+        if length <= 2 * BLOCK_BYTES {
+            world.reserve(1, length.min(10)).unwrap();
+            assert_eq!(world.length(1), length, "a reservation within the file");
+        }
         let left = length.min(2 * BLOCK_BYTES) as usize;
         assert_eq!(world.read(1, 0, left as u64).as_deref(), Ok(&bytes[..left]));
         if length > 2 * BLOCK_BYTES {

@@ -25,7 +25,8 @@ impl<B: Buffer> Shared<B> {
     /// Reserves the disk space of a data file up to a length, and makes it so long if it is shorter.
     pub async fn reserve(self: &Rc<Self>, file: &Rc<File>, target: Target, length: u64) -> Result<()> {
         let _lock = file.locks.take(0..u64::MAX, true).await;
-        let length = length.max(file.length.get()).max(file.summed.get());
+        // The end of the checksums is that of a block, and may be behind that of the file.
+        let length = length.max(file.length.get());
         self.set_length_alone(file, target, length, true).await
     }
 
