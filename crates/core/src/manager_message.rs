@@ -512,7 +512,7 @@ pub enum ManagerReply {
     Lease {
         /// Seconds after which it ends without a renewal.
         seconds: u64,
-        /// Whether it is new: then it has no locks.
+        /// Whether it has no locks, as a new one.
         is_new: bool,
     },
     /// For `SetLock` and `TestLock`: the lock of another owner that excludes the wanted one.

@@ -9,8 +9,8 @@ impl<L: Link + ?Sized + 'static> PoolVolume<L>
 where
     L::Buffer: Gather + Sync,
 {
-    /// Takes or renews the lease of this random number. Returns its term in seconds, and whether it is new: then it has no
-    /// locks.
+    /// Takes or renews the lease of this random number. Returns its term in seconds, and whether it has no locks, as a
+    /// new one.
     pub fn renew_lease(&self, lease: u128) -> Result<(u64, bool)> {
         match self.0.manager(ManagerRequest::RenewLease { lease })? {
             ManagerReply::Lease { seconds, is_new } => Ok((seconds, is_new)),

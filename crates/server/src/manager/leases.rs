@@ -37,8 +37,8 @@ pub(super) struct Leases {
     term_s: u64,
     leases: HashMap<u128, Lease>,
     files: HashMap<Handle, FileLocks>,
-    /// Whether the store says that mounts may hold locks.
-    is_noted: bool,
+    /// The record in the store, if this run has written it: the term of leases, if mounts may hold locks.
+    noted: Option<Option<u64>>,
     /// Term of the leases of the previous run of the manager, in seconds; 0 if it had none.
     earlier_s: u64,
     /// The time of the first request, by the clock that never jumps.
@@ -51,8 +51,7 @@ impl Leases {
         let found = store.get(keys::LEASES)?;
         let earlier_s = found.as_ref().map_or(Ok(0), |found| record::read(keys::LEASES, &found.value))?;
         let (leases, files) = (HashMap::new(), HashMap::new());
-        // The term in the store may be another one.
-        Ok(Self { term_s, leases, files, is_noted: false, earlier_s, began_ns: None })
+        Ok(Self { term_s, leases, files, noted: None, earlier_s, began_ns: None })
     }
 
     /// Records the time of a request: the first one begins the time in which mounts reclaim their locks.
@@ -62,7 +61,7 @@ impl Leases {
 
     /// Records that the store may have lost what this run wrote.
     pub(super) fn forget_note(&mut self) {
-        self.is_noted = false;
+        self.noted = None;
     }
 
     /// Ends the leases that were not renewed.
@@ -110,16 +109,14 @@ impl Leases {
     fn set(&mut self, wish: &LockWish, who: &User, now_ns: u64) -> Result<Option<FileLock>> {
         let is_reclaiming = self.is_reclaiming(now_ns);
         let lease = self.lease(wish.owner.lease, who, now_ns)?;
-        if wish.kind != LockKind::None && lease.locks >= MAX_LOCKS {
-            return Err(Error::invalid(format!(
-                "need at most {MAX_LOCKS} locks of one mount, have as many; release some"
-            )));
-        }
+        let all = lease.locks;
         if wish.kind != LockKind::None && wish.reclaims != is_reclaiming {
             return Err(if is_reclaiming { still_reclaiming() } else { too_late() });
         }
         let locks = self.files.entry(wish.handle).or_default();
         let before = locks.count(wish.owner.lease);
+        // A change adds at most two locks.
+        let earlier = (all + 2 > MAX_LOCKS).then(|| locks.clone());
         let conflict = match wish.lock() {
             Some(lock) => locks.take(lock),
             None => {
@@ -128,8 +125,17 @@ impl Leases {
             }
         };
         let after = locks.count(wish.owner.lease);
+        let are_too_many = after > before && all + after - before > MAX_LOCKS;
+        if let Some(earlier) = earlier.filter(|_| are_too_many) {
+            *locks = earlier;
+        }
         if locks.is_empty() {
             self.files.remove(&wish.handle);
+        }
+        if are_too_many {
+            return Err(Error::invalid(format!(
+                "need at most {MAX_LOCKS} locks of one mount, have as many; release some"
+            )));
         }
         let lease = self.lease(wish.owner.lease, who, now_ns)?;
         lease.locks = lease.locks + after - before;
@@ -156,18 +162,22 @@ fn too_late() -> Error {
 }
 
 impl<S: Store> Manager<S> {
-    /// Records in the store whether locks may be held, so that the next run lets mounts reclaim them.
-    fn note_leases(&mut self, are_there: bool) -> Result<()> {
-        if self.leases.is_noted != are_there {
-            let value = are_there.then(|| record::write(&self.leases.term_s));
+    /// Records in the store whether locks may be held, so that the next run lets mounts reclaim them. While mounts reclaim
+    /// those of an earlier run, its term counts, too: after another restart, they may need as long again.
+    fn note_leases(&mut self, now: Now, are_there: bool) -> Result<()> {
+        let earlier_s = if self.leases.is_reclaiming(now.running_ns) { self.leases.earlier_s } else { 0 };
+        let wanted = are_there.then(|| self.leases.term_s.max(earlier_s));
+        if self.leases.noted != Some(wanted) {
+            let value = wanted.map(|seconds| record::write(&seconds));
             // Without a guard, the store always makes the commit.
             let _ = self.store.commit(&[], &[Write { key: keys::LEASES.to_vec(), value }])?;
-            self.leases.is_noted = are_there;
+            self.leases.noted = Some(wanted);
         }
         Ok(())
     }
 
-    /// Takes or renews a lease. The answer says whether it is new.
+    /// Takes or renews a lease. The answer says whether it has no locks: then its mount reclaims those that it believes in.
+    /// A lease that is new in this answer is no sign of that, since the answer may be lost.
     pub(super) fn renew_lease(&mut self, now: Now, who: &User, number: u128) -> Result<ManagerReply> {
         let seconds = self.leases.term_s;
         self.leases.expire(now.running_ns);
@@ -178,9 +188,9 @@ impl<S: Store> Manager<S> {
                 format!("need a lease of user {}, have that of another; take a random number", who.uid),
             ));
         }
-        self.note_leases(true)?;
-        if self.leases.lease(number, who, now.running_ns).is_ok() {
-            return Ok(ManagerReply::Lease { seconds, is_new: false });
+        self.note_leases(now, true)?;
+        if let Ok(lease) = self.leases.lease(number, who, now.running_ns) {
+            return Ok(ManagerReply::Lease { seconds, is_new: lease.locks == 0 });
         }
         if self.leases.leases.values().filter(|lease| lease.uid == who.uid).count() >= MAX_LEASES {
             return Err(Error::invalid(format!(
@@ -199,28 +209,30 @@ impl<S: Store> Manager<S> {
         self.leases.leases.remove(&number);
         self.leases.drop_others();
         if self.leases.leases.is_empty() && !self.leases.is_reclaiming(now.running_ns) {
-            self.note_leases(false)?;
+            self.note_leases(now, false)?;
         }
         Ok(ManagerReply::Done)
     }
 
     /// Takes or removes a lock.
     pub(super) fn set_lock(&mut self, now: Now, who: &User, wish: &LockWish) -> Result<ManagerReply> {
-        self.check_wish(now, who, wish)?;
+        // The owner had the right when it took the lock.
+        self.check_wish(now, who, wish, !wish.reclaims)?;
         self.leases.set(wish, who, now.running_ns).map(ManagerReply::Locked)
     }
 
     /// Returns the lock that excludes another one. While mounts reclaim locks, nobody knows whether there is none.
     pub(super) fn test_lock(&mut self, now: Now, who: &User, wish: &LockWish) -> Result<ManagerReply> {
-        self.check_wish(now, who, wish)?;
+        self.check_wish(now, who, wish, true)?;
         match self.leases.conflict(wish) {
             None if self.leases.is_reclaiming(now.running_ns) => Err(still_reclaiming()),
             conflict => Ok(ManagerReply::Locked(conflict)),
         }
     }
 
-    /// Refuses a wish for no range, or for a lock on a file that the user can neither read nor write. Ends old leases.
-    fn check_wish(&mut self, now: Now, who: &User, wish: &LockWish) -> Result<()> {
+    /// Refuses a wish for no range; and, with `needs_right`, for a lock on a file that the user can neither read nor write.
+    /// Ends old leases.
+    fn check_wish(&mut self, now: Now, who: &User, wish: &LockWish, needs_right: bool) -> Result<()> {
         self.leases.expire(now.running_ns);
         if wish.start > wish.end {
             return Err(Error::invalid(format!(
@@ -235,6 +247,9 @@ impl<S: Store> Manager<S> {
             let path = format!("the open file {}", wish.handle.0);
             let node = step.look::<Node>(&keys::inode(wish.handle))?.ok_or_else(|| not_found(&path))?;
             check_is_file(&node, &path)?;
+            if !needs_right {
+                return Ok(());
+            }
             if allows(&node.inode, who, WRITE) { Ok(()) } else { require(&node.inode, who, READ, &path) }
         })
     }

@@ -46,6 +46,11 @@ impl Locking {
         }
     }
 
+    /// Sets a lock of the first mount.
+    fn change(&mut self, kind: LockKind, start: u64, end: u64) -> Result<Option<FileLock>> {
+        self.set(self.wish(1, kind, start, end))
+    }
+
     /// Whether a lock on the first ten bytes is granted.
     fn takes(&mut self, lease: u128, kind: LockKind) -> bool {
         let wish = self.wish(lease, kind, 0, 9);
@@ -130,6 +135,19 @@ fn a_restarted_manager_lets_mounts_reclaim_their_locks_first() {
 }
 
 #[test]
+fn a_mount_learns_of_a_restart_even_if_the_first_answer_was_lost() {
+    let mut pool = locking();
+    pool.renew(1);
+    assert!(pool.takes(1, LockKind::Exclusive));
+    pool.restart();
+    assert!(pool.renew(1));
+    assert!(pool.renew(1), "the manager still has no locks of this lease");
+    let reclaimed = LockWish { reclaims: true, ..pool.wish(1, LockKind::Exclusive, 0, 9) };
+    assert_eq!(pool.set(reclaimed), Ok(None));
+    assert!(!pool.renew(1));
+}
+
+#[test]
 fn a_manager_without_leases_before_its_restart_grants_locks_at_once() {
     let mut pool = locking();
     pool.restart();
@@ -156,6 +174,36 @@ fn mounts_reclaim_locks_for_the_term_of_the_earlier_run() {
     assert_eq!(pool.set(reclaimed), Ok(None));
     pool.now_ns += 1;
     assert!(pool.takes(1, LockKind::Exclusive));
+}
+
+#[test]
+fn a_shorter_term_counts_only_once_all_locks_are_reclaimed() {
+    let mut pool = locking();
+    pool.renew(1);
+    assert!(pool.takes(1, LockKind::Exclusive));
+    let short = || Config { lease_s: 1, ..Config::new(POOL) };
+    let renew = |lease| ManagerRequest::RenewLease { lease };
+    for _ in 0..2 {
+        pool.manager = Manager::open(pool.store.clone(), key(), short()).unwrap();
+        pool.ask(&root(), renew(2)).unwrap();
+    }
+    pool.now_ns += LEASE_NS;
+    for lease in [1, 2] {
+        pool.ask(&root(), renew(lease)).unwrap();
+    }
+    let other = pool.wish(2, LockKind::Exclusive, 0, 9);
+    assert_eq!(kind(pool.set(other)), ErrorKind::Busy);
+    let reclaimed = LockWish { reclaims: true, ..pool.wish(1, LockKind::Exclusive, 0, 9) };
+    assert_eq!(pool.set(reclaimed), Ok(None));
+    // Then the shorter term counts.
+    pool.now_ns += 1;
+    pool.ask(&root(), renew(1)).unwrap();
+    pool.manager = Manager::open(pool.store.clone(), key(), short()).unwrap();
+    pool.ask(&root(), renew(2)).unwrap();
+    assert_eq!(kind(pool.set(other)), ErrorKind::Busy);
+    pool.now_ns += SECOND_NS + 1;
+    pool.ask(&root(), renew(2)).unwrap();
+    assert_eq!(pool.set(other), Ok(None));
 }
 
 #[test]
@@ -193,6 +241,57 @@ fn a_file_that_a_user_may_only_write_can_be_locked() {
     assert_eq!(pool.ask(&writer, ManagerRequest::SetLock { wish }), Ok(ManagerReply::Locked(None)));
     pool.ask(&root(), ManagerRequest::Remove { path, recursive: false }).unwrap();
     assert_eq!(kind(pool.ask(&writer, ManagerRequest::SetLock { wish })), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_lock_can_be_reclaimed_without_the_right_that_it_needed() {
+    let mut pool = locking();
+    let owner = user(5, &[]);
+    let change = |mode| ManagerRequest::SetAttributes {
+        path: "f".into(),
+        mode: Some(mode),
+        owner: None,
+        group: None,
+        modified_ns: None,
+    };
+    pool.ask(&root(), change(0o604)).unwrap();
+    pool.ask(&owner, ManagerRequest::RenewLease { lease: 5 }).unwrap();
+    let wish = pool.wish(5, LockKind::Exclusive, 0, 9);
+    assert_eq!(pool.ask(&owner, ManagerRequest::SetLock { wish }), Ok(ManagerReply::Locked(None)));
+    pool.ask(&root(), change(0o600)).unwrap();
+    pool.restart();
+    pool.ask(&owner, ManagerRequest::RenewLease { lease: 5 }).unwrap();
+    let wish = LockWish { reclaims: true, ..wish };
+    assert_eq!(kind(pool.ask(&owner, ManagerRequest::TestLock { wish })), ErrorKind::Denied);
+    assert_eq!(pool.ask(&owner, ManagerRequest::SetLock { wish }), Ok(ManagerReply::Locked(None)));
+}
+
+#[test]
+fn no_change_leaves_more_locks_than_the_limit() {
+    let mut pool = locking();
+    pool.renew(1);
+    // The first lock has three bytes, the others one each.
+    assert_eq!(pool.change(LockKind::Exclusive, 0, 2), Ok(None));
+    for number in 2..MAX_LOCKS as u64 {
+        assert_eq!(pool.change(LockKind::Exclusive, 2 * number, 2 * number), Ok(None));
+    }
+    // A lock in the middle of another one makes three.
+    assert_eq!(kind(pool.change(LockKind::Shared, 1, 1)), ErrorKind::Invalid);
+    let far = 2 * MAX_LOCKS as u64;
+    assert_eq!(pool.change(LockKind::Exclusive, far, far), Ok(None));
+    assert_eq!(kind(pool.change(LockKind::None, 1, 1)), ErrorKind::Invalid);
+    // Nothing has changed.
+    let held = FileLock { owner: lock(pool.file, 1).owner, process: 9, start: 0, end: 2, exclusive: true };
+    for byte in [0, 1, 2] {
+        let wish = pool.wish(2, LockKind::Shared, byte, byte);
+        let tested = pool.ask(&root(), ManagerRequest::TestLock { wish });
+        assert_eq!(tested, Ok(ManagerReply::Locked(Some(held))));
+    }
+    // The same number of locks, or fewer, is no matter of the limit.
+    assert_eq!(pool.change(LockKind::Shared, 4, 4), Ok(None));
+    assert_eq!(pool.change(LockKind::None, 0, 0), Ok(None));
+    assert_eq!(pool.change(LockKind::None, 4, 4), Ok(None));
+    assert_eq!(pool.change(LockKind::Exclusive, far + 2, far + 2), Ok(None));
 }
 
 #[test]
