@@ -20,6 +20,9 @@ KINDS = {
 TYPES = {"s": fcntl.F_RDLCK, "x": fcntl.F_WRLCK, "u": fcntl.F_UNLCK}
 
 
+inherited = int(sys.argv[2])
+
+
 def lock(call, kind, start, length):
     wanted = struct.pack("hhqqi4x", TYPES[kind], os.SEEK_SET, start, length, 0)
     return struct.unpack("hhqqi4x", fcntl.fcntl(fd, call, wanted))
@@ -40,6 +43,10 @@ def run(verb, start=0, length=0):
         fcntl.flock(fd, fcntl.LOCK_EX)
     elif verb.startswith("ofd"):
         lock(fcntl.F_OFD_SETLK, verb[-1], start, length)
+    elif verb == "inherited-close":
+        os.close(inherited)
+    elif verb.startswith("inherited-"):
+        fcntl.lockf(inherited, KINDS[verb[-1]], length, start)
     elif verb == "reopen":
         os.close(os.open(sys.argv[1], os.O_RDONLY))
     elif verb == "close":
@@ -85,13 +92,14 @@ class Locker:
     ``s``, ``x`` and ``u`` lock and unlock a range by fcntl, ``ofds`` and so on for the open file
     description, ``flocks`` and so on by flock; ``wait`` and ``wait-flock`` block. The answer is
     ``done``, the name of an error, or ``interrupted``. ``test`` answers ``free``, or the lock that
-    excludes an exclusive one.
+    excludes an exclusive one. ``inherited-x`` and so on use a descriptor of the caller.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, inherited: int | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _CODE, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", _CODE, path, str(-1 if inherited is None else inherited)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            pass_fds=[] if inherited is None else [inherited],
         )  # fmt: skip
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -124,12 +132,12 @@ class Locker:
 
 
 @contextlib.contextmanager
-def lockers(*paths: Path) -> Iterator[list[Locker]]:
-    """Start a process for each path."""
+def lockers(*paths: Path, inherited: int | None = None) -> Iterator[list[Locker]]:
+    """Start a process for each path. They may inherit a descriptor."""
     found: list[Locker] = []
     try:
         for path in paths:
-            found.append(Locker(path))
+            found.append(Locker(path, inherited))
         yield found
     finally:
         for locker in found:

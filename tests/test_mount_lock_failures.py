@@ -1,6 +1,7 @@
 """Locks of files in mounts that die, or lose the manager of their pool."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -94,6 +95,41 @@ def test_a_mount_that_is_cut_off_loses_its_locks_with_errors(tmp_path: Path) -> 
         assert first.ask("u 0 10") == flocks.ask("flocku") == "done"
         assert first.ask("x 0 10") == flocks.ask("flockx") == "EAGAIN"
         assert first.ask("x 20 1") == first.ask("write 20") == flocks.ask("read") == "done"
+
+
+def test_a_close_reports_lost_locks_of_every_kind(tmp_path: Path) -> None:
+    with (
+        closing(Gate()) as gate,
+        pool_at(tmp_path, 2) as pool,
+        mounted(pool.gated(gate), tmp_path / "one") as one,
+        mounted(pool.served, tmp_path / "two") as two,
+        lockers(*[one.place / "f"] * 3, two.place / "f") as (first, flocks, ofds, second),
+    ):
+        assert first.ask("x 0 1") == flocks.ask("flockx") == ofds.ask("ofdx 1 1") == "done"
+        assert flocks.ask("write") == ofds.ask("write 1") == "done"
+        gate.shut()
+        assert second.ask("wait 0 2") == second.ask("wait-flock") == "done"
+        gate.open()
+        assert first.ask("u 0 1") == flocks.ask("close") == ofds.ask("close") == "EIO"
+
+
+def test_a_descriptor_is_no_longer_that_of_an_owner_that_closed_it(tmp_path: Path) -> None:
+    with (
+        closing(Gate()) as gate,
+        pool_at(tmp_path, 2) as pool,
+        mounted(pool.gated(gate), tmp_path / "one") as one,
+        mounted(pool.served, tmp_path / "two") as two,
+        (one.place / "f").open("wb", buffering=0) as file,
+        lockers(one.place / "f", two.place / "f", inherited=file.fileno()) as (first, second),
+    ):
+        # A process locks through this descriptor, closes it, and locks through its own.
+        assert first.ask("inherited-x 0 1") == first.ask("inherited-u 0 1") == "done"
+        assert first.ask("inherited-close") == first.ask("x 0 1") == "done"
+        gate.shut()
+        assert second.ask("wait 0 1") == "done"
+        gate.open()
+        assert first.ask("sync") == "EIO"
+        os.fsync(file.fileno())
 
 
 def test_writes_do_not_wait_in_the_mount_when_the_lease_may_end(tmp_path: Path) -> None:

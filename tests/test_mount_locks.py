@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -176,6 +176,57 @@ def test_writes_under_a_lock_are_read_under_the_next(paths: list[Path]) -> None:
     finally:
         for file in files:
             file.close()
+
+
+@pytest.mark.parametrize("call", [fcntl.flock, fcntl.lockf])
+def test_a_lock_file_guards_a_data_file_that_stays_open(
+    paths: list[Path], call: Callable[[int, int], None]
+) -> None:
+    locks = [path.open("rb+", buffering=0) for path in paths]
+    names = [path.with_suffix(".data") for path in paths]
+    names[0].touch()
+    files = [name.open("rb+", buffering=0) for name in names]
+    try:
+        modified = 0
+        for number in range(40):
+            lock, file, name = (each[number % 2] for each in (locks, files, names))
+            call(lock.fileno(), fcntl.LOCK_EX)
+            file.seek(0)
+            assert int(file.read(20) or b"0") == number
+            found = name.stat()
+            assert found.st_size == os.fstat(file.fileno()).st_size == (4 if number else 0)
+            assert number == 0 or found.st_mtime_ns > modified
+            modified = found.st_mtime_ns
+            os.truncate(file.fileno(), 0)
+            os.pwrite(file.fileno(), b"%04d" % (number + 1), 0)
+            # The mount knows these attributes, and may cache them without a lock.
+            assert name.stat().st_size == 4
+            call(lock.fileno(), fcntl.LOCK_UN)
+    finally:
+        for file in locks + files:
+            file.close()
+
+
+def test_a_mount_with_a_lock_sees_what_others_create_and_remove(paths: list[Path]) -> None:
+    locks = [path.open("rb+", buffering=0) for path in paths]
+    journals = [path.with_suffix(".journal") for path in paths]
+    try:
+        for number in range(20):
+            fcntl.flock(locks[number % 2], fcntl.LOCK_EX)
+            journal = journals[number % 2]
+            if number % 3 == 0:
+                assert not journal.exists()
+            else:
+                assert journal.stat().st_size == len(journal.read_bytes()) == number
+            if number % 3 == 2:
+                journal.unlink()
+            else:
+                journal.write_bytes(b"x" * (number + 1))
+                assert journal.stat().st_size == number + 1
+            fcntl.flock(locks[number % 2], fcntl.LOCK_UN)
+    finally:
+        for lock in locks:
+            lock.close()
 
 
 def test_a_lock_shows_others_writes_to_a_new_file(places: list[Path]) -> None:

@@ -22,6 +22,7 @@ use crate::lock_calls::Wanted;
 use crate::lock_waits::Waiting;
 use crate::locks::Locks;
 use crate::replies::{reply_done, reply_extended};
+use crate::shown::Shown;
 use crate::tree::{NAME_BYTES, Tree};
 
 /// The extended attribute that answers with the address of a file in its pool. It is not listed, so copies do not
@@ -43,6 +44,7 @@ pub(crate) struct PoolFilesystem {
     address: String,
     /// How long the kernel may cache names and attributes.
     fresh: Duration,
+    shown: Arc<Shown>,
     listings: Listings,
     /// `None` refuses all locks.
     locks: Option<Arc<Locks>>,
@@ -57,19 +59,33 @@ impl PoolFilesystem {
         locks: Option<Arc<Locks>>,
         notifier: Arc<OnceLock<Notifier>>,
     ) -> Self {
-        Self { tree, address, fresh, listings: Listings::default(), locks, notifier }
+        let (shown, listings) = (Arc::new(Shown::new(fresh)), Listings::default());
+        Self { tree, address, fresh, shown, listings, locks, notifier }
     }
 
-    /// The effect of a granted lock: the program sees all that other mounts wrote under theirs.
-    fn granted(&self, number: INodeNo) -> impl Fn() + Send + use<> {
-        let (refresh, notifier) = (self.tree.files.refresher(number), self.notifier.clone());
+    /// The effect of a granted lock: the program sees all that other mounts wrote under theirs, to any file.
+    fn granted(&self) -> impl Fn() + Send + use<> {
+        let (refresh, notifier, shown) =
+            (self.tree.files.refresher(), self.notifier.clone(), self.shown.clone());
         move || {
             refresh();
-            if let Some(notifier) = notifier.get() {
+            let Some(notifier) = notifier.get() else { return };
+            for number in shown.take() {
                 // The kernel drops the attributes. It may have forgotten the file.
                 let _ = notifier.inval_inode(number, -1, 0);
             }
         }
+    }
+
+    /// How long the kernel may cache the attributes of a number, and its name. While the mount has a lease, not at all.
+    fn fresh(&self, number: INodeNo) -> Duration {
+        let Some(locks) = self.locks.as_ref().filter(|_| !self.fresh.is_zero()) else { return self.fresh };
+        if locks.has_lease() {
+            return Duration::ZERO;
+        }
+        self.shown.add(number);
+        // A lease that begins later, drops these attributes when it grants a lock.
+        if locks.has_lease() { Duration::ZERO } else { self.fresh }
     }
 
     /// Refuses to use a file for a program that has lost locks on it.
@@ -88,7 +104,7 @@ impl PoolFilesystem {
 
     fn reply_entry(&self, found: Answer<fuser::FileAttr>, reply: ReplyEntry) {
         match found {
-            Ok(attributes) => reply.entry(&self.fresh, &attributes, Generation(0)),
+            Ok(attributes) => reply.entry(&self.fresh(attributes.ino), &attributes, Generation(0)),
             Err(error) => reply.error(error),
         }
     }
@@ -96,7 +112,7 @@ impl PoolFilesystem {
     /// How long the kernel may cache the attributes of a file. Those that the mount itself may know for a while, not at
     /// all.
     fn fresh_of(&self, number: INodeNo) -> Duration {
-        if self.tree.files.known(number).is_some() { Duration::ZERO } else { self.fresh }
+        if self.tree.files.known(number).is_some() { Duration::ZERO } else { self.fresh(number) }
     }
 
     fn reply_attributes(&self, found: Answer<fuser::FileAttr>, fresh: Duration, reply: ReplyAttr) {
@@ -278,7 +294,7 @@ impl Filesystem for PoolFilesystem {
         let owner = (request.uid(), request.gid());
         match self.tree.create(parent, name, mode, is_exclusive, owner) {
             Ok((attributes, handle)) => {
-                reply.created(&self.fresh, &attributes, Generation(0), handle, OPENED);
+                reply.created(&self.fresh(attributes.ino), &attributes, Generation(0), handle, OPENED);
             }
             Err(error) => reply.error(error),
         }
@@ -325,8 +341,14 @@ impl Filesystem for PoolFilesystem {
 
     fn flush(&self, _: &Request, number: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         let flushed = self.tree.flush(handle);
-        let unlocked = self.locks.as_ref().map_or(Ok(()), |locks| locks.flushed(number, owner.0));
-        reply_done(flushed.and(unlocked), reply);
+        let Some(locks) = &self.locks else { return reply_done(flushed, reply) };
+        if locks.ends_at_flush(number, owner.0) {
+            self.tree.files.settle_all();
+        }
+        let unlocked = locks.flushed(number, owner.0);
+        // The last close cannot report a loss of the locks that it ends.
+        let checked = self.check_locks(number, handle, None);
+        reply_done(flushed.and(unlocked).and(checked), reply);
     }
 
     fn release(
@@ -341,13 +363,19 @@ impl Filesystem for PoolFilesystem {
     ) {
         // Others see all writes once they get the locks.
         self.tree.files.settle(number);
-        let unlocked = self.locks.as_ref().map_or(Ok(()), |locks| locks.closed(number, handle));
+        let unlocked = self.locks.as_ref().map_or(Ok(()), |locks| {
+            if locks.ends_at_close(number, handle) {
+                self.tree.files.settle_all();
+            }
+            locks.closed(number, handle)
+        });
         reply_done(self.tree.close(handle).and(unlocked), reply);
     }
 
     fn fsync(&self, _: &Request, number: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         let open = self.check_locks(number, handle, None).and_then(|()| self.tree.file(handle));
         let synced = open.and_then(|open| self.tree.files.sync(&open).or_errno());
+        let synced = synced.and_then(|()| self.check_locks(number, handle, None));
         reply_done(synced, reply);
     }
 
@@ -388,8 +416,8 @@ impl Filesystem for PoolFilesystem {
     ) {
         let filled = self.listings.get(handle).and_then(|names| {
             self.tree.fill(number, &names, offset as usize, |entry, next| {
-                let fresh = if entry.is_known { self.fresh } else { Duration::ZERO };
                 let attributes = &entry.attributes;
+                let fresh = if entry.is_known { self.fresh(attributes.ino) } else { Duration::ZERO };
                 reply.add(attributes.ino, next, entry.name, &fresh, attributes, Generation(0))
             })
         });
@@ -494,19 +522,17 @@ impl Filesystem for PoolFilesystem {
             Ok(wanted) => wanted,
             Err(error) => return reply.error(error),
         };
-        // Others see what the program wrote under the lock that it gives up.
-        self.tree.files.settle(number);
-        // The close reports an error.
-        let _ = self.tree.files.send_attributes(number);
+        // Others see what the program wrote under the lock that it releases, also to other files.
+        self.tree.files.settle_all();
         match locks.set(&wanted) {
             Ok(true) => {
                 if kind != libc::F_UNLCK {
-                    self.granted(number)();
+                    self.granted()();
                 }
                 reply.ok();
             }
             Ok(false) if sleep => {
-                let granted = Box::new(self.granted(number));
+                let granted = Box::new(self.granted());
                 locks.wait(Waiting { wanted, thread: request.pid(), granted, reply });
             }
             Ok(false) => reply.error(Errno::EAGAIN),

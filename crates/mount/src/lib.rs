@@ -3,7 +3,7 @@
 //! [`Mount`] runs it until it is unmounted. A request of the kernel (`filesystem`) becomes a call on names (`tree`)
 //! or bytes (`open_files`), which the client of the pool sends to the manager or the I/O servers. Small writes wait here
 //! for a second at most (`behind`), as do attributes of new files (`new_files`), and bytes that are read ahead (`ahead`).
-//! The kernel caches names and attributes for a second.
+//! The kernel caches names and attributes for a second, unless the mount has a lease for locks (`shown`).
 
 mod ahead;
 mod attributes;
@@ -26,7 +26,9 @@ mod opening;
 mod place;
 mod removal;
 mod replies;
+mod shown;
 mod space;
+mod term;
 mod tree;
 
 use std::io;

@@ -94,28 +94,43 @@ impl Locks {
             pause = if is_woken { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
             let (waiting, is_over) = (std::mem::take(&mut queue.waiting), queue.is_over);
             drop(queue);
-            left = waiting.into_iter().filter_map(|each| self.attempt(each, is_over)).collect();
+            // The manager may not answer for long. No program whose wait is over waits for that.
+            let waiting = waiting.into_iter().filter_map(|each| each.unless_ended(is_over)).collect();
+            left = self.attempts(waiting);
         }
     }
 
-    /// Asks for the lock of a program. Returns the program if it waits on.
-    fn attempt(self: &Arc<Self>, waiting: Waiting, is_over: bool) -> Option<Waiting> {
-        if is_over {
-            waiting.reply.error(Errno::ENOLCK);
-            return None;
-        }
-        if is_interrupted(waiting.thread) == Some(true) {
-            waiting.reply.error(Errno::EINTR);
-            return None;
-        }
-        match self.set(&waiting.wanted) {
-            Ok(false) => return Some(waiting),
-            Ok(true) => {
-                (waiting.granted)();
-                waiting.reply.ok();
+    /// Asks for the locks of programs, up to the first failure. Returns the programs that wait on.
+    fn attempts(self: &Arc<Self>, waiting: Vec<Waiting>) -> Vec<Waiting> {
+        let mut left = vec![];
+        let mut waiting = waiting.into_iter();
+        for each in waiting.by_ref() {
+            match self.set(&each.wanted) {
+                Ok(false) => left.push(each),
+                Ok(true) => {
+                    (each.granted)();
+                    each.reply.ok();
+                }
+                Err(error) => {
+                    each.reply.error(error);
+                    break;
+                }
             }
-            Err(error) => waiting.reply.error(error),
         }
+        left.extend(waiting);
+        left
+    }
+}
+
+impl Waiting {
+    /// The program, unless its wait has ended: by the end of the mount or by a signal.
+    fn unless_ended(self, is_over: bool) -> Option<Self> {
+        let error = match is_over {
+            true => Errno::ENOLCK,
+            false if is_interrupted(self.thread) == Some(true) => Errno::EINTR,
+            false => return Some(self),
+        };
+        self.reply.error(error);
         None
     }
 }

@@ -17,6 +17,7 @@ use crate::attributes::stale;
 use crate::errors::{Answer, errno_of};
 use crate::lock_calls::Wanted;
 use crate::lock_waits::Waits;
+use crate::term::Term;
 
 /// The mount renews its lease this many times in its term.
 const RENEWALS: u32 = 4;
@@ -48,6 +49,8 @@ struct State {
     in_doubt: HashSet<(u64, LockOwner)>,
     /// The term of the lease; `None` without one.
     term: Option<Term>,
+    /// Whether the last renewal is complete. Otherwise the manager may have restarted.
+    is_renewed: bool,
     /// When the manager did not answer.
     failed: Option<Instant>,
 }
@@ -60,25 +63,6 @@ struct View {
     /// The file of each descriptor through which locks were taken, and their owners.
     through: HashMap<u64, (u64, HashSet<LockOwner>)>,
     term: Option<Term>,
-}
-
-/// The time in which no other mount gets the locks of this one.
-#[derive(Clone, Copy)]
-struct Term {
-    asked: (Instant, SystemTime),
-    lasts: Duration,
-}
-
-impl Term {
-    fn is_over(&self) -> bool {
-        self.ends_within(Duration::ZERO)
-    }
-
-    fn ends_within(&self, time: Duration) -> bool {
-        // While a machine sleeps, only its time of day continues.
-        let by_day = self.asked.1.elapsed().unwrap_or_default();
-        self.asked.0.elapsed().max(by_day) + time >= self.lasts
-    }
 }
 
 impl State {
@@ -120,10 +104,15 @@ fn is_certain(kind: ErrorKind) -> bool {
     matches!(kind, Busy | Denied | Invalid | Lost | NotFound)
 }
 
+/// The number of an error of a manager. One of an earlier version does not know the requests for locks.
+fn refused_at_first(error: Error) -> Errno {
+    if error.kind == ErrorKind::Corrupt { Errno::ENOLCK } else { refused(error) }
+}
+
 /// The number of an error of the manager.
 fn refused(error: Error) -> Errno {
     match error.kind {
-        // There are too many locks, or the manager of an earlier version knows none.
+        // There are too many locks or leases.
         ErrorKind::Invalid | ErrorKind::Lost => Errno::ENOLCK,
         _ => stale(errno_of(&error)),
     }
@@ -192,8 +181,9 @@ impl Locks {
         let through = || (file, HashSet::new());
         self.view().through.entry(wanted.handle.0).or_insert_with(through).1.insert(owner);
         for is_last in [false, true] {
-            if is_last || !state.is_in_term() {
-                self.renew(&mut state).map_err(refused)?;
+            if is_last || !state.is_in_term() || !state.is_renewed {
+                let number_of = if state.term.is_none() { refused_at_first } else { refused };
+                self.renew(&mut state).map_err(number_of)?;
                 self.renewing.get_or_init(|| renew_in_time(self));
             }
             if has(&state.lost, file, owner, 0, u64::MAX) {
@@ -230,8 +220,8 @@ impl Locks {
         Err(Errno::ENOLCK)
     }
 
-    /// Removes the locks of an owner in a range, also if the manager does not answer. An error says that the owner has
-    /// lost some of them.
+    /// Removes the locks of an owner in a range, also if the manager does not answer. The error `EIO` says that the owner
+    /// has lost some of them, `ENOLCK` that the manager has no room for the parts that would be left.
     fn unlock(&self, state: &mut State, is_away: bool, wish: &LockWish) -> Answer<()> {
         let LockWish { owner, start, end, .. } = *wish;
         let file = wish.handle.0;
@@ -247,6 +237,15 @@ impl Locks {
             return Ok(());
         }
         let answer = if is_away || held.is_empty() { Ok(None) } else { self.client.set_lock(*wish) };
+        if answer.as_ref().is_err_and(|error| error.kind == ErrorKind::Invalid) {
+            for (files, locks) in [(&mut state.held, held), (&mut state.lost, lost)] {
+                for lock in locks {
+                    files.entry(file).or_default().set(lock);
+                }
+            }
+            self.show(state, file);
+            return Err(Errno::ENOLCK);
+        }
         // Without a lease, the manager has no locks.
         let is_known = answer.as_ref().map_or_else(|error| error.kind == ErrorKind::Lost, |_| !is_away);
         if !held.is_empty() && !is_known {
@@ -270,6 +269,7 @@ impl Locks {
             }
             // The manager waits for locks from before its restart.
             Err(error) if error.kind == ErrorKind::Busy => reply.error(Errno::EAGAIN),
+            Err(error) if !self.has_lease() => reply.error(refused_at_first(error)),
             Err(error) => reply.error(refused(error)),
         }
     }
@@ -277,15 +277,12 @@ impl Locks {
     /// Removes all locks of a process on a file: it closes a descriptor of the file.
     pub fn flushed(self: &Arc<Self>, number: INodeNo, owner: u64) -> Answer<()> {
         let owner = self.owner(LockFamily::Fcntl, owner);
-        if !self.is_shown(number, owner) {
-            return Ok(());
-        }
         for (file, owners) in self.view().through.values_mut() {
             if *file == number.0 {
                 owners.remove(&owner);
             }
         }
-        self.release(number, owner)
+        if self.is_shown(number, owner) { self.release(number, owner) } else { Ok(()) }
     }
 
     /// Removes the locks of flock(2), and those of open file descriptions, at the last close of a descriptor.
@@ -293,6 +290,22 @@ impl Locks {
         let through = self.view().through.remove(&handle.0);
         let owners = through.map(|(_, owners)| owners).unwrap_or_default();
         owners.into_iter().map(|owner| self.release(number, owner)).fold(Ok(()), Answer::and)
+    }
+
+    /// Whether the close of a descriptor by a process removes locks of fcntl(2).
+    pub fn ends_at_flush(&self, number: INodeNo, owner: u64) -> bool {
+        self.is_shown(number, self.owner(LockFamily::Fcntl, owner))
+    }
+
+    /// Whether the last close of a descriptor removes locks.
+    pub fn ends_at_close(&self, number: INodeNo, handle: FileHandle) -> bool {
+        let owners = self.view().through.get(&handle.0).map(|(_, owners)| owners.clone()).unwrap_or_default();
+        owners.into_iter().any(|owner| self.is_shown(number, owner))
+    }
+
+    /// Whether the mount has a lease. Then programs may have locks.
+    pub fn has_lease(&self) -> bool {
+        self.view().term.is_some()
     }
 
     fn is_shown(&self, number: INodeNo, owner: LockOwner) -> bool {
@@ -375,7 +388,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes or renews the lease. If it is new, reclaims the locks; those that the manager does not restore are lost.
+    /// Takes or renews the lease. If the manager has no locks of it, reclaims them; those that the manager does not restore
+    /// are lost.
     fn renew(&self, state: &mut State) -> Result<()> {
         let renewed = self.renew_now(state);
         if renewed.is_err() {
@@ -388,10 +402,11 @@ impl Locks {
 
     fn renew_now(&self, state: &mut State) -> Result<()> {
         let asked = (Instant::now(), SystemTime::now());
-        let (seconds, is_new) = self.client.renew_lease(self.lease)?;
+        state.is_renewed = false;
+        let (seconds, has_none) = self.client.renew_lease(self.lease)?;
         // Later, others may have had the locks before the manager restarted.
         let may_reclaim = state.is_in_term();
-        if is_new {
+        if has_none {
             state.in_doubt.clear();
             let all =
                 state.held.iter().flat_map(|(file, locks)| locks.all().iter().map(|lock| (*file, *lock)));
@@ -407,7 +422,8 @@ impl Locks {
             }
             state.reclaims.pop();
         }
-        state.term = Some(Term { asked, lasts: Duration::from_secs(seconds) });
+        state.term = Some(Term::new(asked, seconds));
+        state.is_renewed = true;
         Ok(())
     }
 
@@ -483,4 +499,16 @@ fn renew_in_time(locks: &Arc<Locks>) {
     };
     // Without the thread, the lease ends, and programs with locks get errors.
     let _ = thread::Builder::new().name("mount-lease".into()).spawn(renew);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_that_knows_no_locks_has_none() {
+        let unknown = || Error::new(ErrorKind::Corrupt, "need a known request, have number 32");
+        assert_eq!(refused_at_first(unknown()).code(), libc::ENOLCK);
+        assert_eq!(refused(unknown()).code(), libc::EIO);
+    }
 }

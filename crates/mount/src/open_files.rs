@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{Errno, FileHandle, INodeNo};
-use outcore_core::{Buffer, Error, ErrorKind, FileId, Operation, Regions, Result, Volume};
+use outcore_core::{Buffer, Error, ErrorKind, FileId, Handle, Operation, Regions, Result, Volume};
 use outcore_memory::Region;
 
 use crate::Client;
@@ -73,20 +73,24 @@ impl Shared {
         }
     }
 
-    /// Records that a file may have changed elsewhere: the next read asks the servers.
-    fn refresh(&self, number: INodeNo) {
-        let body = self.state().bodies.get(&number.0).cloned();
-        if let Some(body) = body {
+    fn bodies(&self) -> Vec<Arc<Body>> {
+        self.state().bodies.values().cloned().collect()
+    }
+
+    /// Records that all files may have changed elsewhere: the next reads ask the servers.
+    fn refresh(&self) {
+        for body in self.bodies() {
             body.changes();
             body.new.ask();
         }
-        self.resized(number);
+        for open in self.state().open.values() {
+            open.length.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Sends gathered writes once they are old. Returns whether some are still pending.
     fn send_older(&self) -> bool {
-        let bodies: Vec<_> = self.state().bodies.values().cloned().collect();
-        bodies.into_iter().filter(|body| self.send_older_of(body)).count() > 0
+        self.bodies().into_iter().filter(|body| self.send_older_of(body)).count() > 0
     }
 
     fn send_older_of(&self, body: &Arc<Body>) -> bool {
@@ -180,10 +184,35 @@ impl OpenFiles {
         }
     }
 
-    /// Records, when it is called, that a file may have changed elsewhere.
-    pub fn refresher(&self, number: INodeNo) -> impl Fn() + Send + use<> {
+    /// Returns once the servers have all writes of this mount, and the manager their attributes and times. Errors are those
+    /// of later calls on the files.
+    pub fn settle_all(&self) {
+        let client = self.client();
+        let bodies: Vec<_> =
+            self.state().bodies.iter().map(|(number, body)| (*number, body.clone())).collect();
+        for (_, body) in &bodies {
+            // They all go at the same time.
+            body.send_older(client, Duration::ZERO);
+        }
+        let mut is_away = false;
+        for (number, body) in bodies {
+            body.settle(client);
+            if is_away {
+                continue;
+            }
+            let keeps = body.new.keeps(Duration::ZERO).0;
+            let sent = if keeps { body.new.send(client) } else { Ok(()) };
+            // The number of a file is its handle.
+            let told = sent.and_then(|()| client.tell_written_to(Handle(number)));
+            // The files do not all wait for a manager that does not answer.
+            is_away = told.is_err_and(|error| !matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied));
+        }
+    }
+
+    /// Records, when it is called, that files may have changed elsewhere.
+    pub fn refresher(&self) -> impl Fn() + Send + use<> {
         let shared = self.shared.clone();
-        move || shared.refresh(number)
+        move || shared.refresh()
     }
 
     /// End of the writes to a file that have not reached the servers yet, in bytes; 0 if there are none.
