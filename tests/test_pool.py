@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import outcore as oc
-from outcore import PoolFile, _core
+from outcore import _core
 from outcore.errors import (
     BusyError,
     ClosedError,
@@ -22,7 +22,6 @@ from outcore.errors import (
     ReadOnlyError,
     TruncatedError,
 )
-from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import place
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -119,22 +118,6 @@ def test_modes_are_pythons(pool: oc.Pool) -> None:
     # A file in place of a directory is not mistaken for a file that another client just created.
     with pytest.raises((ExistsError, InvalidError, NotFoundError)):
         pool.open("f/g", "w")
-
-
-def test_two_who_open_a_new_file_both_have_it(
-    pool: oc.Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, made = pool / "f", []
-
-    def late(self: PoolPath, kind: str) -> PoolFile:
-        monkeypatch.undo()
-        made.append(pool.open("f", "x"))
-        raise NotFoundError("not there yet")
-
-    monkeypatch.setattr(PoolPath, "_written", late)
-    with path.open("a") as file:
-        file.write(b"abc")
-    assert made[0].read() == b"abc"
 
 
 def test_strided_requests_are_the_papers(pool: oc.Pool) -> None:

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outcore_client::{Attributes, PoolVolume};
-use outcore_core::{Buffer, Error, ErrorKind, OpenMode, Operation, Regions, Volume};
+use outcore_core::{Buffer, Error, ErrorKind, Hints, OpenMode, Operation, Regions, Volume};
 
 use crate::pool::{made, noise, run, write_all};
 use crate::pool_link::{MemoryLink, pool, region};
@@ -22,6 +22,17 @@ fn a_file_that_cannot_be_made_whole_is_not_there() {
     assert_eq!(pool.read_small("s").as_deref(), Ok(&b"old"[..]));
     assert_eq!(pool.list("").unwrap().len(), 1, "nothing is left over");
     assert_eq!(link.data_files(), 1);
+}
+
+#[test]
+fn two_that_open_a_new_file_both_have_it() {
+    let (pool, link) = pool(2);
+    for (name, is_overtaken) in [("a", false), ("b", true)] {
+        link.is_overtaken.store(is_overtaken, Ordering::SeqCst);
+        let (_, is_made) = pool.open_or_create(name, true, &Hints::default(), 0o644).unwrap();
+        assert_eq!(is_made, !is_overtaken, "{name}");
+        assert!(!link.is_overtaken.load(Ordering::SeqCst));
+    }
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub struct MemoryLink {
     asked: AtomicU64,
     /// Whether the manager does not answer.
     pub is_manager_away: AtomicBool,
+    /// Whether another client creates the next new file first.
+    pub is_overtaken: AtomicBool,
     retired: Mutex<HashSet<ServerId>>,
 }
 
@@ -61,6 +63,7 @@ impl MemoryLink {
             list_page: 2,
             asked: AtomicU64::new(0),
             is_manager_away: AtomicBool::new(false),
+            is_overtaken: AtomicBool::new(false),
             retired: Mutex::default(),
         }
     }
@@ -452,6 +455,10 @@ impl Link for MemoryLink {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if self.is_manager_away.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Io, "the manager does not answer"));
+        }
+        if matches!(request, ManagerRequest::Create { .. }) && self.is_overtaken.swap(false, Ordering::SeqCst)
+        {
+            self.answer(request.clone()).unwrap();
         }
         Ok(self.answer(request).unwrap_or_else(ManagerReply::Failed))
     }

@@ -138,16 +138,21 @@ fn over_tcp_nobody_comes_without_a_key() {
     assert!(error.kind == ErrorKind::Denied && error.message.contains("need a key to listen"), "{error}");
 }
 
+/// A version that comes later.
+const OTHER: u8 = VERSION as u8 + 1;
+
 #[test]
 fn a_foreign_version_is_refused_clearly_by_both_sides() {
     let pool = Pool::new(&tcp());
     let mut bytes = frame(Kind::Hello, b"in a way that is not known here");
-    bytes[4] = 9;
+    bytes[4] = OTHER;
     let mut raw = Raw::new(&pool.manager.addresses()[0]);
     raw.send(&bytes);
     let error = raw.refusal();
     assert!(
-        error.message.contains(&format!("version {VERSION}")) && error.message.contains("version 9"),
+        [VERSION, u16::from(OTHER)]
+            .iter()
+            .all(|version| error.message.contains(&format!("version {version}"))),
         "{error}"
     );
 
@@ -157,13 +162,16 @@ fn a_foreign_version_is_refused_clearly_by_both_sides() {
     std::thread::spawn(move || {
         use std::io::Write;
         while let Ok((mut stream, _)) = foreign.accept() {
-            stream.write_all(b"OUTC\x09\x00 and then something else, of another shape entirely").unwrap();
+            stream.write_all(&[b'O', b'U', b'T', b'C', OTHER, 0]).unwrap();
+            stream.write_all(b" and then something else, of another shape entirely").unwrap();
             std::thread::sleep(Duration::from_millis(200));
         }
     });
     let error = NetLink::connect(&place, options()).err().unwrap();
     assert!(
-        error.message.contains(&format!("version {VERSION}")) && error.message.contains("version 9"),
+        [VERSION, u16::from(OTHER)]
+            .iter()
+            .all(|version| error.message.contains(&format!("version {version}"))),
         "{error}"
     );
 }
