@@ -82,7 +82,7 @@ test test-all:
 test-rust: export PROPTEST_RNG_SEED := $(or $(PROPTEST_RNG_SEED),1)
 test-rust:
 	tools/setup --compilers
-	cargo test --workspace --locked --quiet
+	cargo test --workspace --locked --quiet --no-fail-fast
 
 test-python: $(CORE) $(C_LIBRARY)
 	python -m pytest $(or $(ARGS),$(PROCESSES))
