@@ -15,6 +15,7 @@ from command_line import outcore
 from served import Served, daemon, make_key
 from test_pool_metrics import total, values
 
+import outcore as oc
 from outcore import _core
 from outcore.pool.mounting import mounted_at, unmount
 
@@ -97,3 +98,30 @@ def mounted(served: Served, place: Path, *options: str, name: str = "") -> Itera
     finally:
         if mounted_at(place) is not None:
             unmount(place, lazy=True)
+
+
+def served_of(pool: Served | Counted) -> Served:
+    return pool.served if isinstance(pool, Counted) else pool
+
+
+@pytest.fixture(scope="module")
+def mount(pool: Served | Counted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """Mount the pool of the test file."""
+    with mounted(served_of(pool), tmp_path_factory.mktemp("mount") / "m") as found:
+        yield found
+
+
+@pytest.fixture
+def here(mount: Mounted, request: pytest.FixtureRequest) -> Path:
+    """Make a directory of the mount for one test."""
+    place = mount.place / f"test-{abs(hash(request.node.name))}"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def client(pool: Served | Counted) -> Iterator[oc.Pool]:
+    """Connect to the pool of the test file."""
+    served = served_of(pool)
+    with oc.connect(served.url, key=served.key) as connected:
+        yield connected

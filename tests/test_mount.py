@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import outcore
-from mounted import Mounted, mounted
+from mounted import Mounted, client, here, mount, mounted
 from served import Served, make_key, serve
 
 import outcore as oc
 from outcore.pool.mounting import mounted_at
+
+__all__ = ["client", "here", "mount"]  # fixtures
 
 MIB = 1 << 20
 
@@ -29,26 +31,6 @@ MIB = 1 << 20
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serve(tmp_path_factory.mktemp("pool")) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def mount(pool: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(pool, tmp_path_factory.mktemp("mount") / "m") as found:
-        yield found
-
-
-@pytest.fixture
-def here(mount: Mounted, request: pytest.FixtureRequest) -> Path:
-    """Make a directory of the mount for one test."""
-    place = mount.place / f"test-{abs(hash(request.node.name))}"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def client(pool: Served) -> Iterator[oc.Pool]:
-    with oc.connect(pool.url, key=pool.key) as connected:
-        yield connected
 
 
 def error_of(call: Callable[[], Any]) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mounted import Counted, Mounted, counted, mounted
+from mounted import Counted, client, counted, here, mount, mounted
 
 import outcore as oc
+
+__all__ = ["client", "here", "mount"]  # fixtures
 
 TIME_NS = 1_600_000_000_123_456_789
 
@@ -18,26 +20,6 @@ TIME_NS = 1_600_000_000_123_456_789
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
     with counted(tmp_path_factory.mktemp("pool")) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def mount(pool: Counted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(pool.served, tmp_path_factory.mktemp("mount") / "m") as found:
-        yield found
-
-
-@pytest.fixture
-def here(mount: Mounted, request: pytest.FixtureRequest) -> Path:
-    """Make a directory of the mount for one test."""
-    place = mount.place / request.node.name
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def client(pool: Counted) -> Iterator[oc.Pool]:
-    with oc.connect(pool.served.url, key=pool.served.key) as connected:
-        yield connected
 
 
 def commits_of(pool: Counted, call: Callable[[], object]) -> Counter[str]:

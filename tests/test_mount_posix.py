@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mounted import Mounted, mounted
+from mounted import here, mount, mounted
 from served import Served, serve
 from test_mount_failures import NOBODY, open_directory
 
 import outcore as oc
 
-__all__ = ["open_directory"]
+__all__ = ["here", "mount", "open_directory"]  # fixtures
 
 DAEMON = 1
 
@@ -23,20 +23,6 @@ DAEMON = 1
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serve(tmp_path_factory.mktemp("pool")) as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def mount(pool: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(pool, tmp_path_factory.mktemp("mount") / "m") as found:
-        yield found
-
-
-@pytest.fixture
-def here(mount: Mounted, request: pytest.FixtureRequest) -> Path:
-    """Make a directory of the mount for one test."""
-    place = mount.place / request.node.name
-    place.mkdir()
-    return place
 
 
 def error_of(call: Callable[[], Any]) -> str:

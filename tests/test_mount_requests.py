@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mounted import Counted, Mounted, counted, mounted
+from mounted import Counted, counted, here, mount
 
 import outcore as oc
+
+__all__ = ["here", "mount"]  # fixtures
 
 RENAME_NOREPLACE = 1
 
@@ -19,20 +21,6 @@ RENAME_NOREPLACE = 1
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
     with counted(tmp_path_factory.mktemp("pool")) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def mount(pool: Counted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(pool.served, tmp_path_factory.mktemp("mount") / "m") as found:
-        yield found
-
-
-@pytest.fixture
-def here(mount: Mounted, request: pytest.FixtureRequest) -> Path:
-    """Make a directory of the mount for one test."""
-    place = mount.place / f"test-{abs(hash(request.node.name))}"
-    place.mkdir()
-    return place
 
 
 def requests_of(pool: Counted, call: Callable[[], object]) -> Counter[str]:

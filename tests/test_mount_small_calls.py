@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mounted import Counted, Mounted, counted, mounted
+from mounted import Counted, client, counted, here, mount, mounted
 from stopping import fill_up
 
 import outcore as oc
+
+__all__ = ["client", "here", "mount"]  # fixtures
 
 KIB, MIB = 1 << 10, 1 << 20
 CALL = 4 * KIB
@@ -24,26 +26,6 @@ CALLS = 3 * MIB // CALL
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
     with counted(tmp_path_factory.mktemp("pool")) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def mount(pool: Counted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(pool.served, tmp_path_factory.mktemp("mount") / "m") as found:
-        yield found
-
-
-@pytest.fixture
-def here(mount: Mounted, request: pytest.FixtureRequest) -> Path:
-    """Make a directory of the mount for one test."""
-    place = mount.place / f"test-{abs(hash(request.node.name))}"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def client(pool: Counted) -> Iterator[oc.Pool]:
-    with oc.connect(pool.served.url, key=pool.served.key) as connected:
-        yield connected
 
 
 def some_bytes(count: int, seed: int = 1) -> bytes:

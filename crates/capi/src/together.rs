@@ -122,7 +122,7 @@ impl Work<'_> {
     }
 }
 
-/// A file as an array of bytes: what is behind its end belongs to no process.
+/// A file as an array of bytes: the bytes behind its end belong to no process.
 fn bytes_of_file(length: u64) -> GridSpec {
     let unit = length.div_ceil(MOST_UNITS).next_power_of_two().max(UNIT_BYTES);
     GridSpec {
@@ -294,7 +294,7 @@ fn together(
     Ok(())
 }
 
-/// What this process tells the others.
+/// The message of this process to the others.
 fn said(client: &Client, group: &Group, verb: &str, name: String, layout: String) -> Result<(Said, bool)> {
     let said = Said {
         verb: verb.to_owned(),

@@ -132,7 +132,7 @@ impl Mount {
     /// If the system refuses, or the mount failed.
     pub fn stop(&self) -> Result<()> {
         if self.wait(Duration::ZERO)? {
-            // What is mounted there now is not this mount.
+            // Another mount may be at this directory now.
             return Ok(());
         }
         if address_at(&self.place)?.is_some() {

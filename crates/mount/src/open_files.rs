@@ -398,7 +398,7 @@ impl OpenFiles {
     }
 
     fn write_now(&self, open: &OpenFile, offset: u64, bytes: &[u8]) -> Result<()> {
-        // What was read ahead before or meanwhile does not count.
+        // The file changes: no read may use bytes that were read ahead before this, or that arrive meanwhile.
         open.body.changes();
         let written = self.buffers.with(bytes.len(), |mut buffer| {
             buffer.copy_in(0, bytes);

@@ -40,6 +40,16 @@ fn served(root: &Path) -> (outcored::ManagerDaemon, outcored::IoDaemon) {
     (manager, server)
 }
 
+/// The text of the settings of a mount at `place`.
+fn text_for(root: &Path, manager: &outcored::ManagerDaemon, place: &Path) -> String {
+    format!(
+        "directory = \"{}\"\nmanager = \"{}\"\nkey_file = \"{}\"\n",
+        place.display(),
+        manager.addresses()[0],
+        root.join("key").display()
+    )
+}
+
 fn parsed(text: &str) -> outcore_core::Result<MountSettings> {
     MountSettings::from_settings(Settings::from_text(text, "mount.conf")?)
 }
@@ -49,12 +59,7 @@ fn a_mount_serves_until_a_signal_or_until_it_is_unmounted() {
     let root = tempfile::tempdir().unwrap();
     let (manager, _server) = served(root.path());
     let place = directory(root.path(), "here");
-    let text = format!(
-        "directory = \"{}\"\nmanager = \"{}\"\nkey_file = \"{}\"\n",
-        place.display(),
-        manager.addresses()[0],
-        root.path().join("key").display()
-    );
+    let text = text_for(root.path(), &manager, &place);
     match mount(&parsed(&text).unwrap()) {
         Ok(mounted) => mounted.stop().unwrap(),
         // A container may have the device and yet refuse mounts.
@@ -97,12 +102,7 @@ fn a_mount_that_has_ended_leaves_the_next_one_alone() {
     let root = tempfile::tempdir().unwrap();
     let (manager, _server) = served(root.path());
     let place = directory(root.path(), "here");
-    let text = format!(
-        "directory = \"{}\"\nmanager = \"{}\"\nkey_file = \"{}\"\n",
-        place.display(),
-        manager.addresses()[0],
-        root.path().join("key").display()
-    );
+    let text = text_for(root.path(), &manager, &place);
     let settings = parsed(&text).unwrap();
     let Ok(first) = mount(&settings) else { return };
     outcore_mount::unmount_at(&place, false).unwrap();
