@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <outcore.h>
@@ -29,7 +30,8 @@ static const char *fault;
 
 static int move(int is_sent, int to, char *memory, uint64_t bytes) {
     while (bytes > 0) {
-        ssize_t moved = is_sent ? write(to, memory, bytes) : read(to, memory, bytes);
+        /* A process that has left is an error, not a signal. */
+        ssize_t moved = is_sent ? send(to, memory, bytes, MSG_NOSIGNAL) : read(to, memory, bytes);
         if (moved <= 0) {
             return 7;
         }
