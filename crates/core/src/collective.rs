@@ -6,6 +6,11 @@
 //! moves concurrently are a *round*. Each process's part of a piece is its *share*, which travels in one
 //! message.
 
+mod reach;
+
+use std::iter::successors;
+
+use crate::collective::reach::Reach;
 use crate::schema::{Axis, Overlap};
 use crate::{
     ChunkGrid, Error, GridSpec, MemoryOffer, MemorySchema, Result, Share, StorageOrder, Stripes, Tile,
@@ -92,6 +97,7 @@ pub struct CollectivePlan {
     covers_all: bool,
     /// The parts of each process.
     parts: Vec<Vec<Vec<Axis>>>,
+    reach: Reach,
 }
 
 impl CollectivePlan {
@@ -139,7 +145,8 @@ impl CollectivePlan {
         let parts = (0..spec.ranks).map(|rank| spec.schema.parts(shape, rank)).collect();
         let covers_all = matches!(spec.schema, MemorySchema::Mesh { .. });
         let (shard, round_pieces) = (spec.shard, spec.round_pieces);
-        Ok(Self { covers_all, grid, shard, stripes, piece_bytes, round_pieces, chunks, parts })
+        let reach = Reach::new(&grid, shard, &spec.schema);
+        Ok(Self { covers_all, grid, shard, stripes, piece_bytes, round_pieces, chunks, parts, reach })
     }
 
     /// Bytes of a piece, except the last of a data file.
@@ -180,6 +187,27 @@ impl CollectivePlan {
     /// Number of rounds of an entry's server.
     pub fn rounds(&self, entry: u64) -> u64 {
         self.pieces(entry).div_ceil(self.round_pieces)
+    }
+
+    /// The first round from `round` on that may have shares. A round that it passes over has none.
+    pub fn next_round(&self, entry: u64, round: u64) -> Option<u64> {
+        let mut local = round.checked_mul(self.round_pieces)?.checked_mul(self.piece_bytes)?;
+        while local < self.data_bytes(entry) {
+            let at = self.stripes.offset_of(entry, local)?;
+            let (first, _) = self.reach.after(at)?;
+            if first <= at {
+                return Some(self.round_of(local / self.piece_bytes));
+            }
+            // The entry's first byte that is not before the next element. It may lie behind that element, on which the
+            // next pass decides.
+            local = self.stripes.local_length(entry, first);
+        }
+        None
+    }
+
+    /// The rounds that may have shares, in order.
+    pub fn rounds_with_shares(&self, entry: u64) -> impl Iterator<Item = u64> {
+        successors(self.next_round(entry, 0), move |round| self.next_round(entry, round + 1))
     }
 
     /// The pieces of a round.
@@ -287,7 +315,7 @@ impl CollectivePlan {
             let has_share = |&number: &u64| self.share(&self.piece(entry, number), rank).bytes > 0;
             (round, self.pieces_of(entry, round).filter(has_share).collect::<Vec<u64>>())
         };
-        (0..self.rounds(entry)).map(pieces_of).filter(|(_, pieces)| !pieces.is_empty()).collect()
+        self.rounds_with_shares(entry).map(pieces_of).filter(|(_, pieces)| !pieces.is_empty()).collect()
     }
 }
 

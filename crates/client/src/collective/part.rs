@@ -370,9 +370,8 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         let item_bytes = self.part.spec.grid.item_bytes;
         let offer = self.offered.as_ref().map(|offered| &offered.offer).filter(|_| server.reads_memory);
         let number = entry as u64;
-        while server.next_round < plan.rounds(number) {
-            let round = server.next_round;
-            server.next_round += 1;
+        while let Some(round) = plan.next_round(number, server.next_round) {
+            server.next_round = round + 1;
             let exchanged = &mut server.exchanged;
             let share_of = |piece| {
                 let share = plan.share(&plan.piece(number, piece), self.part.rank);

@@ -26,13 +26,18 @@ pub struct Place {
 }
 
 pub fn place(shape: &[u64], chunk: &[u64], storage: StorageOrder) -> Place {
+    padded_place(shape, chunk, storage, 4096)
+}
+
+/// The same with slots at multiples of `slot_align_bytes`.
+fn padded_place(shape: &[u64], chunk: &[u64], storage: StorageOrder, slot_align_bytes: u64) -> Place {
     let grid = GridSpec {
         shape: shape.to_vec(),
         chunk: chunk.to_vec(),
         item_bytes: ITEM_BYTES,
         storage,
         chunk_order: ChunkOrder::RowMajor,
-        slot_align_bytes: 4096,
+        slot_align_bytes,
         column_places: None,
         growing: false,
     };
@@ -326,6 +331,24 @@ fn many_rounds_go_through_little_memory() {
         let place = place(&[rows, columns], &[512, 1280], StorageOrder::C);
         check(&place, (&boxes.0, &boxes.1), (&mesh.0, &mesh.1), &[0, 1], gap);
     }
+}
+
+#[test]
+fn rounds_without_shares_cost_nothing() {
+    // The only elements lie 2^56 bytes from the beginning: a process that examined each piece would never end.
+    let place = padded_place(&[65536, 2], &[1, 2], StorageOrder::C, 1 << 40);
+    let last = ElementBox { start: vec![65535, 0], shape: vec![1, 2] };
+    let schema = MemorySchema::Boxes(vec![vec![], vec![last]]);
+    let moved = |write, array: LocalArray| {
+        let spec = spec(&place, write, 2, &schema);
+        let parts = [part(&spec, 0, vec![]), part(&spec, 1, vec![array])];
+        check_counts(&place, &parts, &together(&place, &parts));
+    };
+    let (given, taken) = (local(&[1, 2], &[0, 1], 0), local(&[1, 2], &[0, 1], 0));
+    Region::whole(given.memory.block.clone()).copy_in(0, &[7; 16]);
+    moved(true, given);
+    moved(false, taken.clone());
+    assert_eq!(content(&Region::whole(taken.memory.block))[..16], [7; 16]);
 }
 
 #[test]

@@ -28,7 +28,9 @@ pub struct Joined {
     offers: BTreeMap<u64, MemoryOffer>,
     at_join: Vec<(u64, Waiting)>,
     at_end: Vec<Waiting>,
+    /// The data file from the first piece with a share to the last.
     data: Vec<u8>,
+    first: u64,
     left: u64,
     failed: Option<Error>,
 }
@@ -153,14 +155,16 @@ impl Servers {
 
     fn begin(&self, spec: &CollectiveSpec, stripes: Stripes, entry: u64) -> Joined {
         let plan = CollectivePlan::new(spec, stripes).unwrap();
-        let left = (0..plan.pieces(entry))
-            .flat_map(|number| {
-                let piece = plan.piece(entry, number);
-                (0..spec.ranks).map(|rank| plan.share(&piece, rank).bytes).collect::<Vec<u64>>()
-            })
-            .sum();
+        let pieces: Vec<_> = (0..spec.ranks)
+            .flat_map(|rank| plan.rounds_of(entry, rank).into_iter().map(move |(_, pieces)| (rank, pieces)))
+            .flat_map(|(rank, pieces)| pieces.into_iter().map(move |number| (rank, number)))
+            .map(|(rank, number)| (rank, plan.piece(entry, number)))
+            .collect();
+        let left = pieces.iter().map(|(rank, piece)| plan.share(piece, *rank).bytes).sum();
+        let first = pieces.iter().map(|(_, piece)| piece.offset).min().unwrap_or(0);
+        let end = pieces.iter().map(|(_, piece)| piece.offset + piece.bytes).max().unwrap_or(0);
         let there = self.files.lock().unwrap().get(&entry).cloned();
-        let data = there.unwrap_or_else(|| vec![0; plan.data_bytes(entry) as usize]);
+        let data = there.unwrap_or_else(|| vec![0; (end - first) as usize]);
         let (spec, failed) = (spec.clone(), None);
         Joined {
             spec,
@@ -171,6 +175,7 @@ impl Servers {
             at_join: vec![],
             at_end: vec![],
             data,
+            first,
             left,
             failed,
         }
@@ -185,7 +190,9 @@ impl Joined {
             let mut nonce = [0; 16];
             memory.read_exact_at(&mut nonce, offer.nonce_address).unwrap();
             assert_eq!(u128::from_le_bytes(nonce), offer.nonce);
-            for piece in (0..self.plan.pieces(self.entry)).map(|number| self.plan.piece(self.entry, number)) {
+            let rounds = self.plan.rounds_of(self.entry, rank);
+            let pieces = rounds.into_iter().flat_map(|(_, pieces)| pieces);
+            for piece in pieces.map(|number| self.plan.piece(self.entry, number)) {
                 let share = self.plan.share(&piece, rank);
                 let Some(direct) = offer.direct(&share, ITEM_BYTES).filter(|_| share.bytes > 0) else {
                     continue;
@@ -199,7 +206,7 @@ impl Joined {
                 let mut left = bytes.as_slice();
                 for place in &direct.places {
                     let (here, rest) = left.split_at(place.bytes as usize);
-                    let at = (piece.offset + place.start) as usize;
+                    let at = (piece.offset - self.first + place.start) as usize;
                     self.data[at..at + here.len()].copy_from_slice(here);
                     left = rest;
                 }
@@ -217,7 +224,7 @@ impl Joined {
             let packing = tile.in_piece(ITEM_BYTES);
             packing.for_each_run(&mut |step, packed| {
                 let run = packing.run_bytes as usize;
-                let there = (piece.offset + tile.at) as usize + step as usize;
+                let there = (piece.offset - self.first + tile.at) as usize + step as usize;
                 let (there, here) =
                     (there..there + run, from + packed as usize..from + packed as usize + run);
                 if self.spec.write {

@@ -187,7 +187,7 @@ proptest! {
         }
         let mut found = std::collections::BTreeMap::new();
         for entry in 0..stripes.count() {
-            for round in 0..plan.rounds(entry) {
+            for round in plan.rounds_with_shares(entry) {
                 for number in plan.pieces_of(entry, round) {
                     let piece = plan.piece(entry, number);
                     let mut bytes = 0;
@@ -255,6 +255,51 @@ fn large_chunks_are_cut_into_pieces_and_rounds() {
     // 170 whole rows of 6 KiB, from row 512, and 4 KiB of the next row.
     assert_eq!(share.bytes, 170 * 3072 + 1024);
     assert_eq!(share.tiles.len(), 2);
+}
+
+/// 65536 chunks of 64 bytes at distances of 2^44 bytes. A plan that examined each piece would never end.
+fn far_apart() -> GridSpec {
+    GridSpec {
+        shape: vec![8, 8, 65536],
+        chunk: vec![8, 8, 1],
+        item_bytes: 1,
+        storage: StorageOrder::C,
+        chunk_order: ChunkOrder::RowMajor,
+        slot_align_bytes: 1 << 44,
+        column_places: None,
+        growing: false,
+    }
+}
+
+#[test]
+fn rounds_without_elements_are_skipped() {
+    let area = |start: [u64; 3], shape: [u64; 3]| ElementBox { start: start.to_vec(), shape: shape.to_vec() };
+    let own = vec![vec![area([0, 0, 65535], [8, 8, 1])], vec![], vec![area([3, 2, 40000], [1, 1, 3])]];
+    let stripes = Stripes::new(1 << 20, 3).unwrap();
+    let plan = CollectivePlan::new(&spec(far_apart(), 3, MemorySchema::Boxes(own)), stripes).unwrap();
+    let round_at = |chunk: u64| {
+        let (entry, local) = stripes.locate(chunk << 44);
+        (entry, local / (ROUND_PIECES * PIECE_BYTES))
+    };
+    let mut expected = vec![vec![]; 3];
+    for (entry, round) in [40000, 40001, 40002, 65535].map(round_at) {
+        expected[entry as usize].push(round);
+    }
+    let found: Vec<Vec<u64>> = (0..3).map(|entry| plan.rounds_with_shares(entry).collect()).collect();
+    assert_eq!(found, expected);
+    let rounds = |rank| (0..3).map(|entry| plan.rounds_of(entry, rank).len()).sum::<usize>();
+    assert_eq!([0, 1, 2].map(rounds), [1, 0, 3]);
+}
+
+#[test]
+fn a_plan_of_too_many_boxes_skips_nothing() {
+    let grid = GridSpec { slot_align_bytes: 1 << 16, ..far_apart() };
+    let whole = ElementBox { start: vec![0; 3], shape: grid.shape.clone() };
+    let copies = |count| MemorySchema::Boxes(vec![vec![whole.clone(); count]]);
+    let chunks = ChunkGrid::new(grid).unwrap();
+    let all = Reach::new(&chunks, 0, &copies(17));
+    assert_eq!(all.after(5), Some((0, chunks.index_offset())));
+    assert_eq!(Reach::new(&chunks, 0, &copies(16)).after(5), Some((0, 64)));
 }
 
 #[test]

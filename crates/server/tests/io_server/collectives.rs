@@ -1,7 +1,7 @@
 //! Collectives: the bytes that processes write and read together, and the results.
 
 use outcore_core::{
-    CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, GridSpec, IoRequest,
+    CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, GridSpec, IoReply, IoRequest,
     MemorySchema,
 };
 use outcore_server::io_server::{Event, Limits};
@@ -81,6 +81,46 @@ fn elements_that_nobody_has_stay() {
     let ranks = run(&mut world, 1, &spec(2, true, 3, MemorySchema::Boxes(boxes)), &mut fresh.clone());
     assert_eq!(results(&ranks), vec![Ok(()); 3]);
     assert!(content(&world, 1) == expected);
+}
+
+#[test]
+fn rounds_without_elements_of_processes_cost_nothing() {
+    // The only elements lie 2^60 bytes from the beginning: a server that examined each piece would never end.
+    let shape = vec![65536];
+    let far = GridSpec { shape, chunk: vec![1], item_bytes: 1, slot_align_bytes: 1 << 44, ..grid() };
+    let last = ElementBox { start: vec![65535], shape: vec![1] };
+    let schema = MemorySchema::Boxes(vec![vec![], vec![last]]);
+    let mut world = World::new(17, Limits::default());
+    for (id, write) in [(1, true), (2, false)] {
+        let schema = schema.clone();
+        let spec = CollectiveSpec { grid: far.clone(), skips_disk: true, ..spec(id, write, 2, schema) };
+        let plan = CollectivePlan::new(&spec, stripes()).unwrap();
+        let [(round, pieces)] = &plan.rounds_of(0, 1)[..] else { panic!("one round") };
+        let [piece] = pieces[..] else { panic!("one piece") };
+        let join = |rank| {
+            let spec = Box::new(spec.clone());
+            IoRequest::Join { target: target(1), grant: grant(1), spec, rank, memory: None }
+        };
+        let wait = |rank, round| IoRequest::Await { collective: id, rank, round };
+        let first = world.call(join(0), vec![]);
+        world.done(join(1), vec![]).unwrap();
+        world.answer(first).unwrap();
+        // A round that the server skips keeps nobody waiting.
+        for round in [0, *round] {
+            world.done(wait(1, Some(round)), vec![]).unwrap();
+        }
+        let (rank, bytes) = (1, 1);
+        let share = match write {
+            true => IoRequest::Give { collective: id, rank, piece, bytes },
+            false => IoRequest::Take { collective: id, rank, piece, bytes },
+        };
+        world.done(share, vec![7]).unwrap();
+        let ends = [0, 1].map(|rank| world.call(wait(rank, None), vec![]));
+        world.run();
+        for end in ends {
+            assert_eq!(world.answer(end).unwrap().0, IoReply::Done);
+        }
+    }
 }
 
 #[test]

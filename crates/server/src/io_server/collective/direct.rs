@@ -67,6 +67,10 @@ impl<B: Buffer> Shared<B> {
                 Some(round) if round >= collective.plan.rounds(collective.target.entry) => {
                     Err(Error::invalid(format!("the collective has no round {round} on this server")))
                 }
+                // The server skips this round: the process has nothing to transfer.
+                Some(round) if collective.plan.next_round(collective.target.entry, round) != Some(round) => {
+                    collective.result()
+                }
                 Some(round) => collective.round(round).wait().await,
                 None => {
                     collective.ask_for_end(rank, self.running_ns.get());
@@ -197,8 +201,8 @@ impl<B: Buffer> Shared<B> {
             self.note(file, &(0..collective.plan.data_bytes(entry).div_ceil(BLOCK_BYTES))).await?;
         }
         let mut under_way = std::collections::VecDeque::new();
-        for round in 0..collective.plan.rounds(entry) {
-            // Many rounds of a file may be without any share.
+        for round in collective.plan.rounds_with_shares(entry) {
+            // Rounds may be without any share.
             self.let_others().await;
             collective.result()?;
             if under_way.len() as u64 == ROUNDS_AT_ONCE
