@@ -1,10 +1,12 @@
-"""Programs that read and write a mounted pool a few bytes at a time."""
+"""Reads and writes of a mounted pool that the mount joins, divides, gathers and expects."""
 
 import contextlib
 import errno
 import os
 import random
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,75 @@ def test_other_descriptors_see_gathered_bytes(here: Path) -> None:
         os.pwrite(one.fileno(), b"x" * 2 * MIB, 1)
         os.pwrite(one.fileno(), b"y", 2)
         assert os.pread(two.fileno(), 3 * MIB, 0) == b"axy" + b"x" * (2 * MIB - 2)
+
+
+def test_large_calls_are_as_few_requests(pool: Counted, here: Path, client: oc.Pool) -> None:
+    data, before, began = some_bytes(16 * MIB), pool.requests(), time.monotonic()
+    with (here / "f").open("wb", buffering=0) as file:
+        for at in range(0, len(data), MIB):
+            file.write(data[at : at + MIB])
+    # The kernel divides each of these calls, since the bytes are not aligned with pages. If the
+    # machine is slow, the mount sends bytes of an age of 0.3 s.
+    old = (time.monotonic() - began) / 0.3
+    assert 16 <= (pool.requests() - before)["write"] <= 18 + 2 * old
+    assert bytes_of(client, here / "f") == data
+    before, began = pool.requests(), time.monotonic()
+    with (here / "f").open("rb", buffering=0) as file:
+        assert b"".join(iter(lambda: file.read(MIB), b"")) == data
+    # The mount drops bytes that were read ahead a second before.
+    dropped = 10 * (time.monotonic() - began)
+    assert 16 <= (pool.requests() - before)["read"] <= 18 + dropped
+
+
+def test_later_bytes_replace_those_on_their_way(here: Path) -> None:
+    """Requests for the same bytes reach the servers in the order of the calls."""
+    random_ = random.Random(5)
+    model = bytearray(6 * MIB)
+    with (here / "f").open("wb", buffering=0) as file:
+        for number in range(150):
+            offset = random_.randrange(4 * MIB)
+            data = bytes([number]) * random_.randrange(1, 2 * MIB)
+            os.pwrite(file.fileno(), data, offset)
+            model[offset : offset + len(data)] = data
+    length = (here / "f").stat().st_size
+    assert (here / "f").read_bytes() == model[:length]
+
+
+def test_threads_share_a_descriptor(here: Path) -> None:
+    """Each thread has every fourth call, of a size that fits neither pages nor requests."""
+    data, call = some_bytes(20 * MIB), MIB - 12_345
+    fd = os.open(here / "f", os.O_RDWR | os.O_CREAT)
+
+    def write(thread: int) -> None:
+        for at in range(thread * call, len(data), 4 * call):
+            os.pwrite(fd, data[at : at + call], at)
+
+    def read(thread: int) -> bool:
+        places = range(thread * call, len(data), 4 * call)
+        return all(os.pread(fd, call, at) == data[at : at + call] for at in places)
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(write, range(4)))
+            assert all(threads.map(read, range(4)))
+        assert (here / "f").read_bytes() == data
+    finally:
+        os.close(fd)
+
+
+def test_more_files_than_there_is_memory_for(here: Path, client: oc.Pool) -> None:
+    """300 files have bytes that wait, and read ahead; the mount has memory for fewer."""
+    data = some_bytes(300 * KIB)
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context((here / f"f{i}").open("wb+", buffering=0)) for i in range(300)]
+        for at in range(0, len(data), 100 * KIB):
+            for file in files:
+                file.write(data[at : at + 100 * KIB])
+        for file in files:
+            file.seek(0)
+        for at in range(0, len(data), 100 * KIB):
+            assert all(file.read(100 * KIB) == data[at : at + 100 * KIB] for file in files)
+    assert bytes_of(client, here / "f299") == data
 
 
 def test_gathered_bytes_survive_a_rename_and_a_removal(here: Path) -> None:

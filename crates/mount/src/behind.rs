@@ -1,45 +1,20 @@
-//! Write-behind: small writes to a file are gathered here until a large request carries them to the servers.
+//! Write-behind: writes to a file are gathered here until large requests carry them to the servers.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use outcore_client::Ticket;
-use outcore_core::{Buffer, Error, FileId, Gather, Operation, Result};
-use outcore_memory::Region;
+use outcore_core::{Error, FileId, Operation, Result};
 
 use crate::Client;
-use crate::gathered::Gathered;
+use crate::buffers::{Lender, Lent};
+use crate::gathered::{Extents, Gathered};
 use crate::new_files::NewFile;
 
-/// Bytes of gathered writes that go to the servers in one request. Longer writes are not gathered.
-pub(crate) const REQUEST_BYTES: usize = 1 << 20;
-/// Runs of gathered writes in one request, at most.
-const REQUEST_RUNS: usize = 1024;
-/// Files with gathered writes at the same time, at most. Each has up to two requests in memory.
-const MOST_FILES: usize = 64;
-
-/// Counts the users of a limited amount of memory.
-#[derive(Clone, Default)]
-pub(crate) struct Slots(Arc<AtomicUsize>);
-
-/// A part of that memory, until it is dropped.
-pub(crate) struct Slot(Arc<AtomicUsize>);
-
-impl Slots {
-    /// A slot, if fewer than the maximum number are in use.
-    pub fn take(&self) -> Option<Slot> {
-        let before = self.0.fetch_add(1, Ordering::AcqRel);
-        let slot = Slot(self.0.clone());
-        (before < MOST_FILES).then_some(slot)
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+/// Requests of a file that the servers have not answered yet, at most.
+const MOST_SENDING: usize = 4;
 
 /// The bytes of a file that is open in this mount, as all its descriptors see them.
 pub(crate) struct Body {
@@ -68,15 +43,20 @@ impl Default for Body {
 
 #[derive(Default)]
 struct Pending {
-    gathered: Gathered,
+    gathered: Option<Gathered>,
     /// The first of the gathered writes, and an open file to send them through.
     begun: Option<(Instant, FileId)>,
-    /// The previous request, which the servers have not answered yet.
-    sending: Option<Ticket>,
-    slot: Option<Slot>,
+    /// Requests that the servers may not have answered yet. They concern different bytes.
+    sending: VecDeque<Sending>,
     /// Number of requests that failed. Shared, so that it can be read while somebody waits for a server.
     failures: Arc<AtomicU64>,
     error: Option<Error>,
+}
+
+struct Sending {
+    ticket: Ticket,
+    memory: Lent,
+    extents: Extents,
 }
 
 impl Body {
@@ -99,37 +79,33 @@ impl Body {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Gathers a small write to `file`. Returns `false` if there is no memory for it: then the caller must settle and
-    /// write. `began` is called when nothing was pending before.
+    /// Gathers a write to `file`. Returns `false` if there is no memory for it: then the caller must settle and write
+    /// all of it. `began` is called when nothing was pending before.
     pub fn gather(
         &self,
         client: &Client,
-        slots: &Slots,
+        memory: &Arc<Lender>,
         file: FileId,
         (offset, data): (u64, &[u8]),
         began: impl FnOnce(),
     ) -> bool {
         let mut pending = self.pending();
-        if pending.slot.is_none() {
-            pending.slot = slots.take();
-            if pending.slot.is_none() {
-                return false;
-            }
+        if pending.is_settled() {
             began();
         }
-        if pending.gathered.bytes() + data.len() > REQUEST_BYTES {
-            pending.wait();
-            pending.send(client);
-        }
-        pending.gathered.add(offset, data);
-        pending.begun.get_or_insert((Instant::now(), file));
         self.end.fetch_max(offset + data.len() as u64, Ordering::AcqRel);
+        let mut done = 0;
+        while done < data.len() {
+            let Some(gathered) = pending.gathered(memory) else { return false };
+            done += gathered.add(offset + done as u64, &data[done..]);
+            let is_full = gathered.is_full();
+            pending.begun.get_or_insert((Instant::now(), file));
+            if is_full {
+                pending.send(client);
+            }
+        }
         // Last: a reader who sees this version must also see that there is something to settle.
         self.changes();
-        if pending.gathered.bytes() >= REQUEST_BYTES || pending.gathered.runs() >= REQUEST_RUNS {
-            pending.wait();
-            pending.send(client);
-        }
         true
     }
 
@@ -139,10 +115,9 @@ impl Body {
             return;
         }
         let mut pending = self.pending();
-        pending.wait();
         pending.send(client);
-        pending.wait();
-        self.settled(&mut pending);
+        while pending.wait() {}
+        self.settled(&pending);
     }
 
     /// Sends writes that were gathered `age` ago, and waits for nothing. Returns whether some are still pending.
@@ -153,19 +128,18 @@ impl Body {
             // Somebody sends them now.
             Err(TryLockError::WouldBlock) => return true,
         };
-        if pending.sending.as_ref().is_some_and(Ticket::is_done) {
+        while pending.sending.front().is_some_and(|first| first.ticket.is_done()) {
             pending.wait();
         }
-        if pending.sending.is_none() && pending.begun.is_some_and(|(begun, _)| begun.elapsed() >= age) {
+        if pending.sending.is_empty() && pending.begun.is_some_and(|(begun, _)| begun.elapsed() >= age) {
             pending.send(client);
         }
-        self.settled(&mut pending);
-        pending.slot.is_some()
+        self.settled(&pending);
+        !pending.is_settled()
     }
 
-    fn settled(&self, pending: &mut Pending) {
-        if pending.begun.is_none() && pending.sending.is_none() {
-            pending.slot = None;
+    fn settled(&self, pending: &Pending) {
+        if pending.is_settled() {
             self.end.store(0, Ordering::Release);
         }
     }
@@ -185,11 +159,16 @@ impl Body {
 }
 
 impl Pending {
-    /// Waits for the previous request.
-    fn wait(&mut self) {
-        if let Some(sending) = self.sending.take() {
-            self.ended(sending.finish());
-        }
+    fn is_settled(&self) -> bool {
+        self.begun.is_none() && self.sending.is_empty()
+    }
+
+    /// Waits for the oldest request. Returns whether there is one.
+    fn wait(&mut self) -> bool {
+        let Some(Sending { ticket, memory, .. }) = self.sending.pop_front() else { return false };
+        self.ended(ticket.finish());
+        memory.give_back();
+        true
     }
 
     fn ended(&mut self, result: Result<()>) {
@@ -199,21 +178,32 @@ impl Pending {
         }
     }
 
-    /// Sends the gathered writes. The previous request must have ended: it may concern the same bytes.
-    fn send(&mut self, client: &Client) {
-        let Some((_, file)) = self.begun.take() else { return };
-        let sending = self.gathered.take().and_then(|(regions, runs)| {
-            let mut buffer = Region::allocate(regions.total_bytes() as usize)?;
-            let mut at = 0;
-            for run in runs {
-                buffer.copy_in(at, &run);
-                at += run.len();
+    /// The gathered writes, unless there is no memory for any.
+    fn gathered(&mut self, memory: &Arc<Lender>) -> Option<&mut Gathered> {
+        while self.gathered.is_none() {
+            if self.sending.len() < MOST_SENDING
+                && let Some(memory) = memory.lend()
+            {
+                self.gathered = Some(Gathered::new(memory));
+            } else if !self.wait() {
+                return None;
             }
-            Ok(client.submit_regions(file, Operation::Write, regions, buffer))
-        });
-        match sending {
-            Ok(ticket) => self.sending = Some(ticket),
-            Err(error) => self.ended(Err(error)),
         }
+        self.gathered.as_mut()
+    }
+
+    /// Sends the gathered writes, after earlier requests for the same bytes.
+    fn send(&mut self, client: &Client) {
+        let (Some((_, file)), Some(gathered)) = (self.begun.take(), self.gathered.take()) else { return };
+        let request = match gathered.request() {
+            Ok(request) => request,
+            Err(error) => return self.ended(Err(error)),
+        };
+        while self.sending.iter().any(|earlier| earlier.extents.overlap(&request.extents)) {
+            self.wait();
+        }
+        let ticket = client.submit_regions(file, Operation::Write, request.regions, request.bytes);
+        let (memory, extents) = (gathered.into_memory(), request.extents);
+        self.sending.push_back(Sending { ticket, memory, extents });
     }
 }

@@ -1,7 +1,7 @@
 //! A directory of a pool as a file system of the operating system, through FUSE.
 //!
 //! [`Mount`] runs it until it is unmounted. A request of the kernel (`filesystem`) becomes a call on names (`tree`)
-//! or bytes (`open_files`), which the client of the pool sends to the manager or the I/O servers. Small writes wait here
+//! or bytes (`open_files`), which the client of the pool sends to the manager or the I/O servers. Writes wait here
 //! for a second at most (`behind`), as do attributes of new files (`new_files`), and bytes that are read ahead (`ahead`).
 //! The kernel caches names and attributes for a second, unless the mount has a lease for locks (`shown`).
 
@@ -70,7 +70,7 @@ pub struct Options {
     pub allow_other: bool,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether each call asks the pool. Otherwise the kernel keeps attributes for a second, and the mount gathers small
+    /// Whether each call asks the pool. Otherwise the kernel keeps attributes for a second, and the mount gathers
     /// writes and reads ahead.
     pub strict: bool,
     /// Whether programs may lock files. Otherwise locks fail with `ENOLCK`.

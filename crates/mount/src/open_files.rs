@@ -13,12 +13,14 @@ use outcore_memory::Region;
 
 use crate::Client;
 use crate::ahead::{Ahead, FRESH, Source};
-use crate::behind::{Body, REQUEST_BYTES, Slots};
-use crate::buffers::Buffers;
+use crate::behind::Body;
+use crate::buffers::{Buffers, Lender, MOST_BYTES};
 use crate::errors::Answer;
 
 /// How often gathered writes are looked at. Those of this age are sent, so that they reach the servers within a second.
 const LOOK: Duration = Duration::from_millis(300);
+/// Buffers for gathered writes, and as many for bytes that are read ahead, at most.
+const MOST_BUFFERS: usize = 128;
 
 /// A file that a program has open.
 pub(crate) struct OpenFile {
@@ -37,12 +39,12 @@ pub(crate) struct OpenFile {
 /// All open files of a mount.
 pub(crate) struct OpenFiles {
     shared: Arc<Shared>,
-    buffers: Buffers,
+    buffers: Arc<Buffers>,
     next: AtomicU64,
-    /// Whether small writes are gathered, and bytes are read ahead.
+    /// Whether writes are gathered, and bytes are read ahead.
     pub is_cached: bool,
-    writes: Slots,
-    reads: Slots,
+    for_writes: Arc<Lender>,
+    for_reads: Arc<Lender>,
     /// Wakes the thread that sends gathered writes.
     began: SyncSender<()>,
 }
@@ -128,7 +130,7 @@ fn send_in_time(shared: &Shared, began: &Receiver<()>) {
 }
 
 impl OpenFiles {
-    /// The open files of a mount. With `is_cached`, small writes are gathered, and bytes are read ahead.
+    /// The open files of a mount. With `is_cached`, writes are gathered, and bytes are read ahead.
     pub fn new(client: Arc<Client>, is_cached: bool) -> Result<Self> {
         let shared = Arc::new(Shared { client, state: Mutex::default() });
         let (began, receiver) = sync_channel(1);
@@ -138,9 +140,10 @@ impl OpenFiles {
             let text = format!("cannot start a thread for gathered writes: {error}; end other programs");
             Error::new(ErrorKind::Io, text)
         })?;
-        let (writes, reads) = (Slots::default(), Slots::default());
+        let buffers = Arc::<Buffers>::default();
+        let [for_writes, for_reads] = [(); 2].map(|()| Lender::new(buffers.clone(), MOST_BUFFERS));
         let next = AtomicU64::new(1);
-        Ok(Self { shared, buffers: Buffers::default(), next, is_cached, writes, reads, began })
+        Ok(Self { shared, buffers, next, is_cached, for_writes, for_reads, began })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -297,49 +300,61 @@ impl OpenFiles {
         let version = open.body.version();
         open.body.settle(self.client());
         let end = offset.saturating_add(bytes.into());
-        let is_small = (bytes as usize) < REQUEST_BYTES && flags & libc::O_DIRECT == 0;
-        if !is_small || !self.is_cached {
+        if !self.is_cached || bytes as usize > MOST_BYTES || flags & libc::O_DIRECT != 0 {
             return self.read_now(open, offset, end, target);
         }
         let mut ahead = open.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         ahead.keep(version);
         target.clear();
-        let mut known = self.known_length(open);
-        let source = |length| Source { client: self.client(), file: open.file, length, version };
-        ahead.take(&source(known), offset, end, target);
-        let (is_next, at) = (offset == ahead.next, offset + target.len() as u64);
+        let known = self.known_length(open);
+        let source = self.source(open, known, version);
+        ahead.take(&source, offset, end, target);
+        let (follows, at) = (ahead.follows(offset, bytes.into()), offset + target.len() as u64);
         // At the end of the file, too: it may grow.
         ahead.next = at;
-        if at == end {
+        if at == end || follows && self.read_ahead(open, source, &mut ahead, end, target)? {
             return Ok(());
         }
-        if ahead.slot.is_none() {
-            ahead.slot = self.reads.take();
-        }
-        if !is_next || ahead.slot.is_none() {
-            ahead.forget();
-            ahead.next = end;
-            drop(ahead);
-            return self.read_now(open, offset, end, target);
-        }
+        ahead.forget();
+        ahead.next = end;
+        drop(ahead);
+        self.read_now(open, offset, end, target)
+    }
+
+    fn source<'a>(&'a self, open: &OpenFile, length: u64, version: u64) -> Source<'a> {
+        Source { client: self.client(), memory: &self.for_reads, file: open.file, length, version }
+    }
+
+    /// Reads a block from where the next read starts, and appends its bytes up to `end`. Returns `false` if there is no
+    /// memory for it.
+    fn read_ahead(
+        &self,
+        open: &OpenFile,
+        mut source: Source<'_>,
+        ahead: &mut Ahead,
+        end: u64,
+        target: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let at = ahead.next;
         loop {
-            let is_fresh = known < end;
+            let is_fresh = source.length < end;
             if is_fresh {
-                known = self.length(open)?;
+                source.length = self.length(open)?;
             }
-            if known <= at {
+            if source.length <= at {
                 ahead.forget();
-                return Ok(());
+                return Ok(true);
             }
-            match ahead.read(&source(known), at, end - at) {
+            match ahead.read(&source, at, end - at) {
                 // Another client has made the file shorter.
-                Err(error) if error.kind == ErrorKind::Truncated && !is_fresh => known = 0,
-                read => {
-                    read?;
-                    ahead.take(&source(known), at, end, target);
-                    ahead.next = offset + target.len() as u64;
-                    return Ok(());
+                Err(error) if error.kind == ErrorKind::Truncated && !is_fresh => source.length = 0,
+                Ok(true) => {
+                    let before = target.len() as u64;
+                    ahead.take(&source, at, end, target);
+                    ahead.next = at + target.len() as u64 - before;
+                    return Ok(true);
                 }
+                other => return other,
             }
         }
     }
@@ -378,9 +393,9 @@ impl OpenFiles {
         let end = end.ok_or_else(too_large)?;
         open.body.report(&open.reported)?;
         let at_once = libc::O_APPEND | libc::O_DSYNC | libc::O_DIRECT;
-        if self.is_cached && bytes.len() < REQUEST_BYTES && flags & at_once == 0 {
+        if self.is_cached && flags & at_once == 0 {
             let began = || self.wake();
-            if open.body.gather(self.client(), &self.writes, open.file, (offset, bytes), began) {
+            if open.body.gather(self.client(), &self.for_writes, open.file, (offset, bytes), began) {
                 open.length.fetch_max(end, Ordering::Relaxed);
                 open.body.new.written(end);
                 return Ok(());
