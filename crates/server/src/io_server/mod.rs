@@ -9,6 +9,7 @@ mod collective;
 mod config;
 mod event;
 mod log;
+mod manager_time;
 mod runner;
 mod server;
 mod shared;

@@ -14,6 +14,7 @@ use outcore_core::{
 
 use super::config::{Config, ManagerTime};
 use super::event::{Effect, Event, NameOperation, perform};
+use super::manager_time::Queries;
 use super::server::IoServer;
 use crate::io_server::blocks::format::{DATA, FORMAT, LOCK, MARKER, marker};
 use crate::io_server::collective::fetch::{Caller, Fetchers};
@@ -32,6 +33,8 @@ struct Call<B> {
 enum Message<B> {
     Call(Call<B>),
     Event(Event<B>),
+    /// The manager's time, or `None` if it is unreachable.
+    ManagerTime(Option<u64>),
 }
 
 /// A running I/O server.
@@ -150,7 +153,7 @@ impl<D: Disk + 'static> Driver<D> {
             Ok(names) => names,
             Err(error) => return drop(ready.send(Err(error))),
         };
-        let time = match self.time_thread(config.manager_time.clone()) {
+        let mut time = match self.time_queries(config.manager_time.clone()) {
             Ok(time) => time,
             Err(error) => return drop(ready.send(Err(error))),
         };
@@ -176,7 +179,7 @@ impl<D: Disk + 'static> Driver<D> {
                     }
                     Effect::Fetch { token, fetches, buffer } => fetchers.begin(token, fetches, buffer),
                     Effect::Name { token, operation } => drop(names.send((token, operation))),
-                    Effect::AskTime => drop(time.send(())),
+                    Effect::AskTime => time.ask(),
                     Effect::LetOthers { token } => {
                         drop(self.messages.send(Message::Event(Event::GoOn { token })));
                     }
@@ -195,9 +198,11 @@ impl<D: Disk + 'static> Driver<D> {
                     }
                 }
             }
-            let left = TICK.saturating_sub(ticked.elapsed());
+            let until_tick = TICK.saturating_sub(ticked.elapsed());
+            let left = time.left().map_or(until_tick, |left| left.min(until_tick));
             let message = if left.is_zero() { None } else { messages.recv_timeout(left).ok() };
             let event = match message {
+                None if time.is_over() => Event::Time { manager_s: None, own_s: now_s() },
                 // This is always a timeout: the driver itself owns a sender, so the channel never closes.
                 None => {
                     ticked = Instant::now();
@@ -206,6 +211,10 @@ impl<D: Disk + 'static> Driver<D> {
                 Some(Message::Event(event)) => {
                     is_stopping |= matches!(event, Event::Stop);
                     event
+                }
+                Some(Message::ManagerTime(manager_s)) => {
+                    time.answered();
+                    Event::Time { manager_s, own_s: now_s() }
                 }
                 Some(Message::Call(call)) if is_stopping => {
                     call.refuse(self.clock.now_ns());
@@ -237,21 +246,11 @@ impl<D: Disk + 'static> Driver<D> {
         spawned.map(|_| sender).map_err(|e| cannot_start(&e))
     }
 
-    /// Starts the thread that asks the manager for its time. It ends when the sender is dropped.
-    fn time_thread(&self, manager_time: Option<ManagerTime>) -> Result<Sender<()>> {
-        let (sender, receiver) = channel::<()>();
+    fn time_queries(&self, manager_time: Option<ManagerTime>) -> Result<Queries> {
         let messages = self.messages.clone();
-        let work = move || {
-            for () in receiver {
-                let manager_s = manager_time.as_ref().map_or_else(|| Some(now_s()), |ask| ask());
-                let event = Event::Time { manager_s, own_s: now_s() };
-                if messages.send(Message::Event(event)).is_err() {
-                    return;
-                }
-            }
-        };
-        let spawned = thread::Builder::new().name("outcore-io-time".into()).spawn(work);
-        spawned.map(|_| sender).map_err(|e| cannot_start(&e))
+        let answered = move |manager_s| messages.send(Message::ManagerTime(manager_s)).is_ok();
+        let manager_time = manager_time.unwrap_or_else(|| Arc::new(|| Some(now_s())));
+        Queries::start(manager_time, answered).map_err(|e| cannot_start(&e))
     }
 
     /// Refuses calls that arrived after the server began to stop.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outcore_core::doubles::{Fault, FaultyDisk};
 use outcore_core::{
@@ -13,7 +13,7 @@ use outcore_disk::{Directory, LocalDisk, MonotonicClock};
 use outcore_memory::{Arena, Region};
 use outcore_server::io_server::{BLOCK_BYTES, Config, Limits, Runner, Verify, data_path};
 
-use crate::world::{grant, noise, read_request, target, write_request};
+use crate::world::{NOW_S, grant, noise, read_request, target, write_request};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -48,7 +48,7 @@ fn config(server: u32) -> Config<Region> {
         reads_memory: true,
         limits: Limits::default(),
         clock: Arc::new(MonotonicClock),
-        manager_time: Some(Arc::new(|| Some(crate::world::NOW_S))),
+        manager_time: Some(Arc::new(|| Some(NOW_S))),
     }
 }
 
@@ -236,6 +236,64 @@ fn short_transfers_on_a_real_disk_change_nothing() {
     write(&runner, 1, 123, &content).unwrap();
     sync(&runner, 1).unwrap();
     assert_eq!(read(&runner, 1, 123, content.len()), Ok(content));
+}
+
+/// A time of a manager that is years behind the clock of this machine.
+const LONG_AGO_S: u64 = 1_000_000_000;
+
+/// A write with a grant that ends at this time.
+fn write_of(ends_s: u64) -> IoRequest {
+    let grant = crate::world::key().sign(Handle(1), true, ends_s);
+    let regions = Regions::contiguous(0, 1).unwrap();
+    IoRequest::Write { target: target(1), grant, regions }
+}
+
+/// A server that asks a manager for its time, and the questions and answers.
+fn with_manager(
+    root: &std::path::Path,
+) -> (Runner<LocalDisk>, mpsc::Receiver<()>, mpsc::Sender<Option<u64>>) {
+    let (asks, asked) = mpsc::channel();
+    let (answer, answers) = mpsc::channel();
+    let answers = std::sync::Mutex::new(answers);
+    let manager_time = move || {
+        asks.send(()).unwrap();
+        answers.lock().unwrap().recv().unwrap_or(None)
+    };
+    let directory = Directory::new(root).unwrap();
+    let disk = Arc::new(LocalDisk::new(directory.clone(), 3).unwrap());
+    let verify = Box::new(crate::world::key());
+    let config = Config { manager_time: Some(Arc::new(manager_time)), verify, ..config(3) };
+    (Runner::start(disk, Arc::new(directory), config).unwrap(), asked, answer)
+}
+
+#[test]
+fn a_server_knows_the_time_before_its_first_request() {
+    let root = tempfile::tempdir().unwrap();
+    let (runner, asked, answer) = with_manager(root.path());
+    asked.recv_timeout(PATIENCE).expect("the server asks at its start");
+    answer.send(Some(LONG_AGO_S)).unwrap();
+    // The manager never answers again.
+    end(&begin(&runner, write_of(LONG_AGO_S + 600), region(&[7]))).unwrap();
+}
+
+#[test]
+fn a_manager_that_never_answers_keeps_no_request_waiting() {
+    let root = tempfile::tempdir().unwrap();
+    let (runner, asked, answer) = with_manager(root.path());
+    asked.recv_timeout(PATIENCE).unwrap();
+    let own_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    // Its own clock counts.
+    end(&begin(&runner, write_of(own_s + 600), region(&[7]))).unwrap();
+    for ends_s in [own_s - 600, LONG_AGO_S + 600] {
+        assert_eq!(end(&begin(&runner, write_of(ends_s), region(&[7]))).unwrap_err().kind, ErrorKind::Denied);
+    }
+    assert!(asked.try_recv().is_err(), "no second question before the answer");
+    // An answer that comes late counts for later requests.
+    answer.send(Some(LONG_AGO_S)).unwrap();
+    let write = || end(&begin(&runner, write_of(LONG_AGO_S + 600), region(&[7])));
+    while write().is_err() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
