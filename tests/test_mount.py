@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import random
+import shutil
 import signal
 import stat
 import subprocess
@@ -394,6 +395,32 @@ def test_a_directory_of_the_pool_is_mounted_for_reading(
             assert "close what is open there, or give --lazy" in busy.output
         assert outcore("umount", other.place).exit_code == 0
         assert mounted_at(other.place) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may remount")
+def test_a_remount_changes_whether_writes_are_refused(
+    pool: Served, client: oc.Pool, tmp_path: Path
+) -> None:
+    """With ``-i``: without it, the helper of fuse3 takes the pool's address for a program."""
+
+    def remount(place: Path, *options: str) -> int:
+        command = ["mount", "-o", *options, place]
+        return subprocess.run(command, capture_output=True, check=False).returncode
+
+    with mounted(pool, tmp_path / "m", "--read-only") as found:
+        file = found.place / "remounted"
+        assert remount(found.place, "remount,rw", "-i") == 0
+        with file.open("wb", buffering=0) as writer:
+            writer.write(b"before")
+            assert remount(found.place, "remount,ro", "-i") != 0, "a file is open for writing"
+        assert remount(found.place, "remount,ro", "-i") == 0
+        assert (client / "remounted").read_bytes() == b"before"
+        assert error_of(lambda: file.write_bytes(b"after")) == "EROFS"
+        has_helper = shutil.which("mount.fuse", path="/sbin:/usr/sbin") is not None
+        assert (remount(found.place, "remount,rw") == 0) is not has_helper
+        assert remount(found.place, "remount,rw", "-i") == 0
+        file.write_bytes(b"after")
+    assert (client / "remounted").read_bytes() == b"after"
 
 
 def test_another_mount_sees_closed_files(pool: Served, here: Path, tmp_path: Path) -> None:
