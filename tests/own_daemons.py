@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from served import daemon, make_key
 
 import outcore as oc
@@ -61,3 +64,14 @@ class OwnDaemons:
         for each in reversed(self.daemons):
             each.stop()
         self.daemons.clear()
+
+
+def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make calls fail at once if a server does not answer, instead of after 10 s."""
+    connect = _core.Pool.connect
+
+    def connect_at_once(*arguments: Any, **named: Any) -> _core.Pool:
+        return connect(*arguments, **named | {"patience_s": 0})
+
+    one = SimpleNamespace(connect=connect_at_once)
+    monkeypatch.setattr("outcore.pool.connect._core.Pool", one)

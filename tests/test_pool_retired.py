@@ -3,14 +3,12 @@
 import json
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command_line import outcore
-from own_daemons import OwnDaemons
+from own_daemons import OwnDaemons, without_patience
 from served import daemon
 
 import outcore as oc
@@ -50,9 +48,7 @@ def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnDaem
         with found.connect() as pool:
             fill(pool)
         found.daemons.pop().stop()
-        # Keep timeouts short.
-        connect = partial(_core.Pool.connect, patience_s=0)
-        monkeypatch.setattr("outcore.pool.connect._core.Pool", SimpleNamespace(connect=connect))
+        without_patience(monkeypatch)
         monkeypatch.setenv("OUTCORE_KEY", str(found.key))
         yield found
     finally:

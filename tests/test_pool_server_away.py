@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command_line import outcore
-from own_daemons import OwnDaemons
+from own_daemons import OwnDaemons, without_patience
 
 import outcore as oc
 from outcore import _core
@@ -39,9 +37,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
                     file.write(bytes(NBYTES))
             pool.mkdir("d/e")
         daemons.daemons.pop().stop()
-        # Keep timeouts short.
-        connect = partial(_core.Pool.connect, patience_s=0)
-        monkeypatch.setattr("outcore.pool.connect._core.Pool", SimpleNamespace(connect=connect))
+        without_patience(monkeypatch)
         monkeypatch.setenv("OUTCORE_KEY", str(daemons.key))
         yield daemons.url
     finally:
