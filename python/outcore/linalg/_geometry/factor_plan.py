@@ -1,12 +1,13 @@
 """The geometry of an out-of-core LU: pure arithmetic, before any work."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,8 +56,7 @@ def update_flops(g: "LuGeometry", panel: int) -> float:
     return flop_weight(g.dtype) * (k**2 + 2 * (g.n - o - k) * k)
 
 
-@dataclass(frozen=True)
-class Slab:
+class Slab(NamedTuple):
     """Panels ``first`` to ``last - 1``, factored together in memory."""
 
     first: int
@@ -144,8 +144,13 @@ class LuGeometry(Slabbed):
     @property
     def memory_bytes(self) -> int:
         """Peak bytes that the factorization takes from its arena."""
-        slab = matrix_bytes(self.height, self.slab_panels * self.columns, self.dtype.itemsize)
-        return slab + self.ring_bytes + self.bounce_bytes + TILE_BOUNCE_BYTES
+        return self.memory_for(self.slab_panels, self.block_tiles)
+
+    def memory_for(self, slab_panels: int, block_tiles: int) -> int:
+        """Peak bytes with slabs and blocks of other sizes."""
+        slab = matrix_bytes(self.height, slab_panels * self.columns, self.dtype.itemsize)
+        ring = RING_BLOCKS * block_tiles * self.tile_bytes
+        return slab + ring + self.bounce_bytes + TILE_BOUNCE_BYTES
 
     def blocks_below(self, panel: int) -> Iterator[range]:
         """Cut the tiles that an update needs into blocks for one read each, as even as possible."""
@@ -205,6 +210,7 @@ def check_order(title: str, n: int, dtype: np.dtype[Any]) -> None:
         raise InvalidError(f"the order of a matrix is at least 1, have {n}")
 
 
+@functools.lru_cache(maxsize=64)
 def lu_geometry(
     n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None = None
 ) -> LuGeometry:
@@ -242,7 +248,7 @@ def _cut(
     """Return the cuts for the largest tiles that fit, or `None`, and the memory for one panel."""
     if tile:
         geometry = _fit(n, dtype, memory_bytes, tile)
-        need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
+        need = geometry.memory_for(1, geometry.block_tiles)
         return (geometry if geometry.slab_panels else None), need
     need = memory_bytes
     full = full_columns(dtype.itemsize)
@@ -253,7 +259,7 @@ def _cut(
             if tile_bytes > max(memory_bytes // 24, 4096) and shape[1] > 8:
                 break
             geometry = _fit(n, dtype, memory_bytes, shape)
-            need = dataclasses.replace(geometry, slab_panels=1).memory_bytes
+            need = geometry.memory_for(1, geometry.block_tiles)
             if not found or _is_worth_it(geometry, found):
                 found = geometry
         if found and found.slab_panels:
@@ -288,14 +294,13 @@ def fit_slabs(bare: LuGeometry, memory_bytes: int) -> LuGeometry:
     tall = tall_block(bare.tile_bytes, bare.tiles, memory_bytes)
     panel_bytes = bare.pitch * bare.columns * dtype.itemsize
     for block_tiles in (tall, 1):
-        ring = dataclasses.replace(bare, block_tiles=block_tiles)
-        for panels in range((memory_bytes - ring.memory_bytes) // panel_bytes, 0, -1):
-            g = dataclasses.replace(ring, slab_panels=min(panels, ring.panels))
-            if g.memory_bytes <= memory_bytes:
+        most = (memory_bytes - bare.memory_for(0, block_tiles)) // panel_bytes
+        for panels in range(min(most, bare.panels), 0, -1):
+            left = memory_bytes - bare.memory_for(panels, block_tiles)
+            if left >= 0:
                 # Memory that the slab leaves over makes the blocks taller.
-                left = memory_bytes - g.memory_bytes
-                taller = taller_block(block_tiles, g.tile_bytes, g.tiles, left)
-                return dataclasses.replace(g, block_tiles=taller)
+                taller = taller_block(block_tiles, bare.tile_bytes, bare.tiles, left)
+                return dataclasses.replace(bare, slab_panels=panels, block_tiles=taller)
     return bare
 
 
