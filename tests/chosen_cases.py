@@ -1,9 +1,11 @@
-"""The cases of parametrized tests that `make test` runs; `make test-all` runs all of them."""
+"""The cases and drawn examples that `make test` runs; `make test-all` runs all of them."""
 
 from collections import defaultdict
 from itertools import combinations
+from typing import Any
 
 import pytest
+from hypothesis import settings
 
 Values = tuple[tuple[str, int], ...]
 
@@ -50,3 +52,11 @@ def values_of(case: pytest.Item) -> list[tuple[str, int]]:
     params = getattr(getattr(case, "callspec", None), "params", {})
     # Cases share the objects of their values: some values are no keys, and some have no short text.
     return [(name, id(params[name])) for name in sorted(params)]
+
+
+def examples(count: int, **more: Any) -> settings:
+    """Return the settings of a test that draws `count` examples: in `make test` a third of them.
+
+    There each run draws the same examples; ``make test-all`` draws others each time.
+    """
+    return settings(max_examples=count // 3 if settings.default.derandomize else count, **more)

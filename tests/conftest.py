@@ -27,7 +27,9 @@ from stopped_copies import Fetched
 # The duration of an example on a busy machine says nothing about it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples in each run, so that a change cannot fail by a bug that it did not make.
-settings.register_profile("repeated", settings.get_profile("untimed"), derandomize=True)
+settings.register_profile(
+    "repeated", settings.get_profile("untimed"), derandomize=True, max_examples=35
+)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

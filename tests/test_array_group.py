@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytest
 import xarray
 import zarr
+from chosen_cases import examples
 from communicators import ThreadComm, ThreadJob
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import above, in_memory, some_pool
 from strategies import values
@@ -243,7 +244,7 @@ def test_several_ranks_need_a_schema(tmp_path: Path) -> None:
     assert oc.ArrayGroup(tmp_path / "run").steps == 0
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.data(), st.booleans())
 def test_several_ranks(data: st.DataObject, in_pool: bool) -> None:
     """Steps and checkpoints by some ranks, loaded by others with another schema."""

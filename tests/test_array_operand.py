@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import above, in_memory
 from strategies import values
@@ -105,7 +106,7 @@ def test_products_that_blas_has_not_are_numpys(tmp_path: Path, shape: Any, dtype
     assert (found.dtype, found.tolist()) == (expected.dtype, expected.tolist())
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.data())
 def test_a_transpose_is_indexed_as_numpys(data: st.DataObject) -> None:
     model = values((5, 7), "i4")

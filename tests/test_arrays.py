@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import CHUNK_ORDERS, DTYPES, ORDERS, Layout, layouts, selections, values
 
 import outcore as oc
 from outcore.errors import ExistsError, InvalidError
 
-quick = settings(max_examples=150)
+quick = examples(150)
 
 
 @st.composite

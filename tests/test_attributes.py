@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorstore
 import zarr
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import above, in_memory
 
@@ -67,6 +68,7 @@ EXACT: dict[str, Any] = {
 }
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("background", [False, True])
 def test_restart_returns_attributes_as_they_were(above: Any, background: bool) -> None:
     group = oc.ArrayGroup(above / "run", SPECS)
@@ -93,7 +95,7 @@ nested = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.dictionaries(st.sampled_from("abc"), nested))
 def test_any_attributes(attributes: dict[str, Any]) -> None:
     with in_memory() as above:

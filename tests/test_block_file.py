@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from block_cases import Case, box, cuts, every, small_file
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import values
 
@@ -105,7 +106,7 @@ def test_three_dimensions_in_a_file(tmp_path: Path, superblock: tuple[int, ...])
     np.testing.assert_array_equal(np.fromfile(tmp_path / "f", "f4").reshape(model.shape), model)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     data=st.data(),
     cut=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=3),

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from block_cases import Case, cuts
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import values
 
@@ -130,7 +131,7 @@ class Persistent:
         return persist
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     data=st.data(),
     cut=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=3),

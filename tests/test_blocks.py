@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from block_cases import CHUNKS, SHAPE, Case, box, cuts, make, small_file
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from stopping import in_a_fork
 from strategies import Layout, layouts, values
@@ -23,7 +24,7 @@ from outcore.errors import (
 from outcore.layout.block_grid import BlockGrid
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(data=st.data(), layout=layouts(max_dims=3))
 def test_an_array_behaves_as_in_memory(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, layout: Layout

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import xarray
+from chosen_cases import examples
 from communicators import ThreadComm, ThreadJob
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import above, in_memory
 from strategies import DTYPES, values
@@ -93,7 +94,7 @@ def data_files(above: Path, number: int) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_whatever_is_damaged_the_one_before_is_used(data: st.DataObject) -> None:
     """Change a byte, truncate or remove a file: a restart never loads wrong data.
@@ -256,7 +257,7 @@ def test_two_writers_and_two_groups(above: Any) -> None:
         assert_is(group.restart(), number)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.data())
 def test_any_arrays(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True))

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
+from chosen_cases import examples
 from communicators import ThreadComm, ThreadJob, TorchComm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import some_pool
 
@@ -116,7 +117,7 @@ class Split:
             self.parts = own
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_any_array_from_any_memory_to_any_other(pool: oc.Pool, data: st.DataObject) -> None:
     case = Case(data.draw)
@@ -225,6 +226,7 @@ def test_boxes_with_ghost_cells_are_read_and_not_written(pool: oc.Pool, width: i
         np.testing.assert_array_equal(u[...], content)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("copies", [1, 9, 16, 40, 192])
 def test_a_process_has_the_same_elements_in_many_boxes(pool: oc.Pool, copies: int) -> None:
     """Its large shares travel while other processes wait for the end."""

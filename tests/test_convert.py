@@ -14,10 +14,11 @@ import h5py
 import numpy as np
 import pytest
 import zarr
+from chosen_cases import examples
 from click.testing import Result
 from command_line import outcore
 from export_cases import CODECS, NAMES, Values, read
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DTYPES, ORDERS, Layout, layouts, values
 
@@ -43,7 +44,7 @@ def test_every_format_codec_and_type(tmp_path: Path, kind: str, codec: str, dtyp
     assert sorted(os.listdir(tmp_path)) == sorted(["A", NAMES[kind]])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     layout=layouts(3, 12), kind=st.sampled_from(list(NAMES)), to=st.sampled_from([None, *ORDERS]),
     memory=st.integers(150_000, 1 << 20), data=st.data(),

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from chosen_cases import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from outcore.convert.copy_plan import PAGE_BYTES, CopyPlan, Cuts, Side, plan_copy
@@ -57,7 +58,7 @@ def sides(draw: Any) -> tuple[Side, Side]:
     return source, target
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     both=sides(), itemsize=st.sampled_from([1, 8, 4096]), have=st.integers(1 << 10, 8 << 20),
     column_major=st.booleans(),
@@ -85,7 +86,7 @@ def test_blocks_tile_the_array_within_the_budget(
     assert plan.blocks == len(list(plan.boxes()))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(both=sides())
 def test_with_memory_no_chunk_is_cut(both: tuple[Side, Side]) -> None:
     source, target = both
@@ -98,7 +99,7 @@ def test_with_memory_no_chunk_is_cut(both: tuple[Side, Side]) -> None:
                 assert s.stop == c.n or s.stop in edges
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(both=sides(), have=st.integers(1 << 12, 1 << 18))
 def test_times_read_is_what_it_says(both: tuple[Side, Side], have: int) -> None:
     source, target = both

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from linpack import one_thread
 from stopping import interrupt
@@ -111,7 +112,7 @@ def test_on_disk_in_several_passes(
     assert report.peak_memory_bytes <= memory
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(1, 60), st.integers(1, 400), st.integers(1, 8), st.booleans(), st.data())
 def test_parts_cover_the_triangle_once(
     n: int, words: int, unit: int, is_full: bool, data: st.DataObject

@@ -12,7 +12,8 @@ import pytest
 import tensorstore
 import xarray
 import zarr
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import above, in_memory
 from strategies import Layout, layouts, selections, values
@@ -77,7 +78,7 @@ def test_old_steps_are_read_while_it_grows(above: Any) -> None:
         np.testing.assert_array_equal(reader[...], model[: count + 1])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_any_layout(data: st.DataObject) -> None:
     layout = data.draw(layouts(max_dims=3, max_extent=9))

@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Layout, layouts, values
 
@@ -80,7 +81,7 @@ def cases(draw: st.DrawFn) -> tuple[Layout, list[ListKey], float]:
     return layout, keys, draw(st.sampled_from([0, 0.1, 0.6, 0.95, 1]))
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(cases(), st.integers(0, 2**32))
 def test_lists_and_masks_are_as_in_numpy(
     case: tuple[Layout, list[ListKey], float], seed: int

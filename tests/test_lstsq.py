@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from linpack import one_thread
 from source_cases import Column, Table
@@ -101,7 +102,7 @@ def test_an_iterator_whose_blocks_become_wider_is_refused(later: str) -> None:
     assert_solves(whole, np.concatenate([b, b[:2]]), x, report)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     heights=st.lists(st.integers(1, 60), min_size=1, max_size=6),
     others=st.lists(st.integers(0, 60).filter(bool), min_size=1, max_size=6),

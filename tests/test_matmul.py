@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import HealthCheck, given, settings
+from chosen_cases import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from linpack import one_thread as one_thread
 from operands import op
@@ -131,9 +132,7 @@ def test_sizes_one_off_each_boundary(tmp_path: Path, n: int, order: str) -> None
         assert report.bytes_written == report.planned_bytes_written
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.data(),
     sizes=st.tuples(*[st.integers(1, 40)] * 3),
@@ -304,6 +303,7 @@ def page_chunks(itemsize: int) -> list[tuple[int, int]]:
     return [(side, 4 * side), (16 * side, 16)]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(256, 192, 256), (500, 60, 333), (60, 500, 133), (300, 300, 9)])

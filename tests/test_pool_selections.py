@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from chosen_cases import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from strategies import Layout, layouts, selections, values
 
 import outcore as oc
 
 SERVERS = 3
-EACH = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EACH = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from linpack import names_below, one_thread, unit_roundoff
 from stopping import interrupt
@@ -111,7 +112,7 @@ def cut_at(patch: pytest.MonkeyPatch, height: int, step: int) -> None:
         patch.setattr(module, "Q_COLUMNS", 6)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(1, 90), st.integers(1, 9), st.integers(1, 40), st.integers(1, 20))
 def test_r_of_any_shape(m: int, n: int, height: int, step: int) -> None:
     a = tall(m, n, "c16")

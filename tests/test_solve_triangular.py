@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import HealthCheck, given, settings
+from chosen_cases import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from linpack import names_below, unit_roundoff
 from linpack import one_thread as one_thread
@@ -81,6 +82,7 @@ def assert_solved(got: Any, a: Matrix, b: Matrix, trans: str, **triangle: bool) 
     assert (of_residual <= bound).all()
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("trans", ["N", "T", "C"])
 @pytest.mark.parametrize("lower", [False, True])
@@ -186,9 +188,7 @@ def test_sizes_one_off_each_boundary(tmp_path: Path, n: int, lower: bool) -> Non
         assert report.peak_memory_bytes <= 250_000
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.data(),
     n=st.integers(1, 40),

@@ -11,7 +11,8 @@ import dask.array
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from chosen_cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import Values, copied
 from strategies import ORDERS, Layout, layouts, values
@@ -44,7 +45,7 @@ class Counting:
         return self._model[box]
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     shape=st.tuples(st.integers(1, 300), st.integers(1, 300)),
     chunks=st.tuples(st.integers(1, 100), st.integers(1, 100)),
@@ -158,7 +159,7 @@ def in_blocks(model: Values, heights: list[int]) -> Iterator[Values]:
         at += height
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(layout=layouts(3, 14), heights=st.lists(st.integers(1, 9), min_size=1), data=st.data())
 def test_rows_in_blocks_of_any_height(
     layout: Layout, heights: list[int], data: st.DataObject,

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.linalg
+from chosen_cases import examples
 from definite import definite
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import above, in_memory
 from stopping import stop_after
@@ -246,7 +247,7 @@ def test_a_matrix_that_was_written_to_is_factored_again(tmp_path: Path) -> None:
         linalg.lu_factor(A.T, if_exists="open", **QUIET)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_chunks_of_a_transpose_are_found_where_they_lie(data: st.DataObject) -> None:
     """Read chunks in any order, in one file or in one file per step."""
