@@ -14,9 +14,10 @@ def chosen(items: list[pytest.Item]) -> list[pytest.Item]:
     """Choose cases of each test, in the order of `items`.
 
     A test marked ``exhaustive`` keeps its first case, with ``exhaustive(keep=N)`` its first N, with
-    ``exhaustive(each=True)`` cases that cover each value. A test with three parameters or more
-    keeps cases that cover each pair of values of two parameters (pairwise testing: Cohen et al.
-    1997, *The AETG system*). Any other test keeps all cases.
+    ``exhaustive(every=N)`` its first and each Nth after it, with ``exhaustive(each=True)`` cases
+    that cover each value. A test with three parameters or more keeps cases that cover each pair of
+    values of two parameters (pairwise testing: Cohen et al. 1997, *The AETG system*). Any other
+    test keeps all cases.
     """
     tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -29,7 +30,8 @@ def chosen(items: list[pytest.Item]) -> list[pytest.Item]:
         elif mark.kwargs.get("each"):
             kept |= set(covering(cases, 1))
         else:
-            kept |= set(cases[: mark.kwargs.get("keep", 1)])
+            keep = len(cases) if "every" in mark.kwargs else mark.kwargs.get("keep", 1)
+            kept |= set(cases[: keep : mark.kwargs.get("every", 1)])
     return [item for item in items if item in kept]
 
 

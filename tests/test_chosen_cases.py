@@ -55,3 +55,8 @@ def test_order_and_single_tests_stay() -> None:
 def test_marked_tests_keep_their_first_cases(mark: dict[str, int], count: int) -> None:
     items = cases("t.py::test_kills", exhaustive=mark)
     assert chosen(items) == items[:count]
+
+
+def test_every_third_case_stays() -> None:
+    items = cases("t.py::test_layouts", exhaustive={"every": 3})
+    assert chosen(items) == items[::3]
