@@ -65,6 +65,7 @@ def held(pool: oc.Pool) -> Any:
         return u[...]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(
     ("shape", "arguments"),
     [

@@ -98,6 +98,7 @@ def test_two_passes_for_all(system: tuple[Matrix, CholeskyFactor], columns: int)
     assert report.flops == 2 * N**2 * columns * (4 if a.dtype.kind == "c" else 1)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("b_type", ["same", "c16"])
 def test_on_disk_in_groups(
     system: tuple[Matrix, CholeskyFactor], tmp_path: Path, b_type: str

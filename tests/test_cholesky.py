@@ -66,7 +66,14 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
     assert (again.norm1, again.report) == (found.norm1, None)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, *edges_of(cholesky_geometry, 260, 125_000)])
+BOUNDARIES = [n + off for n in (17, 57, 65, 89, 129, 153, 193, 217, 257) for off in (-1, 0, 1)]
+
+
+def test_the_boundaries_are_those_of_the_cuts() -> None:
+    assert edges_of(cholesky_geometry, 260, 125_000) == BOUNDARIES
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, *BOUNDARIES])
 def test_sizes_one_off_each_boundary(tmp_path: Path, n: int) -> None:
     a = definite(n, "f8", n)
     found = factor(tmp_path / "Z", a, 125_000)
@@ -140,6 +147,7 @@ def test_the_upper_triangle_in_c_order_is_read_like_the_lower_in_fortran_order(
     np.testing.assert_array_equal(factor_of(by_rows), factor_of(by_columns))
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [256, 511, 512])
 def test_moves_what_was_planned(tmp_path: Path, dtype: str, n: int) -> None:

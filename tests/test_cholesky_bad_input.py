@@ -43,6 +43,7 @@ def test_a_number_that_is_none_in_the_upper_triangle(tmp_path: Path) -> None:
         cho_factor(B, lower=False, overwrite_a=True)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("order", [1, 2, 16, 17, 100, 199, 200])
 def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:

@@ -95,6 +95,7 @@ def orders_one_off_each_edge() -> list[int]:
     return sorted(edge + off for edge in edges if edge > 250 for off in (-1, 0, 1))
 
 
+@pytest.mark.exhaustive(keep=6)
 @pytest.mark.parametrize("n", orders_one_off_each_edge())
 def test_sizes_one_off_each_edge(tmp_path: Path, n: int) -> None:
     a = definite(n, "f8", n)
@@ -103,6 +104,7 @@ def test_sizes_one_off_each_edge(tmp_path: Path, n: int) -> None:
     np.testing.assert_allclose(factor_of(found), scipy.linalg.cholesky(a, lower=True), atol=1e-12)
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize(
     ("tile", "memory"),
     [
@@ -172,6 +174,7 @@ def test_the_upper_triangle(
     np.testing.assert_array_equal(factor_of(found), factor_of(same))
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize(
     ("n", "dtype", "memory"),
     [
@@ -204,6 +207,7 @@ def test_moves_what_was_planned(tmp_path: Path, n: int, dtype: str, memory: int)
     assert "square blocks" in report.method
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_plan_is_what_the_run_does(tmp_path: Path, dtype: str) -> None:
     """With the default chunks of a matrix: the bytes of A and of L."""
@@ -294,6 +298,7 @@ def test_cuts_into_parts_keep_their_promises(
     assert in_parts > 5
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("where", [(N - 1, 1), (N - 1, 120), (500, 220), (N - 1, N - 2)])

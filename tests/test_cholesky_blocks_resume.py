@@ -90,6 +90,7 @@ def test_killed_again_and_again(tmp_path: Path, undisturbed: tuple[bool, Matrix,
     np.testing.assert_array_equal(factor_of(found), expected)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("memories", [(140_000, 400_000, 150_000), (160_000, 140_000, 170_000)])
 def test_another_budget_goes_on(
     tmp_path: Path, undisturbed: tuple[bool, Matrix, Path], memories: tuple[int, int, int]

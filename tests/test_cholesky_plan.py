@@ -58,6 +58,7 @@ def test_words_follow_the_model() -> None:
     assert g.words_lower_bound() == pytest.approx(bound)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("group_tiles", "block_tiles"), [(1, 1), (2, 2), (1, 3), (2, 4)])
 @pytest.mark.parametrize("rows", [2, 4])
 def test_no_other_cuts_read_less(rows: int, group_tiles: int, block_tiles: int) -> None:
@@ -100,6 +101,7 @@ def test_no_other_cuts_read_less(rows: int, group_tiles: int, block_tiles: int) 
             assert reads(cuts) == best
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 1000, 4097, 20_000])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_geometry_keeps_its_promises(n: int, dtype: str) -> None:
@@ -202,6 +204,7 @@ def test_blocks_of_the_last_slab_meet_where_its_pieces_do(n: int, dtype: str) ->
     assert all(block.start * g.rows % 2048 == 0 for block in others)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", ["f4", "c16"])
 def test_the_budget_that_is_asked_for_is_enough_and_the_least(dtype: str) -> None:
     draw = np.random.default_rng(8)

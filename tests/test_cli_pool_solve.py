@@ -110,7 +110,7 @@ def test_a_plan_is_for_the_disks_of_the_pool(
     monkeypatch.setattr("outcore.machine.rates.measure", None)
     done("plan", "lu", "-n", 5000, "--memory", "20MB", f"{url}", *key)
     # A pool has the free space of its disks.
-    result = outcore("plan", "lu", "-n", 10**8, "--memory", "500GB", url, *key)
+    result = outcore("plan", "lu", "-n", 10**7, "--memory", "500GB", url, *key)
     assert result.exit_code == 1
     assert "on disk" in result.stderr or "of memory" in result.stderr
 

@@ -290,12 +290,12 @@ def test_a_stopped_command_goes_on_with_overwrite_too() -> None:
 
 def test_ctrl_c_in_another_process(here: Path) -> None:
     """Send the signal as a terminal does, during the factorization."""
-    n = 2000
+    n = 1500
     rng = np.random.default_rng(1)
     oc.from_array(rng.standard_normal((n, n)), here / "L", order="F", progress=False).close()
     np.save("c.npy", np.ones(n))
     code = "from outcore.cli import main; main()"
-    command = [sys.executable, "-c", code, "solve", "L", "c.npy", "-o", "y.npy", "--memory", "3MB"]
+    command = [sys.executable, "-c", code, "solve", "L", "c.npy", "-o", "y.npy", "--memory", "2MB"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     journal = here / "L.lu/journal"
     deadline = time.monotonic() + 60

@@ -71,6 +71,7 @@ def check_whole_after(pool: oc.Pool, name: str) -> None:
         assert (array[...] == rows[:, None]).all()
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("who", [0, 2])
 @pytest.mark.parametrize("call", CALLS)
 def test_who_cannot_open_the_files_tells_the_others(
@@ -179,7 +180,7 @@ def test_who_is_stopped_at_any_line_tells_the_others(call: str, who: int, all_li
         make(pool)
         at, outcomes = 0, set()
         while True:
-            at += 1 if all_lines else 3
+            at += 1 if all_lines else 7
             stop = Stop(at)
             found = ThreadJob(RANKS).run(lambda comm, stop=stop: job(comm, stop))
             if stop.left > 0:

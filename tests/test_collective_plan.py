@@ -34,6 +34,7 @@ CASES: list[tuple[oc.ArraySpec, oc.Schema, int]] = [
 ]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("spec", "schema", "processes"), CASES)
 @pytest.mark.parametrize("servers", [1, 3, 5])
 def test_what_is_not_there_is_planned_as_if_it_were(

@@ -46,6 +46,7 @@ def of_rank_5(is_definite: bool) -> Matrix:
     return b @ (b.T if is_definite else c)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fits", [False, True])
 def test_of_low_rank(tmp_path: Path, way: str, fits: bool) -> None:

@@ -89,6 +89,7 @@ def run(
     return process.returncode, said, errors
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("to_pool", [True, False])
 @pytest.mark.parametrize("after", [1, 8, 15])
 def test_a_killed_copy_goes_on(

@@ -96,6 +96,7 @@ def test_what_is_not_finite_ends_it() -> None:
     assert slow.solved == [9]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("condition", [1e7, 1e10])
 def test_a_few_small_singular_values_need_no_gmres(

@@ -32,6 +32,7 @@ def factor(kind: Kind, path: Path, a: Matrix, **options: Any) -> Any:
     return kind.function(A, memory=TINY[kind], progress=False, **options)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize(
     "layout",

@@ -85,7 +85,7 @@ def undisturbed(
 
 @pytest.mark.exhaustive(each=True)
 def test_killed_at_any_line(
-    tmp_path: Path, kind: Kind, overwrite_a: bool, undisturbed: Undisturbed
+    tmp_path: Path, kind: Kind, overwrite_a: bool, undisturbed: Undisturbed, all_lines: bool
 ) -> None:
     """kill -9 between any two steps: only complete factors count as whole."""
     expected, source = undisturbed
@@ -99,7 +99,8 @@ def test_killed_at_any_line(
         """Return many steps of the beginning and of the end, and some between."""
         first, by, between, last, by_last = kind.lines
         end = lines - last
-        return [*range(2, first, by), *range(first, end, between), *range(end, lines, by_last)]
+        found = [*range(2, first, by), *range(first, end, between), *range(end, lines, by_last)]
+        return found if all_lines else found[::3]
 
     runs = killed_at_lines(
         begin, lambda: kind.factor(path, overwrite_a), tmp_path / f"Z{kind.suffix}", kind.pages,
@@ -146,6 +147,7 @@ print("ready", flush=True)
     kind.assert_same(whole_or_again(lambda: kind.factor(path, overwrite_a), out), expected)
 
 
+@pytest.mark.exhaustive(each=True)
 def test_interrupted_at_any_line(
     tmp_path: Path, kind: Kind, overwrite_a: bool, undisturbed: Undisturbed
 ) -> None:

@@ -50,6 +50,7 @@ def assert_alike(found: list[Any]) -> None:
         assert report.notes == other.notes
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("direction", ["forward", "alternating"])
 def test_the_iterates_are_those_of_the_definition(

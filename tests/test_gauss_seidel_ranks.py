@@ -100,6 +100,7 @@ def test_a_sum_of_rows_of_all_that_overflows(tmp_path: Path) -> None:
         assert "overflow" in str(each)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("who", range(SIZE))
 @pytest.mark.parametrize("at", [0, 1, 2, 5])
 def test_a_process_that_is_stopped(
@@ -196,6 +197,7 @@ def test_a_solution_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [tmp_path / "A"]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize(
     ("wrong", "message"),

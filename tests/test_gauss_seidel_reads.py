@@ -45,6 +45,7 @@ def sweep_words(
     return np.diff(moved) / len(a) ** 2
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("direction", ["forward", "alternating"])
 @pytest.mark.parametrize("pin", [0.0, 0.25, 0.5, 1.0])
 def test_a_sweep_reads_what_is_not_pinned_and_nothing_else(

@@ -157,6 +157,7 @@ def test_boxes_that_do_not_fit_are_refused_on_all_ranks(above: Any) -> None:
         assert "[(5, 10)]" in told[2]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("is_boxes", [False, True])
 def test_in_the_background_by_several_ranks(above: Any, *, is_boxes: bool) -> None:
     """On plain paths and in both kinds of pools: copies are written while the arrays change."""

@@ -90,6 +90,7 @@ def assert_restarts(path: Path) -> None:
     np.testing.assert_array_equal(found["v"], state(7)["v"])
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("times", [True, False])
 def test_steps_go_on_and_checkpoints_stay(tmp_path: Path, writer: str, times: bool) -> None:

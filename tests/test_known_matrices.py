@@ -21,6 +21,7 @@ MEMORY = 500_000
 METHODS = pytest.mark.parametrize("method", ["block-columns", "tournament"])
 
 
+@pytest.mark.exhaustive(each=True)
 @METHODS
 @pytest.mark.parametrize(("system", "n"), SYSTEMS)
 def test_solutions_from_a_formula(tmp_path: Path, method: str, system: System, n: int) -> None:
@@ -31,6 +32,7 @@ def test_solutions_from_a_formula(tmp_path: Path, method: str, system: System, n
     assert hpl_residual(a, x, b) < 16
 
 
+@pytest.mark.exhaustive(each=True)
 @METHODS
 @pytest.mark.parametrize("make", [kahan, scipy.linalg.hilbert, lambda n: kahan(n).T])
 def test_ill_conditioned(tmp_path: Path, method: str, make: Callable[[int], Matrix]) -> None:

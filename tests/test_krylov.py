@@ -136,6 +136,7 @@ def test_cg_to_precision_as_planned(
             assert_as_planned(report, memory)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("order", "chunks"), LAYOUTS[:4])
 def test_gmres_to_precision_as_planned(
@@ -181,46 +182,51 @@ def words(method: Any, A: Any, n: int, counts: tuple[int, int], **options: Any) 
     return float((moved[1] - moved[0]) / (counts[1] - counts[0]) / n**2)
 
 
-def test_words_of_an_iteration(tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("order", "chunks"), [("C", (16, 64)), ("F", (64, 16))])
+def test_words_of_an_iteration(tmp_path: Path, order: str, chunks: tuple[int, int]) -> None:
     n = 512
     options: dict[str, Any] = {"pin": None, "block": 32, "memory": 4 << 20}
-    for order, chunks in (("C", (16, 64)), ("F", (64, 16))):
-        A = on_disk(tmp_path / "A", near_identity(n, "f8"), order, chunks)
-        # Both counts are below the first restart.
-        krylov = {**options, "restart": 20}
-        assert words(gmres, A, n, (3, 8), **krylov) == 1
-        assert words(gmres, A, n, (3, 8), **krylov, preconditioner="jacobi") == 1
-        # Separate passes over the triangles read tiles with parts of both twice.
-        once = words(gmres, A, n, (3, 8), **krylov, preconditioner="sweep")
-        assert once == (1 if order == "F" else pytest.approx(1, abs=64 / n))
-        twice = words(gmres, A, n, (3, 8), **krylov, preconditioner="ssor")
-        assert twice == pytest.approx(1.5, abs=1.5 * 64 / n)
-        half = dict(options, pin=0.5)
-        assert words(gmres, A, n, (3, 8), **half, restart=20) == 0.5
-        H = on_disk(tmp_path / "H", kms(n, 0.3), order, chunks)
-        triangle = words(cg, H, n, (3, 8), **options)
-        assert 0.5 < triangle <= 0.5 + 64 / n
-        assert words(cg, H, n, (3, 8), **half) <= triangle - 0.5 + 1e-9
-        assert words(cg, H, n, (3, 8), **options, preconditioner="ssor") == pytest.approx(
-            1.5, abs=3 * 64 / n
-        )
+    A = on_disk(tmp_path / "A", near_identity(n, "f8"), order, chunks)
+    # Both counts are below the first restart.
+    krylov = {**options, "restart": 20}
+    assert words(gmres, A, n, (3, 8), **krylov) == 1
+    assert words(gmres, A, n, (3, 8), **krylov, preconditioner="jacobi") == 1
+    # Separate passes over the triangles read tiles with parts of both twice.
+    once = words(gmres, A, n, (3, 8), **krylov, preconditioner="sweep")
+    assert once == (1 if order == "F" else pytest.approx(1, abs=64 / n))
+    twice = words(gmres, A, n, (3, 8), **krylov, preconditioner="ssor")
+    assert twice == pytest.approx(1.5, abs=1.5 * 64 / n)
+    half = dict(options, pin=0.5)
+    assert words(gmres, A, n, (3, 8), **half, restart=20) == 0.5
+    H = on_disk(tmp_path / "H", kms(n, 0.3), order, chunks)
+    triangle = words(cg, H, n, (3, 8), **options)
+    assert 0.5 < triangle <= 0.5 + 64 / n
+    assert words(cg, H, n, (3, 8), **half) <= triangle - 0.5 + 1e-9
+    assert words(cg, H, n, (3, 8), **options, preconditioner="ssor") == pytest.approx(
+        1.5, abs=3 * 64 / n
+    )
 
 
+@pytest.mark.exhaustive(each=True)
+@pytest.mark.parametrize("preconditioner", [None, "sweep", "ssor"])
+@pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
 @pytest.mark.parametrize("assume_a", ["her", "sym"])
-def test_gmres_of_one_triangle(tmp_path: Path, assume_a: Any) -> None:
+def test_gmres_of_one_triangle(
+    tmp_path: Path, assume_a: Any, order: str, chunks: tuple[int, int], preconditioner: Any
+) -> None:
     a = kms(N, 0.5 + 0.4j) + 0.3 * np.eye(N)
     if assume_a == "sym":
         a = np.tril(a) + np.tril(a, -1).T
     b = random((N, 2), "c16", 1)
     above = np.subtract.outer(np.arange(N) // 32, np.arange(N) // 32) < 0
-    for (order, chunks), preconditioner in itertools.product(LAYOUTS, (None, "sweep", "ssor")):
-        A = on_disk(tmp_path / "A", np.where(above, np.nan, a), order, chunks)
-        x, report = gmres(
-            A, b, assume_a=assume_a, preconditioner=preconditioner, block=32, tol=1e-10,
-            memory=1 << 20, progress=False,
-        )  # fmt: skip
-        assert residual(a, x, b) < 1e-10
-        assert_as_planned(report, 1 << 20)
+    A = on_disk(tmp_path / "A", np.where(above, np.nan, a), order, chunks)
+    x, report = gmres(
+        A, b, assume_a=assume_a, preconditioner=preconditioner, block=32, tol=1e-10,
+        memory=1 << 20, progress=False,
+    )  # fmt: skip
+    assert residual(a, x, b) < 1e-10
+    assert_as_planned(report, 1 << 20)
 
 
 def test_cg_does_not_read_above_the_diagonal_blocks(tmp_path: Path) -> None:
@@ -249,6 +255,7 @@ def test_saved_factors_precondition(tmp_path: Path) -> None:
     assert_as_planned(report, 1 << 20)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("method", [cg, gmres])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 def test_saved_cholesky_factors_precondition(tmp_path: Path, method: Any, dtype: str) -> None:

@@ -18,7 +18,7 @@ __all__ = ["one_thread"]  # a fixture for every test here
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::outcore.errors.ConvergenceWarning")
 @pytest.mark.parametrize("preconditioner", [None, "jacobi", "ssor"])
-@pytest.mark.parametrize("tol", [None, 0])
+@pytest.mark.parametrize("tol", [0, None])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_cg_goes_as_far_as_rounding(
     tmp_path: Path, dtype: str, tol: Any, preconditioner: Any

@@ -31,6 +31,7 @@ def assert_read_as_planned(
     assert 0 <= beyond <= 0.01 * planned.bytes_read if ("F", (100, 37)) in layouts else beyond == 0
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("b", LAYOUTS)
 @pytest.mark.parametrize("a", LAYOUTS)
 def test_products(

@@ -92,6 +92,7 @@ def planned_in_fortran_order(n: int, dtype: str, memory: int) -> int:
     return oc.plan("cholesky", n=n, dtype=dtype, memory=memory, rates=RATES).bytes_read
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize(("shape", "dtype", "memory", "order", "chunks", "how"), OBLONG)
 def test_qr(
     tmp_path: Path, shape: tuple[int, int], dtype: str, memory: int, order: str,

@@ -29,6 +29,7 @@ def solve(A: Any, b: Any, **options: Any) -> tuple[Any, LeastSquaresReport]:
     return lstsq(A, b, **{"memory": MEMORY, "progress": False} | options)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ["F", "C"])
 def test_as_scipy(tmp_path: Path, dtype: str, order: str) -> None:

@@ -75,6 +75,7 @@ CASES = {
 }
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_stopped_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
@@ -191,11 +192,12 @@ def to_kill(tmp_path: Path, case: Case) -> tuple[Callable[[], Any], Matrix]:
     [(TALL, 45), (WIDE._replace(memory=500_000), 60), (COPIED, 60)],
     ids=["tall", "wide", "copied"],
 )
-def test_killed_at_any_line(tmp_path: Path, case: Case, step: int) -> None:
+def test_killed_at_any_line(tmp_path: Path, case: Case, step: int, all_lines: bool) -> None:
     """kill -9 in the factorization or the solution: the next call resumes with identical bits."""
     run, expected = to_kill(tmp_path, case)
     count = lines_of(run, PAGES)
     begun = whole = 0
+    step *= 1 if all_lines else 2
     for number in sorted({*range(20, count, step), *range(count - 120, count, step // 4)}):
         shutil.rmtree(tmp_path / "x")
         assert kill_at_line(number, run, PAGES)

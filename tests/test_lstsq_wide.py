@@ -49,6 +49,7 @@ def assert_solves(
     assert report.method.startswith("solution of least norm")
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_from_disk(tmp_path: Path, dtype: str, order: str) -> None:

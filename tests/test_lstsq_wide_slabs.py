@@ -106,7 +106,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.exhaustive(each=True)
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize(("dtype", "layout"), LAYOUTS, ids=str)
 def test_the_plan_is_what_the_call_does(tmp_path: Path, dtype: str, layout: dict[str, Any]) -> None:
     """Compare the bytes, and the budget below which columns are no longer streamed."""
@@ -185,6 +185,7 @@ def test_solutions_on_disk_and_in_groups(tmp_path: Path) -> None:
         solve(A, b, out=tmp_path / "A", if_exists="overwrite")
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_factors_are_kept_and_used(tmp_path: Path, dtype: str) -> None:
     """The factors are those of Aᵀ, and `qr_solve` finds solutions of least norm with them."""
@@ -260,6 +261,7 @@ def test_factors_of_a_and_of_its_transpose_are_told_apart(tmp_path: Path) -> Non
     assert_factors(a, factor(resume=False))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", ["f8", "c8"])
 def test_rows_that_depend_on_each_other_are_refused(tmp_path: Path, dtype: str) -> None:
     """An error, not a solution of noise."""

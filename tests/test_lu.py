@@ -89,7 +89,8 @@ def edges_of(geometry: Callable[..., Any], limit: int, memory: int, dtype: str =
     return sorted(found)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "c8", "c16"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", ["c16", "f4", "c8"])
 def test_sizes_one_off_each_boundary_of_other_types(tmp_path: Path, dtype: str) -> None:
     """Panels of complex128 are half as wide as those of float64."""
     memory = {"f4": 110_000, "c8": 150_000, "c16": 300_000}[dtype]
@@ -199,6 +200,7 @@ def factor_file_bytes(report: Report, kind: str) -> int:
     return int(rows[:, 5].sum())
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [256, 511])
 def test_moves_what_was_planned(tmp_path: Path, dtype: str, n: int) -> None:

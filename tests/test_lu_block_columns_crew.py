@@ -84,6 +84,7 @@ def test_in_any_order(
     assert crew.most > 2, "steps are open at once"
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("case", CASES[:2])
 def test_no_product_is_changed_by_two_threads_at_once(

@@ -34,6 +34,7 @@ def factored(path: Path, a: Matrix, **more: Any) -> LUFactor:
     return lu_factor(on_disk(path, a), **{"memory": TINY, "progress": False} | more)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("n", [1, 2, 63, 65, 300, 333])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scipy_solves_with_them(tmp_path: Path, dtype: str, n: int) -> None:

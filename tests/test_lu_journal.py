@@ -30,6 +30,7 @@ def matrix() -> Matrix:
     return random_matrix(N, "f8")
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("overwrite_a", [False, True])
 @pytest.mark.parametrize("torn_bytes", [1, 3, 60])
 def test_a_torn_note_is_dropped_for_good(

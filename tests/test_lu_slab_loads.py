@@ -53,6 +53,7 @@ IN_PARTS = [
 """Rows of chunks too wide for a row of tiles in memory: whole rows are read more than once."""
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize(("n", "dtype", "memory", "order", "chunks"), DIRECT + COPIED + IN_PARTS)
 def test_moves_what_was_planned(
     tmp_path: Path, n: int, dtype: str, memory: int, order: str, chunks: tuple[int, int]

@@ -121,6 +121,7 @@ def test_one_pass_for_all(system: tuple[Matrix, LUFactor], columns: int, trans: 
     assert report.peak_memory_bytes <= TINY
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("b_type", ["same", "f8", "c16"])
 def test_on_disk_in_groups(system: tuple[Matrix, LUFactor], tmp_path: Path, b_type: str) -> None:
     a, lu = system
@@ -315,6 +316,7 @@ def test_solve_chooses_how_it_factors(
     assert [p.name for p in tmp_path.iterdir()] == ["Z"], "the factors go"
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_solve_uses_factors_by_any_method(tmp_path: Path, method: str, dtype: str) -> None:

@@ -115,6 +115,7 @@ lu_factor(sys.argv[1], out=sys.argv[2], memory={MEMORY}, method="tournament", th
     assert_finished(lu, expected)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("phase", ["copy_to_segments", "update", "play", "make_lower", "factor"])
 def test_killed_at_the_end_of_a_phase(
     tmp_path: Path,
@@ -200,6 +201,7 @@ def test_what_is_noted_is_durable_before(
     assert len(noted) >= 4
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("notes", [3, 4, 5])
 def test_another_budget_goes_on_if_it_suffices(
     tmp_path: Path, undisturbed: tuple[Path, tuple[Matrix, Matrix]], notes: int

@@ -153,7 +153,9 @@ def test_a_signal_stops_it_cleanly(
     np.testing.assert_allclose(C[...], square[...] @ square[...], atol=1e-12)
 
 
-def test_a_killed_product_is_recognised_and_begun_anew(tmp_path: Path, square: oc.Array) -> None:
+def test_a_killed_product_is_recognised_and_begun_anew(
+    tmp_path: Path, square: oc.Array, all_lines: bool
+) -> None:
     out = tmp_path / "C"
 
     def work() -> None:
@@ -161,7 +163,7 @@ def test_a_killed_product_is_recognised_and_begun_anew(tmp_path: Path, square: o
 
     want = square[...] @ square[...]
     seen = set()
-    for line in range(1, 200):
+    for line in range(1, 200, 1 if all_lines else 3):
         status = in_a_fork(lambda: _killed_at(line, work))  # noqa: B023
         assert status in (0, -signal.SIGKILL)
         if status == 0:

@@ -301,6 +301,7 @@ def test_many_names_are_listed_once(here: Path, client: oc.Pool) -> None:
 OPERATIONS = 250
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_random_operations_are_those_of_a_directory(here: Path, tmp_path: Path, seed: int) -> None:
     # The same calls on a directory of the disk give the answers.

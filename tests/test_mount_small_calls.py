@@ -263,6 +263,7 @@ OPERATIONS = 400
 FLAGS = (os.O_RDWR, os.O_RDWR, os.O_RDWR | os.O_APPEND, os.O_RDWR | os.O_DSYNC)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_several_descriptors_of_a_file(here: Path, tmp_path: Path, seed: int) -> None:
     # The same calls on a file of the disk give the answers.

@@ -90,6 +90,7 @@ def is_triangle_of(R: npt.NDArray[Any], a: npt.NDArray[Any]) -> bool:
     )
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_from_disk(tmp_path: Path, dtype: str, order: str, lanes: list[ParallelQR]) -> None:

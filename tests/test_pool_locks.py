@@ -212,6 +212,7 @@ def hold(url: str, key: str, number: int, after: bool) -> None:
         pool._root.core = pool._root.core._core
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("is_left", [False, True])
 @pytest.mark.parametrize("after", [False, True])
 def test_wherever_a_process_is_killed_the_next_has_the_name(
@@ -380,6 +381,7 @@ def take_and_let_go(names: Names, number: int) -> None:
             names.owner = None
 
 
+@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("seeds", [range(first, first + 50) for first in range(0, 300, 50)])
 def test_two_never_hold_a_name(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the order in which the manager serves requests, and the moments of death."""

@@ -50,6 +50,7 @@ def random_lines(source: random.Random, count: int) -> bytes:
     return b"\n".join(source.randbytes(size).replace(b"\n", b"-") for size in drawn)
 
 
+@pytest.mark.exhaustive(keep=3)
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_done_is_as_with_a_plain_file(pool: oc.Pool, tmp_path: Path, seed: int) -> None:
     """Compare with a plain file after each of 200 operations."""

@@ -176,6 +176,7 @@ def test_many_in_memory_are_solved_for_in_groups(tmp_path: Path) -> None:
     assert_minimizes(a, solved.x, b)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("b_type", ["same", "c16"])
 def test_on_disk_in_groups(problem: Problem, tmp_path: Path, b_type: str) -> None:
     a, qr = problem

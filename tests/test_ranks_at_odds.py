@@ -66,6 +66,7 @@ def test_options_of_a_collective(wrong: dict[str, Any], message: str, at: int) -
             assert not u[...].any(), "nothing was written"
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("verb", ["write_all", "read_all"])
 @pytest.mark.parametrize("at", [0, 1, 2])
 @pytest.mark.parametrize("way", ["embedded", "served", "connect"])
@@ -143,6 +144,7 @@ CALLS: list[tuple[Wrong, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize(("wrong", "message"), CALLS)
 def test_time_steps(above: Any, wrong: Wrong, message: str, at: int) -> None:

@@ -70,6 +70,7 @@ def _inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("where", PLACES[:2])
 @pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
 def test_solve(of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ def test_matmul(of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
     assert is_as_planned()
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize(("of_a", "of_b"), PAIRS)
 def test_solve_triangular(of_a: str, of_b: str, where: str, tmp_path: Path) -> None:
@@ -146,6 +148,7 @@ FACTORS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("kind", FACTORS)
 @pytest.mark.parametrize(("of_a", "of_b"), [pair for pair in PAIRS if pair[0] in FLOATS])
 def test_saved_factors(kind: str, of_a: str, of_b: str, tmp_path: Path) -> None:

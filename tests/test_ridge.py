@@ -138,6 +138,7 @@ def check(
         )
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("m", "n"), [(6, 6), (4, 7), (1, 3), (9, 5)])
 @pytest.mark.parametrize("damp", [1e-3, 1e-5, 1e-7])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
@@ -152,6 +153,7 @@ def test_figures_keep_their_digits_near_a_consistent_system(
     check(fit(a, b, damp=damp), exactly(a, b, damp), 1e-7)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("m", "n"), [(6, 6), (4, 7)])
 @pytest.mark.parametrize("dtype", ["f4", "c8"])
 def test_single_precision_keeps_them_too(m: int, n: int, dtype: str) -> None:

@@ -85,6 +85,7 @@ def test_what_is_too_large_for_the_type_is_refused_first(tmp_path: Path) -> None
         solve(A, B, dtype="f4", memory="1 MB", progress=False)
 
 
+@pytest.mark.exhaustive(every=2)
 def test_it_is_counted(tmp_path: Path, stored: Stored) -> None:
     """The report counts these reads and their memory."""
     a, b = random_matrix(N, "f8"), tall(N, K, "c16")

@@ -73,6 +73,7 @@ def test_plain_files_as_gnu_does(
     assert ours.exit_code == theirs.returncode, ours.stderr
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("verb", ["cp", "mv"])
 @pytest.mark.parametrize(("first", "then"), [("", ""), ("", "P"), ("P", ""), ("P", "P")])
 def test_the_first_copy_stays(served_here: Served, verb: str, first: str, then: str) -> None:

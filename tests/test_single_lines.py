@@ -57,6 +57,7 @@ def test_one_column_of_a_tall_matrix(stored: Any) -> None:
     np.testing.assert_allclose(u * s @ vh, a)
 
 
+@pytest.mark.exhaustive(every=2)
 def test_one_row_of_a_wide_matrix(stored: Any) -> None:
     """Least squares with more columns than rows, and other verbs that stream rows."""
     a, b = line(1, 5000), line(1, 2, seed=1)

@@ -48,6 +48,7 @@ def test_the_budgets_here_make_many_slabs() -> None:
             assert g.tiles >= 2
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_four_types(tmp_path: Path, dtype: str, shape: tuple[int, int]) -> None:
@@ -169,6 +170,7 @@ def test_exact_zeros_of_the_diagonal_are_told(tmp_path: Path) -> None:
     assert open_factor(qr.path).info == 78  # type: ignore[union-attr]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(512, 256), (256, 512), (511, 300)])
 def test_moves_what_was_planned(tmp_path: Path, dtype: str, shape: tuple[int, int]) -> None:

@@ -56,6 +56,7 @@ def test_a_matrix_is_square_unless_rows_are_given() -> None:
     assert oc.plan("qr_factor", **of).bytes_read == oc.plan("qr_factor", m=2000, **of).bytes_read
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "shape", [(1, 1), (1, 700), (700, 1), (63, 64), (1000, 800), (800, 1000), (20_000, 4097)]

@@ -61,6 +61,7 @@ def test_positive_definite(tmp_path: Path, dtype: str, order: str, assume_a: str
     assert [p.name for p in tmp_path.iterdir()] == ["Z"]
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("assume_a", ["pos", "auto"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_not_positive_definite_after_all(tmp_path: Path, dtype: str, assume_a: str) -> None:
@@ -86,6 +87,7 @@ def test_kinds_that_are_solved_by_lu(tmp_path: Path, assume_a: str) -> None:
     assert (f"assume_a='{assume_a}': solved by LU" in report.notes) == (assume_a != "gen")
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("at", [(5, 3), (3, 5), (299, 0), (0, 299), (150, 149), (298, 299)])
 @pytest.mark.parametrize("dtype", ["f8", "c8"])
 def test_one_element_makes_the_difference(tmp_path: Path, dtype: str, at: tuple[int, int]) -> None:
@@ -178,6 +180,7 @@ def test_the_look_before_a_matrix_is_given_up_is_planned(tmp_path: Path) -> None
     assert report.peak_memory_bytes <= planned.peak_memory_bytes
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("lower", [True, False])
 def test_a_factorization_sees_the_blocks_on_the_diagonal(

@@ -27,6 +27,7 @@ def conditioned(n: int, condition: float, dtype: Any = "f8", small: int = 1) -> 
     return (q * values) @ r
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("columns", [None, 3])
 def test_gmres_where_refinement_stalls(tmp_path: Path, dtype: str, columns: int | None) -> None:

@@ -66,6 +66,7 @@ def test_solve_in_lower_precision(
     assert report.bytes_written == report.planned_bytes_written
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
 @pytest.mark.parametrize("memory", [400_000, 4 << 20])
 def test_cond_est(tmp_path: Path, order: Any, chunks: Any, memory: int) -> None:
@@ -77,6 +78,7 @@ def test_cond_est(tmp_path: Path, order: Any, chunks: Any, memory: int) -> None:
     assert found == pytest.approx(np.linalg.cond(A[...], np.inf), rel=0.7)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize(("order", "chunks"), LAYOUTS)
 @pytest.mark.parametrize("memory", [400_000, 4 << 20])
 def test_a_look_for_symmetry(tmp_path: Path, order: Any, chunks: Any, memory: int) -> None:

@@ -31,6 +31,7 @@ def grid(n: int, box: list[int]) -> list[Box]:
     return [(rows, columns) for columns in ends[1] for rows in ends[0]]
 
 
+@pytest.mark.exhaustive(every=3)
 @pytest.mark.parametrize("seed", range(30))
 def test_any_boxes(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)

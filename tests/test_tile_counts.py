@@ -83,6 +83,7 @@ def test_plans_of_iterations_make_no_tiles(
     assert large < 100_000
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("verb", sorted(set(PLANNERS) - {"gauss_seidel", "jacobi", "cg", "gmres"}))
 def test_plans_enumerate_little(verb: str, order: str) -> None:
