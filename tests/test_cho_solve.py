@@ -132,6 +132,7 @@ def test_solutions_go_where_they_are_wanted(
     assert names_below(tmp_path) == before
 
 
+@pytest.mark.exhaustive(every=3)
 def test_every_budget_from_the_least_on_suffices(
     system: tuple[Matrix, CholeskyFactor], tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def done(*arguments: object) -> str:
     return result.stdout
 
 
+@pytest.mark.exhaustive(every=2)
 def test_from_a_pool_to_a_pool(pool: tuple[str, list[str]], here: Path) -> None:
     url, key = pool
     said = done(
@@ -78,6 +79,7 @@ def test_from_a_pool_to_a_pool(pool: tuple[str, list[str]], here: Path) -> None:
     assert "exists" in outcore("solve", f"{url}A", f"{url}B", "-o", f"{url}x", *key).stderr
 
 
+@pytest.mark.exhaustive(every=3)
 def test_between_a_pool_and_plain_files(pool: tuple[str, list[str]], here: Path) -> None:
     url, key = pool
     np.save("b.npy", right_hand_sides())

@@ -53,6 +53,7 @@ def test_as_scipy(tmp_path: Path, dtype: str, order: str) -> None:
         assert names_below(tmp_path) == before, "the factors are gone"
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize("dtype", NAMES)
 def test_the_plan_is_what_the_call_does(tmp_path: Path, dtype: str) -> None:
     """Compare the bytes, and the budget below which rows are no longer streamed."""

@@ -220,6 +220,7 @@ def test_scales_far_apart(tmp_path: Path, scale: str) -> None:
         assert growth < 1000
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize("at", [5, 63, 64, 128, 250, 383])
 def test_a_column_of_zeros(tmp_path: Path, at: int) -> None:
     a = random_matrix(384, "f8")

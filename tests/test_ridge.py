@@ -276,6 +276,7 @@ def test_a_covariance_below_the_rounding_of_r_is_refused() -> None:
         fit(a, np.ones(500, "f4"), damp=1e-6, cond=0.0)[1].covariance(scale=1.0)
 
 
+@pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("dtype", ["f4", "c8"])
 @pytest.mark.parametrize(("m", "n"), [(1, 4), (5, 9)])
 def test_a_covariance_of_fewer_rows_than_columns(dtype: str, m: int, n: int) -> None:

@@ -434,6 +434,7 @@ def test_what_is_left_is_known_and_can_be_removed(case: Case, tmp_path: Path) ->
         assert names_below(tmp_path) == before
 
 
+@pytest.mark.exhaustive(every=2)
 @pytest.mark.parametrize(
     ("verb", "options"),
     [

@@ -34,6 +34,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return put
 
 
+@pytest.mark.exhaustive(every=2)
 def test_one_column_of_a_tall_matrix(stored: Any) -> None:
     """Verbs that stream rows."""
     a, b = line(ROWS, 1), line(ROWS, 1, seed=1)
@@ -71,6 +72,7 @@ def test_one_row_of_a_wide_matrix(stored: Any) -> None:
     )
 
 
+@pytest.mark.exhaustive(every=2)
 def test_products(stored: Any) -> None:
     """Outer and inner products, and triangular systems with one right-hand side."""
     a, b = line(ROWS, 1), line(1, ROWS, seed=1)
