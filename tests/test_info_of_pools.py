@@ -1,6 +1,8 @@
 """``outcore info`` on the directories in which a pool keeps its files."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +79,27 @@ def test_a_name_in_a_pool_is_none_of_them(served_here: Served) -> None:
     with oc.connect(served_here.url) as pool, pool.open("server.json", "w") as file:
         file.write(b'{"format": 1, "pool": "x", "server": 0}')
     assert "has no objects of outcore" in outcore("info", served_here.url).stdout
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_database_of_another_program_is_no_pool(tmp_path: Path, is_locked: bool) -> None:
+    """It may have the name of a manager's store, and a lock beside it."""
+    with closing(sqlite3.connect(tmp_path / "metadata.sqlite")) as store, store:
+        store.execute("CREATE TABLE books (title TEXT)")
+    if is_locked:
+        (tmp_path / "lock").touch()
+    oc.from_array(np.ones(4), tmp_path / "B", progress=False).close()
+    (found,) = entries(tmp_path)
+    assert (Path(found["path"]).name, found["kind"]) == ("B", "array")
+    assert "is not an object" not in outcore("info", tmp_path / "metadata.sqlite").stdout
+
+
+@pytest.mark.parametrize("content", [b"", bytes(4096)])
+def test_a_damaged_store_is_part_of_its_pool(here: Path, content: bytes) -> None:
+    (here / "one/server.json").unlink()
+    (here / "one/manager/metadata.sqlite").write_bytes(content)
+    (found,) = entries("one")
+    assert (found["kind"], found["details"]["manager"]) == (
+        "pool directory",
+        str(here / "one/manager"),
+    )

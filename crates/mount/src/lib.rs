@@ -28,6 +28,7 @@ mod removal;
 mod replies;
 mod shown;
 mod space;
+mod storage;
 mod term;
 mod tree;
 
@@ -48,6 +49,7 @@ use crate::locks::Locks;
 use crate::tree::Tree;
 
 pub use crate::place::{address_at, check_place, unmount_at};
+pub use crate::storage::{manager_in, pool_directory_of};
 
 /// A client of a pool, over any link.
 pub type Client = PoolVolume<dyn Link<Buffer = Region>>;

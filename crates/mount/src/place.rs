@@ -9,6 +9,8 @@ use std::process::Command;
 
 use outcore_core::{Error, ErrorKind, Result};
 
+use crate::storage::pool_directory_of;
+
 /// Types of mounted pools in the kernel's list. The second one is that of mounts by fusermount3.
 const TYPES: [&str; 2] = ["fuse", "fuse.outcore"];
 const ADDRESSES: [&str; 2] = ["outcore:", "outcore+tls:"];
@@ -68,7 +70,7 @@ pub fn check_place(place: &Path) -> Result<()> {
              another directory"
         )));
     }
-    if let Some(inside) = storage_around(&fs::canonicalize(place).unwrap_or_else(|_| place.into())) {
+    if let Some(inside) = pool_directory_of(&fs::canonicalize(place).unwrap_or_else(|_| place.into())) {
         return Err(Error::invalid(format!(
             "need a directory outside of those in which pools store their data, have {shown} in {}, where a pool does; \
              choose another directory",
@@ -76,22 +78,6 @@ pub fn check_place(place: &Path) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// The directory at or above a path in which a server or the manager of a pool stores its data.
-fn storage_around(path: &Path) -> Option<PathBuf> {
-    // Other programs may have a file of the first name, too.
-    let has_manager =
-        |place: &Path| ["metadata.sqlite", "lock"].iter().all(|name| place.join(name).is_file());
-    let has_server = |place: &Path| {
-        let names = ["\"format\"", "\"pool\"", "\"server\""];
-        fs::read_to_string(place.join("server.json"))
-            .is_ok_and(|text| names.iter().all(|name| text.contains(name)))
-    };
-    let is_storage =
-        |place: &Path| has_server(place) || has_manager(place) || has_manager(&place.join("manager"));
-    // The manager of a pool may be in a directory inside that of a server.
-    path.ancestors().filter(|place| is_storage(place)).last().map(Path::to_path_buf)
 }
 
 /// Unmounts the pool at `place`; with `lazy` the directory is detached now, although files are open there.

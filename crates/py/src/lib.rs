@@ -39,7 +39,7 @@ mod _core {
     #[pymodule_export]
     use super::memory::{Arena, Buffer, limit_mapped_bytes};
     #[pymodule_export]
-    use super::mount::Mount;
+    use super::mount::{Mount, manager_in, pool_directory_of};
     #[pymodule_export]
     use super::pool::{Pool, SilentServers};
     #[pymodule_export]

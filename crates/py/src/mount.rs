@@ -1,6 +1,6 @@
 //! Mounts of pools.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,4 +69,16 @@ impl Mount {
     fn unmount_at(py: Python<'_>, place: &str, lazy: bool) -> PyResult<()> {
         py.detach(|| unmount_at(Path::new(place), lazy)).or_raise(py)
     }
+}
+
+/// The directory at or above a path in which a server or the manager of a pool stores its data.
+#[pyfunction]
+pub fn pool_directory_of(py: Python<'_>, path: PathBuf) -> Option<PathBuf> {
+    py.detach(|| outcore_mount::pool_directory_of(&path))
+}
+
+/// The directory with the files of a manager: `manager` in a directory, or the directory itself.
+#[pyfunction]
+pub fn manager_in(py: Python<'_>, directory: PathBuf) -> Option<PathBuf> {
+    py.detach(|| outcore_mount::manager_in(&directory))
 }

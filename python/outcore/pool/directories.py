@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from outcore import _core
 from outcore.errors import InvalidError
 
 
@@ -49,9 +50,7 @@ def check_directories(directories: Sequence[Path]) -> None:
 
 def pool_directory_of(path: Path) -> Path | None:
     """Return the pool directory at or above a path; `None` if there is none."""
-    found = next((each for each in (path, *path.parents) if _is_one(each)), None)
-    is_below = found is not None and found.name == "manager" and _is_one(found.parent)
-    return found.parent if found is not None and is_below else found
+    return _core.pool_directory_of(path)
 
 
 def about(directory: Path) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def about(directory: Path) -> dict[str, Any]:
     server = _mark_of(directory).get("server")
     if server is not None:
         found["I/O server"] = server
-    if manager := _manager_in(directory):
+    if manager := _core.manager_in(directory):
         found["manager"] = str(manager)
     key = directory / "pool" / "key"
     if key.is_file():
@@ -70,20 +69,7 @@ def about(directory: Path) -> dict[str, Any]:
 
 def has_manager(directory: Path) -> bool:
     """Whether a directory of a pool contains the files of its manager."""
-    return _manager_in(directory) is not None
-
-
-def _is_one(directory: Path) -> bool:
-    mark = _mark_of(directory)
-    return {"format", "pool", "server"} <= mark.keys() or _manager_in(directory) is not None
-
-
-def _manager_in(directory: Path) -> Path | None:
-    """Return the directory of the manager's files: ``manager`` in the directory, or itself."""
-    for each in (directory / "manager", directory):
-        if (each / "metadata.sqlite").is_file():
-            return each
-    return None
+    return _core.manager_in(directory) is not None
 
 
 def _pool_of(directory: Path) -> object:
