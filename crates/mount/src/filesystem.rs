@@ -19,7 +19,6 @@ use crate::buffers::MOST_BYTES;
 use crate::errors::{Answer, OrErrno};
 use crate::listings::Listings;
 use crate::lock_calls::Wanted;
-use crate::lock_waits::Waiting;
 use crate::locks::Locks;
 use crate::replies::{reply_done, reply_extended};
 use crate::shown::Shown;
@@ -39,16 +38,16 @@ thread_local! {
 
 /// A mounted directory of a pool.
 pub(crate) struct PoolFilesystem {
-    tree: Tree,
+    pub(crate) tree: Tree,
     /// Prefix of the address of each path, as in `outcore://node1:7171/`.
     address: String,
     /// How long the kernel may cache names and attributes.
     fresh: Duration,
-    shown: Arc<Shown>,
+    pub(crate) shown: Arc<Shown>,
     listings: Listings,
     /// `None` refuses all locks.
-    locks: Option<Arc<Locks>>,
-    notifier: Arc<OnceLock<Notifier>>,
+    pub(crate) locks: Option<Arc<Locks>>,
+    pub(crate) notifier: Arc<OnceLock<Notifier>>,
 }
 
 impl PoolFilesystem {
@@ -63,20 +62,6 @@ impl PoolFilesystem {
         Self { tree, address, fresh, shown, listings, locks, notifier }
     }
 
-    /// The effect of a granted lock: the program sees all that other mounts wrote under theirs, to any file.
-    fn granted(&self) -> impl Fn() + Send + use<> {
-        let (refresh, notifier, shown) =
-            (self.tree.files.refresher(), self.notifier.clone(), self.shown.clone());
-        move || {
-            refresh();
-            let Some(notifier) = notifier.get() else { return };
-            for number in shown.take() {
-                // The kernel drops the attributes. It may have forgotten the file.
-                let _ = notifier.inval_inode(number, -1, 0);
-            }
-        }
-    }
-
     /// How long the kernel may cache the attributes of a number, and its name. While the mount has a lease, not at all.
     fn fresh(&self, number: INodeNo) -> Duration {
         let Some(locks) = self.locks.as_ref().filter(|_| !self.fresh.is_zero()) else { return self.fresh };
@@ -86,12 +71,6 @@ impl PoolFilesystem {
         self.shown.add(number);
         // A lease that begins later, drops these attributes when it grants a lock.
         if locks.has_lease() { Duration::ZERO } else { self.fresh }
-    }
-
-    /// Refuses to use a file for a program that has lost locks on it.
-    fn check_locks(&self, number: INodeNo, handle: FileHandle, owner: Option<LockOwner>) -> Answer<()> {
-        let check = |locks: &Arc<Locks>| locks.check(number, handle, owner.map(|owner| owner.0));
-        self.locks.as_ref().map_or(Ok(()), check)
     }
 
     /// Writes bytes at an offset, or behind the last byte; with `O_SYNC` or `O_DSYNC` durably.
@@ -340,15 +319,7 @@ impl Filesystem for PoolFilesystem {
     }
 
     fn flush(&self, _: &Request, number: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        let flushed = self.tree.flush(handle);
-        let Some(locks) = &self.locks else { return reply_done(flushed, reply) };
-        if locks.ends_at_flush(number, owner.0) {
-            self.tree.files.settle_all();
-        }
-        let unlocked = locks.flushed(number, owner.0);
-        // The last close cannot report a loss of the locks that it ends.
-        let checked = self.check_locks(number, handle, None);
-        reply_done(flushed.and(unlocked).and(checked), reply);
+        reply_done(self.tree.flush(handle).and(self.flushed_locks(number, handle, owner)), reply);
     }
 
     fn release(
@@ -363,12 +334,7 @@ impl Filesystem for PoolFilesystem {
     ) {
         // Others see all writes once they get the locks.
         self.tree.files.settle(number);
-        let unlocked = self.locks.as_ref().map_or(Ok(()), |locks| {
-            if locks.ends_at_close(number, handle) {
-                self.tree.files.settle_all();
-            }
-            locks.closed(number, handle)
-        });
+        let unlocked = self.closed_locks(number, handle);
         reply_done(self.tree.close(handle).and(unlocked), reply);
     }
 
@@ -496,11 +462,7 @@ impl Filesystem for PoolFilesystem {
         process: u32,
         reply: ReplyLock,
     ) {
-        let Some(locks) = &self.locks else { return reply.error(Errno::ENOLCK) };
-        match Wanted::new((number, handle, owner), process, (start, end), kind) {
-            Ok(wanted) => locks.test(&wanted, reply),
-            Err(error) => reply.error(error),
-        }
+        self.test_lock(Wanted::new((number, handle, owner), process, (start, end), kind), reply);
     }
 
     fn setlk(
@@ -516,28 +478,8 @@ impl Filesystem for PoolFilesystem {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let Some(locks) = &self.locks else { return reply.error(Errno::ENOLCK) };
         let wanted = Wanted::new((number, handle, owner), process, (start, end), kind);
-        let wanted = match wanted.and_then(|wanted| wanted.of_call(request, kind)) {
-            Ok(wanted) => wanted,
-            Err(error) => return reply.error(error),
-        };
-        // Others see what the program wrote under the lock that it releases, also to other files.
-        self.tree.files.settle_all();
-        match locks.set(&wanted) {
-            Ok(true) => {
-                if kind != libc::F_UNLCK {
-                    self.granted()();
-                }
-                reply.ok();
-            }
-            Ok(false) if sleep => {
-                let granted = Box::new(self.granted());
-                locks.wait(Waiting { wanted, thread: request.pid(), granted, reply });
-            }
-            Ok(false) => reply.error(Errno::EAGAIN),
-            Err(error) => reply.error(error),
-        }
+        self.set_lock(wanted.and_then(|wanted| wanted.of_call(request, kind)), request.pid(), sleep, reply);
     }
 
     fn fallocate(

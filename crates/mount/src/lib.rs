@@ -17,6 +17,7 @@ mod gathered;
 mod links;
 mod listings;
 mod lock_calls;
+mod lock_errors;
 mod lock_waits;
 mod locks;
 mod new_files;

@@ -1,13 +1,17 @@
-//! Calls for locks, with two things that fuser 0.18 does not pass on: whether a call is flock(2), and whether a signal
-//! interrupts it.
+//! Calls of programs that concern locks, with two things that fuser 0.18 does not pass on: whether a call is flock(2), and
+//! whether a signal interrupts it.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
-use fuser::{Errno, FileHandle, INodeNo, LockOwner, Request};
+use fuser::{Errno, FileHandle, INodeNo, LockOwner, ReplyEmpty, ReplyLock, Request};
 use outcore_core::{LockFamily, LockKind};
 
 use crate::errors::Answer;
+use crate::filesystem::PoolFilesystem;
+use crate::lock_waits::Waiting;
+use crate::locks::Locks;
 
 /// Bytes of `struct fuse_in_header` in linux/fuse.h. In a call for a lock, `struct fuse_lk_in` follows.
 const HEADER_BYTES: u64 = 40;
@@ -68,6 +72,82 @@ impl Wanted {
         let is_flock =
             flags.first_chunk().is_some_and(|flags| u32::from_ne_bytes(*flags) & FUSE_LK_FLOCK != 0);
         Ok(Self { family: if is_flock { LockFamily::Flock } else { LockFamily::Fcntl }, ..self })
+    }
+}
+
+impl PoolFilesystem {
+    /// The effect of a granted lock: the program sees all that other mounts wrote under theirs, to any file.
+    fn granted(&self) -> impl Fn() + Send + use<> {
+        let (refresh, notifier, shown) =
+            (self.tree.files.refresher(), self.notifier.clone(), self.shown.clone());
+        move || {
+            refresh();
+            let Some(notifier) = notifier.get() else { return };
+            for number in shown.take() {
+                // The kernel drops the attributes. It may have forgotten the file.
+                let _ = notifier.inval_inode(number, -1, 0);
+            }
+        }
+    }
+
+    /// Refuses to use a file for a program that has lost locks on it.
+    pub fn check_locks(&self, number: INodeNo, handle: FileHandle, owner: Option<LockOwner>) -> Answer<()> {
+        let check = |locks: &Arc<Locks>| locks.check(number, handle, owner.map(|owner| owner.0));
+        self.locks.as_ref().map_or(Ok(()), check)
+    }
+
+    /// Answers with the lock that would exclude another.
+    pub fn test_lock(&self, wanted: Answer<Wanted>, reply: ReplyLock) {
+        let Some(locks) = &self.locks else { return reply.error(Errno::ENOLCK) };
+        match wanted {
+            Ok(wanted) => locks.test(&wanted, reply),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    /// Takes or removes a lock for a thread of a program, which `sleeps` until it gets the lock.
+    pub fn set_lock(&self, wanted: Answer<Wanted>, thread: u32, sleeps: bool, reply: ReplyEmpty) {
+        let Some(locks) = &self.locks else { return reply.error(Errno::ENOLCK) };
+        let wanted = match wanted {
+            Ok(wanted) => wanted,
+            Err(error) => return reply.error(error),
+        };
+        // Others see what the program wrote under the lock that it releases, also to other files.
+        self.tree.files.settle_all();
+        match locks.set(&wanted) {
+            Ok(true) => {
+                if wanted.kind != LockKind::None {
+                    self.granted()();
+                }
+                reply.ok();
+            }
+            Ok(false) if sleeps => {
+                let granted = Box::new(self.granted());
+                locks.wait(Waiting { wanted, thread, granted, reply });
+            }
+            Ok(false) => reply.error(Errno::EAGAIN),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    /// Removes the locks that end when a process closes a descriptor.
+    pub fn flushed_locks(&self, number: INodeNo, handle: FileHandle, owner: LockOwner) -> Answer<()> {
+        let Some(locks) = &self.locks else { return Ok(()) };
+        if locks.ends_at_flush(number, owner.0) {
+            self.tree.files.settle_all();
+        }
+        let unlocked = locks.flushed(number, owner.0);
+        // The last close cannot report a loss of the locks that it ends.
+        unlocked.and(self.check_locks(number, handle, None))
+    }
+
+    /// Removes the locks that end at the last close of a descriptor.
+    pub fn closed_locks(&self, number: INodeNo, handle: FileHandle) -> Answer<()> {
+        let Some(locks) = &self.locks else { return Ok(()) };
+        if locks.ends_at_close(number, handle) {
+            self.tree.files.settle_all();
+        }
+        locks.closed(number, handle)
     }
 }
 

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{Errno, FileHandle, INodeNo, ReplyLock};
 use outcore_core::{
-    Error, ErrorKind, FileLock, FileLocks, Handle, LockFamily, LockKind, LockOwner, LockWish, Result,
+    ErrorKind, FileLock, FileLocks, Handle, LockFamily, LockKind, LockOwner, LockWish, Result,
 };
 
 use crate::Client;
-use crate::attributes::stale;
-use crate::errors::{Answer, errno_of};
+use crate::errors::Answer;
 use crate::lock_calls::Wanted;
+use crate::lock_errors::{is_certain, refused, refused_at_first};
 use crate::lock_waits::Waits;
 use crate::term::Term;
 
@@ -96,26 +96,6 @@ fn remove(
 
 fn has(files: &HashMap<u64, FileLocks>, file: u64, owner: LockOwner, start: u64, end: u64) -> bool {
     files.get(&file).is_some_and(|locks| locks.has(owner, start, end))
-}
-
-/// Whether an error of this kind says that the manager has not granted a lock. After others it may have.
-fn is_certain(kind: ErrorKind) -> bool {
-    use ErrorKind::{Busy, Denied, Invalid, Lost, NotFound};
-    matches!(kind, Busy | Denied | Invalid | Lost | NotFound)
-}
-
-/// The number of an error of a manager. One of an earlier version does not know the requests for locks.
-fn refused_at_first(error: Error) -> Errno {
-    if error.kind == ErrorKind::Corrupt { Errno::ENOLCK } else { refused(error) }
-}
-
-/// The number of an error of the manager.
-fn refused(error: Error) -> Errno {
-    match error.kind {
-        // There are too many locks or leases.
-        ErrorKind::Invalid | ErrorKind::Lost => Errno::ENOLCK,
-        _ => stale(errno_of(&error)),
-    }
 }
 
 impl Locks {
@@ -499,16 +479,4 @@ fn renew_in_time(locks: &Arc<Locks>) {
     };
     // Without the thread, the lease ends, and programs with locks get errors.
     let _ = thread::Builder::new().name("mount-lease".into()).spawn(renew);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_manager_that_knows_no_locks_has_none() {
-        let unknown = || Error::new(ErrorKind::Corrupt, "need a known request, have number 32");
-        assert_eq!(refused_at_first(unknown()).code(), libc::ENOLCK);
-        assert_eq!(refused(unknown()).code(), libc::EIO);
-    }
 }
