@@ -1,5 +1,9 @@
 //! Locks on ranges of a file, with the rules of fcntl(2) and flock(2).
 
+use std::collections::BTreeMap;
+use std::iter::successors;
+use std::ops::Bound;
+
 use crate::Handle;
 
 /// The call that takes a lock. Locks of different families never exclude each other.
@@ -89,7 +93,7 @@ impl FileLock {
 
 /// The locks on a file. Those of one owner never overlap, and those of one owner and kind never touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileLocks(Vec<FileLock>);
+pub struct FileLocks(BTreeMap<(LockOwner, u64), FileLock>);
 
 impl FileLocks {
     /// Whether there are no locks.
@@ -97,25 +101,46 @@ impl FileLocks {
         self.0.is_empty()
     }
 
-    /// The locks, by owner and range.
-    pub fn all(&self) -> &[FileLock] {
-        &self.0
+    /// The number of locks.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
-    /// The number of locks of a lease.
-    pub fn count(&self, lease: u128) -> usize {
-        self.0.iter().filter(|held| held.owner.lease == lease).count()
+    /// The locks, by owner and range.
+    pub fn all(&self) -> impl Iterator<Item = FileLock> {
+        self.0.values().copied()
+    }
+
+    /// The owners, in order.
+    pub fn owners(&self) -> impl Iterator<Item = LockOwner> {
+        let first = |after: Bound<(LockOwner, u64)>| {
+            self.0.range((after, Bound::Unbounded)).next().map(|((owner, _), _)| *owner)
+        };
+        successors(first(Bound::Unbounded), move |owner| first(Bound::Excluded((*owner, u64::MAX))))
+    }
+
+    /// The locks of an owner that meet a range, in order.
+    fn meeting(&self, owner: LockOwner, start: u64, end: u64) -> impl Iterator<Item = FileLock> {
+        let before = self.0.range((owner, 0)..=(owner, start)).next_back();
+        let later = self.0.range((Bound::Excluded((owner, start)), Bound::Included((owner, end))));
+        before.into_iter().chain(later).map(|(_, held)| *held).filter(move |held| held.meets(start, end))
+    }
+
+    /// The parts of an owner's locks in a range.
+    pub fn parts(&self, owner: LockOwner, start: u64, end: u64) -> Vec<FileLock> {
+        let part = |held: FileLock| FileLock { start: held.start.max(start), end: held.end.min(end), ..held };
+        self.meeting(owner, start, end).map(part).collect()
     }
 
     /// Whether an owner has a lock that meets a range.
     pub fn has(&self, owner: LockOwner, start: u64, end: u64) -> bool {
-        self.0.iter().any(|held| held.owner == owner && held.meets(start, end))
+        self.meeting(owner, start, end).next().is_some()
     }
 
     /// The ranges without a lock of an owner, by first and last byte.
     pub fn gaps(&self, owner: LockOwner) -> Vec<(u64, u64)> {
         let (mut next, mut gaps) = (Some(0), vec![]);
-        for held in self.0.iter().filter(|held| held.owner == owner) {
+        for held in self.meeting(owner, 0, u64::MAX) {
             gaps.extend(next.filter(|next| *next < held.start).map(|next| (next, held.start - 1)));
             next = held.end.checked_add(1);
         }
@@ -125,13 +150,12 @@ impl FileLocks {
 
     /// The first lock that excludes `wanted`, by its range.
     pub fn conflict(&self, wanted: &FileLock) -> Option<FileLock> {
-        let excludes = |held: &&FileLock| {
-            held.owner != wanted.owner
-                && held.owner.family == wanted.owner.family
-                && held.meets(wanted.start, wanted.end)
-                && (held.exclusive || wanted.exclusive)
+        let is_other = |owner: &LockOwner| *owner != wanted.owner && owner.family == wanted.owner.family;
+        let of_owner = |owner| {
+            let mut held = self.meeting(owner, wanted.start, wanted.end);
+            held.find(|held| held.exclusive || wanted.exclusive)
         };
-        self.0.iter().filter(excludes).min_by_key(|held| held.start).copied()
+        self.owners().filter(is_other).filter_map(of_owner).min_by_key(|held| held.start)
     }
 
     /// Takes a lock, in the place of those of its owner in its range, unless another owner's lock excludes it. Returns
@@ -149,46 +173,43 @@ impl FileLocks {
 
     /// Adds a lock that nothing excludes, in the place of those of its owner in its range.
     pub fn set(&mut self, wanted: FileLock) {
-        self.unlock(wanted.owner, wanted.start, wanted.end);
+        let owner = wanted.owner;
+        self.unlock(owner, wanted.start, wanted.end);
         let mut whole = wanted;
-        self.0.retain(|held| {
-            let is_alike = held.owner == whole.owner && held.exclusive == whole.exclusive;
-            let touches = held.end.checked_add(1) == Some(wanted.start)
-                || wanted.end.checked_add(1) == Some(held.start);
-            if is_alike && touches {
-                whole.start = whole.start.min(held.start);
-                whole.end = whole.end.max(held.end);
-            }
-            !(is_alike && touches)
-        });
-        let at = self.0.partition_point(|held| (held.owner, held.start) < (whole.owner, whole.start));
-        self.0.insert(at, whole);
+        // Those that meet this range now touch the new lock.
+        let neighbours = self.meeting(owner, wanted.start.saturating_sub(1), wanted.end.saturating_add(1));
+        let alike: Vec<FileLock> = neighbours.filter(|held| held.exclusive == wanted.exclusive).collect();
+        for held in alike {
+            self.0.remove(&(owner, held.start));
+            whole.start = whole.start.min(held.start);
+            whole.end = whole.end.max(held.end);
+        }
+        self.insert(whole);
+    }
+
+    fn insert(&mut self, lock: FileLock) {
+        self.0.insert((lock.owner, lock.start), lock);
     }
 
     /// Removes the locks of an owner in a range, and returns the removed parts; a lock that is longer is divided.
     pub fn unlock(&mut self, owner: LockOwner, start: u64, end: u64) -> Vec<FileLock> {
-        let mut left = Vec::with_capacity(self.0.len() + 1);
-        let mut removed = vec![];
-        for held in self.0.drain(..) {
-            if held.owner != owner || !held.meets(start, end) {
-                left.push(held);
-                continue;
-            }
-            removed.push(FileLock { start: held.start.max(start), end: held.end.min(end), ..held });
+        let met: Vec<FileLock> = self.meeting(owner, start, end).collect();
+        let removed = self.parts(owner, start, end);
+        for held in met {
+            self.0.remove(&(owner, held.start));
             if held.start < start {
-                left.push(FileLock { end: start - 1, ..held });
+                self.insert(FileLock { end: start - 1, ..held });
             }
             if held.end > end {
-                left.push(FileLock { start: end + 1, ..held });
+                self.insert(FileLock { start: end + 1, ..held });
             }
         }
-        self.0 = left;
         removed
     }
 
     /// Keeps the locks of some owners only.
     pub fn keep(&mut self, mut is_kept: impl FnMut(LockOwner) -> bool) {
-        self.0.retain(|held| is_kept(held.owner));
+        self.0.retain(|(owner, _), _| is_kept(*owner));
     }
 }
 
@@ -231,10 +252,18 @@ mod tests {
                     |held| held.is_some_and(|held| held || exclusive));
                 prop_assert_eq!(locks.take(wanted).is_some(), excluded);
                 if !excluded {
-                    model[who as usize][bytes].fill(Some(exclusive));
+                    model[who as usize][bytes.clone()].fill(Some(exclusive));
                 }
+                let owners = (0..OWNERS).filter(|who| model[*who as usize].iter().any(Option::is_some));
+                prop_assert!(locks.owners().eq(owners.map(owner)));
                 for who in 0..OWNERS {
-                    let of_owner: Vec<_> = locks.all().iter().filter(|l| l.owner == owner(who)).collect();
+                    let parts = locks.parts(owner(who), at(from), at(to));
+                    prop_assert_eq!(&parts, &locks.clone().unlock(owner(who), at(from), at(to)));
+                    prop_assert_eq!(locks.has(owner(who), at(from), at(to)), !parts.is_empty());
+                    let of_parts: u64 = parts.iter().map(|part| part.end - part.start + 1).sum();
+                    let of_model = model[who as usize][bytes.clone()].iter().flatten().count();
+                    prop_assert_eq!(of_parts, of_model as u64);
+                    let of_owner: Vec<_> = locks.all().filter(|l| l.owner == owner(who)).collect();
                     for byte in 0..BYTES {
                         let held: Vec<_> = of_owner.iter().filter(|l| l.meets(at(byte), at(byte))).collect();
                         prop_assert!(held.len() <= 1);
@@ -264,7 +293,7 @@ mod tests {
         assert_eq!(locks.take(lock(owner(1), true)), None);
         assert_eq!(locks.take(lock(other, true)), None);
         assert_eq!(locks.take(lock(owner(3), false)), Some(lock(owner(1), true)));
-        assert_eq!(locks.all().len(), 2);
+        assert_eq!(locks.len(), 2);
     }
 
     #[test]

@@ -388,13 +388,12 @@ impl Locks {
         let may_reclaim = state.is_in_term();
         if has_none {
             state.in_doubt.clear();
-            let all =
-                state.held.iter().flat_map(|(file, locks)| locks.all().iter().map(|lock| (*file, *lock)));
+            let all = state.held.iter().flat_map(|(file, locks)| locks.all().map(|lock| (*file, lock)));
             state.reclaims = all.collect();
         }
         while let Some(&(file, FileLock { owner, start, end, .. })) = state.reclaims.last() {
             // Meanwhile the owner may have unlocked a part.
-            let parts = state.held.get(&file).map(|locks| locks.clone().unlock(owner, start, end));
+            let parts = state.held.get(&file).map(|locks| locks.parts(owner, start, end));
             for part in parts.unwrap_or_default() {
                 if !may_reclaim || !self.reclaim(file, &part)? {
                     state.lose(file, owner, part.start, part.end);
@@ -424,7 +423,7 @@ impl Locks {
         let View { held, lost, .. } = &mut *view;
         for (from, to) in [(&state.held, held), (&state.lost, lost)] {
             match from.get(&file) {
-                Some(locks) => drop(to.insert(file, locks.all().iter().map(|lock| lock.owner).collect())),
+                Some(locks) => drop(to.insert(file, locks.owners().collect())),
                 None => drop(to.remove(&file)),
             }
         }

@@ -114,7 +114,7 @@ impl Leases {
             return Err(if is_reclaiming { still_reclaiming() } else { too_late() });
         }
         let locks = self.files.entry(wish.handle).or_default();
-        let before = locks.count(wish.owner.lease);
+        let before = locks.len();
         // A change adds at most two locks.
         let earlier = (all + 2 > MAX_LOCKS).then(|| locks.clone());
         let conflict = match wish.lock() {
@@ -124,7 +124,8 @@ impl Leases {
                 None
             }
         };
-        let after = locks.count(wish.owner.lease);
+        // All locks that changed are of this lease.
+        let after = locks.len();
         let are_too_many = after > before && all + after - before > MAX_LOCKS;
         if let Some(earlier) = earlier.filter(|_| are_too_many) {
             *locks = earlier;
