@@ -53,6 +53,26 @@ def test_a_small_file_costs_few_requests(pool: Counted, here: Path) -> None:
     assert (found.st_mtime_ns, found.st_mode & 0o777) == (1_700_000_000_000_000_000, 0o644)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_truncation_is_two_commits(pool: Counted, here: Path, is_open: bool) -> None:
+    """The second one sets the time, too."""
+    path = here / "f"
+    path.write_bytes(b"abcdef")
+    # A time that the manager and the client know, long ago.
+    os.utime(path, ns=(1, 1_700_000_000_000_000_000))
+    if is_open:
+        with path.open("rb+") as file:
+            cost = requests_of(pool, lambda: os.ftruncate(file.fileno(), 3))
+            found = os.fstat(file.fileno())
+    else:
+        cost = requests_of(pool, lambda: os.truncate(path, 3))
+        found = path.stat()
+    commits = {kind: cost[kind] for kind in ("begin_cut", "end_cut", "wrote", "touch")}
+    assert commits == {"begin_cut": 1, "end_cut": 1, "wrote": 0, "touch": 0}
+    assert found.st_mtime_ns > 1_700_000_000_000_000_000
+    assert found.st_size == 3
+
+
 def test_a_rename_over_an_open_file_is_one_request(pool: Counted, here: Path) -> None:
     (here / "new").write_bytes(b"new")
     (here / "old").write_bytes(b"old")

@@ -262,13 +262,16 @@ where
     pub(crate) fn set_length(&self, file: &PoolFile, length: u64, reserve: bool) -> Result<()> {
         let lengths = file.local_lengths(length);
         let begun = self.inode(ManagerRequest::BeginCut { handle: file.handle, lengths })?;
-        file.tracked().cut_begins(begun.durable);
+        file.tracked().cut_begins(begun.durable.clone());
         let resized = self.resize(file, length, reserve);
         // A resize that failed may have taken effect. Then this client reports no more lengths of the file.
-        let ended = match resized {
-            Ok(()) => self.inode(ManagerRequest::EndCut { handle: file.handle }).map(Some),
-            Err(_) => Ok(None),
+        let end = || {
+            let ended = self.inode(ManagerRequest::EndCut { handle: file.handle })?;
+            // A manager of an earlier version sets no time.
+            let sets_time = ended.modified_ns > begun.modified_ns;
+            Ok((Some(ended), sets_time))
         };
+        let ended = if resized.is_ok() { self.instead_of_written(file.handle, end) } else { Ok(None) };
         let durable = ended.as_ref().ok().cloned().flatten().map(|inode| inode.durable);
         file.tracked().cut_ends(durable);
         resized.and(ended.map(|_| ()))
@@ -434,12 +437,19 @@ where
         Ok(self.tell_now(inode.handle)?.unwrap_or(inode))
     }
 
-    /// Runs `set`, which sets the time of the last write of a file. The manager then needs no report of earlier
-    /// writes, except of the durable lengths.
-    pub(crate) fn instead_of_written(&self, handle: Handle, set: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Runs `set`, which sets the time of the last write of a file, and returns whether it has done so. The manager then needs
+    /// no report of earlier writes, except of the durable lengths.
+    pub(crate) fn instead_of_written<T>(
+        &self,
+        handle: Handle,
+        set: impl FnOnce() -> Result<(T, bool)>,
+    ) -> Result<T> {
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.written().get(&handle).and_then(|news| news.last_ns);
-        set()?;
+        let (outcome, is_set) = set()?;
+        if !is_set {
+            return Ok(outcome);
+        }
         let mut written = self.written();
         if let Some(news) = written.get_mut(&handle)
             && news.last_ns == before
@@ -449,7 +459,7 @@ where
                 written.remove(&handle);
             }
         }
-        Ok(())
+        Ok(outcome)
     }
 
     /// Like `tell_written`, for a file whose name may belong to another file by now.

@@ -64,6 +64,24 @@ fn times_rise_whatever_the_clock_says() {
 }
 
 #[test]
+fn a_truncation_is_reported_unless_its_end_sets_the_time() {
+    for sets_time in [true, false] {
+        let (pool, link) = pool(1);
+        link.cuts_set_times.store(sets_time, Ordering::Relaxed);
+        let file = made(&pool, 10);
+        let before = pool.modified_ns("f").unwrap();
+        pool.set_length(file, 5).unwrap();
+        let at_end = pool.stat("f").unwrap().modified_ns;
+        let found = pool.modified_ns("f").unwrap();
+        assert!(found > before);
+        assert_eq!(found == at_end, sets_time);
+        // Later writes are reported.
+        run(&pool, file, Operation::Write, Regions::contiguous(0, 1).unwrap(), &region(&[1])).unwrap();
+        assert!(pool.modified_ns("f").unwrap() > found);
+    }
+}
+
+#[test]
 fn the_time_of_the_last_write_differs_after_each() {
     let (pool, _) = pool(2);
     let file = made(&pool, 10);

@@ -44,6 +44,8 @@ pub struct MemoryLink {
     pub is_manager_away: AtomicBool,
     /// Whether another client creates the next new file first.
     pub is_overtaken: AtomicBool,
+    /// Whether the end of a truncation sets the time of the last write; a manager of an earlier version does not.
+    pub cuts_set_times: AtomicBool,
     retired: Mutex<HashSet<ServerId>>,
 }
 
@@ -64,6 +66,7 @@ impl MemoryLink {
             asked: AtomicU64::new(0),
             is_manager_away: AtomicBool::new(false),
             is_overtaken: AtomicBool::new(false),
+            cuts_set_times: AtomicBool::new(false),
             retired: Mutex::default(),
         }
     }
@@ -380,6 +383,7 @@ impl MemoryLink {
             ManagerRequest::EndCut { handle } => {
                 let inode = names.of(handle)?;
                 inode.durable.cuts_done += 1;
+                inode.modified_ns += u64::from(self.cuts_set_times.load(Ordering::Relaxed));
                 Ok(ManagerReply::Inode(Box::new(inode.clone())))
             }
             _ => Err(Error::invalid("not known here")),

@@ -130,8 +130,11 @@ impl<S: Store> Step<'_, S> {
 
     fn end_cut(&mut self, handle: Handle) -> Result<Inode> {
         let mut node = self.open_node(handle, true)?;
-        let durable = &mut node.inode.durable;
-        durable.cuts_done = durable.cuts.min(durable.cuts_done + 1);
+        let inode = &mut node.inode;
+        inode.durable.cuts_done = inode.durable.cuts.min(inode.durable.cuts_done + 1);
+        // A truncation is a write, too. The client needs no request of its own to report it.
+        inode.modified_ns = self.now.unix_ns.max(inode.modified_ns.saturating_add(1));
+        inode.changed_ns = self.now.unix_ns;
         self.put_node(&node);
         Ok(node.inode)
     }

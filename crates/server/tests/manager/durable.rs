@@ -56,6 +56,23 @@ fn durable(lengths: &[u64], cuts: u64, cuts_done: u64) -> Durable {
 }
 
 #[test]
+fn the_end_of_a_truncation_sets_the_time_of_the_last_write() {
+    let mut told = Told::new();
+    let handle = told.handle;
+    let mut times = |request| match ask(&mut told.manager, &user(1, &[1]), request).unwrap() {
+        ManagerReply::Inode(inode) => (inode.modified_ns, inode.changed_ns),
+        other => panic!("answered by {other:?}"),
+    };
+    let before = times(ManagerRequest::Describe { handle });
+    // It rises whatever the clock says.
+    for _ in 0..2 {
+        let begun = times(ManagerRequest::BeginCut { handle, lengths: vec![0, 0] });
+        let ended = times(ManagerRequest::EndCut { handle });
+        assert!(begun.0 >= before.0 && ended.0 > begun.0);
+    }
+}
+
+#[test]
 fn what_several_clients_tell_is_kept_together() {
     let mut told = Told::new();
     assert_eq!(told.tell(0, &[]), []);
