@@ -12,12 +12,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from mounted import Mounted, mounted
+from mounted import Mounted, client, mount, mounted
 from served import Served, make_key, serve
 from served_pools import in_memory
 
 import outcore as oc
 import outcore.h5py
+
+__all__ = ["client", "mount"]  # fixtures
 
 UNIT = 1 << 20
 
@@ -31,12 +33,6 @@ def pool() -> Iterator[Served]:
 @pytest.fixture(autouse=True)
 def key(pool: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTCORE_KEY", str(pool.key))
-
-
-@pytest.fixture
-def client(pool: Served) -> Iterator[oc.Pool]:
-    with oc.connect(pool.url, key=pool.key) as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -367,12 +363,6 @@ def test_a_forked_process_opens_anew(url: str) -> None:
 
 
 # Mounts
-
-
-@pytest.fixture
-def mount(pool: Served, tmp_path: Path) -> Iterator[Mounted]:
-    with mounted(pool, tmp_path / "m") as found:
-        yield found
 
 
 def test_a_path_below_a_mount_is_a_file_of_the_pool(
