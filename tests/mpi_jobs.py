@@ -7,18 +7,26 @@ from pathlib import Path
 
 import mpi4py
 
+PREFIX = Path(mpi4py.__file__).parents[4]
+"""The folder with the directories bin, lib and include of the package mpich."""
 
-def mpiexec(size: int, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program by the MPI of the package mpich."""
-    site = Path(mpi4py.__file__).parent.parent
-    library = site.parent.parent
+
+def mpiexec(
+    size: int, script: Path, *arguments: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python script by the MPI of the package mpich, with `more` in the environment."""
+    return mpi_program(size, sys.executable, str(script), *arguments, **more)
+
+
+def mpi_program(size: int, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a program by the MPI of the package mpich, with `more` in the environment."""
     environment = os.environ | {
         "UCX_TLS": "self,sm,tcp",
         # MPI would read the memory of other processes, and fails if the system refuses it.
         "MPIR_CVAR_CH4_CMA_ENABLE": "0",
-        "MPI4PY_LIBMPI": str(library / "libmpi.so.12"),
+        "MPI4PY_LIBMPI": str(PREFIX / "lib/libmpi.so.12"),
     }
     return subprocess.run(
-        [library.parent / "bin/mpiexec", "-n", str(size), sys.executable, script, *arguments],
-        env=environment, capture_output=True, text=True, timeout=100, check=False,
+        [PREFIX / "bin/mpiexec", "-n", str(size), *command],
+        env=environment | more, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip

@@ -1,0 +1,246 @@
+/* Calls of MPI-IO that move data, in all their variants. */
+
+#include "mpi_io.h"
+
+#include <stdlib.h>
+
+/* The variants of a call. */
+enum { WRITES = 1, EXPLICIT = 2, SHARED = 4, COLLECTIVE = 8 };
+
+static int check(const struct open_file *file, int how, MPI_Offset offset, MPI_Count count, MPI_Datatype type,
+                 MPI_Count *bytes) {
+    MPI_Count one = 0;
+    *bytes = 0;
+    if (count < 0 || offset < 0) {
+        return failed(MPI_ERR_ARG, "need an offset and a count from 0 on; pass them");
+    }
+    if (type == MPI_DATATYPE_NULL || PMPI_Type_size_x(type, &one) != MPI_SUCCESS) {
+        return failed(MPI_ERR_TYPE, "need a datatype, have none that is valid; pass one");
+    }
+    if ((how & WRITES) != 0 && (file->amode & MPI_MODE_RDONLY) != 0) {
+        return failed(MPI_ERR_READ_ONLY, "need a file for writing, have one for reading; open it with MPI_MODE_RDWR");
+    }
+    if ((how & WRITES) == 0 && (file->amode & MPI_MODE_WRONLY) != 0) {
+        return failed(MPI_ERR_ACCESS, "need a file for reading, have one for writing; open it with MPI_MODE_RDWR");
+    }
+    if ((how & SHARED) == 0 && (file->amode & MPI_MODE_SEQUENTIAL) != 0) {
+        return failed(MPI_ERR_UNSUPPORTED_OPERATION, "need a file without MPI_MODE_SEQUENTIAL, have one with it; use the "
+                                                     "shared pointer");
+    }
+    if (__builtin_mul_overflow(one, count, bytes)) {
+        return failed(MPI_ERR_ARG, "need fewer than 2^63 bytes; pass a smaller count");
+    }
+    if (file->view.etype_bytes > 0 && *bytes % file->view.etype_bytes != 0) {
+        return failed(MPI_ERR_IO, "need whole elementary types of %lld bytes, have %lld bytes; pass another count",
+                      (long long)file->view.etype_bytes, (long long)*bytes);
+    }
+    return 0;
+}
+
+/* Gets the places of all processes from the shared pointer, in the order of their ranks. */
+static int ordered_place(struct open_file *file, MPI_Offset etypes, MPI_Offset *place) {
+    MPI_Offset before = 0, all = 0, first = 0;
+    int class = 0;
+    PMPI_Exscan(&etypes, &before, 1, MPI_OFFSET, MPI_SUM, file->comm);
+    PMPI_Allreduce(&etypes, &all, 1, MPI_OFFSET, MPI_SUM, file->comm);
+    if (file->rank == 0) {
+        class = move_shared(file, all, &first);
+        before = 0;
+    }
+    if ((class = agreed(file->comm, class)) == 0) {
+        PMPI_Bcast(&first, 1, MPI_OFFSET, 0, file->comm);
+        *place = first + before;
+    }
+    return class;
+}
+
+/* Moves the bytes of one call. In a collective call, all processes have the same outcome. `is_waiting` is 0 where a process
+ * may not wait for the others. */
+static int move(struct open_file *file, int how, int is_waiting, MPI_Offset offset, void *memory, MPI_Count count,
+                MPI_Datatype type, int64_t *moved) {
+    MPI_Count bytes;
+    int class = check(file, how, offset, count, type, &bytes);
+    MPI_Offset etypes = file->view.etype_bytes > 0 ? bytes / file->view.etype_bytes : 0;
+    int is_agreed = (how & COLLECTIVE) != 0 && is_waiting;
+    *moved = 0;
+    if (is_agreed && (class = agreed(file->comm, class)) != 0) {
+        return class;
+    }
+    if (class == 0 && (how & SHARED) != 0) {
+        class = (how & COLLECTIVE) != 0 ? ordered_place(file, etypes, &offset) : move_shared(file, etypes, &offset);
+    } else if (class == 0 && (how & EXPLICIT) == 0) {
+        offset = file->pointer;
+    }
+    if (class == 0) {
+        int is_write = (how & WRITES) != 0;
+        class = is_agreed ? transfer_all(file, is_write, offset, memory, count, type, moved)
+                          : transfer(file, is_write, offset, memory, count, type, moved);
+    }
+    if (class == 0 && (how & (SHARED | EXPLICIT)) == 0 && file->view.etype_bytes > 0) {
+        file->pointer += (*moved + file->view.etype_bytes - 1) / file->view.etype_bytes;
+    }
+    return class;
+}
+
+static void set_status(MPI_Status *status, int64_t moved) {
+    if (status != MPI_STATUS_IGNORE) {
+        PMPI_Status_set_elements_x(status, MPI_BYTE, moved);
+        PMPI_Status_set_cancelled(status, 0);
+    }
+}
+
+static int is_in_split(const struct open_file *file) {
+    if (!file->is_split) {
+        return 0;
+    }
+    return failed(MPI_ERR_IO, "need the end of the split collective before; call its function with _end");
+}
+
+static int blocking(struct open_file *file, int how, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
+                    MPI_Status *status) {
+    int64_t moved = 0;
+    int class = (how & COLLECTIVE) != 0 ? is_in_split(file) : 0;
+    if (class == 0) {
+        class = move(file, how, 1, offset, memory, count, type, &moved);
+    }
+    if (class == 0) {
+        set_status(status, moved);
+    }
+    return raise_error(file->handle, class);
+}
+
+static int query(void *state, MPI_Status *status) {
+    set_status(status, *(int64_t *)state);
+    status->MPI_SOURCE = status->MPI_TAG = MPI_UNDEFINED;
+    return MPI_SUCCESS;
+}
+
+static int free_state(void *state) {
+    free(state);
+    return MPI_SUCCESS;
+}
+
+static int cancel(void *state, int is_complete) {
+    (void)state, (void)is_complete;
+    return MPI_SUCCESS;
+}
+
+/* Moves the bytes before it returns: the standard leaves open when they move. The request is complete at once. */
+static int nonblocking(struct open_file *file, int how, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
+                       MPI_Request *request) {
+    int64_t *moved = calloc(1, sizeof *moved);
+    int class = moved == NULL ? failed(MPI_ERR_NO_MEM, "need memory for a request; free some")
+                              : move(file, how, 0, offset, memory, count, type, moved);
+    *request = MPI_REQUEST_NULL;
+    if (class != 0) {
+        free(moved);
+        return raise_error(file->handle, class);
+    }
+    PMPI_Grequest_start(query, free_state, cancel, moved, request);
+    return PMPI_Grequest_complete(*request);
+}
+
+static int split_begin(struct open_file *file, int how, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type) {
+    int64_t moved = 0;
+    int class = is_in_split(file);
+    if (class == 0) {
+        class = move(file, how, 1, offset, memory, count, type, &moved);
+    }
+    if (class == 0) {
+        set_status(&file->split_status, moved);
+        file->is_split = how + 1;
+    }
+    return raise_error(file->handle, class);
+}
+
+static int split_end(struct open_file *file, int how, MPI_Status *status) {
+    if (file->is_split != how + 1) {
+        return raise_error(file->handle, failed(MPI_ERR_IO, "need a split collective of the same kind that has begun; call its "
+                                                            "function with _begin"));
+    }
+    file->is_split = 0;
+    if (status != MPI_STATUS_IGNORE) {
+        *status = file->split_status;
+    }
+    return MPI_SUCCESS;
+}
+
+/* The definitions: calls on files that are in no pool go to MPI. */
+
+#define FILE_OR_PASS(call)                  \
+    struct open_file *file = find_file(fh); \
+    if (file == NULL) {                     \
+        return P##call;                     \
+    }
+
+#define DEFINE_AT(name, how, BUFFER, COUNT)                                                                              \
+    int MPI_File_##name(MPI_File fh, MPI_Offset offset, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Status *status) { \
+        FILE_OR_PASS(MPI_File_##name(fh, offset, buf, count, type, status))                                              \
+        return blocking(file, (how) | EXPLICIT, offset, (void *)buf, count, type, status);                               \
+    }
+
+#define DEFINE_NEXT(name, how, BUFFER, COUNT)                                                         \
+    int MPI_File_##name(MPI_File fh, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Status *status) { \
+        FILE_OR_PASS(MPI_File_##name(fh, buf, count, type, status))                                   \
+        return blocking(file, how, 0, (void *)buf, count, type, status);                              \
+    }
+
+#define DEFINE_START_AT(name, how, BUFFER, COUNT)                                                                          \
+    int MPI_File_##name(MPI_File fh, MPI_Offset offset, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Request *request) { \
+        FILE_OR_PASS(MPI_File_##name(fh, offset, buf, count, type, request))                                               \
+        return nonblocking(file, (how) | EXPLICIT, offset, (void *)buf, count, type, request);                             \
+    }
+
+#define DEFINE_START_NEXT(name, how, BUFFER, COUNT)                                                     \
+    int MPI_File_##name(MPI_File fh, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Request *request) { \
+        FILE_OR_PASS(MPI_File_##name(fh, buf, count, type, request))                                    \
+        return nonblocking(file, how, 0, (void *)buf, count, type, request);                            \
+    }
+
+#define DEFINE_BEGIN_AT(name, how, BUFFER, COUNT)                                                     \
+    int MPI_File_##name(MPI_File fh, MPI_Offset offset, BUFFER buf, COUNT count, MPI_Datatype type) { \
+        FILE_OR_PASS(MPI_File_##name(fh, offset, buf, count, type))                                   \
+        return split_begin(file, (how) | EXPLICIT, offset, (void *)buf, count, type);                 \
+    }
+
+#define DEFINE_BEGIN_NEXT(name, how, BUFFER, COUNT)                                \
+    int MPI_File_##name(MPI_File fh, BUFFER buf, COUNT count, MPI_Datatype type) { \
+        FILE_OR_PASS(MPI_File_##name(fh, buf, count, type))                        \
+        return split_begin(file, how, 0, (void *)buf, count, type);                \
+    }
+
+#define DEFINE_END(name, how, BUFFER)                                     \
+    int MPI_File_##name(MPI_File fh, BUFFER buf, MPI_Status *status) {    \
+        FILE_OR_PASS(MPI_File_##name(fh, buf, status))                    \
+        return split_end(file, how, status);                              \
+    }
+
+#define DEFINE_ALL(verb, how, BUFFER, SUFFIX, COUNT)                                              \
+    DEFINE_AT(verb##_at##SUFFIX, how, BUFFER, COUNT)                                              \
+    DEFINE_AT(verb##_at_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                           \
+    DEFINE_NEXT(verb##SUFFIX, how, BUFFER, COUNT)                                                 \
+    DEFINE_NEXT(verb##_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                            \
+    DEFINE_NEXT(verb##_shared##SUFFIX, (how) | SHARED, BUFFER, COUNT)                             \
+    DEFINE_NEXT(verb##_ordered##SUFFIX, (how) | SHARED | COLLECTIVE, BUFFER, COUNT)               \
+    DEFINE_START_AT(i##verb##_at##SUFFIX, how, BUFFER, COUNT)                                     \
+    DEFINE_START_AT(i##verb##_at_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                  \
+    DEFINE_START_NEXT(i##verb##SUFFIX, how, BUFFER, COUNT)                                        \
+    DEFINE_START_NEXT(i##verb##_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                   \
+    DEFINE_START_NEXT(i##verb##_shared##SUFFIX, (how) | SHARED, BUFFER, COUNT)                    \
+    DEFINE_BEGIN_AT(verb##_at_all_begin##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)               \
+    DEFINE_BEGIN_NEXT(verb##_all_begin##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                \
+    DEFINE_BEGIN_NEXT(verb##_ordered_begin##SUFFIX, (how) | SHARED | COLLECTIVE, BUFFER, COUNT)
+
+#define DEFINE_ENDS(verb, how, BUFFER)                                   \
+    DEFINE_END(verb##_at_all_end, (how) | COLLECTIVE | EXPLICIT, BUFFER) \
+    DEFINE_END(verb##_all_end, (how) | COLLECTIVE, BUFFER)               \
+    DEFINE_END(verb##_ordered_end, (how) | SHARED | COLLECTIVE, BUFFER)
+
+DEFINE_ALL(read, 0, void *, , int)
+DEFINE_ALL(write, WRITES, const void *, , int)
+DEFINE_ENDS(read, 0, void *)
+DEFINE_ENDS(write, WRITES, const void *)
+#if MPI_VERSION >= 4
+DEFINE_ALL(read, 0, void *, _c, MPI_Count)
+DEFINE_ALL(write, WRITES, const void *, _c, MPI_Count)
+#endif

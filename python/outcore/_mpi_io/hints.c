@@ -1,0 +1,53 @@
+/* Hints of MPI_Info: those for the layout go to the pool, and others are kept for MPI_File_get_info. */
+
+#include "mpi_io.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LAYOUT_HINTS {"striping_factor", "striping_unit", "start_iodevice"}
+
+static int get(MPI_Info info, const char *name, char *value) {
+    int is_found = 0;
+    value[0] = '\0';
+    if (info != MPI_INFO_NULL) {
+        PMPI_Info_get(info, name, MPI_MAX_INFO_VAL - 1, value, &is_found);
+    }
+    return is_found;
+}
+
+/* The hints for the layout of a new file, or NULL for none. */
+outcore_hints *layout_hints(const outcore_context *context, MPI_Info given) {
+    static const char *const names[] = LAYOUT_HINTS;
+    outcore_hints *hints = NULL;
+    char value[MPI_MAX_INFO_VAL];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (get(given, names[i], value) && (hints != NULL || outcore_hints_new(context, &hints) == 0)) {
+            outcore_hints_set(hints, names[i], value);
+        }
+    }
+    return hints;
+}
+
+/* Keeps hints that a program has given, with the layout in force. */
+int add_hints(struct open_file *file, MPI_Info given) {
+    outcore_status status;
+    char name[MPI_MAX_INFO_KEY + 1], value[MPI_MAX_INFO_VAL];
+    int count = 0;
+    if (given != MPI_INFO_NULL && PMPI_Info_get_nkeys(given, &count) != MPI_SUCCESS) {
+        return failed(MPI_ERR_INFO, "need hints, have an invalid MPI_Info; pass MPI_INFO_NULL");
+    }
+    for (int i = 0; i < count; i++) {
+        if (PMPI_Info_get_nthkey(given, i, name) == MPI_SUCCESS && get(given, name, value)) {
+            PMPI_Info_set(file->info, name, value);
+        }
+    }
+    int class = failed_call(file->context, outcore_stat(file->pool, file->path, &status), file->path);
+    if (class == 0) {
+        snprintf(value, sizeof value, "%u", status.stripe_count);
+        PMPI_Info_set(file->info, "striping_factor", value);
+        snprintf(value, sizeof value, "%llu", (unsigned long long)status.stripe_unit_bytes);
+        PMPI_Info_set(file->info, "striping_unit", value);
+    }
+    return class;
+}

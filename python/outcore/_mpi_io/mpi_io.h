@@ -1,0 +1,165 @@
+/* The parts of the library that sends MPI-IO calls on files of pools to their servers.
+ *
+ * The library defines MPI_File_* over the profiling interface: calls on other files go to PMPI_File_* unchanged. A file of a
+ * pool has a shadow, a small temporary file that MPI opened, so that its handle is valid for all of MPI. Inside, the library
+ * calls PMPI_* only.
+ *
+ * Functions that may fail return an MPI error class, or 0, and leave a text for `raise_error`.
+ */
+
+#ifndef OUTCORE_MPI_IO_H
+#define OUTCORE_MPI_IO_H
+
+#include <stdint.h>
+
+/* The library exports the functions of MPI that it defines, and nothing else. */
+#pragma GCC visibility push(default)
+#include <mpi.h>
+#pragma GCC visibility pop
+#include <outcore.h>
+
+/* ---- trees.c: bytes in nested strides, the form of all datatypes */
+
+#define MOST_LEVELS 16
+
+enum tree_kind { RUN, LOOP, LIST };
+
+/* Bytes in the order of a datatype's map. A tree and its parts are never changed. */
+struct tree {
+    enum tree_kind kind;
+    int64_t offset; /* added to all offsets below */
+    int64_t bytes;
+    /* LOOP: `child` repeated `count` times, `stride` bytes from start to start */
+    int64_t count, stride;
+    const struct tree *child;
+    /* LIST: entry i lies at `offsets[i]`, and `ends[i]` bytes end with it. Without `children`, entries are runs. */
+    int64_t entries;
+    const int64_t *offsets, *ends;
+    const struct tree *const *children;
+};
+
+/* Memory that is freed together. */
+struct arena {
+    struct block *blocks;
+};
+
+void *arena_alloc(struct arena *arena, uint64_t count, uint64_t bytes);
+void arena_free(struct arena *arena);
+
+/* Entries of a list that is being made. */
+struct builder {
+    struct arena *arena;
+    int64_t entries, room;
+    int64_t *offsets, *lengths;
+    const struct tree **children;
+    int has_children, failed;
+};
+
+struct tree run_tree(int64_t offset, int64_t bytes);
+struct tree loop_tree(const struct tree *child, int64_t count, int64_t stride);
+struct tree endless_tree(const struct tree *child, int64_t offset, int64_t extent);
+struct builder builder_new(struct arena *arena, int64_t room);
+void builder_add(struct builder *builder, int64_t offset, const struct tree *entry);
+const struct tree *builder_end(struct builder *builder);
+const struct tree *kept(struct arena *arena, struct tree tree);
+int64_t locate(const struct tree *tree, int64_t position);
+int64_t bytes_below(const struct tree *tree, int64_t most, int64_t end);
+int is_monotone(const struct tree *tree);
+
+/* Receives the parts of a tree in order. Levels are from the outermost to the innermost. */
+struct sink {
+    int (*nested)(struct sink *sink, int64_t offset, int64_t run, int levels, const uint64_t *counts, const uint64_t *strides);
+};
+
+int emit(struct sink *sink, const struct tree *tree, int64_t base, int64_t from, int64_t to);
+
+/* ---- pack.c: copies between memory of a datatype and contiguous memory */
+
+void pack_bytes(const struct tree *tree, char *memory, int64_t from, int64_t to, char *packed);
+void unpack_bytes(const struct tree *tree, char *memory, int64_t from, int64_t to, char *packed);
+
+/* ---- types.c: datatypes */
+
+int tree_of(MPI_Datatype type, const struct tree **tree);
+int is_named(MPI_Datatype type);
+
+/* ---- place.c: names of files, and connections */
+
+struct place {
+    char url[4096], path[4096];
+    int is_in_pool, is_read_only;
+};
+
+int find_place(const char *name, struct place *place);
+int connect_pool(const char *url, outcore_context **context, outcore_pool **pool);
+double patience_s(void);
+
+/* ---- errors.c */
+
+int failed(int class, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int failed_call(const outcore_context *context, int64_t result, const char *what);
+int raise_error(MPI_File handle, int class);
+int agreed(MPI_Comm comm, int class);
+
+/* ---- open.c: files that are open */
+
+struct view {
+    MPI_Offset displacement;
+    MPI_Datatype etype, filetype;
+    int64_t etype_bytes;
+    const struct tree *tile;
+    struct tree tree; /* of the whole file, without an end */
+    char datarep[MPI_MAX_DATAREP_STRING];
+};
+
+struct open_file {
+    MPI_File handle; /* the shadow */
+    MPI_Comm comm;
+    int rank, size;
+    outcore_context *context;
+    outcore_pool *pool;
+    outcore_file *file;
+    char *path;
+    char *turns; /* path of the file that orders shared pointers and atomic accesses */
+    int amode, is_atomic;
+    int has_turns; /* this process may have made the files of `turns` */
+    struct view view;
+    MPI_Offset pointer, first_shared; /* in etypes */
+    MPI_Info info;
+    int is_split; /* a split collective has begun */
+    MPI_Status split_status;
+    struct open_file *next;
+};
+
+struct open_file *find_file(MPI_File handle);
+
+/* ---- view.c */
+
+int set_view(struct open_file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep);
+void free_view(struct view *view);
+int end_of_view(struct open_file *file, MPI_Offset *end);
+
+/* ---- hints.c */
+
+int add_hints(struct open_file *file, MPI_Info given);
+outcore_hints *layout_hints(const outcore_context *context, MPI_Info given);
+
+/* ---- transfer.c */
+
+int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
+             int64_t *moved);
+
+/* ---- collective.c */
+
+int transfer_all(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
+                 int64_t *moved);
+
+/* ---- turns.c: accesses of processes one after the other */
+
+int take_turn(struct open_file *file);
+int end_turn(struct open_file *file, int class);
+int move_shared(struct open_file *file, MPI_Offset by, MPI_Offset *before);
+int set_shared(struct open_file *file, MPI_Offset to);
+void remove_turns(struct open_file *file);
+
+#endif

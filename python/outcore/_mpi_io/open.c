@@ -1,0 +1,255 @@
+/* Files that are open: MPI_File_open, MPI_File_close and MPI_File_delete. */
+
+#define _POSIX_C_SOURCE 200809L
+#include "mpi_io.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct open_file *all;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Returns the file of a pool with a handle, or NULL if MPI itself has opened it. */
+struct open_file *find_file(MPI_File handle) {
+    pthread_mutex_lock(&lock);
+    struct open_file *found = all;
+    while (found != NULL && found->handle != handle) {
+        found = found->next;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* Opens a small temporary file by MPI, whose handle stands for the file. */
+static int open_shadow(struct open_file *file) {
+    const char *folder = getenv("TMPDIR");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/outcore-mpi-io-XXXXXX", folder != NULL && folder[0] != '\0' ? folder : "/tmp");
+    int descriptor = mkstemp(path);
+    if (descriptor < 0) {
+        return failed(MPI_ERR_IO, "need a folder for a temporary file, cannot make %s; set TMPDIR to a folder", path);
+    }
+    close(descriptor);
+    int result = PMPI_File_open(MPI_COMM_SELF, path, MPI_MODE_RDWR, MPI_INFO_NULL, &file->handle);
+    unlink(path);
+    return result == MPI_SUCCESS ? 0 : failed(MPI_ERR_IO, "need a handle of MPI, it cannot open %s; set TMPDIR to a local "
+                                                          "folder",
+                                              path);
+}
+
+static int check_amode(MPI_Comm comm, int amode, const struct place *place) {
+    int ways = ((amode & MPI_MODE_RDONLY) != 0) + ((amode & MPI_MODE_WRONLY) != 0) + ((amode & MPI_MODE_RDWR) != 0);
+    int ends[2] = {amode, -amode}, most[2];
+    if (PMPI_Allreduce(ends, most, 2, MPI_INT, MPI_MAX, comm) != MPI_SUCCESS) {
+        return failed(MPI_ERR_IO, "need all processes of the communicator, one does not answer; restart the program");
+    }
+    if (most[0] != -most[1]) {
+        return failed(MPI_ERR_NOT_SAME, "need the same access mode on all processes; pass the same");
+    }
+    if (ways != 1 || ((amode & MPI_MODE_RDONLY) != 0 && (amode & (MPI_MODE_CREATE | MPI_MODE_EXCL)) != 0)
+        || ((amode & MPI_MODE_RDWR) != 0 && (amode & MPI_MODE_SEQUENTIAL) != 0)) {
+        return failed(MPI_ERR_AMODE, "need one of MPI_MODE_RDONLY, WRONLY and RDWR, and others that go with it, have %d; pass "
+                                     "such a mode",
+                      amode);
+    }
+    if (place->is_read_only && (amode & MPI_MODE_RDONLY) == 0) {
+        return failed(MPI_ERR_READ_ONLY, "need a mount for writing, have a read-only one; mount it without --read-only");
+    }
+    return 0;
+}
+
+static int open_file(struct open_file *file, int is_creator, MPI_Info info) {
+    int flags = (file->amode & MPI_MODE_RDWR) != 0 ? O_RDWR : (file->amode & MPI_MODE_WRONLY) != 0 ? O_WRONLY : O_RDONLY;
+    outcore_hints *hints = NULL;
+    if (is_creator) {
+        flags |= (file->amode & MPI_MODE_CREATE) != 0 ? O_CREAT : 0;
+        flags |= (file->amode & MPI_MODE_CREATE) != 0 && (file->amode & MPI_MODE_EXCL) != 0 ? O_EXCL : 0;
+        hints = layout_hints(file->context, info);
+    }
+    int result = outcore_file_open(file->pool, file->path, flags, 0666, hints, &file->file);
+    outcore_hints_free(hints);
+    return failed_call(file->context, result, file->path);
+}
+
+/* Names the files of turns anew, the same on all processes. */
+static int name_turns(struct open_file *file) {
+    struct timespec now;
+    unsigned long long salt[2] = {0};
+    size_t room = strlen(file->path) + 80;
+    clock_gettime(CLOCK_REALTIME, &now);
+    salt[0] = (unsigned long long)now.tv_sec * 1000000000 + (unsigned long long)now.tv_nsec;
+    salt[1] = (unsigned long long)getpid() << 32 ^ (unsigned long long)(uintptr_t)file;
+    if (PMPI_Bcast(salt, sizeof salt, MPI_BYTE, 0, file->comm) != MPI_SUCCESS) {
+        return failed(MPI_ERR_IO, "need all processes of the communicator, one does not answer; restart the program");
+    }
+    if ((file->turns = malloc(room)) == NULL) {
+        return failed(MPI_ERR_NO_MEM, "need memory for a name; free some");
+    }
+    snprintf(file->turns, room, "%s.outcore-mpi-io-%llx-%llx", file->path, salt[0], salt[1]);
+    return 0;
+}
+
+/* Frees a file, and what of it has been made. */
+static void free_file(struct open_file *file) {
+    outcore_file_close(file->file);
+    free_view(&file->view);
+    if (file->info != MPI_INFO_NULL) {
+        PMPI_Info_free(&file->info);
+    }
+    if (file->handle != MPI_FILE_NULL) {
+        PMPI_File_close(&file->handle);
+    }
+    if (file->comm != MPI_COMM_NULL) {
+        PMPI_Comm_free(&file->comm);
+    }
+    free(file->path);
+    free(file->turns);
+    free(file);
+}
+
+/* Opens the file on all processes: the first one creates it, and the others follow. */
+static int open_on_all(struct open_file *file, const struct place *place, MPI_Info info) {
+    int class = connect_pool(place->url, &file->context, &file->pool);
+    if (class == 0 && (file->path = strdup(place->path)) == NULL) {
+        class = failed(MPI_ERR_NO_MEM, "need memory for a name; free some");
+    }
+    if ((class = agreed(file->comm, class)) != 0) {
+        return class;
+    }
+    if (file->rank == 0) {
+        class = open_file(file, 1, info);
+    }
+    if ((class = agreed(file->comm, class)) != 0) {
+        return class;
+    }
+    if (file->rank != 0) {
+        class = open_file(file, 0, info);
+    }
+    if (class == 0) {
+        class = open_shadow(file);
+    }
+    if (class == 0) {
+        class = set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
+    }
+    if (class == 0 && PMPI_Info_create(&file->info) != MPI_SUCCESS) {
+        class = failed(MPI_ERR_NO_MEM, "need memory for hints; free some");
+    }
+    if (class == 0) {
+        class = add_hints(file, info);
+    }
+    if (class == 0 && (file->amode & MPI_MODE_APPEND) != 0) {
+        class = end_of_view(file, &file->pointer);
+    }
+    if ((class = agreed(file->comm, class)) != 0) {
+        return class;
+    }
+    PMPI_Bcast(&file->pointer, 1, MPI_OFFSET, 0, file->comm);
+    file->first_shared = file->pointer;
+    return agreed(file->comm, name_turns(file));
+}
+
+int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *fh) {
+    struct place place = {.is_in_pool = 0};
+    int is_inter = 0, class, state[2], most[2];
+    if (comm == MPI_COMM_NULL || filename == NULL || PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS || is_inter) {
+        return PMPI_File_open(comm, filename, amode, info, fh);
+    }
+    class = find_place(filename, &place);
+    state[0] = class != 0 ? 2 : place.is_in_pool;
+    state[1] = -state[0];
+    if (PMPI_Allreduce(state, most, 2, MPI_INT, MPI_MAX, comm) != MPI_SUCCESS || (most[0] == 0 && most[1] == 0)) {
+        return PMPI_File_open(comm, filename, amode, info, fh);
+    }
+    *fh = MPI_FILE_NULL;
+    if (most[0] != -most[1] || class != 0) {
+        if (class == 0) {
+            class = failed(MPI_ERR_NOT_SAME, "need a file of one pool on all processes, have '%s' in a pool on some only; mount "
+                                             "the pool on all machines",
+                           filename);
+        }
+        return raise_error(MPI_FILE_NULL, class);
+    }
+    if ((class = check_amode(comm, amode, &place)) != 0) {
+        return raise_error(MPI_FILE_NULL, class);
+    }
+    struct open_file *file = calloc(1, sizeof *file);
+    if (file == NULL) {
+        return raise_error(MPI_FILE_NULL, failed(MPI_ERR_NO_MEM, "need memory for a file; free some"));
+    }
+    file->amode = amode;
+    file->handle = MPI_FILE_NULL;
+    file->info = MPI_INFO_NULL;
+    file->view.etype = file->view.filetype = MPI_DATATYPE_NULL;
+    if (PMPI_Comm_dup(comm, &file->comm) != MPI_SUCCESS) {
+        free(file);
+        return raise_error(MPI_FILE_NULL, failed(MPI_ERR_COMM, "need a communicator that can be duplicated; pass another"));
+    }
+    PMPI_Comm_set_errhandler(file->comm, MPI_ERRORS_RETURN);
+    PMPI_Comm_rank(file->comm, &file->rank);
+    PMPI_Comm_size(file->comm, &file->size);
+    if ((class = open_on_all(file, &place, info)) != 0) {
+        free_file(file);
+        return raise_error(MPI_FILE_NULL, class);
+    }
+    pthread_mutex_lock(&lock);
+    file->next = all;
+    all = file;
+    pthread_mutex_unlock(&lock);
+    *fh = file->handle;
+    return MPI_SUCCESS;
+}
+
+int MPI_File_close(MPI_File *fh) {
+    struct open_file *file = fh != NULL ? find_file(*fh) : NULL, **place;
+    int class = 0, is_used;
+    if (file == NULL) {
+        return PMPI_File_close(fh);
+    }
+    /* Data are as durable as after MPI_File_sync, which MPI's own files need not be. */
+    if ((file->amode & MPI_MODE_RDONLY) == 0) {
+        class = failed_call(file->context, outcore_file_sync(file->file), file->path);
+    }
+    class = agreed(file->comm, class);
+    is_used = file->has_turns;
+    PMPI_Allreduce(&file->has_turns, &is_used, 1, MPI_INT, MPI_MAX, file->comm);
+    if (file->rank == 0 && is_used) {
+        remove_turns(file);
+    }
+    if (file->rank == 0 && (file->amode & MPI_MODE_DELETE_ON_CLOSE) != 0) {
+        int result = outcore_remove(file->pool, file->path);
+        class = class != 0 ? class : failed_call(file->context, result, file->path);
+    }
+    class = agreed(file->comm, class);
+    pthread_mutex_lock(&lock);
+    for (place = &all; *place != file;) {
+        place = &(*place)->next;
+    }
+    *place = file->next;
+    pthread_mutex_unlock(&lock);
+    int code = raise_error(file->handle, class);
+    free_file(file);
+    *fh = MPI_FILE_NULL;
+    return code;
+}
+
+int MPI_File_delete(const char *filename, MPI_Info info) {
+    struct place place = {.is_in_pool = 0};
+    outcore_context *context;
+    outcore_pool *pool;
+    int class = filename != NULL ? find_place(filename, &place) : 0;
+    if (class == 0 && !place.is_in_pool) {
+        return PMPI_File_delete(filename, info);
+    }
+    if (class == 0 && place.is_read_only) {
+        class = failed(MPI_ERR_READ_ONLY, "need a mount for writing, have a read-only one; mount it without --read-only");
+    }
+    if (class == 0 && (class = connect_pool(place.url, &context, &pool)) == 0) {
+        class = failed_call(context, outcore_remove(pool, place.path), filename);
+    }
+    return raise_error(MPI_FILE_NULL, class);
+}
