@@ -13,7 +13,7 @@ use crate::boundary::{Handle, call, count, hand_out, release};
 use crate::context::Context;
 use crate::memory::block_of;
 use crate::pool::{Client, Pool};
-use crate::request::Request;
+use crate::request::{Request, started};
 use crate::text::{numbers_of, text_of};
 use crate::zarr::{ElementType, Metadata, marked, state_of};
 
@@ -373,12 +373,7 @@ pub unsafe extern "C" fn outcore_array_start_read(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { array.as_ref() }, |array| unsafe {
-        hand_out(request, || {
-            let ticket = array.start(Operation::Read, start, count, memory, bytes)?;
-            Ok(Request::new(&array.context, ticket))
-        })
-    })
+    unsafe { started(array, request, |array| array.start(Operation::Read, start, count, memory, bytes)) }
 }
 
 /// Starts `outcore_array_write`. The memory must not change until the request has ended.
@@ -395,12 +390,9 @@ pub unsafe extern "C" fn outcore_array_start_write(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { array.as_ref() }, |array| unsafe {
-        hand_out(request, || {
-            let ticket = array.start(Operation::Write, start, count, memory.cast_mut(), bytes)?;
-            Ok(Request::new(&array.context, ticket))
-        })
-    })
+    unsafe {
+        started(array, request, |array| array.start(Operation::Write, start, count, memory.cast_mut(), bytes))
+    }
 }
 
 /// Returns once all completed writes to the array survive a power loss.

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use outcore_core::Error;
+use outcore_core::{Error, Result};
 
 use crate::array::Array;
 use crate::boundary::{Handle, call};
@@ -52,11 +52,18 @@ pub struct Exchange {
     pub reserved: [u64; 3],
 }
 
-/// If a handle is unusable, tells that to the other processes of the group, which would wait for this one.
+/// Runs an entry point that all processes of a group call. If the handle is unusable, the other processes learn that, since
+/// they would wait for this one.
 ///
 /// # Safety
-/// `group` is NULL, or valid.
-unsafe fn tell_unusable<H: Handle>(handle: Option<&H>, group: *const Group) {
+/// The pointers are NULL, or valid.
+unsafe fn collective<H: Handle>(
+    handle: *const H,
+    group: *const Group,
+    work: impl FnOnce(&H) -> Result<()>,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let handle = unsafe { handle.as_ref() };
     let missing = || Err(Error::invalid("need an array or file, have NULL; pass one"));
     let usable = handle.map_or_else(missing, |handle| handle.context().check_process());
     // A panic would leave the library.
@@ -66,6 +73,7 @@ unsafe fn tell_unusable<H: Handle>(handle: Option<&H>, group: *const Group) {
             let _ = group.agree(Err(error));
         }
     }));
+    call(handle, work)
 }
 
 /// Writes an array from the memory of all processes of a group; each of them makes this call with the same array.
@@ -95,13 +103,11 @@ pub unsafe extern "C" fn outcore_array_write_all(
     exchange: *mut Exchange,
 ) -> c_int {
     // SAFETY: as the caller promises; a write only reads the memory, and this waits for the end.
-    let array = unsafe { array.as_ref() };
-    // SAFETY: as the caller promises.
-    unsafe { tell_unusable(array, group) };
-    // SAFETY: as above.
-    call(array, |array| unsafe {
-        array_all(array, true, group, boxes, start, count, memory.cast_mut(), bytes, exchange)
-    })
+    unsafe {
+        collective(array, group, |array| {
+            array_all(array, true, group, boxes, start, count, memory.cast_mut(), bytes, exchange)
+        })
+    }
 }
 
 /// Reads an array into the memory of all processes of a group; see `outcore_array_write_all`. Boxes may overlap, as ghost
@@ -121,13 +127,11 @@ pub unsafe extern "C" fn outcore_array_read_all(
     exchange: *mut Exchange,
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
-    let array = unsafe { array.as_ref() };
-    // SAFETY: as the caller promises.
-    unsafe { tell_unusable(array, group) };
-    // SAFETY: as above.
-    call(array, |array| unsafe {
-        array_all(array, false, group, boxes, start, count, memory, bytes, exchange)
-    })
+    unsafe {
+        collective(array, group, |array| {
+            array_all(array, false, group, boxes, start, count, memory, bytes, exchange)
+        })
+    }
 }
 
 /// Writes a file from the memory of all processes of a group; each of them makes this call with the same file.
@@ -151,11 +155,11 @@ pub unsafe extern "C" fn outcore_file_write_all(
     exchange: *mut Exchange,
 ) -> c_int {
     // SAFETY: as the caller promises; a write only reads the memory, and this waits for the end.
-    let file = unsafe { file.as_ref() };
-    // SAFETY: as the caller promises.
-    unsafe { tell_unusable(file, group) };
-    // SAFETY: as above.
-    call(file, |file| unsafe { file_all(file, true, group, regions, memory.cast_mut(), bytes, exchange) })
+    unsafe {
+        collective(file, group, |file| {
+            file_all(file, true, group, regions, memory.cast_mut(), bytes, exchange)
+        })
+    }
 }
 
 /// Reads a file into the memory of all processes of a group; see `outcore_file_write_all`. Regions may overlap.
@@ -174,9 +178,5 @@ pub unsafe extern "C" fn outcore_file_read_all(
     exchange: *mut Exchange,
 ) -> c_int {
     // SAFETY: as the caller promises; this waits for the end.
-    let file = unsafe { file.as_ref() };
-    // SAFETY: as the caller promises.
-    unsafe { tell_unusable(file, group) };
-    // SAFETY: as above.
-    call(file, |file| unsafe { file_all(file, false, group, regions, memory, bytes, exchange) })
+    unsafe { collective(file, group, |file| file_all(file, false, group, regions, memory, bytes, exchange)) }
 }

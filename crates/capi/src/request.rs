@@ -32,12 +32,6 @@ impl Handle for Request {
     }
 }
 
-impl Request {
-    pub(crate) fn new(context: &Arc<Context>, ticket: Ticket) -> Self {
-        Self { context: context.clone(), ticket }
-    }
-}
-
 pub(crate) fn regions_of(regions: Option<&Regions>) -> Result<outcore_core::Regions> {
     let missing =
         || Error::invalid("need regions of the file, have NULL; make them by outcore_regions_strided");
@@ -56,6 +50,21 @@ pub(crate) unsafe fn start(
 ) -> Result<Ticket> {
     // SAFETY: as the caller promises.
     unsafe { file.start(operation, regions_of(regions.as_ref())?, memory) }
+}
+
+/// Runs an entry point that starts a request: hands out the handle of what `begin` starts.
+///
+/// # Safety
+/// The pointers are NULL, or valid.
+pub(crate) unsafe fn started<H: Handle>(
+    handle: *const H,
+    request: *mut *mut Request,
+    begin: impl FnOnce(&H) -> Result<Ticket>,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { handle.as_ref() }, |handle| unsafe {
+        hand_out(request, || Ok(Request { context: handle.context().clone(), ticket: begin(handle)? }))
+    })
 }
 
 /// Reads regions of a file into `memory`, one after the other. `bytes` is the size of the memory and of the regions.
@@ -110,12 +119,9 @@ pub unsafe extern "C" fn outcore_file_start_read(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { file.as_ref() }, |file| unsafe {
-        hand_out(request, || {
-            let ticket = start(file, Operation::Read, regions, &Pieces::one(memory, bytes))?;
-            Ok(Request::new(&file.context, ticket))
-        })
-    })
+    unsafe {
+        started(file, request, |file| start(file, Operation::Read, regions, &Pieces::one(memory, bytes)))
+    }
 }
 
 /// Starts `outcore_file_write`. The memory must not change until the request has ended.
@@ -131,12 +137,11 @@ pub unsafe extern "C" fn outcore_file_start_write(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { file.as_ref() }, |file| unsafe {
-        hand_out(request, || {
-            let ticket = start(file, Operation::Write, regions, &Pieces::one(memory.cast_mut(), bytes))?;
-            Ok(Request::new(&file.context, ticket))
+    unsafe {
+        started(file, request, |file| {
+            start(file, Operation::Write, regions, &Pieces::one(memory.cast_mut(), bytes))
         })
-    })
+    }
 }
 
 /// Starts `outcore_file_sync` of all writes that have ended.
@@ -146,12 +151,7 @@ pub unsafe extern "C" fn outcore_file_start_write(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcore_file_start_sync(file: *const File, request: *mut *mut Request) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { file.as_ref() }, |file| unsafe {
-        hand_out(request, || {
-            let ticket = file.client.submit_sync_after(file.file, &[]);
-            Ok(Request::new(&file.context, ticket))
-        })
-    })
+    unsafe { started(file, request, |file| Ok(file.client.submit_sync_after(file.file, &[]))) }
 }
 
 /// Waits for the end of a request, at most `timeout_s` seconds; a negative time means without limit. Returns its outcome,

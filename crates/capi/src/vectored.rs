@@ -5,11 +5,11 @@ use std::ffi::c_int;
 use libc::iovec;
 use outcore_core::Operation;
 
-use crate::boundary::{call, count, hand_out};
+use crate::boundary::{call, count};
 use crate::file::File;
 use crate::memory::Pieces;
 use crate::regions::Regions;
-use crate::request::{Request, regions_of, start};
+use crate::request::{Request, regions_of, start, started};
 
 /// Reads from byte `offset` on into `count` pieces of memory, one after the other, as preadv(2) does. Returns the number of
 /// bytes, which is smaller than that of the pieces only at the end of the file, or -errno. The pieces must not overlap.
@@ -94,12 +94,9 @@ pub unsafe extern "C" fn outcore_file_start_readv(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { file.as_ref() }, |file| unsafe {
-        hand_out(request, || {
-            let ticket = start(file, Operation::Read, regions, &Pieces::listed(memory, count)?)?;
-            Ok(Request::new(&file.context, ticket))
-        })
-    })
+    unsafe {
+        started(file, request, |file| start(file, Operation::Read, regions, &Pieces::listed(memory, count)?))
+    }
 }
 
 /// Starts `outcore_file_writev`; see `outcore_file_start_write`. The list of the pieces is not used after the call.
@@ -115,10 +112,7 @@ pub unsafe extern "C" fn outcore_file_start_writev(
     request: *mut *mut Request,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { file.as_ref() }, |file| unsafe {
-        hand_out(request, || {
-            let ticket = start(file, Operation::Write, regions, &Pieces::listed(memory, count)?)?;
-            Ok(Request::new(&file.context, ticket))
-        })
-    })
+    unsafe {
+        started(file, request, |file| start(file, Operation::Write, regions, &Pieces::listed(memory, count)?))
+    }
 }
