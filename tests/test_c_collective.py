@@ -15,7 +15,7 @@ from served import Served
 
 import outcore as oc
 
-EIO, EINVAL, EROFS, ENODATA = 5, 22, 30, 61
+EIO, EINVAL, EROFS, ENODATA, ENOTCONN = 5, 22, 30, 61, 107
 Boxes = list[tuple[slice, ...]]
 
 
@@ -261,6 +261,26 @@ def test_files_are_written_and_read_by_all(job: Job, served: Served, before: int
             assert job.data(number).read_bytes() == read
 
 
+def test_a_file_is_written_far_from_its_beginning(sanitized: Job, served: Served) -> None:
+    """No process and no server examines the millions of pieces before the regions."""
+    end = 1 << 42
+    boxes = [runs((end - 10, 10)), runs(), runs((1 << 40, 5), (end - 13, 3))]
+    with oc.connect(served.url, key=served.key) as pool:
+        (pool / "F").write_bytes(b"")
+        for number, content in enumerate((b"c" * 10, b"", b"aaaaabbb")):
+            sanitized.data(number).write_bytes(content)
+        for verb in ("file-write", "file-read"):
+            done = sanitized.run(*(Rank(own, verb, "F") for own in boxes))
+            assert [each.errno for each in done] == [0] * 3, done
+            assert [each.counts[2] for each in done] == [10, 0, 8]
+        assert [sanitized.data(number).read_bytes() for number in (0, 2)] == [
+            b"c" * 10,
+            b"aaaaabbb",
+        ]
+        with pool.open("F") as file:
+            assert bytes(file.read_at(end - 14, 14)) == b"\0bbb" + b"c" * 10
+
+
 @pytest.mark.parametrize("verb", ["array-write", "array-read", "file-write", "file-read"])
 @pytest.mark.parametrize("at", [0, 2])
 @pytest.mark.parametrize(
@@ -272,6 +292,7 @@ def test_files_are_written_and_read_by_all(job: Job, served: Served, before: int
         ("no time", EINVAL, "process {at}: need a time"),
         ("outside", EINVAL, ""),
         ("null", EINVAL, "process {at}: need an array or file, have NULL"),
+        ("forks", ENOTCONN, "fork"),
         ("leaves", EIO, "the function to broadcast returned 7"),
         ("silent", EIO, "process {at}"),
         ("hangs", EIO, "process {at}"),

@@ -6,7 +6,8 @@
  * VERB is array-write, array-read, file-write or file-read. BOXES has the first indices and the lengths of each box, such as
  * "0,0:4,5;8,0:2,5" for two, or "-" for none. DATA is the file with the elements, or for a read the file to make. FAULT is
  * what goes wrong: "short" (a byte of memory is missing), "read-only" (the handle), "leaves" (before the first message),
- * "silent" (after the last message), "hangs" (the same, but it stays alive), "astray" (another path), "null" (no handle).
+ * "silent" (after the last message), "hangs" (the same, but it stays alive), "astray" (another path), "null" (no handle),
+ * "forks" (a child of the process makes the call).
  */
 
 #define _GNU_SOURCE
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <outcore.h>
@@ -142,6 +144,13 @@ int main(int argc, char **argv) {
         array = NULL;
         file = NULL;
     }
+    if (strcmp(fault, "forks") == 0) {
+        pid_t child = fork();
+        if (child != 0) {
+            int ended = 1;
+            _exit(waitpid(child, &ended, 0) == child && ended == 0 ? 0 : 1);
+        }
+    }
     if (is_array && is_write) {
         result = outcore_array_write_all(array, &group, boxes, starts, counts, memory, given, &done);
     } else if (is_array) {
@@ -159,6 +168,10 @@ int main(int argc, char **argv) {
         if (!is_write && fwrite(memory, 1, bytes, data) != bytes) {
             return 1;
         }
+    }
+    if (strcmp(fault, "forks") == 0) {
+        fflush(stdout);
+        _exit(0); /* The handles are those of the parent. */
     }
     fclose(data);
     free(memory);
