@@ -18,7 +18,7 @@ from test_mount_failures import open_directory
 __all__ = ["open_directory"]
 
 SKIPPED = Path(__file__).with_name("pjdfstest-skipped.txt")
-FSX_OPERATIONS = 10_000
+FSX_OPERATIONS = 100_000
 
 
 @pytest.fixture
