@@ -146,10 +146,12 @@ def test_paths_below_a_mount(library: Path, pool: Served, program: Path, tmp_pat
         assert done.stdout.replace("\n", "") == "well" * 2, done.stderr
         with oc.connect(pool.url, key=pool.key) as client:
             assert len((client / "through-a-mount").read_bytes()) == 12**3 * 8
-        # Without the key, the library cannot connect; the kernel could.
-        done = mpi_program(2, str(program), str(new), "12", LD_PRELOAD=str(library), OUTCORE_KEY="")
-        assert done.returncode != 0
-        assert "key" in done.stderr
+        # Without the key, the library cannot connect; the kernel could. The job ends by itself:
+        # after MPI_Abort, the launcher may lose what a process has said.
+        more = {"LD_PRELOAD": str(library), "OUTCORE_KEY": ""}
+        done = mpiexec(2, JOBS / "failures.py", str(new), CREATE, **more)
+        assert done.stdout.count("key") >= 2, done.stdout + done.stderr
+        assert "opened" not in done.stdout
 
 
 def test_sanitized(pool: Served, tmp_path: Path) -> None:
@@ -181,10 +183,9 @@ def test_names_that_cannot_be_opened(
     with oc.connect(pool.url, key=pool.key) as client:
         client.mkdir("directory", exist_ok=True)
     done = mpiexec(2, JOBS / "failures.py", f"{pool.url}/{name}", mode, **preloaded(library, pool))
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2, done.stderr
-    assert all(line.startswith(expected) for line in lines), done.stdout
-    assert "need" in done.stdout
+    assert done.stdout.count(expected) >= 2, done.stdout + done.stderr
+    assert (done.stdout.count("\n"), done.stdout.count("opened")) == (2, 0)
+    assert done.stdout.count("need") >= 2
 
 
 def test_pools_that_cannot_be_reached(library: Path, pool: Served, tmp_path: Path) -> None:
