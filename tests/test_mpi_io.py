@@ -185,7 +185,7 @@ def test_names_that_cannot_be_opened(
     done = mpiexec(2, JOBS / "failures.py", f"{pool.url}/{name}", mode, **preloaded(library, pool))
     assert done.stdout.count(expected) >= 2, done.stdout + done.stderr
     assert (done.stdout.count("\n"), done.stdout.count("opened")) == (2, 0)
-    assert done.stdout.count("need") >= 2
+    assert "need" in done.stdout
 
 
 def test_pools_that_cannot_be_reached(library: Path, pool: Served, tmp_path: Path) -> None:
