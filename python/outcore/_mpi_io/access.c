@@ -17,15 +17,15 @@ static int check(const struct open_file *file, int how, MPI_Offset offset, MPI_C
     if (type == MPI_DATATYPE_NULL || PMPI_Type_size_x(type, &one) != MPI_SUCCESS) {
         return failed(MPI_ERR_TYPE, "need a datatype, have none that is valid; pass one");
     }
-    if ((how & WRITES) != 0 && (file->amode & MPI_MODE_RDONLY) != 0) {
-        return failed(MPI_ERR_READ_ONLY, "need a file for writing, have one for reading; open it with MPI_MODE_RDWR");
+    int class = (how & WRITES) != 0 ? check_writable(file) : 0;
+    if (class != 0) {
+        return class;
     }
     if ((how & WRITES) == 0 && (file->amode & MPI_MODE_WRONLY) != 0) {
         return failed(MPI_ERR_ACCESS, "need a file for reading, have one for writing; open it with MPI_MODE_RDWR");
     }
-    if ((how & SHARED) == 0 && (file->amode & MPI_MODE_SEQUENTIAL) != 0) {
-        return failed(MPI_ERR_UNSUPPORTED_OPERATION, "need a file without MPI_MODE_SEQUENTIAL, have one with it; use the "
-                                                     "shared pointer");
+    if ((how & SHARED) == 0 && (class = check_pointer(file)) != 0) {
+        return class;
     }
     if (__builtin_mul_overflow(one, count, bytes)) {
         return failed(MPI_ERR_ARG, "need fewer than 2^63 bytes; pass a smaller count");
@@ -165,13 +165,7 @@ static int split_end(struct open_file *file, int how, MPI_Status *status) {
     return MPI_SUCCESS;
 }
 
-/* The definitions: calls on files that are in no pool go to MPI. */
-
-#define FILE_OR_PASS(call)                  \
-    struct open_file *file = find_file(fh); \
-    if (file == NULL) {                     \
-        return P##call;                     \
-    }
+/* The definitions. */
 
 #define DEFINE_AT(name, how, BUFFER, COUNT)                                                                              \
     int MPI_File_##name(MPI_File fh, MPI_Offset offset, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Status *status) { \

@@ -1,4 +1,4 @@
-/* Errors: classes of the standard, with the texts of outcore. */
+/* Errors: classes of the standard, with the texts of outcore, and what processes agree on. */
 
 #include "mpi_io.h"
 
@@ -83,4 +83,10 @@ int agreed(MPI_Comm comm, int class) {
         failed(found, "another process of the file failed; its error says why");
     }
     return found;
+}
+
+/* Returns whether all processes pass the same number; -1 if one does not answer. */
+int is_same(MPI_Comm comm, MPI_Offset number) {
+    MPI_Offset ends[2] = {number, -number}, most[2];
+    return PMPI_Allreduce(ends, most, 2, MPI_OFFSET, MPI_MAX, comm) != MPI_SUCCESS ? -1 : most[0] == -most[1];
 }

@@ -62,6 +62,7 @@ struct builder builder_new(struct arena *arena, int64_t room);
 void builder_add(struct builder *builder, int64_t offset, const struct tree *entry);
 const struct tree *builder_end(struct builder *builder);
 const struct tree *kept(struct arena *arena, struct tree tree);
+int64_t entry_at(const struct tree *tree, int64_t position);
 int64_t locate(const struct tree *tree, int64_t position);
 int64_t bytes_below(const struct tree *tree, int64_t most, int64_t end);
 int is_monotone(const struct tree *tree);
@@ -100,6 +101,7 @@ int failed(int class, const char *format, ...) __attribute__((format(printf, 2, 
 int failed_call(const outcore_context *context, int64_t result, const char *what);
 int raise_error(MPI_File handle, int class);
 int agreed(MPI_Comm comm, int class);
+int is_same(MPI_Comm comm, MPI_Offset number);
 
 /* ---- open.c: files that are open */
 
@@ -115,7 +117,7 @@ struct view {
 struct open_file {
     MPI_File handle; /* the shadow */
     MPI_Comm comm;
-    int rank, size;
+    int rank;
     outcore_context *context;
     outcore_pool *pool;
     outcore_file *file;
@@ -132,6 +134,15 @@ struct open_file {
 };
 
 struct open_file *find_file(MPI_File handle);
+int check_writable(const struct open_file *file);
+int check_pointer(const struct open_file *file);
+
+/* Finds the file of the handle `fh`. Calls on files that are in no pool go to MPI. */
+#define FILE_OR_PASS(call)                  \
+    struct open_file *file = find_file(fh); \
+    if (file == NULL) {                     \
+        return P##call;                     \
+    }
 
 /* ---- view.c */
 

@@ -25,6 +25,23 @@ struct open_file *find_file(MPI_File handle) {
     return found;
 }
 
+/* Refuses to change a file that is open for reading. */
+int check_writable(const struct open_file *file) {
+    if ((file->amode & MPI_MODE_RDONLY) == 0) {
+        return 0;
+    }
+    return failed(MPI_ERR_READ_ONLY, "need a file for writing, have one for reading; open it with MPI_MODE_RDWR");
+}
+
+/* Refuses calls that need another place than that of the shared pointer, if the file is open for no others. */
+int check_pointer(const struct open_file *file) {
+    if ((file->amode & MPI_MODE_SEQUENTIAL) == 0) {
+        return 0;
+    }
+    return failed(MPI_ERR_UNSUPPORTED_OPERATION, "need a file without MPI_MODE_SEQUENTIAL, have one with it; use the shared "
+                                                 "pointer");
+}
+
 /* Opens a small temporary file by MPI, whose handle stands for the file. */
 static int open_shadow(struct open_file *file) {
     const char *folder = getenv("TMPDIR");
@@ -44,11 +61,11 @@ static int open_shadow(struct open_file *file) {
 
 static int check_amode(MPI_Comm comm, int amode, const struct place *place) {
     int ways = ((amode & MPI_MODE_RDONLY) != 0) + ((amode & MPI_MODE_WRONLY) != 0) + ((amode & MPI_MODE_RDWR) != 0);
-    int ends[2] = {amode, -amode}, most[2];
-    if (PMPI_Allreduce(ends, most, 2, MPI_INT, MPI_MAX, comm) != MPI_SUCCESS) {
+    int same = is_same(comm, amode);
+    if (same < 0) {
         return failed(MPI_ERR_IO, "need all processes of the communicator, one does not answer; restart the program");
     }
-    if (most[0] != -most[1]) {
+    if (!same) {
         return failed(MPI_ERR_NOT_SAME, "need the same access mode on all processes; pass the same");
     }
     if (ways != 1 || ((amode & MPI_MODE_RDONLY) != 0 && (amode & (MPI_MODE_CREATE | MPI_MODE_EXCL)) != 0)
@@ -155,18 +172,18 @@ static int open_on_all(struct open_file *file, const struct place *place, MPI_In
 
 int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *fh) {
     struct place place = {.is_in_pool = 0};
-    int is_inter = 0, class, state[2], most[2];
+    int is_inter = 0, class, state, same;
     if (comm == MPI_COMM_NULL || filename == NULL || PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS || is_inter) {
         return PMPI_File_open(comm, filename, amode, info, fh);
     }
     class = find_place(filename, &place);
-    state[0] = class != 0 ? 2 : place.is_in_pool;
-    state[1] = -state[0];
-    if (PMPI_Allreduce(state, most, 2, MPI_INT, MPI_MAX, comm) != MPI_SUCCESS || (most[0] == 0 && most[1] == 0)) {
+    state = class != 0 ? 2 : place.is_in_pool;
+    same = is_same(comm, state);
+    if (same < 0 || (same && state == 0)) {
         return PMPI_File_open(comm, filename, amode, info, fh);
     }
     *fh = MPI_FILE_NULL;
-    if (most[0] != -most[1] || class != 0) {
+    if (!same || class != 0) {
         if (class == 0) {
             class = failed(MPI_ERR_NOT_SAME, "need a file of one pool on all processes, have '%s' in a pool on some only; mount "
                                              "the pool on all machines",
@@ -191,7 +208,6 @@ int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info,
     }
     PMPI_Comm_set_errhandler(file->comm, MPI_ERRORS_RETURN);
     PMPI_Comm_rank(file->comm, &file->rank);
-    PMPI_Comm_size(file->comm, &file->size);
     if ((class = open_on_all(file, &place, info)) != 0) {
         free_file(file);
         return raise_error(MPI_FILE_NULL, class);

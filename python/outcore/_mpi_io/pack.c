@@ -50,20 +50,6 @@ static char *copy_loop(int is_packing, const struct tree *tree, char *memory, in
     return tail > 0 ? copy(is_packing, child, memory + end * tree->stride, 0, tail, packed) : packed;
 }
 
-/* The first entry of a list that ends after a position. */
-static int64_t first_entry(const struct tree *tree, int64_t position) {
-    int64_t low = 0, high = tree->entries;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (tree->ends[middle] > position) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return low;
-}
-
 /* Copies the bytes from position `from` to `to` of a tree, and returns the end of their packed form. */
 static char *copy(int is_packing, const struct tree *tree, char *memory, int64_t from, int64_t to, char *packed) {
     memory += tree->offset;
@@ -77,7 +63,7 @@ static char *copy(int is_packing, const struct tree *tree, char *memory, int64_t
     if (tree->kind == LOOP) {
         return copy_loop(is_packing, tree, memory, from, to, packed);
     }
-    int64_t i = first_entry(tree, from);
+    int64_t i = entry_at(tree, from);
     for (int64_t start = i > 0 ? tree->ends[i - 1] : 0; i < tree->entries && start < to; start = tree->ends[i++]) {
         int64_t low = from > start ? from - start : 0;
         int64_t high = (to < tree->ends[i] ? to : tree->ends[i]) - start;

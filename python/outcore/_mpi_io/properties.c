@@ -4,28 +4,6 @@
 
 #include <string.h>
 
-/* Finds the file of a handle, and leaves others to MPI. */
-#define FILE_OR_PASS(call)                     \
-    struct open_file *file = find_file(fh);    \
-    if (file == NULL) {                        \
-        return P##call;                        \
-    }
-
-static int only_sequential(const struct open_file *file) {
-    if ((file->amode & MPI_MODE_SEQUENTIAL) == 0) {
-        return 0;
-    }
-    return failed(MPI_ERR_UNSUPPORTED_OPERATION, "need a file without MPI_MODE_SEQUENTIAL, have one with it; use the shared "
-                                                 "pointer");
-}
-
-static int writable(const struct open_file *file) {
-    if ((file->amode & MPI_MODE_RDONLY) == 0) {
-        return 0;
-    }
-    return failed(MPI_ERR_READ_ONLY, "need a file for writing, have one for reading; open it with MPI_MODE_RDWR");
-}
-
 int MPI_File_get_size(MPI_File fh, MPI_Offset *size) {
     FILE_OR_PASS(MPI_File_get_size(fh, size))
     int64_t length = outcore_file_length(file->file);
@@ -35,14 +13,13 @@ int MPI_File_get_size(MPI_File fh, MPI_Offset *size) {
 
 /* Changes the length by the first process; all have the same outcome. */
 static int resize(struct open_file *file, MPI_Offset size, int is_shortened) {
-    MPI_Offset ends[2] = {size, -size}, most[2];
-    int class = 0;
-    if (PMPI_Allreduce(ends, most, 2, MPI_OFFSET, MPI_MAX, file->comm) != MPI_SUCCESS) {
+    int class = 0, same = is_same(file->comm, size);
+    if (same < 0) {
         return agreed(file->comm, MPI_ERR_IO);
     }
-    if (size < 0 || most[0] != -most[1]) {
+    if (size < 0 || !same) {
         class = failed(MPI_ERR_ARG, "need the same size of at least 0 on all processes; pass it");
-    } else if ((class = writable(file)) == 0 && file->rank == 0) {
+    } else if ((class = check_writable(file)) == 0 && file->rank == 0) {
         int64_t length = is_shortened ? 0 : outcore_file_length(file->file);
         int64_t result = length < 0 ? length : 0;
         if (result == 0 && (is_shortened || length < size)) {
@@ -65,7 +42,7 @@ int MPI_File_preallocate(MPI_File fh, MPI_Offset size) {
 
 int MPI_File_sync(MPI_File fh) {
     FILE_OR_PASS(MPI_File_sync(fh))
-    int class = writable(file);
+    int class = check_writable(file);
     if (class == 0) {
         class = failed_call(file->context, outcore_file_sync(file->file), file->path);
     }
@@ -155,7 +132,7 @@ static int moved_pointer(struct open_file *file, MPI_Offset offset, int whence, 
 int MPI_File_seek(MPI_File fh, MPI_Offset offset, int whence) {
     FILE_OR_PASS(MPI_File_seek(fh, offset, whence))
     MPI_Offset pointer;
-    int class = only_sequential(file);
+    int class = check_pointer(file);
     if (class == 0 && (class = moved_pointer(file, offset, whence, file->pointer, &pointer)) == 0) {
         file->pointer = pointer;
     }
@@ -165,13 +142,13 @@ int MPI_File_seek(MPI_File fh, MPI_Offset offset, int whence) {
 int MPI_File_get_position(MPI_File fh, MPI_Offset *offset) {
     FILE_OR_PASS(MPI_File_get_position(fh, offset))
     *offset = file->pointer;
-    return raise_error(fh, only_sequential(file));
+    return raise_error(fh, check_pointer(file));
 }
 
 int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence) {
     FILE_OR_PASS(MPI_File_seek_shared(fh, offset, whence))
     MPI_Offset now = 0, pointer;
-    int class = only_sequential(file);
+    int class = check_pointer(file);
     if (class == 0) {
         class = agreed(file->comm, 0);
     }
@@ -188,13 +165,13 @@ int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence) {
 
 int MPI_File_get_position_shared(MPI_File fh, MPI_Offset *offset) {
     FILE_OR_PASS(MPI_File_get_position_shared(fh, offset))
-    int class = only_sequential(file);
+    int class = check_pointer(file);
     return raise_error(fh, class != 0 ? class : move_shared(file, 0, offset));
 }
 
 int MPI_File_get_byte_offset(MPI_File fh, MPI_Offset offset, MPI_Offset *disp) {
     FILE_OR_PASS(MPI_File_get_byte_offset(fh, offset, disp))
-    int class = only_sequential(file);
+    int class = check_pointer(file);
     int64_t position = 0;
     if (class == 0 && (offset < 0 || __builtin_mul_overflow(offset, file->view.etype_bytes, &position))) {
         class = failed(MPI_ERR_ARG, "need an offset from 0 on, have %lld; pass another", (long long)offset);
@@ -227,9 +204,8 @@ int MPI_File_get_type_extent_c(MPI_File fh, MPI_Datatype datatype, MPI_Count *ex
 
 int MPI_File_set_atomicity(MPI_File fh, int flag) {
     FILE_OR_PASS(MPI_File_set_atomicity(fh, flag))
-    int ends[2] = {flag != 0, -(flag != 0)}, most[2] = {0}, class = 0;
-    PMPI_Allreduce(ends, most, 2, MPI_INT, MPI_MAX, file->comm);
-    if (most[0] != -most[1]) {
+    int class = 0;
+    if (is_same(file->comm, flag != 0) == 0) {
         class = failed(MPI_ERR_NOT_SAME, "need the same flag on all processes; pass the same");
     } else {
         file->is_atomic = flag != 0;

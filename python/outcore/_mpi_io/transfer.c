@@ -30,7 +30,6 @@ static void finish(struct sender *sender, int place) {
     if (sender->requests[place] != NULL) {
         int result = outcore_request_wait(sender->requests[place], -1);
         if (result < 0 && sender->result == 0) {
-            /* The next call must not replace the text of this one. */
             sender->result = result;
         }
         outcore_request_free(sender->requests[place]);

@@ -161,7 +161,7 @@ const struct tree *builder_end(struct builder *builder) {
 }
 
 /* The entry of a list that contains a position. */
-static int64_t entry_at(const struct tree *tree, int64_t position) {
+int64_t entry_at(const struct tree *tree, int64_t position) {
     int64_t low = 0, high = tree->entries - 1;
     while (low < high) {
         int64_t middle = (low + high) / 2;
