@@ -85,6 +85,11 @@ impl FileLock {
         self.start <= end && start <= self.end
     }
 
+    /// The part of this lock in a range that it meets.
+    fn within(self, start: u64, end: u64) -> Self {
+        Self { start: self.start.max(start), end: self.end.min(end), ..self }
+    }
+
     /// The kind of this lock.
     pub fn kind(&self) -> LockKind {
         if self.exclusive { LockKind::Exclusive } else { LockKind::Shared }
@@ -128,8 +133,7 @@ impl FileLocks {
 
     /// The parts of an owner's locks in a range.
     pub fn parts(&self, owner: LockOwner, start: u64, end: u64) -> Vec<FileLock> {
-        let part = |held: FileLock| FileLock { start: held.start.max(start), end: held.end.min(end), ..held };
-        self.meeting(owner, start, end).map(part).collect()
+        self.meeting(owner, start, end).map(|held| held.within(start, end)).collect()
     }
 
     /// Whether an owner has a lock that meets a range.
@@ -194,17 +198,16 @@ impl FileLocks {
     /// Removes the locks of an owner in a range, and returns the removed parts; a lock that is longer is divided.
     pub fn unlock(&mut self, owner: LockOwner, start: u64, end: u64) -> Vec<FileLock> {
         let met: Vec<FileLock> = self.meeting(owner, start, end).collect();
-        let removed = self.parts(owner, start, end);
-        for held in met {
+        for held in &met {
             self.0.remove(&(owner, held.start));
             if held.start < start {
-                self.insert(FileLock { end: start - 1, ..held });
+                self.insert(FileLock { end: start - 1, ..*held });
             }
             if held.end > end {
-                self.insert(FileLock { start: end + 1, ..held });
+                self.insert(FileLock { start: end + 1, ..*held });
             }
         }
-        removed
+        met.into_iter().map(|held| held.within(start, end)).collect()
     }
 
     /// Keeps the locks of some owners only.

@@ -42,8 +42,7 @@ pub(crate) struct Source<'a> {
 struct Block {
     offset: u64,
     bytes: u64,
-    /// Always here, until the block is dropped.
-    memory: Option<Lent>,
+    memory: Lent,
     ticket: Ticket,
     /// The version of the file before the block was read.
     version: u64,
@@ -52,10 +51,8 @@ struct Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.ticket.is_done()
-            && let Some(memory) = self.memory.take()
-        {
-            memory.give_back();
+        if self.ticket.is_done() {
+            self.memory.give_back();
         }
     }
 }
@@ -73,13 +70,11 @@ impl Block {
         let since = Instant::now();
         let target = memory.part(0, bytes as usize);
         let ticket = from.client.submit_regions(from.file, Operation::Read, regions, target);
-        Some(Self { offset, bytes, memory: Some(memory), ticket, version: from.version, since })
+        Some(Self { offset, bytes, memory, ticket, version: from.version, since })
     }
 
     fn copy_out(&self, at: u64, to: &mut [u8]) {
-        if let Some(memory) = &self.memory {
-            memory.part((at - self.offset) as usize, to.len()).copy_out(0, to);
-        }
+        self.memory.part((at - self.offset) as usize, to.len()).copy_out(0, to);
     }
 }
 

@@ -165,7 +165,7 @@ impl Pending {
 
     /// Waits for the oldest request. Returns whether there is one.
     fn wait(&mut self) -> bool {
-        let Some(Sending { ticket, memory, .. }) = self.sending.pop_front() else { return false };
+        let Some(Sending { ticket, mut memory, .. }) = self.sending.pop_front() else { return false };
         self.ended(ticket.finish());
         memory.give_back();
         true

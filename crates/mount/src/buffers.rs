@@ -83,8 +83,8 @@ impl Lent {
         self.whole.copy_in(at, bytes);
     }
 
-    /// Gives the buffer back for reuse. No request may use its bytes any more.
-    pub fn give_back(mut self) {
+    /// Gives the memory back for reuse, so that the buffer has none any more. No request may use it.
+    pub fn give_back(&mut self) {
         let whole = std::mem::replace(&mut self.whole, Region::empty());
         self.lender.buffers.give_back(whole);
     }

@@ -61,7 +61,7 @@ impl Gathered {
                 break;
             }
             self.memory.copy_in(self.used, &rest[..count]);
-            // A run that goes on in the file and in memory only gets longer.
+            // Bytes that follow the last run in the file and in memory extend it.
             let (start, at) = match before {
                 Some((start, at, bytes, skipped)) if skipped == bytes && at + bytes == self.used => {
                     (start, at)

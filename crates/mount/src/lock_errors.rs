@@ -1,4 +1,4 @@
-//! Errors of requests for locks: what they say about the lock, and their numbers for programs.
+//! Errors of requests for locks: whether the manager may have granted the lock, and the error numbers for programs.
 
 use fuser::Errno;
 use outcore_core::{Error, ErrorKind};

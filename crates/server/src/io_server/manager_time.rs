@@ -63,7 +63,7 @@ impl Queries {
         self.asked.filter(|_| self.is_awaited).map(|asked| PATIENCE.saturating_sub(asked.elapsed()))
     }
 
-    /// Whether requests have waited too long. They wait no longer; the query goes on.
+    /// Whether requests have waited too long. They then stop waiting, but the query continues.
     pub fn is_over(&mut self) -> bool {
         let is_over = self.left().is_some_and(|left| left.is_zero());
         self.is_awaited &= !is_over;
