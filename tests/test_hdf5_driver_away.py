@@ -1,7 +1,6 @@
 """The driver of HDF5 while a server of the pool is gone, and after it is back."""
 
 import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,15 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
+from served import make_key
 from started_pools import directories, kill, up  # noqa: F401  # a fixture
 
 import outcore.h5py  # noqa: F401  # it registers the driver
 from outcore.pool import local_pool
 from outcore.pool import state as pool_state
 
-TIMEOUT_S = 5
-"""Long enough for a server that is alive."""
+TIMEOUT_S = 1
+"""A call that cannot reach its server fails after it. One that is up may take longer to answer."""
 
 FAILED = (OSError, RuntimeError)
 """Errors of h5py, which chooses the class by the function of HDF5, not by the error number."""
@@ -154,14 +154,10 @@ def test_a_file_whose_close_failed_can_be_replaced(pool: Pool) -> None:
 
 @pytest.mark.parametrize("given", ["0", "-1", "soon", "nan"])
 def test_a_timeout_that_is_none_is_refused(
-    given: str, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The driver keeps its connections: another key needs a new one.
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_bytes(Path(os.environ["OUTCORE_KEY"]).read_bytes())
-    monkeypatch.setenv("OUTCORE_KEY", str(key))
+    monkeypatch.setenv("OUTCORE_KEY", str(make_key(tmp_path / "key")))
     monkeypatch.setenv("OUTCORE_TIMEOUT", given)
     with pytest.raises(OSError, match="need OUTCORE_TIMEOUT in seconds") as found:
-        driven(pool.file)
+        driven("outcore://127.0.0.1:1/no-manager-is-asked.h5")
     assert found.value.errno == errno.EINVAL
