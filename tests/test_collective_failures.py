@@ -135,7 +135,7 @@ def test_what_rank_0_cannot_begin_all_are_told(pool: oc.Pool) -> None:
 class EagerComm(ThreadComm):
     """A communicator whose broadcasts do not wait for receivers, as MPI allows."""
 
-    said: ClassVar[dict[tuple[int, int], Any]] = {}
+    said: ClassVar[dict[tuple[ThreadJob, int], Any]] = {}
     news = threading.Condition()
 
     def __init__(self, comm: ThreadComm) -> None:
@@ -144,7 +144,8 @@ class EagerComm(ThreadComm):
 
     def bcast(self, value: Any, root: int = 0) -> Any:
         self._steps += 1
-        key = (id(self._shared), self._steps)
+        # Not the job's id, which a later job may get: its ranks would hear what this one said.
+        key = (self._shared, self._steps)
         with self.news:
             if self.rank == root:
                 self.said[key] = value
