@@ -1,0 +1,81 @@
+"""Arrays larger than memory, and solvers that run out of core at in-core speed."""
+
+from . import errors, linalg
+from .array.array import Array, open_array
+from .array.create import create_array, create_group
+from .array.info import Info
+from .array.several_arrays import create_arrays
+from .array.verification import Verification, verify
+from .blocks.blocks import Blocks
+from .blocks.file import BlockInterface
+from .convert.copying import from_array
+from .convert.export import export_array
+from .convert.repack import Repacked, repack
+from .errors import OutcoreError
+from .files.copy import FileCopyReport, copy_files
+from .files.move import move_files
+from .layout.distribution import Distribution, distribute
+from .layout.schema import Schema
+from .machine.rates import Rates
+from .planning.collective_plan import CollectivePlan
+from .planning.methods import MethodComparison, compare_methods
+from .planning.plan import Plan, plan
+from .pool.connect import connect
+from .pool.logical_disk import LogicalDisk
+from .pool.pool import Pool
+from .report.collective_report import CollectiveReport
+from .report.copy_report import CopyReport
+from .report.report import Report, last_report
+from .series.array_group import ArrayGroup
+from .series.array_spec import ArraySpec
+from .storage.pool_file import PoolFile
+from .storage.pool_future import PoolFuture
+from .storage.pool_path import PoolPath
+from .storage.pool_stat import PoolStat
+
+__all__ = [
+    "Array",
+    "ArrayGroup",
+    "ArraySpec",
+    "BlockInterface",
+    "Blocks",
+    "CollectivePlan",
+    "CollectiveReport",
+    "CopyReport",
+    "Distribution",
+    "FileCopyReport",
+    "Info",
+    "LogicalDisk",
+    "MethodComparison",
+    "OutcoreError",
+    "Plan",
+    "Pool",
+    "PoolFile",
+    "PoolFuture",
+    "PoolPath",
+    "PoolStat",
+    "Rates",
+    "Repacked",
+    "Report",
+    "Schema",
+    "Verification",
+    "compare_methods",
+    "connect",
+    "copy_files",
+    "create_array",
+    "create_arrays",
+    "create_group",
+    "distribute",
+    "errors",
+    "export_array",
+    "from_array",
+    "last_report",
+    "linalg",
+    "move_files",
+    "open_array",
+    "plan",
+    "repack",
+    "verify",
+]
+
+__version__: str
