@@ -20,7 +20,7 @@ if sys.argv[3] == "hidden":
     hide()
 content = np.arange(24 * 18 * 10.0).reshape(24, 18, 10)
 mesh = tuple(MPI.Compute_dims(comm.size, 3))
-cart = oc.layout.distribution.distribute(content.shape, "block,block,block", mesh)
+cart = oc.distribute(content.shape, "block,block,block", mesh)
 (box,) = cart.boxes(comm.rank)
 messages = 0
 with oc.Pool.from_comm(comm, sys.argv[1], timeout=60) as pool:
