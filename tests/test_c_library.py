@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from compiled_c import LIBRARY, ROOT, SANITIZED, STRICT, Compile, run
 from served import Served
+from test_mount_lock_failures import pool_at
 
 import outcore as oc
 from outcore._util import c_library
@@ -21,7 +22,8 @@ INTERFACE = ROOT / "crates/capi/interface.txt"
 PAGE = ROOT / "docs/how-to/c.md"
 
 TESTS = [
-    "files", "shorter", "read_only", "regions", "requests", "vectored", "names", "arrays",
+    "files", "shorter", "read_only", "reserve", "signs", "regions", "requests", "vectored", "names",
+    "arrays",
     "mistakes", "fork", "threads", "versions",
 ]  # fmt: skip
 
@@ -37,6 +39,22 @@ def test_calls_embedded(test: str, flags: list[str], compiled: Compile, tmp_path
 def test_calls_served(test: str, compiled: Compile, served: Served, tmp_path: Path) -> None:
     program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
     run(program, test, served.url, cwd=tmp_path, OUTCORE_KEY=str(served.key))
+
+
+def test_a_sign_of_life_outlives_a_restart(compiled: Compile, tmp_path: Path) -> None:
+    program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
+    with pool_at(tmp_path, 2) as pool:
+        url, key = pool.served.url.removesuffix("::"), str(pool.served.key)
+        with subprocess.Popen(
+            [program, "sign_kept", url], env=os.environ | {"OUTCORE_KEY": key},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as running:  # fmt: skip
+            assert running.stdout is not None
+            assert running.stdout.readline() == "given\n"
+            pool.manager.stop()
+            pool.restart()
+            _, errors = running.communicate("\n", timeout=60)
+    assert running.returncode == 0, errors
 
 
 def test_python_reads_what_c_writes(compiled: Compile, served: Served, tmp_path: Path) -> None:

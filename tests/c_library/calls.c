@@ -116,6 +116,64 @@ static void test_shorter(void) {
     OK(outcore_file_close(file));
 }
 
+static void test_reserve(void) {
+    struct outcore_status before, after;
+    outcore_file *file = opened("reserved", O_RDWR | O_CREAT);
+    OK(outcore_file_write_at(file, 0, "bytes", 5));
+    OK(outcore_file_reserve(file, 3000000));
+    NEED(outcore_file_length(file) == 3000000);
+    OK(outcore_file_reserve(file, 10));
+    OK(outcore_file_reserve(file, 0));
+    NEED(outcore_file_length(file) == 3000000);
+    OK(outcore_stat(pool, "reserved", &before));
+    NEED(before.length == 3000000 && before.stripe_count == 2 && before.first_server < 2);
+    OK(outcore_file_close(file));
+    file = opened("reserved", O_RDONLY);
+    FAILS(EROFS, "O_RDWR", outcore_file_reserve(file, 10));
+    OK(outcore_file_close(file));
+    OK(outcore_mkdir(pool, "directory", 0777));
+    OK(outcore_stat(pool, "directory", &after));
+    NEED(after.is_directory == 1 && after.first_server == 0);
+}
+
+static void test_signs(void) {
+    const uint64_t most = ((uint64_t)1 << 63) - 1;
+    outcore_file *file = opened("signs", O_RDWR | O_CREAT), *other = opened("signs", O_RDONLY), *third;
+    OK(outcore_sign_give(file, 5));
+    OK(outcore_sign_give(file, 6));
+    OK(outcore_sign_give(other, most));
+    NEED(outcore_sign_is_given(other, 5) == 1 && outcore_sign_is_given(file, 6) == 1);
+    NEED(outcore_sign_is_given(file, 4) == 0 && outcore_sign_is_given(file, most) == 1);
+    third = opened("other", O_RDWR | O_CREAT);
+    NEED(outcore_sign_is_given(third, 5) == 0);
+    OK(outcore_sign_withdraw(third, 5));
+    OK(outcore_sign_withdraw(file, 5));
+    OK(outcore_sign_withdraw(file, 5));
+    NEED(outcore_sign_is_given(file, 5) == 0 && outcore_sign_is_given(file, 6) == 1);
+    OK(outcore_file_close(file));
+    NEED(outcore_sign_is_given(other, 6) == 0 && outcore_sign_is_given(other, most) == 1);
+    FAILS(EINVAL, "2^63", outcore_sign_give(other, most + 1));
+    FAILS(EINVAL, "2^63", outcore_sign_is_given(other, UINT64_MAX));
+    OK(outcore_remove(pool, "other"));
+    FAILS(ENOENT, "", outcore_sign_is_given(third, 5));
+    FAILS(ENOENT, "", outcore_sign_give(third, 5));
+    OK(outcore_file_close(third));
+    OK(outcore_file_close(other));
+}
+
+/* Gives a sign, and says so; after an answer, looks at it until it is certain. */
+static void test_sign_kept(void) {
+    outcore_file *file = opened("kept", O_RDWR | O_CREAT);
+    int given;
+    OK(outcore_sign_give(file, 7));
+    NEED(puts("given") >= 0 && fflush(stdout) == 0 && getchar() == '\n');
+    while ((given = outcore_sign_is_given(file, 7)) == -EBUSY) {
+        usleep(10000);
+    }
+    NEED(given == 1);
+    OK(outcore_file_close(file));
+}
+
 /* The flags count, even for a file that the call creates. */
 static void test_read_only(void) {
     outcore_file *file = opened("read-only", O_RDONLY | O_CREAT);
@@ -621,7 +679,8 @@ int main(int argc, char **argv) {
         {"print", test_print},       {"refused", test_refused},   {"links", test_links},         {"vectored", test_vectored},
         {"files", test_files},       {"regions", test_regions}, {"requests", test_requests},
         {"names", test_names},       {"mistakes", test_mistakes}, {"fork", test_fork},
-        {"threads", test_threads},   {"versions", test_versions},
+        {"threads", test_threads},   {"versions", test_versions}, {"reserve", test_reserve},
+        {"signs", test_signs},       {"sign_kept", test_sign_kept},
     };
     OK(outcore_context_new(&context));
     if (argc < 3) {

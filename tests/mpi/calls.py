@@ -217,8 +217,61 @@ def pointers(path: str) -> None:
     file.Close()
 
 
+PAIRS = (
+    MPI.FLOAT_INT, MPI.DOUBLE_INT, MPI.LONG_INT, MPI.TWOINT, MPI.SHORT_INT, MPI.LONG_DOUBLE_INT,
+)  # fmt: skip
+
+
+def kinds(path: str) -> None:
+    file = MPI.File.Open(comm, path, CREATE)
+    status = MPI.Status()
+    data = np.random.default_rng(rank).integers(0, 255, 200, "u1")
+    # MPICH may write any bytes between pairs behind the end.
+    file.Write_at_all(1000 * rank, np.zeros(1000, "u1"))
+    for number, pair in enumerate(PAIRS):
+        buffer = [data, 5, pair]
+        file.Set_view(1000 * rank, MPI.BYTE, MPI.BYTE)
+        note(f"write {number}", file.Write_at, 0, buffer, status)
+        note("status", lambda: status_of(status, MPI.BYTE))
+        into = np.zeros(200, "u1")
+        note("read", file.Read_at, 0, [into, 5, pair], status)
+        note("content", into.tobytes().hex)
+        note("pairs in the file", file.Set_view, 1000 * rank, pair, pair)
+        note("write pairs", file.Write_at_all, 2, [data, 4, pair], status)
+        note("status", lambda: status_of(status, MPI.BYTE))
+        note("extent", file.Get_type_extent, pair)
+        note("byte offset", file.Get_byte_offset, 3)
+    comm.Barrier()
+    # A view beyond the end, and one of nothing.
+    file.Set_view(100_000, MPI.BYTE, MPI.BYTE)
+    into = np.ones(50, "u1")
+    note("read beyond", file.Read_at_all, 10 * rank, into, status)
+    note("status", lambda: status_of(status, MPI.BYTE))
+    note("content", lambda: into.tobytes().hex())
+    comm.Barrier()
+    note("write beyond", file.Write_at_all, 10 * rank, into[:10], status)
+    comm.Barrier()
+    note("size", file.Get_size)
+    empty = MPI.INT.Create_contiguous(0).Commit()
+    note("nothing", file.Read_at, 0, [into, 1 << 33, empty], status)
+    note("status", lambda: status_of(status, MPI.BYTE))
+    # Counts and offsets beyond 32 bits.
+    file.Set_view(0, MPI.BYTE, MPI.BYTE)
+    many = np.empty((1 << 31) + 10, "u1")
+    many[size * 1000 - 1] = 0
+    note("many", file.Read_at, 0, many, status)
+    note("status", lambda: status_of(status, MPI.BYTE))
+    note("content", lambda: many[: size * 1000].tobytes().hex())
+    comm.Barrier()
+    note("far", file.Write_at, (1 << 40) + rank, into[:1])
+    comm.Barrier()
+    note("size", file.Get_size)
+    note("no type", file.Write_at, 0, [into, 1, MPI.DATATYPE_NULL])
+    file.Close()
+
+
 try:
-    for step in (opening, sizes, views, pointers):
+    for step in (opening, sizes, views, pointers, kinds):
         results = []
         for path in sys.argv[1:3]:
             found.clear()

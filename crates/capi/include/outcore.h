@@ -77,8 +77,10 @@ typedef struct outcore_status {
     uint32_t owner;
     // Group id.
     uint32_t group;
+    // Number of the first server of a file; 0 for a directory.
+    uint32_t first_server;
     // Always 0.
-    uint32_t reserved[5];
+    uint32_t reserved[4];
 } outcore_status;
 
 // The function that `outcore_list` calls for each name, with the caller's argument, the name, and its attributes. A result
@@ -217,6 +219,13 @@ int64_t outcore_file_length(const struct outcore_file *file);
 // Makes a file longer or shorter. New bytes read as zeros.
 int outcore_file_truncate(const struct outcore_file *file, uint64_t length);
 
+// Reserves the disk space of the first `length` bytes of a file on its servers, and makes it so long if it is shorter. It
+// never makes a file shorter. A server whose file system cannot reserve only makes the file longer.
+//
+// Errors: -EROFS (the file is open for reading), -ENOSPC (some servers may have reserved their part by then).
+int outcore_file_reserve(const struct outcore_file *file,
+                         uint64_t length);
+
 // Returns once all completed writes to the file survive a power loss.
 //
 // Errors: -EREMOTEIO (earlier writes may be lost: write them again), -EIO, -ENOSPC.
@@ -224,6 +233,26 @@ int outcore_file_sync(const struct outcore_file *file);
 
 // Closes a file, and frees the handle. It does not sync. NULL is ignored.
 int outcore_file_close(struct outcore_file *file);
+
+// Gives other processes a sign that this one lives, until `outcore_sign_withdraw` or the close of the file.
+//
+// The manager of the pool keeps the sign while a thread of this process renews it. If the process dies, the sign ends
+// within the term of a lease: `lease_seconds` of the manager, 10 by default. A process that cannot reach the manager for
+// so long, or is stopped, also loses its sign, and gives it again afterwards. `number` is below 2^63, and no other process
+// may use it for this file: begin with a random number.
+//
+// Errors: -EEXIST (another process gives this sign), -EINVAL (the user has too many leases), -EIO.
+int outcore_sign_give(const struct outcore_file *file,
+                      uint64_t number);
+
+// Withdraws a sign of this process.
+int outcore_sign_withdraw(const struct outcore_file *file, uint64_t number);
+
+// Returns 1 if a process gives the sign with this number, and 0 if none does, or -errno.
+//
+// Errors: -EBUSY (the manager has restarted and does not know yet), -ENOENT (the file was removed), -EIO.
+int outcore_sign_is_given(const struct outcore_file *file,
+                          uint64_t number);
 
 // Makes regions of `bytes` bytes from byte `offset` on.
 int outcore_regions_contiguous(const struct outcore_context *context,

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::hints::Hints;
 use crate::memory::Pieces;
 use crate::pool::{Client, Pool};
+use crate::signs::Signs;
 use crate::text::text_of;
 
 /// A file of a pool that is open.
@@ -18,6 +19,7 @@ pub struct File {
     pub(crate) context: Arc<Context>,
     pub(crate) client: Arc<Client>,
     pub(crate) file: FileId,
+    pub(crate) signs: Arc<Signs>,
     /// A new file is open for writing in the client, whatever the flags.
     writable: bool,
 }
@@ -175,7 +177,8 @@ pub unsafe extern "C" fn outcore_file_open(
             let hints = Hints::or_none(hints.as_ref());
             let opened = open(pool, text_of(path, "path of a file")?, flags, mode, &hints)?;
             let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
-            Ok(File { context: pool.context.clone(), client: pool.client.clone(), file: opened, writable })
+            let (context, client, signs) = (pool.context.clone(), pool.client.clone(), pool.signs.clone());
+            Ok(File { context, client, file: opened, signs, writable })
         })
     })
 }
@@ -240,6 +243,22 @@ pub unsafe extern "C" fn outcore_file_truncate(file: *const File, length: u64) -
     })
 }
 
+/// Reserves the disk space of the first `length` bytes of a file on its servers, and makes it so long if it is shorter. It
+/// never makes a file shorter. A server whose file system cannot reserve only makes the file longer.
+///
+/// Errors: -EROFS (the file is open for reading), -ENOSPC (some servers may have reserved their part by then).
+///
+/// # Safety
+/// `file` is a file, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_file_reserve(file: *const File, length: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { file.as_ref() }, |file| {
+        file.check_writable()?;
+        file.client.reserve(file.file, length)
+    })
+}
+
 /// Returns once all completed writes to the file survive a power loss.
 ///
 /// Errors: -EREMOTEIO (earlier writes may be lost: write them again), -EIO, -ENOSPC.
@@ -261,6 +280,7 @@ pub unsafe extern "C" fn outcore_file_close(file: *mut File) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
         release(file, |file| {
+            file.signs.withdraw(file.file, |_| true);
             file.client.close(file.file);
             Ok(())
         })

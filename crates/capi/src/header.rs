@@ -3,8 +3,19 @@
 use std::path::{Path, PathBuf};
 
 /// The files of the interface, in the order of the header.
-const SOURCES: [&str; 10] =
-    ["context", "pool", "hints", "file", "regions", "request", "vectored", "names", "array", "collective"];
+const SOURCES: [&str; 11] = [
+    "context",
+    "pool",
+    "hints",
+    "file",
+    "signs",
+    "regions",
+    "request",
+    "vectored",
+    "names",
+    "array",
+    "collective",
+];
 
 fn made() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -18,6 +18,7 @@ mod names;
 mod pool;
 mod regions;
 mod request;
+mod signs;
 mod text;
 mod together;
 mod vectored;

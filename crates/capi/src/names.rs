@@ -39,8 +39,10 @@ pub struct Status {
     pub owner: u32,
     /// Group id.
     pub group: u32,
+    /// Number of the first server of a file; 0 for a directory.
+    pub first_server: u32,
     /// Always 0.
-    pub reserved: [u32; 5],
+    pub reserved: [u32; 4],
 }
 
 /// The function that `outcore_list` calls for each name, with the caller's argument, the name, and its attributes. A result
@@ -61,7 +63,8 @@ fn status_of(inode: &Inode, length: u64) -> Status {
         mode: inode.mode,
         owner: inode.owner,
         group: inode.group,
-        reserved: [0; 5],
+        first_server: layout.and_then(|layout| layout.servers.first()).map_or(0, |server| server.0),
+        reserved: [0; 4],
     }
 }
 

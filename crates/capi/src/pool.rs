@@ -13,6 +13,7 @@ use outcored::EmbeddedLink;
 
 use crate::boundary::{Handle, call, hand_out, release, unusable_time};
 use crate::context::{Context, OwnedContext};
+use crate::signs::Signs;
 use crate::text::{check_count, optional_text, text_of};
 
 /// A client of a pool, over any link.
@@ -22,6 +23,7 @@ pub(crate) type Client = PoolVolume<dyn Link<Buffer = Region>>;
 pub struct Pool {
     pub(crate) context: Arc<Context>,
     pub(crate) client: Arc<Client>,
+    pub(crate) signs: Arc<Signs>,
     close: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -38,7 +40,8 @@ impl Pool {
         close: Box<dyn Fn() + Send + Sync>,
     ) -> Result<Self> {
         let client = Arc::new(Client::new(link, system_clock())?);
-        Ok(Self { context: context.clone(), client, close })
+        let signs = Arc::new(Signs::new(client.clone()));
+        Ok(Self { context: context.clone(), client, signs, close })
     }
 }
 
@@ -129,6 +132,7 @@ pub unsafe extern "C" fn outcore_pool_close(pool: *mut Pool) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
         release(pool, |pool| {
+            pool.signs.end();
             pool.client.tell_written();
             (pool.close)();
             Ok(())

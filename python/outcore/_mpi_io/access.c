@@ -39,18 +39,16 @@ static int check(const struct open_file *file, int how, MPI_Offset offset, MPI_C
 
 /* Gets the places of all processes from the shared pointer, in the order of their ranks. */
 static int ordered_place(struct open_file *file, MPI_Offset etypes, MPI_Offset *place) {
-    MPI_Offset before = 0, all = 0, first = 0;
-    int class = 0;
-    PMPI_Exscan(&etypes, &before, 1, MPI_OFFSET, MPI_SUM, file->comm);
-    PMPI_Allreduce(&etypes, &all, 1, MPI_OFFSET, MPI_SUM, file->comm);
-    if (file->rank == 0) {
+    MPI_Offset before = etypes, all = etypes, first = 0;
+    int class = combine(file, BEFORE, 1, &before);
+    if (class == 0) {
+        class = combine(file, SUM, 1, &all);
+    }
+    if (class == 0 && file->rank == 0) {
         class = move_shared(file, all, &first);
-        before = 0;
     }
-    if ((class = agreed(file->comm, class)) == 0) {
-        PMPI_Bcast(&first, 1, MPI_OFFSET, 0, file->comm);
-        *place = first + before;
-    }
+    class = agreed_most(file, class, &first);
+    *place = first + before;
     return class;
 }
 
@@ -63,7 +61,7 @@ static int move(struct open_file *file, int how, int is_waiting, MPI_Offset offs
     MPI_Offset etypes = file->view.etype_bytes > 0 ? bytes / file->view.etype_bytes : 0;
     int is_agreed = (how & COLLECTIVE) != 0 && is_waiting;
     *moved = 0;
-    if (is_agreed && (class = agreed(file->comm, class)) != 0) {
+    if (is_agreed && (class = agreed(file, class)) != 0) {
         return class;
     }
     if (class == 0 && (how & SHARED) != 0) {

@@ -5,5 +5,5 @@
 
 int transfer_all(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
                  int64_t *moved) {
-    return agreed(file->comm, transfer(file, is_write, offset, memory, count, type, moved));
+    return agreed(file, transfer(file, is_write, offset, memory, count, type, moved));
 }

@@ -1,4 +1,4 @@
-/* Errors: classes of the standard, with the texts of outcore, and what processes agree on. */
+/* Errors: classes of the standard, with the texts of outcore. */
 
 #include "mpi_io.h"
 
@@ -42,51 +42,55 @@ int failed_call(const outcore_context *context, int64_t result, const char *what
     return failed(class_of(result), "%s: %s", what, why[0] != '\0' ? why : strerror((int)-result));
 }
 
-/* Calls the error handler of a file with the last error of this thread. Returns its code: for each class, there is one code
- * with the last text. */
-int raise_error(MPI_File handle, int class) {
+/* Codes of one class, and of all. */
+#define MOST_CODES_OF_CLASS 32
+#define MOST_CODES 1024
+
+/* Returns an error code for the last error of this thread. MPI takes no code back: for too many texts of a class, the code
+ * that was returned the longest time ago gets the new one. */
+static int code_of(int class) {
     static struct {
         int class, code;
-    } known[64];
+        uint64_t used;
+        char text[MPI_MAX_ERROR_STRING];
+    } known[MOST_CODES];
     static int count;
+    static uint64_t calls;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    int code = class, i = 0;
-    char shortened[MPI_MAX_ERROR_STRING];
-    if (class == MPI_SUCCESS) {
-        return MPI_SUCCESS;
-    }
+    char shown[MPI_MAX_ERROR_STRING];
+    int code = class, oldest = -1, of_class = 0, i;
+    snprintf(shown, sizeof shown, "%s", text);
     pthread_mutex_lock(&lock);
-    while (i < count && known[i].class != class) {
-        i++;
+    for (i = 0; i < count && (known[i].class != class || strcmp(known[i].text, shown) != 0); i++) {
+        if (known[i].class == class && (of_class++ == 0 || known[i].used < known[oldest].used)) {
+            oldest = i;
+        }
     }
-    if (i == count && count < 64 && PMPI_Add_error_code(class, &code) == MPI_SUCCESS) {
-        known[count].class = class;
-        known[count++].code = code;
+    int is_new = i == count;
+    if (is_new && (of_class == MOST_CODES_OF_CLASS || count == MOST_CODES
+                   || PMPI_Add_error_code(class, &known[count].code) != MPI_SUCCESS)) {
+        i = oldest;
+    } else if (is_new) {
+        known[count++].class = class;
     }
-    if (i < count) {
+    if (i >= 0) {
         code = known[i].code;
-        snprintf(shortened, sizeof shortened, "%s", text);
-        PMPI_Add_error_string(code, shortened);
+        known[i].used = ++calls;
+    }
+    if (i >= 0 && is_new) {
+        strcpy(known[i].text, shown);
+        PMPI_Add_error_string(code, shown);
     }
     pthread_mutex_unlock(&lock);
-    PMPI_File_call_errhandler(handle, code);
     return code;
 }
 
-/* Returns the same error class on all processes: that of one that failed, or 0 if none has. */
-int agreed(MPI_Comm comm, int class) {
-    int found = class;
-    if (PMPI_Allreduce(&class, &found, 1, MPI_INT, MPI_MAX, comm) != MPI_SUCCESS) {
-        return failed(MPI_ERR_IO, "need all processes of the file, one does not answer; restart the program");
+/* Calls the error handler of a file with the last error of this thread. Returns its code. */
+int raise_error(MPI_File handle, int class) {
+    if (class == MPI_SUCCESS) {
+        return MPI_SUCCESS;
     }
-    if (found != class) {
-        failed(found, "another process of the file failed; its error says why");
-    }
-    return found;
-}
-
-/* Returns whether all processes pass the same number; -1 if one does not answer. */
-int is_same(MPI_Comm comm, MPI_Offset number) {
-    MPI_Offset ends[2] = {number, -number}, most[2];
-    return PMPI_Allreduce(ends, most, 2, MPI_OFFSET, MPI_MAX, comm) != MPI_SUCCESS ? -1 : most[0] == -most[1];
+    int code = code_of(class);
+    PMPI_File_call_errhandler(handle, code);
+    return code;
 }

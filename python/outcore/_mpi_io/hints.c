@@ -1,9 +1,8 @@
-/* Hints of MPI_Info: those for the layout go to the pool, and others are kept for MPI_File_get_info. */
+/* Hints of MPI_Info: those for the layout of a new file go to the pool. MPI_File_get_info has the values in force. */
 
 #include "mpi_io.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #define LAYOUT_HINTS {"striping_factor", "striping_unit", "start_iodevice"}
 
@@ -29,25 +28,28 @@ outcore_hints *layout_hints(const outcore_context *context, MPI_Info given) {
     return hints;
 }
 
-/* Keeps hints that a program has given, with the layout in force. */
-int add_hints(struct open_file *file, MPI_Info given) {
-    outcore_status status;
-    char name[MPI_MAX_INFO_KEY + 1], value[MPI_MAX_INFO_VAL];
-    int count = 0;
+int check_hints(MPI_Info given) {
+    int count;
     if (given != MPI_INFO_NULL && PMPI_Info_get_nkeys(given, &count) != MPI_SUCCESS) {
         return failed(MPI_ERR_INFO, "need hints, have an invalid MPI_Info; pass MPI_INFO_NULL");
     }
-    for (int i = 0; i < count; i++) {
-        if (PMPI_Info_get_nthkey(given, i, name) == MPI_SUCCESS && get(given, name, value)) {
-            PMPI_Info_set(file->info, name, value);
-        }
-    }
+    return 0;
+}
+
+/* Sets the hints in force. Servers do what the nodes of collective buffering do elsewhere. Hints without effect are left out, as
+ * the standard says. */
+int set_hints(struct open_file *file) {
+    outcore_status status;
+    char value[MPI_MAX_INFO_VAL];
     int class = failed_call(file->context, outcore_stat(file->pool, file->path, &status), file->path);
     if (class == 0) {
         snprintf(value, sizeof value, "%u", status.stripe_count);
         PMPI_Info_set(file->info, "striping_factor", value);
+        PMPI_Info_set(file->info, "cb_nodes", value);
         snprintf(value, sizeof value, "%llu", (unsigned long long)status.stripe_unit_bytes);
         PMPI_Info_set(file->info, "striping_unit", value);
+        snprintf(value, sizeof value, "%u", status.first_server);
+        PMPI_Info_set(file->info, "start_iodevice", value);
     }
     return class;
 }

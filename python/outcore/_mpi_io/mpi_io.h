@@ -91,17 +91,20 @@ struct place {
     int is_in_pool, is_read_only;
 };
 
+struct open_file;
 int find_place(const char *name, struct place *place);
-int connect_pool(const char *url, outcore_context **context, outcore_pool **pool);
-double patience_s(void);
+int connect_pool(const char *url, struct open_file *file);
+
+/* ---- fit.c */
+
+void require_same_mpi(void);
+int check_fit(void);
 
 /* ---- errors.c */
 
 int failed(int class, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int failed_call(const outcore_context *context, int64_t result, const char *what);
 int raise_error(MPI_File handle, int class);
-int agreed(MPI_Comm comm, int class);
-int is_same(MPI_Comm comm, MPI_Offset number);
 
 /* ---- open.c: files that are open */
 
@@ -120,10 +123,14 @@ struct open_file {
     int rank;
     outcore_context *context;
     outcore_pool *pool;
+    double patience_s; /* after which something that does not answer counts as lost */
     outcore_file *file;
     char *path;
     char *turns; /* path of the file that orders shared pointers and atomic accesses */
     int amode, is_atomic;
+    uint64_t first_sign; /* the sign of life of process 0 */
+    int has_sign;        /* this process gives its sign of life */
+    int is_broken, lost; /* a process is gone, and its rank, or -1 */
     int has_turns; /* this process may have made the files of `turns` */
     struct view view;
     MPI_Offset pointer, first_shared; /* in etypes */
@@ -144,15 +151,31 @@ int check_pointer(const struct open_file *file);
         return P##call;                     \
     }
 
+/* ---- agreement.c */
+
+enum combination { LARGEST, SUM, BEFORE };
+
+double now_s(void);
+void give_sign(struct open_file *file);
+void withdraw_sign(struct open_file *file);
+int wait_for_all(struct open_file *file, MPI_Request *request);
+int combine(struct open_file *file, enum combination how, int count, MPI_Offset *numbers);
+int agreed_most(struct open_file *file, int class, MPI_Offset *number);
+int agreed(struct open_file *file, int class);
+int is_same(struct open_file *file, MPI_Offset number, int *same);
+int draw(struct open_file *file, MPI_Offset numbers[2]);
+
 /* ---- view.c */
 
-int set_view(struct open_file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep);
+int make_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, struct view *view);
+void use_view(struct open_file *file, const struct view *view);
 void free_view(struct view *view);
 int end_of_view(struct open_file *file, MPI_Offset *end);
 
 /* ---- hints.c */
 
-int add_hints(struct open_file *file, MPI_Info given);
+int check_hints(MPI_Info given);
+int set_hints(struct open_file *file);
 outcore_hints *layout_hints(const outcore_context *context, MPI_Info given);
 
 /* ---- transfer.c */

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static struct open_file *all;
@@ -59,9 +58,15 @@ static int open_shadow(struct open_file *file) {
                                               path);
 }
 
+/* Returns whether all processes pass the same number; -1 if one does not answer. */
+static int are_same(MPI_Comm comm, int number) {
+    int ends[2] = {number, -number}, most[2];
+    return PMPI_Allreduce(ends, most, 2, MPI_INT, MPI_MAX, comm) != MPI_SUCCESS ? -1 : most[0] == -most[1];
+}
+
 static int check_amode(MPI_Comm comm, int amode, const struct place *place) {
     int ways = ((amode & MPI_MODE_RDONLY) != 0) + ((amode & MPI_MODE_WRONLY) != 0) + ((amode & MPI_MODE_RDWR) != 0);
-    int same = is_same(comm, amode);
+    int same = are_same(comm, amode);
     if (same < 0) {
         return failed(MPI_ERR_IO, "need all processes of the communicator, one does not answer; restart the program");
     }
@@ -93,21 +98,20 @@ static int open_file(struct open_file *file, int is_creator, MPI_Info info) {
     return failed_call(file->context, result, file->path);
 }
 
-/* Names the files of turns anew, the same on all processes. */
-static int name_turns(struct open_file *file) {
-    struct timespec now;
-    unsigned long long salt[2] = {0};
+/* Names the files of turns and the signs of life anew, the same on all processes. */
+static int name_new(struct open_file *file) {
+    MPI_Offset salt[2];
     size_t room = strlen(file->path) + 80;
-    clock_gettime(CLOCK_REALTIME, &now);
-    salt[0] = (unsigned long long)now.tv_sec * 1000000000 + (unsigned long long)now.tv_nsec;
-    salt[1] = (unsigned long long)getpid() << 32 ^ (unsigned long long)(uintptr_t)file;
-    if (PMPI_Bcast(salt, sizeof salt, MPI_BYTE, 0, file->comm) != MPI_SUCCESS) {
-        return failed(MPI_ERR_IO, "need all processes of the communicator, one does not answer; restart the program");
+    int class = draw(file, salt);
+    if (class != 0) {
+        return class;
     }
+    file->first_sign = (uint64_t)salt[0] >> 2;
     if ((file->turns = malloc(room)) == NULL) {
         return failed(MPI_ERR_NO_MEM, "need memory for a name; free some");
     }
-    snprintf(file->turns, room, "%s.outcore-mpi-io-%llx-%llx", file->path, salt[0], salt[1]);
+    snprintf(file->turns, room, "%s.outcore-mpi-io-%llx-%llx", file->path, (unsigned long long)salt[0],
+             (unsigned long long)salt[1]);
     return 0;
 }
 
@@ -121,7 +125,7 @@ static void free_file(struct open_file *file) {
     if (file->handle != MPI_FILE_NULL) {
         PMPI_File_close(&file->handle);
     }
-    if (file->comm != MPI_COMM_NULL) {
+    if (file->comm != MPI_COMM_NULL && !file->is_broken) {
         PMPI_Comm_free(&file->comm);
     }
     free(file->path);
@@ -131,17 +135,22 @@ static void free_file(struct open_file *file) {
 
 /* Opens the file on all processes: the first one creates it, and the others follow. */
 static int open_on_all(struct open_file *file, const struct place *place, MPI_Info info) {
-    int class = connect_pool(place->url, &file->context, &file->pool);
+    MPI_Offset has_no_sign, pointer;
+    int class = connect_pool(place->url, file);
+    if (class == 0) {
+        class = check_hints(info);
+    }
     if (class == 0 && (file->path = strdup(place->path)) == NULL) {
         class = failed(MPI_ERR_NO_MEM, "need memory for a name; free some");
     }
-    if ((class = agreed(file->comm, class)) != 0) {
+    if ((class = agreed(file, class)) != 0) {
         return class;
     }
-    if (file->rank == 0) {
+    class = name_new(file);
+    if (class == 0 && file->rank == 0) {
         class = open_file(file, 1, info);
     }
-    if ((class = agreed(file->comm, class)) != 0) {
+    if ((class = agreed(file, class)) != 0) {
         return class;
     }
     if (file->rank != 0) {
@@ -151,34 +160,43 @@ static int open_on_all(struct open_file *file, const struct place *place, MPI_In
         class = open_shadow(file);
     }
     if (class == 0) {
-        class = set_view(file, 0, MPI_BYTE, MPI_BYTE, "native");
+        class = make_view(0, MPI_BYTE, MPI_BYTE, "native", &file->view);
     }
     if (class == 0 && PMPI_Info_create(&file->info) != MPI_SUCCESS) {
         class = failed(MPI_ERR_NO_MEM, "need memory for hints; free some");
     }
     if (class == 0) {
-        class = add_hints(file, info);
+        class = set_hints(file);
     }
     if (class == 0 && (file->amode & MPI_MODE_APPEND) != 0) {
         class = end_of_view(file, &file->pointer);
     }
-    if ((class = agreed(file->comm, class)) != 0) {
+    if (class == 0) {
+        give_sign(file);
+    }
+    pointer = file->rank == 0 ? file->pointer : 0;
+    if ((class = agreed_most(file, class, &pointer)) != 0) {
         return class;
     }
-    PMPI_Bcast(&file->pointer, 1, MPI_OFFSET, 0, file->comm);
-    file->first_shared = file->pointer;
-    return agreed(file->comm, name_turns(file));
+    file->pointer = file->first_shared = pointer;
+    has_no_sign = !file->has_sign;
+    class = agreed_most(file, 0, &has_no_sign);
+    if (has_no_sign) {
+        withdraw_sign(file);
+    }
+    return class;
 }
 
 int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *fh) {
     struct place place = {.is_in_pool = 0};
     int is_inter = 0, class, state, same;
+    require_same_mpi();
     if (comm == MPI_COMM_NULL || filename == NULL || PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS || is_inter) {
         return PMPI_File_open(comm, filename, amode, info, fh);
     }
     class = find_place(filename, &place);
     state = class != 0 ? 2 : place.is_in_pool;
-    same = is_same(comm, state);
+    same = are_same(comm, state);
     if (same < 0 || (same && state == 0)) {
         return PMPI_File_open(comm, filename, amode, info, fh);
     }
@@ -191,7 +209,7 @@ int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info,
         }
         return raise_error(MPI_FILE_NULL, class);
     }
-    if ((class = check_amode(comm, amode, &place)) != 0) {
+    if ((class = check_fit()) != 0 || (class = check_amode(comm, amode, &place)) != 0) {
         return raise_error(MPI_FILE_NULL, class);
     }
     struct open_file *file = calloc(1, sizeof *file);
@@ -199,6 +217,7 @@ int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info,
         return raise_error(MPI_FILE_NULL, failed(MPI_ERR_NO_MEM, "need memory for a file; free some"));
     }
     file->amode = amode;
+    file->lost = -1;
     file->handle = MPI_FILE_NULL;
     file->info = MPI_INFO_NULL;
     file->view.etype = file->view.filetype = MPI_DATATYPE_NULL;
@@ -222,7 +241,8 @@ int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info,
 
 int MPI_File_close(MPI_File *fh) {
     struct open_file *file = fh != NULL ? find_file(*fh) : NULL, **place;
-    int class = 0, is_used;
+    MPI_Offset is_used;
+    int class = 0;
     if (file == NULL) {
         return PMPI_File_close(fh);
     }
@@ -230,17 +250,20 @@ int MPI_File_close(MPI_File *fh) {
     if ((file->amode & MPI_MODE_RDONLY) == 0) {
         class = failed_call(file->context, outcore_file_sync(file->file), file->path);
     }
-    class = agreed(file->comm, class);
     is_used = file->has_turns;
-    PMPI_Allreduce(&file->has_turns, &is_used, 1, MPI_INT, MPI_MAX, file->comm);
-    if (file->rank == 0 && is_used) {
-        remove_turns(file);
+    class = agreed_most(file, class, &is_used);
+    if (!file->is_broken) {
+        if (file->rank == 0 && is_used) {
+            remove_turns(file);
+        }
+        if (file->rank == 0 && (file->amode & MPI_MODE_DELETE_ON_CLOSE) != 0) {
+            int result = outcore_remove(file->pool, file->path);
+            class = class != 0 ? class : failed_call(file->context, result, file->path);
+        }
+        /* A process without a sign may have left this call already. */
+        int last = agreed(file, class);
+        class = file->is_broken ? class : last;
     }
-    if (file->rank == 0 && (file->amode & MPI_MODE_DELETE_ON_CLOSE) != 0) {
-        int result = outcore_remove(file->pool, file->path);
-        class = class != 0 ? class : failed_call(file->context, result, file->path);
-    }
-    class = agreed(file->comm, class);
     pthread_mutex_lock(&lock);
     for (place = &all; *place != file;) {
         place = &(*place)->next;
@@ -255,8 +278,8 @@ int MPI_File_close(MPI_File *fh) {
 
 int MPI_File_delete(const char *filename, MPI_Info info) {
     struct place place = {.is_in_pool = 0};
-    outcore_context *context;
-    outcore_pool *pool;
+    struct open_file none;
+    require_same_mpi();
     int class = filename != NULL ? find_place(filename, &place) : 0;
     if (class == 0 && !place.is_in_pool) {
         return PMPI_File_delete(filename, info);
@@ -264,8 +287,8 @@ int MPI_File_delete(const char *filename, MPI_Info info) {
     if (class == 0 && place.is_read_only) {
         class = failed(MPI_ERR_READ_ONLY, "need a mount for writing, have a read-only one; mount it without --read-only");
     }
-    if (class == 0 && (class = connect_pool(place.url, &context, &pool)) == 0) {
-        class = failed_call(context, outcore_remove(pool, place.path), filename);
+    if (class == 0 && (class = connect_pool(place.url, &none)) == 0) {
+        class = failed_call(none.context, outcore_remove(none.pool, place.path), filename);
     }
     return raise_error(MPI_FILE_NULL, class);
 }

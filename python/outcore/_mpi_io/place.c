@@ -12,6 +12,9 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+/* The longest timeout: a year. */
+#define MOST_SECONDS 31536000.0
+
 /* The extended attribute by which a mount gives the address of a file in its pool. */
 #define ADDRESS "user.outcore.address"
 
@@ -115,49 +118,93 @@ int find_place(const char *name, struct place *place) {
     return result;
 }
 
-/* The seconds after which a server that does not answer counts as lost. */
-double patience_s(void) {
+/* Reads the seconds after which a server that does not answer counts as lost. */
+static int read_patience(double *seconds) {
     const char *given = getenv("OUTCORE_TIMEOUT");
-    double seconds = given != NULL ? atof(given) : 0;
-    return seconds > 0 ? seconds : 60;
+    char *end = NULL;
+    *seconds = 60;
+    if (given == NULL || given[0] == '\0') {
+        return 0;
+    }
+    *seconds = strtod(given, &end);
+    /* Not a number compares as false. */
+    if (end == given || *end != '\0' || !(*seconds > 0 && *seconds <= MOST_SECONDS)) {
+        return failed(MPI_ERR_ARG, "need seconds above 0 in the variable OUTCORE_TIMEOUT, have '%s'; set it to a number such as "
+                                   "60, or unset it",
+                      given);
+    }
+    return 0;
+}
+
+/* A connection, and the variables of the environment that it was made by. */
+struct connection {
+    pid_t pid;
+    char *url, *key;
+    double patience_s;
+    outcore_context *context;
+    outcore_pool *pool;
+    struct connection *next;
+};
+
+static struct connection *all;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Finds the same connection as `wanted`, and adds `wanted` if there is none and it has a pool. */
+static struct connection *find_connection(struct connection *wanted) {
+    pthread_mutex_lock(&lock);
+    struct connection *found = all;
+    while (found != NULL && (found->pid != wanted->pid || found->patience_s != wanted->patience_s
+                             || strcmp(found->url, wanted->url) != 0 || strcmp(found->key, wanted->key) != 0)) {
+        found = found->next;
+    }
+    if (found == NULL && wanted->pool != NULL) {
+        wanted->next = all;
+        found = all = wanted;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void free_connection(struct connection *connection) {
+    outcore_pool_close(connection->pool);
+    outcore_context_free(connection->context);
+    free(connection->url);
+    free(connection->key);
+    free(connection);
 }
 
 /* Connects to a pool. Connections are kept for the life of the process; a process that was forked gets its own. */
-int connect_pool(const char *url, outcore_context **context, outcore_pool **pool) {
-    static struct known {
-        pid_t pid;
-        char *url;
-        outcore_context *context;
-        outcore_pool *pool;
-        struct known *next;
-    } *all;
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    struct known *found;
-    int class = 0, is_new;
-    pthread_mutex_lock(&lock);
-    for (found = all; found != NULL && (found->pid != getpid() || strcmp(found->url, url) != 0);) {
-        found = found->next;
+static int make_connection(const struct connection *wanted, struct connection **made) {
+    struct connection *fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL || (fresh->url = strdup(wanted->url)) == NULL || (fresh->key = strdup(wanted->key)) == NULL
+        || outcore_context_new(&fresh->context) != 0) {
+        return failed(MPI_ERR_NO_MEM, "need memory for a connection; free some");
     }
-    is_new = found == NULL;
-    if (is_new && ((found = calloc(1, sizeof *found)) == NULL || (found->url = strdup(url)) == NULL
-                   || outcore_context_new(&found->context) != 0)) {
-        class = failed(MPI_ERR_NO_MEM, "need memory for a connection; free some");
-    } else if (is_new) {
-        class = failed_call(found->context, outcore_pool_connect(found->context, url, NULL, patience_s(), &found->pool), url);
-        found->pid = getpid();
+    fresh->pid = wanted->pid;
+    fresh->patience_s = wanted->patience_s;
+    int result = outcore_pool_connect(fresh->context, fresh->url, NULL, fresh->patience_s, &fresh->pool);
+    int class = failed_call(fresh->context, result, fresh->url);
+    /* Another thread may have connected meanwhile. */
+    *made = class == 0 ? find_connection(fresh) : NULL;
+    if (*made != fresh) {
+        free_connection(fresh);
     }
-    if (class == 0 && is_new) {
-        found->next = all;
-        all = found;
-    } else if (class != 0 && found != NULL) {
-        outcore_context_free(found->context);
-        free(found->url);
-        free(found);
+    return class;
+}
+
+/* Gives a file its connection to a pool. */
+int connect_pool(const char *url, struct open_file *file) {
+    const char *key = getenv("OUTCORE_KEY");
+    struct connection wanted = {.pid = getpid(), .url = (char *)url, .key = (char *)(key != NULL ? key : "")};
+    int class = read_patience(&wanted.patience_s);
+    struct connection *found = class == 0 ? find_connection(&wanted) : NULL;
+    if (class == 0 && found == NULL) {
+        class = make_connection(&wanted, &found);
     }
     if (class == 0) {
-        *context = found->context;
-        *pool = found->pool;
+        file->context = found->context;
+        file->pool = found->pool;
+        file->patience_s = found->patience_s;
     }
-    pthread_mutex_unlock(&lock);
     return class;
 }

@@ -12,32 +12,28 @@ int MPI_File_get_size(MPI_File fh, MPI_Offset *size) {
 }
 
 /* Changes the length by the first process; all have the same outcome. */
-static int resize(struct open_file *file, MPI_Offset size, int is_shortened) {
-    int class = 0, same = is_same(file->comm, size);
-    if (same < 0) {
-        return agreed(file->comm, MPI_ERR_IO);
+static int resize(struct open_file *file, MPI_Offset size, int (*resizes)(const outcore_file *, uint64_t)) {
+    int same, class = is_same(file, size, &same);
+    if (class != 0) {
+        return class;
     }
     if (size < 0 || !same) {
         class = failed(MPI_ERR_ARG, "need the same size of at least 0 on all processes; pass it");
     } else if ((class = check_writable(file)) == 0 && file->rank == 0) {
-        int64_t length = is_shortened ? 0 : outcore_file_length(file->file);
-        int64_t result = length < 0 ? length : 0;
-        if (result == 0 && (is_shortened || length < size)) {
-            result = outcore_file_truncate(file->file, (uint64_t)size);
-        }
+        int result = resizes(file->file, (uint64_t)size);
         class = failed_call(file->context, result, file->path);
     }
-    return agreed(file->comm, class);
+    return agreed(file, class);
 }
 
 int MPI_File_set_size(MPI_File fh, MPI_Offset size) {
     FILE_OR_PASS(MPI_File_set_size(fh, size))
-    return raise_error(fh, resize(file, size, 1));
+    return raise_error(fh, resize(file, size, outcore_file_truncate));
 }
 
 int MPI_File_preallocate(MPI_File fh, MPI_Offset size) {
     FILE_OR_PASS(MPI_File_preallocate(fh, size))
-    return raise_error(fh, resize(file, size, 0));
+    return raise_error(fh, resize(file, size, outcore_file_reserve));
 }
 
 int MPI_File_sync(MPI_File fh) {
@@ -46,7 +42,7 @@ int MPI_File_sync(MPI_File fh) {
     if (class == 0) {
         class = failed_call(file->context, outcore_file_sync(file->file), file->path);
     }
-    return raise_error(fh, agreed(file->comm, class));
+    return raise_error(fh, agreed(file, class));
 }
 
 int MPI_File_get_amode(MPI_File fh, int *amode) {
@@ -67,32 +63,35 @@ int MPI_File_get_info(MPI_File fh, MPI_Info *info_used) {
 
 int MPI_File_set_info(MPI_File fh, MPI_Info info) {
     FILE_OR_PASS(MPI_File_set_info(fh, info))
-    return raise_error(fh, agreed(file->comm, add_hints(file, info)));
+    return raise_error(fh, agreed(file, check_hints(info)));
 }
 
 int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep,
                       MPI_Info info) {
     FILE_OR_PASS(MPI_File_set_view(fh, disp, etype, filetype, datarep, info))
-    struct view *view = &file->view;
-    int class = 0, are_used = 0;
+    struct view *view = &file->view, made = {.etype = MPI_DATATYPE_NULL, .filetype = MPI_DATATYPE_NULL};
+    MPI_Offset are_used = file->has_turns;
+    int class = 0;
     if (disp == MPI_DISPLACEMENT_CURRENT && (file->amode & MPI_MODE_SEQUENTIAL) != 0) {
         class = move_shared(file, 0, &disp);
         disp = class == 0 && view->tree.bytes > 0 ? locate(&view->tree, disp * view->etype_bytes) : 0;
     }
     if (class == 0) {
-        class = set_view(file, disp, etype, filetype, datarep);
+        class = make_view(disp, etype, filetype, datarep, &made);
     }
     if (class == 0) {
-        class = add_hints(file, info);
+        class = check_hints(info);
     }
-    class = agreed(file->comm, class);
-    PMPI_Allreduce(&file->has_turns, &are_used, 1, MPI_INT, MPI_MAX, file->comm);
-    if (class == 0) {
+    class = agreed_most(file, class, &are_used);
+    if (class != 0) {
+        free_view(&made);
+    } else {
+        use_view(file, &made);
         file->pointer = file->first_shared = 0;
         if (are_used && file->rank == 0) {
             class = set_shared(file, 0);
         }
-        class = agreed(file->comm, class);
+        class = agreed(file, class);
     }
     return raise_error(fh, class);
 }
@@ -150,7 +149,7 @@ int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence) {
     MPI_Offset now = 0, pointer;
     int class = check_pointer(file);
     if (class == 0) {
-        class = agreed(file->comm, 0);
+        class = agreed(file, 0);
     }
     if (class == 0 && file->rank == 0) {
         if (whence == MPI_SEEK_CUR) {
@@ -160,7 +159,7 @@ int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence) {
             class = set_shared(file, pointer);
         }
     }
-    return raise_error(fh, class == MPI_ERR_UNSUPPORTED_OPERATION ? class : agreed(file->comm, class));
+    return raise_error(fh, class == MPI_ERR_UNSUPPORTED_OPERATION ? class : agreed(file, class));
 }
 
 int MPI_File_get_position_shared(MPI_File fh, MPI_Offset *offset) {
@@ -204,10 +203,10 @@ int MPI_File_get_type_extent_c(MPI_File fh, MPI_Datatype datatype, MPI_Count *ex
 
 int MPI_File_set_atomicity(MPI_File fh, int flag) {
     FILE_OR_PASS(MPI_File_set_atomicity(fh, flag))
-    int class = 0;
-    if (is_same(file->comm, flag != 0) == 0) {
+    int same, class = is_same(file, flag != 0, &same);
+    if (class == 0 && !same) {
         class = failed(MPI_ERR_NOT_SAME, "need the same flag on all processes; pass the same");
-    } else {
+    } else if (class == 0) {
         file->is_atomic = flag != 0;
     }
     return raise_error(fh, class);

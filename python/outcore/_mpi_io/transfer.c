@@ -25,12 +25,11 @@ struct sender {
     int64_t result;
 };
 
-/* Waits for a request, and keeps the first error. */
+/* Waits for a request, and keeps the first error. Those of later requests would replace its text. */
 static void finish(struct sender *sender, int place) {
     if (sender->requests[place] != NULL) {
-        int result = outcore_request_wait(sender->requests[place], -1);
-        if (result < 0 && sender->result == 0) {
-            sender->result = result;
+        if (sender->result == 0) {
+            sender->result = outcore_request_wait(sender->requests[place], -1);
         }
         outcore_request_free(sender->requests[place]);
         sender->requests[place] = NULL;
@@ -41,13 +40,13 @@ static int start(struct sender *sender, int result, outcore_regions *regions, in
     int place = sender->started++ % MOST_REQUESTS;
     const outcore_file *file = sender->file->file;
     finish(sender, place);
-    if (result == 0) {
+    if (result == 0 && sender->result == 0) {
         uint64_t size = (uint64_t)bytes;
         result = sender->is_write ? outcore_file_start_write(file, regions, sender->memory, size, &sender->requests[place])
                                   : outcore_file_start_read(file, regions, sender->memory, size, &sender->requests[place]);
-        outcore_regions_free(regions);
         sender->memory += bytes;
     }
+    outcore_regions_free(regions);
     if (result < 0 && sender->result == 0) {
         sender->result = result;
     }

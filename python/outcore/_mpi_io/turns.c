@@ -18,17 +18,11 @@ static void turn_path(const struct open_file *file, const char *what, char *path
     snprintf(path, size, "%s.%s", file->turns, what);
 }
 
-static double now_s(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Waits until no other process of the file has a turn. */
 int take_turn(struct open_file *file) {
     char path[4200];
     outcore_file *lock;
-    double end = now_s() + patience_s();
+    double end = now_s() + file->patience_s;
     struct timespec pause = {.tv_nsec = 200000};
     int result;
     turn_path(file, "lock", path, sizeof path);
@@ -37,7 +31,7 @@ int take_turn(struct open_file *file) {
         if (now_s() > end) {
             return failed(MPI_ERR_IO, "need the turn of another process to end, it has not for %g s; restart the program, and "
                                       "remove %s",
-                          patience_s(), path);
+                          file->patience_s, path);
         }
         nanosleep(&pause, NULL);
         pause.tv_nsec = pause.tv_nsec < 20000000 ? pause.tv_nsec * 2 : pause.tv_nsec;

@@ -30,8 +30,8 @@ static int duplicate(MPI_Datatype type, MPI_Datatype *copy) {
     return 0;
 }
 
-/* Replaces the view, but not the pointers. After an error, the view is as before. */
-int set_view(struct open_file *file, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep) {
+/* Makes a view, for `use_view` or `free_view`. */
+int make_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, struct view *view) {
     struct view made = {.displacement = displacement, .etype = MPI_DATATYPE_NULL, .filetype = MPI_DATATYPE_NULL};
     MPI_Count etype_bytes = 0, bytes = 0, low, extent;
     int class = duplicate(etype, &made.etype);
@@ -68,9 +68,14 @@ int set_view(struct open_file *file, MPI_Offset displacement, MPI_Datatype etype
     made.etype_bytes = etype_bytes;
     made.tree = endless_tree(made.tile, displacement, extent);
     snprintf(made.datarep, sizeof made.datarep, "%s", datarep);
-    free_view(&file->view);
-    file->view = made;
+    *view = made;
     return 0;
+}
+
+/* Replaces the view of a file, but not its pointers. */
+void use_view(struct open_file *file, const struct view *view) {
+    free_view(&file->view);
+    file->view = *view;
 }
 
 /* Gets the number of elementary types before the end of the file, in the view; a part counts as one. */

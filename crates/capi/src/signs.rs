@@ -1,0 +1,223 @@
+//! Signs of life: locks by which the processes of a program see which of them have died.
+//!
+//! A sign is a lock on one byte of a file, behind all bytes that programs of a mount can lock. The manager keeps it under a
+//! lease, which a thread renews, even while the program computes. If the process or its machine dies, the lease ends.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use outcore_core::{Error, ErrorKind, FileId, Handle, LockFamily, LockKind, LockOwner, LockWish, Result};
+
+use crate::boundary::{call, count};
+use crate::file::File;
+use crate::pool::Client;
+
+/// The first byte that no program of a mount can lock.
+const FIRST: u64 = 1 << 63;
+/// The thread renews the lease this many times in its term.
+const RENEWALS: u32 = 4;
+
+/// The signs of life that this process gives to the others.
+pub(crate) struct Signs {
+    client: Arc<Client>,
+    lease: u128,
+    /// By file and number. Held during requests to the manager.
+    given: Mutex<HashMap<(FileId, u64), Sign>>,
+    renewing: OnceLock<()>,
+}
+
+#[derive(Clone, Copy)]
+struct Sign {
+    handle: Handle,
+    state: State,
+}
+
+/// What the manager knows of a sign.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Known,
+    /// The manager has forgotten it.
+    Forgotten,
+    /// The process took it back, and the manager did not answer.
+    Withdrawn,
+}
+
+impl Signs {
+    pub fn new(client: Arc<Client>) -> Self {
+        let random = || u128::from(RandomState::new().hash_one((Instant::now(), std::process::id())));
+        let lease = random() << 64 | random();
+        Self { client, lease, given: Mutex::default(), renewing: OnceLock::new() }
+    }
+
+    fn given(&self) -> MutexGuard<'_, HashMap<(FileId, u64), Sign>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a sign of life until it is withdrawn.
+    pub fn give(self: &Arc<Self>, file: FileId, number: u64) -> Result<()> {
+        let handle = self.client.handle(file)?;
+        let mut given = self.given();
+        if self.renewing.get().is_none() {
+            let (term_s, _) = self.client.renew_lease(self.lease)?;
+            self.renewing.get_or_init(|| renew_in_time(self, Duration::from_secs(term_s) / RENEWALS));
+        }
+        self.take(handle, number)?;
+        given.insert((file, number), Sign { handle, state: State::Known });
+        Ok(())
+    }
+
+    /// Takes the lock of a sign.
+    fn take(&self, handle: Handle, number: u64) -> Result<()> {
+        let mut wish = wish(self.lease, handle, number, LockKind::Exclusive)?;
+        for is_last in [false, false, true] {
+            match self.client.set_lock(wish).map_err(|error| (error.kind, error)) {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) => {
+                    let text =
+                        "need a number that no other process has, have one of another; choose a random one";
+                    return Err(Error::new(ErrorKind::Exists, text));
+                }
+                // After a restart, the manager grants only locks from before, and no other process can want this one.
+                Err((ErrorKind::Busy, _)) if !is_last => wish.reclaims = true,
+                Err((ErrorKind::Lost, _)) if !is_last => {
+                    wish.reclaims = false;
+                    self.client.renew_lease(self.lease)?;
+                }
+                Err((_, error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases the lock of a sign. Returns whether the manager has it no more.
+    fn release(&self, handle: Handle, number: u64) -> bool {
+        let wish = wish(self.lease, handle, number, LockKind::None);
+        match wish.and_then(|wish| self.client.set_lock(wish)) {
+            Ok(_) => true,
+            // Its lease has ended.
+            Err(error) => error.kind == ErrorKind::Lost,
+        }
+    }
+
+    /// Withdraws the signs of a file for which `is_meant` holds.
+    pub fn withdraw(&self, file: FileId, is_meant: impl Fn(u64) -> bool) {
+        let mut given = self.given();
+        given.retain(|(of, number), sign| {
+            if *of != file || !is_meant(*number) {
+                return true;
+            }
+            sign.state = State::Withdrawn;
+            !self.release(sign.handle, *number)
+        });
+    }
+
+    /// Ends the lease, and all signs with it.
+    pub fn end(&self) {
+        if self.renewing.get().is_some() {
+            self.given().clear();
+            // If the manager does not answer, the lease ends after its term.
+            let _ = self.client.end_lease(self.lease);
+        }
+    }
+
+    /// Whether any process gives the sign with this number.
+    pub fn is_given(&self, file: FileId, number: u64) -> Result<bool> {
+        // No lease has this number, so locks of this process count, too.
+        let wish = wish(0, self.client.handle(file)?, number, LockKind::Exclusive)?;
+        self.client.test_lock(wish).map(|lock| lock.is_some())
+    }
+
+    /// Renews the lease, and repeats what the manager does not know.
+    fn tick(&self) {
+        let mut given = self.given();
+        // If the manager does not answer, the next turn asks again.
+        let Ok((_, has_none)) = self.client.renew_lease(self.lease) else { return };
+        given.retain(|(_, number), sign| {
+            if has_none && sign.state == State::Known {
+                sign.state = State::Forgotten;
+            }
+            match sign.state {
+                State::Known => true,
+                State::Forgotten => {
+                    if self.take(sign.handle, *number).is_ok() {
+                        sign.state = State::Known;
+                    }
+                    true
+                }
+                State::Withdrawn => !has_none && !self.release(sign.handle, *number),
+            }
+        });
+    }
+}
+
+/// A request for the lock of a sign.
+fn wish(lease: u128, handle: Handle, number: u64, kind: LockKind) -> Result<LockWish> {
+    let byte = FIRST.checked_add(number).ok_or_else(|| {
+        Error::invalid(format!(
+            "need a number below 2^63 for a sign of life, have {number}; pass a smaller one"
+        ))
+    })?;
+    let owner = LockOwner { lease, family: LockFamily::Fcntl, number };
+    let process = std::process::id();
+    Ok(LockWish { handle, owner, process, start: byte, end: byte, kind, reclaims: false })
+}
+
+/// Starts the thread that renews the lease as long as the pool is open.
+fn renew_in_time(signs: &Arc<Signs>, pause: Duration) {
+    let signs: Weak<Signs> = Arc::downgrade(signs);
+    let renew = move || {
+        loop {
+            thread::sleep(pause);
+            let Some(signs) = signs.upgrade() else { return };
+            signs.tick();
+        }
+    };
+    // Without the thread, the lease ends, and the process seems to be dead.
+    let _ = thread::Builder::new().name("outcore-lease".into()).spawn(renew);
+}
+
+/// Gives other processes a sign that this one lives, until `outcore_sign_withdraw` or the close of the file.
+///
+/// The manager of the pool keeps the sign while a thread of this process renews it. If the process dies, the sign ends
+/// within the term of a lease: `lease_seconds` of the manager, 10 by default. A process that cannot reach the manager for
+/// so long, or is stopped, also loses its sign, and gives it again afterwards. `number` is below 2^63, and no other process
+/// may use it for this file: begin with a random number.
+///
+/// Errors: -EEXIST (another process gives this sign), -EINVAL (the user has too many leases), -EIO.
+///
+/// # Safety
+/// `file` is a file, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_sign_give(file: *const File, number: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { file.as_ref() }, |file| file.signs.give(file.file, number))
+}
+
+/// Withdraws a sign of this process.
+///
+/// # Safety
+/// `file` is a file, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_sign_withdraw(file: *const File, number: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { file.as_ref() }, |file| {
+        file.signs.withdraw(file.file, |given| given == number);
+        Ok(())
+    })
+}
+
+/// Returns 1 if a process gives the sign with this number, and 0 if none does, or -errno.
+///
+/// Errors: -EBUSY (the manager has restarted and does not know yet), -ENOENT (the file was removed), -EIO.
+///
+/// # Safety
+/// `file` is a file, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_sign_is_given(file: *const File, number: u64) -> c_int {
+    // SAFETY: as the caller promises. The number is 0, 1, or that of an error, which is small.
+    count(unsafe { file.as_ref() }, |file| file.signs.is_given(file.file, number).map(u64::from)) as c_int
+}

@@ -1,0 +1,92 @@
+"""The library for MPI-IO when processes die, servers are full, and parts do not fit together."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compiled_c import run
+from mounted import mounted
+from mpi_jobs import PREFIX, mpiexec
+from own_daemons import OwnDaemons
+from served import Served, serve
+from served_pools import in_memory
+from test_mount_lock_failures import pool_at
+
+import outcore as oc
+from outcore._util import mpi_io
+
+JOBS = Path(__file__).parent / "mpi"
+MPICC = str(PREFIX / "bin/mpicc")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return mpi_io.library(MPICC)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Served]:
+    with in_memory() as directory, serve(directory) as served:
+        yield served
+
+
+def test_a_process_that_dies_is_noticed(library: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    with pool_at(tmp_path, 2) as started:
+        served = started.served
+        done = mpiexec(
+            4, JOBS / "deaths.py", f"{served.url}f", str(results),
+            options=["-disable-auto-cleanup"], LD_PRELOAD=str(library),
+            OUTCORE_KEY=str(served.key), OUTCORE_TIMEOUT="3",
+        )  # fmt: skip
+    found = {path.name: path.read_text() for path in results.glob("?")}
+    assert found == dict.fromkeys("012", "well"), done.stdout + done.stderr
+
+
+def test_mistakes_and_full_servers(
+    library: Path, pool: Served, small_disk: Path, tmp_path: Path
+) -> None:
+    user = pool.key_of("ada", 4711, 4711)
+    with oc.connect(pool.url, key=pool.key) as client:
+        (client / "private").write_bytes(b"x")
+        client.chmod("private", 0o600)
+    full = OwnDaemons(tmp_path, [small_disk])
+    try:
+        with mounted(pool, tmp_path / "m", "--read-only") as mount:
+            done = mpiexec(
+                2, JOBS / "mistakes.py", pool.url, str(user), f"{full.url}::", str(full.key),
+                str(mount.place), LD_PRELOAD=str(library), OUTCORE_KEY=str(pool.key),
+            )  # fmt: skip
+    finally:
+        full.stop()
+    assert done.stdout.replace("\n", "") == "well" * 2, done.stdout + done.stderr
+
+
+def test_parts_that_do_not_fit_are_refused(library: Path, pool: Served, tmp_path: Path) -> None:
+    """Stand-ins for another launcher, another MPI and another version of the C library."""
+    (tmp_path / "foreign.c").write_text(
+        '#include <string.h>\nint PMPI_Get_library_version(char *text, int *bytes)'
+        '{ strcpy(text, "Open MPI v4.1.4"); *bytes = 15; return 0; }\n'
+    )  # fmt: skip
+    (tmp_path / "newer.c").write_text("int outcore_interface(void) { return 99; }\n")
+    for name in ("foreign", "newer"):
+        run("cc", "-shared", "-fPIC", f"{name}.c", "-o", f"{name}.so", cwd=tmp_path)
+    for stand_in, variable, expected in (
+        ("", "OMPI_COMM_WORLD_SIZE", "mpirun of Open MPI (OMPI_COMM_WORLD_SIZE)"),
+        ("newer.so", "", "interface 99"),
+        ("foreign.so", "", "have 'Open MPI v4.1.4'"),
+    ):
+        more = {"LD_PRELOAD": f"{tmp_path / stand_in} {library}"} if stand_in else {}
+        more |= {variable: "2"} if variable else {}
+        done = mpiexec(
+            1, JOBS / "failures.py", f"{pool.url}/f", "1",
+            **({"LD_PRELOAD": str(library), "OUTCORE_KEY": str(pool.key)} | more),
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert expected in said
+        assert "need" in said
+        assert ("start them by" if variable else "outcore env --mpi-io") in said
+        assert "opened" not in said
