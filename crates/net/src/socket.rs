@@ -450,15 +450,27 @@ impl Listener {
         }
     }
 
-    /// The next connection, if one arrives within `tick`.
-    pub(crate) fn accept(&self, tick: Duration) -> io::Result<Option<Socket>> {
-        let fd = match self {
+    fn fd(&self) -> RawFd {
+        match self {
             Self::Tcp(listener) | Self::Tls(listener, _) => listener.as_raw_fd(),
             Self::Unix(listener, _) => listener.as_raw_fd(),
-        };
-        let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        }
+    }
+
+    /// Accepts no more connections: a thread in `accept`, and each later call, gets an error at once.
+    pub(crate) fn shut(&self) {
+        // SAFETY: the descriptor is open as long as `self`. If this fails, `accept` ends by its tick.
+        unsafe { libc::shutdown(self.fd(), libc::SHUT_RDWR) };
+    }
+
+    /// The next connection, if one arrives within `tick`.
+    pub(crate) fn accept(&self, tick: Duration) -> io::Result<Option<Socket>> {
+        let mut waiting = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor, which outlives the call.
         unsafe { libc::poll(&mut waiting, 1, tick.as_millis() as i32) };
+        if waiting.revents & libc::POLLHUP != 0 {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         let accept_tcp = |listener: &TcpListener| {
             let (stream, _) = listener.accept()?;
             stream.set_nonblocking(false).map(|()| stream)
@@ -483,6 +495,30 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
             let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_thread_that_waits_for_clients_ends_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = String::from("127.0.0.1:0");
+        for address in
+            [Address::Tcp(place.clone()), Address::Tls(place), Address::Unix(directory.path().join("s"))]
+        {
+            let listener = Listener::bind(&address).unwrap();
+            thread::scope(|scope| {
+                // Without an error it would end without a client, a minute later.
+                let waiting = scope.spawn(|| listener.accept(Duration::from_secs(60)));
+                listener.shut();
+                assert!(waiting.join().unwrap().is_err(), "{address}");
+            });
+            assert!(listener.accept(Duration::from_secs(60)).is_err(), "{address}");
         }
     }
 }

@@ -118,7 +118,8 @@ impl Watcher {
 pub struct Listening {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
-    acceptors: Vec<thread::JoinHandle<()>>,
+    /// The sockets that listen, and their threads.
+    acceptors: Vec<(Arc<Listener>, thread::JoinHandle<()>)>,
 }
 
 /// Listens on all `addresses`, and passes requests to `handler`. Port 0 takes a free port.
@@ -145,8 +146,9 @@ pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) 
         is_stopping: AtomicBool::new(false),
     });
     let acceptors = listeners.into_iter().zip(&shared.channels).map(|(listener, channel)| {
-        let (shared, channel) = (shared.clone(), channel.clone());
-        start("outcore-accept", move || accept(&shared, &listener, &channel))
+        let (shared, channel, listener) = (shared.clone(), channel.clone(), Arc::new(listener));
+        let accepts = listener.clone();
+        Ok((listener, start("outcore-accept", move || accept(&shared, &accepts, &channel))?))
     });
     let acceptors = acceptors.collect::<Result<_>>()?;
     Ok(Listening { shared, addresses, acceptors })
@@ -173,6 +175,7 @@ fn accept(shared: &Arc<Shared>, listener: &Listener, channel: &Arc<Channel>) {
                 shared.connections.keep_spare();
                 shared.sessions.forget(MonotonicClock.now_ns());
             }
+            Err(_) if shared.is_stopping() => return,
             Err(error) => {
                 let is_out = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
                 thread::sleep(if is_out && shared.connections.free_descriptor() {
@@ -264,7 +267,8 @@ impl Listening {
         if self.shared.is_stopping.swap(true, Ordering::SeqCst) {
             return;
         }
-        for thread in self.acceptors.drain(..) {
+        for (listener, thread) in self.acceptors.drain(..) {
+            listener.shut();
             let _ = thread.join();
         }
         let until = Instant::now() + TIME_TO_STOP;
