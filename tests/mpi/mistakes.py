@@ -110,7 +110,7 @@ def fill(write: Callable[..., Any], mine: np.ndarray) -> None:
 
 
 def read_only() -> None:
-    """Refuse to change what is read-only."""
+    """Refuse changes of a read-only mount and file."""
     text = "without --read-only"
     for name in ("f", "new"):
         check(MPI.ERR_READ_ONLY, text, MPI.File.Open, comm, f"{MOUNT}/{name}", CREATE)

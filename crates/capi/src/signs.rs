@@ -36,7 +36,7 @@ struct Sign {
     state: State,
 }
 
-/// What the manager knows of a sign.
+/// The manager's knowledge of a sign.
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     Known,
@@ -131,7 +131,7 @@ impl Signs {
         self.client.test_lock(wish).map(|lock| lock.is_some())
     }
 
-    /// Renews the lease, and repeats what the manager does not know.
+    /// Renews the lease, and repeats messages that the manager has missed.
     fn tick(&self) {
         let mut given = self.given();
         // If the manager does not answer, the next turn asks again.
