@@ -23,7 +23,7 @@ import numpy as np
 
 import outcore as oc
 
-n, steps, every, dies_at = 96, 240, 20, 150
+n, steps, every, dies_at = 96, 60, 5, 38
 options = [word for word in sys.argv[1:] if word.startswith("--")]
 where = Path(next((word for word in sys.argv[1:] if word not in options), "heat"))
 urls = [word.removeprefix("--pool=") for word in options if word.startswith("--pool=")]
