@@ -51,6 +51,12 @@ def test_a_sign_of_life_outlives_a_restart(compiled: Compile, tmp_path: Path) ->
         ) as running:  # fmt: skip
             assert running.stdout is not None
             assert running.stdout.readline() == "given\n"
+            other = subprocess.run(
+                [program, "sign_kept", url], env=os.environ | {"OUTCORE_KEY": key},
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert other.returncode == 1
+            assert "have one of another; choose a random one" in other.stderr
             pool.manager.stop()
             pool.restart()
             _, errors = running.communicate("\n", timeout=60)
