@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from errors_of import error_of
 from mpi4py import MPI
+from shared_memory import unlink_shared_memory
 
 comm, results = MPI.COMM_WORLD, Path(sys.argv[2])
 rank, last = comm.rank, comm.size - 1
@@ -73,6 +74,7 @@ def survive(path: str) -> None:
     own.Close()
 
 
+unlink_shared_memory()
 try:
     survive(sys.argv[1])
     result = "well"

@@ -3,7 +3,9 @@
 import sys
 
 from mpi4py import MPI
+from shared_memory import unlink_shared_memory
 
+unlink_shared_memory()
 try:
     file = MPI.File.Open(MPI.COMM_WORLD, sys.argv[1], int(sys.argv[2]) | MPI.MODE_RDWR)
     file.Close()
