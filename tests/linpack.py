@@ -1,5 +1,6 @@
 """Factors on disk in tests: rebuilt from LINPACK order, with LAPACK's test ratios."""
 
+import functools
 import math
 import shutil
 from collections.abc import Iterator
@@ -39,9 +40,15 @@ def on_disk(path: Path, a: Matrix, chunks: tuple[int, int] | None = None) -> oc.
 
 
 def random_matrix(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Matrix:
+    return drawn(n, np.dtype(dtype), seed).copy()
+
+
+@functools.lru_cache(maxsize=4)
+def drawn(n: int, dtype: np.dtype[Any], seed: int) -> Matrix:
+    """Draw a matrix, which takes several times as long as a copy of it."""
     draw = np.random.default_rng(seed)
     a = draw.standard_normal((n, n))
-    if np.dtype(dtype).kind == "c":
+    if dtype.kind == "c":
         a = a + 1j * draw.standard_normal((n, n))
     return a.astype(dtype)
 

@@ -1,5 +1,6 @@
 """Calls that stream rows, with a result on disk, and the expected results."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,13 @@ M, N, K = 900, 24, 3
 
 def tall_of(dtype: str) -> Any:
     """Make a matrix of M rows and N columns."""
-    return random_matrix(M, dtype)[:, :N].copy()
+    return columns_of(M, dtype, N).copy()
+
+
+@functools.cache
+def columns_of(n: int, dtype: str, count: int, seed: int = 0) -> Any:
+    """Return the first columns of a random matrix, which callers must not change."""
+    return random_matrix(n, dtype, seed)[:, :count].copy()
 
 
 class Case:
@@ -35,7 +42,7 @@ class Case:
             a = random_matrix(192, dtype)
         if verb == "svd":
             a /= 4.0 ** np.arange(N)
-        self.a, self.b = a, random_matrix(len(a), dtype, 1)[:, :K].copy(order="F")
+        self.a, self.b = a, columns_of(len(a), dtype, K, 1).copy(order="F")
         chunks = (N, 64) if verb == "least norm" else (64 if len(a) == M else 16, a.shape[1])
         order = "F" if verb == "least norm" else "C"
         self.source = where / "A"
