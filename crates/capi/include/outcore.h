@@ -294,6 +294,19 @@ int outcore_regions_list(const struct outcore_context *context,
                          const uint64_t *lengths,
                          struct outcore_regions **regions);
 
+// Makes regions of `count` nested strides, one after the other: `outcore_regions_nested` says what each of them is.
+//
+// Number i has groups of `groups[i]` bytes, from byte `locations[i]` on, and `levels[i]` strides. `counts` and `strides` have
+// those of all of them, one after the other.
+int outcore_regions_nested_list(const struct outcore_context *context,
+                                size_t count,
+                                const uint64_t *locations,
+                                const uint64_t *groups,
+                                const uint64_t *levels,
+                                const uint64_t *counts,
+                                const uint64_t *strides,
+                                struct outcore_regions **regions);
+
 // Returns the number of bytes of regions.
 int64_t outcore_regions_bytes(const struct outcore_regions *regions);
 
@@ -574,10 +587,13 @@ int outcore_array_read_all(const struct outcore_array *array,
 // Writes a file from the memory of all processes of a group; each of them makes this call with the same file.
 //
 // This process gives the bytes of `regions`, one after the other in `memory`; `bytes` is the size of both. Regions without
-// bytes give nothing. Regions of the processes must not overlap. They have at most 65536 runs, all processes together, and
-// end at 4 TiB or before. The call returns on every process when all of it is durable.
+// bytes give nothing. No process learns the regions of the others. If several processes give the same byte, each block of
+// 64 KiB gets the bytes of one of them. The regions have at most 524288 nested strides and runs of a list, all processes
+// together, and end at 4 TiB or before. Their bytes ascend; if they do not, the call copies them, and they have at most 65536
+// runs. The call returns on every process when all of it is durable.
 //
-// Errors: those of `outcore_array_write_all`. After a failure, some regions may be written.
+// Errors: those of `outcore_array_write_all`, and -EINVAL (regions of one process that overlap). After a failure, some regions
+// may be written.
 int outcore_file_write_all(const struct outcore_file *file,
                            const struct outcore_group *group,
                            const struct outcore_regions *regions,

@@ -28,7 +28,9 @@ pub(crate) struct Said {
     pub patience_s: u64,
     /// A random number: those of the collectives count from that of process 0.
     pub number: u128,
-    /// The elements that it gives or takes.
+    /// The byte after the last one of a file that it gives or takes.
+    pub end: u64,
+    /// The elements of an array that it gives or takes.
     pub boxes: Vec<ElementBox>,
 }
 
@@ -135,7 +137,7 @@ impl Said {
         let boxes: Vec<[&[u64]; 2]> = self.boxes.iter().map(|each| [&*each.start, &*each.shape]).collect();
         json!({
             "size": size, "verb": self.verb, "pool": self.pool, "name": self.name, "layout": self.layout,
-            "patience_s": self.patience_s, "number": self.number.to_string(), "boxes": boxes,
+            "patience_s": self.patience_s, "number": self.number.to_string(), "end": self.end, "boxes": boxes,
         })
     }
 
@@ -158,6 +160,7 @@ impl Said {
                 layout: word("layout")?,
                 patience_s: said["patience_s"].as_u64()?,
                 number: word("number")?.parse().ok()?,
+                end: said["end"].as_u64()?,
                 boxes: said["boxes"].as_array()?.iter().map(one).collect::<Option<_>>()?,
             })
         };

@@ -137,10 +137,13 @@ pub unsafe extern "C" fn outcore_array_read_all(
 /// Writes a file from the memory of all processes of a group; each of them makes this call with the same file.
 ///
 /// This process gives the bytes of `regions`, one after the other in `memory`; `bytes` is the size of both. Regions without
-/// bytes give nothing. Regions of the processes must not overlap. They have at most 65536 runs, all processes together, and
-/// end at 4 TiB or before. The call returns on every process when all of it is durable.
+/// bytes give nothing. No process learns the regions of the others. If several processes give the same byte, each block of
+/// 64 KiB gets the bytes of one of them. The regions have at most 524288 nested strides and runs of a list, all processes
+/// together, and end at 4 TiB or before. Their bytes ascend; if they do not, the call copies them, and they have at most 65536
+/// runs. The call returns on every process when all of it is durable.
 ///
-/// Errors: those of `outcore_array_write_all`. After a failure, some regions may be written.
+/// Errors: those of `outcore_array_write_all`, and -EINVAL (regions of one process that overlap). After a failure, some regions
+/// may be written.
 ///
 /// # Safety
 /// `file` is a file, or NULL; `group` and `regions` are NULL, or valid; `memory` has at least `bytes` bytes; `exchange` is

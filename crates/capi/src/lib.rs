@@ -5,6 +5,7 @@
 
 mod agreement;
 mod array;
+mod ascending;
 mod boundary;
 mod collective;
 mod context;

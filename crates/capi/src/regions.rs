@@ -37,6 +37,10 @@ unsafe fn make(
     })
 }
 
+fn too_deep(levels: u64) -> Error {
+    Error::invalid(format!("need at most {MAX_LEVELS} strides inside each other, have {levels}; use a list"))
+}
+
 /// Makes regions of `bytes` bytes from byte `offset` on.
 ///
 /// # Safety
@@ -99,9 +103,7 @@ pub unsafe extern "C" fn outcore_regions_nested(
     unsafe {
         make(context, regions, || {
             if levels > MAX_LEVELS {
-                return Err(Error::invalid(format!(
-                    "need at most {MAX_LEVELS} strides inside each other, have {levels}; use a list"
-                )));
+                return Err(too_deep(levels as u64));
             }
             let counts = numbers_of(counts, levels, "counts of strides")?;
             let strides = numbers_of(strides, levels, "strides")?;
@@ -131,6 +133,48 @@ pub unsafe extern "C" fn outcore_regions_list(
             let lengths = numbers_of(lengths, count, "lengths of regions")?;
             let run = |(&offset, &run_bytes)| Nested { offset, run_bytes, levels: vec![] };
             outcore_core::Regions::new(offsets.iter().zip(lengths).map(run).collect())
+        })
+    }
+}
+
+/// Makes regions of `count` nested strides, one after the other: `outcore_regions_nested` says what each of them is.
+///
+/// Number i has groups of `groups[i]` bytes, from byte `locations[i]` on, and `levels[i]` strides. `counts` and `strides` have
+/// those of all of them, one after the other.
+///
+/// # Safety
+/// `context` is a context, or NULL; the arrays have `count` numbers, the last two as many as `levels` says; `regions` is NULL,
+/// or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_regions_nested_list(
+    context: *const OwnedContext,
+    count: usize,
+    locations: *const u64,
+    groups: *const u64,
+    levels: *const u64,
+    counts: *const u64,
+    strides: *const u64,
+    regions: *mut *mut Regions,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        make(context, regions, || {
+            let locations = numbers_of(locations, count, "locations of nested strides")?;
+            let groups = numbers_of(groups, count, "groups of nested strides")?;
+            let levels = numbers_of(levels, count, "levels of nested strides")?;
+            if let Some(most) = levels.iter().max().filter(|&&most| most > MAX_LEVELS as u64) {
+                return Err(too_deep(*most));
+            }
+            let all = levels.iter().sum::<u64>() as usize;
+            let counts = numbers_of(counts, all, "counts of strides")?;
+            let strides = numbers_of(strides, all, "strides")?;
+            let mut pairs = counts.iter().zip(strides);
+            let part = |((&offset, &run_bytes), &levels)| {
+                let own = pairs.by_ref().take(levels as usize);
+                let levels = own.map(|(&count, &step_bytes)| Level { count, step_bytes }).collect();
+                Nested { offset, run_bytes, levels }
+            };
+            outcore_core::Regions::new(locations.iter().zip(groups).zip(levels).map(part).collect())
         })
     }
 }

@@ -13,6 +13,7 @@ use outcore_core::{
 
 use crate::agreement::Said;
 use crate::array::Array;
+use crate::ascending::Ascending;
 use crate::collective::{Exchange, Group};
 use crate::file::File;
 use crate::memory::block_of;
@@ -27,7 +28,7 @@ const BOUNCE_BYTES: usize = 64 << 20;
 const UNIT_BYTES: u64 = 1 << 20;
 /// Units of a file, at most.
 const MOST_UNITS: u64 = MAX_CHUNKS_PER_SHARD;
-/// Boxes or runs of all processes: each server gets the list, and compares each piece with all of them.
+/// Boxes of all processes: each server gets the list, and compares each piece with all of them.
 const MOST_BOXES: usize = 1 << 16;
 /// The state of an array during a write, as in Python.
 const STATE: &str = "incomplete";
@@ -164,16 +165,6 @@ impl Local {
         Ok(end)
     }
 
-    /// The boxes of a file's regions.
-    fn regions(regions: &outcore_core::Regions, memory: *mut c_void, bytes: u64) -> Result<Self> {
-        let mut local = Self { boxes: vec![], places: vec![], memory: memory.cast(), bytes };
-        for run in regions.runs() {
-            local.add(&[run.offset], &[run.length], 1, run.at)?;
-            check_boxes(local.boxes.len())?;
-        }
-        local.check(regions.total_bytes())
-    }
-
     /// The `boxes` boxes that C passed.
     ///
     /// # Safety
@@ -210,7 +201,7 @@ impl Local {
             return Ok(self);
         }
         Err(Error::invalid(format!(
-            "need memory of {need} bytes, have {}; pass as many bytes as the boxes or regions have",
+            "need memory of {need} bytes, have {}; pass as many bytes as the boxes have",
             self.bytes
         )))
     }
@@ -242,7 +233,7 @@ fn check_boxes(count: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "need at most {MOST_BOXES} boxes or runs of all processes, have {count} or more; make them larger"
+        "need at most {MOST_BOXES} boxes of all processes, have {count} or more; make them larger"
     )))
 }
 
@@ -303,6 +294,7 @@ fn said(client: &Client, group: &Group, verb: &str, name: String, layout: String
         layout,
         patience_s: group.patience_s()?,
         number: random(),
+        end: 0,
         boxes: vec![],
     };
     Ok((said, offers_memory()?))
@@ -412,37 +404,38 @@ pub(crate) unsafe fn file_all(
         }
         // SAFETY: the caller passes NULL, or regions.
         let regions = regions_of(unsafe { regions.as_ref() })?;
-        let local = Local::regions(&regions, memory, bytes)?;
         if !write && regions.end() > client.length(file.file)? {
             let text = format!("need the bytes of the file up to {}, it is shorter", regions.end());
             return Err(Error::new(ErrorKind::Truncated, format!("{text}; read up to its length")));
         }
         // SAFETY: as the caller promises.
-        let arrays = unsafe { local.arrays(1)? };
+        let own = unsafe { Ascending::new(&regions, memory, bytes, write)? };
         let handle = client.handle(file.file)?.0;
         let (mut said, offers) = said(client, &group, verb, format!("file {handle}"), String::new())?;
-        said.boxes = local.boxes;
-        Ok(((said, offers), arrays))
+        said.end = regions.end();
+        Ok(((said, offers), own))
     })();
-    let (mine, arrays) = match prepared {
-        Ok((mine, arrays)) => (Ok(mine), arrays),
-        Err(error) => (Err(error), vec![]),
+    let (mine, own) = match prepared {
+        Ok((mine, own)) => (Ok(mine), Some(own)),
+        Err(error) => (Err(error), None),
     };
     together(client, group, exchange, mine, 1, |work, all| {
-        let runs = all.iter().flat_map(|said| &said.boxes);
-        let ends = runs.flat_map(|run| run.start.iter().zip(&run.shape));
-        let end = ends.map(|(start, count)| start.saturating_add(*count)).max().unwrap_or(0);
+        // A process with an error has left by now.
+        let Some(own) = own else { return Ok(()) };
+        let end = all.iter().map(|said| said.end).max().unwrap_or(0);
         if end > MOST_UNITS * MAX_CHUNK_BYTES {
             return Err(Error::invalid(format!(
                 "need regions before byte {}, have byte {end}; write several files",
                 MOST_UNITS * MAX_CHUNK_BYTES
             )));
         }
-        let grid = bytes_of_file(end);
-        let (schema, _) = schema(all, &grid.shape, write)?;
-        let spec = work.spec(write, grid, 0, schema);
-        work.run(file.file, spec, arrays, None)?;
+        let spec = work.spec(write, bytes_of_file(end), 0, MemorySchema::Own(own.regions.clone()));
+        work.run(file.file, spec, vec![own.array.clone()], None)?;
+        if write {
+            return Ok(());
+        }
+        own.finish_read();
         // A server knows the files that were removed last only.
-        if write { Ok(()) } else { client.length(file.file).map(|_| ()) }
+        client.length(file.file).map(|_| ())
     })
 }

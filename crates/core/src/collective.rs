@@ -6,10 +6,14 @@
 //! moves concurrently are a *round*. Each process's part of a piece is its *share*, which travels in one
 //! message.
 
+mod coverage;
+mod own;
 mod reach;
 
 use std::iter::successors;
 
+pub use crate::collective::coverage::Coverage;
+use crate::collective::own::OwnBytes;
 use crate::collective::reach::Reach;
 use crate::schema::{Axis, Overlap};
 use crate::{
@@ -97,6 +101,8 @@ pub struct CollectivePlan {
     covers_all: bool,
     /// The parts of each process.
     parts: Vec<Vec<Vec<Axis>>>,
+    /// For [`MemorySchema::Own`], the bytes of each process that told them.
+    own: Vec<Option<OwnBytes>>,
     reach: Reach,
 }
 
@@ -142,11 +148,32 @@ impl CollectivePlan {
             }
         }
         let chunks = grid.slots_of_shard();
-        let parts = (0..spec.ranks).map(|rank| spec.schema.parts(shape, rank)).collect();
+        let tells_own = matches!(spec.schema, MemorySchema::Own(_));
+        if tells_own && !is_file(&grid, &chunks) {
+            return Err(Error::invalid("need a file of bytes for regions, have an array; pass boxes"));
+        }
+        let parts = match tells_own {
+            true => vec![],
+            false => (0..spec.ranks).map(|rank| spec.schema.parts(shape, rank)).collect(),
+        };
+        let own = vec![None; if tells_own { spec.ranks as usize } else { 0 }];
         let covers_all = matches!(spec.schema, MemorySchema::Mesh { .. });
         let (shard, round_pieces) = (spec.shard, spec.round_pieces);
         let reach = Reach::new(&grid, shard, &spec.schema);
-        Ok(Self { covers_all, grid, shard, stripes, piece_bytes, round_pieces, chunks, parts, reach })
+        Ok(Self { covers_all, grid, shard, stripes, piece_bytes, round_pieces, chunks, parts, own, reach })
+    }
+
+    /// Takes in the bytes of a process, if the processes tell them one by one. A process tells the same bytes each time.
+    pub fn tell(&mut self, rank: u64, schema: &MemorySchema) -> Result<()> {
+        let (MemorySchema::Own(regions), Some(place)) = (schema, self.own.get_mut(rank as usize)) else {
+            return Ok(());
+        };
+        let own = OwnBytes::new(regions, self.grid.spec().shape[0])?;
+        if place.as_ref().is_some_and(|told| *told != own) {
+            return Err(Error::invalid(format!("process {rank} tells other bytes than before")));
+        }
+        *place = Some(own);
+        OwnBytes::check_count(&self.own)
     }
 
     /// Bytes of a piece, except the last of a data file.
@@ -161,7 +188,7 @@ impl CollectivePlan {
 
     /// Number of processes.
     pub fn ranks(&self) -> u64 {
-        self.parts.len() as u64
+        self.parts.len().max(self.own.len()) as u64
     }
 
     /// Whether every element is in the memory of some process, so that a write replaces everything.
@@ -194,7 +221,7 @@ impl CollectivePlan {
         let mut local = round.checked_mul(self.round_pieces)?.checked_mul(self.piece_bytes)?;
         while local < self.data_bytes(entry) {
             let at = self.stripes.offset_of(entry, local)?;
-            let (first, _) = self.reach.after(at)?;
+            let first = self.first_byte_after(at)?;
             if first <= at {
                 return Some(self.round_of(local / self.piece_bytes));
             }
@@ -203,6 +230,14 @@ impl CollectivePlan {
             local = self.stripes.local_length(entry, first);
         }
         None
+    }
+
+    /// The first byte of the file, from `offset` on, that may belong to a process.
+    fn first_byte_after(&self, offset: u64) -> Option<u64> {
+        if self.own.is_empty() {
+            return self.reach.after(offset).map(|(first, _)| first);
+        }
+        self.own.iter().flatten().filter_map(|own| own.after(offset)).min()
     }
 
     /// The rounds that may have shares, in order.
@@ -264,6 +299,14 @@ impl CollectivePlan {
     pub fn share(&self, piece: &PlannedPiece, rank: u64) -> Share {
         let mut share = Share { bytes: 0, tiles: Vec::new() };
         let spec = self.grid.spec();
+        if !self.own.is_empty() {
+            for (own, area) in
+                self.own[rank as usize].iter().flat_map(|own| piece.boxes.iter().map(move |area| (own, area)))
+            {
+                own.add_to(&mut share, (area.start[0], area.start[0] + area.shape[0]), area.at);
+            }
+            return share;
+        }
         let order = slow_to_fast(spec.storage, spec.shape.len());
         for (part, axes) in self.parts[rank as usize].iter().enumerate() {
             for area in &piece.boxes {
@@ -290,6 +333,17 @@ impl CollectivePlan {
         }
     }
 
+    /// The bytes of a piece that processes give. Several processes may give the same byte.
+    pub fn coverage(&self, piece: &PlannedPiece) -> Coverage {
+        let mut coverage = Coverage::new(piece.bytes);
+        for rank in 0..self.ranks() {
+            for tile in &self.share(piece, rank).tiles {
+                coverage.add(tile.at, &tile.in_piece(self.grid.spec().item_bytes));
+            }
+        }
+        coverage
+    }
+
     /// Bytes of array elements in a piece.
     pub fn element_bytes(&self, piece: &PlannedPiece) -> u64 {
         let items: u64 = piece.boxes.iter().map(|area| area.shape.iter().product::<u64>()).sum();
@@ -299,7 +353,10 @@ impl CollectivePlan {
     /// Checks that the arrays offered by a process match the memory schema.
     pub fn check_offer(&self, offer: &MemoryOffer, rank: u64) -> Result<()> {
         let dims = |axes: &Vec<Axis>| axes.len();
-        let need: Vec<usize> = self.parts[rank as usize].iter().map(dims).collect();
+        let need: Vec<usize> = match self.own.is_empty() {
+            true => self.parts[rank as usize].iter().map(dims).collect(),
+            false => vec![1],
+        };
         let have: Vec<usize> = offer.arrays.iter().map(|array| array.strides.len()).collect();
         if need == have {
             return Ok(());
@@ -317,6 +374,14 @@ impl CollectivePlan {
         };
         self.rounds_with_shares(entry).map(pieces_of).filter(|(_, pieces)| !pieces.is_empty()).collect()
     }
+}
+
+/// Whether the elements are the bytes of a file, in order.
+fn is_file(grid: &ChunkGrid, chunks: &[Option<u32>]) -> bool {
+    let spec = grid.spec();
+    spec.item_bytes == 1
+        && grid.slot_bytes() == spec.chunk[0]
+        && chunks.iter().zip(0..).all(|(chunk, slot)| *chunk == Some(slot))
 }
 
 fn tile_of(part: usize, area: &PieceBox, order: &[usize], chosen: &[Overlap]) -> Tile {

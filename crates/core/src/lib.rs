@@ -39,7 +39,7 @@ pub mod wire;
 pub use checksum::{Crc32c, crc32c};
 pub use clock::Clock;
 pub use collective::{
-    CollectivePlan, CollectiveSpec, PIECE_BYTES, PIECE_UNIT_BYTES, PlannedPiece, ROUND_PIECES,
+    CollectivePlan, CollectiveSpec, Coverage, PIECE_BYTES, PIECE_UNIT_BYTES, PlannedPiece, ROUND_PIECES,
     ROUNDS_AT_ONCE, piece_bytes,
 };
 pub use disk::{

@@ -1,6 +1,6 @@
 //! The distribution of an array's elements over the memory of the processes of a parallel program.
 
-use crate::{Error, Result};
+use crate::{Error, Regions, Result};
 
 /// Maximum number of processes of a collective.
 pub const MAX_RANKS: u64 = 1 << 16;
@@ -38,6 +38,10 @@ pub enum MemorySchema {
     },
     /// The boxes of each process. They may overlap for reads, as ghost cells do, but not for writes.
     Boxes(Vec<Vec<ElementBox>>),
+    /// The bytes of a file that the process with this description has in one array, in ascending order: each process
+    /// describes its own only. Several processes may have the same byte. If they write it, each block of 64 KiB gets the
+    /// bytes of one of them.
+    Own(Regions),
 }
 
 /// One process's indices along one dimension: runs of `run` indices at distances of `step`, from `start` to
@@ -115,6 +119,7 @@ impl MemorySchema {
         match self {
             Self::Mesh { mesh, dims } => check_mesh(mesh, dims, shape, ranks),
             Self::Boxes(boxes) => check_boxes(boxes, shape, ranks),
+            Self::Own(_) => check_bytes(shape),
         }
     }
 
@@ -122,7 +127,7 @@ impl MemorySchema {
     /// [`MemorySchema::check`].
     pub fn check_disjoint(&self, shape: &[u64]) -> Result<()> {
         match self {
-            Self::Mesh { .. } => Ok(()),
+            Self::Mesh { .. } | Self::Own(_) => Ok(()),
             Self::Boxes(boxes) => check_disjoint(boxes, shape.len()),
         }
     }
@@ -131,7 +136,7 @@ impl MemorySchema {
     /// The schema must have passed [`MemorySchema::check`].
     pub fn most_copies(&self, shape: &[u64]) -> u64 {
         match self {
-            Self::Mesh { .. } => 1,
+            Self::Mesh { .. } | Self::Own(_) => 1,
             Self::Boxes(boxes) => boxes.iter().map(|own| most_overlaps(own, shape.len())).max().unwrap_or(1),
         }
     }
@@ -156,6 +161,7 @@ impl MemorySchema {
                 };
                 boxes[rank as usize].iter().map(axes).collect()
             }
+            Self::Own(regions) => vec![vec![Axis::contiguous(0, regions.total_bytes())]],
         }
     }
 }
@@ -203,6 +209,15 @@ fn check_mesh(mesh: &[u64], dims: &[Distribution], shape: &[u64], ranks: u64) ->
             "need {mesh:?} processes for the mesh, have {ranks}; start as many, or choose a smaller mesh"
         ))),
     }
+}
+
+fn check_bytes(shape: &[u64]) -> Result<()> {
+    if shape.len() == 1 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "need a file of bytes for regions, have an array of shape {shape:?}; pass boxes"
+    )))
 }
 
 fn check_boxes(boxes: &[Vec<ElementBox>], shape: &[u64], ranks: u64) -> Result<()> {

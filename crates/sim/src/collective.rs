@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use outcore_core::crash_disk::Random;
 use outcore_core::{
-    CollectivePlan, CollectiveSpec, Error, ErrorKind, Grant, IoReply, IoRequest, PIECE_UNIT_BYTES,
+    CollectivePlan, CollectiveSpec, Error, ErrorKind, Grant, IoReply, IoRequest, MemorySchema,
+    PIECE_UNIT_BYTES,
 };
 
 use crate::client::SimFile;
-use crate::elements::{draw, offsets_of, owned, padding_of, runs_of};
+use crate::elements::{draw, draw_own, offsets_of, owned, padding_of, runs_of};
 use crate::model::{WriteId, pattern};
 use crate::rank_memory::RankMemory;
 
@@ -20,8 +21,10 @@ pub const PATIENCE_S: u64 = 3;
 /// A collective operation of several clients.
 #[derive(Clone, Debug)]
 pub struct Collective {
-    /// The description that every client sends.
+    /// The description that every client sends, apart from `own`.
     pub spec: CollectiveSpec,
+    /// The memory schema of each client, if clients describe their own.
+    own: Vec<MemorySchema>,
     /// Index of the file.
     pub file: usize,
     /// The write; `None` if the collective reads.
@@ -49,8 +52,13 @@ impl Collective {
     ) -> Self {
         let (number, file) = file;
         let ranks = clients.len() as u64;
-        let (grid, schema) = draw(random, file.model.length(), ranks);
-        let parts = |rank| owned(&schema, &grid.shape, rank);
+        let ((grid, schema), own) = if random.once_in(3) {
+            let (grid, own) = draw_own(random, file.model.length(), ranks);
+            ((grid, own[0].clone()), own)
+        } else {
+            (draw(random, file.model.length(), ranks), vec![])
+        };
+        let parts = |rank| owned(own.get(rank as usize).unwrap_or(&schema), &grid.shape, rank);
         let offsets = (0..ranks).flat_map(parts).flat_map(|axes| offsets_of(&grid, &axes));
         let covered = runs_of(&offsets.collect::<Vec<_>>());
         let padding = padding_of(&grid);
@@ -68,7 +76,13 @@ impl Collective {
         };
         let missing = clients.iter().copied().collect();
         let offering = (0..ranks).filter(|_| random.once_in(2)).collect();
-        Self { spec, file: number, write, clients, missing, offering, covered: covered.into(), padding }
+        Self { spec, own, file: number, write, clients, missing, offering, covered: covered.into(), padding }
+    }
+
+    /// The description that a client sends.
+    fn spec_of(&self, rank: u64) -> CollectiveSpec {
+        let schema = self.own.get(rank as usize).unwrap_or(&self.spec.schema).clone();
+        CollectiveSpec { schema, ..self.spec.clone() }
     }
 }
 
@@ -109,16 +123,18 @@ impl Rank {
     ) -> Option<(Self, Vec<Next>)> {
         let rank = collective.clients.iter().position(|&other| other == client)? as u64;
         let stripes = file.layout.stripes;
-        let plan = CollectivePlan::new(&collective.spec, stripes).ok()?;
+        let spec = collective.spec_of(rank);
+        let mut plan = CollectivePlan::new(&spec, stripes).ok()?;
+        plan.tell(rank, &spec.schema).ok()?;
         let is_offering = collective.write.is_some() && collective.offering.contains(&rank);
-        let memory = Arc::new(RankMemory::new(&collective.spec, rank, collective.write.unwrap_or(0)));
+        let memory = Arc::new(RankMemory::new(&spec, rank, collective.write.unwrap_or(0)));
         let (mut parts, mut nexts) = (vec![], vec![]);
         for entry in 0..stripes.count() {
             let rounds = plan.rounds_of(entry, rank);
             let shares_left = rounds.iter().map(|(_, pieces)| pieces.len()).sum();
             parts.push(Part { rounds, next_round: 0, shares_left });
             let target = file.target(entry);
-            let spec = Box::new(collective.spec.clone());
+            let spec = Box::new(spec.clone());
             let offer = is_offering.then(|| memory.offer.clone());
             nexts.push((entry, IoRequest::Join { target, grant, spec, rank, memory: offer }, vec![]));
         }

@@ -2,7 +2,10 @@
 //! one by one from the definitions.
 
 use outcore_core::crash_disk::Random;
-use outcore_core::{ChunkGrid, ChunkOrder, Distribution, ElementBox, GridSpec, MemorySchema, StorageOrder};
+use outcore_core::{
+    ChunkGrid, ChunkOrder, Distribution, ElementBox, GridSpec, Level, MemorySchema, Nested, Regions,
+    StorageOrder,
+};
 
 /// Number of indices of a chunk along all dimensions but one, at most.
 const MOST_INDICES: u64 = 40;
@@ -91,6 +94,42 @@ fn draw_boxes(random: &mut Random, shape: &[u64], ranks: u64) -> MemorySchema {
     MemorySchema::Boxes(own)
 }
 
+/// Draws a file of bytes, and for each process bytes that it describes itself. Several processes may have the same bytes.
+pub fn draw_own(random: &mut Random, length: u64, ranks: u64) -> (GridSpec, Vec<MemorySchema>) {
+    let grid = GridSpec {
+        shape: vec![length],
+        chunk: vec![random.between(1, length)],
+        item_bytes: 1,
+        storage: StorageOrder::C,
+        chunk_order: ChunkOrder::RowMajor,
+        slot_align_bytes: 1,
+        column_places: None,
+        growing: false,
+    };
+    let whole = length / grid.chunk[0] * grid.chunk[0];
+    let schemas = (0..ranks).map(|_| draw_regions(random, whole)).collect();
+    (GridSpec { shape: vec![whole], ..grid }, schemas)
+}
+
+/// Nested strides in ascending order, as many as fit before byte `end`.
+fn draw_regions(random: &mut Random, end: u64) -> MemorySchema {
+    let (mut parts, mut at) = (vec![], random.below(end));
+    for _ in 0..random.below(6) {
+        let run_bytes = random.between(1, end.div_ceil(4));
+        let (mut levels, mut extent) = (vec![], run_bytes);
+        for _ in 0..random.below(3) {
+            let level = Level { count: random.between(1, 5), step_bytes: extent + random.below(100) };
+            levels.insert(0, level);
+            extent += (level.count - 1) * level.step_bytes;
+        }
+        if at + extent <= end {
+            parts.push(Nested { offset: at, run_bytes, levels });
+            at += extent + random.below(100);
+        }
+    }
+    MemorySchema::Own(Regions::new(parts).unwrap_or_default())
+}
+
 /// The local arrays of a process: for each, its indices along each dimension.
 pub fn owned(schema: &MemorySchema, shape: &[u64], rank: u64) -> Vec<Vec<Vec<u64>>> {
     match schema {
@@ -98,6 +137,9 @@ pub fn owned(schema: &MemorySchema, shape: &[u64], rank: u64) -> Vec<Vec<Vec<u64
             let indices = |(&start, &count): (&u64, &u64)| (start..start + count).collect();
             let axes = |own: &ElementBox| own.start.iter().zip(&own.shape).map(indices).collect();
             boxes[rank as usize].iter().map(axes).collect()
+        }
+        MemorySchema::Own(regions) => {
+            vec![vec![regions.runs().flat_map(|run| run.offset..run.offset + run.length).collect()]]
         }
         MemorySchema::Mesh { mesh, .. } if rank >= mesh.iter().product() => vec![],
         MemorySchema::Mesh { mesh, dims } => {

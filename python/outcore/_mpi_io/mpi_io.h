@@ -180,6 +180,13 @@ outcore_hints *layout_hints(const outcore_context *context, MPI_Info given);
 
 /* ---- transfer.c */
 
+/* Bytes of an access: positions in the view, and their places in memory. */
+struct access {
+    int64_t from, bytes;
+    struct tree memory; /* unset without bytes */
+};
+
+int access_of(const struct open_file *file, MPI_Offset offset, MPI_Count count, MPI_Datatype type, struct access *access);
 int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
              int64_t *moved);
 

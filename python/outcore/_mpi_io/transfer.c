@@ -194,31 +194,42 @@ static int64_t move_windows(const struct open_file *file, int is_write, int64_t 
     return moved;
 }
 
-/* Reads or writes from an offset of the view, in elementary types. `moved` gets the number of bytes. */
-int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
-             int64_t *moved) {
+/* Finds the bytes of an access, which begins at an offset of the view, in elementary types. */
+int access_of(const struct open_file *file, MPI_Offset offset, MPI_Count count, MPI_Datatype type, struct access *access) {
     const struct tree *one;
     MPI_Count low, extent;
-    int64_t from, bytes, end;
+    int64_t end;
     int class = tree_of(type, &one);
-    *moved = 0;
     if (class != 0) {
         return class;
     }
-    if (__builtin_mul_overflow(offset, file->view.etype_bytes, &from) || __builtin_mul_overflow(count, one->bytes, &bytes)
-        || __builtin_add_overflow(from, bytes, &end)) {
+    if (__builtin_mul_overflow(offset, file->view.etype_bytes, &access->from)
+        || __builtin_mul_overflow(count, one->bytes, &access->bytes)
+        || __builtin_add_overflow(access->from, access->bytes, &end)) {
         return failed(MPI_ERR_ARG, "need an access that ends before 2^63 bytes; pass a smaller offset or count");
     }
-    if (bytes == 0) {
-        return 0;
+    if (access->bytes > 0) {
+        PMPI_Type_get_extent_x(type, &low, &extent);
+        access->memory = loop_tree(one, count, extent);
     }
-    PMPI_Type_get_extent_x(type, &low, &extent);
-    struct tree all = loop_tree(one, count, extent);
+    return 0;
+}
+
+/* Reads or writes from an offset of the view, in elementary types. `moved` gets the number of bytes. */
+int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
+             int64_t *moved) {
+    struct access access;
+    int class = access_of(file, offset, count, type, &access);
+    *moved = 0;
+    if (class != 0 || access.bytes == 0) {
+        return class;
+    }
     if (file->is_atomic && (class = take_turn(file)) != 0) {
         return class;
     }
-    int64_t result = all.kind == RUN ? move_bytes(file, is_write, from, bytes, (char *)memory + all.offset)
-                                     : move_windows(file, is_write, from, bytes, &all, memory);
+    const struct tree *tree = &access.memory;
+    int64_t result = tree->kind == RUN ? move_bytes(file, is_write, access.from, access.bytes, (char *)memory + tree->offset)
+                                       : move_windows(file, is_write, access.from, access.bytes, tree, memory);
     class = failed_call(file->context, result, file->path);
     *moved = result > 0 ? result : 0;
     return file->is_atomic ? end_turn(file, class) : class;

@@ -229,7 +229,8 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
     /// Checks the arrays of the process against the description.
     fn prepare(&self) -> Result<(CollectivePlan, Carrier<'a>)> {
         let CollectivePart { spec, rank, arrays, memory_bytes, .. } = self.part;
-        let plan = CollectivePlan::new(spec, self.file.layout.stripes)?;
+        let mut plan = CollectivePlan::new(spec, self.file.layout.stripes)?;
+        plan.tell(*rank, &spec.schema)?;
         if *rank >= spec.ranks {
             return Err(Error::invalid(format!("of {} processes none has number {rank}", spec.ranks)));
         }

@@ -13,7 +13,7 @@ impl Reach {
     pub(super) fn new(grid: &ChunkGrid, shard: u64, schema: &MemorySchema) -> Self {
         let all = Self(vec![(0, grid.index_offset())]);
         match schema {
-            MemorySchema::Mesh { .. } => all,
+            MemorySchema::Mesh { .. } | MemorySchema::Own(_) => all,
             MemorySchema::Boxes(boxes) => Self::of_boxes(grid, shard, boxes).unwrap_or(all),
         }
     }

@@ -1,7 +1,7 @@
 //! Tests of the plan against its definition.
 
 use super::*;
-use crate::{ChunkOrder, Distribution, ElementBox};
+use crate::{ChunkOrder, Distribution, ElementBox, Level, Nested, Regions};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -76,7 +76,27 @@ fn owner(schema: &MemorySchema, shape: &[u64], at: &[u64]) -> Option<(u64, usize
                 local.map(|local| (rank as u64, part, local))
             })
         }),
+        MemorySchema::Own(_) => None,
     }
+}
+
+/// Nested strides in ascending order, before byte 300.
+fn ascending() -> impl Strategy<Value = Regions> {
+    let part = (0_u64..30, 1_u64..6, vec((1_u64..4, 0_u64..5), 0..3));
+    vec(part, 0..5).prop_map(|parts| {
+        let (mut nested, mut at) = (vec![], 0);
+        for (gap, run_bytes, inner) in parts {
+            let (mut levels, mut extent) = (vec![], run_bytes);
+            for (count, between) in inner {
+                levels.insert(0, Level { count, step_bytes: extent + between });
+                extent += (count - 1) * (extent + between);
+            }
+            nested.push(Nested { offset: at + gap, run_bytes, levels });
+            at += gap + extent;
+        }
+        nested.retain(|part| Regions::new(vec![part.clone()]).unwrap().end() <= 300);
+        Regions::new(nested).unwrap()
+    })
 }
 
 fn schema(dims: usize) -> impl Strategy<Value = (u64, MemorySchema)> {
@@ -216,6 +236,60 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
+    /// The bytes that processes tell are in shares of theirs, and in no others.
+    #[test]
+    fn told_bytes_are_a_gather_and_scatter(
+        told in vec(ascending(), 1..4), chunk in 1_u64..40, unit in 1_u64..40, count in 1_u64..4, piece_bytes in 1_u64..50,
+    ) {
+        let grid = GridSpec { shape: vec![300], chunk: vec![chunk], ..bytes() };
+        let stripes = Stripes::new(unit, count).unwrap();
+        let ranks = told.len() as u64;
+        let mut plan =
+            CollectivePlan::new(&spec(grid, ranks, MemorySchema::Own(Regions::default())), stripes).unwrap();
+        (plan.piece_bytes, plan.round_pieces) = (piece_bytes, 2);
+        let mut expected = vec![];
+        for (rank, regions) in (0..).zip(&told) {
+            plan.tell(rank, &MemorySchema::Own(regions.clone())).unwrap();
+            let places = regions.runs().flat_map(|run| run.offset..run.offset + run.length).zip(0..);
+            expected.extend(places.map(|(offset, local)| (stripes.locate(offset), rank, local)));
+        }
+        let mut found = vec![];
+        for entry in 0..count {
+            for number in plan.rounds_with_shares(entry).flat_map(|round| plan.pieces_of(entry, round)) {
+                let (piece, mut bytes) = (plan.piece(entry, number), std::collections::BTreeSet::new());
+                let before = found.len();
+                for rank in 0..ranks {
+                    let share = plan.share(&piece, rank);
+                    let elements: Vec<_> = share.tiles.iter().flat_map(elements).collect();
+                    prop_assert_eq!(share.bytes, elements.len() as u64);
+                    bytes.extend(elements.iter().map(|(at, _)| *at));
+                    found.extend(elements.iter().map(|(at, local)| ((entry, piece.offset + at), rank, local[0])));
+                }
+                let coverage = plan.coverage(&piece);
+                let runs = coverage.runs().flat_map(|run| run.start..run.start + run.bytes);
+                prop_assert!(runs.eq(bytes.iter().copied()));
+                prop_assert_eq!(coverage.has_repeats(), found.len() - before > bytes.len());
+                prop_assert_eq!(plan.shared_bytes(&piece), (found.len() - before) as u64);
+            }
+        }
+        found.sort_unstable();
+        expected.sort_unstable();
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn regions_ascend_if_no_byte_is_before_an_earlier_one(
+        parts in vec((0_u64..60, 1_u64..9, vec((1_u64..4, 0_u64..20), 0..3)), 0..4),
+    ) {
+        let part = |(offset, run_bytes, levels): (u64, u64, Vec<(u64, u64)>)| {
+            let levels = levels.into_iter().map(|(count, step_bytes)| Level { count, step_bytes }).collect();
+            Nested { offset, run_bytes, levels }
+        };
+        let regions = Regions::new(parts.into_iter().map(part).collect()).unwrap();
+        let bytes: Vec<u64> = regions.runs().flat_map(|run| run.offset..run.offset + run.length).collect();
+        prop_assert_eq!(regions.ascend(), bytes.is_sorted_by(|a, b| a < b));
+    }
+
     #[test]
     fn boxes_of_a_range_are_its_elements_in_order(
         lengths in vec(1_u64..5, 1..4), first in 0_u64..70, last in 0_u64..70,
@@ -255,6 +329,65 @@ fn large_chunks_are_cut_into_pieces_and_rounds() {
     // 170 whole rows of 6 KiB, from row 512, and 4 KiB of the next row.
     assert_eq!(share.bytes, 170 * 3072 + 1024);
     assert_eq!(share.tiles.len(), 2);
+}
+
+/// A file of bytes.
+fn bytes() -> GridSpec {
+    GridSpec {
+        shape: vec![1 << 42],
+        chunk: vec![1 << 26],
+        item_bytes: 1,
+        storage: StorageOrder::C,
+        chunk_order: ChunkOrder::RowMajor,
+        slot_align_bytes: 1,
+        column_places: None,
+        growing: false,
+    }
+}
+
+#[test]
+fn rounds_without_told_bytes_are_skipped() {
+    let stripes = Stripes::new(1 << 20, 3).unwrap();
+    let schema = |parts| MemorySchema::Own(Regions::new(parts).unwrap());
+    let level = |count, step_bytes| Level { count, step_bytes };
+    let far = schema(vec![
+        Nested { offset: 5, run_bytes: 7, levels: vec![level(2, 5 << 39), level(3, 1 << 39)] },
+        Nested { offset: (1 << 42) - 9, run_bytes: 9, levels: vec![] },
+    ]);
+    let mut plan = CollectivePlan::new(&spec(bytes(), 2, schema(vec![])), stripes).unwrap();
+    plan.tell(1, &far).unwrap();
+    let mut expected = vec![vec![]; 3];
+    let starts = [0, 5 << 39].map(|outer| [0_u64, 1, 2].map(|inner| outer + (inner << 39) + 5));
+    for offset in starts.concat().into_iter().chain([(1 << 42) - 9]) {
+        let (entry, local) = stripes.locate(offset);
+        expected[entry as usize].push(local / (ROUND_PIECES * PIECE_BYTES));
+    }
+    let found: Vec<Vec<u64>> = (0..3).map(|entry| plan.rounds_with_shares(entry).collect()).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn told_bytes_that_cannot_be_planned_are_refused() {
+    let stripes = Stripes::new(1 << 20, 3).unwrap();
+    let run = |offset, run_bytes| Nested { offset, run_bytes, levels: vec![] };
+    let own = |parts| MemorySchema::Own(Regions::new(parts).unwrap());
+    let mut plan = CollectivePlan::new(&spec(bytes(), 2, own(vec![])), stripes).unwrap();
+    let mut refused = |parts| plan.tell(0, &own(parts)).map_err(|error| error.message);
+    assert!(refused(vec![run(7, 1), run(3, 1)]).unwrap_err().contains("ascend"));
+    assert!(refused(vec![run(1 << 42, 1)]).unwrap_err().contains("before byte 4398046511104"));
+    assert!(refused(vec![run(1, 1)]).is_ok());
+    assert!(refused(vec![run(1, 1)]).is_ok(), "again");
+    assert!(refused(vec![run(2, 1)]).unwrap_err().contains("other bytes than before"));
+    let many = (0..1 << 19).map(|at| run(2 * at, 1)).collect();
+    assert!(plan.tell(1, &own(many)).unwrap_err().message.contains("at most 524288 runs"));
+    for grid in [
+        GridSpec { item_bytes: 2, chunk: vec![1 << 24], ..bytes() },
+        GridSpec { chunk: vec![3 << 20], slot_align_bytes: 1 << 23, ..bytes() },
+        GridSpec { shape: vec![4, 4], chunk: vec![2, 2], ..bytes() },
+    ] {
+        let error = CollectivePlan::new(&spec(grid, 2, own(vec![])), stripes).unwrap_err();
+        assert!(error.message.contains("need a file of bytes"), "{error}");
+    }
 }
 
 /// 65536 chunks of 64 bytes at distances of 2^44 bytes. A plan that examined each piece would never end.

@@ -41,6 +41,7 @@ choice!(Distribution {
 choice!(MemorySchema {
     1 = Mesh { mesh, dims },
     2 = Boxes(boxes),
+    3 = Own(regions),
 });
 
 choice!(StorageOrder {

@@ -61,6 +61,7 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
     let schema = prop_oneof![
         (numbers(), vec(distribution, 0..4)).prop_map(|(mesh, dims)| MemorySchema::Mesh { mesh, dims }),
         vec(vec(area, 0..3), 0..3).prop_map(MemorySchema::Boxes),
+        regions().prop_map(MemorySchema::Own),
     ];
     let order = prop_oneof![
         Just(ChunkOrder::RowMajor),

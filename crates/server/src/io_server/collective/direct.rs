@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, ByteRun, CollectiveSpec, Error, IoReply, PlannedPiece, ROUNDS_AT_ONCE, Result, Share, Target,
+    Buffer, CollectiveSpec, Coverage, Error, IoReply, MemorySchema, PlannedPiece, ROUNDS_AT_ONCE, Result,
+    Share, Target,
 };
 
 use crate::io_server::blocks::files::File;
@@ -64,11 +65,13 @@ impl<B: Buffer> Shared<B> {
                 Err(Error::invalid(format!("the collective has no process {rank}")))
             }
             Ok(collective) => match round {
-                Some(round) if round >= collective.plan.rounds(collective.target.entry) => {
+                Some(round) if round >= collective.plan().rounds(collective.target.entry) => {
                     Err(Error::invalid(format!("the collective has no round {round} on this server")))
                 }
                 // The server skips this round: the process has nothing to transfer.
-                Some(round) if collective.plan.next_round(collective.target.entry, round) != Some(round) => {
+                Some(round)
+                    if collective.plan().next_round(collective.target.entry, round) != Some(round) =>
+                {
                     collective.result()
                 }
                 Some(round) => collective.round(round).wait().await,
@@ -94,6 +97,10 @@ impl<B: Buffer> Shared<B> {
         }
         let Some(open) = self.open_piece(&collective, piece)? else { return Ok(IoReply::Done) };
         let share = share_of(&collective, &open.planned, rank, payload.len())?;
+        if open.is_shared {
+            // Otherwise a block could get bytes of both processes.
+            open.fetched.wait().await?;
+        }
         if open.seen.borrow_mut().insert(rank) {
             copy(&collective, &share, &mut open.buffer.borrow_mut(), &mut payload, false);
             self.status.borrow_mut().bytes_written += share.bytes;
@@ -123,7 +130,7 @@ impl<B: Buffer> Shared<B> {
                 }
             }
             None => {
-                let planned = collective.plan.piece(collective.target.entry, piece);
+                let planned = collective.plan().piece(collective.target.entry, piece);
                 let share = share_of(&collective, &planned, rank, payload.len())?;
                 let lease = self.collectives.again.take().await?;
                 let mut buffer = lease.view(0, planned.bytes as usize);
@@ -156,7 +163,7 @@ impl<B: Buffer> Shared<B> {
     fn open_piece(&self, collective: &Collective<B>, piece: u64) -> Result<Option<Rc<OpenPiece<B>>>> {
         collective.result()?;
         let open = collective.open.borrow().get(&piece).cloned();
-        if open.is_none() && collective.plan.round_of(piece) >= collective.begun.get() {
+        if open.is_none() && collective.plan().round_of(piece) >= collective.begun.get() {
             return Err(Error::invalid(format!("nobody was asked for shares of piece {piece} yet")));
         }
         Ok(open)
@@ -196,12 +203,13 @@ impl<B: Buffer> Shared<B> {
         }
         self.check_age(file, target)?;
         let entry = collective.target.entry;
-        if collective.spec.write && !collective.spec.skips_disk && collective.plan.covers_all() {
+        if collective.spec.write && !collective.spec.skips_disk && collective.plan().covers_all() {
             // The whole file will be written, so one note and one wait for the log suffice.
-            self.note(file, &(0..collective.plan.data_bytes(entry).div_ceil(BLOCK_BYTES))).await?;
+            self.note(file, &(0..collective.plan().data_bytes(entry).div_ceil(BLOCK_BYTES))).await?;
         }
         let mut under_way = std::collections::VecDeque::new();
-        for round in collective.plan.rounds_with_shares(entry) {
+        let plan = collective.plan();
+        for round in plan.rounds_with_shares(entry) {
             // Rounds may be without any share.
             self.let_others().await;
             collective.result()?;
@@ -229,13 +237,14 @@ impl<B: Buffer> Shared<B> {
         round: u64,
     ) -> Result<Group> {
         let (done, read) = (Group::new(), Group::new());
-        let numbers: Vec<u64> = collective.plan.pieces_of(collective.target.entry, round).collect();
+        let plan = collective.plan();
+        let numbers: Vec<u64> = plan.pieces_of(collective.target.entry, round).collect();
         for numbers in numbers.chunks(SPAN_PIECES as usize) {
             let planned: Vec<(PlannedPiece, u64)> = numbers
                 .iter()
                 .map(|&number| {
-                    let piece = collective.plan.piece(collective.target.entry, number);
-                    let left = collective.plan.shared_bytes(&piece);
+                    let piece = plan.piece(collective.target.entry, number);
+                    let left = plan.shared_bytes(&piece);
                     (piece, left)
                 })
                 .collect();
@@ -247,7 +256,7 @@ impl<B: Buffer> Shared<B> {
             // Pieces in which no process owns any element stay unchanged.
             for pieces in planned.chunk_by(|(_, one), (_, next)| (*one == 0) == (*next == 0)) {
                 if pieces[0].1 > 0 {
-                    let from = (pieces[0].0.number - numbers[0]) * collective.plan.piece_bytes();
+                    let from = (pieces[0].0.number - numbers[0]) * plan.piece_bytes();
                     self.begin_span(collective, file, pieces, (lease.clone(), from), [&done, &read]);
                 }
             }
@@ -276,9 +285,13 @@ impl<B: Buffer> Shared<B> {
     ) {
         let offset = pieces[0].0.offset;
         let mut span = Span { offset, bytes: 0, keeps_some: false, has_padding: false, opens: vec![] };
+        let plan = collective.plan();
         for (planned, left) in pieces {
-            span.keeps_some |= *left < collective.plan.element_bytes(planned);
-            span.has_padding |= *left < planned.bytes;
+            let may_repeat = collective.spec.write && matches!(collective.spec.schema, MemorySchema::Own(_));
+            let coverage = may_repeat.then(|| plan.coverage(planned));
+            let owned = coverage.as_ref().map_or(*left, Coverage::count);
+            span.keeps_some |= owned < plan.element_bytes(planned);
+            span.has_padding |= owned < planned.bytes;
             let view = lease.view((from + span.bytes) as usize, planned.bytes as usize);
             span.bytes += planned.bytes;
             let open = Rc::new(OpenPiece {
@@ -288,6 +301,8 @@ impl<B: Buffer> Shared<B> {
                 seen: Default::default(),
                 is_read: false.into(),
                 complete: Gate::default(),
+                is_shared: coverage.is_some_and(|coverage| coverage.has_repeats()),
+                fetched: Gate::default(),
             });
             collective.open.borrow_mut().insert(planned.number, open.clone());
             span.opens.push(open);
@@ -368,7 +383,7 @@ impl<B: Buffer> Shared<B> {
     ) {
         let (mut fetches, mut ranks, mut bytes) = (vec![], vec![], 0);
         for (&rank, arrays) in &*collective.memories.borrow() {
-            let share = collective.plan.share(&open.planned, rank);
+            let share = collective.plan().share(&open.planned, rank);
             let direct = arrays.offer.direct(&share, collective.spec.grid.item_bytes);
             if let Some(direct) = direct.filter(|_| share.bytes > 0)
                 // The server waits for no message with this share.
@@ -380,7 +395,7 @@ impl<B: Buffer> Shared<B> {
             }
         }
         if fetches.is_empty() {
-            return;
+            return open.fetched.open(Ok(()));
         }
         let (server, collective, open, lease) =
             (self.clone(), collective.clone(), open.clone(), lease.clone());
@@ -392,6 +407,7 @@ impl<B: Buffer> Shared<B> {
                     status.bytes_written += bytes;
                     status.direct_bytes += bytes;
                     drop(status);
+                    open.fetched.open(Ok(()));
                     server.moved(&collective, &open, bytes);
                 }
                 Err((number, error)) => collective.fail(Error::new(
@@ -439,7 +455,7 @@ fn share_of<B: Buffer>(
     rank: u64,
     bytes: usize,
 ) -> Result<Share> {
-    let share = collective.plan.share(planned, rank);
+    let share = collective.plan().share(planned, rank);
     if share.bytes != bytes as u64 || bytes == 0 {
         return Err(Error::invalid(format!(
             "the share of process {rank} of piece {} is {} bytes, not {bytes}",
@@ -468,16 +484,9 @@ fn pieces_of_shares<B: Buffer>(
     planned: &PlannedPiece,
     at: u64,
 ) -> impl Iterator<Item = Piece> {
-    let item_bytes = collective.spec.grid.item_bytes;
-    // Every run has at least one byte, so a minimum of one byte leaves no share out.
-    let mut runs: Vec<ByteRun> = (0..collective.spec.ranks)
-        .filter_map(|rank| collective.plan.share(planned, rank).runs_in_piece(item_bytes, 1))
-        .flatten()
-        .collect();
-    runs.sort_unstable_by_key(|run| run.start);
     let mut groups: Vec<Vec<Part>> = Vec::new();
     let group_of = |offset: u64| offset / (SCRATCH_BLOCKS * BLOCK_BYTES);
-    for run in runs {
+    for run in collective.plan().coverage(planned).runs() {
         let (mut start, end) = (run.start, run.start + run.bytes);
         while start < end {
             let offset = planned.offset + start;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, PIECE_BYTES, PlannedPiece, Result, ServerId,
-    Target,
+    Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, MemorySchema, PIECE_BYTES, PlannedPiece,
+    Result, ServerId, Target,
 };
 
 use crate::io_server::blocks::scratch::Scratch;
@@ -42,7 +42,8 @@ pub(crate) struct Collectives<B> {
 /// One collective.
 pub(crate) struct Collective<B> {
     pub spec: CollectiveSpec,
-    pub plan: CollectivePlan,
+    /// Complete once all processes have joined.
+    plan: RefCell<Rc<CollectivePlan>>,
     pub target: Target,
     /// The latest generation of the data file that a process knows.
     pub generation: Cell<u64>,
@@ -75,6 +76,10 @@ pub(crate) struct OpenPiece<B> {
     /// Whether the buffer contains the piece's bytes, ready to be taken.
     pub is_read: Cell<bool>,
     pub complete: Gate,
+    /// Whether a byte belongs to several processes, in a write.
+    pub is_shared: bool,
+    /// Opens when the server reads no more memory of processes into the buffer.
+    pub fetched: Gate,
 }
 
 impl<B: Buffer> Collectives<B> {
@@ -122,14 +127,15 @@ impl<B: Buffer> Collectives<B> {
                 format!("{MOST_JOINED} collectives are under way on this server; wait for some of them"),
             ));
         }
-        let plan = CollectivePlan::new(&spec, target.stripes)?;
+        let mut plan = CollectivePlan::new(&spec, target.stripes)?;
+        plan.tell(rank, &spec.schema)?;
         if let Some(memory) = &memory {
             plan.check_offer(&memory.offer, rank)?;
         }
         let id = spec.id;
         let collective = Rc::new(Collective {
             spec,
-            plan,
+            plan: RefCell::new(Rc::new(plan)),
             target,
             generation: Cell::new(target.generation),
             joined: RefCell::default(),
@@ -222,6 +228,10 @@ impl<B: Buffer> Collectives<B> {
 }
 
 impl<B: Buffer> Collective<B> {
+    pub fn plan(&self) -> Rc<CollectivePlan> {
+        self.plan.borrow().clone()
+    }
+
     fn take_in(
         &self,
         target: Target,
@@ -234,8 +244,11 @@ impl<B: Buffer> Collective<B> {
         self.generation.set(self.generation.get().max(target.generation));
         let target = Target { generation: self.target.generation, ..target };
         let Some(what) = difference((self.target, &self.spec), (target, spec)) else {
+            Rc::make_mut(&mut self.plan.borrow_mut())
+                .tell(rank, &spec.schema)
+                .inspect_err(|error| self.fail(error.clone()))?;
             if let Some(memory) = &memory {
-                self.plan.check_offer(&memory.offer, rank)?;
+                self.plan().check_offer(&memory.offer, rank)?;
             }
             self.note_joined(rank, memory, now_ns);
             return Ok(());
@@ -304,7 +317,8 @@ impl<B: Buffer> Collective<B> {
         let open = self.open.take();
         let rounds = self.rounds.take();
         let gates = [&self.all_joined, &self.all_asked, &self.end].into_iter().chain(rounds.values());
-        for gate in gates.chain(open.values().map(|piece| &piece.complete)) {
+        let of_pieces = open.values().flat_map(|piece| [&piece.complete, &piece.fetched]);
+        for gate in gates.chain(of_pieces) {
             gate.open(Err(error.clone()));
         }
     }
@@ -342,12 +356,12 @@ impl<B: Buffer> Collective<B> {
             return (0..self.spec.ranks).filter(|rank| !asked.contains(rank)).collect();
         }
         let open: Vec<Rc<OpenPiece<B>>> = self.open.borrow().values().cloned().collect();
-        let mut missing = BTreeSet::new();
+        let (mut missing, plan) = (BTreeSet::new(), self.plan());
         for piece in
             open.iter().filter(|piece| piece.left.get() > 0 && (self.spec.write || piece.is_read.get()))
         {
             let seen = piece.seen.borrow();
-            let has_share = |rank: &u64| self.plan.share(&piece.planned, *rank).bytes > 0;
+            let has_share = |rank: &u64| plan.share(&piece.planned, *rank).bytes > 0;
             missing.extend((0..self.spec.ranks).filter(|rank| !seen.contains(rank)).filter(has_share));
         }
         missing.into_iter().collect()
@@ -371,18 +385,21 @@ fn named(ranks: &[u64]) -> String {
 /// The first difference between two descriptions of one collective.
 fn difference(a: (Target, &CollectiveSpec), b: (Target, &CollectiveSpec)) -> Option<&'static str> {
     let ((target, spec), (other_target, other)) = (a, b);
-    if target != other_target {
-        return Some("the array");
-    }
-    if spec == other {
-        return None;
-    }
+    // Each process may describe bytes of its own.
+    let has_same_schema = match (&spec.schema, &other.schema) {
+        (MemorySchema::Own(_), MemorySchema::Own(_)) => true,
+        (schema, other) => schema == other,
+    };
+    let sizes = |spec: &CollectiveSpec| (spec.piece_bytes, spec.round_pieces);
     Some(match () {
+        () if target != other_target => "the array",
         () if spec.write != other.write => "whether they read or write",
         () if spec.ranks != other.ranks => "how many they are",
         () if spec.grid != other.grid || spec.shard != other.shard => "the array's shape, type and chunks",
-        () if spec.schema != other.schema => "the memory schema",
+        () if !has_same_schema => "the memory schema",
         () if spec.patience_s != other.patience_s => "the timeout",
-        () => "whether disks are used",
+        () if spec.skips_disk != other.skips_disk => "whether disks are used",
+        () if sizes(spec) != sizes(other) => "the sizes of pieces and rounds",
+        () => return None,
     })
 }
