@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from communicators import ThreadJob
 from compiled_c import ROOT, SANITIZED, Compile
-from served import Served
+from served import Served, serve
 
 import outcore as oc
 
@@ -259,6 +259,36 @@ def test_files_are_written_and_read_by_all(job: Job, served: Served, before: int
         for number, own in enumerate(boxes):
             read = b"".join(expected[box].tobytes() for box in own)
             assert job.data(number).read_bytes() == read
+
+
+@pytest.mark.parametrize("way", ["unix", "tcp"])
+def test_each_block_gets_the_common_bytes_of_one_process(
+    compiled: Compile, tmp_path: Path, way: str
+) -> None:
+    """Over UNIX sockets, servers read long runs from memory, and get short ones in messages."""
+    blocks, bytes_of_block = 9, 64 << 10
+    end, gap = blocks * bytes_of_block, 4 * bytes_of_block
+    boxes = [
+        runs((0, end)),
+        runs(*((at, 512) for at in range(0, end, 2048))),
+        # The last process leaves bytes out in the first row of a block.
+        runs((0, gap), (gap + 1024, end - gap - 1024)),
+    ]
+    program = compiled(ROOT / "tests/c_library/ranks.c", *SANITIZED)
+    with serve(tmp_path, way) as served, oc.connect(served.url, key=served.key) as pool:
+        job = Job(program, served, tmp_path)
+        (pool / "F").write_bytes(b"")
+        for number, (own, letter) in enumerate(zip(boxes, b"abc", strict=True)):
+            count = sum(box[0].stop - box[0].start for box in own)
+            job.data(number).write_bytes(bytes([letter]) * count)
+        done = job.run(*(Rank(own, "file-write", "F") for own in boxes))
+        assert [each.errno for each in done] == [0] * 3, done
+        direct = [each.counts[3] > 0 for each in done]
+        assert direct == ([True, False, True] if way == "unix" else [False] * 3)
+        found = np.frombuffer((pool / "F").read_bytes(), np.uint8).reshape(blocks, -1, 2048)
+    for block in found:
+        assert len(set(block[1:, :512].ravel())) == 1, "common bytes of all"
+        assert len(set(block[1:, 512:].ravel())) == 1, "common bytes of the first and last"
 
 
 def test_a_file_is_written_far_from_its_beginning(sanitized: Job, served: Served) -> None:

@@ -24,15 +24,22 @@ pub(crate) struct Ascending {
 struct Sorted {
     given: Arc<Block>,
     copy: Arc<Block>,
-    /// For each run: its place in the caller's memory, its place in the copy, and its bytes.
-    runs: Vec<(usize, usize, u64)>,
+    runs: Vec<Place>,
+}
+
+/// A run of bytes in the caller's memory, and in the copy.
+struct Place {
+    given: usize,
+    copy: usize,
+    run_bytes: u64,
 }
 
 impl Sorted {
     fn copy(&self, out: bool) {
         let (mut given, mut copy) = (Region::whole(self.given.clone()), Region::whole(self.copy.clone()));
-        for &(there, here, run_bytes) in &self.runs {
-            given.copy_packed(there, &Packing { run_bytes, levels: vec![] }, &mut copy, here, out);
+        for place in &self.runs {
+            let packing = Packing { run_bytes: place.run_bytes, levels: vec![] };
+            given.copy_packed(place.given, &packing, &mut copy, place.copy, out);
         }
     }
 }
@@ -66,7 +73,8 @@ impl Ascending {
         }
         let (regions, runs) = sorted(regions, write)?;
         let bytes = regions.total_bytes();
-        let copy = Arc::new(Arena::new(bytes as usize).allocate(bytes as usize)?);
+        // As much as the caller has already.
+        let copy = Arc::new(Arena::new(usize::MAX).allocate(bytes as usize)?);
         let sorted = Sorted { given, copy: copy.clone(), runs };
         if write {
             sorted.copy(true);
@@ -87,7 +95,7 @@ fn array_of(block: Arc<Block>, bytes: u64) -> LocalArray {
 }
 
 /// The bytes of regions in ascending order, each once, and the places of all runs.
-fn sorted(regions: &Regions, write: bool) -> Result<(Regions, Vec<(usize, usize, u64)>)> {
+fn sorted(regions: &Regions, write: bool) -> Result<(Regions, Vec<Place>)> {
     let mut runs: Vec<Run> = regions.runs().take(MOST_RUNS as usize + 1).collect();
     if runs.len() as u64 > MOST_RUNS {
         return Err(Error::invalid(format!(
@@ -116,7 +124,8 @@ fn sorted(regions: &Regions, write: bool) -> Result<(Regions, Vec<(usize, usize,
                 run.offset
             }
         };
-        places.push((run.at as usize, (before + (run.offset - start)) as usize, run.length));
+        let copy = (before + (run.offset - start)) as usize;
+        places.push(Place { given: run.at as usize, copy, run_bytes: run.length });
     }
     Ok((Regions::new(parts)?, places))
 }
@@ -137,9 +146,9 @@ mod tests {
             prop_assert!(ascending.ascend());
             let bytes: Vec<u64> = ascending.runs().flat_map(|run| run.offset..run.offset + run.length).collect();
             let mut found = vec![0; regions.total_bytes() as usize];
-            for (there, here, length) in places {
-                let length = length as usize;
-                found[there..there + length].copy_from_slice(&bytes[here..here + length]);
+            for Place { given, copy, run_bytes } in places {
+                let length = run_bytes as usize;
+                found[given..given + length].copy_from_slice(&bytes[copy..copy + length]);
             }
             let expected: Vec<u64> = regions.runs().flat_map(|run| run.offset..run.offset + run.length).collect();
             let mut counts = expected.clone();

@@ -90,13 +90,13 @@ static int broadcast(void *argument, void *memory, uint64_t bytes, uint64_t root
     return 0;
 }
 
-/* This process's part in one collective. Returns the number of bytes that it moved, or -errno. */
+/* This process's part in one collective. With NULL instead of regions, it fails on all processes. Returns the number of bytes that
+ * it moved, or -errno. */
 static int64_t move_together(struct open_file *file, int is_write, const outcore_group *group, const outcore_regions *regions,
                              const struct tree *tree, char *memory, int64_t moved, int64_t bytes) {
     int is_packed = bytes > 0 && tree->kind != RUN;
     char *place = bytes > 0 ? memory + tree->offset + moved : NULL;
     if (is_packed && (place = malloc((size_t)bytes)) == NULL) {
-        /* The others must not wait. */
         regions = NULL;
     } else if (is_packed && is_write) {
         pack_bytes(tree, memory, moved, moved + bytes, place);
@@ -159,10 +159,11 @@ int transfer_all(struct open_file *file, int is_write, MPI_Offset offset, void *
             to = *moved + WINDOW_BYTES;
         }
         int64_t result = regions_of(file, most, access.from + *moved, access.from + to, &regions, &bytes);
-        int64_t done = move_together(file, is_write, &group, regions, &access.memory, memory, *moved, bytes);
-        result = result < 0 ? result : done;
-        outcore_regions_free(regions);
         class = failed_call(file->context, result, file->path);
+        /* Without regions too: the others must not wait. */
+        result = move_together(file, is_write, &group, regions, &access.memory, memory, *moved, bytes);
+        outcore_regions_free(regions);
+        class = class != 0 ? class : failed_call(file->context, result, file->path);
         *moved += result > 0 ? result : 0;
     }
 }

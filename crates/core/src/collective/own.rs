@@ -35,7 +35,7 @@ impl Rest<'_> {
         self.levels.iter().map(|level| level.count).product::<u64>() * self.run_bytes
     }
 
-    /// The first level, and what it repeats.
+    /// The first level, and the strides that it repeats.
     fn split(self) -> Option<(Level, Self)> {
         let (level, levels) = self.levels.split_first()?;
         Some((*level, Self { levels, ..self }))
@@ -62,7 +62,7 @@ impl Rest<'_> {
     }
 
     /// Visits the bytes in `low..high`, as nested strides again: the first byte, its place, the number of repetitions of
-    /// the first level, and what the level repeats. The bytes begin at `first`, whose place is `place`.
+    /// the first level, and the strides that the level repeats. The bytes begin at `first`, whose place is `place`.
     fn cut(
         self,
         (first, place): (u64, u64),
