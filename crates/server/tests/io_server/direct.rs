@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use outcore_core::crash_disk::MemoryBuffer;
 use outcore_core::{
-    Buffer, ByteRun, CollectiveSpec, Distribution, Error, ErrorKind, IoRequest, MemoryOffer, OfferedArray,
-    PeerMemory, Result,
+    Buffer, ByteRun, CollectiveSpec, Distribution, Error, ErrorKind, GridSpec, IoReply, IoRequest,
+    MemoryOffer, MemorySchema, Nested, OfferedArray, PeerMemory, Regions, Result,
 };
 use outcore_server::io_server::{Caller, Limits};
 
-use crate::ranks::{Doing, ITEM, Rank, content, image, mesh, quarters, results, settle, spec};
+use crate::ranks::{Doing, ITEM, Rank, content, grid, image, mesh, quarters, results, settle, spec};
 use crate::world::{World, grant, target};
 
 const NONCE: u128 = 0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978;
@@ -363,5 +363,48 @@ fn only_who_is_silent_is_named() {
     for result in results(&ranks) {
         let message = result.unwrap_err().message;
         assert!(message.starts_with("nothing was heard of process 3 for 30 s"), "{message}");
+    }
+}
+
+#[test]
+fn messages_with_bytes_of_others_wait_for_reads_of_memory() {
+    let run = |offset, run_bytes| Nested { offset, run_bytes, levels: vec![] };
+    for (first, is_shared) in [(30_000, true), (40_000, false)] {
+        let mut world = World::new(9, Limits::default());
+        let grid = GridSpec { shape: vec![1 << 16], chunk: vec![1 << 16], item_bytes: 1, ..grid() };
+        let spec_of = |part| {
+            let schema = MemorySchema::Own(Regions::new(vec![part]).unwrap());
+            Box::new(CollectiveSpec { grid: grid.clone(), ..spec(1, true, 2, schema) })
+        };
+        let array = OfferedArray { address: ARRAY_AT, strides: vec![1] };
+        let offer = MemoryOffer { nonce: NONCE, nonce_address: NONCE_AT, arrays: vec![array] };
+        let process = Process {
+            nonce: NONCE,
+            array: Mutex::new(vec![b'a'; 40_000]),
+            reads_left: AtomicU64::new(u64::MAX),
+        };
+        let mut join = |caller, part, rank, memory| {
+            let join =
+                IoRequest::Join { target: target(1), grant: grant(1), spec: spec_of(part), rank, memory };
+            world.call_of(caller, join, vec![])
+        };
+        join(caller(process), run(0, 40_000), 0, Some(offer));
+        join(None, run(first, 20_000), 1, None);
+        // The nonce.
+        world.turn_of_fetch();
+        world.run_without_fetches();
+        let give = IoRequest::Give { collective: 1, rank: 1, piece: 0, bytes: 20_000 };
+        let given = world.call(give, vec![b'b'; 20_000]);
+        world.run_without_fetches();
+        assert_eq!(world.answer(given).is_none(), is_shared, "while the server may still read");
+        let ends =
+            [0, 1].map(|rank| world.call(IoRequest::Await { collective: 1, rank, round: None }, vec![]));
+        world.run();
+        for end in ends {
+            assert_eq!(world.answer(end).map(|(reply, _)| reply), Some(IoReply::Done));
+        }
+        let found = content(&world, 1);
+        let (own, all) = ([b'a'].repeat(first as usize), [b'b'].repeat(20_000));
+        assert!(found[..first as usize + 20_000] == [own, all].concat());
     }
 }
