@@ -7,8 +7,9 @@ the common start to the end of the last rank.
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import mpi4py
@@ -29,9 +30,18 @@ class Ranks(Commanded):
         The pool.
     prefix
         Words before the command, which run it on a host of a testbed.
+    preloaded
+        Variables of the environment by which the processes use the library for MPI-IO.
     """
 
-    def __init__(self, count: int, url: str, key_file: Path, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        count: int,
+        url: str,
+        key_file: Path,
+        prefix: Sequence[str] = (),
+        preloaded: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         # The MPI of the package mpich.
         library = Path(mpi4py.__file__).parents[3]
         command = [
@@ -41,6 +51,7 @@ class Ranks(Commanded):
         variables = {
             "UCX_TLS": "self,sm,tcp",
             "MPI4PY_LIBMPI": str(library / "libmpi.so.12"),
+            **preloaded,
         }
         super().__init__(command, variables)
 
@@ -119,6 +130,17 @@ class Work:
         self._set_view(file, shape, mesh)
         file.Read_all(self.local)
         file.Close()
+
+    def mpi_runs(self, path: str, count: int, step: int) -> None:
+        """Write `count` numbers that lie `step` numbers apart in memory, each process its own."""
+        from mpi4py import MPI
+
+        memory = MPI.DOUBLE.Create_vector(count, 1, step)
+        memory.Commit()
+        file = MPI.File.Open(self.comm, path, MPI.MODE_CREATE | MPI.MODE_WRONLY)
+        file.Write_at_all(self.comm.rank * 8 * count, [self.local, 1, memory])
+        file.Close()
+        memory.Free()
 
     def _set_view(self, file: Any, shape: Sequence[int], mesh: Sequence[int]) -> None:
         from mpi4py import MPI

@@ -5,6 +5,7 @@ directory with an fsync for each file.
 """
 
 import functools
+import mmap
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +33,12 @@ MOVED_BYTES = {"full": 2 << 30, "quick": 256 << 20, "tiny": 4 << 20}
 COPIED_BYTES = {"full": 4 << 30, "quick": 256 << 20, "tiny": 4 << 20}
 FILES = {"full": 10_000, "quick": 1000, "tiny": 20}
 FILE_BYTES = 4096
+ALIGNED = "whole pages"
+MEMORY: dict[str, Callable[[], Any]] = {
+    # As fio has it. The kernel divides a call of 1 MiB with other memory in two.
+    ALIGNED: functools.partial(mmap.mmap, -1, CALL_BYTES),
+    "any memory": functools.partial(bytearray, CALL_BYTES),
+}
 MOUNT, CLIENT, COMMAND, DISK = "mount", "client", "outcore cp", "file system"
 
 
@@ -44,7 +52,12 @@ def measure(setting: Setting) -> Outcome:
         url = f"outcore://{tcp.removeprefix('tcp:')}"
         key = directories[0] / pool_state.STATE / pool_state.KEY
         with oc.connect(url, key=key) as pool, mounted(url, key, setting.scratch / "m") as place:
-            figures = [*moved(setting, pool, place), *copied(setting, url, key, place)]
+            figures = [
+                each
+                for memory, make in MEMORY.items()
+                for each in moved(setting, pool, place, memory, make)
+            ]
+            figures += copied(setting, url, key, place)
             return Outcome([*figures, unpacked(setting, place)])
     finally:
         local_pool.stop(directories[0])
@@ -70,12 +83,14 @@ def rate(bytes_s: float) -> str:
     return f"{bytes_s / 1e9:.2f} GB/s"
 
 
-def moved(setting: Setting, pool: oc.Pool, place: Path) -> list[Figure]:
+def moved(
+    setting: Setting, pool: oc.Pool, place: Path, memory: str, make: Callable[[], Any]
+) -> list[Figure]:
     """Write and read a file by calls of 1 MiB from two threads."""
     nbytes = MOVED_BYTES[setting.size]
-    data = np.random.default_rng(1).integers(0, 256, CALL_BYTES, dtype=np.uint8)
-    content = data.tobytes()
-    buffers = [bytearray(CALL_BYTES) for _ in range(JOBS)]
+    content, buffers = make(), [make() for _ in range(JOBS)]
+    data = np.frombuffer(content, np.uint8)
+    data[:] = np.random.default_rng(1).integers(0, 256, CALL_BYTES, dtype=np.uint8)
 
     def seconds(call: Callable[[int, int], object]) -> float:
         def job(number: int) -> None:
@@ -110,8 +125,9 @@ def moved(setting: Setting, pool: oc.Pool, place: Path) -> list[Figure]:
             MOUNT: functools.partial(of_mount, direction),
             CLIENT: functools.partial(of_client, direction),
         }
-        what = f"{direction} by calls of 1 MiB from {JOBS} threads: rate on a mount"
-        figures.append(figure(setting, f"{what} against the client", runs, CLIENT, 0.75, rate))
+        what = f"{direction} by calls of 1 MiB from {JOBS} threads, {memory}: rate on a mount"
+        aim = 0.75 if memory == ALIGNED else None
+        figures.append(figure(setting, f"{what} against the client", runs, CLIENT, aim, rate))
     return figures
 
 
@@ -213,14 +229,14 @@ def figure(
     what: str,
     runs: dict[str, Contender],
     rival: str,
-    at_least: float,
+    at_least: float | None,
     show: Callable[[float], str],
 ) -> Figure:
     found = alternate(what, runs, rounds=rounds_of(setting), show=show)
     return Figure(
         what,
         found.ratios(MOUNT, rival),
-        Target("≥", at_least),
+        None if at_least is None else Target("≥", at_least),
         ours=show(found.median(MOUNT)),
         rival=show(found.median(rival)),
         details=dict(found.measures),
