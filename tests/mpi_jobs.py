@@ -3,26 +3,67 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import mpi4py
+import pytest
 
 PREFIX = Path(mpi4py.__file__).parents[4]
 """The folder with the directories bin, lib and include of the package mpich."""
 
 
+@dataclass(frozen=True)
+class Mpi:
+    """The commands and the library of an MPI."""
+
+    mpicc: Path
+    launcher: Path
+    library: Path
+
+
+def of_debian(name: str, library: str) -> Mpi:
+    found = [*Path("/usr/lib").glob(f"*/{library}"), Path("missing")]
+    return Mpi(Path(f"/usr/bin/mpicc.{name}"), Path(f"/usr/bin/mpiexec.{name}"), found[0])
+
+
+MPICH = Mpi(PREFIX / "bin/mpicc", PREFIX / "bin/mpiexec", PREFIX / "lib/libmpi.so.12")
+MPICH_4 = of_debian("mpich", "libmpich.so.12")
+OPEN_MPI = of_debian("openmpi", "libmpi.so.40")
+
+
+def skip_without(mpi: Mpi) -> None:
+    """Skip a test where an MPI of Debian is missing."""
+    for file in (mpi.mpicc, mpi.launcher, mpi.library):
+        if not file.exists():
+            pytest.skip(f"need {file.name} of Debian's packages")
+
+
 def mpiexec(
-    size: int, script: Path, *arguments: str, options: Sequence[str] = (), **more: str
+    size: int,
+    script: Path,
+    *arguments: str,
+    options: Sequence[str] = (),
+    mpi: Mpi = MPICH,
+    **more: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python script by the MPI of the package mpich, with `more` in the environment."""
-    return mpi_program(size, sys.executable, str(script), *arguments, options=options, **more)
+    """Run a Python script by an MPI, with `more` in the environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        if mpi is MPICH_4:
+            # mpi4py has been linked to this name.
+            (Path(folder) / "libmpi.so.12").symlink_to(mpi.library)
+            more |= {"LD_LIBRARY_PATH": folder}
+        more |= {"MPI4PY_LIBMPI": str(mpi.library)}
+        command = [sys.executable, str(script), *arguments]
+        return mpi_program(size, *command, options=options, mpi=mpi, **more)
 
 
 def mpi_program(
-    size: int, *command: str, options: Sequence[str] = (), **more: str
+    size: int, *command: str, options: Sequence[str] = (), mpi: Mpi = MPICH, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program by the MPI of the package mpich, with `more` in the environment.
+    """Run a program by an MPI, with `more` in the environment.
 
     `options` are those of mpiexec.
     """
@@ -30,9 +71,13 @@ def mpi_program(
         "UCX_TLS": "self,sm,tcp",
         # MPI would read the memory of other processes, and fails if the system refuses it.
         "MPIR_CVAR_CH4_CMA_ENABLE": "0",
-        "MPI4PY_LIBMPI": str(PREFIX / "lib/libmpi.so.12"),
+        "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+        # Tests may run as root, and with more processes than processors.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
     }
     return subprocess.run(
-        [PREFIX / "bin/mpiexec", *options, "-n", str(size), *command],
+        [mpi.launcher, *options, "-n", str(size), *command],
         env=environment | more, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip

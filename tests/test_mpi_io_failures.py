@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from compiled_c import run
 from mounted import mounted
-from mpi_jobs import PREFIX, mpiexec
+from mpi_jobs import MPICH, mpiexec
 from own_daemons import OwnDaemons
 from served import Served, serve
 from served_pools import in_memory
@@ -16,14 +16,11 @@ import outcore as oc
 from outcore._util import mpi_io
 
 JOBS = Path(__file__).parent / "mpi"
-MPICC = str(PREFIX / "bin/mpicc")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        return mpi_io.library(MPICC)
+def library() -> Path:
+    return mpi_io.library(str(MPICH.mpicc))
 
 
 @pytest.fixture(scope="module")

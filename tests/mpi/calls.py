@@ -1,12 +1,15 @@
-"""One process of a job: all calls of MPI-IO on a plain file and on a file in a pool.
+"""One process of a job: all calls of MPI-IO on files.
 
-Run it as ``calls.py PLAIN POOL``: two file names. The plain file is the reference: results,
-statuses, error classes and bytes must be the same.
+Run it as ``calls.py FILE RESULTS``: the beginnings of the names of files, and of a file for each
+process, named for its rank. It gets results, statuses, error classes and bytes, which are the same
+for plain files and for files in a pool.
 """
 
+import json
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,9 @@ comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 found: list[tuple[str, Any]] = []
 CREATE = MPI.MODE_CREATE | MPI.MODE_RDWR
+# Each MPI has values of its own.
+MODES = {name: getattr(MPI, f"MODE_{name}") for name in ("CREATE", "EXCL", "RDWR", "RDONLY")}
+CLASSES = {getattr(MPI, name): name for name in sorted(dir(MPI)) if name.startswith("ERR_")}
 
 
 def note(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -23,7 +29,7 @@ def note(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         result = call(*arguments)
     except MPI.Exception as error:
-        result = f"error class {MPI.Get_error_string(error.Get_error_class())}"
+        result = f"error class {CLASSES[error.Get_error_class()]}"
         text = error.Get_error_string()
         assert len(text) > 5, text
     found.append((what, result if isinstance(result, (int, str, bool, tuple)) else None))
@@ -45,7 +51,8 @@ def opening(path: str) -> None:
         mode = CREATE if rank else MPI.MODE_WRONLY | MPI.MODE_CREATE
         note("modes differ", MPI.File.Open, comm, path, mode)
     file = note("new", MPI.File.Open, comm, path, CREATE | MPI.MODE_EXCL)
-    note("amode", file.Get_amode)
+    amode = file.Get_amode()
+    note("amode", lambda: tuple(name for name, bit in MODES.items() if amode & bit))
     note("group", lambda: MPI.Group.Compare(file.Get_group(), comm.Get_group()) == MPI.IDENT)
     note("size", file.Get_size)
     comm.Barrier()
@@ -54,9 +61,8 @@ def opening(path: str) -> None:
     note("close", file.Close)
     note("exists", MPI.File.Open, comm, path, CREATE | MPI.MODE_EXCL)
     if rank > 0:
-        # MPICH has an unknown class on them.
-        assert "File exists" in found[-1][1] or not path.startswith("outcore:")
-        found.pop()
+        # MPICH has an unknown class on them for plain files.
+        assert found.pop()[1] == "error class ERR_FILE_EXISTS" or not path.startswith("outcore:")
     file = MPI.File.Open(comm, path, MPI.MODE_RDWR | MPI.MODE_APPEND)
     note("append", file.Get_position)
     note("append shared", file.Get_position_shared)
@@ -254,8 +260,6 @@ def kinds(path: str) -> None:
     comm.Barrier()
     note("size", file.Get_size)
     empty = MPI.INT.Create_contiguous(0).Commit()
-    note("nothing", file.Read_at, 0, [into, 1 << 33, empty], status)
-    note("status", lambda: status_of(status, MPI.BYTE))
     if rank > 0:
         note("no view", file.Set_view, 0, MPI.INT, empty)
         for call in (file.Write_at, file.Read_at):
@@ -264,13 +268,8 @@ def kinds(path: str) -> None:
     else:
         file.Set_view(0, MPI.INT, MPI.INT)
     note("some without a view", file.Write_at_all, 0, into[: 0 if rank else 8])
-    # Counts and offsets beyond 32 bits.
+    # An offset beyond 32 bits.
     file.Set_view(0, MPI.BYTE, MPI.BYTE)
-    many = np.empty((1 << 31) + 10, "u1")
-    many[size * 1000 - 1] = 0
-    note("many", file.Read_at, 0, many, status)
-    note("status", lambda: status_of(status, MPI.BYTE))
-    note("content", lambda: many[: size * 1000].tobytes().hex())
     comm.Barrier()
     note("far", file.Write_at, (1 << 40) + rank, into[:1])
     comm.Barrier()
@@ -279,16 +278,31 @@ def kinds(path: str) -> None:
     file.Close()
 
 
+def large_counts(path: str) -> None:
+    file = MPI.File.Open(comm, path, CREATE)
+    status = MPI.Status()
+    file.Write_at_all(1000 * rank, np.full(1000, rank, "u1"))
+    comm.Barrier()
+    many = np.empty((1 << 31) + 10, "u1")
+    note("many", file.Read_at, 0, many, status)
+    note("status", lambda: status_of(status, MPI.BYTE))
+    note("content", lambda: many[: size * 1000].tobytes().hex())
+    empty = MPI.INT.Create_contiguous(0).Commit()
+    note("nothing", file.Read_at, 0, [many, 1 << 33, empty], status)
+    note("status", lambda: status_of(status, MPI.BYTE))
+    file.Close()
+
+
 try:
-    for step in (opening, sizes, views, pointers, kinds):
-        results = []
-        for path in sys.argv[1:3]:
-            found.clear()
-            step(f"{path}.{step.__name__}")
-            comm.Barrier()
-            results.append(list(found))
-        for one, other in zip(*results, strict=True):
-            assert one == other, f"{step.__name__}, rank {rank}: {one} is {other}"
+    results = {}
+    for step in (opening, sizes, views, pointers, kinds, large_counts):
+        if step is large_counts and MPI.VERSION < 4:
+            continue
+        found.clear()
+        step(f"{sys.argv[1]}.{step.__name__}")
+        comm.Barrier()
+        results[step.__name__] = list(found)
+    Path(f"{sys.argv[2]}.{rank}").write_text(json.dumps(results))
 except BaseException:
     # The other processes would wait for this one.
     traceback.print_exc()

@@ -165,62 +165,69 @@ static int split_end(struct open_file *file, int how, MPI_Status *status) {
 
 /* The definitions. */
 
-#define DEFINE_AT(name, how, BUFFER, COUNT)                                                                              \
+#define DEFINE_AT(name, how, BUFFER, COUNT)                                                                               \
     int MPI_File_##name(MPI_File fh, MPI_Offset offset, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Status *status) { \
-        FILE_OR_PASS(MPI_File_##name(fh, offset, buf, count, type, status))                                              \
-        return blocking(file, (how) | EXPLICIT, offset, (void *)buf, count, type, status);                               \
-    }
+        FILE_OR_PASS(MPI_File_##name, (fh, offset, buf, count, type, status))                                             \
+        return blocking(file, (how) | EXPLICIT, offset, (void *)buf, count, type, status);                                \
+    }                                                                                                                     \
+    BOTH_NAMES(MPI_File_##name)
 
-#define DEFINE_NEXT(name, how, BUFFER, COUNT)                                                         \
+#define DEFINE_NEXT(name, how, BUFFER, COUNT)                                                          \
     int MPI_File_##name(MPI_File fh, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Status *status) { \
-        FILE_OR_PASS(MPI_File_##name(fh, buf, count, type, status))                                   \
-        return blocking(file, how, 0, (void *)buf, count, type, status);                              \
-    }
+        FILE_OR_PASS(MPI_File_##name, (fh, buf, count, type, status))                                  \
+        return blocking(file, how, 0, (void *)buf, count, type, status);                               \
+    }                                                                                                  \
+    BOTH_NAMES(MPI_File_##name)
 
-#define DEFINE_START_AT(name, how, BUFFER, COUNT)                                                                          \
+#define DEFINE_START_AT(name, how, BUFFER, COUNT)                                                                           \
     int MPI_File_##name(MPI_File fh, MPI_Offset offset, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Request *request) { \
-        FILE_OR_PASS(MPI_File_##name(fh, offset, buf, count, type, request))                                               \
-        return nonblocking(file, (how) | EXPLICIT, offset, (void *)buf, count, type, request);                             \
-    }
+        FILE_OR_PASS(MPI_File_##name, (fh, offset, buf, count, type, request))                                              \
+        return nonblocking(file, (how) | EXPLICIT, offset, (void *)buf, count, type, request);                              \
+    }                                                                                                                       \
+    BOTH_NAMES(MPI_File_##name)
 
-#define DEFINE_START_NEXT(name, how, BUFFER, COUNT)                                                     \
+#define DEFINE_START_NEXT(name, how, BUFFER, COUNT)                                                      \
     int MPI_File_##name(MPI_File fh, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Request *request) { \
-        FILE_OR_PASS(MPI_File_##name(fh, buf, count, type, request))                                    \
-        return nonblocking(file, how, 0, (void *)buf, count, type, request);                            \
-    }
+        FILE_OR_PASS(MPI_File_##name, (fh, buf, count, type, request))                                   \
+        return nonblocking(file, how, 0, (void *)buf, count, type, request);                             \
+    }                                                                                                    \
+    BOTH_NAMES(MPI_File_##name)
 
 #define DEFINE_BEGIN_AT(name, how, BUFFER, COUNT)                                                     \
     int MPI_File_##name(MPI_File fh, MPI_Offset offset, BUFFER buf, COUNT count, MPI_Datatype type) { \
-        FILE_OR_PASS(MPI_File_##name(fh, offset, buf, count, type))                                   \
+        FILE_OR_PASS(MPI_File_##name, (fh, offset, buf, count, type))                                 \
         return split_begin(file, (how) | EXPLICIT, offset, (void *)buf, count, type);                 \
-    }
+    }                                                                                                 \
+    BOTH_NAMES(MPI_File_##name)
 
 #define DEFINE_BEGIN_NEXT(name, how, BUFFER, COUNT)                                \
     int MPI_File_##name(MPI_File fh, BUFFER buf, COUNT count, MPI_Datatype type) { \
-        FILE_OR_PASS(MPI_File_##name(fh, buf, count, type))                        \
+        FILE_OR_PASS(MPI_File_##name, (fh, buf, count, type))                      \
         return split_begin(file, how, 0, (void *)buf, count, type);                \
-    }
+    }                                                                              \
+    BOTH_NAMES(MPI_File_##name)
 
-#define DEFINE_END(name, how, BUFFER)                                     \
-    int MPI_File_##name(MPI_File fh, BUFFER buf, MPI_Status *status) {    \
-        FILE_OR_PASS(MPI_File_##name(fh, buf, status))                    \
-        return split_end(file, how, status);                              \
-    }
+#define DEFINE_END(name, how, BUFFER)                                  \
+    int MPI_File_##name(MPI_File fh, BUFFER buf, MPI_Status *status) { \
+        FILE_OR_PASS(MPI_File_##name, (fh, buf, status))               \
+        return split_end(file, how, status);                           \
+    }                                                                  \
+    BOTH_NAMES(MPI_File_##name)
 
-#define DEFINE_ALL(verb, how, BUFFER, SUFFIX, COUNT)                                              \
-    DEFINE_AT(verb##_at##SUFFIX, how, BUFFER, COUNT)                                              \
-    DEFINE_AT(verb##_at_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                           \
-    DEFINE_NEXT(verb##SUFFIX, how, BUFFER, COUNT)                                                 \
-    DEFINE_NEXT(verb##_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                            \
-    DEFINE_NEXT(verb##_shared##SUFFIX, (how) | SHARED, BUFFER, COUNT)                             \
-    DEFINE_NEXT(verb##_ordered##SUFFIX, (how) | SHARED | COLLECTIVE, BUFFER, COUNT)               \
-    DEFINE_START_AT(i##verb##_at##SUFFIX, how, BUFFER, COUNT)                                     \
-    DEFINE_START_AT(i##verb##_at_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                  \
-    DEFINE_START_NEXT(i##verb##SUFFIX, how, BUFFER, COUNT)                                        \
-    DEFINE_START_NEXT(i##verb##_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                   \
-    DEFINE_START_NEXT(i##verb##_shared##SUFFIX, (how) | SHARED, BUFFER, COUNT)                    \
-    DEFINE_BEGIN_AT(verb##_at_all_begin##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)               \
-    DEFINE_BEGIN_NEXT(verb##_all_begin##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)                \
+#define DEFINE_ALL(verb, how, BUFFER, SUFFIX, COUNT)                                \
+    DEFINE_AT(verb##_at##SUFFIX, how, BUFFER, COUNT)                                \
+    DEFINE_AT(verb##_at_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)             \
+    DEFINE_NEXT(verb##SUFFIX, how, BUFFER, COUNT)                                   \
+    DEFINE_NEXT(verb##_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)              \
+    DEFINE_NEXT(verb##_shared##SUFFIX, (how) | SHARED, BUFFER, COUNT)               \
+    DEFINE_NEXT(verb##_ordered##SUFFIX, (how) | SHARED | COLLECTIVE, BUFFER, COUNT) \
+    DEFINE_START_AT(i##verb##_at##SUFFIX, how, BUFFER, COUNT)                       \
+    DEFINE_START_AT(i##verb##_at_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)    \
+    DEFINE_START_NEXT(i##verb##SUFFIX, how, BUFFER, COUNT)                          \
+    DEFINE_START_NEXT(i##verb##_all##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)     \
+    DEFINE_START_NEXT(i##verb##_shared##SUFFIX, (how) | SHARED, BUFFER, COUNT)      \
+    DEFINE_BEGIN_AT(verb##_at_all_begin##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT) \
+    DEFINE_BEGIN_NEXT(verb##_all_begin##SUFFIX, (how) | COLLECTIVE, BUFFER, COUNT)  \
     DEFINE_BEGIN_NEXT(verb##_ordered_begin##SUFFIX, (how) | SHARED | COLLECTIVE, BUFFER, COUNT)
 
 #define DEFINE_ENDS(verb, how, BUFFER)                                   \

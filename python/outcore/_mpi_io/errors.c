@@ -91,6 +91,16 @@ int raise_error(MPI_File handle, int class) {
         return MPI_SUCCESS;
     }
     int code = code_of(class);
+#ifdef OMPI_MAJOR_VERSION
+    /* Open MPI refuses MPI_FILE_NULL here, but a new file has its handler. */
+    if (handle == MPI_FILE_NULL) {
+        if (open_shadow(&handle) == 0) {
+            PMPI_File_call_errhandler(handle, code);
+            NEXT(MPI_File_close)(&handle);
+        }
+        return code;
+    }
+#endif
     PMPI_File_call_errhandler(handle, code);
     return code;
 }

@@ -95,6 +95,16 @@ struct open_file;
 int find_place(const char *name, struct place *place);
 int connect_pool(const char *url, struct open_file *file);
 
+/* ---- next.c: the functions of MPI behind those of this library */
+
+void *next_function(const char *name);
+
+/* The function of MPI itself. */
+#define NEXT(name) ((__typeof__(&name))next_function("P" #name))
+
+/* Gives a function its name in the profiling interface too, which is the only one that some Fortran layers call. */
+#define BOTH_NAMES(name) extern __typeof__(name) P##name __attribute__((alias(#name)));
+
 /* ---- fit.c */
 
 void require_same_mpi(void);
@@ -141,14 +151,15 @@ struct open_file {
 };
 
 struct open_file *find_file(MPI_File handle);
+int open_shadow(MPI_File *handle);
 int check_writable(const struct open_file *file);
 int check_pointer(const struct open_file *file);
 
 /* Finds the file of the handle `fh`. Calls on files that are in no pool go to MPI. */
-#define FILE_OR_PASS(call)                  \
+#define FILE_OR_PASS(name, arguments)       \
     struct open_file *file = find_file(fh); \
     if (file == NULL) {                     \
-        return P##call;                     \
+        return NEXT(name) arguments;        \
     }
 
 /* ---- agreement.c */

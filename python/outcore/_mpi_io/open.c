@@ -42,7 +42,7 @@ int check_pointer(const struct open_file *file) {
 }
 
 /* Opens a small temporary file by MPI, whose handle stands for the file. */
-static int open_shadow(struct open_file *file) {
+int open_shadow(MPI_File *handle) {
     const char *folder = getenv("TMPDIR");
     char path[4096];
     snprintf(path, sizeof path, "%s/outcore-mpi-io-XXXXXX", folder != NULL && folder[0] != '\0' ? folder : "/tmp");
@@ -51,7 +51,7 @@ static int open_shadow(struct open_file *file) {
         return failed(MPI_ERR_IO, "need a folder for a temporary file, cannot make %s; set TMPDIR to a folder", path);
     }
     close(descriptor);
-    int result = PMPI_File_open(MPI_COMM_SELF, path, MPI_MODE_RDWR, MPI_INFO_NULL, &file->handle);
+    int result = NEXT(MPI_File_open)(MPI_COMM_SELF, path, MPI_MODE_RDWR, MPI_INFO_NULL, handle);
     unlink(path);
     return result == MPI_SUCCESS ? 0 : failed(MPI_ERR_IO, "need a handle of MPI, it cannot open %s; set TMPDIR to a local "
                                                           "folder",
@@ -123,7 +123,7 @@ static void free_file(struct open_file *file) {
         PMPI_Info_free(&file->info);
     }
     if (file->handle != MPI_FILE_NULL) {
-        PMPI_File_close(&file->handle);
+        NEXT(MPI_File_close)(&file->handle);
     }
     if (file->comm != MPI_COMM_NULL && !file->is_broken) {
         PMPI_Comm_free(&file->comm);
@@ -157,7 +157,7 @@ static int open_on_all(struct open_file *file, const struct place *place, MPI_In
         class = open_file(file, 0, info);
     }
     if (class == 0) {
-        class = open_shadow(file);
+        class = open_shadow(&file->handle);
     }
     if (class == 0) {
         class = make_view(0, MPI_BYTE, MPI_BYTE, "native", &file->view);
@@ -192,13 +192,13 @@ int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info,
     int is_inter = 0, class, state, same;
     require_same_mpi();
     if (comm == MPI_COMM_NULL || filename == NULL || PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS || is_inter) {
-        return PMPI_File_open(comm, filename, amode, info, fh);
+        return NEXT(MPI_File_open)(comm, filename, amode, info, fh);
     }
     class = find_place(filename, &place);
     state = class != 0 ? 2 : place.is_in_pool;
     same = are_same(comm, state);
     if (same < 0 || (same && state == 0)) {
-        return PMPI_File_open(comm, filename, amode, info, fh);
+        return NEXT(MPI_File_open)(comm, filename, amode, info, fh);
     }
     *fh = MPI_FILE_NULL;
     if (!same || class != 0) {
@@ -244,7 +244,7 @@ int MPI_File_close(MPI_File *fh) {
     MPI_Offset is_used;
     int class = 0;
     if (file == NULL) {
-        return PMPI_File_close(fh);
+        return NEXT(MPI_File_close)(fh);
     }
     /* Data are as durable as after MPI_File_sync, which MPI's own files need not be. */
     if ((file->amode & MPI_MODE_RDONLY) == 0) {
@@ -282,7 +282,7 @@ int MPI_File_delete(const char *filename, MPI_Info info) {
     require_same_mpi();
     int class = filename != NULL ? find_place(filename, &place) : 0;
     if (class == 0 && !place.is_in_pool) {
-        return PMPI_File_delete(filename, info);
+        return NEXT(MPI_File_delete)(filename, info);
     }
     if (class == 0 && place.is_read_only) {
         class = failed(MPI_ERR_READ_ONLY, "need a mount for writing, have a read-only one; mount it without --read-only");
@@ -292,3 +292,7 @@ int MPI_File_delete(const char *filename, MPI_Info info) {
     }
     return raise_error(MPI_FILE_NULL, class);
 }
+
+BOTH_NAMES(MPI_File_open)
+BOTH_NAMES(MPI_File_close)
+BOTH_NAMES(MPI_File_delete)

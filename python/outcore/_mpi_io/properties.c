@@ -5,7 +5,7 @@
 #include <string.h>
 
 int MPI_File_get_size(MPI_File fh, MPI_Offset *size) {
-    FILE_OR_PASS(MPI_File_get_size(fh, size))
+    FILE_OR_PASS(MPI_File_get_size, (fh, size))
     int64_t length = outcore_file_length(file->file);
     *size = length >= 0 ? length : 0;
     return raise_error(fh, failed_call(file->context, length, file->path));
@@ -27,17 +27,17 @@ static int resize(struct open_file *file, MPI_Offset size, int (*resizes)(const 
 }
 
 int MPI_File_set_size(MPI_File fh, MPI_Offset size) {
-    FILE_OR_PASS(MPI_File_set_size(fh, size))
+    FILE_OR_PASS(MPI_File_set_size, (fh, size))
     return raise_error(fh, resize(file, size, outcore_file_truncate));
 }
 
 int MPI_File_preallocate(MPI_File fh, MPI_Offset size) {
-    FILE_OR_PASS(MPI_File_preallocate(fh, size))
+    FILE_OR_PASS(MPI_File_preallocate, (fh, size))
     return raise_error(fh, resize(file, size, outcore_file_reserve));
 }
 
 int MPI_File_sync(MPI_File fh) {
-    FILE_OR_PASS(MPI_File_sync(fh))
+    FILE_OR_PASS(MPI_File_sync, (fh))
     int class = check_writable(file);
     if (class == 0) {
         class = failed_call(file->context, outcore_file_sync(file->file), file->path);
@@ -46,29 +46,29 @@ int MPI_File_sync(MPI_File fh) {
 }
 
 int MPI_File_get_amode(MPI_File fh, int *amode) {
-    FILE_OR_PASS(MPI_File_get_amode(fh, amode))
+    FILE_OR_PASS(MPI_File_get_amode, (fh, amode))
     *amode = file->amode;
     return MPI_SUCCESS;
 }
 
 int MPI_File_get_group(MPI_File fh, MPI_Group *group) {
-    FILE_OR_PASS(MPI_File_get_group(fh, group))
+    FILE_OR_PASS(MPI_File_get_group, (fh, group))
     return PMPI_Comm_group(file->comm, group);
 }
 
 int MPI_File_get_info(MPI_File fh, MPI_Info *info_used) {
-    FILE_OR_PASS(MPI_File_get_info(fh, info_used))
+    FILE_OR_PASS(MPI_File_get_info, (fh, info_used))
     return PMPI_Info_dup(file->info, info_used);
 }
 
 int MPI_File_set_info(MPI_File fh, MPI_Info info) {
-    FILE_OR_PASS(MPI_File_set_info(fh, info))
+    FILE_OR_PASS(MPI_File_set_info, (fh, info))
     return raise_error(fh, agreed(file, check_hints(info)));
 }
 
 int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep,
                       MPI_Info info) {
-    FILE_OR_PASS(MPI_File_set_view(fh, disp, etype, filetype, datarep, info))
+    FILE_OR_PASS(MPI_File_set_view, (fh, disp, etype, filetype, datarep, info))
     struct view *view = &file->view, made = {.etype = MPI_DATATYPE_NULL, .filetype = MPI_DATATYPE_NULL};
     MPI_Offset are_used = file->has_turns;
     int class = 0;
@@ -105,7 +105,7 @@ static MPI_Datatype copy_of(MPI_Datatype type) {
 }
 
 int MPI_File_get_view(MPI_File fh, MPI_Offset *disp, MPI_Datatype *etype, MPI_Datatype *filetype, char *datarep) {
-    FILE_OR_PASS(MPI_File_get_view(fh, disp, etype, filetype, datarep))
+    FILE_OR_PASS(MPI_File_get_view, (fh, disp, etype, filetype, datarep))
     *disp = file->view.displacement;
     *etype = copy_of(file->view.etype);
     *filetype = copy_of(file->view.filetype);
@@ -129,7 +129,7 @@ static int moved_pointer(struct open_file *file, MPI_Offset offset, int whence, 
 }
 
 int MPI_File_seek(MPI_File fh, MPI_Offset offset, int whence) {
-    FILE_OR_PASS(MPI_File_seek(fh, offset, whence))
+    FILE_OR_PASS(MPI_File_seek, (fh, offset, whence))
     MPI_Offset pointer;
     int class = check_pointer(file);
     if (class == 0 && (class = moved_pointer(file, offset, whence, file->pointer, &pointer)) == 0) {
@@ -139,13 +139,13 @@ int MPI_File_seek(MPI_File fh, MPI_Offset offset, int whence) {
 }
 
 int MPI_File_get_position(MPI_File fh, MPI_Offset *offset) {
-    FILE_OR_PASS(MPI_File_get_position(fh, offset))
+    FILE_OR_PASS(MPI_File_get_position, (fh, offset))
     *offset = file->pointer;
     return raise_error(fh, check_pointer(file));
 }
 
 int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence) {
-    FILE_OR_PASS(MPI_File_seek_shared(fh, offset, whence))
+    FILE_OR_PASS(MPI_File_seek_shared, (fh, offset, whence))
     MPI_Offset now = 0, pointer;
     int class = check_pointer(file);
     if (class == 0) {
@@ -163,13 +163,13 @@ int MPI_File_seek_shared(MPI_File fh, MPI_Offset offset, int whence) {
 }
 
 int MPI_File_get_position_shared(MPI_File fh, MPI_Offset *offset) {
-    FILE_OR_PASS(MPI_File_get_position_shared(fh, offset))
+    FILE_OR_PASS(MPI_File_get_position_shared, (fh, offset))
     int class = check_pointer(file);
     return raise_error(fh, class != 0 ? class : move_shared(file, 0, offset));
 }
 
 int MPI_File_get_byte_offset(MPI_File fh, MPI_Offset offset, MPI_Offset *disp) {
-    FILE_OR_PASS(MPI_File_get_byte_offset(fh, offset, disp))
+    FILE_OR_PASS(MPI_File_get_byte_offset, (fh, offset, disp))
     int class = check_pointer(file);
     int64_t position = 0;
     if (class == 0 && (offset < 0 || __builtin_mul_overflow(offset, file->view.etype_bytes, &position))) {
@@ -182,7 +182,7 @@ int MPI_File_get_byte_offset(MPI_File fh, MPI_Offset offset, MPI_Offset *disp) {
 }
 
 int MPI_File_get_type_extent(MPI_File fh, MPI_Datatype datatype, MPI_Aint *extent) {
-    FILE_OR_PASS(MPI_File_get_type_extent(fh, datatype, extent))
+    FILE_OR_PASS(MPI_File_get_type_extent, (fh, datatype, extent))
     MPI_Aint low;
     if (datatype == MPI_DATATYPE_NULL || PMPI_Type_get_extent(datatype, &low, extent) != MPI_SUCCESS) {
         return raise_error(fh, failed(MPI_ERR_TYPE, "need a datatype, have none that is valid; pass one"));
@@ -192,7 +192,7 @@ int MPI_File_get_type_extent(MPI_File fh, MPI_Datatype datatype, MPI_Aint *exten
 
 #if MPI_VERSION >= 4
 int MPI_File_get_type_extent_c(MPI_File fh, MPI_Datatype datatype, MPI_Count *extent) {
-    FILE_OR_PASS(MPI_File_get_type_extent_c(fh, datatype, extent))
+    FILE_OR_PASS(MPI_File_get_type_extent_c, (fh, datatype, extent))
     MPI_Count low;
     if (datatype == MPI_DATATYPE_NULL || PMPI_Type_get_extent_c(datatype, &low, extent) != MPI_SUCCESS) {
         return raise_error(fh, failed(MPI_ERR_TYPE, "need a datatype, have none that is valid; pass one"));
@@ -202,7 +202,7 @@ int MPI_File_get_type_extent_c(MPI_File fh, MPI_Datatype datatype, MPI_Count *ex
 #endif
 
 int MPI_File_set_atomicity(MPI_File fh, int flag) {
-    FILE_OR_PASS(MPI_File_set_atomicity(fh, flag))
+    FILE_OR_PASS(MPI_File_set_atomicity, (fh, flag))
     int same, class = is_same(file, flag != 0, &same);
     if (class == 0 && !same) {
         class = failed(MPI_ERR_NOT_SAME, "need the same flag on all processes; pass the same");
@@ -213,7 +213,29 @@ int MPI_File_set_atomicity(MPI_File fh, int flag) {
 }
 
 int MPI_File_get_atomicity(MPI_File fh, int *flag) {
-    FILE_OR_PASS(MPI_File_get_atomicity(fh, flag))
+    FILE_OR_PASS(MPI_File_get_atomicity, (fh, flag))
     *flag = file->is_atomic;
     return MPI_SUCCESS;
 }
+
+BOTH_NAMES(MPI_File_get_size)
+BOTH_NAMES(MPI_File_set_size)
+BOTH_NAMES(MPI_File_preallocate)
+BOTH_NAMES(MPI_File_sync)
+BOTH_NAMES(MPI_File_get_amode)
+BOTH_NAMES(MPI_File_get_group)
+BOTH_NAMES(MPI_File_get_info)
+BOTH_NAMES(MPI_File_set_info)
+BOTH_NAMES(MPI_File_set_view)
+BOTH_NAMES(MPI_File_get_view)
+BOTH_NAMES(MPI_File_seek)
+BOTH_NAMES(MPI_File_get_position)
+BOTH_NAMES(MPI_File_seek_shared)
+BOTH_NAMES(MPI_File_get_position_shared)
+BOTH_NAMES(MPI_File_get_byte_offset)
+BOTH_NAMES(MPI_File_get_type_extent)
+BOTH_NAMES(MPI_File_set_atomicity)
+BOTH_NAMES(MPI_File_get_atomicity)
+#if MPI_VERSION >= 4
+BOTH_NAMES(MPI_File_get_type_extent_c)
+#endif
