@@ -110,8 +110,9 @@ int combine(struct open_file *file, enum combination how, int count, MPI_Offset 
         return failed(MPI_ERR_NO_MEM, "need memory for a message; free some");
     }
     memcpy(from, numbers, bytes);
-    int result = how == BEFORE ? PMPI_Iexscan(from, to, count, MPI_OFFSET, op, file->comm, &request)
-                               : PMPI_Iallreduce(from, to, count, MPI_OFFSET, op, file->comm, &request);
+    /* Not MPI_OFFSET, which has no sign in Open MPI 4.1. */
+    int result = how == BEFORE ? PMPI_Iexscan(from, to, count, MPI_INT64_T, op, file->comm, &request)
+                               : PMPI_Iallreduce(from, to, count, MPI_INT64_T, op, file->comm, &request);
     int class = result != MPI_SUCCESS ? leave(file, -1) : wait_for_all(file, &request);
     if (class == 0) {
         memcpy(numbers, to, bytes);
