@@ -301,6 +301,14 @@ def test_names_that_cannot_be_opened(pool: Served, name: str, mode: str, expecte
     assert "need" in done.stdout
 
 
+@pytest.mark.parametrize("mpi", DEBIANS)
+def test_errors_have_texts(pool: Served, mpi: Mpi) -> None:
+    variables = preloaded(pool, mpi)
+    done = mpiexec(2, JOBS / "failures.py", f"{pool.url}/missing", "0", mpi=mpi, **variables)
+    assert 'need "missing" in the pool' in done.stdout, done.stdout + done.stderr
+    assert (done.stdout.count("\n"), done.stdout.count("opened")) == (2, 0)
+
+
 def test_pools_that_cannot_be_reached(pool: Served, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.key"
     wrong.touch(0o600)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from compiled_c import run
 from mounted import mounted
-from mpi_jobs import MPICH, mpiexec
+from mpi_jobs import MPICH, MPICH_4, OPEN_MPI, Mpi, mpiexec, skip_without
 from own_daemons import OwnDaemons
 from served import Served, serve
 from served_pools import in_memory
@@ -43,9 +43,13 @@ def test_a_process_that_dies_is_noticed(library: Path, tmp_path: Path) -> None:
     assert found == dict.fromkeys("012", "well"), done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive(keep=1)
+@pytest.mark.parametrize("mpi", [MPICH, MPICH_4, OPEN_MPI], ids=["mpich", "mpich4", "openmpi"])
 def test_mistakes_and_full_servers(
-    library: Path, pool: Served, small_disk: Path, tmp_path: Path
+    pool: Served, mpi: Mpi, small_disk: Path, tmp_path: Path
 ) -> None:
+    skip_without(mpi)
+    library = mpi_io.library(str(mpi.mpicc))
     user = pool.key_of("ada", 4711, 4711)
     with oc.connect(pool.url, key=pool.key) as client:
         (client / "private").write_bytes(b"x")
@@ -55,7 +59,7 @@ def test_mistakes_and_full_servers(
         with mounted(pool, tmp_path / "m", "--read-only") as mount:
             done = mpiexec(
                 2, JOBS / "mistakes.py", pool.url, str(user), f"{full.url}::", str(full.key),
-                str(mount.place), LD_PRELOAD=str(library), OUTCORE_KEY=str(pool.key),
+                str(mount.place), mpi=mpi, LD_PRELOAD=str(library), OUTCORE_KEY=str(pool.key),
             )  # fmt: skip
     finally:
         full.stop()

@@ -46,17 +46,18 @@ int failed_call(const outcore_context *context, int64_t result, const char *what
 #define MOST_CODES_OF_CLASS 32
 #define MOST_CODES 1024
 
+static struct {
+    int class, code;
+    uint64_t used;
+    char text[MPI_MAX_ERROR_STRING];
+} known[MOST_CODES];
+static int count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* Returns an error code for the last error of this thread. MPI takes no code back: for too many texts of a class, the code
  * that was returned the longest time ago gets the new one. */
 static int code_of(int class) {
-    static struct {
-        int class, code;
-        uint64_t used;
-        char text[MPI_MAX_ERROR_STRING];
-    } known[MOST_CODES];
-    static int count;
     static uint64_t calls;
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     char shown[MPI_MAX_ERROR_STRING];
     int code = class, oldest = -1, of_class = 0, i;
     snprintf(shown, sizeof shown, "%s", text);
@@ -84,6 +85,22 @@ static int code_of(int class) {
     pthread_mutex_unlock(&lock);
     return code;
 }
+
+/* MPICH 4 has no texts for codes of the standard's classes. */
+int MPI_Error_string(int errorcode, char *string, int *resultlen) {
+    int i;
+    pthread_mutex_lock(&lock);
+    for (i = 0; i < count && known[i].code != errorcode; i++) {
+    }
+    if (i < count) {
+        strcpy(string, known[i].text);
+        *resultlen = (int)strlen(string);
+    }
+    pthread_mutex_unlock(&lock);
+    return i < count ? MPI_SUCCESS : NEXT(MPI_Error_string)(errorcode, string, resultlen);
+}
+
+BOTH_NAMES(MPI_Error_string)
 
 /* Calls the error handler of a file with the last error of this thread. Returns its code. */
 int raise_error(MPI_File handle, int class) {
