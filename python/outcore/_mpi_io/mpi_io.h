@@ -138,6 +138,7 @@ struct open_file {
     char *path;
     char *turns; /* path of the file that orders shared pointers and atomic accesses */
     int amode, is_atomic;
+    int has_changes; /* of this process that may not be durable; threads change it */
     uint64_t first_sign; /* the sign of life of process 0 */
     int has_sign;        /* this process gives its sign of life */
     int is_broken, lost; /* a process is gone, and its rank, or -1 */
@@ -175,6 +176,12 @@ int agreed_most(struct open_file *file, int class, MPI_Offset *number);
 int agreed(struct open_file *file, int class);
 int is_same(struct open_file *file, MPI_Offset number, int *same);
 int draw(struct open_file *file, MPI_Offset numbers[2]);
+
+static inline void note_change(struct open_file *file) {
+    __atomic_store_n(&file->has_changes, 1, __ATOMIC_SEQ_CST);
+}
+
+int sync_changes(struct open_file *file);
 
 /* ---- view.c */
 

@@ -247,9 +247,7 @@ int MPI_File_close(MPI_File *fh) {
         return NEXT(MPI_File_close)(fh);
     }
     /* Data are as durable as after MPI_File_sync, which MPI's own files need not be. */
-    if ((file->amode & MPI_MODE_RDONLY) == 0) {
-        class = failed_call(file->context, outcore_file_sync(file->file), file->path);
-    }
+    class = sync_changes(file);
     is_used = file->has_turns;
     class = agreed_most(file, class, &is_used);
     if (!file->is_broken) {

@@ -21,6 +21,7 @@ static int resize(struct open_file *file, MPI_Offset size, int (*resizes)(const 
         class = failed(MPI_ERR_ARG, "need the same size of at least 0 on all processes; pass it");
     } else if ((class = check_writable(file)) == 0 && file->rank == 0) {
         int result = resizes(file->file, (uint64_t)size);
+        note_change(file);
         class = failed_call(file->context, result, file->path);
     }
     return agreed(file, class);
@@ -36,11 +37,23 @@ int MPI_File_preallocate(MPI_File fh, MPI_Offset size) {
     return raise_error(fh, resize(file, size, outcore_file_reserve));
 }
 
+/* Makes the changes of this process durable. Those of collectives are so already. */
+int sync_changes(struct open_file *file) {
+    int class = 0;
+    if (__atomic_exchange_n(&file->has_changes, 0, __ATOMIC_SEQ_CST)) {
+        class = failed_call(file->context, outcore_file_sync(file->file), file->path);
+        if (class != 0) {
+            note_change(file);
+        }
+    }
+    return class;
+}
+
 int MPI_File_sync(MPI_File fh) {
     FILE_OR_PASS(MPI_File_sync, (fh))
     int class = check_writable(file);
     if (class == 0) {
-        class = failed_call(file->context, outcore_file_sync(file->file), file->path);
+        class = sync_changes(file);
     }
     return raise_error(fh, agreed(file, class));
 }

@@ -232,5 +232,9 @@ int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memo
                                        : move_windows(file, is_write, access.from, access.bytes, tree, memory);
     class = failed_call(file->context, result, file->path);
     *moved = result > 0 ? result : 0;
+    if (is_write) {
+        /* After its end, since a sync at the same time need not have it. */
+        note_change(file);
+    }
     return file->is_atomic ? end_turn(file, class) : class;
 }
