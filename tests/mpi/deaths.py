@@ -1,7 +1,7 @@
 """One process of a job in which the last process dies, before calls of all processes.
 
-Run it as ``deaths.py FILE FOLDER``, with ``mpiexec -disable-auto-cleanup``. Each other process
-leaves its result in a file of the folder, named for its rank: the launcher may lose its output.
+Run it as ``deaths.py FILE FOLDER``, below processes that the launcher of MPI starts, and that
+outlive it. Each other process leaves its result in a file of the folder, named for its rank.
 """
 
 import os
@@ -18,8 +18,6 @@ from shared_memory import unlink_shared_memory
 
 comm, results = MPI.COMM_WORLD, Path(sys.argv[2])
 rank, last = comm.rank, comm.size - 1
-# The launcher sends it to the others after a death.
-signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def check(lost: int, error: MPI.Exception) -> None:
@@ -82,6 +80,6 @@ except BaseException:
     result = traceback.format_exc()
 (results / f"{rank}.new").write_text(result)
 (results / f"{rank}.new").rename(results / str(rank))
-# The launcher ends all processes when one exits, and MPI_Finalize would wait for the dead one.
+# MPI_Finalize would wait for the dead process.
 wait_for(*map(str, range(last)))
 os._exit(0)
