@@ -37,6 +37,10 @@ unsafe fn make(
     })
 }
 
+fn levels_of(counts: &[u64], strides: &[u64]) -> impl Iterator<Item = Level> {
+    counts.iter().zip(strides).map(|(&count, &step_bytes)| Level { count, step_bytes })
+}
+
 fn too_deep(levels: u64) -> Error {
     Error::invalid(format!("need at most {MAX_LEVELS} strides inside each other, have {levels}; use a list"))
 }
@@ -107,8 +111,7 @@ pub unsafe extern "C" fn outcore_regions_nested(
             }
             let counts = numbers_of(counts, levels, "counts of strides")?;
             let strides = numbers_of(strides, levels, "strides")?;
-            let pairs = counts.iter().zip(strides);
-            let levels = pairs.map(|(&count, &step_bytes)| Level { count, step_bytes }).collect();
+            let levels = levels_of(counts, strides).collect();
             outcore_core::Regions::new(vec![Nested { offset: location, run_bytes: group, levels }])
         })
     }
@@ -168,10 +171,9 @@ pub unsafe extern "C" fn outcore_regions_nested_list(
             let all = levels.iter().sum::<u64>() as usize;
             let counts = numbers_of(counts, all, "counts of strides")?;
             let strides = numbers_of(strides, all, "strides")?;
-            let mut pairs = counts.iter().zip(strides);
+            let mut all = levels_of(counts, strides);
             let part = |((&offset, &run_bytes), &levels)| {
-                let own = pairs.by_ref().take(levels as usize);
-                let levels = own.map(|(&count, &step_bytes)| Level { count, step_bytes }).collect();
+                let levels = all.by_ref().take(levels as usize).collect();
                 Nested { offset, run_bytes, levels }
             };
             outcore_core::Regions::new(locations.iter().zip(groups).zip(levels).map(part).collect())
