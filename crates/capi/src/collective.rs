@@ -140,7 +140,8 @@ pub unsafe extern "C" fn outcore_array_read_all(
 /// bytes give nothing. No process learns the regions of the others. If several processes give the same byte, each block of
 /// 64 KiB gets the bytes of one of them. The regions have at most 524288 nested strides and runs of a list, all processes
 /// together, and end at 4 TiB or before. Their bytes ascend; if they do not, the call copies them, and they have at most 65536
-/// runs. The call returns on every process when all of it is durable.
+/// runs. The call returns on every process when all of it is written. A later `outcore_file_sync` by any process makes it
+/// durable; on each process, it reports a server that restarted between.
 ///
 /// Errors: those of `outcore_array_write_all`, and -EINVAL (regions of one process that overlap). After a failure, some regions
 /// may be written.

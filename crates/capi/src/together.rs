@@ -100,6 +100,7 @@ impl Work<'_> {
             shard,
             schema,
             patience_s: self.patience_s,
+            durable: true,
             skips_disk: false,
             piece_bytes: piece_bytes(copies),
             round_pieces: ROUND_PIECES,
@@ -429,7 +430,8 @@ pub(crate) unsafe fn file_all(
                 MOST_UNITS * MAX_CHUNK_BYTES
             )));
         }
-        let spec = work.spec(write, bytes_of_file(end), 0, MemorySchema::Own(own.regions.clone()));
+        let schema = MemorySchema::Own(own.regions.clone());
+        let spec = CollectiveSpec { durable: false, ..work.spec(write, bytes_of_file(end), 0, schema) };
         work.run(file.file, spec, vec![own.array.clone()], None)?;
         if write {
             return Ok(());

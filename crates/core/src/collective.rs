@@ -49,6 +49,8 @@ pub struct CollectiveSpec {
     pub schema: MemorySchema,
     /// Seconds for which the others wait for a process that is missing or stopped.
     pub patience_s: u64,
+    /// Whether the servers make a write durable before it ends. Otherwise its processes sync it, like other writes.
+    pub durable: bool,
     /// Whether to skip all reads and writes of disks, to measure everything else.
     pub skips_disk: bool,
     /// Bytes of a piece, except the last of a data file: a multiple of [`PIECE_UNIT_BYTES`], at most

@@ -68,6 +68,12 @@ impl Unsynced {
         })
     }
 
+    /// Records that a process is about to ask for the end of a collective that writes this file, but is not durable.
+    /// If it ends well, one run of the server has made all of its changes there.
+    pub fn ends_collective(&self, server: ServerId, handle: Handle) -> Sent {
+        Sent(Effect::Changes(handle, server))
+    }
+
     /// Records the answer of a run of the server to a request. Returns true if the request was a sync, and
     /// changes acknowledged before it was sent may be lost. Each loss is reported once; afterwards those
     /// changes count as never made.

@@ -95,6 +95,7 @@ impl Collective {
             shard,
             schema,
             patience_s,
+            durable: true,
             skips_disk,
             piece_bytes: piece_bytes(copies),
             round_pieces: ROUND_PIECES,

@@ -124,6 +124,15 @@ pub struct Op {
     pub rank: Option<Box<Rank>>,
 }
 
+impl Op {
+    /// Whether the request asks for the end of a collective that writes, and that a later sync makes durable.
+    fn ends_undurable_write(&self, request: &IoRequest) -> bool {
+        let is_undurable = |rank: &Rank| rank.write().is_some() && !rank.is_durable();
+        matches!(request, IoRequest::Await { round: None, .. })
+            && self.rank.as_deref().is_some_and(is_undurable)
+    }
+}
+
 /// An unanswered request of a client to the manager.
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -285,12 +294,17 @@ impl Client {
         })
     }
 
-    /// Adds requests to the current operation. Returns their numbers.
-    pub fn add(&mut self, servers: &[ServerId], nexts: Vec<Next>) -> Vec<u64> {
+    /// Adds requests to the current operation. Returns their numbers. `notes` says whether the client notes collectives
+    /// that a sync must make durable.
+    pub fn add(&mut self, servers: &[ServerId], nexts: Vec<Next>, notes: bool) -> Vec<u64> {
         let mut numbers = vec![];
         for (entry, request, payload) in nexts {
             let server = servers[entry as usize];
-            let sent = self.unsynced.sent(server, &request);
+            let op = self.op.as_ref().filter(|op| notes && op.ends_undurable_write(&request));
+            let sent = match op {
+                Some(op) => self.unsynced.ends_collective(server, op.handle),
+                None => self.unsynced.sent(server, &request),
+            };
             self.last_number += 1;
             numbers.push(self.last_number);
             if let Some(op) = &mut self.op {

@@ -70,6 +70,7 @@ impl Collective {
             shard: 0,
             schema,
             patience_s: PATIENCE_S,
+            durable: random.once_in(2),
             skips_disk: false,
             piece_bytes: PIECE_UNIT_BYTES << random.below(2),
             round_pieces: random.between(1, 2),
@@ -98,6 +99,7 @@ pub struct Rank {
     plan: CollectivePlan,
     memory: Arc<RankMemory>,
     is_offering: bool,
+    is_durable: bool,
     covered: Arc<[(u64, u64)]>,
     /// The parts of the servers, by entry.
     parts: Vec<Part>,
@@ -139,7 +141,12 @@ impl Rank {
             nexts.push((entry, IoRequest::Join { target, grant, spec, rank, memory: offer }, vec![]));
         }
         let (id, write, covered) = (collective.spec.id, collective.write, collective.covered.clone());
-        Some((Self { id, rank, write, plan, memory, is_offering, covered, parts, has_failed: false }, nexts))
+        let is_durable = spec.durable;
+        let has_failed = false;
+        Some((
+            Self { id, rank, write, plan, memory, is_offering, is_durable, covered, parts, has_failed },
+            nexts,
+        ))
     }
 
     /// The number of the collective.
@@ -150,6 +157,11 @@ impl Rank {
     /// The write; `None` if the collective reads.
     pub fn write(&self) -> Option<WriteId> {
         self.write
+    }
+
+    /// Whether the end of the collective makes its write durable.
+    pub fn is_durable(&self) -> bool {
+        self.is_durable
     }
 
     /// The memory that servers may read.

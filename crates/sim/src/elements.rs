@@ -264,6 +264,7 @@ mod tests {
                 shard: 0,
                 schema,
                 patience_s: 1,
+                durable: true,
                 skips_disk: false,
                 piece_bytes: PIECE_UNIT_BYTES,
                 round_pieces: 1,

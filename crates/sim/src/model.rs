@@ -79,13 +79,24 @@ impl FileModel {
         self.each(start, end, |history| history.push(written));
     }
 
-    /// Records that a write was answered at `now`. With `is_in_doubt`, its server has lost power since it
-    /// performed the write.
-    pub fn answered(&mut self, write: WriteId, start: u64, end: u64, now: u64, is_in_doubt: bool) {
+    /// Records that a client got the answer to a write at `now`. With `is_in_doubt`, its server has lost power since
+    /// it performed the write.
+    pub fn answered(
+        &mut self,
+        (write, client): (WriteId, usize),
+        start: u64,
+        end: u64,
+        now: u64,
+        is_in_doubt: bool,
+    ) {
         self.each(start, end, |history| {
             for written in history.iter_mut().filter(|w| w.write == write) {
-                written.told = Some(now);
-                written.answered = Some(now).filter(|_| !is_in_doubt);
+                if written.client == client {
+                    written.told = Some(now);
+                }
+                if !is_in_doubt {
+                    written.answered = Some(now);
+                }
             }
         });
     }
@@ -170,7 +181,7 @@ mod tests {
         file.sent(1, 0, 10, 20);
         assert_eq!(file.unexplained(10, &[0; 10], LATE), None, "it may not be done yet");
         assert_eq!(file.unexplained(10, &bytes(1, 10, 20), LATE), None, "or it may be");
-        file.answered(1, 10, 20, 5, false);
+        file.answered((1, 0), 10, 20, 5, false);
         assert_eq!(file.unexplained(10, &bytes(1, 10, 20), LATE), None);
         assert!(file.unexplained(10, &[0; 10], LATE).is_some(), "now it must be");
         assert_eq!(file.unexplained(10, &[0; 10], 5), None, "but for a read that was sent before");
@@ -182,10 +193,10 @@ mod tests {
     fn a_crash_takes_what_was_not_synced_and_no_more() {
         let mut file = FileModel::new(100);
         file.sent(1, 0, 0, 50);
-        file.answered(1, 0, 50, 5, false);
+        file.answered((1, 0), 0, 50, 5, false);
         file.synced(0, 0, 100, 6);
         file.sent(2, 0, 20, 30);
-        file.answered(2, 20, 30, 7, false);
+        file.answered((2, 0), 20, 30, 7, false);
         file.crashed(0, 100);
         assert_eq!(file.unexplained(20, &bytes(1, 20, 30), LATE), None, "lost");
         assert_eq!(file.unexplained(20, &bytes(2, 20, 30), LATE), None, "or not");
@@ -199,7 +210,7 @@ mod tests {
         let mut file = FileModel::new(10);
         file.sent(1, 0, 0, 10);
         file.sent(2, 0, 0, 5);
-        file.answered(2, 0, 5, 6, false);
+        file.answered((2, 0), 0, 5, 6, false);
         file.safe(1, 0, 10, 7);
         file.crashed(0, 10);
         assert!(file.unexplained(0, &[0; 5], LATE).is_some());
@@ -211,7 +222,7 @@ mod tests {
     fn a_sync_is_for_what_was_answered_before_it_was_sent() {
         let mut file = FileModel::new(10);
         file.sent(1, 0, 0, 10);
-        file.answered(1, 0, 10, 8, false);
+        file.answered((1, 0), 0, 10, 8, false);
         file.synced(0, 0, 10, 7);
         file.crashed(0, 10);
         assert_eq!(file.unexplained(0, &[0; 10], LATE), None);
@@ -222,7 +233,7 @@ mod tests {
         let written = |is_in_doubt| {
             let mut file = FileModel::new(10);
             file.sent(1, 7, 0, 10);
-            file.answered(1, 0, 10, 5, is_in_doubt);
+            file.answered((1, 7), 0, 10, 5, is_in_doubt);
             file.crashed(0, 10);
             file
         };

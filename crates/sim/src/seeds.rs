@@ -128,6 +128,12 @@ mod tests {
     }
 
     #[test]
+    fn collectives_that_no_sync_knows_of_are_found() {
+        let faults = Faults { crashes: true, ..Faults::default() };
+        assert!(is_found(Plant::ForgetCollectives, faults));
+    }
+
+    #[test]
     fn servers_that_wait_for_the_dead_are_found() {
         let faults = Faults { crashes: true, ..Faults::default() };
         assert!(is_found(Plant::WaitForever, faults));

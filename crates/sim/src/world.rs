@@ -80,6 +80,8 @@ pub enum Plant {
     AnswerEarly,
     /// Clients consider their shares of a collective durable before the servers confirm it.
     TrustShares,
+    /// Clients forget that a sync must make a collective durable.
+    ForgetCollectives,
     /// Servers wait for clients of a collective for ever.
     WaitForever,
     /// Servers do not notice the end of a connection.

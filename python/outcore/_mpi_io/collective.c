@@ -165,5 +165,8 @@ int transfer_all(struct open_file *file, int is_write, MPI_Offset offset, void *
         outcore_regions_free(regions);
         class = class != 0 ? class : failed_call(file->context, result, file->path);
         *moved += result > 0 ? result : 0;
+        if (is_write && result >= 0) {
+            note_change(file);
+        }
     }
 }

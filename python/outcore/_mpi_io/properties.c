@@ -37,7 +37,7 @@ int MPI_File_preallocate(MPI_File fh, MPI_Offset size) {
     return raise_error(fh, resize(file, size, outcore_file_reserve));
 }
 
-/* Makes the changes of this process durable. Those of collectives are so already. */
+/* Makes the changes of this process durable, and those of the collectives in which it took part. */
 int sync_changes(struct open_file *file) {
     int class = 0;
     if (__atomic_exchange_n(&file->has_changes, 0, __ATOMIC_SEQ_CST)) {

@@ -61,8 +61,9 @@ pub struct Exchanged {
 }
 
 impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
-    /// Takes part in a collective on an open file, and returns once all of it is done and durable. Returns
-    /// the exchange with each of the file's servers.
+    /// Takes part in a collective on an open file, and returns once all of it is done, and durable if its description
+    /// says so. Otherwise, a sync by any of the processes makes it durable, or reports to this process that a server
+    /// restarted before. Returns the exchange with each of the file's servers.
     ///
     /// Calls `go_on` first and then regularly. If `go_on` or anything else here fails, the other processes
     /// fail with the same reason.
@@ -124,7 +125,7 @@ impl<L: Link<Buffer = Region> + ?Sized + 'static> PoolVolume<L> {
                 let done = Box::new(move |_: Answer<Region>| {
                     let _ = sender.send(());
                 });
-                self.0.servers.send(server, "", request, Region::empty(), done);
+                self.0.servers.send(server, ("", None), request, Region::empty(), done);
             }
         }
         drop(sender);
@@ -443,6 +444,10 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
             // The receiver is gone only if its thread has panicked.
             let _ = sender.send(Event { entry, step, reply });
         });
-        self.pool.0.servers.send(self.file.layout.servers[entry], &self.file.path, request, buffer, done);
+        let spec = &self.part.spec;
+        let is_change =
+            spec.write && !spec.durable && matches!(request, IoRequest::Await { round: None, .. });
+        let about = (&*self.file.path, is_change.then_some(self.file.handle));
+        self.pool.0.servers.send(self.file.layout.servers[entry], about, request, buffer, done);
     }
 }

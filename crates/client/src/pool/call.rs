@@ -120,12 +120,12 @@ where
         lock(&self.unsynced).losses(handle)
     }
 
-    /// Sends one request about a file, and records the run that answers. The request must not make changes that need a
-    /// sync.
+    /// Sends one request about a file, and records the run that answers. `changes` is the file that needs a sync after
+    /// the request, which must be a request for the end of a collective.
     pub(crate) fn send(
         &self,
         server: ServerId,
-        path: &str,
+        (path, changes): (&str, Option<Handle>),
         request: IoRequest,
         buffer: L::Buffer,
         done: OnAnswer<L::Buffer>,
@@ -134,9 +134,14 @@ where
             return done(unsent(buffer, gone(path, server)));
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
-        let runs = self.runs.clone();
+        let (runs, unsynced) = (self.runs.clone(), self.unsynced.clone());
+        let sent = changes.map(|handle| lock(&unsynced).ends_collective(server, handle));
         let answered = move |answer: Answer<L::Buffer>| {
             runs.answered(server, answer.incarnation);
+            if let Some(sent) = sent {
+                // No change but a sync reports losses.
+                let _ = lock(&unsynced).answered(sent, answer.incarnation, &answer.reply);
+            }
             done(answer);
         };
         self.link.io(server, request, buffer, Box::new(answered));
@@ -197,7 +202,7 @@ where
         for (number, (server, request)) in requests.into_iter().enumerate() {
             let sender = sender.clone();
             let done = Box::new(move |answer: Answer<L::Buffer>| drop(sender.send((number, answer.reply))));
-            self.send(server, "", request, none.clone(), done);
+            self.send(server, ("", None), request, none.clone(), done);
         }
         drop(sender);
         for (number, reply) in receiver {

@@ -12,6 +12,7 @@ use outcore_core::{
 use outcore_memory::{Arena, Region};
 
 use crate::collective_link::{CollectiveLink, ITEM_BYTES, Servers};
+use crate::pool::sync;
 use crate::pool_link::{MemoryLink, content};
 
 const SERVERS: u32 = 2;
@@ -60,6 +61,7 @@ pub fn spec(place: &Place, write: bool, ranks: u64, schema: &MemorySchema) -> Co
         shard: 0,
         schema,
         patience_s: 60,
+        durable: true,
         skips_disk: false,
         piece_bytes: PIECE_BYTES,
         round_pieces: ROUND_PIECES,
@@ -482,5 +484,22 @@ fn a_server_that_was_started_again_is_told_who_gives_up() {
         }
         let abandoned = std::mem::take(&mut *place.link.servers.abandoned.lock().unwrap());
         assert_eq!(abandoned.contains(&(ServerId(1), 2)), is_told);
+    }
+}
+
+#[test]
+fn a_sync_after_a_collective_that_is_not_durable_tells_of_a_restart() {
+    let (schema, owned) = mesh(64, 64);
+    for (write, durable, is_lost) in [(true, true, false), (true, false, true), (false, false, false)] {
+        let place = place(&[64, 64], &[16, 64], StorageOrder::C);
+        let spec = CollectiveSpec { durable, ..spec(&place, write, 4, &schema) };
+        let parts: Vec<_> = (0..4).map(|rank| part(&spec, rank, arrays(&owned[rank], &[0, 1], 0))).collect();
+        for result in together(&place, &parts) {
+            result.unwrap();
+        }
+        place.link.names.restart(1);
+        let synced = sync(&place.pool, place.file);
+        assert_eq!(synced.err().map(|error| error.kind), is_lost.then_some(ErrorKind::Lost));
+        sync(&place.pool, place.file).unwrap();
     }
 }

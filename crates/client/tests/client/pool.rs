@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outcore_client::{ArrayFile, MemoryUse, PoolVolume};
 use outcore_core::{
-    Buffer, ChunkGrid, ChunkOrder, Error, ErrorKind, FileId, GridSpec, Hints, Level, Nested, OpenMode,
+    Buffer, ChunkGrid, ChunkOrder, Error, ErrorKind, FileId, GridSpec, Hints, Level, Link, Nested, OpenMode,
     Operation, Regions, Result, StorageOrder, Volume, VolumeRequest, conformance,
 };
 use outcore_memory::{Arena, Region, Segment};
@@ -19,8 +19,8 @@ pub fn made(pool: &PoolVolume<MemoryLink>, length: u64) -> FileId {
     pool.open("f", OpenMode::Create { length, reserve: false }).unwrap()
 }
 
-pub fn run(
-    pool: &PoolVolume<MemoryLink>,
+pub fn run<L: Link<Buffer = Region> + 'static>(
+    pool: &PoolVolume<L>,
     file: FileId,
     operation: Operation,
     regions: Regions,
@@ -29,7 +29,7 @@ pub fn run(
     pool.submit_regions(file, operation, regions, buffer.clone()).wait(PATIENCE).expect("a request hangs")
 }
 
-pub fn sync(pool: &PoolVolume<MemoryLink>, file: FileId) -> Result<()> {
+pub fn sync<L: Link<Buffer = Region> + 'static>(pool: &PoolVolume<L>, file: FileId) -> Result<()> {
     run(pool, file, Operation::Sync, Regions::default(), &Region::empty())
 }
 

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 fn spec(grid: GridSpec, ranks: u64, schema: MemorySchema) -> CollectiveSpec {
-    let (id, write, shard, patience_s, skips_disk) = (1, true, 0, 60, false);
+    let (id, write, shard, patience_s, durable, skips_disk) = (1, true, 0, 60, true, false);
     CollectiveSpec {
         id,
         write,
@@ -15,6 +15,7 @@ fn spec(grid: GridSpec, ranks: u64, schema: MemorySchema) -> CollectiveSpec {
         shard,
         schema,
         patience_s,
+        durable,
         skips_disk,
         piece_bytes: PIECE_BYTES,
         round_pieces: ROUND_PIECES,

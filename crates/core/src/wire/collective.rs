@@ -17,6 +17,7 @@ structure!(CollectiveSpec {
     shard,
     schema,
     patience_s,
+    durable,
     skips_disk,
     piece_bytes,
     round_pieces

@@ -85,8 +85,14 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
             }
         },
     );
-    (any::<u128>(), any::<[bool; 2]>(), any::<[u64; 5]>(), grid, schema).prop_map(
-        |(id, [write, skips_disk], [ranks, shard, patience_s, piece_bytes, round_pieces], grid, schema)| {
+    (any::<u128>(), any::<[bool; 3]>(), any::<[u64; 5]>(), grid, schema).prop_map(
+        |(
+            id,
+            [write, durable, skips_disk],
+            [ranks, shard, patience_s, piece_bytes, round_pieces],
+            grid,
+            schema,
+        )| {
             CollectiveSpec {
                 id,
                 write,
@@ -95,6 +101,7 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
                 shard,
                 schema,
                 patience_s,
+                durable,
                 skips_disk,
                 piece_bytes,
                 round_pieces,

@@ -119,6 +119,7 @@ fn spec(id: u128, write: bool) -> CollectiveSpec {
         shard: 0,
         schema,
         patience_s: 600,
+        durable: true,
         skips_disk: false,
         piece_bytes: PIECE_BYTES,
         round_pieces: ROUND_PIECES,

@@ -96,6 +96,7 @@ fn spec() -> CollectiveSpec {
         shard: 0,
         schema: MemorySchema::Mesh { mesh: vec![3], dims: vec![Distribution::Block, Distribution::Whole] },
         patience_s: PATIENCE_S,
+        durable: true,
         skips_disk: false,
         piece_bytes: PIECE_BYTES,
         round_pieces: ROUND_PIECES,

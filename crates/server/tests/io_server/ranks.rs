@@ -38,6 +38,7 @@ pub fn spec(id: u128, write: bool, ranks: u64, schema: MemorySchema) -> Collecti
         shard: 0,
         schema,
         patience_s: 30,
+        durable: true,
         skips_disk: false,
         piece_bytes,
         round_pieces,

@@ -190,7 +190,8 @@ impl World {
     fn ask_next(&mut self, client: usize, nexts: Vec<Next>) {
         let Some(op) = &self.clients[client].op else { return };
         let servers = self.files[op.file].layout.servers.clone();
-        for number in self.clients[client].add(&servers, nexts) {
+        let notes = self.plant != Some(Plant::ForgetCollectives);
+        for number in self.clients[client].add(&servers, nexts, notes) {
             self.send(RequestKey { client, number });
         }
     }
@@ -287,7 +288,8 @@ impl World {
             return self.check_gone(&reply);
         }
         if let (Some(rank), IoReply::Done | IoReply::ReadsMemory) = (&rank, &reply) {
-            return self.check_collective(rank, &call, file, begun_ns, bytes);
+            let told = Told { client: key.client, incarnation, is_refused, begun_ns };
+            return self.check_collective(rank, &call, file, &told, bytes);
         }
         if reply == IoReply::Absent && generation_of(&call.request) > 0 {
             // The client learns that the data file is lost.
@@ -374,6 +376,12 @@ impl World {
         Ok(())
     }
 
+    /// Whether the server has lost power since it answered: then it may have lost anything that it did before.
+    fn is_in_doubt(&self, call: &Call, incarnation: u64) -> bool {
+        let node = &self.nodes[call.server.0 as usize];
+        !node.is_up() || node.incarnation != incarnation
+    }
+
     /// Checks the answer of a server against the model.
     fn check(
         &mut self,
@@ -388,9 +396,7 @@ impl World {
             return Ok(());
         }
         let Told { client, incarnation, is_refused, begun_ns } = *told;
-        // A server may have lost anything that it did before a power cut.
-        let node = &self.nodes[call.server.0 as usize];
-        let is_in_doubt = !node.is_up() || node.incarnation != incarnation;
+        let is_in_doubt = self.is_in_doubt(call, incarnation);
         // The model keeps contents that an operation in progress may still see.
         let ops = self.clients.iter().filter_map(|client| client.op.as_ref());
         let oldest_ns = ops.map(|op| op.begun_ns).fold(begun_ns, u64::min);
@@ -402,7 +408,7 @@ impl World {
                 for run in regions.runs() {
                     for (start, end) in SimFile::on_entry(stripes, entry, run.offset, run.offset + run.length)
                     {
-                        model.answered(*write, start, end, self.now_ns, is_in_doubt);
+                        model.answered((*write, client), start, end, self.now_ns, is_in_doubt);
                     }
                 }
             }
@@ -438,20 +444,21 @@ impl World {
     }
 
     /// Checks a server's answer in a collective: the bytes taken are correct, and at the end the written bytes are
-    /// safe.
+    /// written, or safe.
     fn check_collective(
         &mut self,
         rank: &Rank,
         call: &Call,
         file: usize,
-        begun_ns: u64,
+        told: &Told,
         bytes: &[u8],
     ) -> Result<(), Finding> {
+        let is_in_doubt = self.is_in_doubt(call, told.incarnation);
         let SimFile { layout, model, .. } = &mut self.files[file];
         match (&call.request, rank.write()) {
             (IoRequest::Take { piece, .. }, _) => {
                 for (offset, byte) in rank.offsets(call.entry, *piece).into_iter().zip(bytes) {
-                    if let Some((offset, byte, writes)) = model.unexplained(offset, &[*byte], begun_ns) {
+                    if let Some((offset, byte, writes)) = model.unexplained(offset, &[*byte], told.begun_ns) {
                         return Err(format!(
                             "byte {offset} of file {file} is taken as {byte}; it could be of the writes {writes:?}"
                         ));
@@ -466,7 +473,11 @@ impl World {
             (IoRequest::Await { round: None, .. }, Some(write)) => {
                 for &(start, end) in rank.covered().iter() {
                     for (start, end) in SimFile::on_entry(layout.stripes, call.entry, start, end) {
-                        model.safe(write, start, end, self.now_ns);
+                        if rank.is_durable() {
+                            model.safe(write, start, end, self.now_ns);
+                        } else {
+                            model.answered((write, told.client), start, end, self.now_ns, is_in_doubt);
+                        }
                     }
                 }
             }

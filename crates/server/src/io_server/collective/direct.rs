@@ -223,7 +223,7 @@ impl<B: Buffer> Shared<B> {
         for group in under_way {
             finished(&group).await?;
         }
-        if collective.spec.write && !collective.spec.skips_disk {
+        if collective.spec.write && collective.spec.durable && !collective.spec.skips_disk {
             self.make_durable(file).await?;
         }
         collective.result()

@@ -55,7 +55,7 @@ pub(crate) struct Collective<B> {
     /// The first round that has not begun.
     pub begun: Cell<u64>,
     pub open: RefCell<BTreeMap<u64, Rc<OpenPiece<B>>>>,
-    /// All pieces are done and durable.
+    /// All pieces are done, and durable if the collective asks for that.
     pub is_done: Cell<bool>,
     asked_for_end: RefCell<BTreeSet<u64>>,
     /// Opens when every process has asked for the result, and so needs nothing more.
@@ -398,6 +398,7 @@ fn difference(a: (Target, &CollectiveSpec), b: (Target, &CollectiveSpec)) -> Opt
         () if spec.grid != other.grid || spec.shard != other.shard => "the array's shape, type and chunks",
         () if !has_same_schema => "the memory schema",
         () if spec.patience_s != other.patience_s => "the timeout",
+        () if spec.durable != other.durable => "whether they sync",
         () if spec.skips_disk != other.skips_disk => "whether disks are used",
         () if sizes(spec) != sizes(other) => "the sizes of pieces and rounds",
         () => return None,
