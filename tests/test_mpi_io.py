@@ -271,6 +271,8 @@ def test_paths_below_a_mount(library: Path, pool: Served, programs: Path, tmp_pa
         assert done.stdout.replace("\n", "") == "well" * 2, done.stderr
         with oc.connect(pool.url, key=pool.key) as client:
             assert len((client / "through-a-mount").read_bytes()) == 12**3 * 8
+        done = mpiexec(1, JOBS / "deleted.py", str(mount.place / "deleted"), **preloaded(pool))
+        assert done.stdout == "well\n", done.stdout + done.stderr
         # Without the key, the library cannot connect; the kernel could. The job ends by itself:
         # after MPI_Abort, the launcher may lose what a process has said.
         more = {"LD_PRELOAD": str(library), "OUTCORE_KEY": ""}

@@ -88,7 +88,7 @@ int is_named(MPI_Datatype type);
 
 struct place {
     char url[4096], path[4096];
-    int is_in_pool, is_read_only;
+    int is_in_pool, is_mounted, is_read_only;
 };
 
 struct open_file;

@@ -285,6 +285,10 @@ int MPI_File_delete(const char *filename, MPI_Info info) {
     if (class == 0 && place.is_read_only) {
         class = failed(MPI_ERR_READ_ONLY, "need a mount for writing, have a read-only one; mount it without --read-only");
     }
+    if (class == 0 && place.is_mounted) {
+        /* By the kernel, which would keep the name for a while. */
+        return NEXT(MPI_File_delete)(filename, info);
+    }
     if (class == 0 && (class = connect_pool(place.url, &none)) == 0) {
         class = failed_call(none.context, outcore_remove(none.pool, place.path), filename);
     }

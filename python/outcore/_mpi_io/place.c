@@ -87,7 +87,7 @@ int find_place(const char *name, struct place *place) {
     char found[8192], parent[4096] = ".";
     struct statvfs mount;
     int is_embedded = 0, bytes;
-    place->is_in_pool = place->is_read_only = 0;
+    place->is_in_pool = place->is_mounted = place->is_read_only = 0;
     if (starts(name, "outcore:") || starts(name, "outcore+tls:")) {
         return parse(name, place, &is_embedded);
     }
@@ -114,6 +114,7 @@ int find_place(const char *name, struct place *place) {
         place->is_in_pool = 0;
         return 0;
     }
+    place->is_mounted = 1;
     place->is_read_only = result == 0 && statvfs(existing, &mount) == 0 && (mount.f_flag & ST_RDONLY) != 0;
     return result;
 }
