@@ -1,0 +1,103 @@
+"""Processes that write files of FLASH as time steps of an `outcore.ArrayGroup`, and measure it.
+
+It prints the same lines as the programs in C: ``python -m benchmarks.flash.arrays URL KEY FORM
+ABOVE FACTOR ROUNDS``.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import outcore as oc
+from benchmarks.flash import model
+
+FORMS = ("each", "joined")
+"""Whether each variable is an array, or one array has all of them along its first dimension."""
+
+JOINED = "variables"
+
+
+class Writer:
+    """Writes the groups of one process, together with all others."""
+
+    def __init__(self, pool: oc.Pool, comm: Any, form: str, factor: int) -> None:
+        self.pool, self.comm, self.is_joined = pool, comm, form == "joined"
+        self.blocks = model.blocks_of(comm.size, factor)
+        self.own = self.blocks[comm.rank]
+        self.memory = model.cells(self.own)
+
+    def parts(self, content: str, *, is_packed: bool) -> dict[str, npt.NDArray[Any]]:
+        """Return this process's part of each array; a checkpoint's are views unless packed."""
+        is_view = content == "checkpoint" and not is_packed
+        found: dict[str, npt.NDArray[Any]] = {}
+        variables = []
+        for name, numbers, layout in model.arrays(content, self.memory, self.own):
+            if self.is_joined and name not in model.TREE:
+                variables.append(numbers)
+            elif is_view and name not in model.TREE:
+                found[name] = numbers
+            else:
+                found[name] = np.ascontiguousarray(numbers, layout.dtype)
+        if self.is_joined:
+            real = found["sizes"].dtype
+            view = model.interiors(self.memory)
+            found[JOINED] = (
+                view if is_view else np.stack(variables, dtype=real, casting="same_kind")
+            )
+        return found
+
+    def spec(self, part: npt.NDArray[Any]) -> tuple[oc.ArraySpec, oc.Schema]:
+        """Return the whole array of a part, and the parts of all processes."""
+        axis = int(part.ndim == 5)
+        shape = list(part.shape)
+        shape[axis] = self.blocks[-1].stop
+        whole = [slice(0, extent) for extent in shape]
+        boxes = [[(*whole[:axis], slice(b.start, b.stop), *whole[axis + 1 :])] for b in self.blocks]
+        return oc.ArraySpec(shape, part.dtype), oc.Schema.boxes(boxes)
+
+    def write(self, path: str, content: str, *, is_packed: bool) -> float:
+        """Write a group, durably; return the seconds in which this process packed."""
+        begin = time.monotonic()
+        parts = self.parts(content, is_packed=is_packed)
+        packing = time.monotonic() - begin
+        whole = {name: self.spec(part) for name, part in parts.items()}
+        specs = {name: spec for name, (spec, _) in whole.items()}
+        schemas = {name: schema for name, (_, schema) in whole.items()}
+        with oc.ArrayGroup(self.pool / path, specs, comm=self.comm) as group:
+            group.timestep({name: [part] for name, part in parts.items()}, schema=schemas)
+        return packing
+
+    def measure(self, above: str, content: str, *, is_packed: bool) -> None:
+        """Write a group, and print a line."""
+        path = f"{above}-{content}{'-packed' if is_packed else ''}"
+        if self.comm.rank == 0 and self.pool.exists(path):
+            self.pool.rm(path, recursive=True)
+        self.comm.barrier()
+        begin = time.monotonic()
+        packing = self.write(path, content, is_packed=is_packed)
+        ends = self.comm.gather((time.monotonic() - begin, packing))
+        if ends:
+            seconds, packing = map(max, zip(*ends, strict=True))
+            line = {"content": content, "is_packed": is_packed, "seconds": seconds}
+            print(json.dumps(line | {"packing": packing}), flush=True)
+
+
+def main() -> None:
+    from mpi4py import MPI
+
+    url, key, form, above, factor, rounds = sys.argv[1:]
+    with oc.connect(url, key=key) as pool:
+        writer = Writer(pool, MPI.COMM_WORLD, form, int(factor))
+        for _ in range(int(rounds)):
+            for is_packed in (False, True):
+                writer.measure(above, "checkpoint", is_packed=is_packed)
+        for content in ("centred", "corners"):
+            writer.measure(above, content, is_packed=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Tables and picture of the page on FLASH: ``python -m benchmarks.flash.page RESULT.json [PAGE]``.
+
+With a page it replaces the tables between its two comments.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from benchmarks.flash.points import CONTENDERS, Contender, Point, Split, split
+from benchmarks.panda_page import BETWEEN
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, PICTURE = DOCS / "papers" / "flash.md", DOCS / "images" / "flash.png"
+COLOURS = {"types": "#c8553d", "exchange": "#1f6f8b", "disk": "#b0b0b0"}
+
+
+def tables(points: Sequence[Point]) -> str:
+    """Render the rates of checkpoints, and the split of their times, as Markdown."""
+    return "\n\n".join(
+        [
+            "MB/s, and the share of the sum of the disks:", _rates(points),
+            "Seconds of a checkpoint with the guard cells left out, by the largest job:",
+            _splits(points),
+        ]
+    )  # fmt: skip
+
+
+def _rates(points: Sequence[Point]) -> str:
+    found = {point.key: point for point in points if point.place == "disks"}
+    jobs = list(dict.fromkeys(key[2:] for key in found))
+    rows = [["way", "memory", *(f"{p} → {s}" for s, p in jobs)]]
+    for contender in CONTENDERS:
+        for is_packed in (False, True):
+            cells = []
+            for servers, processes in jobs:
+                point = found[contender, "disks", servers, processes]
+                value = point.rate(is_packed=is_packed)
+                cells.append(f"{value / 1e6:.0f} ({value / point.limit_bytes_s:.0%})")
+            rows.append([contender.title, "packed" if is_packed else "guard cells", *cells])
+    return _markdown(rows)
+
+
+def _splits(points: Sequence[Point]) -> str:
+    rows = [["way", *Split._fields, "types / (exchange + disk)"]]
+    for contender, found in splits(points).items():
+        ratio = found.types / (found.exchange + found.disk)
+        rows.append([contender.title, *(f"{each:.2f}" for each in found), f"{ratio:.2f}"])
+    return _markdown(rows)
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def splits(points: Sequence[Point]) -> dict[Contender, Split]:
+    """Return the split of each contender, with the most servers and processes."""
+    found = {point.key: point for point in points}
+    job = max(point.key[2:] for point in points if point.place == "disks")
+    return {
+        contender: split(found[(contender, "disks", *job)], found[(contender, "memory", *job)])
+        for contender in CONTENDERS
+    }
+
+
+def put_into(page: Path, points: Sequence[Point]) -> None:
+    """Replace the tables of a page."""
+    text, count = BETWEEN.subn(lambda _: f"\n{tables(points)}\n\n", page.read_text())
+    if count != 1:
+        raise ValueError(f"{page} has no place for tables")
+    page.write_text(text)
+
+
+def draw(points: Sequence[Point], path: Path) -> None:
+    """Draw a bar for each contender: the seconds of types, exchange and disk."""
+    found = splits(points)
+    names = [contender.title.replace("`", "") for contender in found]
+    with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(8.4, 3.4), layout="constrained")
+        ax = figure.subplots()
+        left = [0.0] * len(names)
+        for part, colour in COLOURS.items():
+            values = [getattr(each, part) for each in found.values()]
+            ax.barh(names, values, left=left, color=colour, label=part, height=0.62)
+            left = [a + b for a, b in zip(left, values, strict=True)]
+        ax.invert_yaxis()
+        ax.set_xlabel("seconds of a checkpoint")
+        ax.grid(True, axis="x", color="#e4e4e4", linewidth=0.8)
+        ax.set_axisbelow(True)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=160)
+
+
+def main() -> None:
+    found = json.loads(Path(sys.argv[1]).read_text())["details"]["points"]
+    points = [Point.from_dict(point) for point in found]
+    for page in sys.argv[2:]:
+        put_into(Path(page), points)
+    print(tables(points))
+
+
+if __name__ == "__main__":
+    main()
