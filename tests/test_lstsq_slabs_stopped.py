@@ -8,7 +8,7 @@ import subprocess
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -28,7 +28,8 @@ from outcore._util import progress
 from outcore.errors import IncompleteError, Interrupted, JournalError, NotFoundError
 from outcore.linalg import LeastSquaresReport, lstsq, open_factor
 from outcore.linalg._output.journal import read_journal
-from outcore.storage.volumes import place
+from outcore.linalg._output.own import removed_at_end
+from outcore.storage.volumes import Place, place
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
@@ -220,6 +221,36 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     assert kills > 3
     np.testing.assert_array_equal(oc.open_array(tmp_path / "x")[...], expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["A", "x"]
+
+
+class Dying:
+    """A volume whose process dies while it removes a directory."""
+
+    def __init__(self, volume: Any) -> None:
+        self._volume = volume
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._volume, name)
+
+    def remove(self, name: str) -> None:
+        if name == "F":
+            self._volume.remove("F/tau")
+            raise KeyboardInterrupt
+        self._volume.remove(name)
+
+
+@pytest.mark.parametrize("case", [TALL, WIDE], ids=["tall", "wide"])
+def test_factors_that_are_half_removed_are_made_again(tmp_path: Path, case: Case) -> None:
+    a, b = case.problem()
+    A = case.store(tmp_path / "A", a)
+    expected, _ = case.solve(A, b, threads=1, factors=tmp_path / "F", keep_factors=True)
+    where = place(tmp_path / "F")
+    dying = Place(cast(Any, Dying(where.volume)), where.name, where.path)
+    with pytest.raises(KeyboardInterrupt), removed_at_end(dying, keep=False, useless=()):
+        pass
+    again, _ = case.solve(A, b, threads=1, factors=tmp_path / "F")
+    np.testing.assert_array_equal(again, expected)
+    assert not (tmp_path / "F").exists()
 
 
 @pytest.mark.exhaustive(keep=0)

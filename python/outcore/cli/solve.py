@@ -22,6 +22,7 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
+from outcore.linalg._output.factor import remove_factors
 from outcore.linalg._systems.plan import ASSUMPTIONS
 from outcore.linalg._systems.solve import solve_system
 from outcore.machine.machine import nearest_directory
@@ -116,7 +117,7 @@ def command(
         if is_plain:
             export_array(x, output, format="npy", if_exists=if_exists, progress=False)
         for where in left:
-            where.volume.remove(where.name)
+            remove_factors(where)
     except KeyboardInterrupt:
         raise Interrupted(f"solving with {a.name}; run the same command again to resume") from None
     if report_path:

@@ -377,6 +377,13 @@ def write_group(where: Place, kind: Kind, state: str, values: dict[str, Any]) ->
     where.replace_small("zarr.json", document)
 
 
+def remove_factors(where: Place) -> None:
+    """Remove factors. The file that declares them goes first, so a killed removal leaves none."""
+    if where.exists():
+        where.volume.remove(where.inside("zarr.json"))
+    where.volume.remove(where.name)
+
+
 def read_any_group(where: Place) -> tuple[Kind, dict[str, Any]]:
     """Read the kind and the attributes of a factor's group.
 

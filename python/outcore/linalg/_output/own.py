@@ -25,6 +25,7 @@ from outcore.linalg._output.factor import (
     LUFactor,
     read_any_group,
     read_group,
+    remove_factors,
 )
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
@@ -170,9 +171,9 @@ def removed_at_end(
         yield
     except useless:
         if not keep:
-            where.volume.remove(where.name)
+            remove_factors(where)
         raise
     if not keep and later is not None:
         later.append(where)
     elif not keep:
-        where.volume.remove(where.name)
+        remove_factors(where)

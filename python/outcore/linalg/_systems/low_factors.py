@@ -21,7 +21,13 @@ from outcore.array_files.metadata import read_metadata, version_of
 from outcore.errors import ExistsError, JournalError, OutcoreError
 from outcore.linalg._geometry.factor_plan import lu_geometry
 from outcore.linalg._lu.factorization import factor_lu
-from outcore.linalg._output.factor import LU, LUFactor, read_group, write_group
+from outcore.linalg._output.factor import (
+    LU,
+    LUFactor,
+    read_group,
+    remove_factors,
+    write_group,
+)
 from outcore.linalg._output.own import is_marked, mark, ready_factors, removed_at_end
 from outcore.linalg._rhs.solving import Solving
 from outcore.linalg._systems.low_copy import (
@@ -60,7 +66,7 @@ def find_low_factors(job: Solving, where: Place, low: np.dtype[Any]) -> LUFactor
     if group and of_copy and usable and group["state"] == "complete":
         _adopt(job, where, copy)
     elif of_copy and not usable:
-        where.volume.remove(where.name)
+        remove_factors(where)
     ready = ready_factors(where, job.source, low, LUFactor, if_exists=job.if_exists)
     if is_copy(copy):
         is_lost = read_metadata(copy).state == "consumed" and not of_copy
@@ -98,7 +104,7 @@ def low_factors(
             yield lu
     except TooLowError:
         if ready is None and where.exists():
-            where.volume.remove(where.name)
+            remove_factors(where)
         raise
 
 
@@ -129,7 +135,7 @@ def _make(
     if lu.report:
         reports.append(lu.report.with_name("the matrix", COPY))
     if not is_current(copy, job.source, low):
-        where.volume.remove(where.name)
+        remove_factors(where)
         remove_copy(copy)
         raise JournalError(
             f"{job.source.path} was written to while it was factored, so the factors may be of "
