@@ -217,19 +217,19 @@ def test_blocks_that_do_not_fit_go_to_files_and_these_go(tmp_path: Path) -> None
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
 def test_single_precision_storage(tmp_path: Path, dtype: str) -> None:
     """Each process copies its own rows; together they write as much as one process would."""
-    n = 512
+    n = 256
     a, b = dominant(n, dtype), random((n, 2), "f8" if dtype == "f4" else dtype, 1)
     A = on_disk(tmp_path / "A", a)
     narrow = a.astype("c8" if dtype == "c16" else "f4").astype("c16" if dtype == "c16" else "f8")
     expected, _ = swept_by_several(narrow, b, np.zeros_like(b), 32, 1.0, "alternating", 4, 3)
     for pin in (None, 0.25):
         found = solved(
-            3, A, b, storage="f4", block=32, tol=None, max_sweeps=4, pin=pin, memory=4 << 20
+            3, A, b, storage="f4", block=32, tol=None, max_sweeps=4, pin=pin, memory=1 << 20
         )
         assert_alike(found)
         for x, report in found:
             np.testing.assert_allclose(x, expected, rtol=0, atol=1e-13 * np.abs(expected).max())
-            assert_as_planned(report, 4 << 20)
+            assert_as_planned(report, 1 << 20)
         written = sum(report.bytes_written for _, report in found)
         assert written == (0 if dtype == "f4" else a.nbytes // 2)
     assert list(tmp_path.iterdir()) == [tmp_path / "A"]
@@ -261,11 +261,11 @@ def test_together_they_keep_more_of_a_matrix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pin", [0.0, 0.25, 0.5])
 def test_a_sweep_reads_what_is_not_pinned_of_its_rows(tmp_path: Path, pin: float) -> None:
-    a, b = dominant(512, "f8"), random(512, "f8", 1)
+    a, b = dominant(256, "f8"), random(256, "f8", 1)
     A = on_disk(tmp_path / "A", a)
     read = np.array([
         [report.bytes_read for _, report in solved(
-            4, A, b, block=32, pin=pin, tol=None, max_sweeps=sweeps, memory=4 << 20
+            4, A, b, block=32, pin=pin, tol=None, max_sweeps=sweeps, memory=1 << 20
         )]
         for sweeps in (2, 3)
     ])  # fmt: skip

@@ -19,7 +19,7 @@ from outcore.linalg import cg, gauss_seidel, gmres, jacobi
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
-N, COLUMNS = 400, 11
+N, COLUMNS = 200, 11
 METHODS = {
     "gauss_seidel": (gauss_seidel, {"assume_a": "her"}, "sweeps"),
     "jacobi": (jacobi, {"omega": 0.7}, "sweeps"),
@@ -130,7 +130,7 @@ def test_every_group_makes_the_sweeps_of_the_definition(tmp_path: Path, directio
 
 def test_a_group_reads_the_matrix_once_a_sweep(tmp_path: Path) -> None:
     """Pinned tiles and diagonal blocks serve all groups."""
-    a, b = dominant(512, "f8"), random((512, 12), "f8", 1)
+    a, b = dominant(256, "f8"), random((256, 12), "f8", 1)
     A = on_disk(tmp_path / "A", a)
     options: dict[str, Any] = {"direction": "forward", "block": 32, "tol": None, "progress": False}
     for pin in (0.0, 0.5):
@@ -138,14 +138,14 @@ def test_a_group_reads_the_matrix_once_a_sweep(tmp_path: Path) -> None:
         words = []
         for sweeps in (3, 5):
             _, report = gauss_seidel(A, b, pin=pin, memory=least, max_sweeps=sweeps, **options)
-            words.append(report.words_moved() / 512**2)
+            words.append(report.words_moved() / 256**2)
         groups = int(report.method.split("in ")[-1].split(" groups")[0])
         assert groups > 1
-        blocks = 32 / 512 * ("in a file" in report.method)
+        blocks = 32 / 256 * ("in a file" in report.method)
         assert words[1] - words[0] == groups * 2 * (1 - pin + blocks)
         # The call reads the diagonal once, and the pinned tiles once.
         rest = words[0] - groups * (4 * (1 - pin) + 3 * blocks) - pin - blocks
-        assert 0 <= rest <= 64 / 512
+        assert 0 <= rest <= 64 / 256
 
 
 def test_gmres_works_on_fewer_columns_rather_than_with_few_directions(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_what_is_reached_after_ctrl_c(tmp_path: Path, monkeypatch: pytest.Monkey
     A = on_disk(tmp_path / "A", a)
     x0 = random(b.shape, "f8", 5)
     options: dict[str, Any] = {"x0": x0, "tol": 1e-10, "progress": False}
-    memory = least_budget(cg, A, b, x0=x0) + 30_000
+    memory = least_budget(cg, A, b, x0=x0) + 15_000
     advanced = []
 
     def advance(self: Any, work: float) -> None:

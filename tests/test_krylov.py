@@ -185,8 +185,8 @@ def words(method: Any, A: Any, n: int, counts: tuple[int, int], **options: Any) 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("order", "chunks"), [("C", (16, 64)), ("F", (64, 16))])
 def test_words_of_an_iteration(tmp_path: Path, order: str, chunks: tuple[int, int]) -> None:
-    n = 512
-    options: dict[str, Any] = {"pin": None, "block": 32, "memory": 4 << 20}
+    n = 256
+    options: dict[str, Any] = {"pin": None, "block": 32, "memory": 1 << 20}
     A = on_disk(tmp_path / "A", near_identity(n, "f8"), order, chunks)
     # Both counts are below the first restart.
     krylov = {**options, "restart": 20}
