@@ -1,7 +1,7 @@
 """Processes that lock a file on request."""
 
 import contextlib
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -121,7 +121,7 @@ class Locker:
 
     def interrupt(self) -> str:
         """Send SIGINT until the process answers; return the answer."""
-        while not select.select([self.stdout], [], [], 0.1)[0]:
+        while not answered([self], 0.1):
             self.process.send_signal(signal.SIGINT)
         return self.answer()
 
@@ -144,7 +144,9 @@ def lockers(*paths: Path, inherited: int | None = None) -> Iterator[list[Locker]
             locker.end()
 
 
-def answered(of: list[Locker]) -> list[Locker]:
-    """Wait until some of these processes have an answer; return those."""
-    by_stream = {each.stdout: each for each in of}
-    return [by_stream[stream] for stream in select.select(list(by_stream), [], [])[0]]
+def answered(of: list[Locker], seconds: float | None = None) -> list[Locker]:
+    """Wait until some of these processes have an answer, or for some seconds; return those."""
+    with selectors.DefaultSelector() as streams:
+        for each in of:
+            streams.register(each.stdout, selectors.EVENT_READ, each)
+        return [key.data for key, _ in streams.select(seconds)]

@@ -1,7 +1,6 @@
 """SIGTERM during a long call, treated like Ctrl-C."""
 
 import os
-import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -81,7 +80,6 @@ def wait_for_signals() -> Never:
     before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     try:
         while True:
-            select.select([woken], [], [])
             os.read(woken, 1 << 10)
     finally:
         signal.set_wakeup_fd(before)
