@@ -74,6 +74,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+@pytest.fixture(autouse=True, scope="module")
+def garbage_collected() -> Iterator[None]:
+    """Close the files that failed calls keep open after a file of tests.
+
+    An error that `pytest.raises` returns is in a cycle with the frames of the call. Python searches
+    for cycles the less often the more objects there are: some 1000 descriptors were open.
+    """
+    yield
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def repeated_draws(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a generator without a seed draw the same numbers in each run of the test."""
