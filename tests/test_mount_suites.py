@@ -128,6 +128,9 @@ def make_tree(root: Path) -> None:
     os.symlink("nowhere", root / "d1" / "dangling")
     (root / "empty").mkdir(mode=0o2750)
     (root / "empty").chmod(0o2750)
+    # rsync leaves the time of a directory that was made in the same second.
+    for path in (root, *root.rglob("*/")):
+        os.utime(path, ns=(0, 1_600_000_000_123_456_789), follow_symlinks=False)
 
 
 def listed(root: Path) -> dict[str, tuple[object, ...]]:
