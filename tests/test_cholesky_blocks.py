@@ -36,14 +36,16 @@ from outcore.linalg._geometry.factor_plan import DTYPES
 
 __all__ = ["one_thread"]  # a fixture for every test here
 
-BUDGETS = {"float32": 125_000, "float64": 150_000, "complex64": 150_000, "complex128": 190_000}
-N = 700
+BUDGETS = {"float32": 125_000, "float64": 130_000, "complex64": 130_000, "complex128": 150_000}
+N = 400
+ORDERS = dict.fromkeys(DTYPES, N) | {"float32": 700}  # with tiles twice as high
+"""Orders of matrices that these budgets divide into parts."""
 
 
 @functools.cache
 def matrix(dtype: str) -> Matrix:
-    """Return a matrix of order N, which callers must not change."""
-    a = definite(N, dtype)
+    """Return a matrix, which callers must not change."""
+    a = definite(ORDERS[np.dtype(dtype).name], dtype)
     a.flags.writeable = False
     return a
 
@@ -62,7 +64,7 @@ def factor(path: Path, a: Matrix, memory: int, **options: Any) -> CholeskyFactor
 
 def test_the_budgets_here_make_parts() -> None:
     for dtype in DTYPES:
-        g = geometry(N, dtype, BUDGETS[dtype])
+        g = geometry(ORDERS[dtype], dtype, BUDGETS[dtype])
         assert len(parts_below(g)) >= 10
         assert max(len(g.parts(slab)) for slab in g.slabs()) >= 4
         assert any(len(g.parts(slab)) == 1 for slab in g.slabs())
@@ -80,7 +82,7 @@ def test_four_types(tmp_path: Path, dtype: str) -> None:
     assert not np.diagonal(L).imag.any()
     norm1, slack = np.linalg.norm(a, 1), 2**0.5 if a.dtype.kind == "c" else 1
     assert norm1 / slack * (1 - 1e-5) <= found.norm1 <= norm1 * (1 + 1e-5)
-    b = np.arange(N).astype(dtype)
+    b = np.arange(len(a)).astype(dtype)
     x = cho_solve(found, b, memory=BUDGETS[dtype], progress=False)
     residual = np.abs(a @ x - b).max() / (np.linalg.norm(a, np.inf) * np.abs(x).max())
     assert residual < 30 * np.finfo(dtype).eps
@@ -120,9 +122,10 @@ def test_sizes_one_off_each_edge(tmp_path: Path, n: int) -> None:
 )
 def test_any_tiles(tmp_path: Path, tile: tuple[int, int], memory: int) -> None:
     """Several blocks beside a slab, groups of several tiles, panels that are whole tiles."""
-    g = geometry(N, "f8", memory, tile)
+    n = 700
+    g = geometry(n, "f8", memory, tile)
     assert len(parts_below(g)) >= 3
-    a = matrix("f8")
+    a = definite(n, "f8")
     A = on_disk(tmp_path / "Z", lower_only(a), chunks=tile)
     found = cho_factor(A, memory=memory, overwrite_a=True, progress=False)
     assert found.tile == tile
@@ -301,7 +304,7 @@ def test_cuts_into_parts_keep_their_promises(
 @pytest.mark.exhaustive(each=True)
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("lower", [True, False])
-@pytest.mark.parametrize("where", [(N - 1, 1), (N - 1, 120), (500, 220), (N - 1, N - 2)])
+@pytest.mark.parametrize("where", [(N - 1, 1), (N - 1, 70), (290, 125), (N - 1, N - 2)])
 def test_a_number_that_is_none(
     tmp_path: Path, where: tuple[int, int], lower: bool, value: float
 ) -> None:
@@ -315,8 +318,8 @@ def test_a_number_that_is_none(
 
 
 @pytest.mark.exhaustive(each=True)
-@pytest.mark.parametrize("dtype", ["f4", "c16"])
-@pytest.mark.parametrize("order", [2, 130, 131, 300, 301, 699])
+@pytest.mark.parametrize("dtype", ["f8", "c8"])
+@pytest.mark.parametrize("order", [2, 130, 131, 300, 301, N - 1])
 def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:
     """The error has LAPACK's info, wherever the bad pivot is."""
     a = matrix(dtype).copy(order="F")
