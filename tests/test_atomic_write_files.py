@@ -117,10 +117,10 @@ def test_a_rank_that_fails_at_any_file_leaves_all_of_them(
     before = make(pool, (6, 5, 4))
     go_on = Call._run
 
-    def run_to_failure(self: Any, work: Any, shard: int, arrays: Any, failed: Any) -> None:
+    def run_to_failure(self: Any, work: Any, shard: int, arrays: Any) -> None:
         if arrays and shard == step and self._comm.rank == 1:
-            failed = RuntimeError("fails midway")
-        go_on(self, work, shard, arrays, failed)
+            self._failed = RuntimeError("fails midway")
+        go_on(self, work, shard, arrays)
 
     monkeypatch.setattr(Call, "_run", run_to_failure)
     found = write(pool, content((6, 5, 4)))

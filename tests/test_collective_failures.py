@@ -238,10 +238,10 @@ def test_a_write_that_fails_midway_leaves_it_incomplete(
 
     go_on = Call._run
 
-    def run_to_failure(self: Any, work: Any, file: Any, arrays: Any, failed: Any) -> None:
+    def run_to_failure(self: Any, work: Any, file: Any, arrays: Any) -> None:
         if arrays and isinstance(self._comm._comm, FailsLater):
-            failed = RuntimeError("fails midway")
-        go_on(self, work, file, arrays, failed)
+            self._failed = RuntimeError("fails midway")
+        go_on(self, work, file, arrays)
 
     monkeypatch.setattr(Call, "_run", run_to_failure)
     for atomic in (True, False):

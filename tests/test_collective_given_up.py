@@ -84,10 +84,10 @@ def test_who_cannot_open_the_files_tells_the_others(
         (KeyboardInterrupt(), Interrupted),
     ]:
 
-        def fail(self: Any, core: Any, failed: Any, error: BaseException = error) -> None:
+        def fail(self: Any, core: Any, error: BaseException = error) -> None:
             if self._comm.rank == who:
                 raise error
-            go_on(self, core, failed)
+            go_on(self, core)
 
         def job(comm: ThreadComm) -> Any:
             name, collective = CALLS[call]

@@ -126,12 +126,12 @@ class Held:
         self.may_come = threading.Event()
         go_on = Call._run
 
-        def run(call: Any, work: Any, file: Any, arrays: Any, failed: Any) -> None:
+        def run(call: Any, work: Any, file: Any, arrays: Any) -> None:
             if arrays and call._comm.rank != 1:
                 self.others.release()
             elif arrays:
                 assert self.may_come.wait(BOUND_S)
-            go_on(call, work, file, arrays, failed)
+            go_on(call, work, file, arrays)
 
         monkeypatch.setattr(Call, "_run", run)
 

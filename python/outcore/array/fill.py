@@ -329,7 +329,11 @@ def _assemble(
 
     def settle() -> None:
         numbers, future = pending.popleft()
-        for output, blocks in zip(outputs, future.result(), strict=True):
+        try:
+            found = future.result()
+        finally:
+            del future  # its error is in no cycle with this frame
+        for output, blocks in zip(outputs, found, strict=True):
             for number, block in zip(numbers, blocks, strict=True):
                 output.writer.write(boxes[number], block, threads * together)
                 call.meter.advance(block.nbytes)

@@ -33,8 +33,11 @@ class _Tickets:
                 ticket.wait()
             except OutcoreError as error:
                 errors.append(error)
-        if errors:
-            raise errors[0]
+        try:
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # they are in no cycle with this frame
 
 
 class ArrayStore:

@@ -236,8 +236,11 @@ class SuperblockCache:
                 self._finish_writing(slot)
             except OutcoreError as error:
                 errors.append(error)
-        if errors:
-            raise errors[0]
+        try:
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # they are in no cycle with this frame
 
     def close(self) -> None:
         """Wait for all requests in flight, ignore their errors, and release the buffers."""

@@ -192,7 +192,10 @@ class _FutureClaim:
 
     def wait(self) -> None:
         """Wait for the request, and raise its error."""
-        self._future.result()
+        try:
+            self._future.result()
+        finally:
+            del self  # the error is in no cycle with this frame
 
 
 class FileStore:

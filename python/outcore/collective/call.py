@@ -85,6 +85,8 @@ class Call:
         self._files: list[PoolFile] = []
         self._core: PoolCore | None = None
         self._visited: Pool | None = None
+        self._failed: Exception | None = None
+        """An error of this process that the others do not know yet."""
         self._passed = 0
         self._exchanged: list[tuple[tuple[int, ...], list[WithServer]]] = []
 
@@ -122,7 +124,10 @@ class Call:
                 mine, said = error, _why(error)
         said = self._comm.bcast(said, 0)
         if mine is not None:
-            raise mine
+            try:
+                raise mine
+            finally:
+                del mine  # it is in no cycle with this frame
         if isinstance(said, tuple):
             raise from_kind(said[0], f"process 0: {said[1]}")
         self._begun = said
@@ -168,7 +173,6 @@ class Call:
         """Take part in the exchange, and return the arrays of this process."""
         begun, comm = self._agreed, self._comm
         core = self._core = self._pool_of_all()
-        failed: Exception | None = None
         arrays: list[npt.NDArray[Any]] = []
         self._found = MemorySchema.boxes([[] for _ in range(comm.size)])
         try:
@@ -181,21 +185,21 @@ class Call:
             shapes = schema.local_shapes(self._array.shape, comm.size, comm.rank)
             arrays = arrays_of(local, shapes, self._array.dtype, comm.rank, is_write=is_write)
         except Exception as error:
-            failed = error
+            self._failed = error
         self._patience_s = begun.timeout_s
-        self._open(core, failed)
+        self._open(core)
         if begun.meets:
             # Before all have met, some may not have opened the files; an error does no harm yet.
-            self._meet(-2, failed)
+            self._meet(-2)
             if comm.rank == 0:
-                failed = self._mark()
-        progress = self._progress if failed is None and is_shown(self._progress) else False
+                self._failed = self._mark()
+        progress = self._progress if self._failed is None and is_shown(self._progress) else False
         nbytes = self._bytes_of_all() if progress else 0
         title = f"{self._verb} of {self._array.path.name}"
         with shown(core, self._verb, title, nbytes, progress) as self._tell:
             for shard, number in enumerate(begun.numbers[: len(self._files)]):
                 work = self._collective(number, self._array.metadata.grid(), shard)
-                self._run(work, shard, arrays, failed)
+                self._run(work, shard, arrays)
         self._tell = None
         if begun.meets:
             # Rank 0 has counted the write before it took part.
@@ -207,14 +211,13 @@ class Call:
         assert self._begun is not None, "begin() is called first"
         return self._begun
 
-    def _open(self, core: PoolCore, failed: Exception | None) -> None:
+    def _open(self, core: PoolCore) -> None:
         """Open the files; an earlier error takes precedence."""
         begun, writable = self._agreed, self._verb == "write_all"
         try:
             self._files = [core.open(name, writable) for name in begun.files]
         except Exception as error:
-            if failed is not None:
-                raise failed from None
+            self._raise_own()
             if not (begun.is_fresh and isinstance(error, NotFoundError)):
                 raise
             raise InvalidError(
@@ -318,10 +321,9 @@ class Call:
         work: Collective,
         shard: int,
         arrays: list[npt.NDArray[Any]],
-        failed: Exception | None,
     ) -> None:
         """Take part at the servers of one file, or tell the others that this process cannot."""
-        why = None if failed is None else _why(failed)
+        why = None if self._failed is None else _why(self._failed)
         try:
             found = work.run(
                 self._files[shard],
@@ -333,8 +335,7 @@ class Call:
                 self._tell,
             )
         except OutcoreError:
-            if failed is not None:
-                raise failed from None
+            self._raise_own()
             raise
         self._passed += 1
         self._exchanged.append((self._agreed.servers[shard], found))
@@ -343,15 +344,23 @@ class Call:
         """Publish a write, and return when every process may rely on it."""
         if self._verb == "read_all" or self._skip_disk:
             return
-        failed: Exception | None = None
         if self._comm.rank == 0:
             try:
                 self._publish()
             except Exception as error:
-                failed = error
-        self._meet(-1, failed)
+                self._failed = error
+        self._meet(-1)
         if self._agreed.is_fresh:
             self._array.refresh()
+
+    def _raise_own(self) -> None:
+        """Raise the error of this process, if there is one."""
+        failed, self._failed = self._failed, None
+        try:
+            if failed is not None:
+                raise failed from None
+        finally:
+            del failed  # it is in no cycle with the frames of this call
 
     def _publish(self) -> None:
         array, before = self._array, self._before
@@ -364,7 +373,7 @@ class Call:
         atomic_write.take_place(self._fresh, array.place, array.metadata)
         self._fresh = None
 
-    def _meet(self, number: int, failed: Exception | None) -> None:
+    def _meet(self, number: int) -> None:
         """Wait for the others at the servers, which detect a process that never comes."""
         nothing = MemorySchema.boxes([[] for _ in range(self._comm.size)])
         one = Grid([1], [1], 1, "C", "row-major", 1)
@@ -378,7 +387,7 @@ class Call:
             self._patience_s,
             True,
         )
-        self._run(work, 0, [], failed)
+        self._run(work, 0, [])
 
     def give_up(self, error: BaseException) -> None:
         """Report the error to the others, at any stage of the call; remove the new files."""

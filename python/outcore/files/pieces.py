@@ -81,7 +81,10 @@ def work_through(
             thread.join()
         raise
     if crew.error is not None:
-        raise crew.error
+        try:
+            raise crew.error
+        finally:
+            del crew  # its error is in no cycle with this frame
     watch()
 
 

@@ -198,7 +198,10 @@ class PoolJob:
             mine, said = error, (OutcoreError.kind, f"{type(error).__name__}: {error}")
         found = self._comm.allgather(said)
         if mine is not None:
-            raise mine
+            try:
+                raise mine
+            finally:
+                del mine  # it is in no cycle with this frame
         for rank, (kind, value) in enumerate(found):
             if kind:
                 raise from_kind(kind, f"rank {rank} of {len(found)}: {value}")

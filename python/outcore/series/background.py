@@ -70,7 +70,10 @@ class BackgroundCheckpoint:
             raise TimeoutError("the checkpoint is still being written; wait for it again")
         self.is_told = True
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # the error is in no cycle with this frame
         return self._number
 
 

@@ -44,7 +44,7 @@ class Ranks:
         self._comm = None if comm is None else Communicator(comm, timeout_s)
         self.rank = 0 if self._comm is None else self._comm.rank
         self.size = 1 if self._comm is None else self._comm.size
-        self._lost: BaseException | None = None
+        self._lost: str | None = None
 
     def duplicate(self) -> "Ranks":
         """Return the same ranks with separate messages, for a thread beside the program.
@@ -92,7 +92,10 @@ class Ranks:
         with self._noting_lost(mine):
             found, failed = self._comm.bcast(outcome, 0, nbytes / LEAST_BYTES_S)
         if mine is not None:
-            raise mine
+            try:
+                raise mine
+            finally:
+                del mine  # it is in no cycle with this frame
         if failed is not None:
             raise from_kind(*failed)
         return found
@@ -126,7 +129,10 @@ class Ranks:
         with self._noting_lost(mine):
             all_of = self._comm.allgather((doing, failed), nbytes / LEAST_BYTES_S)
         if mine is not None:
-            raise mine
+            try:
+                raise mine
+            finally:
+                del mine  # it is in no cycle with this frame
         for rank, (theirs, _) in enumerate(all_of):
             if theirs != all_of[0][0]:
                 raise InvalidError(
@@ -158,7 +164,7 @@ class Ranks:
         try:
             yield
         except BaseException as error:
-            self._lost = error
+            self._lost = str(error)
             if mine is not None:
                 raise mine from error
             raise

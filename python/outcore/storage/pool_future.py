@@ -27,7 +27,7 @@ class _Claim:
             elif not self.ticket.wait_for(until - time.monotonic()):
                 raise TimeoutError("the request is still pending; ask for its result again")
         except OutcoreError as error:
-            return error
+            return error.with_traceback(None)  # its frames would keep those of all callers
         return None
 
     def with_earlier(self) -> "list[_Claim]":
@@ -124,7 +124,10 @@ class PoolFuture(Generic[T]):
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error, self  # the error is in no cycle with this frame
         return self._value
 
 
@@ -161,7 +164,10 @@ class Claims:
             claims, self._claims = self._claims, []
         error = _outcome([each for claim in claims for each in claim.with_earlier()], None)
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error, claims  # the error is in no cycle with this frame
 
     def _note(self, claim: _Claim, value: T, file: object) -> PoolFuture[T]:
         with self._lock:
