@@ -123,6 +123,11 @@ def request(above: Path) -> None:
         file.start_read_at(0, 8).result()
 
 
+def within_a_small_budget(above: Path) -> None:
+    array = oc.create_array(above / "A", (2000, 50), order="F", chunks=(512, 10))
+    oc.linalg.lstsq(array, np.ones(2000), memory=50_000)
+
+
 def by_ranks(work: Callable[[ThreadComm], None]) -> None:
     """Let two ranks work, and raise the error of the second."""
     errors: dict[int, Exception] = {}
@@ -159,7 +164,9 @@ def collective(above: Path) -> None:
         by_ranks(work)
 
 
-@pytest.mark.parametrize("call", [fill, beyond_the_disk, request, step, collective])
+@pytest.mark.parametrize(
+    "call", [fill, beyond_the_disk, request, within_a_small_budget, step, collective]
+)
 def test_a_failed_call_ends_with_its_error(tmp_path: Path, call: Callable[[Path], None]) -> None:
     """Its frames, which hold arrays and connections, are in no cycle with the error."""
     kept: weakref.ref[Any] | None = None

@@ -191,14 +191,14 @@ def make_key(path: Path) -> None:
     ExistsError
         If the file exists.
     """
-    refusal = ExistsError(f"{path} exists; give another name for the key")
+    refusal = f"{path} exists; give another name for the key"
     if path.exists():
-        raise refusal
+        raise ExistsError(refusal)
     fresh = _written(path, f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
     try:
         os.link(fresh, path)
     except FileExistsError:
-        raise refusal from None
+        raise ExistsError(refusal) from None
     except OSError:  # the file system has no hard links
         fresh.rename(path)
     finally:

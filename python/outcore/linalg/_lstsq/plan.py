@@ -242,7 +242,10 @@ def lstsq_way(
             return way(memory_bytes)
     # If several methods need more memory, the error names the smallest budget.
     cheapest = _cheapest(ways, memory_bytes, need)
-    raise (cheapest and _refusal(cheapest, memory_bytes)) or refused
+    try:
+        raise (cheapest and _refusal(cheapest, memory_bytes)) or refused
+    finally:
+        del refused  # it is in no cycle with this frame
 
 
 def least_streaming_bytes(operands: Operands) -> int:
