@@ -1,6 +1,8 @@
 """The benchmark of FLASH's I/O writes files of the published sizes with the right numbers."""
 
 import functools
+import itertools
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,12 @@ import netCDF4
 import numpy as np
 import pytest
 from benchmarks.flash import arrays, model, programs
+from benchmarks.flash.page import tables
+from benchmarks.flash.points import CONTENDERS, Point, Split, split
 from benchmarks.flash.programs import Extent, Written
 from served import Served, serve
 from served_pools import in_memory
+from test_benchmarks import run
 
 import outcore as oc
 from outcore._util import mpi_io
@@ -115,3 +120,42 @@ def test_groups_of_arrays(pool: Served, form: str) -> None:
             return found
 
         check(read)
+
+
+def point(place: str, guards_s: float, packed_s: float, contender: int = 0) -> Point:
+    written = [
+        Written("checkpoint", False, guards_s, 0.0), Written("checkpoint", True, packed_s, 0.25),
+        Written("centred", True, 9.0, 0.0),
+    ]  # fmt: skip
+    return Point(CONTENDERS[contender], place, 4, 8, 600_000_000, 400_000_000.0, written)
+
+
+def test_the_split_and_the_tables_of_the_page() -> None:
+    on_disks, in_memory = point("disks", 3.0, 2.0), point("memory", 2.0, 1.0)
+    # Without disks, packed memory takes 1 s, of which the program packs for 0.25 s.
+    assert split(on_disks, in_memory) == Split(types=1.25, exchange=0.75, disk=1.0)
+    points = [
+        point(place, seconds, 2.0, contender)
+        for contender in range(len(CONTENDERS))
+        for place, seconds in (("disks", 3.0), ("memory", 2.0))
+    ]
+    text = tables(points)
+    assert "| way | memory | 8 → 4 |" in text
+    assert "| (b) HDF5, plain MPI-IO | guard cells | 200 (50%) |" in text
+    assert "| (c) PnetCDF | packed | 300 (75%) |" in text
+    assert "| (b) HDF5 | 0.25 | 1.75 | 1.00 | 0.09 |" in text
+
+
+@pytest.mark.exhaustive(keep=0)
+def test_every_way_is_measured_and_drawn(tmp_path: Path) -> None:
+    done = run(tmp_path, "flash")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "flash.json").read_text())
+    if found["figures"][0]["skipped"]:
+        pytest.skip(found["figures"][0]["skipped"])
+    points = [Point.from_dict(values) for values in found["details"]["points"]]
+    kinds = set(itertools.product(CONTENDERS, ("disks", "memory", "own disk"), (2,), (2,)))
+    assert {each.key for each in points} == kinds
+    assert len(points) == len(kinds)
+    assert (tmp_path / "flash.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.iterdir()} <= {"flash.json", "flash.png", "cache"}

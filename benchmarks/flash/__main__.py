@@ -44,7 +44,7 @@ class Scale:
 
 SCALES = {
     "full": Scale((1, 2, 4), (2, 4, 8), 10, 2),
-    "quick": Scale((4,), (8,), 2, 1),
+    "quick": Scale((4,), (8,), 4, 1),
     "tiny": Scale((2,), (2,), 1, 1),
 }
 
@@ -118,8 +118,9 @@ class Job:
         peak = 0.0
         if fio.is_installed():
             file = self.setting.scratch / "peak"
-            block_bytes = min(FIO_BLOCK_BYTES, nbytes // FIO_THREADS)
-            one = fio.Fio(file, nbytes, block_bytes, FIO_THREADS, huge_pages=True, anew=True)
+            # Direct I/O takes whole blocks.
+            whole = -(-nbytes // (FIO_BLOCK_BYTES * FIO_THREADS)) * FIO_BLOCK_BYTES * FIO_THREADS
+            one = fio.Fio(file, whole, FIO_BLOCK_BYTES, FIO_THREADS, huge_pages=True, anew=True)
             peak = one.rate("write")
             file.unlink(missing_ok=True)
         with Testbed(self.setting.scratch) as bed:

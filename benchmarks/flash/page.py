@@ -1,6 +1,6 @@
 """Tables and picture of the page on FLASH: ``python -m benchmarks.flash.page RESULT.json [PAGE]``.
 
-With a page it replaces the tables between its two comments.
+With a page it replaces the tables between its two comments, and draws the picture.
 """
 
 import json
@@ -21,13 +21,14 @@ COLOURS = {"types": "#c8553d", "exchange": "#1f6f8b", "disk": "#b0b0b0"}
 
 def tables(points: Sequence[Point]) -> str:
     """Render the rates of checkpoints, and the split of their times, as Markdown."""
-    return "\n\n".join(
-        [
-            "MB/s, and the share of the sum of the disks:", _rates(points),
-            "Seconds of a checkpoint with the guard cells left out, by the largest job:",
-            _splits(points),
-        ]
-    )  # fmt: skip
+    parts = [
+        "Checkpoints in MB/s, and their shares of the sum of the disks:",
+        _rates(points),
+        "Seconds of a checkpoint with the guard cells left out, in the largest job:",
+        _splits(points),
+        f"![Seconds of a checkpoint: types, exchange and disk](../images/{PICTURE.name})",
+    ]
+    return "\n\n".join(parts)
 
 
 def _rates(points: Sequence[Point]) -> str:
@@ -102,6 +103,7 @@ def main() -> None:
     points = [Point.from_dict(point) for point in found]
     for page in sys.argv[2:]:
         put_into(Path(page), points)
+        draw(points, PICTURE)
     print(tables(points))
 
 

@@ -29,6 +29,8 @@ OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    # Processes that wait leave the two processors to the servers.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
     # Containers may forbid it.
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
 }
