@@ -84,7 +84,8 @@ class Job:
         return max(self.scale.servers), max(self.scale.processes)
 
     def with_servers(self, servers: int) -> None:
-        """Measure on disks and in memory."""
+        """Measure on disks, and the largest job in memory, for its split."""
+        largest = [self.most[1]] if servers == self.most[0] else []
         room = int(2.5 * self.bytes_of(max(self.scale.processes)))
         limit = servers * DISK_BYTES_S
         with (
@@ -100,7 +101,7 @@ class Job:
             )  # fmt: skip
             in_memory = BedPool(bed, folder / "pool", [folder / str(i) for i in range(servers)])
             self.measure_all("disks", servers, limit, pool=on_disks)
-            self.measure_all("memory", servers, 0, pool=in_memory)
+            self.measure_all("memory", servers, 0, largest, pool=in_memory)
         # One disk with the rate of all: a file of plain MPI-IO lies on one.
         with (
             Testbed(
@@ -109,7 +110,7 @@ class Job:
             memory() as folder,
         ):
             self.measure_all("disks", servers, limit, plain=bed.disks[0].path, bed=bed)
-            self.measure_all("memory", servers, 0, plain=folder)
+            self.measure_all("memory", servers, 0, largest, plain=folder)
 
     def on_own_disk(self) -> Iterator[Figure]:
         """Measure on the machine's own disk, and yield the ratios to plain MPI-IO and to fio."""
@@ -195,7 +196,7 @@ class Job:
         bed: Testbed | None = None,
     ) -> None:
         """Measure all contenders of a pool, or of a plain directory, which a testbed may limit."""
-        for processes in counts or self.scale.processes:
+        for processes in self.scale.processes if counts is None else counts:
             extent = Extent(processes, self.scale.factor, self.scale.rounds)
             for contender in CONTENDERS:
                 if contender.is_plain != (pool is None):
