@@ -467,3 +467,6 @@ impl OpenFiles {
         self.client().submit_regions(open.file, operation, regions, buffer.clone()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests;
