@@ -97,6 +97,8 @@ with h5py.File(sys.argv[1], "w", driver="mpio", comm=COMM) as opened:
     write(opened)
 with h5py.File(sys.argv[1], "a", driver="mpio", comm=COMM) as opened:
     read(opened)
+    # Without it, a slow process would read the numbers that another one writes next.
+    COMM.Barrier()
     opened.atomic = True
     opened["strided"][COMM.rank] = -1 - COMM.rank
 with h5py.File(sys.argv[1], "r", driver="mpio", comm=COMM) as opened:
