@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import serve
+from served import Served, serve
 
 import outcore as oc
 from outcore.pool.fsspec_filesystem import OutcoreFileSystem
@@ -23,6 +23,13 @@ def in_memory() -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Served]:
+    """Serve one pool to the tests of a file."""
+    with in_memory() as directory, serve(directory) as served:
+        yield served
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,20 @@ from benchmarks.flash import arrays, model, programs
 from benchmarks.flash.page import tables
 from benchmarks.flash.points import CONTENDERS, Point, Split, split
 from benchmarks.flash.programs import Extent, Written
-from served import Served, serve
-from served_pools import in_memory
+from served import Served
+from served_pools import pool
 from test_benchmarks import run
 
 import outcore as oc
 from outcore._util import mpi_io
+
+__all__ = ["pool"]  # fixtures
 
 EXTENT = Extent(processes=2, factor=1, rounds=1)
 FILES = {
     "f-checkpoint": "checkpoint", "f-checkpoint-packed": "checkpoint",
     "f-centred-packed": "centred", "f-corners-packed": "corners",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    with in_memory() as directory, serve(directory) as served:
-        yield served
 
 
 def test_sizes_are_the_published_ones() -> None:

@@ -5,7 +5,7 @@ import ctypes
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,15 @@ import h5py
 import numpy as np
 import pytest
 from mounted import Mounted, client, mount, mounted
-from served import Served, make_key, serve
-from served_pools import in_memory
+from served import Served, make_key
+from served_pools import pool
 
 import outcore as oc
 import outcore.h5py
 
-__all__ = ["client", "mount"]  # fixtures
+__all__ = ["client", "mount", "pool"]  # fixtures
 
 UNIT = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    with in_memory() as directory, serve(directory) as served:
-        yield served
 
 
 @pytest.fixture(autouse=True)

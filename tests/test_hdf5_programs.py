@@ -5,28 +5,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command_line import outcore
-from mounted import Mounted, mounted
-from served import Served, serve
-from served_pools import in_memory
+from mounted import Mounted, mount
+from served import Served
+from served_pools import pool
+
+__all__ = ["mount", "pool"]  # fixtures
 
 PLUGINS = Path(__file__).parent.parent / "python/outcore/_plugins"
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    with in_memory() as directory, serve(directory) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def mount(pool: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(pool, tmp_path_factory.mktemp("mount") / "m") as found:
-        yield found
 
 
 def run(script: str, pool: Served, *arguments: object) -> str:

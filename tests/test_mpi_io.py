@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from command_line import outcore
 from compiled_c import SANITIZED, run
 from mounted import mounted
 from mpi_jobs import MPICH, MPICH_4, OPEN_MPI, Mpi, mpi_program, mpiexec, skip_without
-from served import Served, serve
-from served_pools import in_memory
+from served import Served
+from served_pools import pool
 
 import outcore as oc
 from outcore._util import c_library, mpi_io
+
+__all__ = ["pool"]  # fixtures
 
 JOBS = Path(__file__).parent / "mpi"
 SOURCES = Path(mpi_io.__file__).parent.parent / "_mpi_io"
@@ -30,12 +32,6 @@ PASSED_ON = {
     # Types of functions.
     "MPI_File_errhandler_function", "MPI_File_errhandler_fn",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    with in_memory() as directory, serve(directory) as served:
-        yield served
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The library for MPI-IO when processes die, servers are full, and parts do not fit together."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,14 @@ from compiled_c import run
 from mounted import mounted
 from mpi_jobs import MPICH, MPICH_4, OPEN_MPI, Mpi, mpi_program, mpiexec, skip_without
 from own_daemons import OwnDaemons
-from served import Served, serve
-from served_pools import in_memory
+from served import Served
+from served_pools import pool
 from test_mount_lock_failures import pool_at
 
 import outcore as oc
 from outcore._util import mpi_io
+
+__all__ = ["pool"]  # fixtures
 
 JOBS = Path(__file__).parent / "mpi"
 
@@ -22,12 +23,6 @@ JOBS = Path(__file__).parent / "mpi"
 @pytest.fixture(scope="module")
 def library() -> Path:
     return mpi_io.library(str(MPICH.mpicc))
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    with in_memory() as directory, serve(directory) as served:
-        yield served
 
 
 def test_a_process_that_dies_is_noticed(library: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Parallel HDF5 and PnetCDF over the library for MPI-IO, against the same on plain files."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -9,11 +8,13 @@ import numpy as np
 import pytest
 from command_line import outcore
 from compiled_c import run
-from mounted import Mounted, mounted
+from mounted import Mounted, mount
 from mpi_jobs import OPEN_MPI, mpi_program, skip_without
-from served import Served, serve
-from served_pools import in_memory
+from served import Served
+from served_pools import pool
 from test_mpi_io import preloaded
+
+__all__ = ["mount", "pool"]  # fixtures
 
 JOBS = Path(__file__).parent / "mpi"
 SIZE = 3
@@ -22,18 +23,6 @@ SIZE = 3
 PYTHON = Path("/usr/bin/python3")
 H5PY = Path("/usr/lib/python3/dist-packages/h5py/_debian_h5py_mpi")
 PNETCDF = Path("/usr/include/pnetcdf.h")
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    with in_memory() as directory, serve(directory) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def mount(pool: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(pool, tmp_path_factory.mktemp("mount") / "m") as found:
-        yield found
 
 
 def skip_without_package(file: Path, package: str) -> None:
