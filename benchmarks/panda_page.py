@@ -4,7 +4,6 @@ With a page it replaces the tables between its two comments.
 """
 
 import json
-import re
 import statistics
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-BETWEEN = re.compile(r"(?<=<!-- tables -->\n).*(?=<!-- end of tables -->)", re.DOTALL)
+from benchmarks.page_tables import markdown, put_into
+
 COLOURS = {1: "#7a7a7a", 2: "#1f6f8b", 4: "#c8553d"}
 LINES = {"write": ("-", "o"), "read": ("--", "s")}
 
@@ -64,27 +64,19 @@ def tables(points: Sequence[Point]) -> str:
     parts = []
     for has_disks, title in ((True, "With disks"), (False, "Without disks")):
         head = ["call", "order", "servers", *(f"{mib} MiB" for mib in sizes)]
-        rows = [head, ["---"] * len(head)]
+        rows = []
         kept = [point for point in points if point.has_disks == has_disks]
         for call, order, servers in dict.fromkeys((p.call, p.order, p.servers) for p in kept):
             mine = [p for p in kept if (p.call, p.order, p.servers) == (call, order, servers)]
             cells = [_cell(point) for point in sorted(mine, key=lambda point: point.mib)]
             rows.append([f"`{call}_all`", order, str(servers), *cells])
-        rows[2:] = sorted(rows[2:], key=lambda row: row[:3])
-        parts.append("\n".join([f"{title}:", "", *("| " + " | ".join(row) + " |" for row in rows)]))
+        rows.sort(key=lambda row: row[:3])
+        parts.append(f"{title}:\n\n{markdown(head, rows)}")
     return "\n\n".join(parts)
 
 
 def _cell(point: Point) -> str:
     return f"{point.median / 1e6:.0f} ({statistics.median(point.shares):.0%})"
-
-
-def put_into(page: Path, points: Sequence[Point]) -> None:
-    """Replace the tables of a page."""
-    text, count = BETWEEN.subn(lambda _: f"\n{tables(points)}\n\n", page.read_text())
-    if count != 1:
-        raise ValueError(f"{page} has no place for tables")
-    page.write_text(text)
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
@@ -133,7 +125,7 @@ def main() -> None:
     found = json.loads(Path(sys.argv[1]).read_text())["details"]["points"]
     points = [Point(**point) for point in found]
     for page in sys.argv[2:]:
-        put_into(Path(page), points)
+        put_into(Path(page), tables(points))
     print(tables(points))
 
 

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.panda_page import Point, put_into, tables
+from benchmarks.page_tables import put_into
+from benchmarks.panda_page import Point, tables
 from test_benchmarks import run
 
 
@@ -53,10 +54,10 @@ def test_the_tables_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- tables -->\nold\n<!-- end of tables -->\nafter\n")
     for _ in range(2):
-        put_into(page, points)
+        put_into(page, tables(points))
         assert page.read_text() == (
             f"before\n<!-- tables -->\n\n{tables(points)}\n\n<!-- end of tables -->\nafter\n"
         )
     page.write_text("no place")
     with pytest.raises(ValueError, match="no place for tables"):
-        put_into(page, points)
+        put_into(page, tables(points))

@@ -19,9 +19,10 @@ from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.collective import FIO_BLOCK_BYTES, FIO_THREADS
 from benchmarks.figures import Figure, Target
 from benchmarks.flash import model, programs
-from benchmarks.flash.page import PAGE, PICTURE, draw, put_into
+from benchmarks.flash.page import PAGE, PICTURE, draw, tables
 from benchmarks.flash.points import CONTENDERS, Contender, Point
 from benchmarks.flash.programs import Extent, Written
+from benchmarks.page_tables import put_into
 from benchmarks.pool_disks import DISK_BYTES_S, SPARE_BYTES
 from benchmarks.streaming import rate
 from benchmarks.testbed import Testbed, why_not
@@ -60,7 +61,7 @@ def measure(setting: Setting) -> Outcome:
     is_full = setting.size == "full"
     draw(job.points, PICTURE if is_full else setting.output / PICTURE.name)
     if is_full:
-        put_into(PAGE, job.points)
+        put_into(PAGE, tables(job.points))
     return Outcome(figures, {"points": [asdict(point) for point in job.points]})
 
 

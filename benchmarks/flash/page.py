@@ -12,7 +12,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.flash.points import CONTENDERS, Contender, Point, Split, split
-from benchmarks.panda_page import BETWEEN
+from benchmarks.page_tables import markdown, put_into
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PICTURE = DOCS / "papers" / "flash.md", DOCS / "images" / "flash.png"
@@ -34,7 +34,7 @@ def tables(points: Sequence[Point]) -> str:
 def _rates(points: Sequence[Point]) -> str:
     found = {point.key: point for point in points if point.place == "disks"}
     jobs = list(dict.fromkeys(key[2:] for key in found))
-    rows = [["way", "memory", *(f"{p} → {s}" for s, p in jobs)]]
+    rows = []
     for contender in CONTENDERS:
         for is_packed in (False, True):
             cells = []
@@ -43,20 +43,15 @@ def _rates(points: Sequence[Point]) -> str:
                 value = point.rate(is_packed=is_packed)
                 cells.append(f"{value / 1e6:.0f} ({value / point.limit_bytes_s:.0%})")
             rows.append([contender.title, "packed" if is_packed else "guard cells", *cells])
-    return _markdown(rows)
+    return markdown(["way", "memory", *(f"{p} → {s}" for s, p in jobs)], rows)
 
 
 def _splits(points: Sequence[Point]) -> str:
-    rows = [["way", *Split._fields, "types / (exchange + disk)"]]
+    rows = []
     for contender, found in splits(points).items():
         ratio = found.types / (found.exchange + found.disk)
         rows.append([contender.title, *(f"{each:.2f}" for each in found), f"{ratio:.2f}"])
-    return _markdown(rows)
-
-
-def _markdown(rows: list[list[str]]) -> str:
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(["way", *Split._fields, "types / (exchange + disk)"], rows)
 
 
 def splits(points: Sequence[Point]) -> dict[Contender, Split]:
@@ -67,14 +62,6 @@ def splits(points: Sequence[Point]) -> dict[Contender, Split]:
         contender: split(found[(contender, "disks", *job)], found[(contender, "memory", *job)])
         for contender in CONTENDERS
     }
-
-
-def put_into(page: Path, points: Sequence[Point]) -> None:
-    """Replace the tables of a page."""
-    text, count = BETWEEN.subn(lambda _: f"\n{tables(points)}\n\n", page.read_text())
-    if count != 1:
-        raise ValueError(f"{page} has no place for tables")
-    page.write_text(text)
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
@@ -102,7 +89,7 @@ def main() -> None:
     found = json.loads(Path(sys.argv[1]).read_text())["details"]["points"]
     points = [Point.from_dict(point) for point in found]
     for page in sys.argv[2:]:
-        put_into(Path(page), points)
+        put_into(Path(page), tables(points))
         draw(points, PICTURE)
     print(tables(points))
 
