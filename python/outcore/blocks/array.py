@@ -7,7 +7,7 @@ from outcore._core import Arena, ArrayFile, Ticket
 from outcore._util import budget
 from outcore.array_files.stored_array import StoredArray, check_open
 from outcore.blocks.blocks import Blocks
-from outcore.blocks.cache import Claim, check_buffers, check_memory
+from outcore.blocks.cache import Claim, check_buffers, check_memory, raise_first
 from outcore.errors import InvalidError, OutcoreError, ReadOnlyError
 from outcore.layout.block_grid import Arrangement, BlockGrid, Coordinates, Memory
 
@@ -33,11 +33,7 @@ class _Tickets:
                 ticket.wait()
             except OutcoreError as error:
                 errors.append(error)
-        try:
-            if errors:
-                raise errors[0]
-        finally:
-            errors.clear()  # they are in no cycle with this frame
+        raise_first(errors)
 
 
 class ArrayStore:

@@ -236,11 +236,7 @@ class SuperblockCache:
                 self._finish_writing(slot)
             except OutcoreError as error:
                 errors.append(error)
-        try:
-            if errors:
-                raise errors[0]
-        finally:
-            errors.clear()  # they are in no cycle with this frame
+        raise_first(errors)
 
     def close(self) -> None:
         """Wait for all requests in flight, ignore their errors, and release the buffers."""
@@ -393,6 +389,15 @@ class SuperblockCache:
             self._expected = None
             raise
         slot.writing = None
+
+
+def raise_first(errors: list[OutcoreError]) -> None:
+    """Raise the first of the errors, if any, and clear the list, which would keep their frames."""
+    try:
+        if errors:
+            raise errors[0]
+    finally:
+        errors.clear()
 
 
 def check_buffers(buffers: int, grid: BlockGrid) -> int:
