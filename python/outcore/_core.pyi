@@ -134,7 +134,13 @@ class ArrayFile:
     ) -> ArrayFile: ...
     @staticmethod
     def create(
-        volume: Volume, path: str, grid: Grid, reserve: bool, stripe_count: int | None = None
+        volume: Volume,
+        path: str,
+        grid: Grid,
+        reserve: bool,
+        stripe_count: int | None = None,
+        stripe_unit_bytes: int | None = None,
+        base: int | None = None,
     ) -> None: ...
     @staticmethod
     def adopt(volume: Volume, path: str, grid: Grid) -> None: ...

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_client::{ArrayFile, Memory, MemoryUse, Ticket};
 use outcore_core::{
-    BoxRequest, ChunkGrid, ChunkOrder, Error, ErrorKind, GridSpec, Operation, Result, StorageOrder, Volume,
+    BoxRequest, ChunkGrid, ChunkOrder, Error, ErrorKind, GridSpec, Hints, Operation, Result, StorageOrder,
+    Volume,
 };
 use outcore_memory::{Arena, Region};
 
@@ -178,7 +179,7 @@ fn make(pool: &Pool, path: &str, metadata: &Metadata) -> Result<()> {
     }
     let volume: Arc<dyn Volume<Buffer = Region>> = pool.client.clone();
     let made = raise_generation(&pool.client, path)
-        .and_then(|()| ArrayFile::create(&volume, path, &metadata.grid, true, None))
+        .and_then(|()| ArrayFile::create(&volume, path, &metadata.grid, true, Hints::default()))
         .and_then(|()| pool.client.replace_small(&format!("{path}/zarr.json"), &metadata.to_json()));
     made.inspect_err(|error| {
         // If it exists, another client makes it.

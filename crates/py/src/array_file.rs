@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use outcore_client::{Memory, MemoryUse};
-use outcore_core::{BoxRequest, ChunkGrid, ChunkOrder, Error, GridSpec, Operation, StorageOrder};
+use outcore_core::{BoxRequest, ChunkGrid, ChunkOrder, Error, GridSpec, Hints, Operation, StorageOrder};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -176,9 +176,11 @@ pub struct ArrayFile(pub Arc<outcore_client::ArrayFile>);
 
 #[pymethods]
 impl ArrayFile {
-    /// Creates the shard files of a new array, each striped over at most `stripe_count` servers.
+    /// Creates the shard files of a new array, each striped over at most `stripe_count` servers, by default
+    /// in units of chunks. `base` is the first server, by its place in the pool's order.
     #[staticmethod]
-    #[pyo3(signature = (volume, path, grid, reserve, stripe_count = None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
+    #[pyo3(signature = (volume, path, grid, reserve, stripe_count = None, stripe_unit_bytes = None, base = None))]
     fn create(
         py: Python<'_>,
         volume: &Volume,
@@ -186,9 +188,11 @@ impl ArrayFile {
         grid: &Grid,
         reserve: bool,
         stripe_count: Option<u64>,
+        stripe_unit_bytes: Option<u64>,
+        base: Option<u64>,
     ) -> PyResult<()> {
-        py.detach(|| outcore_client::ArrayFile::create(&volume.0, path, &grid.0, reserve, stripe_count))
-            .or_raise(py)
+        let hints = Hints { stripe_unit_bytes, stripe_count, base, ..Hints::default() };
+        py.detach(|| outcore_client::ArrayFile::create(&volume.0, path, &grid.0, reserve, hints)).or_raise(py)
     }
 
     /// Gives existing shard files another layout: a new length and index.

@@ -89,15 +89,15 @@ pub struct ArrayFile {
 
 impl ArrayFile {
     /// Creates the shard files of a new array below the directory `path`, each with its index. With
-    /// `reserve`, their disk space is allocated now. On several disks, each file is striped over at most
-    /// `stripe_count` of them. Each block of chunks lies on one disk; the bytes after the last block lie on
-    /// the last disk.
+    /// `reserve`, their disk space is allocated now. On several disks, each file is striped as `wanted` says.
+    /// Without a stripe unit in `wanted`, each block of chunks lies on one disk. The bytes after the last
+    /// whole unit of chunks lie on the last disk.
     pub fn create(
         volume: &Arc<dyn Volume<Buffer = Region>>,
         path: &str,
         grid: &ChunkGrid,
         reserve: bool,
-        stripe_count: Option<u64>,
+        wanted: Hints,
     ) -> Result<()> {
         if reserve {
             let (need, have) = (grid.shards() * grid.shard_bytes(), volume.free_bytes()?);
@@ -110,12 +110,12 @@ impl ArrayFile {
                 ));
             }
         }
-        let hints = Hints {
-            stripe_unit_bytes: Some(grid.stripe_unit_bytes()),
-            round_units: grid.round_units(),
-            stripe_count,
-            ..Hints::default()
+        let round_units = match wanted.stripe_unit_bytes {
+            Some(unit) => Some(grid.index_offset().div_ceil(unit.max(1))),
+            None => grid.round_units(),
         };
+        let unit_bytes = wanted.stripe_unit_bytes.unwrap_or(grid.stripe_unit_bytes());
+        let hints = Hints { stripe_unit_bytes: Some(unit_bytes), round_units, ..wanted };
         Self::lay_out(volume, path, grid, &|key| {
             volume.create(key, grid.shard_bytes(), reserve, hints.clone())
         })

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use outcore_client::{ArrayFile, MemoryUse};
-use outcore_core::{ChunkGrid, ChunkOrder, Error, ErrorKind, GridSpec, Operation, StorageOrder, Volume};
+use outcore_core::{
+    ChunkGrid, ChunkOrder, Error, ErrorKind, GridSpec, Hints, Operation, StorageOrder, Volume,
+};
 use outcore_memory::{Arena, Region};
 use proptest::prelude::*;
 
@@ -16,7 +18,7 @@ const SERVERS: u32 = 3;
 fn made(grid: &ChunkGrid, bounce_bytes: usize) -> (Arc<ArrayFile>, Arc<MemoryLink>) {
     let (pool, link) = pool(SERVERS);
     let volume: Arc<dyn Volume<Buffer = Region>> = Arc::new(pool);
-    ArrayFile::create(&volume, "a", grid, false, None).unwrap();
+    ArrayFile::create(&volume, "a", grid, false, Hints::default()).unwrap();
     let memory = MemoryUse { arena: Arena::new(16 << 20), bounce_bytes };
     let file = ArrayFile::open(volume, "a", grid.clone(), true, memory, None).unwrap();
     link.take_log();

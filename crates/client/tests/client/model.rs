@@ -6,7 +6,7 @@ use std::time::Duration;
 use outcore_client::{ArrayFile, LocalVolume, Memory, MemoryUse, Ticket};
 use outcore_core::doubles::{Fault, FaultyDisk};
 use outcore_core::{
-    Alignment, BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, FileId, GridSpec, OnDone, OpenMode,
+    Alignment, BoxRequest, Buffer, ChunkGrid, ChunkOrder, Disk, FileId, GridSpec, Hints, OnDone, OpenMode,
     Operation, Request, Result, StorageOrder, Volume,
 };
 use outcore_disk::{Directory, LocalDisk};
@@ -46,7 +46,7 @@ impl Place {
         let root = tempfile::tempdir().unwrap();
         let volume: Arc<dyn Volume<Buffer = Region>> =
             Arc::new(LocalVolume::open_directory(root.path().to_str().unwrap(), 2).unwrap());
-        ArrayFile::create(&volume, "a", &grid, false, None).unwrap();
+        ArrayFile::create(&volume, "a", &grid, false, Hints::default()).unwrap();
         Self { root, grid }
     }
 

@@ -223,7 +223,7 @@ fn an_array_lies_in_a_pool_slot_by_slot() {
     };
     let grid = ChunkGrid::new(spec).unwrap();
     assert_eq!(grid.slot_bytes(), 65_536);
-    ArrayFile::create(&volume, "a", &grid, false, None).unwrap();
+    ArrayFile::create(&volume, "a", &grid, false, Hints::default()).unwrap();
     let memory = MemoryUse { arena: Arena::new(1 << 20), bounce_bytes: 1 << 18 };
     ArrayFile::open(volume.clone(), "a", grid, true, memory, None).unwrap();
     let log = link.take_log();
