@@ -17,9 +17,9 @@ from timeouts import TooBusyError, with_enough_time
 import outcore as oc
 from outcore import _core
 from outcore._util.communicator import Communicator
+from outcore._util.launchers import check_launcher
 from outcore.errors import BusyError, DiskError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.pool import comm as pool_comm
-from outcore.pool.comm import check_launcher
 
 
 def whole(found: list[Any]) -> list[Any]:

@@ -52,6 +52,8 @@ class Communicator:
     timeout_s
         Seconds to wait for other ranks. It takes effect if the communicator has ``Ibcast``,
         ``Iallgather`` and ``Ibarrier``, as MPI's do. Other communicators use their own timeout.
+    check
+        Called again and again while this rank waits. An exception that it raises ends the wait.
 
     Raises
     ------
@@ -61,9 +63,11 @@ class Communicator:
         If its package is too old.
     """
 
-    def __init__(self, comm: Any, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, comm: Any, timeout_s: float = TIMEOUT_S, check: Callable[[], None] = lambda: None
+    ) -> None:
         require_that_of(comm, "a communicator")
-        self._comm = comm
+        self._comm, self._check = comm, check
         self._timeout_s = timeout_s
         self.rank = _number(comm, ("Get_rank", "get_rank", "rank"))
         self.size = _number(comm, ("Get_size", "get_world_size", "get_size", "size"))
@@ -107,6 +111,21 @@ class Communicator:
         if rest:
             self._wait(start(rest, root), more_s, rest)
         return value if self.rank == root else pickle.loads(_content(head, rest))
+
+    def fill(self, memory: Any, root: int, more_s: float = 0.0) -> None:
+        """Send contiguous memory of rank `root` into that of the others; needs ``Ibcast``.
+
+        Parameters
+        ----------
+        more_s
+            As for `bcast`.
+
+        Raises
+        ------
+        DiskError
+            If a rank does not come in time.
+        """
+        self._wait(self._comm.Ibcast(memory, root), more_s, memory)
 
     def allgather(self, value: Any, more_s: float = 0.0) -> list[Any]:
         """Return the value of each rank, in the order of the ranks.
@@ -160,14 +179,22 @@ class Communicator:
 
     def check_duplicable(self) -> None:
         """Refuse a communicator that cannot be duplicated, or that two threads must not use."""
+        what = "a checkpoint in the background by several ranks"
+        fix = "make it with background=False"
         if not hasattr(self._comm, "Dup"):
+            raise InvalidError(f"{what} needs a communicator with Dup, as MPI's have; {fix}")
+        if mpi := _mpi_of(self._comm):
+            _check_threads(mpi, what, fix)
+
+    def check_mpi(self, what: str) -> None:
+        """Refuse a communicator that is not of mpi4py, or that two threads must not use."""
+        mpi = _mpi_of(self._comm)
+        if mpi is None:
             raise InvalidError(
-                "a checkpoint in the background by several ranks needs a communicator with Dup, as "
-                "MPI's have; make it with background=False"
+                f"{what} needs a communicator of mpi4py, have {type(self._comm).__name__}; give "
+                "comm=MPI.COMM_WORLD"
             )
-        mpi = sys.modules.get("mpi4py.MPI")
-        if mpi is not None and isinstance(self._comm, mpi.Comm):
-            _check_threads(mpi)
+        _check_threads(mpi, what, "start one process")
 
     def duplicate(self) -> Any:
         """Return a communicator of the same ranks with separate messages.
@@ -192,6 +219,7 @@ class Communicator:
         is_done = False
         try:
             while not (is_done := request.Test()):
+                self._check()
                 if time.monotonic() - began > most_s:
                     raise DiskError(
                         f"rank {self.rank} waited {most_s:g} s for the others without an answer; "
@@ -204,11 +232,17 @@ class Communicator:
                 _given_up.append((request, memory))
 
 
-def _check_threads(mpi: Any) -> None:
+def _mpi_of(comm: Any) -> Any:
+    """Return the module ``mpi4py.MPI`` of a communicator, or `None` for other communicators."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi if mpi is not None and isinstance(comm, mpi.Comm) else None
+
+
+def _check_threads(mpi: Any, what: str, fix: str) -> None:
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise InvalidError(
-            "a checkpoint in the background by several ranks needs MPI_THREAD_MULTIPLE, have less: "
-            "leave mpi4py.rc.thread_level as it is, or make it with background=False"
+            f"{what} needs MPI_THREAD_MULTIPLE, have less: leave mpi4py.rc.thread_level as it is, "
+            f"or {fix}"
         )
 
 

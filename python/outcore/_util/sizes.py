@@ -24,6 +24,7 @@ MOST_BYTES = 2**62
 """Larger sizes are mistakes: no memory, disk or file has this size."""
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]+)?)\s*([kmgtKMGT]?[iI]?[bB]?)\s*")
+_RATE = re.compile(r"\s*([0-9.]+\s*[kmgtKMGT]?[iI]?)(bit|[bB])/s\s*")
 
 
 def parse_bytes(size: int | str) -> int:
@@ -55,6 +56,23 @@ def parse_bytes(size: int | str) -> int:
     if value > MOST_BYTES:
         raise InvalidError(_too_large(size))
     return value
+
+
+def parse_rate(rate: int | str) -> float:
+    """Parse bytes per second: a number, or text such as ``"1 GB/s"`` or ``"10 Gbit/s"``.
+
+    Raises
+    ------
+    InvalidError
+        If it is neither, or not positive.
+    """
+    if not isinstance(rate, str):
+        return float(parse_bytes(rate))
+    match = _RATE.fullmatch(rate)
+    if match is None:
+        raise InvalidError(f"cannot read {rate!r} as a rate; write it like '1 GB/s' or '10 Gbit/s'")
+    size, unit = match.groups()
+    return parse_bytes(size + "B") / (8 if unit.lower() == "bit" else 1)
 
 
 def _too_large(size: object) -> str:

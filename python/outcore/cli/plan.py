@@ -10,6 +10,7 @@ from outcore.linalg._planners.planners import FUNCTIONS, PLANNERS
 from outcore.linalg._tiles.cost import SWEEPS
 from outcore.planning.methods import COMPARABLE, compare_methods
 from outcore.planning.plan import plan
+from outcore.planning.processes import compare_processes
 from outcore.storage.volumes import AnyPath
 
 _LAYOUT = {"order", "chunks"}
@@ -44,6 +45,16 @@ def _value(text: str) -> Any:
     return text
 
 
+def _numbers(
+    context: click.Context, parameter: click.Parameter, given: str | None
+) -> tuple[int, ...]:
+    """Parse numbers of processes, divided by commas."""
+    texts = given.split(",") if given else []
+    if not all(text.strip().isdecimal() and int(text) > 0 for text in texts):
+        raise click.BadParameter(f"need numbers from 1 on, such as 1,2,4,8, have {given!r}")
+    return tuple(map(int, texts))
+
+
 @click.command(
     "plan",
     cls=Verb,
@@ -52,6 +63,7 @@ def _value(text: str) -> Any:
     groups={
         "Problem": ("n", "m", "k", "dtype", "rhs"),
         "Method": ("method", "overwrite_a", "options", "compare", "steps"),
+        "Processes": ("processes", "link"),
     },
 )
 @click.argument("verb", metavar="VERB", type=click.Choice([*PLANNERS, *FUNCTIONS]))
@@ -87,6 +99,15 @@ def _value(text: str) -> Any:
     type=click.IntRange(min=1),
     help=f"With --compare: steps of iterative methods.  [default: {SWEEPS}]",
 )
+@click.option(
+    "--processes",
+    metavar="P,...",
+    callback=_numbers,
+    help="Numbers of MPI processes, such as 4, or 1,2,4,8 for a table.",
+)
+@click.option(
+    "--link", help="Rate of each process's network, such as 10Gbit/s.  [default: unlimited]"
+)
 @click.argument("directory", default=".", type=ANY_PATH)
 @key_option
 def command(
@@ -102,6 +123,8 @@ def command(
     options: dict[str, Any],
     compare: bool,
     steps: int | None,
+    processes: tuple[int, ...],
+    link: str | None,
     directory: AnyPath,
 ) -> None:
     """Print the resources and the time of VERB, with its files in DIRECTORY.
@@ -130,10 +153,22 @@ def command(
         )  # fmt: skip
         end(found.to_dict(), str(found))
         return
+    if processes:
+        options = options | {"processes": processes[0]}
+    if link is not None:
+        options = options | {"link": link}
     if steps is not None:
         raise click.UsageError(
             "--steps goes with --compare; without it, --option sweeps=N or iterations=N"
         )
+    if len(processes) > 1:
+        del options["processes"]
+        table = compare_processes(
+            verb, processes, n=n, m=m, k=k, dtype=dtype, memory=memory, path=directory, rhs=rhs,
+            **options,
+        )  # fmt: skip
+        end(table.to_dict(), str(table))
+        return
     planned = plan(
         verb, n=n, m=m, k=k, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options
     )

@@ -8,11 +8,12 @@ import click
 import numpy as np
 
 from outcore._util.if_exists import Replace
+from outcore._util.launchers import world
 from outcore._util.printable import as_line
 from outcore.array.array import Array, open_array
 from outcore.array_files.metadata import read_metadata
 from outcore.cli.places import ANY_PATH, key_option, overwrite_option
-from outcore.cli.verbs import Verb, end, say, wants_json
+from outcore.cli.verbs import Verb, end, run_as, say, wants_json
 from outcore.convert.export import export_array
 from outcore.errors import (
     ExistsError,
@@ -92,7 +93,14 @@ def command(
     B is an array of outcore or a .npy file. The name of x chooses the same for x; as a .npy file x
     is in memory while the system is solved. If the command is stopped, run it again to resume. All
     arrays may be in pools, by their URLs; .npy files are plain ones.
+
+    Started by mpiexec, as in `mpiexec -n 4 outcore solve A b.npy -o x.npy`, all processes work
+    together; memory and threads are those of each. All must reach the files.
     """
+    comm = world()
+    is_first = comm is None or comm.Get_rank() == 0
+    if comm is not None:
+        run_as(comm.Get_rank())
     _check_writable(output, overwrite=if_exists == "overwrite" or output.suffix != ".npy")
     if report_path:
         _check_report(report_path, {"A": a, "B": b, "the output": output, "the factors": factors})
@@ -100,7 +108,7 @@ def command(
     is_plain = output.suffix == ".npy"
     rhs = _right_hand_side(b, in_memory=is_plain)
     planned = _planned(
-        a, rhs, factors, memory,
+        a, rhs, factors, memory, 1 if comm is None else comm.Get_size(),
         options | {"assume_a": assume_a, "overwrite_a": overwrite_a, "condition": condition},
     )  # fmt: skip
     if planned:
@@ -112,15 +120,15 @@ def command(
             a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
             factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
             if_exists=if_exists, threads=threads, progress=not wants_json(), condition=condition,
-            later=left, **options,
+            later=left, comm=comm, **options,
         )  # fmt: skip
-        if is_plain:
+        if is_plain and is_first:
             export_array(x, output, format="npy", if_exists=if_exists, progress=False)
         for where in left:
             remove_factors(where)
     except KeyboardInterrupt:
         raise Interrupted(f"solving with {a.name}; run the same command again to resume") from None
-    if report_path:
+    if report_path and is_first:
         report.save(report_path)
     plan_values = planned.to_dict() if planned else None
     end(
@@ -176,12 +184,26 @@ def _check_report(path: AnyPath, others: dict[str, AnyPath | None]) -> None:
 
 
 def _planned(
-    a: AnyPath, rhs: Any, factors: AnyPath | None, memory: str | None, options: dict[str, Any]
+    a: AnyPath,
+    rhs: Any,
+    factors: AnyPath | None,
+    memory: str | None,
+    processes: int,
+    options: dict[str, Any],
 ) -> Plan | None:
-    """Plan the call; `None` if the call will fail, since its own error is clearer."""
+    """Plan the call; `None` if the call will fail, since its own error is clearer.
+
+    Of a call on several processes it plans the factorization.
+    """
     with contextlib.suppress(OutcoreError):
         metadata = read_metadata(place(a))
         columns = rhs.shape[1] if isinstance(rhs, Array | np.ndarray) and rhs.ndim == 2 else 1
+        if processes > 1:
+            return plan(
+                "lu", n=metadata.shape[0], dtype=metadata.dtype, memory=memory,
+                path=as_path(factors or a).parent, order=metadata.order, chunks=metadata.chunks,
+                processes=processes,
+            )  # fmt: skip
         return plan(
             "solve", n=metadata.shape[0], dtype=metadata.dtype, memory=memory, rhs=columns,
             path=as_path(factors or a).parent, order=metadata.order, chunks=metadata.chunks,

@@ -18,6 +18,7 @@ from outcore.errors import OutcoreError
 
 _JSON = "outcore.json"
 _DOCUMENT = "outcore.document"
+_RANK = "outcore.rank"
 INTERRUPTED = 130
 
 COMMON = {
@@ -94,9 +95,18 @@ def wants_json() -> bool:
     return bool(click.get_current_context().meta[_JSON])
 
 
+def run_as(rank: int) -> None:
+    """Note the number of this process in a job of several, of which the first one prints."""
+    click.get_current_context().meta[_RANK] = rank
+
+
+def _is_first() -> bool:
+    return not click.get_current_context().meta.get(_RANK)
+
+
 def end(document: Any, *lines: str) -> None:
     """Print the result of a verb: its single document with ``--json``, else its lines."""
-    if wants_json():
+    if wants_json() and _is_first():
         _print_json(document)
     for line in lines:
         say(line)
@@ -113,7 +123,7 @@ def keep_document(document: dict[str, Any]) -> None:
 
 def say(text: str) -> None:
     """Print a text with control characters escaped; with ``--json`` do nothing."""
-    if not wants_json():
+    if not wants_json() and _is_first():
         click.echo(as_lines(text))
 
 
@@ -126,16 +136,26 @@ class Failure(click.ClickException):
 
     exit_code = 1
 
-    def __init__(self, message: str, kind: str, context: click.Context) -> None:
+    def __init__(
+        self, message: str, kind: str, context: click.Context, *, is_told: bool = False
+    ) -> None:
         super().__init__(message)
+        self._rank = context.meta.get(_RANK, 0)
+        self._is_told = is_told
         self.kind, self.as_json = kind, context.meta[_JSON]
         self._document = context.meta.get(_DOCUMENT, {})
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the error on standard error, and with ``--json`` also as the document."""
-        if self.as_json:
+        """Print the error on standard error, and with ``--json`` also as the document.
+
+        Of several processes that know the error, the first one prints it.
+        """
+        if self._rank and self._is_told:
+            return
+        if self.as_json and not self._rank:
             _print_error(self.kind, self.message, self._document)
-        click.echo(f"error: {as_line(self.message)}", file=file, err=True)
+        where = f"rank {self._rank}: " if self._rank else ""
+        click.echo(f"error: {where}{as_line(self.message)}", file=file, err=True)
 
 
 class Verbs(click.Group):
@@ -160,7 +180,8 @@ class Verbs(click.Group):
                 _print_error("usage", error.format_message(), {})
             raise click.UsageError(as_lines(error.format_message()), error.ctx) from None
         except OutcoreError as error:
-            raise Failure(str(error), error.kind, ctx) from error
+            is_told = getattr(error, "is_told", False)
+            raise Failure(str(error), error.kind, ctx, is_told=is_told) from error
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -168,6 +189,8 @@ class Verbs(click.Group):
             raise Failure(said, "io", ctx) from error
         except (KeyboardInterrupt, click.Abort) as stop:
             said = str(stop)
+            if ctx.meta.get(_RANK):
+                raise click.exceptions.Exit(INTERRUPTED) from None
             if as_json:
                 _print_error("interrupted", said or "stopped", ctx.meta.get(_DOCUMENT, {}))
             click.echo(f"stopped: {as_line(said)}" if said else "stopped", err=True)

@@ -60,6 +60,10 @@ class Plan:
         rates measured on this machine.
     notes
         Remarks, such as the order from which lower precision pays.
+    processes, bytes_sent, network_seconds
+        Number of processes. If there are several, bytes, memory and times are those of the process
+        that moves most, `bytes_sent` are those that it sends, and `network_seconds` is the time of
+        the network alone.
     """
 
     verb: str
@@ -80,6 +84,18 @@ class Plan:
     m: int | None = None
     k: int | None = None
     notes: list[str] = field(default_factory=list)
+    processes: int = 1
+    bytes_sent: int = 0
+    network_seconds: float = 0.0
+
+    @property
+    def bound(self) -> str:
+        """What takes the longest: ``"arithmetic"``, ``"disk"`` or ``"network"``."""
+        seconds = {
+            "arithmetic": self.compute_seconds, "disk": self.io_seconds,
+            "network": self.network_seconds,
+        }  # fmt: skip
+        return max(seconds, key=lambda name: seconds[name])
 
     def validate(self) -> Plan:
         """Return the plan if memory and disk suffice.
@@ -147,12 +163,17 @@ class Plan:
         ]
         if self.words_lower_bound:
             rows.append(("words moved", over_the_least(words, self.words_lower_bound)))
+        network = ""
+        if self.processes > 1:
+            rows.insert(1, ("processes", f"{self.processes}; figures of the one that moves most"))
+            rows.append(("send", format_bytes(self.bytes_sent)))
+            network = f", network {format_seconds(self.network_seconds)}"
         rows.append(
             (
                 "time",
                 f"{format_seconds(self.seconds)} (arithmetic "
                 f"{format_seconds(self.compute_seconds)}, disk "
-                f"{format_seconds(self.io_seconds)}, overlapped)",
+                f"{format_seconds(self.io_seconds)}{network}, overlapped)",
             )
         )
         rows += [("note", note) for note in self.notes]
@@ -233,7 +254,10 @@ def plan(
         on disk. `lstsq` also takes ``weights=True``, ``damp=`` and ``keep_r=True``. Iterative
         methods take ``out=`` for a solution on disk, and ``b=`` for right-hand sides on disk or of
         another type. ``"gauss_seidel"`` takes ``processes=``: then bytes and time are those of the
-        process that reads most, and memory is per process. ``"write_all"`` and ``"read_all"`` take
+        process that reads most, and memory is per process. ``"lu"`` takes it too, and ``link=``,
+        the rate of each process's network link, such as ``"1 GB/s"`` or ``"10 Gbit/s"``; without
+        `link` the network takes no time. Each process has a machine and a disk of its own.
+        ``"write_all"`` and ``"read_all"`` take
         ``array=`` (an `Array`, its path, or an `ArraySpec`), ``schema=`` and ``processes=`` instead
         of a matrix, and ``skip_disk=`` as in the call. For an array that does not exist yet,
         ``path=`` is its directory, and ``servers=`` the number of I/O servers, by default all.
@@ -316,6 +340,9 @@ def plan(
         seconds=seconds(cost),
         m=m,
         k=k,
+        processes=cost.processes,
+        bytes_sent=cost.bytes_sent,
+        network_seconds=sum(part.network_seconds for part in cost.phases),
         notes=(
             (solve_notes(problem, seconds) if verb == "solve" else [])
             + ([f"A, in {kind}, is converted as it is read"] if kind != computed_in else [])

@@ -11,25 +11,17 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from outcore import _core
 from outcore._util.communicator import Communicator
+from outcore._util.launchers import check_launcher
 from outcore.errors import InvalidError, OutcoreError, ReadOnlyError, from_kind
 
 T = TypeVar("T")
-
-_LAUNCHERS = {
-    "PMI_SIZE": "mpiexec of MPICH",
-    "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
-    "MV2_COMM_WORLD_SIZE": "mpirun of MVAPICH",
-    "SLURM_STEP_NUM_TASKS": "srun",
-    "WORLD_SIZE": "torchrun",
-}
-"""Environment variables in which launchers give the number of processes."""
 
 
 @dataclass(frozen=True)
@@ -206,36 +198,6 @@ class PoolJob:
             if kind:
                 raise from_kind(kind, f"rank {rank} of {len(found)}: {value}")
         return [value for _, value in found]
-
-
-def check_launcher(size: int, environment: Mapping[str, str], mpi: Any) -> None:
-    """Refuse a communicator of size 1 in a job for which a launcher started several processes.
-
-    Parameters
-    ----------
-    size
-        Number of ranks of the communicator.
-    environment
-        Environment variables, including those of launchers.
-    mpi
-        The module ``mpi4py.MPI``, if it is loaded: one process of several may have a communicator
-        of its own.
-
-    Raises
-    ------
-    InvalidError
-        If a launcher started several processes, and each has a communicator of size 1.
-    """
-    if size > 1 or (mpi is not None and mpi.COMM_WORLD.Get_size() > 1):
-        return
-    for variable, launcher in _LAUNCHERS.items():
-        said = environment.get(variable, "")
-        if said.isdigit() and int(said) > 1:
-            raise InvalidError(
-                f"{launcher} started {said} processes ({variable}), but each of them finds itself "
-                "alone: the launcher is not that of the MPI library that mpi4py uses; start the "
-                "job with the mpiexec of that library (of the package mpich, say, beside python)"
-            )
 
 
 def _take_seat(directory: str, host: str | None) -> _Seat:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import platform
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -89,7 +90,11 @@ class Report:
     error_bound, frobenius_error, triplet_residuals
         Figures of `svd`; see `SvdReport`.
     kernels, threads
-        The BLAS of the arithmetic, and its threads.
+        The BLAS of the arithmetic, and its threads in each process.
+    processes
+        Figures of each process of a parallel call, by rank: bytes read, written and sent, and
+        messages sent, as counted and as planned. The other figures of such a call are sums, or of
+        times and memory the largest.
     notes
         Remarks on the call.
     arrays
@@ -130,6 +135,7 @@ class Report:
     condition: float | None = None
     probed_condition: float | None = field(default=None, repr=False, compare=False)
     residuals: list[float] = field(default_factory=list)
+    processes: list[dict[str, Any]] = field(default_factory=list)
     rank: int | None = None
     residual_norms: list[float] = field(default_factory=list)
     degrees_of_freedom: float | None = None
@@ -212,6 +218,7 @@ class Report:
             probed_condition=self.probed_condition
             if later.probed_condition is None
             else later.probed_condition,
+            processes=_joined_processes(self.processes, later.processes),
             history=[*self.history, *later.history],
             residuals=[*self.residuals, *later.residuals],
             kernels=with_blas.kernels,
@@ -319,6 +326,13 @@ class Report:
         if self.kernels:
             threads = f"{self.threads} thread" + "s" * (self.threads != 1)
             rows.append(("BLAS", f"{self.kernels}, {threads}"))
+        if self.processes:
+            sent = [
+                sum(each[name] for each in self.processes)
+                for name in ("bytes_sent", "planned_bytes_sent", "messages_sent")
+            ]
+            text = f"{len(self.processes)}, which sent {_against(*sent[:2])}, in {sent[2]} messages"
+            rows.append(("processes", text))
         if self.method:
             rows.insert(0, ("method", self.method))
         if self.job:
@@ -359,6 +373,51 @@ def last_report() -> Report | None:
     """
     found: Report | None = getattr(_kept, "report", None)
     return found
+
+
+def _joined_processes(
+    first: list[dict[str, Any]], later: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Combine the figures of each process in two reports."""
+    if len(first) != len(later):
+        return first or later
+    return [
+        {
+            name: max(a[name], b[name]) if name.startswith("peak") else a[name] + b[name]
+            for name in a
+        }
+        for a, b in zip(first, later, strict=True)
+    ]
+
+
+def of_processes(own: Report, reports: Sequence[Report]) -> Report:
+    """Combine the reports of all processes of a call into one; the spans are those of `own`."""
+
+    def total(name: str) -> Any:
+        return sum(getattr(report, name) for report in reports)
+
+    def largest(name: str) -> Any:
+        return max(getattr(report, name) for report in reports)
+
+    return dataclasses.replace(
+        reports[0],
+        spans=own.spans,
+        words_lower_bound=None,
+        processes=[each for report in reports for each in report.processes],
+        **{
+            name: total(name)
+            for name in (
+                "flops", "bytes_read", "bytes_written", "planned_bytes_read",
+                "planned_bytes_written",
+            )
+        },
+        **{
+            name: largest(name)
+            for name in (
+                "seconds", "io_seconds", "wait_seconds", "memory_bytes", "peak_memory_bytes",
+            )
+        },
+    )  # fmt: skip
 
 
 def _against(done: int, planned: int | None) -> str:

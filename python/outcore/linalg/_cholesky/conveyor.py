@@ -80,7 +80,7 @@ class CholeskyConveyor(Conveyor[Part]):
 
     def _is_first(self) -> bool:
         # Parts below the diagonal need the whole of the first part.
-        return self.part.is_first and super()._is_first()
+        return self.part.is_first and self.part.panels.start == 0
 
     def _take_over(self) -> None:
         self._held = self._next

@@ -43,6 +43,7 @@ from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Header, Journal, read_journal
 from outcore.linalg._output.kept_solves import is_kept_solve
 from outcore.linalg._output.own import MARK, mark
+from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._tiles.matrix import place_of, refuse_transpose
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.report.longcall import check_threads
@@ -103,6 +104,8 @@ class Method(Generic[G, S]):
         Returns the cuts that `again` needs.
     scratch_bytes
         Disk space beside the factors.
+    processes
+        Number of processes of the call.
     """
 
     geometry: Callable[[int, np.dtype[Any], int, tuple[int, int] | None], G]
@@ -112,22 +115,49 @@ class Method(Generic[G, S]):
     again: Callable[[int, np.dtype[Any], int, Header], G] | None = None
     cuts: Callable[[G], dict[str, Any] | None] = lambda g: None
     scratch_bytes: Callable[[G], int] = lambda g: 0
+    processes: int = 1
 
 
 @contextmanager
-def open_storage(method: Method[G, S], job: Factoring) -> Iterator[S]:
+def open_storage(method: Method[G, S], job: Factoring, team: Team | None = None) -> Iterator[S]:
     """Check the arguments of a factorization, and start it or resume the stopped one.
 
-    If an error leaves nothing to resume, the target is cleared too.
+    If an error leaves nothing to resume, the target is cleared too. Of several processes, the first
+    one does all this, and the others open the files that it has made.
     """
     check_threads(job.threads)
     check_if_exists(job.if_exists)
-    kind, memory_bytes = method.kind, job.memory_bytes
-    source = place_of(job.A)
+    source, target = place_of(job.A), job.target(method.kind)
     metadata = read_metadata(source)
+    team = team or alone()
+    with contextlib.ExitStack() as stack:
+        journal = None
+        if team.rank == 0:
+            journal = stack.enter_context(_begun(method, job, source, metadata, target))
+        found = team.same(None if journal is None else (journal.header, journal.records))
+        journal = journal or Journal(target, *(found or ()))
+        g = _cut_for(method, job, metadata, journal.header)
+        storage = method.storage(source, metadata, target, g, journal)
+        storage.team = team
+        yield stack.enter_context(contextlib.closing(storage))
+
+
+def _cut_for(method: Method[G, S], job: Factoring, metadata: Metadata, header: Header) -> G:
+    """Cut a matrix for a budget as the run of a journal does."""
+    n, made_in = method.kind.shape_of(metadata.shape)[1], factor_dtype(metadata.dtype, job.dtype)
+    if method.again is not None:
+        return method.again(n, made_in, job.memory_bytes, header)
+    return method.geometry(n, made_in, job.memory_bytes, header.tile)
+
+
+@contextmanager
+def _begun(
+    method: Method[G, S], job: Factoring, source: Place, metadata: Metadata, target: Place
+) -> Iterator[Journal]:
+    """Start a factorization, or find the stopped one; hold its target."""
+    kind, memory_bytes = method.kind, job.memory_bytes
     n = _shape(metadata, source.path, kind)[1]
     made_in = factor_dtype(metadata.dtype, job.dtype)
-    target = job.target(kind)
     if target.path == source.path:
         raise InvalidError(
             f"out= is the matrix itself, {source.path}; overwrite_a=True reuses its space"
@@ -149,12 +179,11 @@ def open_storage(method: Method[G, S], job: Factoring) -> Iterator[S]:
             for half_written in (target, target.below(kind.array)):
                 half_written.remove_half_written()
         mark(target, is_temporary=job.is_temporary)
-        if method.again is not None:
-            g = method.again(n, made_in, memory_bytes, journal.header)
-        else:
-            g = method.geometry(n, made_in, memory_bytes, journal.header.tile)
+        g = _cut_for(method, job, metadata, journal.header)
         kernels, threads_now = blas_choice.in_use()
-        header = journal.header.gone_on_with(kernels, job.threads or threads_now, g.budget_bytes)
+        header = journal.header.gone_on_with(
+            kernels, job.threads or threads_now, g.budget_bytes, method.processes
+        )
         if journal.is_torn or header != journal.header:
             if not journal.records:
                 header = dataclasses.replace(header, is_mixed=False)
@@ -165,10 +194,7 @@ def open_storage(method: Method[G, S], job: Factoring) -> Iterator[S]:
             if isinstance(job.A, Array):
                 job.A.close()
         try:
-            with contextlib.closing(
-                method.storage(source, metadata, target, g, journal)
-            ) as storage:
-                yield storage
+            yield journal
         except OutcoreError as error:
             useless = isinstance(error, _HOPELESS) or not journal.records
             if useless and not journal.header.overwrite_a:
@@ -384,6 +410,7 @@ def _begin(
         threads=int(job.threads or threads_now),
         memory_bytes=g.budget_bytes,
         overwrite_a=overwrite_a,
+        processes=method.processes,
         kind=kind.name,
         lower=method.lower,
         m=None if kind.is_square else m,
@@ -400,7 +427,13 @@ def _begin(
         if not overwrite_a and kind.is_lower:
             create_lower(tiles, unfinished)
         elif not overwrite_a:
-            ArrayFile.create(tiles.volume, tiles.name, unfinished.grid(), True)
+            grid, panel_bytes, base = unfinished.grid(), None, None
+            if method.processes > 1:
+                # In a pool, panel by panel on the servers in turn, as processes hold them.
+                panel_bytes, base = g.tiles * grid.slot_bytes, 0
+            ArrayFile.create(
+                tiles.volume, tiles.name, grid, True, stripe_unit_bytes=panel_bytes, base=base
+            )
         write_metadata(tiles, unfinished)
         journal.write()
         values = {"n": g.n, "dtype": g.dtype.name, "tile": [g.rows, g.columns]}

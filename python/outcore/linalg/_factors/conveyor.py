@@ -15,8 +15,7 @@ from outcore._core import Ticket, Trace
 from outcore._util.streams import Pending, wait
 from outcore.errors import OutcoreError
 from outcore.linalg._factors.storage import FactorStorage, Source
-from outcore.linalg._geometry.factor_plan import Slab
-from outcore.linalg._geometry.geometry import Geometry
+from outcore.linalg._geometry.factor_plan import Slab, Slabbed
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.pitch import allocate_matrix
 from outcore.linalg._tiles.widened import MatrixFile
@@ -89,8 +88,12 @@ class Conveyor(ABC, Generic[P]):
         self._awaited: list[tuple[int, Pending]] = []
 
     @abstractmethod
-    def panels_of(self, part: P) -> range:
-        """Return the panels of a part."""
+    def panels_of(self, part: P) -> Sequence[int]:
+        """Return the panels of a part that this process holds."""
+
+    @abstractmethod
+    def _is_first(self) -> bool:
+        """Whether the current part begins at the first panel."""
 
     @abstractmethod
     def _place(self, part: P) -> None:
@@ -132,9 +135,6 @@ class Conveyor(ABC, Generic[P]):
         if self._is_first():
             self._let_follow()
 
-    def _is_first(self) -> bool:
-        return self.panels_of(self.part).start == 0
-
     def arrivals(self) -> Iterator[int]:
         """Wait for the part; yield its panels from the left, each as soon as it is whole."""
         panels, is_first = self.panels_of(self.part), self._is_first()
@@ -148,6 +148,8 @@ class Conveyor(ABC, Generic[P]):
             if not is_first and panel == panels[-1]:
                 self._let_follow()
             yield panel
+        if not (is_first or panels):
+            self._let_follow()
         self._awaited = []
 
     def _is_unstarted(self, panel: int) -> bool:
@@ -241,7 +243,7 @@ class SlabConveyor(Conveyor[Slab]):
 
     def __init__(
         self,
-        g: Geometry,
+        g: Slabbed,
         storage: FactorStorage[Any],
         call: LongCall,
         source: Source,
@@ -251,11 +253,11 @@ class SlabConveyor(Conveyor[Slab]):
         self._g, self._storage, self._source, self._origin = g, storage, source, origin
         self._before = origin // g.columns
         height = g.tiles * g.rows
-        self._memory = allocate_matrix(call.arena, height, g.slab_panels * g.columns, g.dtype)
+        self._memory = allocate_matrix(call.arena, height, g.held_panels * g.columns, g.dtype)
         self._memory[g.shape[0] :] = 0
 
     def begin(self, slab: Slab, following: Slab | None) -> Matrix:
-        """Return the memory of a slab, (rows, columns of the slab).
+        """Return the memory of a slab, (rows, columns of the slab that this process holds).
 
         The elements are valid once `arrivals` has yielded their panel. Until then, elements of the
         previous slab may still be in their place. `following` is the slab to load behind this one.
@@ -265,34 +267,47 @@ class SlabConveyor(Conveyor[Slab]):
 
     def panel_done(self, panel: int) -> None:
         """Write a panel of the slab, which is final."""
-        self._write(range(self._g.tiles), panel - self.part.first)
+        self._write(range(self._g.tiles), self.place_in_slab(panel))
 
-    def panels_of(self, part: Slab) -> range:
-        """Return the panels of a slab."""
-        return range(part.first, part.last)
+    def panels_of(self, part: Slab) -> Sequence[int]:
+        """Return the panels of a slab that this process holds."""
+        return self._g.deal.held(*part)
+
+    def place_in_slab(self, panel: int) -> int:
+        """Return how many panels of the slab lie before a panel in memory."""
+        return len(self._g.deal.held(self.part.first, panel))
+
+    def whole_panel(self, panel: int) -> Matrix:
+        """Return the memory of a panel of the slab, in whole tiles."""
+        left = self.place_in_slab(panel) * self._g.columns
+        return self._memory[:, left : left + self._g.columns]
+
+    def _is_first(self) -> bool:
+        return self.part.first == 0
 
     def _width(self, slab: Slab) -> int:
-        """Columns of a slab."""
-        return self._g.extent(slab.last - 1)[1] - slab.first * self._g.columns
+        """Columns of a slab that this process holds."""
+        return self._g.held_columns(*slab)
 
     def _take_over(self) -> None:
-        slab = self.part
-        self._memory[:, self._width(slab) : (slab.last - slab.first) * self._g.columns] = 0
+        end = len(self.panels_of(self.part)) * self._g.columns
+        self._memory[:, self._width(self.part) : end] = 0
 
     def _place(self, slab: Slab) -> None:
         self._storage.place_slab(Slab(slab.first + self._before, slab.last + self._before))
 
     def _loads_of(self, slab: Slab) -> Iterator[Load]:
         g, source, (tiles, panels) = self._g, self._source, self._source.groups
-        for panel in range(0, slab.last - slab.first, panels):
+        held = self.panels_of(slab)
+        for panel in range(0, len(held), panels):
             left = panel * g.columns
             right = min(left + panels * g.columns, self._width(slab))
             for tile in range(0, g.tiles, tiles):
                 top, bottom = tile * g.rows, min((tile + tiles) * g.rows, source.rows)
-                start = [top, slab.first * g.columns + left]
+                start = [top, held[panel] * g.columns]
                 target = self._memory[top:bottom, left:right]
                 box = (start[::-1], target.T) if source.is_transposed else (start, target)
-                yield Load(slab.first + panel, [self._cell(tile, panel)], [box])
+                yield Load(held[panel], [self._cell(tile, panel)], [box])
 
     def _cell(self, tile: int, panel: int) -> Hashable:
         tiles, panels = self._source.groups
@@ -302,16 +317,17 @@ class SlabConveyor(Conveyor[Slab]):
         return Counter(
             self._cell(tile, panel)
             for tile in range(self._g.tiles)
-            for panel in range(self.part.last - self.part.first)
+            for panel in range(len(self.panels_of(self.part)))
         )
 
     def _write(self, tiles: range, panel: int) -> None:
+        """Write tiles of a panel, counted from the first that this process holds."""
         g = self._g
         # The journal must name a slab before later writes. Otherwise a crash could lose two slabs.
         self._storage.commit()
         rows = slice(tiles.start * g.rows, tiles.stop * g.rows)
         columns = slice(panel * g.columns, (panel + 1) * g.columns)
-        place = self._storage.places[self.part.first + self._before + panel]
+        place = self._storage.places[self.panels_of(self.part)[panel] + self._before]
         ticket = self._storage.factors.submit_write(
             [self._origin + rows.start, place * g.columns], [1, 1], self._memory[rows, columns]
         )

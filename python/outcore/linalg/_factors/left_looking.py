@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Generic
 
-from outcore._util.streams import BlockStream
+from outcore._util.streams import BlockStream, Pending, wait
 from outcore.errors import Interrupted
 from outcore.linalg._factors.checks import Extremes, check_finite
 from outcore.linalg._factors.conveyor import Conveyor, P, SlabConveyor
 from outcore.linalg._factors.storage import FactorStorage
-from outcore.linalg._geometry.factor_plan import Slab
-from outcore.linalg._geometry.geometry import Geometry
+from outcore.linalg._geometry.factor_plan import Slab, Slabbed
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
+from outcore.linalg._processes.broadcasts import Sent
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.report.longcall import LongCall, long_call
 
@@ -81,6 +81,8 @@ class SlabLoop(LeftLooking[Slab]):
     ----------
     g
         Cuts of the part.
+    part
+        The current slab.
     is_original
         Whether slabs hold elements of the matrix. If so, the run checks that they are finite.
     is_transposed
@@ -90,19 +92,20 @@ class SlabLoop(LeftLooking[Slab]):
     is_original = True
     is_transposed = False
     conveyor: SlabConveyor
-    g: Geometry
+    g: Slabbed
+    part: Slab
 
     @abstractmethod
     def update_by_earlier(self, slab: Slab, C: Matrix, arrivals: Iterator[int]) -> None:
         """Wait for all of a slab, and apply all panels to its left."""
 
     @abstractmethod
-    def update_in_memory(self, K: int, C: Matrix, left: int, columns: slice) -> None:
-        """Apply a panel of the slab to other columns of it; the slab begins at column `left`."""
+    def update_in_memory(self, K: int, C: Matrix, columns: slice) -> None:
+        """Apply a panel of the slab to other columns of it."""
 
     @abstractmethod
-    def factor(self, K: int, C: Matrix, left: int, extremes: Extremes) -> None:
-        """Factor a panel of the slab."""
+    def factor(self, K: int, C: Matrix, extremes: Extremes) -> None:
+        """Factor a panel of the slab that this process holds."""
 
     @abstractmethod
     def read_ahead(self, panels: range) -> None:
@@ -114,46 +117,81 @@ class SlabLoop(LeftLooking[Slab]):
 
     def read_before(self, part: Slab) -> None:
         """Schedule the reads of panels to the left of the run's first slab."""
+        self.expect_earlier(part)
         self.read_ahead(range(part.first))
+
+    def expect_earlier(self, slab: Slab) -> None:
+        """Name the blocks of panels to the left of a slab, if processes send them to each other."""
+
+    def expect_own(self, slab: Slab) -> None:
+        """Name the blocks of a slab's own panels, if processes send them to each other."""
+
+    def share(self, K: int) -> Pending:
+        """Send a panel of the slab that has been factored, or wait for what others send of it."""
+        return Sent()
+
+    def write(self, K: int, following: Slab | None) -> None:
+        """Write a panel of the slab, and read it ahead for the slabs to its right."""
+        if self.g.deal.owner(K) == self.g.deal.rank:
+            self.conveyor.panel_done(K)
+        if following:
+            self.read_ahead(range(K, K + 1))
+
+    def columns_of(self, K: int) -> slice:
+        """Return the columns of C of a panel of the slab; none if another process holds it."""
+        first = self.part.first
+        return slice(self.g.held_columns(first, K), self.g.held_columns(first, K + 1))
 
     def work_on(self, part: Slab, following: Slab | None) -> None:
         """Factor the columns of one slab, given all panels to their left."""
+        self.part = part
         C = self.conveyor.begin(part, following)
-        left, here = part.first * self.g.columns, 0
+        here = 0
         extremes = Extremes()
-        arrivals = self.looked_at(C, left, extremes)
+        arrivals = self.looked_at(C, extremes)
         if part.first:
             self.update_by_earlier(part, C, arrivals)
             here = C.shape[1]
-        self.read_ahead(range(part.first) if following else range(0))
+        elif self.g.deal.size > 1:
+            # No process keeps the panels of others for columns that arrive later.
+            here = max(arrivals, default=0)
+        self.expect_own(part)
+        if following:
+            self.expect_earlier(following)
+            self.read_ahead(range(part.first))
         for K in range(part.first, part.last):
-            _, e = self.g.extent(K)
-            if here < e - left:
+            is_held, columns = self.g.deal.owner(K) == self.g.deal.rank, self.columns_of(K)
+            if here < columns.stop:
                 # Only in the first slab: its panels are factored while later ones are still
                 # loading.
                 before, here = here, max(itertools.islice(arrivals, max(K, 1)))
                 for J in range(part.first, K):
-                    self.update_in_memory(J, C, left, slice(before, here))
-            self.factor(K, C, left, extremes)
-            self.conveyor.panel_done(K)
-            if following:
-                self.read_ahead(range(K, K + 1))
-            self.update_in_memory(K, C, left, slice(e - left, here))
+                    self.update_in_memory(J, C, slice(before, here))
+            if is_held:
+                self.factor(K, C, extremes)
+            sent = self.share(K)
+            if is_written := sent.done():
+                self.write(K, following)
+            self.update_in_memory(K, C, slice(columns.stop, here))
+            if not is_written:
+                # The conveyor may replace the panel once it is written.
+                wait(sent, self.call.trace)
+                self.write(K, following)
             if here == C.shape[1]:
                 self.conveyor.poll()
         self.storage.commit_later(self.record(part, extremes))
 
-    def looked_at(self, C: Matrix, left: int, extremes: Extremes) -> Iterator[int]:
+    def looked_at(self, C: Matrix, extremes: Extremes) -> Iterator[int]:
         """Check the columns of A as they arrive; yield how many have arrived."""
         for K in self.conveyor.arrivals():
             start_ns = self.call.trace.now_ns()
-            o, e = self.g.extent(K)
+            columns = self.columns_of(K)
             if self.is_original:
-                arrived = C[:, o - left : e - left]
+                arrived, first = C[:, columns], self.g.extent(K)[0]
                 extremes.see_matrix(arrived)
-                check_finite(extremes, arrived, o, transposed=self.is_transposed)
+                check_finite(extremes, arrived, first, transposed=self.is_transposed)
             self.call.trace.record("compute", start_ns)
-            yield e - left
+            yield columns.stop
 
 
 @contextmanager
@@ -168,9 +206,10 @@ def running(
         try:
             storage.open(call)
             yield call
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            because = f", because {error}," if isinstance(error, Interrupted) else ""
             raise Interrupted(
-                f"{title} of {storage.name} stopped with {storage.journal.panels_done} of "
+                f"{title} of {storage.name} stopped{because} with {storage.journal.panels_done} of "
                 f"{storage.geometry.panels} panels done; call {storage.kind.function} again with "
                 "the same arguments to resume"
             ) from None

@@ -1,7 +1,7 @@
 """Storage of a factorization: the matrix, the factors, and the journal to resume from."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -17,6 +17,8 @@ from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._geometry.tile_copy import TileCopy
 from outcore.linalg._output.factor import Kind, open_tiles, tile_grid, tile_metadata, write_group
 from outcore.linalg._output.journal import Journal, Record
+from outcore.linalg._processes.reports import process_figures, whole_report
+from outcore.linalg._processes.team import Team
 from outcore.linalg._tiles.widened import MatrixFile, widened_file
 from outcore.report.longcall import LongCall
 from outcore.report.report import Report
@@ -63,8 +65,13 @@ class FactorStorage(Generic[G]):
         Place on disk of each panel whose factors are written or in flight.
     first_panel
         First panel of this call.
+    team
+        The processes of the call.
+    sent
+        Bytes and messages that this process has sent to others.
     """
 
+    team: Team
     kind: ClassVar[Kind]
 
     def __init__(
@@ -80,7 +87,7 @@ class FactorStorage(Generic[G]):
         self._pending: tuple[Ticket, Record] | None = None
         self._note: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="outcore-journal")
-        self._aside = (0, 0)
+        self.sent = self._aside = (0, 0)
         self._matrix: MatrixFile | None = None
         self._factors: ArrayFile | None = None
 
@@ -158,7 +165,30 @@ class FactorStorage(Generic[G]):
     def commit_later(self, record: Record) -> None:
         """Record a slab in the journal as soon as it is durable."""
         self.commit()
-        self._pending = (self.factors.submit_sync(), record)
+        durable = self.factors.submit_sync()
+        if self.team.size == 1:
+            self._pending = durable, record
+        else:
+            self._note = self._background.submit(self._record_together, durable, record)
+
+    def _record_together(self, durable: Ticket, record: Record) -> None:
+        """Record a slab once it is durable on all processes."""
+        durable.wait()
+        whole = self.joined(self.team.exchange(record))
+        if self.team.rank == 0:
+            self.journal.append(whole)
+        else:
+            self.journal.records.append(whole)
+        # Nobody writes over what the slab replaces before the journal names it.
+        self.team.exchange(None)
+
+    def planned_sent(self) -> tuple[int, int]:
+        """Return the bytes and messages that this process sends according to the plan."""
+        return 0, 0
+
+    def joined(self, records: Sequence[Record]) -> Record:
+        """Return the record of a slab from those of all processes, each about its own columns."""
+        raise NotImplementedError(f"{type(self).__name__} is not for several processes")
 
     def commit_if_durable(self) -> None:
         """Record the pending slab in the background, if it has become durable."""
@@ -279,7 +309,7 @@ class FactorStorage(Generic[G]):
     def report(
         self, call: LongCall, *, flops_done: float, planned_bytes_read: int, **more: Any
     ) -> Report:
-        """Return the report of the run; `more` are further figures of a `Report`."""
+        """Return the report of the run, on all processes; `more` are further figures."""
         g, header, first = self.geometry, self.journal.header, self.first_panel
         bytes_read, bytes_written = self.bytes_moved()
         notes = []
@@ -291,12 +321,15 @@ class FactorStorage(Generic[G]):
                     "but their last bits may differ from those of an undisturbed run"
                 )
         planned_written = more.pop("planned_bytes_written", g.factor_bytes_written(first))
-        return call.report(
+        own = call.report(
             Report, self.kind.name, g.n, g.dtype, flops=flops_done,
             moved=(bytes_read, bytes_written), planned=(planned_bytes_read, planned_written),
             words_lower_bound=g.words_lower_bound() if not first else None,
             notes=notes + more.pop("notes", []), **more,
         )  # fmt: skip
+        if self.team.size > 1:
+            own.processes = [process_figures(own, self.sent, self.planned_sent())]
+        return whole_report(own, self.team)
 
 
 F = TypeVar("F")

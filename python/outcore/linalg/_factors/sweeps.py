@@ -27,11 +27,17 @@ from outcore.linalg._geometry.factor_plan import (
     RING_BLOCKS,
     TILE_BOUNCE_BYTES,
     even_blocks,
+    ring_blocks,
     solve_bytes_read,
+    solve_flops,
+    stream_blocks,
     tall_block,
     taller_block,
 )
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
+from outcore.linalg._processes.broadcasts import Expected, blocks_of
+from outcore.linalg._processes.sharing import seconds_for
+from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.widened import Converted, converted_bytes
 from outcore.report.longcall import LongCall
@@ -74,11 +80,32 @@ def tile_bytes(lu: TiledFactors) -> int:
     return lu.tile[0] * lu.tile[1] * lu.dtype.itemsize
 
 
-def ring_bytes(lu: TiledFactors, block_tiles: int, dtype: np.dtype[Any] | None = None) -> int:
-    """Memory of a sweep beside its columns: read-ahead, and one block in the columns' type."""
+def swept_by(factor: Swept, block_tiles: int, team: Team) -> tuple[int, int]:
+    """Return the bytes that one of several processes reads and sends in a solve, and the messages.
+
+    Each reads its panels once in each of the two passes, and sends all that it reads.
+    """
+    (rows, columns), n = factor.tile, factor.n
+    tiles, is_cholesky = -(-n // rows), factor.kind is CHOLESKY
+    nbytes = messages = 0
+    for first in range(team.rank * columns, n, team.size * columns):
+        below = tiles - first // rows
+        for count in (below, below if is_cholesky else first // rows + 1):
+            nbytes += count * tile_bytes(factor)
+            messages += -(-count // block_tiles)
+    return nbytes, messages
+
+
+def ring_bytes(
+    lu: TiledFactors, block_tiles: int, dtype: np.dtype[Any] | None = None, processes: int = 1
+) -> int:
+    """Memory of a sweep beside its columns: read-ahead, and one block in the columns' type.
+
+    One of several processes also has blocks that it sends and receives.
+    """
     block_bytes = block_tiles * tile_bytes(lu)
     converted = converted_bytes(lu.dtype, dtype or lu.dtype, block_bytes)
-    return RING_BLOCKS * block_bytes + converted + TILE_BOUNCE_BYTES
+    return ring_blocks(processes) * block_bytes + converted + TILE_BOUNCE_BYTES
 
 
 def cut_sweep(
@@ -88,6 +115,7 @@ def cut_sweep(
     columns: int,
     beside_bytes: int = 0,
     dtype: np.dtype[Any] | None = None,
+    processes: int = 1,
 ) -> tuple[int, int]:
     """Divide memory between blocks of tiles and columns, by the same rule as LU.
 
@@ -101,6 +129,8 @@ def cut_sweep(
         Memory needed for other purposes.
     dtype
         Type of the columns, if it differs from that of the factors.
+    processes
+        Number of processes of the call.
 
     Returns
     -------
@@ -115,12 +145,12 @@ def cut_sweep(
     tiles = -(-lu.n // lu.tile[0])
     each = tile_bytes(lu) + converted_bytes(lu.dtype, dtype or lu.dtype, tile_bytes(lu)) // 2
     for block_tiles in (tall_block(tile_bytes(lu), tiles, memory_bytes), 1):
-        left = memory_bytes - beside_bytes - ring_bytes(lu, block_tiles, dtype)
+        left = memory_bytes - beside_bytes - ring_bytes(lu, block_tiles, dtype, processes)
         group = min(columns, left // column_bytes) if column_bytes else columns
         if left >= 0 and (group or not columns):
-            left -= group * column_bytes
+            left = (left - group * column_bytes) * RING_BLOCKS // ring_blocks(processes)
             return taller_block(block_tiles, each, tiles, left), group
-    need = ring_bytes(lu, 1, dtype) + column_bytes + beside_bytes
+    need = ring_bytes(lu, 1, dtype, processes) + column_bytes + beside_bytes
     what = f"a solve with tiles of {lu.tile[0]} x {lu.tile[1]}"
     raise too_small(need, memory_bytes, what)
 
@@ -128,11 +158,20 @@ def cut_sweep(
 class Sweeps:
     """Repeated solves with the factors, in place, for all columns at once.
 
-    They report the bytes read to the meter of the call.
+    They report the bytes read to the meter of the call. Of several processes, each solves for
+    columns of its own, and reads its part of the factors for all of them.
+
+    Attributes
+    ----------
+    sent
+        Bytes and messages that this process has sent to others.
     """
 
-    def __init__(self, lu: Swept, call: LongCall, block_tiles: int) -> None:
+    def __init__(
+        self, lu: Swept, call: LongCall, block_tiles: int, team: Team | None = None
+    ) -> None:
         self.lu, self.call, self.block_tiles = lu, call, block_tiles
+        self.team, self.sent = team or alone(), (0, 0)
         self.file = lu.open_tiles(call.arena, call.trace)
 
     def solve(self, X: Matrix, trans: Trans = "N", beside: Matrix | None = None) -> None:
@@ -151,8 +190,13 @@ class Sweeps:
         elif trans != "N":
             passes = [solver.forward_u_transposed, solver.backward_l_transposed]
         for one_pass in passes:
-            # Each pass has its own stream, with the blocks in the order of their use.
-            one_pass(_BlockStream(self.lu, self.file, self.call, self.block_tiles, X.dtype))
+            self._run(one_pass, X)
+
+    def _run(self, one_pass: Callable[["_BlockStream"], None], X: Matrix) -> None:
+        """Run a pass with a stream of its own, whose memory is free at the end."""
+        stream = _BlockStream(self.lu, self.file, self.call, self.block_tiles, X, self.team)
+        one_pass(stream)
+        self.sent = self.sent[0] + stream.sent[0], self.sent[1] + stream.sent[1]
 
     def counters(self) -> tuple[int, int, int, int]:
         """Bytes read, bytes written, read requests, write requests."""
@@ -173,49 +217,68 @@ class _Block(NamedTuple):
 
 
 class _BlockStream:
-    """Blocks of the factors, in the order in which a pass uses them."""
+    """Blocks of the factors, in the order in which a pass uses them for columns `X`."""
 
     def __init__(
-        self, lu: Swept, file: ArrayFile, call: LongCall, most_tiles: int, dtype: np.dtype[Any]
+        self, lu: Swept, file: ArrayFile, call: LongCall, most_tiles: int, X: Matrix, team: Team
     ) -> None:
-        self._lu, self._call = lu, call
+        self._lu, self._call, self._team = lu, call, team
         block_bytes = most_tiles * tile_bytes(lu)
-        self._stream = BlockStream(
-            file, lu.dtype, call.arena, RING_BLOCKS * block_bytes, call.trace,
+        stream = BlockStream(
+            file, lu.dtype, call.arena, stream_blocks(team.size) * block_bytes, call.trace,
             least_bytes=block_bytes,
         )  # fmt: skip
-        self._converted = Converted(lu.dtype, dtype, block_bytes, call)
+        # Another process may have more columns than this one, but not by more than one.
+        flops = solve_flops(lu.n, lu.dtype, X.shape[1] + 1)
+        more_s = seconds_for(block_bytes, flops)
+        self._blocks = blocks_of(stream, team, call, RING_BLOCKS, block_bytes, more_s)
+        self._converted = Converted(lu.dtype, X.dtype, block_bytes, call)
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Bytes and messages that this process has sent."""
+        return self._blocks.sent
 
     def go(
         self, panels: Iterable[int], blocks: Callable[[int], Iterable[range]]
     ) -> Iterator[_Block]:
-        n, (rows, columns) = self._lu.n, self._lu.tile
+        n, (rows, columns), team = self._lu.n, self._lu.tile, self._team
         schedule = [
             (K, range(min(block[0], block[-1]), max(block[0], block[-1]) + 1))
             for K in panels
             for block in blocks(K)
         ]
-        self._stream.extend(
-            (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
-            for K, t in schedule
-        )
         trace = self._call.trace
-        for K, t in schedule:
-            data = self._stream.take().data
-            read_bytes = data.nbytes
-            first, end = t.start * rows, min(t.stop * rows, n)
-            width = min(columns, n - K * columns)
-            start_ns = trace.now_ns()
-            yield _Block(K, first, end, self._converted(data[: end - first, :width]))
-            trace.record("compute", start_ns)
-            self._call.meter.advance(read_bytes)
+        with self._blocks:
+            self._blocks.expect(
+                Expected(K % team.size, (len(t) * rows, columns), self._lu.dtype, True)
+                for K, t in schedule
+            )
+            self._blocks.read(
+                [
+                    (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
+                    for K, t in schedule
+                    if K % team.size == team.rank
+                ]
+            )
+            for K, t in schedule:
+                data = self._blocks.take()
+                read_bytes = data.nbytes
+                first, end = t.start * rows, min(t.stop * rows, n)
+                width = min(columns, n - K * columns)
+                start_ns = trace.now_ns()
+                yield _Block(K, first, end, self._converted(data[: end - first, :width]))
+                trace.record("compute", start_ns)
+                self._call.meter.advance(read_bytes)
 
 
 class _Solver:
     """The four passes, on matrices of the same type, in place."""
 
     def __init__(self, lu: Swept, matrices: list[Matrix], trans: Trans, most_tiles: int) -> None:
-        self.lu, self.matrices, self.trans, self.most_tiles = lu, matrices, trans, most_tiles
+        # One of several processes may have no columns.
+        self.matrices = [X for X in matrices if X.shape[1]]
+        self.lu, self.trans, self.most_tiles = lu, trans, most_tiles
         self.unit = isinstance(lu, LUFactor)
         self.kernels = kernels(matrices[0].dtype)
         self.panels = -(-lu.n // lu.tile[1])

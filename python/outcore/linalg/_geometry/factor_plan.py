@@ -14,6 +14,7 @@ import numpy as np
 from outcore._util.budget import too_small
 from outcore.errors import InvalidError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, full_columns, tile_shape
+from outcore.linalg._geometry.deal import ALONE, Deal, dealt
 from outcore.linalg._geometry.geometry import Tiled
 from outcore.linalg._tiles.cost import flop_weight
 from outcore.linalg._tiles.grains import pages
@@ -21,8 +22,12 @@ from outcore.linalg._tiles.pitch import matrix_bytes
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
+PIVOT_BYTES = 4
+"""Bytes of a row swap in a message."""
+
 RING_BLOCKS = 2
 """Blocks of read-ahead: one in use and one being read, large enough to smooth the disk."""
+
 
 MOST_BLOCK_TILES = 8
 """Most tiles in one read and one product. Taller products are faster, up to a point."""
@@ -56,6 +61,25 @@ def update_flops(g: "LuGeometry", panel: int) -> float:
     return flop_weight(g.dtype) * (k**2 + 2 * (g.n - o - k) * k)
 
 
+def own_flops(g: "LuGeometry", first_panel: int = 0) -> float:
+    """Operations that a process does in a run from `first_panel` on."""
+    panels = sum(panel_flops(g, K) for K in g.deal.held(first_panel, g.panels))
+    return panels + sum(
+        update_flops(g, K) * g.held_columns(max(K + 1, first_panel), g.panels)
+        for K in range(g.panels)
+    )
+
+
+def stream_blocks(processes: int) -> int:
+    """Blocks of read-ahead. One of several processes also sends a block meanwhile."""
+    return RING_BLOCKS + (processes > 1)
+
+
+def ring_blocks(processes: int) -> int:
+    """All blocks in memory: those of read-ahead, and those of other processes."""
+    return stream_blocks(processes) + (RING_BLOCKS if processes > 1 else 0)
+
+
 class Slab(NamedTuple):
     """Panels ``first`` to ``last - 1``, factored together in memory."""
 
@@ -77,10 +101,16 @@ class Slabbed(Tiled, ABC):
     @property
     def method(self) -> str:
         """Description of the method, for users."""
+        dealt = f", dealt to {self.deal.size} processes" if self.deal.size > 1 else ""
         return (
             f"slabs of {self.slab_panels * self.columns} columns ({len(self.slabs())} of them), "
-            f"tiles of {self.rows} x {self.columns}"
+            f"tiles of {self.rows} x {self.columns}{dealt}"
         )
+
+    @property
+    def held_panels(self) -> int:
+        """Panels of the widest slab that this process holds."""
+        return self.slab_panels if self.deal.size == 1 else self.deal.counts[self.deal.rank]
 
     @property
     def applied(self) -> int:
@@ -101,7 +131,11 @@ class Slabbed(Tiled, ABC):
     def factor_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of factors that a run from `first_panel` on reads back. Exact."""
         # There may be thousands of slabs and panels, so the sum does not visit all pairs.
-        below = (len(self.tiles_below(panel)) for panel in range(self.applied))
+        deal = self.deal
+        below = (
+            len(self.tiles_below(panel)) if deal.owner(panel) == deal.rank else 0
+            for panel in range(self.applied)
+        )  # fmt: skip
         left_of = list(itertools.accumulate(below, initial=0))
         slabs = self.slabs(first_panel)
         return sum(left_of[min(slab.first, self.applied)] for slab in slabs) * self.tile_bytes
@@ -130,6 +164,7 @@ class LuGeometry(Slabbed):
     budget_bytes: int
     origin: int = 0
     factored: int | None = None
+    deal: Deal = ALONE
 
     @property
     def width(self) -> int:
@@ -138,19 +173,44 @@ class LuGeometry(Slabbed):
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of read-ahead."""
-        return RING_BLOCKS * self.block_tiles * self.tile_bytes
+        """Bytes of read-ahead. One of several processes also sends a block meanwhile."""
+        return stream_blocks(self.deal.size) * self.block_tiles * self.tile_bytes
+
+    @property
+    def ring_blocks(self) -> int:
+        """Blocks of L in memory: those that are read ahead, and those of other processes."""
+        return ring_blocks(self.deal.size)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a block that this process receives from another; 0 for one process."""
+        return self.block_tiles * self.tile_bytes if self.deal.size > 1 else 0
 
     @property
     def memory_bytes(self) -> int:
         """Peak bytes that the factorization takes from its arena."""
-        return self.memory_for(self.slab_panels, self.block_tiles)
+        return self.memory_for(self.held_panels, self.block_tiles)
 
     def memory_for(self, slab_panels: int, block_tiles: int) -> int:
         """Peak bytes with slabs and blocks of other sizes."""
         slab = matrix_bytes(self.height, slab_panels * self.columns, self.dtype.itemsize)
-        ring = RING_BLOCKS * block_tiles * self.tile_bytes
+        ring = self.ring_blocks * block_tiles * self.tile_bytes
         return slab + ring + self.bounce_bytes + TILE_BOUNCE_BYTES
+
+    def sent(self, first_panel: int = 0) -> tuple[int, int]:
+        """Bytes and messages that this process sends in a run from `first_panel` on. Exact."""
+        deal, block_bytes = self.deal, self.rows * self.columns * self.dtype.itemsize
+        nbytes = messages = 0
+        for slab in self.slabs(first_panel) if deal.size > 1 else []:
+            for panel in (K for K in range(slab.last) if deal.owner(K) == deal.rank):
+                if panel >= slab.first:
+                    o, e = self.extent(panel)
+                    nbytes, messages = nbytes + (e - o) * PIVOT_BYTES, messages + 1
+                if panel != slab.last - 1:
+                    tiles = len(self.tiles_below(panel))
+                    nbytes += tiles * block_bytes
+                    messages += math.ceil(tiles / self.block_tiles)
+        return nbytes, messages
 
     def blocks_below(self, panel: int) -> Iterator[range]:
         """Cut the tiles that an update needs into blocks for one read each, as even as possible."""
@@ -212,7 +272,11 @@ def check_order(title: str, n: int, dtype: np.dtype[Any]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def lu_geometry(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None = None
+    n: int,
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    tile: tuple[int, int] | None = None,
+    deal: Deal = ALONE,
 ) -> LuGeometry:
     """Cut a matrix for a memory budget.
 
@@ -224,6 +288,9 @@ def lu_geometry(
         The budget.
     tile
         Tile shape of existing factors; by default the budget determines it.
+    deal
+        The process, if several work together: the slab then has the panels that fit in its own
+        memory.
 
     Raises
     ------
@@ -233,21 +300,67 @@ def lu_geometry(
         If LU does not support this type.
     """
     check_order("LU", n, dtype)
-    geometry, need = _cut(n, dtype, memory_bytes, tile)
+    geometry, need = _cut(n, dtype, memory_bytes, tile, deal)
     if geometry is not None:
         return geometry
     # The buffers grow with the memory: repeat until the needed memory suffices.
     while geometry is None:
-        geometry, need = _cut(n, dtype, need, tile)
-    raise too_small(need, memory_bytes, f"one panel of an LU of order {n} in {dtype.name}")
+        geometry, need = _cut(n, dtype, need, tile, deal)
+    where = f" on rank {deal.rank}" if deal.size > 1 else ""
+    raise too_small(need, memory_bytes, f"one panel of an LU of order {n} in {dtype.name}{where}")
+
+
+@functools.lru_cache(maxsize=64)
+def dealt_lu_geometry(
+    n: int,
+    dtype: np.dtype[Any],
+    budgets: tuple[int, ...],
+    rank: int,
+    tile: tuple[int, int] | None = None,
+) -> LuGeometry:
+    """Cut a matrix for several processes, as process `rank` sees it.
+
+    Parameters
+    ----------
+    n, dtype, tile
+        As for `lu_geometry`. The smallest budget determines the tiles.
+    budgets
+        The budget of each process. All of them together hold a slab.
+
+    Raises
+    ------
+    BudgetError, InvalidError
+        As for `lu_geometry`. All processes raise the same error.
+    """
+    if len(budgets) == 1:
+        return lu_geometry(n, dtype, budgets[0], tile)
+    alike = (1,) * len(budgets)
+    if tile is None:
+        least = budgets.index(min(budgets))
+        narrowest = lu_geometry(n, dtype, budgets[least], None, Deal(alike, least))
+        tile = narrowest.rows, narrowest.columns
+    cuts = [
+        lu_geometry(n, dtype, budget, tile, Deal(alike, at)) for at, budget in enumerate(budgets)
+    ]
+    counts = dealt([g.slab_panels for g in cuts], cuts[0].panels)
+    return dataclasses.replace(
+        cuts[rank],
+        slab_panels=sum(counts),
+        block_tiles=min(g.block_tiles for g in cuts),
+        deal=Deal(counts, rank),
+    )
 
 
 def _cut(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+    n: int,
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    tile: tuple[int, int] | None,
+    deal: Deal,
 ) -> tuple[LuGeometry | None, int]:
     """Return the cuts for the largest tiles that fit, or `None`, and the memory for one panel."""
     if tile:
-        geometry = _fit(n, dtype, memory_bytes, tile)
+        geometry = _fit(n, dtype, memory_bytes, tile, deal)
         need = geometry.memory_for(1, geometry.block_tiles)
         return (geometry if geometry.slab_panels else None), need
     need = memory_bytes
@@ -258,7 +371,7 @@ def _cut(
             shape = tile_shape(n, dtype.itemsize, tile_bytes, columns)
             if tile_bytes > max(memory_bytes // 24, 4096) and shape[1] > 8:
                 break
-            geometry = _fit(n, dtype, memory_bytes, shape)
+            geometry = _fit(n, dtype, memory_bytes, shape, deal)
             need = geometry.memory_for(1, geometry.block_tiles)
             if not found or _is_worth_it(geometry, found):
                 found = geometry
@@ -276,10 +389,13 @@ def _is_worth_it(finer: LuGeometry, g: LuGeometry) -> bool:
     return finer_width >= max(WORTH_FINER * width, 1) and g.slab_panels < g.panels
 
 
-def _fit(n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int]) -> LuGeometry:
+def _fit(
+    n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int], deal: Deal
+) -> LuGeometry:
     """Allot the shares of the ring and the bounce buffers, and the rest to the slab."""
     bounce = lu_bounce_bytes(memory_bytes)
-    return fit_slabs(LuGeometry(n, dtype, *shape, 0, 1, bounce, memory_bytes), memory_bytes)
+    bare = LuGeometry(n, dtype, *shape, 0, 1, bounce, memory_bytes, deal=deal)
+    return fit_slabs(bare, memory_bytes)
 
 
 def lu_bounce_bytes(memory_bytes: int) -> int:
@@ -299,6 +415,7 @@ def fit_slabs(bare: LuGeometry, memory_bytes: int) -> LuGeometry:
             left = memory_bytes - bare.memory_for(panels, block_tiles)
             if left >= 0:
                 # Memory that the slab leaves over makes the blocks taller.
+                left = left * RING_BLOCKS // bare.ring_blocks
                 taller = taller_block(block_tiles, bare.tile_bytes, bare.tiles, left)
                 return dataclasses.replace(bare, slab_panels=panels, block_tiles=taller)
     return bare

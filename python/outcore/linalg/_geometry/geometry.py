@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from outcore.linalg._geometry.deal import ALONE, Deal
 from outcore.linalg._tiles.grains import pages
 from outcore.linalg._tiles.pitch import pitch
 
@@ -26,6 +27,8 @@ class Geometry(Protocol):
         Panels of the widest slab.
     bounce_bytes, budget_bytes
         Memory for unaligned transfers, and the whole budget.
+    deal
+        The panels of this process. Bytes are those that it moves.
     """
 
     @property
@@ -46,6 +49,8 @@ class Geometry(Protocol):
     def bounce_bytes(self) -> int: ...
     @property
     def budget_bytes(self) -> int: ...
+    @property
+    def deal(self) -> Deal: ...
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -71,10 +76,11 @@ class Tiled:
 
     Attributes
     ----------
-    n, dtype, rows, columns
+    n, dtype, rows, columns, deal
         As for `Geometry`.
     """
 
+    deal: Deal = ALONE
     n: int
     dtype: np.dtype[Any]
     rows: int
@@ -125,12 +131,20 @@ class Tiled:
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
         """Bytes of factors that a run from `first_panel` on writes. Exact."""
-        return (self.panels - first_panel) * self.tiles * self.tile_bytes
+        return len(self.deal.held(first_panel, self.panels)) * self.tiles * self.tile_bytes
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of A in the panels from `first_panel` on, as `Geometry` says."""
-        columns = max(self.width - first_panel * self.columns, 0)
+        columns = self.held_columns(first_panel, self.panels)
         return self.shape[0] * columns * self.dtype.itemsize
+
+    def held_columns(self, first: int, last: int) -> int:
+        """Columns of panels `first` to ``last - 1`` that this process holds."""
+        held = self.deal.held(first, last)
+        if not held:
+            return 0
+        start, end = self.extent(held[-1])
+        return (len(held) - 1) * self.columns + min(end, self.width) - start
 
     def words_moved(self: Geometry) -> int:
         """Total words read and written."""

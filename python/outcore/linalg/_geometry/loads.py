@@ -50,6 +50,8 @@ class Loads(ABC, Generic[G]):
     @property
     def is_copied(self) -> bool:
         """Whether a copy in tiles moves fewer bytes than loading slabs from the matrix itself."""
+        if self.geometry.deal.size > 1:
+            return False
         return self.copy.block.rows > 0 and sum(self._copied(0)) < self._direct(0)
 
     @property
@@ -132,6 +134,9 @@ def _load_bytes(
     high, wide = reads.layout.chunks
     down, across = groups[0] * g.rows, groups[1] * g.columns
     tops = ((top, min(top + down, rows)) for top in range(0, g.height, down))
-    ends = ((slab.first * g.columns, g.extent(slab.last - 1)[1]) for slab in g.slabs(first_panel))
-    lefts = ((at, min(at + across, end)) for left, end in ends for at in range(left, end, across))
+    lefts = (
+        (K * g.columns, min(K * g.columns + across, g.extent(slab.last - 1)[1]))
+        for slab in g.slabs(first_panel)
+        for K in g.deal.held(*slab)[:: groups[1]]
+    )
     return reads.bytes_of(parts(tops, high), parts(lefts, wide), g.height)

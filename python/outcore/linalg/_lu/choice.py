@@ -7,15 +7,21 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
+from outcore._util.counts import count_of
 from outcore.array_files.metadata import read_metadata
 from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
-from outcore.linalg._geometry.factor_plan import DTYPES, lu_geometry
+from outcore.linalg._geometry.factor_plan import DTYPES, dealt_lu_geometry, lu_geometry
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._lu.block_columns.cost import partial_cost, tournament_cost
 from outcore.linalg._lu.block_columns.plan import partial_geometry, tournament_geometry
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
-from outcore.linalg._lu.slabs.loads import lu_cost, lu_geometry_of, slabs_cost
+from outcore.linalg._lu.slabs.loads import (
+    lu_cost,
+    lu_cost_of_several,
+    lu_geometry_of,
+    slabs_cost,
+)
 from outcore.linalg._output.factor import LU, read_any_group
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
@@ -105,6 +111,33 @@ def chosen(method: LuMethod, job: Factoring) -> Choice:
     return _by_time(n, made_in, memory_bytes, layout, rates.stored(source.path.parent))
 
 
+def by_several(method: LuMethod, job: Factoring) -> Choice:
+    """Return the algorithm of several processes; refuse a method or a run of another algorithm."""
+    check_method(method, overwrite_a=job.overwrite_a)
+    refuse_for_several(method, overwrite_a=job.overwrite_a)
+    begun = _begun_with(job.target(LU), job.argument) if job.resume else None
+    if begun not in (None, "slabs"):
+        raise JournalError(
+            f"{job.target(LU).path} holds an LU that was stopped in the method {begun!r}, which "
+            "one process runs; leave out comm=, or pass resume=False to restart"
+        )
+    return Choice("slabs")
+
+
+def refuse_for_several(method: str, *, overwrite_a: bool) -> None:
+    """Raise for a method that needs one process, or for `overwrite_a`."""
+    if method not in ("auto", "slabs"):
+        raise InvalidError(
+            f"several processes factor by method='slabs', have {method!r}; leave out method=, or "
+            "start one process"
+        )
+    if overwrite_a:
+        raise InvalidError(
+            "several processes need overwrite_a=False, have True; leave it out, or start one "
+            "process"
+        )
+
+
 def _by_time(
     n: int, dtype: np.dtype[Any], memory_bytes: int, layout: Layout, known: rates.Rates | None
 ) -> Choice:
@@ -174,6 +207,12 @@ def planned_lu(problem: Problem) -> Planned:
     check_method(method, overwrite_a=overwrite_a)
     n, dtype, memory_bytes = problem.n, problem.dtype, problem.memory_bytes
     layout = layout_of(problem)
+    processes = count_of("processes", problem.option("processes", 1))
+    if processes > 1:
+        refuse_for_several(method, overwrite_a=overwrite_a)
+        dealt = dealt_lu_geometry(n, dtype, (memory_bytes,) * processes, 0)
+        return Planned(lu_cost_of_several(problem, processes), (dealt.rows, dealt.columns))
+    problem.option("link", None)
     if method == "slabs" or overwrite_a or dtype.name not in DTYPES:
         return _by_slabs(problem)
     if method == "tournament":

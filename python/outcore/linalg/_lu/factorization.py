@@ -22,15 +22,21 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike, check_progress
 from outcore.array.array import Array
 from outcore.array_files.metadata import read_metadata
+from outcore.linalg._factors.agreement import agree_on_factoring
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.checks import warn_of, warn_of_growth
 from outcore.linalg._factors.left_looking import running
-from outcore.linalg._geometry.factor_plan import flops, lu_geometry, panel_flops, update_flops
+from outcore.linalg._geometry.factor_plan import (
+    LuGeometry,
+    dealt_lu_geometry,
+    flops,
+    own_flops,
+)
 from outcore.linalg._geometry.segments import Layout, cut_again
 from outcore.linalg._lu.block_columns.geometry import BlockColumnGeometry
 from outcore.linalg._lu.block_columns.partial import PartialFactorization
@@ -46,13 +52,15 @@ from outcore.linalg._lu.block_columns.storage import (
 )
 from outcore.linalg._lu.block_columns.tournament import TournamentFactorization
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
-from outcore.linalg._lu.choice import LuMethod, chosen
+from outcore.linalg._lu.choice import LuMethod, by_several, chosen
 from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
 from outcore.linalg._lu.slabs.storage import LuStorage
 from outcore.linalg._output.factor import LU, LUFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Header
 from outcore.linalg._output.own import opened_factors
+from outcore.linalg._processes.sharing import Sharing
+from outcore.linalg._processes.team import Team
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.report.longcall import LongCall
@@ -71,8 +79,15 @@ def lu_factor(
     method: LuMethod = "auto",
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> LUFactor:
     """Factor P A = L U with partial pivoting, A and the factors on disk.
+
+    With `comm`, the processes of a parallel program work together, each with its own memory and
+    processors. Panels of each slab are dealt to them in turn. Their disk traffic is also divided:
+    the holder of a panel reads it once and broadcasts it. Pivots and factors have the same format
+    whatever number of processes made them, and one process can use them.
 
     Parameters
     ----------
@@ -84,8 +99,8 @@ def lu_factor(
         that of `A`, or float64 for integers. The call converts `A` as it reads it, and never rounds
         it.
     memory
-        Budget, such as ``"8 GiB"``; by default half of the available memory. More memory means less
-        I/O: see ``oc.plan("lu", ...)``.
+        Budget of each process, such as ``"8 GiB"``; by default half of the available memory, which
+        the processes of a host share. More memory means less I/O: see ``oc.plan("lu", ...)``.
     out
         Directory for the factors; by default that of `A` with ``.lu`` appended.
     overwrite_a
@@ -105,9 +120,16 @@ def lu_factor(
         with `overwrite_a`. The format of the factors does not depend on the method, and the report
         names it.
     threads
-        Threads of the BLAS; by default its current setting.
+        Threads of the BLAS in each process; by default its current setting, which the processes of
+        a host share.
     progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+        Whether to show progress on the terminal, or a function of (fraction, seconds left). Of
+        several processes, the first one shows it.
+    comm
+        Communicator of mpi4py. All its processes call with equal arguments, except `memory`,
+        `threads` and `progress`.
+    timeout
+        Seconds to wait for other processes, beyond the time for their work.
 
     Returns
     -------
@@ -117,7 +139,10 @@ def lu_factor(
     Raises
     ------
     InvalidError
-        If `A` is not square, or has an unsupported type or layout.
+        If `A` is not square, or has an unsupported type or layout, or the processes have different
+        arguments.
+    DiskError
+        If another process does not answer in time.
     BudgetError, DiskFullError
         Before any work, if memory or disk space do not suffice.
     NonFiniteError
@@ -135,12 +160,12 @@ def lu_factor(
         If the pivots grew so much that half of the digits may be lost.
     """
     check_progress(progress)
-    factor = factor_lu(
-        Factoring(
-            A, budget.resolve(memory), out, dtype, overwrite_a, if_exists, resume, threads, progress
-        ),
-        method,
-    )
+    with Sharing(comm, timeout) as sharing:
+        job = Factoring(
+            A, sharing.budget(memory), out, dtype, overwrite_a, if_exists, resume,
+            sharing.threads(threads), sharing.progress(progress),
+        )  # fmt: skip
+        factor = factor_lu(job, method, sharing)
     warn_of(factor)
     return factor
 
@@ -152,13 +177,25 @@ _Way: TypeAlias = tuple[Method[Any, Any], Callable[[Any, LongCall], Any], Callab
 """How a method starts, its run, and the pending operations of a run."""
 
 
-def factor_lu(job: Factoring, method: LuMethod = "auto") -> LUFactor:
+def factor_lu(
+    job: Factoring, method: LuMethod = "auto", sharing: Sharing | None = None
+) -> LUFactor:
     """Run `lu_factor` without its warnings."""
+    sharing = sharing or Sharing()
+    agree_on_factoring("LU", job, method, sharing)
     ready = opened_factors(job, LUFactor)
     if ready is not None:
         return ready
-    algorithm, why = chosen(method, job)
-    way: _Way = Method(lu_geometry, LuStorage, LU), _by_slabs, _flops_left
+    algorithm, why = chosen(method, job) if sharing.size == 1 else by_several(method, job)
+    budgets = tuple(sharing.exchange(job.memory_bytes))
+
+    def cut(
+        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+    ) -> LuGeometry:
+        return dealt_lu_geometry(n, dtype, budgets, sharing.rank, tile)
+
+    by_slabs = Method(cut, LuStorage, LU, processes=sharing.size)
+    way: _Way = by_slabs, _by_slabs, _flops_left
     if algorithm == "block-columns":
         start = _by_columns(job, PartialGeometry, partial_geometry, PartialStorage)
         way = start, PartialFactorization, _columns_left
@@ -166,7 +203,7 @@ def factor_lu(job: Factoring, method: LuMethod = "auto") -> LUFactor:
         played = _by_columns(job, TournamentGeometry, tournament_geometry, TournamentStorage)
         way = played, TournamentFactorization, _columns_left
     begun, run_of, flops_left = way
-    with open_storage(begun, job) as storage:
+    with Team(sharing) as team, open_storage(begun, job, team) as storage:
         storage.why = why
         g, left = storage.geometry, flops_left(storage)
         with running(storage, job, "LU", flops(g.n, g.dtype), left) as call:
@@ -175,9 +212,9 @@ def factor_lu(job: Factoring, method: LuMethod = "auto") -> LUFactor:
             return factor
 
 
-def lu_for_call(job: Factoring) -> LUFactor:
+def lu_for_call(job: Factoring, sharing: Sharing | None = None) -> LUFactor:
     """Run `lu_factor` for a call that handles a singular matrix itself."""
-    factor = factor_lu(job)
+    factor = factor_lu(job, sharing=sharing)
     warn_of_growth(factor)
     return factor
 
@@ -223,9 +260,4 @@ def _columns_left(storage: BlockColumnStorage[Any]) -> float:
 
 def _flops_left(storage: LuStorage) -> float:
     """Pending operations."""
-    g, first_panel = storage.geometry, storage.first_panel
-    panels = sum(panel_flops(g, K) for K in range(first_panel, g.panels))
-    return panels + sum(
-        update_flops(g, K) * max(g.n - max(K + 1, first_panel) * g.columns, 0)
-        for K in range(g.panels)
-    )
+    return own_flops(storage.geometry, storage.first_panel)

@@ -9,20 +9,24 @@ from typing import Any
 
 import numpy.typing as npt
 
-from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.errors import Interrupted, InvalidError, SingularMatrixError
-from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of
+from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of, swept_by
 from outcore.linalg._output.factor import Factor, LUFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.steps_done import Made
+from outcore.linalg._processes.reports import process_figures, whole_report
+from outcore.linalg._processes.sharing import Sharing
+from outcore.linalg._processes.team import Team, alone
+from outcore.linalg._rhs.agreement import agree_on_solving
 from outcore.linalg._rhs.columns import ColumnRoom, fitted
 from outcore.linalg._rhs.condition import Probes, probe_bytes, with_probes
 from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
 from outcore.linalg._rhs.right_hand_side import RightHandSide, Which, opened, substituted_in
-from outcore.linalg._rhs.solutions import solution, system_of
+from outcore.linalg._rhs.solutions import shared_solution, system_of
 from outcore.report.longcall import long_call
 from outcore.report.report import Report, keep
 from outcore.storage.volumes import PathLike
@@ -42,8 +46,13 @@ def lu_solve(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> Any:
     """Solve A x = b, Aᵀ x = b or Aᴴ x = b with factors on disk.
+
+    With `comm`, the processes of a parallel program divide the columns of each group. Each reads
+    its part of the factors once for all of them, and broadcasts it.
 
     Parameters
     ----------
@@ -60,8 +69,9 @@ def lu_solve(
         `b`. The call converts factors of another type as it reads them. That adds no digits to the
         factors, but `b` is not rounded, and substitution adds no errors of their type.
     memory
-        Budget of the pass; by default half of the available memory. It does not include a solution
-        in memory, which belongs to the caller.
+        Budget of the pass in each process; by default half of the available memory, which the
+        processes of a host share. It does not include a solution in memory, which belongs to the
+        caller.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     if_exists
@@ -70,14 +80,15 @@ def lu_solve(
     resume
         Resume a stopped call for the same system, if the solution is on disk. The call records its
         progress by groups of columns.
-    threads, progress
+    threads, progress, comm, timeout
         As for `lu_factor`.
 
     Returns
     -------
     numpy.ndarray or Array
         x, of the shape of `b`. Its type is the promotion of the factors and `b`, or `dtype`. It is
-        on disk if `b` is or `out` is given, and its ``report`` then describes the call.
+        on disk if `b` is or `out` is given, and its ``report`` then describes the call. All
+        processes get all of it.
         `outcore.last_report` returns the report in either case.
 
     Raises
@@ -88,13 +99,18 @@ def lu_solve(
         If `lu` is not a factorization by LU, or `b` does not fit it.
     """
     refuse_others(lu, LUFactor)
-    b = opened(b)
-    made_in = substituted_in(lu.dtype, b, dtype)
-    rhs = RightHandSide.read(
-        lu.n, made_in, b, trans, out, if_exists=if_exists, reads=[lu.path], made=made
-    )
-    memory_bytes = budget.resolve(memory)
-    x, report = solve_and_report(lu, rhs, memory_bytes, threads, progress, resume=resume)
+    with Sharing(comm, timeout) as sharing:
+        b = opened(b)
+        made_in = substituted_in(lu.dtype, b, dtype)
+        rhs = RightHandSide.read(
+            lu.n, made_in, b, trans, out, if_exists=if_exists, reads=[lu.path], made=made
+        )
+        agree_on_solving("lu_solve", {"factors": lu}, rhs, sharing)
+        with Team(sharing) as team:
+            x, report = solve_and_report(
+                lu, rhs, sharing.budget(memory), sharing.threads(threads),
+                sharing.progress(progress), resume=resume, team=team,
+            )  # fmt: skip
     keep(report, x)
     return x
 
@@ -108,44 +124,56 @@ def solve_and_report(
     *,
     resume: bool = True,
     probes: int = 0,
+    team: Team | None = None,
 ) -> tuple[Any, Report]:
     """Run `lu_solve` or `cho_solve`, and return the report too.
 
     With `probes`, also estimate A's condition.
     """
+    team = team or alone()
     verb, growth = "cho_solve", None
     if isinstance(factor, LUFactor):
         refuse_singular(factor)
         verb, growth = "lu_solve", factor.growth
     probes, (room, (block_tiles, most)) = with_probes(
-        probes, lambda probes: cut_group(factor, rhs, memory_bytes, probes)
+        probes if team.rank == 0 else 0,
+        lambda probes: cut_group(factor, rhs, memory_bytes, probes, team.size),
     )
+    # The columns of a group are divided evenly, so each process must have memory for its part.
+    cuts = team.all_of((block_tiles, most))
+    block_tiles, most = min(cut[0] for cut in cuts), min(cut[1] for cut in cuts) * team.size
     system = None if rhs.out is None else system_of(verb, factor, rhs)
     with (
         stopping_cleanly("solving with", factor),
-        solution(rhs, system=system, resume=resume) as into,
+        shared_solution(rhs, team, system=system, resume=resume) as into,
     ):
         groups = Groups.of(rhs, most, into.done)
-        planned = len(groups) * sweep_bytes_of(factor)
+        planned = work = len(groups) * sweep_bytes_of(factor)
+        messages = 0
+        if team.size > 1:
+            planned, messages = (len(groups) * each for each in swept_by(factor, block_tiles, team))
         with long_call(
-            f"solving with {factor.path.name}", memory_bytes=memory_bytes, work=planned,
+            f"solving with {factor.path.name}", memory_bytes=memory_bytes, work=work,
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
-            sweeps = Sweeps(factor, call, block_tiles)
+            sweeps = Sweeps(factor, call, block_tiles, team)
             probing = Probes(factor.n, probes, rhs.dtype, call)
             moved = solve_groups(
                 rhs, into, groups, lambda X, _: sweeps.solve(X, rhs.trans, probing.take()), call,
-                room,
+                room, team,
             )  # fmt: skip
-            report = report_on(
+            own = report_on(
                 verb, factor, rhs, groups, sweeps.counters()[:2], planned, moved, call,
                 growth=growth, probed_condition=probing.condition(factor.norm1),
             )  # fmt: skip
+            if team.size > 1:
+                own.processes = [process_figures(own, sweeps.sent, (planned, messages))]
+            report = whole_report(own, team)
     return into.x, report
 
 
 def cut_group(
-    factor: Factor, rhs: RightHandSide, memory_bytes: int, probes: int
+    factor: Factor, rhs: RightHandSide, memory_bytes: int, probes: int, processes: int = 1
 ) -> tuple[ColumnRoom, tuple[int, int]]:
     """Divide memory between right-hand sides, probes and factors, as `cut_sweep` does."""
     beside_bytes = probe_bytes(factor.n, rhs.dtype, probes)
@@ -159,6 +187,7 @@ def cut_group(
             rhs.columns,
             r.beside_bytes + beside_bytes,
             rhs.dtype,
+            processes,
         ),
     )
 

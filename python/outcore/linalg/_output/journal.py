@@ -30,7 +30,8 @@ class Header:
     ``kind`` is the kind of the factors. ``lower`` says whether the run reads the lower triangle of
     the matrix, if it reads only one. LU journals are older than both and omit them. ``m`` is the
     number of rows of a matrix that need not be square, which is read whole. ``is_mixed`` says that
-    some panels were computed with another budget, BLAS or number of threads than in this header.
+    some panels were computed with another budget, BLAS, or number of threads or processes than in
+    this header.
     """
 
     n: int
@@ -48,10 +49,15 @@ class Header:
     m: int | None = None
     cuts: dict[str, Any] | None = None
     is_mixed: bool = False
+    processes: int = 1
 
-    def gone_on_with(self, kernels: str, threads: int, memory_bytes: int) -> "Header":
+    def gone_on_with(
+        self, kernels: str, threads: int, memory_bytes: int, processes: int
+    ) -> "Header":
         """Return the header of the same run, resumed with these settings."""
-        now = dataclasses.replace(self, kernels=kernels, threads=threads, memory_bytes=memory_bytes)
+        now = dataclasses.replace(
+            self, kernels=kernels, threads=threads, memory_bytes=memory_bytes, processes=processes
+        )
         return now if now == self else dataclasses.replace(now, is_mixed=True)
 
 
@@ -103,6 +109,8 @@ class Journal:
             del values["cuts"]
         if not self.header.is_mixed:
             del values["is_mixed"]
+        if self.header.processes == 1:
+            del values["processes"]
         lines = [_line(values), *map(_record_line, self.records)]
         self.place.replace_small(NAME, b"".join(lines))
 

@@ -29,6 +29,7 @@ from outcore.linalg._output.factor import (
 )
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
+from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.report.report import Report
@@ -140,17 +141,30 @@ def opened_factors(job: Factoring, kind: type[F], *, lower: bool = True) -> F | 
 
 @contextmanager
 def own_factors(
-    where: Place, job: Factoring, ready: F | None, make: Callable[[Factoring], F]
+    where: Place,
+    job: Factoring,
+    ready: F | None,
+    make: Callable[[Factoring], F],
+    sharing: Sharing | None = None,
 ) -> Iterator[F]:
     """Make factors unless they are `ready`; remove new temporary factors at the end.
 
-    Factors that prove singular, or have overflowed, are removed too, unless they are kept.
+    Factors that prove singular, or have overflowed, are removed too, unless they are kept. Of
+    several processes, the first one removes them.
     """
     keep = not job.is_temporary or (ready is not None and not is_marked(where))
     factors = make(job) if ready is None else ready
     useless = SingularMatrixError, InvalidError
+    if sharing is not None:
+        sharing.meet()
+        if sharing.rank:
+            yield factors
+            sharing.meet()
+            return
     with removed_at_end(where, keep=keep, useless=useless, later=job.later):
         yield factors
+        if sharing is not None:
+            sharing.meet()  # No process uses them any more.
 
 
 @contextmanager

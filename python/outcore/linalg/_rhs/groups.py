@@ -9,6 +9,7 @@ import numpy as np
 
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._output.factor import Factor
+from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._rhs.columns import ColumnRoom, Columns
 from outcore.linalg._rhs.residual import matrix_in
 from outcore.linalg._rhs.right_hand_side import RightHandSide
@@ -78,16 +79,19 @@ def solve_groups(
     solve: Solve,
     call: LongCall,
     room: ColumnRoom,
+    team: Team | None = None,
 ) -> Columns:
     """Solve group by group, and write each solution to its place.
+
+    Several processes divide the columns of each group.
 
     Returns
     -------
     Columns
         The transfers, with counts of the bytes moved.
     """
-    moved = Columns(rhs, call, room)
-    width = min(groups.size, groups.columns) * rhs.parts
+    team, moved = team or alone(), Columns(rhs, call, room)
+    width = -(-min(groups.size, groups.columns) // team.size) * rhs.parts
     is_in_place = not room.column_bytes and rhs.is_alike
     if is_in_place:
         room_of_all = into.x if into.x.ndim == 2 else into.x[:, None]
@@ -95,16 +99,22 @@ def solve_groups(
         room_of_all = matrix_in(call, rhs.height, width, rhs.dtype)
     else:
         room_of_all = np.empty((rhs.height, width), rhs.dtype, order="F")
-    for columns in groups.slices():
-        X = room_of_all[:, : (columns.stop - columns.start) * rhs.parts]
-        moved.load(rhs.b, columns, X[: rhs.n])
+    for group in groups.slices():
+        columns = team.part_of(group)
+        count = columns.stop - columns.start
+        X = room_of_all[:, columns] if is_in_place else room_of_all[:, : count * rhs.parts]
+        if count:
+            moved.load(rhs.b, columns, X[: rhs.n])
         rhs.refuse_non_finite(X[: rhs.n])
         solve(X, columns)
-        if not is_in_place:
+        if count and not is_in_place:
             moved.store(into.x, columns, X[: rhs.solution_shape[0]])
         if rhs.out is not None:
             moved.sync()
-            into.note(columns.stop)
+            team.exchange(None)
+            into.note(group.stop)
+        else:
+            team.fill_columns(into.x, group)
     return moved
 
 

@@ -1,18 +1,23 @@
 """Passes over a matrix on disk: products with it, the residual and the backward error."""
 
+import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from outcore._util.progress import ProgressLike
-from outcore._util.streams import Block, BlockStream
+from outcore._util.streams import Block, BlockStream, Box
 from outcore.array.array import Array
 from outcore.blas.lapack import kernels
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
 from outcore.linalg._geometry.box_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._output.factor import Factor
+from outcore.linalg._processes.reports import process_figures, whole_report
+from outcore.linalg._processes.sharing import seconds_for
+from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._rhs.columns import ColumnRoom, Columns
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._tiles.matrix import Matrix, open_matrix
@@ -49,11 +54,19 @@ class MatrixPasses:
         Memory for all reads.
     dtype
         Type of the arithmetic; by default that of `A`.
+    team
+        Processes that divide the blocks of `A`.
     """
 
     def __init__(
-        self, A: Array, call: LongCall, ring: int, dtype: np.dtype[Any] | None = None
+        self,
+        A: Array,
+        call: LongCall,
+        ring: int,
+        dtype: np.dtype[Any] | None = None,
+        team: Team | None = None,
     ) -> None:
+        self.team = team or alone()
         self.A, self.call, self.dtype = A, call, A.dtype if dtype is None else dtype
         self._bounce = ring // 4
         self._box = pass_box_bytes(ring, A.dtype, self.dtype)
@@ -65,13 +78,23 @@ class MatrixPasses:
     def bytes_of_pass(self) -> int:
         """Bytes that a pass reads. Exact."""
         reads = StreamReads.of(self.A, self._bounce, self.file.read_granularity)
-        return reads.bytes_of_pass(self._box)
+        if self.team.size == 1:
+            return reads.bytes_of_pass(self._box)
+        return sum(
+            reads.bytes_of([(rows.start, rows.stop)], [(columns.start, columns.stop)])
+            for rows, columns in self._boxes()
+        )
+
+    def _boxes(self) -> Iterator[Box]:
+        """Yield the boxes of a pass that this process reads."""
+        team = self.team
+        return itertools.islice(self.A.small_boxes(self._box), team.rank, None, team.size)
 
     def tiles(self) -> Iterator[Block]:
         """Read the matrix once: yield each tile with its place, and time its use."""
         trace = self.call.trace
         stream = BlockStream(self.file, self.A.dtype, self.call.arena, self._ring, trace)
-        stream.extend(self.A.small_boxes(self._box))
+        stream.extend(self._boxes())
         for index, data in stream:
             start_ns, read_bytes = trace.now_ns(), data.nbytes
             yield Block(index, self._converted(data))
@@ -110,8 +133,11 @@ def check(
     memory_bytes: int,
     threads: int | None,
     progress: ProgressLike,
+    team: Team | None = None,
 ) -> Report:
     """Form the residual of a solution in one pass over A, and report the backward error.
+
+    Several processes divide the blocks of A, and add up what they have found.
 
     If not all columns fit in memory, the check covers the first ones. If none fits, the report says
     that the backward error is not known.
@@ -122,7 +148,8 @@ def check(
     # R and X.
     column_bytes = factors.n * 2 * rhs.parts * factors.dtype.itemsize + 2 * SLOT_ALIGN_BYTES
     count = min(rhs.columns, (memory_bytes - ring - room.beside_bytes) // column_bytes)
-    count = max(count, 0)
+    team = team or alone()
+    count = min(team.all_of(max(count, 0)))
     notes = []
     if count < rhs.columns:
         notes.append(f"the backward error is of the first {count} of {rhs.columns} columns")
@@ -131,19 +158,27 @@ def check(
         progress=progress,
     ) as call:  # fmt: skip
         X, R = (matrix_in(call, factors.n, count * rhs.parts, factors.dtype) for _ in range(2))
-        passes, moved = MatrixPasses(A, call, ring, factors.dtype), Columns(rhs, call, room)
+        passes = MatrixPasses(A, call, ring, factors.dtype, team)
+        moved = Columns(rhs, call, room)
+        errors = None
         if count:
             moved.load(x, slice(0, count), X)
             moved.load(rhs.b, slice(0, count), R)
             norms_b = rhs.norms1(R)
+            if team.rank:
+                R[...] = 0
             passes.subtract_product(X, R)
-        errors = None
-        if count:
+            if team.size > 1:
+                more_s = seconds_for(A.nbytes, solve_flops(factors.n, factors.dtype, count))
+                R[...] = functools.reduce(np.add, team.all_of(R.copy(), more_s))
             errors = backward_errors(rhs, factors.norm1, X, rhs.norms1(R), norms_b)
-        return call.report(
+        own = call.report(
             Report, "residual", factors.n, factors.dtype, computes=False,
-            flops=solve_flops(factors.n, factors.dtype, count * rhs.parts),
+            flops=solve_flops(factors.n, factors.dtype, count * rhs.parts) / team.size,
             moved=(passes.file.counters()[0] + moved.counters()[0], 0),
             planned=((passes.bytes_of_pass if count else 0) + moved.asked[0], 0),
             backward_error=None if errors is None else float(errors.max()), notes=notes,
         )  # fmt: skip
+        if team.size > 1:
+            own.processes = [process_figures(own, (0, 0), (0, 0))]
+        return whole_report(own, team)

@@ -25,6 +25,7 @@ from outcore.linalg._output.factor import Factor
 from outcore.linalg._output.open_results import with_version
 from outcore.linalg._output.result import refuse_there
 from outcore.linalg._output.steps_done import version_of_operand
+from outcore.linalg._processes.team import Team
 from outcore.linalg._rhs.right_hand_side import WHY, RightHandSide
 from outcore.storage.volumes import Place, being_made
 
@@ -146,6 +147,31 @@ def solution(
                 if not solving.has_begun:
                     where.volume.remove(where.name)
             raise
+
+
+@contextmanager
+def shared_solution(
+    rhs: RightHandSide,
+    team: Team,
+    *,
+    system: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> Iterator[Solution]:
+    """Create or open a solution like `solution`, on the first process for all."""
+    with contextlib.ExitStack() as stack:
+        if rhs.out is None or team.rank == 0:
+            into = stack.enter_context(solution(rhs, system=system, resume=resume))
+        done = team.same(into.done if team.rank == 0 else 0)
+        if rhs.out is not None and team.rank:
+            x = open_array(rhs.out.path, "r+", allow_incomplete=True)
+            into = Solution(stack.enter_context(contextlib.closing(x)), done)
+        yield into
+        # The first process completes the solution when all have written their columns.
+        team.same(None)
+    if rhs.out is not None and team.size > 1:
+        team.same(None)
+        if team.rank:
+            into.x = open_array(rhs.out.path)
 
 
 def system_of(verb: str, factor: Factor, rhs: RightHandSide) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from outcore._util.progress import Meter, Part, ProgressLike
 from outcore.array.array import Array
 from outcore.array_files.metadata import read_metadata
 from outcore.linalg._output.factoring import Factoring
+from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._tiles.cost import Phase, Problem
 from outcore.machine.rates import NOMINAL, Rates, stored
@@ -37,6 +38,8 @@ class Solving:
         As for `solve`.
     later
         As for `Factoring`.
+    sharing
+        The processes of the call.
     """
 
     A: Array | PathLike
@@ -52,6 +55,7 @@ class Solving:
     resume: bool
     threads: int | None
     bar: Meter
+    sharing: Sharing
     later: list[Place] | None = None
 
     @property

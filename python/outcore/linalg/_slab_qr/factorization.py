@@ -200,13 +200,15 @@ class _Factorization(SlabLoop):
             self.update(K, g.blocks(K, self.take), C[K * g.columns :])
             self.storage.commit_if_durable()
 
-    def factor(self, K: int, C: Matrix, left: int, extremes: Extremes) -> None:
-        """C_K = Q_K R_K, from the first row of panel K down; the slab begins at column `left`."""
-        g, count, (o, e) = self.g, self.g.reflections(K), self.g.extent(K)
+    def factor(self, K: int, C: Matrix, extremes: Extremes) -> None:
+        """C_K = Q_K R_K, from the first row of panel K down."""
+        g, count, (o, _) = self.g, self.g.reflections(K), self.g.extent(K)
         if not count:
             return
         start_ns = self.call.trace.now_ns()
-        P = C[o:, o - left : o - left + count]
+        columns = self.columns_of(K)
+        end = columns.start + count
+        P = C[o:, columns.start : end]
         tau = self.reflections.factor(P)
         diagonal = np.diagonal(P)
         if not (np.isfinite(diagonal).all() and np.isfinite(tau).all()):
@@ -220,7 +222,7 @@ class _Factorization(SlabLoop):
         self.call.trace.record("compute", start_ns)
         self.call.meter.advance(panel_flops(g, K))
         # If there are more columns than rows, some columns of the panel may remain.
-        self.update_in_memory(K, C, left, slice(o + count - left, e - left))
+        self.update_in_memory(K, C, slice(end, columns.stop))
 
     def record(self, slab: Slab, extremes: Extremes) -> Record:
         """Return the journal's record of a slab."""
@@ -232,12 +234,12 @@ class _Factorization(SlabLoop):
         self.reflections.apply(V, self.taus[K], C)
         self.call.meter.advance(update_flops(self.g, K) * C.shape[1])
 
-    def update_in_memory(self, K: int, C: Matrix, left: int, columns: slice) -> None:
-        """Apply a panel of the slab to other columns of it; the slab begins at column `left`."""
+    def update_in_memory(self, K: int, C: Matrix, columns: slice) -> None:
+        """Apply a panel of the slab to other columns of it."""
         if not (count := self.g.reflections(K)):
             return
-        o = K * self.g.columns
-        V = C[o:, o - left : o - left + count]
+        o, start = K * self.g.columns, self.columns_of(K).start
+        V = C[o:, start : start + count]
         start_ns = self.call.trace.now_ns()
         self.update(K, iter([(0, V)]), C[o:, columns])
         self.call.trace.record("compute", start_ns)

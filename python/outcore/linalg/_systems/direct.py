@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,6 +18,8 @@ from outcore.linalg._output.factor import CHOLESKY, LU, CholeskyFactor, Kind, LU
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
 from outcore.linalg._output.own import own_factors, ready_factors
+from outcore.linalg._processes.sharing import seconds_for
+from outcore.linalg._processes.team import Team
 from outcore.linalg._rhs.condition import PROBES, UNKNOWN
 from outcore.linalg._rhs.residual import check
 from outcore.linalg._rhs.solving import Solving
@@ -37,7 +39,7 @@ def solve_directly(
     NotPositiveDefiniteError
         With Cholesky, if A is not positive definite.
     """
-    is_positive = kind is CHOLESKY
+    is_positive, sharing = kind is CHOLESKY, job.sharing
     made_as: type[Swept] = CholeskyFactor if is_positive else LUFactor
     where = job.factors_at(kind.suffix)
     ready = ready_factors(where, job.source, job.dtype, made_as, if_exists=job.if_exists)
@@ -49,15 +51,18 @@ def solve_directly(
 
     def make(wanted: Factoring) -> Swept:
         # The residual shows whether A is Hermitian.
-        return factor_cholesky(wanted, lower=lower)[0] if is_positive else lu_for_call(wanted)
+        if is_positive:
+            return factor_cholesky(wanted, lower=lower)[0]
+        return lu_for_call(wanted, sharing)
 
     wanted = job.factoring(job.A, where, overwrite_a=overwrite_a, progress=factoring)
     wanted = dataclasses.replace(wanted, dtype=job.dtype)
-    own: AbstractContextManager[Swept] = own_factors(where, wanted, ready, make)
-    with own as factors:
+    sharing.meet()  # All have looked for ready factors.
+    own: AbstractContextManager[Swept] = own_factors(where, wanted, ready, make, sharing)
+    with own as factors, Team(sharing) as team:
         x, report = solve_and_report(
             factors, job.rhs, job.memory_bytes, job.threads, substituting, resume=job.resume,
-            probes=PROBES,
+            probes=PROBES, team=team,
         )  # fmt: skip
         if report.probed_condition is None and job.columns:
             report.notes.append(UNKNOWN)
@@ -70,10 +75,12 @@ def solve_directly(
         if read_metadata(job.source).state == "consumed":
             report.notes.append("A gave its space to the factors: the backward error is not known")
         else:
-            look = check(factors, job.rhs, x, job.memory_bytes, job.threads, checking)
+            look = check(factors, job.rhs, x, job.memory_bytes, job.threads, checking, team)
             report = report.followed_by(look)
         if job.condition:
-            report = with_condition(report, job, factors, estimating)
+            report = _on_first(
+                team, lambda: with_condition(report, job, factors, estimating), estimated
+            )
     return x, dataclasses.replace(report, verb="solve", method=_method_of(factors))
 
 
@@ -88,6 +95,15 @@ def with_condition(report: Report, job: Solving, factors: Swept, progress: Progr
     return dataclasses.replace(
         whole, condition=condition, backward_error=backward_error, words_lower_bound=bound
     )
+
+
+def _on_first(team: Team, make: Callable[[], Report], phases: Sequence[Phase]) -> Report:
+    """Return the report of a step that the first process does, while the others wait."""
+    made = make() if team.rank == 0 else None
+    more_s = sum(seconds_for(phase.bytes_read, phase.flops) for phase in phases)
+    found = team.all_of(None if made is None else dataclasses.replace(made, spans=None), more_s)[0]
+    assert found is not None
+    return made or found
 
 
 def _method_of(factors: Swept) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import Meter, ProgressLike
 from outcore.array.array import Array
@@ -20,6 +20,8 @@ from outcore.linalg._output.factor import CHOLESKY, KINDS, LU
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.own import are_begun
 from outcore.linalg._output.steps_done import Made
+from outcore.linalg._processes.sharing import Sharing, seconds_for
+from outcore.linalg._rhs.agreement import agree_on_solving
 from outcore.linalg._rhs.condition import warn_if_singular
 from outcore.linalg._rhs.right_hand_side import RightHandSide, opened
 from outcore.linalg._rhs.solving import Solving
@@ -59,8 +61,14 @@ def solve(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[Any, Report]:
     """Solve A x = b with A on disk, by LU with partial pivoting.
+
+    With `comm`, the processes of a parallel program factor, substitute and check the solution
+    together, by LU in the type of the system; see `lu_factor` and `lu_solve`. All of them get the
+    solution and the same report.
 
     Parameters
     ----------
@@ -94,7 +102,8 @@ def solve(
         Estimate the condition number of A in the 1-norm from the factors, like `cond_est`, and
         report it as ``report.condition``. This takes about five more passes over the factors.
     memory
-        Budget; by default half of the available memory.
+        Budget of each process; by default half of the available memory, which the processes of a
+        host share.
     out
         Directory of the solution on disk; by default that of an on-disk `b` with ``.x`` appended.
     factors
@@ -106,7 +115,7 @@ def solve(
     if_exists
         ``"open"`` opens a whole solution at `out` if the same call made it, with the same operands.
         ``"overwrite"`` replaces other factors at `factors`, and a solution at `out`.
-    overwrite_a, resume, threads, progress
+    overwrite_a, resume, threads, progress, comm, timeout
         As for `lu_factor`.
 
     Returns
@@ -138,6 +147,7 @@ def solve(
         A, b, assume_a=assume_a, dtype=dtype, factor_dtype=factor_dtype, condition=condition,
         memory=memory, out=out, factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
         if_exists=if_exists, resume=resume, threads=threads, progress=progress, made=made,
+        comm=comm, timeout=timeout,
     )  # fmt: skip
 
 
@@ -160,91 +170,104 @@ def solve_system(
     progress: ProgressLike = True,
     made: Made = None,
     later: list[Place] | None = None,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[Any, Report]:
     """Run `solve`; with `later`, leave temporary factors, which the caller removes.
 
     After an error they stay, with their mark. The same call then finds them complete.
     """
-    assume_a = assumption(assume_a)
-    if assume_a not in ASSUMPTIONS:
-        raise InvalidError(
-            f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
-        )
-    source = place_of(A)
-    metadata = read_metadata(source)
-    if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
-        raise InvalidError(
-            f"need a square matrix, have shape {metadata.shape} in {source.path}; for others there "
-            "is least squares"
-        )
-    n, right = metadata.shape[0], opened(b)
-    found = result_dtype({"A": metadata.dtype, "b": right.dtype}, dtype)
-    job_dtype = factor_dtype_of(metadata.dtype, matrix_dtype(found, metadata.dtype))
-    low = lower(job_dtype, factor_dtype)
-    meet = None if factors is None else how_they_meet(place(factors).path, source.path)
-    if meet is not None:
-        what = "is the matrix itself" if meet == SAME else f"{meet} the matrix"
-        raise InvalidError(f"factors= {what}, {source.path}; name another directory")
-    if low is not None and overwrite_a:
-        raise InvalidError(
-            "overwrite_a=True consumes A, which refinement needs; leave out one of overwrite_a and "
-            "factor_dtype"
-        )
-    names = [f"{source.stem}{kind.suffix}" for kind in KINDS.values()]
-    own = names if factors is None else [factors]
-    reads = [source.path, *(place(name).path for name in own)]
-    with Meter(f"solving with {source.title}", 0.0, progress) as bar:
-        job = Solving(
-            A=A,
-            source=source,
-            n=n,
-            dtype=job_dtype,
-            # Errors in the right-hand side are found before the hours of factoring, not after.
-            rhs=RightHandSide.read(
-                n, job_dtype, right, "N", out, if_exists=if_exists, reads=reads, made=made
-            ),
-            factors=factors,
-            condition=condition,
-            keep=keep_factors,
-            memory_bytes=budget.resolve(memory),
-            if_exists=if_exists,
-            resume=resume,
-            threads=threads,
-            bar=bar,
-            later=later,
-        )
-        try:
-            look = _look_at_right_hand_side(job)
-            if low is not None:
-                x, report = solve_refined(job, low)
-                if assume_a != "gen":
-                    report.notes.append(f"assume_a={assume_a!r} makes no difference to refinement")
-            elif assume_a == "auto":
-                x, report = _solve_as_it_looks(job, overwrite_a=overwrite_a)
-            elif assume_a == "pos":
-                x, report = _solve_positive(job, overwrite_a=overwrite_a)
-            else:
-                x, report = solve_directly(job, overwrite_a=overwrite_a)
-                if assume_a != "gen":
-                    report.notes.append(f"assume_a={assume_a!r}: solved by LU")
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"solving with {source.title} stopped; call solve again with the same "
-                "arguments to resume"
-            ) from None
-    if look is not None:
-        report = _after_looking(look, report)
-    if factor_dtype is not None and low is None:
-        report.notes.append(
-            f"factor_dtype is {job_dtype}, as the system: there is nothing to refine"
-        )
-    report.job = f"solving with {source.title}"
-    if isinstance(x, Array):
-        x.report = report
-    if assume_a == "pos" and report.method.startswith(CHOLESKY.title):
-        _warn_if_not_hermitian(report, n, metadata.dtype, job_dtype)
-    warn_if_singular(report.probed_condition, job_dtype, stacklevel=5)
-    return x, report
+    with Sharing(comm, timeout) as sharing:
+        assume_a = assumption(assume_a)
+        if assume_a not in ASSUMPTIONS:
+            raise InvalidError(
+                f"assume_a must be one of {', '.join(map(repr, ASSUMPTIONS))}, have {assume_a!r}"
+            )
+        source = place_of(A)
+        metadata = read_metadata(source)
+        if len(metadata.shape) != 2 or metadata.shape[0] != metadata.shape[1]:
+            raise InvalidError(
+                f"need a square matrix, have shape {metadata.shape} in {source.path}; for others "
+                "there is least squares"
+            )
+        n, right = metadata.shape[0], opened(b)
+        found = result_dtype({"A": metadata.dtype, "b": right.dtype}, dtype)
+        job_dtype = factor_dtype_of(metadata.dtype, matrix_dtype(found, metadata.dtype))
+        low = lower(job_dtype, factor_dtype)
+        meet = None if factors is None else how_they_meet(place(factors).path, source.path)
+        if meet is not None:
+            what = "is the matrix itself" if meet == SAME else f"{meet} the matrix"
+            raise InvalidError(f"factors= {what}, {source.path}; name another directory")
+        if low is not None and overwrite_a:
+            raise InvalidError(
+                "overwrite_a=True consumes A, which refinement needs; leave out one of overwrite_a "
+                "and factor_dtype"
+            )
+        names = [f"{source.stem}{kind.suffix}" for kind in KINDS.values()]
+        own = names if factors is None else [factors]
+        reads = [source.path, *(place(name).path for name in own)]
+        with Meter(f"solving with {source.title}", 0.0, sharing.progress(progress)) as bar:
+            job = Solving(
+                A=A,
+                source=source,
+                n=n,
+                dtype=job_dtype,
+                # Errors in the right-hand side are found before the hours of factoring, not after.
+                rhs=RightHandSide.read(
+                    n, job_dtype, right, "N", out, if_exists=if_exists, reads=reads, made=made
+                ),
+                factors=factors,
+                condition=condition,
+                keep=keep_factors,
+                memory_bytes=sharing.budget(memory),
+                if_exists=if_exists,
+                resume=resume,
+                threads=sharing.threads(threads),
+                bar=bar,
+                sharing=sharing,
+                later=later,
+            )
+            if sharing.size > 1:
+                refuse_for_several(low is not None, overwrite_a=overwrite_a)
+                agree_on_solving("solve", {"A": source}, job.rhs, sharing)
+                sharing.agree({"condition=": condition, "keep_factors=": keep_factors})
+            try:
+                look = _look_at_right_hand_side(job)
+                if low is not None:
+                    x, report = solve_refined(job, low)
+                    if assume_a != "gen":
+                        report.notes.append(
+                            f"assume_a={assume_a!r} makes no difference to refinement"
+                        )
+                elif assume_a in ("auto", "pos") and sharing.size > 1:
+                    x, report = solve_directly(job)
+                    report.notes.append(f"assume_a={assume_a!r}: several processes solve by LU")
+                elif assume_a == "auto":
+                    x, report = _solve_as_it_looks(job, overwrite_a=overwrite_a)
+                elif assume_a == "pos":
+                    x, report = _solve_positive(job, overwrite_a=overwrite_a)
+                else:
+                    x, report = solve_directly(job, overwrite_a=overwrite_a)
+                    if assume_a != "gen":
+                        report.notes.append(f"assume_a={assume_a!r}: solved by LU")
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"solving with {source.title} stopped; call solve again with the same "
+                    "arguments to resume"
+                ) from None
+        if look is not None:
+            report = _after_looking(look, report)
+        if factor_dtype is not None and low is None:
+            report.notes.append(
+                f"factor_dtype is {job_dtype}, as the system: there is nothing to refine"
+            )
+        report.job = f"solving with {source.title}"
+        if isinstance(x, Array):
+            x.report = report
+        if assume_a == "pos" and report.method.startswith(CHOLESKY.title):
+            _warn_if_not_hermitian(report, n, metadata.dtype, job_dtype)
+        warn_if_singular(report.probed_condition, job_dtype, stacklevel=5)
+        return x, report
 
 
 def _warn_if_not_hermitian(report: Report, n: int, *dtypes: np.dtype[Any]) -> None:
@@ -257,11 +280,27 @@ def _warn_if_not_hermitian(report: Report, n: int, *dtypes: np.dtype[Any]) -> No
     warn_not_hermitian(how, "solve with assume_a='gen'", stacklevel=6)
 
 
+def refuse_for_several(is_low: bool, *, overwrite_a: bool) -> None:
+    """Raise for options of a solve that need one process."""
+    for name, is_given in (("factor_dtype=", is_low), ("overwrite_a=", overwrite_a)):
+        if is_given:
+            raise InvalidError(
+                f"several processes do not solve with {name}; leave it out, or start one process"
+            )
+
+
 def _look_at_right_hand_side(job: Solving) -> Report | None:
-    """Raise for a right-hand side that is not finite."""
+    """Raise for a right-hand side that is not finite. Of several processes, the first one looks."""
     if not isinstance(job.rhs.b, Array):
         job.rhs.refuse_non_finite_given()
         return None
+    look = _looked_at(job) if job.sharing.rank == 0 else None
+    found: Report | None = job.sharing.exchange(look, seconds_for(job.rhs.b.nbytes))[0]
+    return found
+
+
+def _looked_at(job: Solving) -> Report | None:
+    """Read all of a right-hand side on disk."""
     (looking,) = job.parts([Phase(dtype=job.rhs.solution_dtype, bytes_read=job.rhs.b.nbytes)])
     try:
         return look_at(job.rhs, job.memory_bytes, looking)

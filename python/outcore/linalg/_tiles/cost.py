@@ -109,6 +109,8 @@ class Phase:
         Number of short requests, each of which takes time regardless of its size.
     ends_read_bytes, ends_written_bytes
         Bytes that are moved before the arithmetic can begin, and after its end.
+    network_seconds
+        Time of the network alone, which overlaps with both.
     workers
         Largest number of computing threads; `None` for all.
     slowdown
@@ -127,6 +129,7 @@ class Phase:
     requests: int = 0
     slowdown: float = 0.0
     workers: int | None = None
+    network_seconds: float = 0.0
 
     def compute_seconds(self, rates: Rates) -> float:
         """Return the time of the arithmetic alone, at the measured speed of matrix products."""
@@ -146,7 +149,7 @@ class Phase:
         ends = self.ends_read_bytes / rates.read_bytes_s
         ends += self.ends_written_bytes / rates.write_bytes_s
         compute, io = self.compute_seconds(rates) + io_cpu, self.io_seconds(rates)
-        return max(compute, io) + self.slowdown * min(compute, io) + ends
+        return max(compute, io, self.network_seconds) + self.slowdown * min(compute, io) + ends
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,8 @@ class Cost:
         Least number of words that any algorithm must move with this memory; `None` if unknown.
     phases
         Parts of the call, in order.
+    processes, bytes_sent
+        Number of processes, of which this is the cost of one, and the bytes that it sends.
     """
 
     method: str
@@ -172,6 +177,8 @@ class Cost:
     disk_bytes: int
     words_lower_bound: float | None
     phases: tuple[Phase, ...]
+    processes: int = 1
+    bytes_sent: int = 0
 
     @property
     def bytes_read(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore._util.streams import kept, timed
+from outcore._util.streams import Pending, kept, timed
 from outcore.blas.lapack import Kernels, kernels
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._factors.conveyor import SlabConveyor
@@ -26,6 +26,8 @@ from outcore.linalg._geometry.factor_plan import (
 )
 from outcore.linalg._lu.slabs.storage import LuFiles
 from outcore.linalg._output.journal import Record
+from outcore.linalg._processes.broadcasts import Blocks, Expected, Sent, blocks_of
+from outcore.linalg._processes.sharing import seconds_for
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.triangles import solve_lower
 from outcore.report.longcall import LongCall
@@ -45,14 +47,14 @@ class LuConveyor(SlabConveyor):
         rows = self._g.rows
         tile = end // rows - 1
         if end % rows == 0 and tile < self._tiles_below(self.part.first).start:
-            for panel in range(self.part.last - self.part.first):
+            for panel in range(len(self.panels_of(self.part))):
                 self._write(range(tile, tile + 1), panel)
         self._storage.commit_if_durable()
         self.poll()
 
     def panel_done(self, panel: int) -> None:
         """Write the rest of a panel of the slab, which is final."""
-        self._write(self._tiles_below(self.part.first), panel - self.part.first)
+        self._write(self._tiles_below(self.part.first), self.place_in_slab(panel))
 
     def held(self) -> tuple[Slab, Matrix]:
         """Return the last slab and its memory, after `drain`: whole tiles, no slab behind it."""
@@ -91,7 +93,22 @@ class SlabFactorization(SlabLoop):
         self.g, self.before, self.is_original = g, g.origin // g.columns, is_original
         self.kernels = kernels(g.dtype)
         self.piv = storage.panel_pivots()[self.before :]
+        self.blocks = self._blocks()
         self.conveyor = LuConveyor(g, storage, call, source)
+
+    def _blocks(self) -> Blocks:
+        """Return the source of panels: the disk, and the other processes."""
+        g, call, team = self.g, self.call, self.storage.team
+        # The owner of a block may first have to update and factor a panel.
+        most_flops = update_flops(g, 0) * g.held_panels * g.columns + panel_flops(g, 0)
+        more_s = seconds_for(RING_BLOCKS * g.slot_bytes, most_flops)
+        return blocks_of(self.stream, team, call, RING_BLOCKS, g.slot_bytes, more_s)
+
+    def run(self) -> None:
+        """Factor all parts that are not factored yet."""
+        with self.blocks:
+            super().run()
+        self.storage.sent = self.blocks.sent
 
     def parts(self) -> list[Slab]:
         """Return the slabs that are not factored yet."""
@@ -102,19 +119,19 @@ class SlabFactorization(SlabLoop):
         columns = self.g.columns
         for K in range(slab.first):
             if K == 0:
-                self.update_as_they_come(arrivals, slab.last - slab.first, C)
+                self.update_as_they_come(arrivals, len(self.g.deal.held(*slab)), C)
             else:
                 self.update(K, self.blocks_of(K), C[K * columns :])
             self.conveyor.rows_done((K + 1) * columns)
 
-    def factor(self, K: int, C: Matrix, left: int, extremes: Extremes) -> None:
-        """Factor a panel of the slab with partial pivoting; the slab begins at column `left`."""
+    def factor(self, K: int, C: Matrix, extremes: Extremes) -> None:
+        """Factor a panel of the slab with partial pivoting."""
         g, (o, e) = self.g, self.g.extent(K)
         start_ns = self.call.trace.now_ns()
         piv = np.empty(e - o, np.int32)
-        P = C[o:, o - left : e - left]
-        extremes.see_info(factor_panel(self.kernels, P, piv), g.origin + o)
-        extremes.see_factor(C[:e, o - left : e - left])
+        columns = self.columns_of(K)
+        extremes.see_info(factor_panel(self.kernels, C[o:, columns], piv), g.origin + o)
+        extremes.see_factor(C[:e, columns])
         self.piv.append(piv)
         self.call.trace.record("compute", start_ns)
         self.call.meter.advance(panel_flops(g, K))
@@ -136,12 +153,12 @@ class SlabFactorization(SlabLoop):
         kept for them, as many as fit in memory.
         """
         piv, blocks = self.piv[0], self.taken(0)
-        early = max(itertools.islice(arrivals, (panels + 1) // 2))
+        early = max(itertools.islice(arrivals, (panels + 1) // 2), default=0)
         held: list[tuple[int, Matrix]] = []
         L = kept(itertools.islice(blocks, RING_BLOCKS), held, self.conveyor.poll)
         apply_panel(self.kernels, piv, timed(L, self.call.trace), C[:, :early])
-        if early < C.shape[1]:
-            max(arrivals)
+        if early < C.shape[1] or not panels:
+            max(arrivals, default=0)
             apply_panel(self.kernels, piv, timed(held, self.call.trace), C[:, early:])
         # This frees the memory for further blocks.
         held.clear()
@@ -153,23 +170,64 @@ class SlabFactorization(SlabLoop):
         apply_panel(self.kernels, self.piv[K], L, C)
         self.call.meter.advance(update_flops(self.g, K) * C.shape[1])
 
-    def update_in_memory(self, K: int, C: Matrix, left: int, columns: slice) -> None:
-        """Apply a panel of the slab to other columns of it; the slab begins at column `left`."""
-        o, e = self.g.extent(K)
-        start_ns = self.call.trace.now_ns()
-        self.update(K, iter([(0, C[o:, o - left : e - left])]), C[o:, columns])
-        self.call.trace.record("compute", start_ns)
+    def share(self, K: int) -> Pending:
+        """Send the row swaps and the L of a panel of the slab, or wait for the row swaps."""
+        g = self.g
+        if g.deal.size == 1:
+            return Sent()
+        if g.deal.owner(K) != g.deal.rank:
+            self.piv.append(self.blocks.take().copy())
+            return Sent()
+        blocks: list[npt.NDArray[Any]] = [self.piv[K]]
+        if self.part.last - 1 != K:
+            panel = self.conveyor.whole_panel(K)
+            blocks += [
+                panel[tiles.start * g.rows : tiles.stop * g.rows] for tiles in g.blocks_below(K)
+            ]
+        return self.blocks.offer(blocks)
+
+    def update_in_memory(self, K: int, C: Matrix, columns: slice) -> None:
+        """Apply a panel of the slab to other columns of it."""
+        g, (o, _) = self.g, self.g.extent(K)
+        if g.deal.owner(K) == g.deal.rank:
+            start_ns = self.call.trace.now_ns()
+            self.update(K, iter([(0, C[o:, self.columns_of(K)])]), C[o:, columns])
+            self.call.trace.record("compute", start_ns)
+        elif self.part.last - 1 != K:
+            self.update(K, self.blocks_of(K), C[o:, columns])
+
+    def expect_own(self, slab: Slab) -> None:
+        """Name the blocks of a slab's own panels that processes send to each other."""
+        for K in range(*slab) if self.g.deal.size > 1 else ():
+            o, e = self.g.extent(K)
+            piv = Expected(self.g.deal.owner(K), (e - o,), np.dtype(np.int32), False)
+            self.blocks.expect([piv])
+            if slab.last - 1 != K:
+                self._expect(K, is_on_disk=False)
+
+    def expect_earlier(self, slab: Slab) -> None:
+        """Name the blocks of panels to the left of a slab, if processes send them to each other."""
+        for K in range(slab.first) if self.g.deal.size > 1 else ():
+            self._expect(K, is_on_disk=True)
+
+    def _expect(self, K: int, *, is_on_disk: bool) -> None:
+        g, owner = self.g, self.g.deal.owner(K)
+        self.blocks.expect(
+            Expected(owner, (len(tiles) * g.rows, g.columns), g.dtype, is_on_disk)
+            for tiles in g.blocks_below(K)
+        )
 
     def read_ahead(self, panels: range) -> None:
         """Schedule reads of L: all blocks from the diagonal block down, panel by panel."""
         g = self.g
-        for K in panels:
+        for K in g.deal.held(panels.start, panels.stop):
             place = self.storage.places[self.before + K]
             columns = slice(place * g.columns, (place + 1) * g.columns)
-            self.stream.extend(
-                (slice(g.origin + tiles.start * g.rows, g.origin + tiles.stop * g.rows), columns)
+            rows = [
+                slice(g.origin + tiles.start * g.rows, g.origin + tiles.stop * g.rows)
                 for tiles in g.blocks_below(K)
-            )
+            ]
+            self.blocks.read([(each, columns) for each in rows])
 
     def blocks_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (row counted from the panel's first, block)."""
@@ -180,7 +238,7 @@ class SlabFactorization(SlabLoop):
         g = self.g
         o, e = g.extent(K)
         for tiles in g.blocks_below(K):
-            block = self.stream.take().data
+            block = self.blocks.take()
             first = tiles.start * g.rows
             top = max(o, first)
             yield top - o, block[top - first : g.n - first, : e - o]
@@ -241,7 +299,8 @@ def apply_panel(
     C
         (m, w) column-major, in place: its first k rows become U.
     """
-    kernels.laswp(C, piv, 0, len(piv))
+    if C.shape[1]:
+        kernels.laswp(C, piv, 0, len(piv))
     apply_blocks(kernels, len(piv), L, C)
 
 
@@ -257,6 +316,8 @@ def apply_blocks(kernels: Kernels, k: int, L: Iterable[tuple[int, Matrix]], C: M
     """
     U = C[:k]
     for row, block in L:
+        if not C.shape[1]:
+            continue
         if row == 0:
             solve_lower(kernels, block[:k], U, unit=True)
             row, block = k, block[k:]

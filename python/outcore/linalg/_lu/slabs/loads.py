@@ -1,11 +1,16 @@
 """The loads of the slabs of an LU, for any layout, and its cost."""
 
+import dataclasses
+
+from outcore._util.sizes import parse_rate
 from outcore.layout.disk_reads import DiskReads
 from outcore.layout.zarr_format import tile_shape
 from outcore.linalg._geometry.factor_plan import (
     LuGeometry,
+    dealt_lu_geometry,
     flops,
     lu_geometry,
+    own_flops,
     panel_flops,
     update_flops,
 )
@@ -24,8 +29,12 @@ class SlabLoads(ColumnLoads[LuGeometry]):
 
 
 def load_groups(g: LuGeometry, chunks: tuple[int, ...]) -> tuple[int, int]:
-    """Return how many tiles and panels to load together so that no chunk is read twice."""
-    return _group(chunks[0], g.rows, g.tiles), _group(chunks[1], g.columns, g.slab_panels)
+    """Return how many tiles and panels to load together so that no chunk is read twice.
+
+    The panels of several processes are not adjacent, so each is loaded by itself.
+    """
+    across = _group(chunks[1], g.columns, g.slab_panels) if g.deal.size == 1 else 1
+    return _group(chunks[0], g.rows, g.tiles), across
 
 
 def _group(chunk: int, tile: int, most: int) -> int:
@@ -55,6 +64,25 @@ def lu_geometry_of(problem: Problem) -> LuGeometry:
     return lu_geometry(problem.n, problem.dtype, problem.memory_bytes, tile)
 
 
+def lu_cost_of_several(problem: Problem, processes: int) -> Cost:
+    """Plan `lu_factor` of several processes: the cost of the one that moves most."""
+    layout, disk = layout_of(problem), problem.disk()
+    budgets = (problem.memory_bytes,) * processes
+    cuts = [dealt_lu_geometry(problem.n, problem.dtype, budgets, at) for at in range(processes)]
+    # Each block goes to every process, so each link carries all that the processes send.
+    link, total = problem.option("link", None), sum(g.sent()[0] for g in cuts)
+    seconds = 0.0 if link is None else total / parse_rate(link)
+    found = []
+    for g in cuts:
+        cost = slabs_cost(g, layout, disk)
+        first, *others = cost.phases
+        phases = dataclasses.replace(first, network_seconds=seconds), *others
+        found.append(
+            dataclasses.replace(cost, phases=phases, processes=processes, bytes_sent=g.sent()[0])
+        )
+    return max(found, key=lambda cost: (cost.bytes_read + cost.bytes_written, cost.bytes_sent))
+
+
 def lu_cost(problem: Problem) -> Cost:
     """Plan `lu_factor` by slabs."""
     g, layout, disk = lu_geometry_of(problem), layout_of(problem), problem.disk()
@@ -72,10 +100,10 @@ def slabs_cost(
         dtype=g.dtype,
         bytes_read=g.factor_bytes_read(),
         bytes_written=g.factor_bytes_written(),
-        flops=flops(g.n, g.dtype),
+        flops=flops(g.n, g.dtype) if g.deal.size == 1 else own_flops(g),
         gemm_flops=gemm_flops(g),
         other_seconds=memory_seconds(g),
-        ends_read_bytes=panel * g.slab_panels,
+        ends_read_bytes=panel * g.held_panels,
         ends_written_bytes=panel,
         slowdown=_SLOWDOWN,
     )
@@ -83,7 +111,7 @@ def slabs_cost(
         method=loads.method(g.method),
         peak_memory_bytes=loads.peak_bytes(g.memory_bytes),
         disk_bytes=g.tile_bytes * g.tiles * (g.slab_panels if overwrite_a else g.panels),
-        words_lower_bound=g.words_lower_bound(),
+        words_lower_bound=g.words_lower_bound() if g.deal.size == 1 else None,
         phases=loads.phases(phase),
     )
 
@@ -93,8 +121,9 @@ def gemm_flops(g: LuGeometry) -> float:
     weight = flop_weight(g.dtype)
     panels = triangles = products = 0.0
     for K in range(g.panels):
+        # All processes wait for a panel, also those that do not hold it.
         k = min(g.columns, g.n - K * g.columns)
-        right = g.n - K * g.columns - k
+        right = g.held_columns(K + 1, g.panels)
         panels += panel_flops(g, K)
         triangles += weight * k**2 * right
         products += (update_flops(g, K) - weight * k**2) * right
@@ -104,8 +133,9 @@ def gemm_flops(g: LuGeometry) -> float:
 def memory_seconds(g: LuGeometry) -> float:
     """Time of row swaps, and of the checks of A and U."""
     swapped = sum(
-        min(g.columns, g.n - K * g.columns) * max(g.n - (K + 1) * g.columns, 0)
+        min(g.columns, g.n - K * g.columns) * g.held_columns(K + 1, g.panels)
         for K in range(g.panels)
     )
     itemsize = g.dtype.itemsize
-    return swapped * itemsize * _SWAP_S_PER_BYTE + 1.5 * g.n**2 * itemsize * SCAN_S_PER_BYTE
+    scanned = 1.5 * g.n * g.held_columns(0, g.panels)
+    return swapped * itemsize * _SWAP_S_PER_BYTE + scanned * itemsize * SCAN_S_PER_BYTE

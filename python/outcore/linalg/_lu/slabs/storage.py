@@ -2,6 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from outcore.linalg._geometry.factor_plan import LuGeometry
 from outcore.linalg._geometry.geometry import Geometry
 from outcore.linalg._lu.slabs.loads import SlabLoads
 from outcore.linalg._output.factor import LU, LUFactor
+from outcore.linalg._output.journal import Record
 from outcore.report.longcall import LongCall
 
 G = TypeVar("G", bound=Geometry)
@@ -32,6 +34,16 @@ class LuFiles(FactorStorage[G], ABC):
     kind = LU
     method: ClassVar[str]
     why = ""
+
+    def joined(self, records: Sequence[Record]) -> Record:
+        """Return the record of a slab from those of all processes, each about its own columns."""
+        extremes, infos = Extremes(), []
+        for record in records:
+            own = Extremes(**record.extremes)
+            infos.append(own.info)
+            extremes.see(own)
+        extremes.info = min((info for info in infos if info), default=0)
+        return dataclasses.replace(records[0], extremes=extremes.to_json())
 
     @abstractmethod
     def planned_bytes(self) -> tuple[int, int]:
@@ -75,10 +87,6 @@ class LuFiles(FactorStorage[G], ABC):
         extremes = Extremes()
         for record in self.journal.records:
             extremes.see(Extremes(**record.extremes))
-        metadata = self.lay_out()
-        with create_array(self.target.path / "piv", g.n, "i4", if_exists="overwrite") as file:
-            file[...] = np.concatenate([piv for _, piv in self._pivots()])
-            file.flush()
         read, written = self.planned_bytes()
         report = self.report(
             call,
@@ -90,8 +98,14 @@ class LuFiles(FactorStorage[G], ABC):
             notes=self.notes(extremes),
             **self.further_figures(),
         )
-        known = {"norm1": extremes.norm1, "growth": extremes.growth, "info": extremes.info}
-        self.complete(metadata, report, known)
+        if self.team.rank == 0:
+            metadata = self.lay_out()
+            with create_array(self.target.path / "piv", g.n, "i4", if_exists="overwrite") as file:
+                file[...] = np.concatenate([piv for _, piv in self._pivots()])
+                file.flush()
+            known = {"norm1": extremes.norm1, "growth": extremes.growth, "info": extremes.info}
+            self.complete(metadata, report, known)
+        self.team.same(None)
         return dataclasses.replace(LUFactor.open(self.target), report=report)
 
 
@@ -111,3 +125,7 @@ class LuStorage(LuFiles[LuGeometry]):
         g, first = self.geometry, self.first_panel
         read, written = self.loads.bytes_moved(first)
         return read + g.factor_bytes_read(first), written + g.factor_bytes_written(first)
+
+    def planned_sent(self) -> tuple[int, int]:
+        """Return the bytes and messages that this process sends according to the plan."""
+        return self.geometry.sent(self.first_panel)

@@ -1,4 +1,4 @@
-"""Communication between the processes of a joint iteration.
+"""Communication between the processes of a call.
 
 There is a single kind of message. Each process sends a value and receives the values of all, or
 learns which process has failed, and why. So a process that fails at any point reports that once,
@@ -8,9 +8,9 @@ and its report meets the next message of the others, whatever that is.
 import functools
 import hashlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from outcore._util.communicator import TIMEOUT_S, Communicator
 from outcore._util.progress import ProgressLike
 from outcore._util.signals import signals_held
 from outcore.array_files.metadata import read_generation
+from outcore.blas import blas_choice
 from outcore.collective.call import LEAST_BYTES_S, patience_of, seconds_of
 from outcore.errors import Interrupted, InvalidError, OutcoreError, from_kind
 from outcore.layout.zarr_format import Metadata
@@ -37,7 +38,7 @@ class Sharing:
     """The processes of a call, or this one alone; the call runs within its ``with``.
 
     If one process fails, each of the others fails at its next message, with an error that names the
-    process and the reason.
+    process and the reason. All these errors have the attribute ``is_told``.
 
     Parameters
     ----------
@@ -75,7 +76,8 @@ class Sharing:
             self._is_over = True
             return
         try:
-            self._gather(None, _told(error), 0.0)
+            self._gather(None, origin_of(error, self.rank), 0.0)
+            vars(error)["is_told"] = True
         except Exception as lost:
             error.add_note(f"The other processes could not be notified: {lost}")
 
@@ -167,10 +169,7 @@ class Sharing:
     def agree_on(self, name: str, X: Matrix) -> None:
         """Check that columns are equal on all processes."""
         if self._comm is not None:
-            digest = hashlib.blake2b(digest_size=16)
-            for column in X.T:
-                digest.update(column.tobytes())
-            self.agree({name: digest.digest()})
+            self.agree({name: digest_of(X)})
 
     def agree_on_matrix(self, source: Place, metadata: Metadata) -> None:
         """Check that all processes see the same matrix, before it is read."""
@@ -184,15 +183,43 @@ class Sharing:
 
     def budget(self, memory: int | str | None) -> int:
         """Return the bytes of a ``memory=`` argument. Processes of one host share its default."""
-        hosts = self.exchange(socket.gethostname())
-        found = budget.resolve(memory)
-        return found if memory is not None else found // hosts.count(hosts[self.rank])
+        here, found = self.here(), budget.resolve(memory)
+        return found if memory is not None else found // here
+
+    def threads(self, threads: int | None) -> int | None:
+        """Return the threads of each process. The processes of a host share its processors."""
+        if self._comm is None or threads is not None:
+            return threads
+        here = self.here()
+        return max(blas_choice.in_use()[1] // here, 1) if here > 1 else None
 
     def progress(self, progress: ProgressLike) -> ProgressLike:
         """Return the progress argument of this process: only the first one shows a bar."""
         return progress if self.rank == 0 or callable(progress) else False
 
-    def _gather(self, value: Any, failed: "_Told | None", more_s: float) -> list[Any]:
+    def duplicate(self, check: Callable[[], None]) -> tuple[Any, Communicator]:
+        """Return a communicator of the same processes, and its interface.
+
+        Parameters
+        ----------
+        check
+            As for `Communicator`.
+        """
+        assert self._comm is not None
+        found = self._comm.duplicate()
+        return found, Communicator(found, patience_of(self._timeout), check)
+
+    def check_mpi(self, what: str) -> None:
+        """Refuse processes that do not use MPI by mpi4py from several threads."""
+        if self._comm is not None:
+            self._comm.check_mpi(what)
+
+    def here(self) -> int:
+        """Return how many of the processes run on this host."""
+        hosts = self.exchange(socket.gethostname())
+        return hosts.count(hosts[self.rank])
+
+    def _gather(self, value: Any, failed: "Origin | None", more_s: float) -> list[Any]:
         """Exchange values. A process that fails reports that, and receives nothing."""
         assert self._comm is not None
         with signals_held():
@@ -201,40 +228,58 @@ class Sharing:
             except BaseException:
                 self._is_over = True
                 raise
-            found = [(rank, theirs[1]) for rank, theirs in enumerate(all_of) if theirs[1]]
+            found = [theirs[1] for theirs in all_of if theirs[1]]
             # If any process has failed, all of them know it now, so no further message follows.
             self._is_over = bool(found)
         if found and failed is None:
-            raise _failure(*found[0])
+            raise failure(found[0])
         return [theirs[0] for theirs in all_of]
 
 
-_Told = tuple[str, str, dict[str, Any]]
-"""Kind and message of an error, and its further attributes."""
+class Origin(NamedTuple):
+    """The process that failed first, and the kind, message and attributes of its error."""
+
+    rank: int
+    kind: str
+    message: str
+    more: dict[str, Any]
 
 
-def _told(error: BaseException) -> _Told:
+def origin_of(error: BaseException, rank: int) -> Origin:
+    """Describe an error on process `rank` to the others, or the error of another that caused it."""
+    found = getattr(error, "_origin", None)
+    if isinstance(found, Origin):
+        return found
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted.kind, "was stopped, as by Ctrl-C", {}
+        return Origin(rank, Interrupted.kind, "was stopped, as by Ctrl-C", {})
     if isinstance(error, OutcoreError):
         more = {key: value for key, value in vars(error).items() if isinstance(value, _PLAIN)}
-        return error.kind, str(error), more
-    return OutcoreError.kind, f"{type(error).__name__}: {error}", {}
+        return Origin(rank, error.kind, str(error), more)
+    return Origin(rank, OutcoreError.kind, f"{type(error).__name__}: {error}", {})
 
 
 _PLAIN = (int, float, tuple, list)
 
 
-def _failure(rank: int, told: _Told) -> BaseException:
+def failure(origin: Origin) -> BaseException:
     """Return the error that reports the failure of another process."""
-    kind, message, more = told
+    rank, kind, message, more = origin
     if kind == Interrupted.kind:
-        return Interrupted(f"rank {rank} {message}")
-    error = from_kind(kind, f"rank {rank}: {message}")
-    vars(error).update(more)
+        error: BaseException = Interrupted(f"rank {rank} {message}")
+    else:
+        error = from_kind(kind, f"rank {rank}: {message}")
+    vars(error).update(more, _origin=origin, is_told=True)
     return error
 
 
 def seconds_for(nbytes: float, flops: float = 0.0) -> float:
     """Additional time to wait for a process with so much work."""
     return nbytes / LEAST_BYTES_S + flops / LEAST_FLOPS_S
+
+
+def digest_of(X: npt.NDArray[Any]) -> bytes:
+    """Return a digest of a matrix or vector."""
+    digest = hashlib.blake2b(digest_size=16)
+    for column in np.atleast_2d(X.T):
+        digest.update(column.tobytes())
+    return digest.digest()

@@ -1,0 +1,65 @@
+"""Launchers of parallel jobs, such as mpiexec, and the processes that they start."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from outcore._util.packages import load
+from outcore.errors import InvalidError
+
+_LAUNCHERS = {
+    "PMI_SIZE": "mpiexec of MPICH",
+    "OMPI_COMM_WORLD_SIZE": "mpirun of Open MPI",
+    "MV2_COMM_WORLD_SIZE": "mpirun of MVAPICH",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "WORLD_SIZE": "torchrun",
+}
+"""Environment variables in which launchers give the number of processes."""
+
+
+def check_launcher(size: int, environment: Mapping[str, str], mpi: Any) -> None:
+    """Refuse a communicator of size 1 in a job for which a launcher started several processes.
+
+    Parameters
+    ----------
+    size
+        Number of ranks of the communicator.
+    environment
+        Environment variables, including those of launchers.
+    mpi
+        The module ``mpi4py.MPI``, if it is loaded: one process of several may have a communicator
+        of its own.
+
+    Raises
+    ------
+    InvalidError
+        If a launcher started several processes, and each has a communicator of size 1.
+    """
+    if size > 1 or (mpi is not None and mpi.COMM_WORLD.Get_size() > 1):
+        return
+    for variable, launcher in _LAUNCHERS.items():
+        said = environment.get(variable, "")
+        if said.isdigit() and int(said) > 1:
+            raise InvalidError(
+                f"{launcher} started {said} processes ({variable}), but each of them finds itself "
+                "alone: the launcher is not that of the MPI library that mpi4py uses; start the "
+                "job with the mpiexec of that library (of the package mpich, say, beside python)"
+            )
+
+
+def world() -> Any:
+    """Return MPI's communicator of all processes, if a launcher started several; else `None`.
+
+    Raises
+    ------
+    MissingPackageError
+        If mpi4py is missing.
+    InvalidError
+        As for `check_launcher`.
+    """
+    counts = [os.environ.get(variable, "") for variable in _LAUNCHERS]
+    if not any(count.isdigit() and int(count) > 1 for count in counts):
+        return None
+    mpi = load("mpi4py.MPI", "a command on several processes")
+    check_launcher(mpi.COMM_WORLD.Get_size(), os.environ, mpi)
+    return mpi.COMM_WORLD

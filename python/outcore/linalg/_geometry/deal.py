@@ -1,0 +1,79 @@
+"""The panels of each process, if several processes factor a matrix.
+
+Panels are dealt in turn, so that each process has its share of every slab, of every panel to the
+left of it, and of all disks (Womble, Greenberg, Riesen & Wheat 1993, section 3).
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Deal:
+    """The panels of this process, and of the others.
+
+    Attributes
+    ----------
+    counts
+        Panels of the widest slab that each process holds. A process with more memory holds more.
+    rank
+        Number of this process.
+    """
+
+    counts: tuple[int, ...] = (1,)
+    rank: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return len(self.counts)
+
+    def owner(self, panel: int) -> int:
+        """Return the process that holds a panel."""
+        turns = _turns(self.counts)
+        return turns[panel % len(turns)]
+
+    def held(self, first: int, last: int) -> Sequence[int]:
+        """Return the panels from `first` to ``last - 1`` that this process holds, in order."""
+        if self.size == 1:
+            return range(first, last)
+        return [panel for panel in range(first, last) if self.owner(panel) == self.rank]
+
+    def of(self, rank: int) -> "Deal":
+        """Return the same deal as another process sees it."""
+        return Deal(self.counts, rank)
+
+
+ALONE = Deal()
+
+
+@functools.lru_cache(maxsize=64)
+def _turns(counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the processes in the order in which they receive panels, again and again.
+
+    The turns of each process are spread as evenly as possible. The number of turns divides the sum
+    of `counts`, so no slab of that many panels gives a process more panels than it can hold.
+    """
+    unit = math.gcd(*counts)
+    each = [count // unit for count in counts]
+    turns = [((i + 0.5) / count, rank) for rank, count in enumerate(each) for i in range(count)]
+    return tuple(rank for _, rank in sorted(turns))
+
+
+def dealt(capacities: Sequence[int], panels: int) -> tuple[int, ...]:
+    """Return how many panels of a slab each process holds, given how many fit in its memory.
+
+    All panels of a small matrix form one slab, which is divided in proportion to the memory.
+    """
+    total = sum(capacities)
+    if total <= panels:
+        return tuple(capacities)
+    shares = [capacity * panels / total for capacity in capacities]
+    counts = [int(share) for share in shares]
+    # The largest remainders get the panels that are left; no share exceeds its capacity.
+    by_remainder = sorted(range(len(shares)), key=lambda rank: counts[rank] - shares[rank])
+    for rank in by_remainder[: panels - sum(counts)]:
+        counts[rank] += 1
+    return tuple(counts)

@@ -1,0 +1,274 @@
+"""Blocks that all processes of a call use in the same order.
+
+One process has each block, on its disk or in its memory, and broadcasts it to the others. A thread
+of each process sends and receives blocks ahead of their use, while the BLAS computes. Nobody holds
+more of them than a ring of a few blocks.
+"""
+
+import queue
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._core import Arena, Trace
+from outcore._util.streams import BlockStream, Box, Pending
+from outcore.linalg._processes.team import Team
+from outcore.report.longcall import LongCall
+
+Data = npt.NDArray[Any]
+
+
+class Expected(NamedTuple):
+    """A block that all processes are going to use.
+
+    Attributes
+    ----------
+    owner
+        The process that has it.
+    shape, dtype
+        Its shape, and the type of its elements.
+    is_on_disk
+        Whether the owner reads it from disk. Else the owner offers it from its memory, and does not
+        take it.
+    """
+
+    owner: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_on_disk: bool
+
+
+class Blocks:
+    """The blocks of one process alone: those of a stream. They are used within its ``with``.
+
+    Parameters
+    ----------
+    stream
+        Own blocks on disk.
+    """
+
+    def __init__(self, stream: BlockStream) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the thread that sends blocks, if there is one."""
+
+    def expect(self, blocks: Iterable[Expected]) -> None:
+        """Name the next blocks in the order of their use, the same on all processes."""
+
+    def read(self, boxes: Sequence[Box]) -> None:
+        """Schedule reads of the next own blocks on disk."""
+        self.stream.extend(boxes)
+
+    def offer(self, blocks: Sequence[Data]) -> Pending:
+        """Send own blocks from memory, which must not change until the result is done."""
+        return Sent()
+
+    def take(self) -> Data:
+        """Return the next block; wait for it."""
+        return self.stream.take().data
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Bytes and messages that this process has sent."""
+        return 0, 0
+
+
+class Broadcasts(Blocks):
+    """The blocks of several processes.
+
+    Parameters
+    ----------
+    stream
+        Own blocks on disk. It has memory for one more than `slots`.
+    team
+        The processes.
+    slots, slot_bytes
+        Number and size of the blocks in memory that this process receives or sends from memory. As
+        many own blocks may be in use.
+    more_s
+        Additional time to wait for a block, for the work of its owner.
+    """
+
+    def __init__(
+        self,
+        stream: BlockStream,
+        team: Team,
+        arena: Arena,
+        slots: int,
+        slot_bytes: int,
+        trace: Trace,
+        more_s: float,
+    ) -> None:
+        super().__init__(stream)
+        self._team, self._trace, self._more_s = team, trace, more_s
+        self._bytes = self._messages = 0
+        self._expected: queue.SimpleQueue[Expected | None] = queue.SimpleQueue()
+        # Own blocks that may be read from disk now, and those in memory.
+        self._readable: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._offered: queue.SimpleQueue[tuple[Data, Sent] | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Data | BaseException] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._may_take: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        for _ in range(slots):
+            self._free.put(memoryview(arena.allocate(slot_bytes)))
+            self._may_take.put(True)
+        self._sending: set[Sent] = set()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="outcore-broadcasts", daemon=True)
+        self._thread.start()
+
+    def expect(self, blocks: Iterable[Expected]) -> None:
+        """Name the next blocks in the order of their use, the same on all processes."""
+        for block in blocks:
+            self._expected.put(block)
+
+    def read(self, boxes: Sequence[Box]) -> None:
+        """Schedule reads of the next own blocks on disk."""
+        self.stream.extend(boxes)
+        for _ in boxes:
+            self._readable.put(True)
+
+    def offer(self, blocks: Sequence[Data]) -> Pending:
+        """Send own blocks from memory, which must not change until the result is done."""
+        sent = Sent(len(blocks))
+        self._sending.add(sent)
+        for block in blocks:
+            self._offered.put((block, sent))
+        if self._error is not None:
+            sent.fail(self._error)
+        return sent
+
+    def take(self) -> Data:
+        """Return the next block of another process, or of the own disk; wait for it."""
+        start_ns = self._trace.now_ns()
+        found = self._ready.get()
+        self._trace.record("wait", start_ns)
+        if isinstance(found, BaseException):
+            self._ready.put(found)
+            raise found
+        return found
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the thread. After an error it stops waiting for other processes."""
+        if kind is not None:
+            self._team.leave()
+        self._expected.put(None)
+        self._readable.put(False)
+        self._offered.put(None)
+        self._free.put(None)
+        self._may_take.put(False)
+        self._thread.join()
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Bytes and messages that this process has sent."""
+        return self._bytes, self._messages
+
+    def _run(self) -> None:
+        try:
+            while (expected := self._expected.get()) is not None:
+                self._pass_on(expected)
+        except BaseException as error:
+            self._error = error
+            for sent in list(self._sending):
+                sent.fail(error)
+            self._ready.put(error)
+
+    def _pass_on(self, expected: Expected) -> None:
+        """Send or receive one block."""
+        if expected.owner != self._team.rank:
+            block = self._slot(expected)
+            self._fill(block, expected.owner)
+            self._ready.put(block)
+        elif expected.is_on_disk:
+            _open(self._readable.get())
+            _open(self._may_take.get())
+            block = self.stream.take().data
+            weakref.finalize(block, self._may_take.put, True).atexit = False
+            self._send(block, expected)
+            self._ready.put(block)
+        else:
+            memory, sent = _open(self._offered.get())
+            self._send(memory, expected)
+            sent.one_less()
+            if sent.done():
+                self._sending.discard(sent)
+
+    def _send(self, block: Data, expected: Expected) -> None:
+        if not block.flags.f_contiguous:
+            copy = self._slot(expected)
+            copy[...] = block
+            block = copy
+        assert block.shape == expected.shape, (block.shape, expected)
+        self._fill(block, self._team.rank)
+        self._bytes += block.nbytes
+        self._messages += 1
+
+    def _fill(self, block: Data, owner: int) -> None:
+        self._team.blocks.fill(block.T, owner, self._more_s)
+
+    def _slot(self, expected: Expected) -> Data:
+        """Return free memory for a block. It is free again when its last view dies."""
+        memory = _open(self._free.get())
+        block: Data = np.ndarray(expected.shape, expected.dtype, buffer=memory, order="F")
+        weakref.finalize(block, self._free.put, memory).atexit = False
+        return block
+
+
+def blocks_of(
+    stream: BlockStream, team: Team, call: LongCall, slots: int, slot_bytes: int, more_s: float
+) -> Blocks:
+    """Return the blocks of a stream, or of the streams of all processes; see `Broadcasts`."""
+    if team.size == 1:
+        return Blocks(stream)
+    return Broadcasts(stream, team, call.arena, slots, slot_bytes, call.trace, more_s)
+
+
+class _ClosedError(Exception):
+    """The main thread ends the thread of broadcasts."""
+
+
+def _open(found: Any) -> Any:
+    if not found:
+        raise _ClosedError
+    return found
+
+
+class Sent:
+    """Blocks that are being sent: work in the background."""
+
+    def __init__(self, count: int = 0) -> None:
+        self._left = count
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        if not count:
+            self._over.set()
+
+    def one_less(self) -> None:
+        """Note that a block has been sent."""
+        self._left -= 1
+        if not self._left:
+            self._over.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the other blocks will not be sent."""
+        self._error = error
+        self._over.set()
+
+    def done(self) -> bool:
+        """Whether all blocks have been sent, or none of the rest will be."""
+        return self._over.is_set()
+
+    def wait(self) -> None:
+        """Wait until then; raise the error that ended it."""
+        self._over.wait()
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,158 @@
+"""The processes of a call while each does its own part, between their common steps.
+
+`Sharing` notices an error when all processes meet. Here a process may wait for blocks of another,
+or compute for a long time, so one that fails sends its error to all others, who look for it
+whenever they wait.
+"""
+
+import contextlib
+import pickle
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy.typing as npt
+
+from outcore._util.communicator import Communicator
+from outcore.linalg._processes.sharing import Origin, Sharing, failure, origin_of
+
+T = TypeVar("T")
+
+_ALARM_BYTES = 4096
+_MOST_TEXT = 2000
+"""Characters of an error that other processes receive."""
+
+_SENT_S = 2.0
+"""Longest time to send an error: a process that died never takes it."""
+
+_unsent: list[Any] = []
+"""Requests that never ended, and their memory, which must stay allocated."""
+
+
+class _LeftError(Exception):
+    """The process has failed, so its threads stop waiting."""
+
+
+class Team:
+    """The processes of a call during its run, within its ``with``.
+
+    Attributes
+    ----------
+    blocks, notes
+        Communicators for the thread that sends blocks, and for the one that records steps. Several
+        processes have them, one process does not.
+    rank, size
+        Number of this process, and number of processes.
+    """
+
+    blocks: Communicator
+    notes: Communicator
+
+    def __init__(self, sharing: Sharing) -> None:
+        self._sharing, self.rank, self.size = sharing, sharing.rank, sharing.size
+        self._lock = threading.Lock()
+        self._origin: Origin | None = None
+        self._heard = bytearray(_ALARM_BYTES)
+        self._duplicates: list[Any] = []
+        self._alarm: Any = None
+        self._is_left = False
+
+    def __enter__(self) -> Self:
+        if self.size > 1:
+            raw, self.blocks = self._sharing.duplicate(self.check)
+            others, self.notes = self._sharing.duplicate(self.check)
+            self._duplicates = [raw, others]
+            self._alarm = raw.Irecv(self._heard)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self.size == 1:
+            return
+        if error is None:
+            self._sharing.meet()
+        with self._lock:
+            if self._origin is None:
+                self._alarm.Cancel()
+                self._alarm.Wait()
+            self._alarm = None
+        if error is not None:
+            # The communicators stay: requests of them may be pending.
+            _unsent.append(self._duplicates)
+            if self._origin is None:
+                with contextlib.suppress(Exception):
+                    self._warn(origin_of(error, self.rank))
+            return
+        for duplicate in self._duplicates:
+            duplicate.Free()
+
+    def part_of(self, columns: slice, rank: int | None = None) -> slice:
+        """Return the columns of process `rank`, or of this one, if all divide some evenly."""
+        count, rank = columns.stop - columns.start, self.rank if rank is None else rank
+        first, end = (columns.start - (-count * at // self.size) for at in (rank, rank + 1))
+        return slice(first, end)
+
+    def fill_columns(self, X: npt.NDArray[Any], columns: slice) -> None:
+        """Copy the columns of each process to all others; `X` has one or two dimensions."""
+        whole = X[:, None] if X.ndim == 1 else X
+        for rank in range(self.size) if self.size > 1 else ():
+            part = whole[:, self.part_of(columns, rank)]
+            if part.shape[1]:
+                self.blocks.fill(part.T, rank)
+
+    def leave(self) -> None:
+        """End all waits of this process, which has failed."""
+        self._is_left = True
+
+    def check(self) -> None:
+        """Raise the error of another process that has failed, if any."""
+        if self._is_left:
+            raise _LeftError
+        with self._lock:
+            if self._origin is None and self._alarm is not None and self._alarm.Test():
+                self._origin = Origin(*pickle.loads(self._heard))
+        if self._origin is not None:
+            raise failure(self._origin)
+
+    def same(self, value: T) -> T:
+        """Return the value of the first process. All meet here, outside of the run."""
+        return self._sharing.same(value)
+
+    def all_of(self, value: T, more_s: float = 0.0) -> list[T]:
+        """Return the values of all processes. All meet here, outside of the run."""
+        return self._sharing.exchange(value, more_s)
+
+    def exchange(self, value: T, more_s: float = 0.0) -> list[T]:
+        """Return the values of all processes. One thread at a time may call this.
+
+        Parameters
+        ----------
+        more_s
+            As for `Sharing.exchange`.
+        """
+        return [value] if self.size == 1 else self.notes.allgather(value, more_s)
+
+    def _warn(self, origin: Origin) -> None:
+        """Send the error of this process to all others."""
+        told = origin._replace(message=origin.message[:_MOST_TEXT])
+        try:
+            text = pickle.dumps(tuple(told)).ljust(_ALARM_BYTES, b"\0")
+        except Exception:
+            text = pickle.dumps(tuple(told._replace(more={}))).ljust(_ALARM_BYTES, b"\0")
+        raw = self._duplicates[0]
+        sent = [raw.Isend(text, rank) for rank in range(self.size) if rank != self.rank]
+        _unsent.append((sent, text))
+        end = time.monotonic() + _SENT_S
+        while sent and time.monotonic() < end:
+            sent = [each for each in sent if not each.Test()]
+            time.sleep(0.001)
+
+
+def alone() -> Team:
+    """Return the team of a single process."""
+    return Team(Sharing())
