@@ -22,6 +22,7 @@ BENCHMARKS = {
     "blocks": "every block once through the block interface, against a stream",
     "boxes": "boxes, planes and strips in default chunks against numpy.memmap",
     "dask_linalg": "LU, Cholesky, QR and solve against dask.array.linalg, under a memory limit",
+    "lu_processes": "LU by 2 processes of 1 thread against 1 process of 2 threads",
     "mixed": "solve with factors in single precision and refinement, against it in double",
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",
     "svd": "the largest singular triplets against ARPACK and randomized_svd of scikit-learn",
