@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import outcore as oc
+from outcore.storage.volumes import PathLike
 
 SETTLE_S = 0.5
 
@@ -23,7 +24,9 @@ def random_block(count: tuple[int, int], dtype: str, seed: list[int]) -> npt.NDA
     return (numbers.view(np.complex128) if parts == 2 else numbers).astype(kind, copy=False).T
 
 
-def random_array(path: Path, n: int, dtype: str, diagonal: float = 0, order: str = "F") -> oc.Array:
+def random_array(
+    path: PathLike, n: int, dtype: str, diagonal: float = 0, order: str = "F"
+) -> oc.Array:
     """Create a random square array, laid out for LU by default, plus a multiple of the unit matrix.
 
     Its elements depend on its chunks, and therefore on the order.

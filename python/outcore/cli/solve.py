@@ -193,7 +193,7 @@ def _planned(
 ) -> Plan | None:
     """Plan the call; `None` if the call will fail, since its own error is clearer.
 
-    Of a call on several processes it plans the factorization.
+    For a call on several processes, this is the plan of the factorization.
     """
     with contextlib.suppress(OutcoreError):
         metadata = read_metadata(place(a))

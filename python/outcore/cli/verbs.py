@@ -148,7 +148,7 @@ class Failure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error on standard error, and with ``--json`` also as the document.
 
-        Of several processes that know the error, the first one prints it.
+        If several processes know the error, only the first one prints it.
         """
         if self._rank and self._is_told:
             return

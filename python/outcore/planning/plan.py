@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def bound(self) -> str:
-        """What takes the longest: ``"arithmetic"``, ``"disk"`` or ``"network"``."""
+        """The part that takes the longest: ``"arithmetic"``, ``"disk"`` or ``"network"``."""
         seconds = {
             "arithmetic": self.compute_seconds, "disk": self.io_seconds,
             "network": self.network_seconds,

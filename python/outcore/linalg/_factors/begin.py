@@ -122,8 +122,8 @@ class Method(Generic[G, S]):
 def open_storage(method: Method[G, S], job: Factoring, team: Team | None = None) -> Iterator[S]:
     """Check the arguments of a factorization, and start it or resume the stopped one.
 
-    If an error leaves nothing to resume, the target is cleared too. Of several processes, the first
-    one does all this, and the others open the files that it has made.
+    If an error leaves nothing to resume, the target is cleared too. The first process does all
+    this, and other processes of the call open the files that it has made.
     """
     check_threads(job.threads)
     check_if_exists(job.if_exists)

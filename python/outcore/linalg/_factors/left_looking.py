@@ -127,7 +127,7 @@ class SlabLoop(LeftLooking[Slab]):
         """Name the blocks of a slab's own panels, if processes send them to each other."""
 
     def share(self, K: int) -> Pending:
-        """Send a panel of the slab that has been factored, or wait for what others send of it."""
+        """Send a factored panel of the slab, or wait for the first message about it."""
         return Sent()
 
     def write(self, K: int, following: Slab | None) -> None:

@@ -179,7 +179,7 @@ class FactorStorage(Generic[G]):
             self.journal.append(whole)
         else:
             self.journal.records.append(whole)
-        # Nobody writes over what the slab replaces before the journal names it.
+        # No process overwrites the slab's old place before the journal names the new one.
         self.team.exchange(None)
 
     def planned_sent(self) -> tuple[int, int]:

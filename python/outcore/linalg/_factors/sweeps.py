@@ -158,8 +158,8 @@ def cut_sweep(
 class Sweeps:
     """Repeated solves with the factors, in place, for all columns at once.
 
-    They report the bytes read to the meter of the call. Of several processes, each solves for
-    columns of its own, and reads its part of the factors for all of them.
+    They report the bytes read to the meter of the call. Each process of several solves for its own
+    columns, and reads its part of the factors for all of them.
 
     Attributes
     ----------

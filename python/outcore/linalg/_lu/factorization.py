@@ -123,8 +123,8 @@ def lu_factor(
         Threads of the BLAS in each process; by default its current setting, which the processes of
         a host share.
     progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left). Of
-        several processes, the first one shows it.
+        Whether to show progress on the terminal, or a function of (fraction, seconds left). Only
+        the first process shows a bar.
     comm
         Communicator of mpi4py. All its processes call with equal arguments, except `memory`,
         `threads` and `progress`.

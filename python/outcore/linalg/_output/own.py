@@ -149,8 +149,8 @@ def own_factors(
 ) -> Iterator[F]:
     """Make factors unless they are `ready`; remove new temporary factors at the end.
 
-    Factors that prove singular, or have overflowed, are removed too, unless they are kept. Of
-    several processes, the first one removes them.
+    Factors that prove singular, or have overflowed, are removed too, unless they are kept. Only the
+    first process removes any.
     """
     keep = not job.is_temporary or (ready is not None and not is_marked(where))
     factors = make(job) if ready is None else ready

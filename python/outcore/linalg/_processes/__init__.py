@@ -1,1 +1,1 @@
-"""The processes of one call: what they tell each other, and the blocks that they send."""
+"""The processes of one call: their agreements, errors, blocks and reports."""

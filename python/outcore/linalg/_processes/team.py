@@ -1,8 +1,8 @@
 """The processes of a call while each does its own part, between their common steps.
 
 `Sharing` notices an error when all processes meet. Here a process may wait for blocks of another,
-or compute for a long time, so one that fails sends its error to all others, who look for it
-whenever they wait.
+or compute for a long time. A process that fails sends its error to all others, and they look for
+it whenever they wait.
 """
 
 import contextlib

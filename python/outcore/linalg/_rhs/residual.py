@@ -137,7 +137,7 @@ def check(
 ) -> Report:
     """Form the residual of a solution in one pass over A, and report the backward error.
 
-    Several processes divide the blocks of A, and add up what they have found.
+    Several processes divide the blocks of A, and add up their products.
 
     If not all columns fit in memory, the check covers the first ones. If none fits, the report says
     that the backward error is not known.

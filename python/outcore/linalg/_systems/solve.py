@@ -290,7 +290,7 @@ def refuse_for_several(is_low: bool, *, overwrite_a: bool) -> None:
 
 
 def _look_at_right_hand_side(job: Solving) -> Report | None:
-    """Raise for a right-hand side that is not finite. Of several processes, the first one looks."""
+    """Raise for a right-hand side that is not finite. Only the first process looks."""
     if not isinstance(job.rhs.b, Array):
         job.rhs.refuse_non_finite_given()
         return None
