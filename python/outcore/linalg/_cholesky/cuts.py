@@ -5,13 +5,17 @@ Either the whole slab fits in memory, so slabs grow to the right. Or it is in me
 are roughly square blocks. Such a slab may be wider, but each part reads the rows of L beside its
 columns again. The cost of a cut thus depends on its position. Dynamic programming from the right
 finds the best cuts, because the reads of the slabs from a panel on do not depend on earlier slabs.
+
+The candidates of all panels are computed together, in arrays with an element for each panel.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+_NEVER = np.iinfo(np.int64).max // 2
+"""Reads of a candidate that does not fit."""
 
 
 class Triangle(NamedTuple):
@@ -54,15 +58,15 @@ class Cuts(NamedTuple):
     is_short_of_blocks: bool
 
 
-class _Candidate(NamedTuple):
-    """A cut, the words of memory that it takes, and the number of tiles that its slab reads.
+class _Parts(NamedTuple):
+    """Slabs in parts: arrays of shape (panels, widths), for the first panel and width of a slab.
 
-    The count includes only second reads of the matrix.
+    ``reads`` counts tiles, and includes only second reads of the matrix.
     """
 
-    cut: SlabCut
-    words: int
-    reads: int
+    ends: np.ndarray
+    words: np.ndarray
+    reads: np.ndarray
 
 
 def cut_slabs(
@@ -84,121 +88,161 @@ def cut_slabs(
     chunk_tiles
         Height of the matrix's chunks. A chunk in two parts is read twice.
     """
-    search = _Search(t, most_words, most_blocks, chunk_tiles)
-    cuts = [SlabCut(0, ())] * t.panels
-    # Number of tiles that the slabs from each panel on read.
-    reads = np.zeros(t.panels + 1, np.int64)
-    largest = 0
     if not widths and most_words < t.tiles * t.rows * t.columns:
         return None  # the first panel is the highest
+    search = _Search(t, most_words, most_blocks, chunk_tiles)
+    last = search.widest().tolist()
+    whole_reads = (search.first * (t.tiles - search.top)).tolist()
+    parts = search.in_parts(widths)
+    # Number of tiles that the slabs from each panel on read.
+    reads = np.zeros(t.panels + 1, np.int64)
+    ends = np.zeros(t.panels, np.int64)
+    in_parts: dict[int, int] = {}
     for first in range(t.panels)[::-1]:
-        best = search.whole(first, reads)
+        least = _NEVER
+        if last[first] > first:
+            # Among equally good cuts, take the last.
+            ends[first] = last[first] - int(reads[last[first] : first : -1].argmin())
+            least = whole_reads[first] + int(reads[ends[first]])
         if widths:
-            tried = best, *(search.in_parts(first, width) for width in widths)
-            candidates = [found for found in tried if found]
-            best = min(candidates, key=lambda c: c.reads + reads[c.cut.end], default=None)
-        if best is None:
+            totals = parts.reads[first] + reads[parts.ends[first]]
+            best = int(totals.argmin())
+            if totals[best] < least:
+                ends[first], least, in_parts[first] = parts.ends[first, best], totals[best], best
+        if least >= _NEVER:
             return None
-        cuts[first] = best.cut
-        reads[first] = best.reads + reads[best.cut.end]
-        largest = max(largest, best.words)
-    return Cuts(tuple(cuts), int(reads[0]), largest, search.is_short_of_blocks)
+        reads[first] = least
+    words = search.tiles_of(search.first, ends) * search.panel_words
+    cuts = [SlabCut(end, (t.tiles,)) for end in ends.tolist()]
+    if in_parts:
+        firsts = np.array([*in_parts])
+        words[firsts] = parts.words[firsts, [*in_parts.values()]]
+        edges = np.stack([*search.edges(firsts, ends[firsts])])
+        for first, of_slab in zip(in_parts, edges.T.tolist(), strict=True):
+            inner = (edge for edge in of_slab if edge < t.tiles)
+            cuts[first] = SlabCut(cuts[first].end, (*inner, t.tiles))
+    return Cuts(tuple(cuts), int(reads[0]), int(words.max()), search.is_short_of_blocks)
 
 
 class _Search:
-    """Candidates for the slab that begins with a panel."""
+    """Candidates for the slabs that begin with each panel.
+
+    The methods take and return arrays of panels or tiles. The arguments `first` and `last` are the
+    first panel of each slab, and the panel after its last.
+    """
 
     def __init__(self, t: Triangle, most_words: int, most_blocks: int, chunk_tiles: int) -> None:
-        self.t, self.most_words, self.most_blocks = t, most_words, most_blocks
-        self.chunk_tiles = chunk_tiles
+        self.t, self.most_blocks, self.chunk_tiles = t, most_blocks, chunk_tiles
         self.is_short_of_blocks = False
         self.panel_words = t.rows * t.columns
+        self.most_tiles = most_words // self.panel_words
         self.per_tile = t.panels_beside(1)
+        self.first = np.arange(t.panels)
+        # Tile of each panel that holds its diagonal block.
+        self.top = self.first * t.columns // t.rows
         # Tiles above the diagonal blocks of all panels before each panel.
-        self.above = [0, *accumulate(map(t.first_tile, range(t.panels)))]
-        # The end of the widest slab that fits. It is usually near that of the previous call.
-        self.last = t.panels
+        self.above = np.concatenate([[0], self.top.cumsum()])
 
-    def whole(self, first: int, reads: np.ndarray) -> _Candidate | None:
-        """Find the best slab that is wholly in memory."""
-        t, last = self.t, self.last
-        most_tiles = self.most_words // self.panel_words
-        while last < t.panels and self.tiles_of(first, last + 1) <= most_tiles:
-            last += 1
-        while last > first and self.tiles_of(first, last) > most_tiles:
-            last -= 1
-        self.last = last
-        # The last block needs no block in use beside it, since no block lies below it.
-        reach = self.reach(first, self.most_blocks - 1)
-        if last > reach and t.tiles - t.first_tile(first) > self.most_blocks * t.block_tiles:
-            last, self.is_short_of_blocks = reach, True
-        if last <= first:
-            return None
-        # Among equally good cuts, take the last.
-        end = last - int(np.argmin(reads[last:first:-1])) if last > first + 1 else last
-        words = self.tiles_of(first, end) * self.panel_words
-        return _Candidate(SlabCut(end, (t.tiles,)), words, first * (t.tiles - t.first_tile(first)))
-
-    def tiles_of(self, first: int, last: int) -> int:
-        """Tiles of a slab's panels in memory, each group from its first row down."""
-        return (last - first) * self.t.tiles - self.above_groups(first, last)
-
-    def above_groups(self, first: int, last: int) -> int:
-        """Tiles above the groups of a slab's panels; a closed form for many candidates."""
+    def widest(self) -> np.ndarray:
+        """Return the panel after the last of the widest slab from each panel in memory."""
         t = self.t
-        top, height = t.first_tile(first), t.group_tiles
+        # Bisection: slabs that end at `last` fit, and slabs that end at `beyond` do not.
+        last, beyond = self.first, np.full(t.panels, t.panels + 1)
+        for _ in range(t.panels.bit_length()):
+            middle = (last + beyond) // 2
+            fits = self.tiles_of(self.first, middle) <= self.most_tiles
+            last, beyond = np.where(fits, middle, last), np.where(fits, beyond, middle)
+        # The last block needs no block in use beside it, since no block lies below it.
+        reach = self.reach(self.first, self.most_blocks - 1)
+        blocks_below = t.tiles - self.top > self.most_blocks * t.block_tiles
+        return self.within(reach, last, blocks_below)
+
+    def within(
+        self, reach: np.ndarray, last: np.ndarray, blocks_below: np.ndarray | bool = True
+    ) -> np.ndarray:
+        """Return the ends of slabs, which do not pass `reach` if blocks lie below them."""
+        is_beyond = (last > reach) & blocks_below
+        self.is_short_of_blocks |= bool(is_beyond.any())
+        return np.where(is_beyond, reach, last)
+
+    def tiles_of(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Tiles of a slab's panels in memory, each group from its first row down."""
+        tiles: np.ndarray = (last - first) * self.t.tiles - self.above_groups(first, last)
+        return tiles
+
+    def above_groups(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Tiles above the groups of a slab's panels; a closed form for many candidates."""
+        top, height = self.top[first], self.t.group_tiles
         width = height * self.per_tile
         end = (top + height) * self.per_tile
-        if last <= end:
-            return (last - first) * top
         # The following groups are all whole, except possibly the last.
-        whole, rest = divmod(last - end, width)
+        whole, rest = np.divmod(last - end, width)
         tops = whole * top + height * whole * (whole + 1) // 2
-        return (end - first) * top + width * tops + rest * (top + height * (whole + 1))
+        groups = (end - first) * top + width * tops + rest * (top + height * (whole + 1))
+        above: np.ndarray = np.where(last <= end, (last - first) * top, groups)
+        return above
 
-    def reach(self, first: int, blocks: int) -> int:
+    def reach(self, first: np.ndarray, blocks: int) -> np.ndarray:
         """Return the panel after the last whose rows lie in a slab's first `blocks` blocks."""
-        return (self.t.first_tile(first) + blocks * self.t.block_tiles) * self.per_tile
+        tiles = self.top[first] + blocks * self.t.block_tiles
+        last: np.ndarray = tiles * self.per_tile
+        return last
 
-    def in_parts(self, first: int, width: int) -> _Candidate | None:
-        """Cut a slab of `width` tiles into the fewest parts; `None` if it needs only one."""
-        t = self.t
-        end = first // self.per_tile * self.per_tile + t.panels_beside(width)
+    def in_parts(self, widths: Sequence[int]) -> _Parts:
+        """Cut slabs of these widths in tiles into the fewest parts, at least two."""
+        t, shape = self.t, (self.t.panels, len(widths))
+        first, column = np.indices(shape).reshape(2, -1)
+        panels_of = np.array([t.panels_beside(width) for width in widths], int)
         # All blocks beside the slab's columns are released at once, so about as many are read
         # ahead.
         reach = self.reach(first, self.most_blocks * 2 // 3 - 1)
-        if end > reach:
-            end, self.is_short_of_blocks = reach, True
-        if end <= first or end >= t.panels:
-            return None
-        panels, above = end - first, self.above_groups(first, end)
-        words = self.most_words // self.panel_words
-        top, beside = t.first_tile(first), end // self.per_tile
-        edges = self.edges(beside, (words + above) // panels, words // panels)
-        if len(edges) < 2:
-            return None
-        below = len(edges) - 1
+        end = first // self.per_tile * self.per_tile + panels_of[column]
+        end = np.clip(self.within(reach, end), 0, t.panels)
+        fits = np.flatnonzero((end > first) & (end < t.panels))
+        fits = fits[self.has_parts(first[fits], end[fits])]
+        words, reads = np.zeros(first.shape, int), np.full(first.shape, _NEVER)
+        words[fits], reads[fits] = self.words_and_reads(first[fits], end[fits])
+        return _Parts(*(array.reshape(shape) for array in (end, words, reads)))
+
+    def words_and_reads(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the memory of the largest part of slabs, and the tiles that they read."""
+        t, chunk, panels = self.t, self.chunk_tiles, end - first
+        below, split, most = np.zeros((3, first.size), int)
+        above = self.above_groups(first, end)
+        for edge in self.edges(first, end):
+            is_inner = edge < t.tiles
+            below += is_inner
+            split += is_inner & (edge % chunk > 0)
+            most = np.maximum(most, panels * edge - above)
+            above = panels * edge
+        most = np.maximum(most, panels * t.tiles - above)
+        top, beside = self.top[first], end // self.per_tile
         reads = first * (t.tiles - top + below * (beside - top))
         reads += below * (panels * beside - (self.above[end] - self.above[first]))
-        split = sum(edge % self.chunk_tiles > 0 for edge in edges[:-1])
-        reads += panels * split * self.chunk_tiles
-        tallest = max(b - a for a, b in pairwise(edges))
-        most = max(panels * edges[0] - above, panels * tallest)
-        return _Candidate(SlabCut(end, edges), most * self.panel_words, reads)
+        return most * self.panel_words, reads + panels * split * chunk
 
-    def edges(self, beside: int, lowest: int, height: int) -> tuple[int, ...]:
-        """Cut rows into parts, the first of which ends at tile `lowest` at most.
+    def heights(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the first part of slabs ends at most, and the most tiles of the others."""
+        panels, above = end - first, self.above_groups(first, end)
+        return (self.most_tiles + above) // panels, self.most_tiles // panels
+
+    def has_parts(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Tell of slabs whether they fit in parts, the first of which holds all diagonal blocks."""
+        lowest, height = self.heights(first, end)
+        return (lowest >= end // self.per_tile) & (lowest < self.t.tiles) & (height > 0)
+
+    def edges(self, first: np.ndarray, end: np.ndarray) -> Iterator[np.ndarray]:
+        """Cut slabs into parts: yield the tile after each part of them, from the top down.
 
         There are as few parts as possible. If several cuts do that, they lie between chunks of the
-        matrix.
+        matrix. A slab with fewer parts than others ends at ``tiles`` several times.
         """
         tiles, chunk = self.t.tiles, self.chunk_tiles
-        found: list[int] = []
-        at, least = lowest, beside
-        while height and at >= least and at < tiles:
-            aligned = at // chunk * chunk
-            if aligned >= least and -(-(tiles - aligned) // height) == -(-(tiles - at) // height):
-                at = aligned
-            found.append(at)
-            at, least = at + height, at + 1
-        return (*found, tiles) if found else ()
+        edge, height = self.heights(first, end)
+        least = end // self.per_tile
+        while (edge < tiles).any():
+            aligned = edge // chunk * chunk
+            as_few = -(-(tiles - aligned) // height) == -(-(tiles - edge) // height)
+            edge = np.where((aligned >= least) & as_few, aligned, edge)
+            yield np.minimum(edge, tiles)
+            edge, least = edge + height, edge + 1
