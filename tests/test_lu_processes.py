@@ -26,7 +26,8 @@ import scipy.linalg
 from mpi4py import MPI
 import outcore as oc
 from outcore.errors import *
-from outcore.linalg import export_lapack, lu_factor, lu_solve, solve
+from outcore.linalg import cho_factor, cho_solve, export_lapack, lu_factor, lu_solve
+from outcore.linalg import open_factor, solve
 from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
 
 comm = MPI.COMM_WORLD
@@ -166,6 +167,25 @@ def test_mpiexec_starts_the_command(tmp_path: Path) -> None:
     assert said == ""
     # One process prints the error of all.
     assert errors.count("error: ") == 1, errors
+
+
+CHOLESKY = """
+for dtype in ("f8", "c16"):
+    a = random(90, dtype)
+    a = a @ a.conj().T + 90 * np.eye(90)
+    A = put(f"A{dtype}", a, order="F")
+    if comm.rank == 0:
+        cho_factor(A, memory=300_000, progress=False)
+    comm.barrier()
+    c, x = open_factor(f"{A}.cho"), random(90, dtype, 2)[:, :5]
+    found = cho_solve(c, a @ x, memory=300_000, **SAME)
+    assert np.abs(found - x).max() < 1e-12
+    counted(oc.last_report())
+"""
+
+
+def test_processes_solve_with_a_cholesky_factor(tmp_path: Path) -> None:
+    run(tmp_path, 2, CHOLESKY)
 
 
 SYSTEMS = """

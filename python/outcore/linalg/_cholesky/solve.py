@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.linalg._lu.solve import solve_and_report
+from outcore.linalg._lu.solve import solve_by_all
 from outcore.linalg._output.factor import CholeskyFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.steps_done import Made
-from outcore.linalg._rhs.right_hand_side import RightHandSide, opened, substituted_in
-from outcore.report.report import keep
 from outcore.storage.volumes import PathLike
 
 
@@ -38,6 +36,8 @@ def cho_solve(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> Any:
     """Solve A x = b with the Cholesky factor of A on disk.
 
@@ -49,7 +49,7 @@ def cho_solve(
         (n,) or (n, k): a NumPy array, or an array on disk or its path. The call solves for a `b` on
         disk in groups of as many columns as fit in memory; each group is a forward and a backward
         pass over L.
-    dtype, memory, out, if_exists, resume, threads, progress
+    dtype, memory, out, if_exists, resume, threads, progress, comm, timeout
         As for `lu_solve`.
 
     Returns
@@ -69,12 +69,6 @@ def cho_solve(
         After Ctrl-C or SIGTERM.
     """
     refuse_others(c, CholeskyFactor)
-    b = opened(b)
-    made_in = substituted_in(c.dtype, b, dtype)
-    rhs = RightHandSide.read(
-        c.n, made_in, b, "N", out, if_exists=if_exists, reads=[c.path], made=made
+    return solve_by_all(
+        c, b, "N", dtype, memory, out, if_exists, resume, threads, progress, comm, timeout, made
     )
-    memory_bytes = budget.resolve(memory)
-    x, report = solve_and_report(c, rhs, memory_bytes, threads, progress, resume=resume)
-    keep(report, x)
-    return x

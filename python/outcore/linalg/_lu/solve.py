@@ -99,16 +99,37 @@ def lu_solve(
         If `lu` is not a factorization by LU, or `b` does not fit it.
     """
     refuse_others(lu, LUFactor)
+    return solve_by_all(
+        lu, b, trans, dtype, memory, out, if_exists, resume, threads, progress, comm, timeout, made
+    )
+
+
+def solve_by_all(
+    factor: Swept,
+    b: Any,
+    trans: Which,
+    dtype: npt.DTypeLike | None,
+    memory: int | str | None,
+    out: PathLike | None,
+    if_exists: IfExists,
+    resume: bool,
+    threads: int | None,
+    progress: ProgressLike,
+    comm: Any,
+    timeout: float,
+    made: Made,
+) -> Any:
+    """Run `lu_solve` or `cho_solve` on all processes of a communicator; return the solution."""
     with Sharing(comm, timeout) as sharing:
         b = opened(b)
-        made_in = substituted_in(lu.dtype, b, dtype)
         rhs = RightHandSide.read(
-            lu.n, made_in, b, trans, out, if_exists=if_exists, reads=[lu.path], made=made
-        )
-        agree_on_solving("lu_solve", {"factors": lu}, rhs, sharing)
+            factor.n, substituted_in(factor.dtype, b, dtype), b, trans, out, if_exists=if_exists,
+            reads=[factor.path], made=made,
+        )  # fmt: skip
+        agree_on_solving("a solve", {"factors": factor}, rhs, sharing)
         with Team(sharing) as team:
             x, report = solve_and_report(
-                lu, rhs, sharing.budget(memory), sharing.threads(threads),
+                factor, rhs, sharing.budget(memory), sharing.threads(threads),
                 sharing.progress(progress), resume=resume, team=team,
             )  # fmt: skip
     keep(report, x)
