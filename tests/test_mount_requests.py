@@ -53,6 +53,16 @@ def test_a_small_file_costs_few_requests(pool: Counted, here: Path) -> None:
     assert (found.st_mtime_ns, found.st_mode & 0o777) == (1_700_000_000_000_000_000, 0o644)
 
 
+def test_the_time_of_a_write_is_one_request(pool: Counted, here: Path) -> None:
+    with (here / "f").open("wb", buffering=0) as file:
+        file.write(b"x")
+        cost = requests_of(pool, lambda: os.fstat(file.fileno()))
+        assert cost["wrote"] == 1
+        # A program that asks again, or closes the file, costs none.
+        assert requests_of(pool, lambda: os.fstat(file.fileno()))["wrote"] == 0
+        assert requests_of(pool, file.close)["wrote"] == 0
+
+
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_truncation_is_two_commits(pool: Counted, here: Path, is_open: bool) -> None:
     """The second one sets the time, too."""

@@ -45,6 +45,14 @@ impl Tree {
     }
 
     fn file_attributes(&self, path: &str, number: INodeNo) -> Answer<FileAttr> {
+        // POSIX.1-2017, `write()`: it marks the time for update, and `fstat()` returns the new one.
+        self.files.settle(number);
+        match self.client.tell_written_to(self.nodes.handle(number)) {
+            Err(error) if !matches!(error.kind, ErrorKind::NotFound | ErrorKind::Denied) => {
+                return Err(errno_of(&error));
+            }
+            _ => {}
+        }
         // This comes first: writes may reach the servers meanwhile.
         let pending = self.files.pending_end(number);
         let (listed, _) = self.client.page(path, "", 1, &Silent::default()).or_errno()?;
@@ -55,7 +63,7 @@ impl Tree {
 
     /// The attributes of a number.
     pub fn attributes(&self, number: INodeNo) -> Answer<FileAttr> {
-        if let Some((inode, length)) = self.files.known(number) {
+        if let Some((inode, length)) = self.files.current(number) {
             return Ok(self.attributes_of(&inode, length));
         }
         let path = self.nodes.at(number);
@@ -98,8 +106,6 @@ impl Tree {
                 Some(open) => self.files.resize(&*open?, length).or_errno()?,
                 None => self.resize(number, length)?,
             }
-            // So the answer has the new time. The client tells it again later if the manager does not answer.
-            let _ = self.client.tell_written_to(self.nodes.handle(number));
         }
         let Changes { mode, owner, group, .. } = *changes;
         let modified_ns = match changes.modified {
@@ -132,7 +138,11 @@ impl Tree {
             self.files.forget(number);
             self.client.touch(&self.nodes.at(number)).or_errno().map_err(stale)?;
         }
-        self.attributes(number)
+        match self.files.known(number) {
+            // The kernel does not keep these: a program that asks for the time of a write gets it from `attributes`.
+            Some((inode, length)) => Ok(self.attributes_of(&inode, length)),
+            None => self.attributes(number),
+        }
     }
 
     /// The permission bits of a mode that the pool stores.

@@ -21,7 +21,8 @@ const DOTS: usize = 2;
 pub(crate) struct Entry<'a> {
     pub name: &'a str,
     pub attributes: FileAttr,
-    /// Whether the length is known. It is not if a server does not answer.
+    /// Whether the length and the time are known. The length is not if a server does not answer, the time is not after a
+    /// write that the manager does not know.
     pub is_known: bool,
 }
 
@@ -87,11 +88,14 @@ impl Tree {
         Ok(())
     }
 
-    /// The attributes of at most `count` names after a name, and whether the lengths are known. `expected` are the
-    /// names of a listing that may be among them.
+    /// The attributes of at most `count` names after a name, and whether they are known. `expected` are the names of a
+    /// listing that may be among them.
     fn page_after(&self, directory: INodeNo, after: &str, count: usize, expected: &[Listed]) -> Answer<Page> {
-        // This comes first: writes may reach the servers meanwhile.
-        let pending = expected.iter().map(|listed| (listed.number, self.files.pending_end(listed.number)));
+        // This comes first: writes may reach the servers meanwhile, and the manager may learn of them.
+        let pending = expected.iter().map(|Listed { number, .. }| {
+            let end = self.files.pending_end(*number);
+            (*number, (end, end > 0 || self.client.is_untold(self.nodes.handle(*number))))
+        });
         let pending: HashMap<_, _> = pending.collect();
         let page = self.client.page(&self.nodes.at(directory), after, count as u64, &Silent::default());
         let (page, more) = page.or_errno()?;
@@ -99,9 +103,9 @@ impl Tree {
         let attributes = page.into_iter().map(|listed| {
             let length = listed.inode.target.as_ref().map_or(listed.length, |target| target.len() as u64);
             let number = self.nodes.number(listed.inode.handle);
-            let length = length.max(pending.get(&number).copied().unwrap_or(0));
-            let attributes = self.attributes_of(&listed.inode, length);
-            (listed.name, (attributes, listed.unknown.is_none()))
+            let (end, is_written) = pending.get(&number).copied().unwrap_or_default();
+            let attributes = self.attributes_of(&listed.inode, length.max(end));
+            (listed.name, (attributes, listed.unknown.is_none() && !is_written))
         });
         Ok(Page { attributes: attributes.collect(), last })
     }

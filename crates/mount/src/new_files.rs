@@ -97,6 +97,11 @@ impl NewFile {
         Some((state.inode.clone(), self.end.load(Ordering::Acquire)))
     }
 
+    /// The same, if the time is also that of the last change: nothing was written, or the kept time was set later.
+    pub fn current(&self) -> Option<(Inode, u64)> {
+        self.known().filter(|(_, end)| *end == 0 || self.has_time())
+    }
+
     /// The manager's record with the changes that it does not know yet.
     pub fn shown(&self, inode: &Inode) -> Inode {
         let kept = self.state().as_ref().map(|state| state.kept).unwrap_or_default();
@@ -193,6 +198,11 @@ impl OpenFiles {
     /// The record and length of a file that this mount has created within a second.
     pub fn known(&self, number: INodeNo) -> Option<(Inode, u64)> {
         self.body(number).and_then(|body| body.new.known())
+    }
+
+    /// The same, if the time is also that of the last change.
+    pub fn current(&self, number: INodeNo) -> Option<(Inode, u64)> {
+        self.body(number).and_then(|body| body.new.current())
     }
 
     /// The manager's record with the changes that it does not know yet.
@@ -319,6 +329,7 @@ mod tests {
         let (known, end) = file.known().unwrap();
         assert_eq!((known.mode, known.owner, known.group, known.modified_ns, end), (0o644, 5, 6, 50, 0));
         assert_eq!(file.keeps(Duration::ZERO), (true, true));
+        assert!(file.current().is_some());
         let older = Inode { modified_ns: 4, mode: 0o600, owner: 1, group: 2, ..known };
         assert_eq!((file.shown(&older).mode, file.shown(&older).modified_ns), (0o644, 50));
         // A write makes the time void. The manager will say which it is.

@@ -462,8 +462,16 @@ where
         Ok(outcome)
     }
 
+    /// Whether the manager does not know the time of this client's last write to a file.
+    pub(crate) fn is_untold(&self, handle: Handle) -> bool {
+        self.written().get(&handle).is_some_and(|news| news.last_ns.is_some())
+    }
+
     /// Like `tell_written`, for a file whose name may belong to another file by now.
     pub(crate) fn tell(&self, handle: Handle) -> Result<()> {
+        if !self.written().contains_key(&handle) {
+            return Ok(());
+        }
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         self.tell_now(handle).map(|_| ())
     }

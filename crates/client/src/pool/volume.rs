@@ -239,6 +239,11 @@ where
         self.0.tell(handle)
     }
 
+    /// Whether the manager does not know the time of this client's last write to a file. Asks nobody.
+    pub fn is_untold(&self, handle: Handle) -> bool {
+        self.0.is_untold(handle)
+    }
+
     /// Reports the last writes of this client to the manager, as far as it does not know them.
     pub fn tell_written(&self) {
         self.0.tell_all_written();
