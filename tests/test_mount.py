@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -183,6 +184,11 @@ def test_what_a_pool_cannot_do_has_its_error(here: Path) -> None:
     (here / "f").touch()
     assert error_of(lambda: os.link(here / "f", here / "g")) == "EPERM"
     assert error_of(lambda: os.mkfifo(here / "p")) == "EPERM"
+    null = os.makedev(1, 3)
+    assert error_of(lambda: os.mknod(here / "n", stat.S_IFCHR | 0o600, null)) == "EPERM"
+    with socket.socket(socket.AF_UNIX) as listener:
+        assert error_of(lambda: listener.bind(str(here / "s"))) == "EPERM"
+    assert os.listdir(here) == ["f"]
     assert error_of(lambda: os.setxattr(here / "f", "trusted.x", b"1")) == "ENOTSUP"
 
 
@@ -468,10 +474,13 @@ def test_bad_arguments(pool: Served, mount: Mounted, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (mount.place / "plain").touch()
     (tmp_path / "empty").mkdir()
-    assert "create it first" in refused(tmp_path / "none")
-    assert "have the file" in refused(tmp_path / "file")
-    assert "need an empty directory" in refused(tmp_path / "full")
-    assert "is mounted at" in refused(mount.place)
+    none, file, full = (tmp_path / name for name in ("none", "file", "full"))
+    at = "need a directory to mount at"
+    assert f"{at}, have nothing at {none}; create it first" in refused(none)
+    assert f"{at}, have the file {file}; create a directory" in refused(file)
+    assert "need an empty directory" in refused(full)
+    umount = f"is mounted; run: outcore umount {mount.place}"
+    assert umount in refused(mount.place)
     assert "none" in refused(tmp_path / "empty", "none")
     assert "mount the directory above it" in refused(tmp_path / "empty", "plain")
     wrong = make_key(tmp_path / "wrong.key")

@@ -4,10 +4,15 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from command_line import outcore
-from served import Served, make_key
+from mounted import mounted
+from served import Served, daemon, make_key
+
+import outcore as oc
 
 HEADER_BYTES = 48
 
@@ -40,6 +45,31 @@ def test_a_directory_above_the_data_of_a_pool(served: Served) -> None:
     for place in (served.key.parent, served.key.parent / "a"):
         kind, message = refused(served, place)
         assert (kind, "which the mount would hide" in message) == ("invalid", True)
+
+
+def test_a_pool_that_would_store_its_data_in_a_mount(served: Served, tmp_path: Path) -> None:
+    def refused_by(start: Callable[[], object]) -> str:
+        with pytest.raises(oc.errors.InvalidError) as caught:
+            start()
+        return str(caught.value)
+
+    with mounted(served, tmp_path / "m") as found:
+        (found.place / "d").mkdir()
+        (tmp_path / "link").symlink_to(found.place / "d")
+        manager = served.url.replace("outcore://", "tcp:")
+        for place in (found.place / "d", found.place / "new", tmp_path / "link"):
+            for start in (
+                lambda place=place: oc.Pool.embedded([tmp_path / "a", place]),
+                lambda place=place: daemon(tmp_path, served.key, "manager", str(place)),
+                lambda place=place: daemon(
+                    tmp_path, served.key, "io", str(place), manager=f'["{manager}"]'
+                ),
+            ):
+                message = refused_by(start)
+                assert message.startswith("need a directory outside of mounted pools")
+                assert f"have {place} in {found.place}, where {served.url}/ is mounted" in message
+                assert message.endswith("; choose a directory on a disk")
+        assert set(os.listdir(found.place / "d")) == set()
 
 
 def test_a_wrong_key(served: Served, tmp_path: Path) -> None:

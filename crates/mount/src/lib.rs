@@ -49,7 +49,7 @@ use crate::filesystem::PoolFilesystem;
 use crate::locks::Locks;
 use crate::tree::Tree;
 
-pub use crate::place::{address_at, check_place, unmount_at};
+pub use crate::place::{address_at, check_outside_mounts, check_place, unmount_at};
 pub use crate::storage::{manager_in, pool_directory_of};
 
 /// A client of a pool, over any link.

@@ -24,13 +24,42 @@ const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 ///
 /// If the kernel does not list the mounts.
 pub fn address_at(place: &Path) -> Result<Option<String>> {
-    let list = "/proc/self/mountinfo";
-    let text = fs::read(list)
-        .map_err(|error| Error::new(ErrorKind::Io, format!("cannot read {list}: {error}; mount /proc")))?;
-    let place = absolute(place);
+    let (text, place) = (list_of_mounts()?, absolute(place));
     // Later mounts hide earlier ones.
     let mut pools = text.rsplit(|byte| *byte == b'\n').filter_map(mounted_pool);
     Ok(pools.find(|(point, _)| *point == place).map(|(_, address)| address))
+}
+
+/// Refuses a directory in a mounted pool: a pool that stores its data in itself waits for itself. If the kernel does
+/// not list the mounts, the directory passes.
+///
+/// # Errors
+///
+/// If the directory is in a mounted pool.
+pub fn check_outside_mounts(directory: &Path) -> Result<()> {
+    let Ok(text) = list_of_mounts() else { return Ok(()) };
+    let full = fs::canonicalize(directory).unwrap_or_else(|_| absolute(directory));
+    let Some((point, address)) = pool_around(&text, &full) else { return Ok(()) };
+    Err(Error::invalid(format!(
+        "need a directory outside of mounted pools for the data of a pool, have {} in {}, where {address} is mounted; choose \
+         a directory on a disk",
+        directory.display(),
+        point.display()
+    )))
+}
+
+fn list_of_mounts() -> Result<Vec<u8>> {
+    let list = "/proc/self/mountinfo";
+    fs::read(list)
+        .map_err(|error| Error::new(ErrorKind::Io, format!("cannot read {list}: {error}; mount /proc")))
+}
+
+/// The mount point and the address of the pool that contains a path, in the kernel's list.
+fn pool_around(list: &[u8], path: &Path) -> Option<(PathBuf, String)> {
+    let around = list.split(|byte| *byte == b'\n').filter_map(|line| Some((line, mount_point(line)?)));
+    // The nearest one counts. Among several mounts at one point, this is the last.
+    let nearest = around.filter(|(_, point)| path.starts_with(point));
+    nearest.max_by_key(|(_, point)| point.components().count()).and_then(|(line, _)| mounted_pool(line))
 }
 
 /// Refuses a directory that cannot be mounted on. Unmounts a dead mount there, which a killed process left.
@@ -51,17 +80,20 @@ pub fn check_place(place: &Path) -> Result<()> {
     });
     let names = counted.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            Error::new(ErrorKind::NotFound, format!("there is no directory {shown}; create it first"))
+            let text = format!("need a directory to mount at, have nothing at {shown}; create it first");
+            Error::new(ErrorKind::NotFound, text)
         }
         std::io::ErrorKind::NotADirectory => {
-            Error::invalid(format!("need a directory to mount at, have the file {shown}"))
+            Error::invalid(format!("need a directory to mount at, have the file {shown}; create a directory"))
         }
         _ => Error::new(ErrorKind::Io, format!("cannot mount at {shown}: {error}")),
     })?;
     if let Some(address) = address_at(place)? {
         return Err(Error::new(
             ErrorKind::Exists,
-            format!("{address} is mounted at {shown} already; run: outcore umount {shown}"),
+            format!(
+                "need a directory without a mount, have {shown}, where {address} is mounted; run: outcore umount {shown}"
+            ),
         ));
     }
     if names > 0 {
@@ -118,16 +150,21 @@ fn absolute(place: &Path) -> PathBuf {
     }
 }
 
-/// The mount point and the address of a pool in a line of the kernel's list, whose format is in proc_pid_mountinfo(5).
+/// The mount point in a line of the kernel's list, whose format is in proc_pid_mountinfo(5).
+fn mount_point(line: &[u8]) -> Option<PathBuf> {
+    line.split(|byte| *byte == b' ').nth(4).map(|word| unescaped(word).into())
+}
+
+/// The mount point and the address of a pool in a line of the kernel's list.
 fn mounted_pool(line: &[u8]) -> Option<(PathBuf, String)> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let point = words.nth(4)?;
+    let point = mount_point(line)?;
+    let words = line.split(|byte| *byte == b' ').skip(5);
     let mut rest = words.skip_while(|word| *word != b"-").skip(1);
     let (kind, source) = (rest.next()?, unescaped(rest.next()?));
     let address = source.into_string().ok()?;
     let is_pool = TYPES.iter().any(|name| name.as_bytes() == kind)
         && ADDRESSES.iter().any(|prefix| address.starts_with(prefix));
-    is_pool.then(|| (unescaped(point).into(), address))
+    is_pool.then_some((point, address))
 }
 
 /// The text of a word in the kernel's list, which has spaces and a few other characters in octal.
@@ -172,6 +209,26 @@ mod tests {
             "36 35 98:0 / /mnt rw - ext4 outcore:/x rw",
         ] {
             assert_eq!(mounted_pool(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_mount_around_a_path_counts() {
+        let list = "36 35 98:0 / / rw - ext4 /dev/vda rw\n\
+                    37 36 98:0 / /mnt/pool rw - fuse outcore:/a::x rw\n\
+                    38 37 98:0 / /mnt/pool/disk rw - ext4 /dev/vdb rw\n\
+                    39 36 98:0 / /twice rw - ext4 /dev/vdc rw\n\
+                    40 39 98:0 / /twice rw - fuse.outcore outcore://node1:7171/ rw\n";
+        for (path, address) in [
+            ("/home", None),
+            ("/mnt/pool", Some("outcore:/a::x")),
+            ("/mnt/pool/a/b", Some("outcore:/a::x")),
+            ("/mnt/pools", None),
+            ("/mnt/pool/disk/a", None),
+            ("/twice/a", Some("outcore://node1:7171/")),
+        ] {
+            let found = pool_around(list.as_bytes(), Path::new(path)).map(|(_, address)| address);
+            assert_eq!(found.as_deref(), address, "{path}");
         }
     }
 

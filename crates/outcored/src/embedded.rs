@@ -14,6 +14,7 @@ use outcore_core::{
 };
 use outcore_disk::{Directory, LocalDisk, MonotonicClock};
 use outcore_memory::Region;
+use outcore_mount::check_outside_mounts;
 use outcore_server::grants::Key;
 use outcore_server::io_server::{self, Runner};
 use outcore_server::manager::{Manager, Now, User};
@@ -223,6 +224,7 @@ fn open_manager(directory: &Path) -> Result<(Held, Manager<SqliteStore>, Key)> {
 fn distinct(directories: &[String]) -> Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = Vec::new();
     for given in directories {
+        check_outside_mounts(Path::new(given))?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(given);
         let made = made.and_then(|()| std::fs::canonicalize(given));
         let path = made.map_err(|error| {

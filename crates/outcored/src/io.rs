@@ -13,6 +13,7 @@ use outcore_core::{
 };
 use outcore_disk::{DEFAULT_THREADS, Directory, LocalDisk};
 use outcore_memory::Region;
+use outcore_mount::check_outside_mounts;
 use outcore_net::{
     Address, Caller, Config, Credentials, Handler, Key, Listening, MonotonicClock, NetLink, Options, User,
     listen,
@@ -157,6 +158,7 @@ impl IoDaemon {
 /// Starts an I/O server in a directory and reports its addresses to the manager. An empty directory becomes a new
 /// server of the pool.
 pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
+    check_outside_mounts(&settings.directory)?;
     let credentials = Credentials::Pool { key: settings.key.clone(), user: User::own() };
     let manager = Arc::new(NetLink::connect(&settings.manager, Options::new(credentials))?);
     let pool = manager.pool();

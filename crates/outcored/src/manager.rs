@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use outcore_core::wire::Role;
 use outcore_core::{Error, ManagerReply, ManagerRequest, Names, Origin, Result};
 use outcore_disk::Directory;
+use outcore_mount::check_outside_mounts;
 use outcore_net::{Address, Config, Handler, Key, Listening, OnReply, Who, listen};
 use outcore_server::grants;
 use outcore_server::manager::{self, Asked, Manager};
@@ -127,6 +128,7 @@ impl ManagerDaemon {
 
 /// Starts the manager of the pool in a directory, or creates a pool.
 pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
+    check_outside_mounts(&settings.directory)?;
     let root = Directory::private(&settings.directory, &[MANAGER])?;
     let lock = Lock(Mutex::new(root.lock(LOCK)?));
     let store = open_store(&settings.directory)?;
