@@ -372,8 +372,29 @@ def test_a_path_below_a_mount_is_a_file_of_the_pool(
     with driven(name) as file:
         assert content(file) == expected
     # The kernel sees the same bytes.
-    with h5py.File(mount.place / name, locking=False) as file:
+    with h5py.File(mount.place / name) as file:
         assert content(file) == expected
+
+
+def test_without_the_driver_files_are_locked_between_mounts(
+    pool: Served, mount: Mounted, name: str, tmp_path: Path
+) -> None:
+    # HDF5 asks for the length before it takes the lock.
+    with mounted(pool, tmp_path / "m", "--strict") as other:
+
+        def is_locked() -> bool:
+            try:
+                with h5py.File(other.place / name) as file:
+                    return file["x"][()] != 1
+            except BlockingIOError:
+                return True
+
+        with h5py.File(mount.place / name, "w") as file:
+            file["x"] = 1
+            assert is_locked()
+        # HDF5 leaves the lock to `close`, which does not wait for its end.
+        while is_locked():
+            os.sched_yield()
 
 
 def test_a_read_only_mount_takes_no_writes(pool: Served, name: str, tmp_path: Path) -> None:

@@ -119,8 +119,6 @@ def failed_tests_of_h5py(directory: Path, **env: str) -> set[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "--pyargs", "h5py"]
     # Some of its tests run pytest themselves, which must not read the settings of outcore's tests.
     env |= {"PYTEST_ADDOPTS": "-c /dev/null -p no:cacheprovider"}
-    # HDF5's other drivers lock files, which a mount refuses.
-    env |= {"HDF5_USE_FILE_LOCKING": "FALSE"}
     done = subprocess.run(
         command, cwd=directory, env=os.environ | env, capture_output=True, text=True
     )
