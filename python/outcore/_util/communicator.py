@@ -15,6 +15,12 @@ TIMEOUT_S = 600
 _POLL_S = 0.002
 _SOON_S = 2e-5
 
+_TESTS = 256
+"""Tests of a transfer between pauses: MPI may move a few KiB in each, and nothing otherwise."""
+
+_SMALL_BYTES = 64 << 10
+"""Larger messages begin when all ranks are ready, so that only the transfer needs many tests."""
+
 _HEAD_BYTES = 2048
 """Size of the first message of a value: the length, and as many bytes of the value as fit."""
 
@@ -109,11 +115,11 @@ class Communicator:
         length = _length(head)
         rest = bytearray(data[_ROOM_BYTES:] if self.rank == root else max(length - _ROOM_BYTES, 0))
         if rest:
-            self._wait(start(rest, root), more_s, rest)
+            self._wait(start(rest, root), more_s, rest, _TESTS)
         return value if self.rank == root else pickle.loads(_content(head, rest))
 
     def fill(self, memory: Any, root: int, more_s: float = 0.0) -> None:
-        """Send contiguous memory of rank `root` into that of the others; needs ``Ibcast``.
+        """Send a contiguous array of rank `root` into those of the others; needs ``Ibcast``.
 
         Parameters
         ----------
@@ -125,7 +131,9 @@ class Communicator:
         DiskError
             If a rank does not come in time.
         """
-        self._wait(self._comm.Ibcast(memory, root), more_s, memory)
+        if memory.nbytes > _SMALL_BYTES:
+            self._wait(self._comm.Ibarrier(), more_s)
+        self._wait(self._comm.Ibcast(memory, root), more_s, memory, _TESTS)
 
     def allgather(self, value: Any, more_s: float = 0.0) -> list[Any]:
         """Return the value of each rank, in the order of the ranks.
@@ -155,7 +163,8 @@ class Communicator:
         """Collect the same number of bytes from each rank."""
         each = len(mine)
         found = bytearray(each * self.size)
-        self._wait(start(mine, found), more_s, (mine, found))
+        tests = _TESTS if each > _HEAD_BYTES else 1
+        self._wait(start(mine, found), more_s, (mine, found), tests)
         return [found[at : at + each] for at in range(0, len(found), each)]
 
     def barrier(self, timeout_s: float) -> None:
@@ -213,12 +222,15 @@ class Communicator:
         self._wait(request, 0.0, duplicate)
         return duplicate
 
-    def _wait(self, request: Any, more_s: float, memory: Any = None) -> None:
-        """Wait for a request; `memory` is the memory that it uses."""
+    def _wait(self, request: Any, more_s: float, memory: Any = None, tests: int = 1) -> None:
+        """Wait for a request; `memory` is the memory that it uses.
+
+        `tests` is the number of tests between two pauses.
+        """
         most_s, pause_s, began = self._timeout_s + more_s, _SOON_S, time.monotonic()
         is_done = False
         try:
-            while not (is_done := request.Test()):
+            while not (is_done := any(request.Test() for _ in range(tests))):
                 self._check()
                 if time.monotonic() - began > most_s:
                     raise DiskError(

@@ -1,0 +1,67 @@
+"""LU by two processes, each under a hard limit of its budget and 200 MiB."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from memory_limits import memory_limit
+from mpi_jobs import mpiexec
+
+N = 5120
+"""Order of a matrix of 200 MiB. Both budgets together hold an eighth of it."""
+BUDGET, LEFT = N * N // 2, 200 << 20
+
+JOB = """
+import os
+import sys
+
+rank = int(os.environ["PMI_RANK"])
+with open(os.path.join(sys.argv[2 + rank], "cgroup.procs"), "w") as procs:
+    procs.write(str(os.getpid()))
+
+import numpy as np
+import outcore as oc
+from mpi4py import MPI
+from outcore.linalg import lu_factor, lu_solve
+
+comm, home, n = MPI.COMM_WORLD, sys.argv[1], int(sys.argv[4])
+rows_of = np.random.default_rng(0).permutation(n)
+
+
+def fill(rows, cols):
+    # Kac, Murdock and Szego, with its rows in another order.
+    i, j = rows_of[rows][:, None], np.arange(cols.start, cols.stop)
+    return 0.5 ** abs(i - j)
+
+
+same = {"memory": int(sys.argv[5]), "threads": 1, "progress": False}
+if comm.rank == 0:
+    oc.create_array(f"{home}/A", (n, n), order="F", fill=fill, **same)
+comm.barrier()
+f = lu_factor(f"{home}/A", comm=comm, **same)
+order = rows_of.copy()
+for i, swapped in enumerate(f.piv):
+    order[[i, swapped]] = order[[swapped, i]]
+assert (order == np.arange(n)).all(), "the pivots undo the order"
+b = fill(slice(0, n), slice(7, 8))
+x = lu_solve(f, b, comm=comm, **same)
+x[7] -= 1
+assert abs(x).max() < 1e-13
+assert f.report.peak_memory_bytes <= f.report.memory_bytes
+print("well")
+"""
+
+
+@pytest.mark.exhaustive(keep=0)
+def test_no_process_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    with ExitStack() as stack:
+        groups = []
+        for _ in range(2):
+            limit = stack.enter_context(memory_limit())
+            limit.set(BUDGET + LEFT)
+            groups.append(str(limit.path))
+        done = mpiexec(2, script, str(tmp_path), *groups, str(N), str(BUDGET))
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["well"] * 2
