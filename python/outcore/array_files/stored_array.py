@@ -1,5 +1,6 @@
 """The part of an `Array` that collectives and the block interface use: they lie below its class."""
 
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -59,7 +60,45 @@ class StoredArray(Protocol):
         """Record on disk that the array is whole, incomplete or consumed."""
 
 
-def check_open(array: StoredArray) -> None:
+@dataclass
+class NewArray:
+    """A new array that nobody reads yet, such as a step before it counts.
+
+    Its files exist, but not its ``zarr.json``, so there is nothing to mark.
+    """
+
+    place: Place
+    metadata: Metadata
+    mode: Literal["r", "r+"] = "r+"
+    is_closed: bool = False
+
+    @property
+    def path(self) -> AnyPath:
+        """Its directory."""
+        return self.place.path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dimension."""
+        return self.metadata.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.metadata.dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Elements of a chunk along each dimension."""
+        return self.metadata.chunks
+
+    @property
+    def order(self) -> str:
+        """Order of the elements in a chunk, ``"C"`` or ``"F"``."""
+        return self.metadata.order
+
+
+def check_open(array: StoredArray | NewArray) -> None:
     """Refuse an array that was closed."""
     if array.is_closed:
         raise ClosedError(f"{array.path} was closed; open it again with oc.open_array")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from outcore._core import crc32c
-from outcore.array_files.stored_array import StoredArray
+from outcore.array_files.stored_array import NewArray, StoredArray
 from outcore.errors import InvalidError
 
 
@@ -90,7 +90,7 @@ class Agreement:
                 )
 
 
-def layout_of(array: StoredArray) -> bytes:
+def layout_of(array: StoredArray | NewArray) -> bytes:
     """Describe the array's layout on disk; different layouts have different descriptions."""
     grid = array.metadata.grid()
     return repr((array.shape, array.dtype.str, array.chunks, array.order)).encode() + crc32c(

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,14 +14,16 @@ from outcore._core import Pool as PoolCore
 from outcore._util import budget
 from outcore._util.communicator import TIMEOUT_S, Alone, Communicator
 from outcore._util.progress import ProgressLike, is_shown
+from outcore._util.signals import stop_on_signals
 from outcore.array_files import atomic_write, growing
 from outcore.array_files.metadata import read_metadata
-from outcore.array_files.stored_array import StoredArray, check_open
+from outcore.array_files.stored_array import NewArray, StoredArray, check_open
 from outcore.collective.agreement import Agreement, layout_of
 from outcore.collective.memory import Local, arrays_of, offers_memory
 from outcore.collective.progress import shown
 from outcore.errors import (
     BudgetError,
+    Interrupted,
     InvalidError,
     NotFoundError,
     OutcoreError,
@@ -56,15 +58,15 @@ class Call:
     def __init__(
         self,
         verb: Literal["write_all", "read_all"],
-        array: StoredArray,
+        array: StoredArray | NewArray,
         schema: SchemaLike,
         comm: Any,
         timeout: float,
         memory: int | str | None,
-        progress: ProgressLike,
+        progress: ProgressLike = False,
         *,
         atomic: bool = False,
-        skip_disk: bool,
+        skip_disk: bool = False,
     ) -> None:
         self._verb, self._array = verb, array
         self._comm = Communicator(Alone() if comm is None else comm, patience_of(timeout))
@@ -106,31 +108,10 @@ class Call:
             )
         return path
 
-    def begin(self) -> None:
-        """Agree with the others on the collective; rank 0 prepares it.
-
-        Raises
-        ------
-        OutcoreError
-            On every rank, if rank 0 fails.
-        """
-        said: Any = None
-        mine: BaseException | None = None
-        if self._comm.rank == 0:
-            try:
-                # Assign at once: a signal may stop this process after the others have the result.
-                said = self._begun = self._prepare()
-            except BaseException as error:
-                mine, said = error, _why(error)
-        said = self._comm.bcast(said, 0)
-        if mine is not None:
-            try:
-                raise mine
-            finally:
-                del mine  # it is in no cycle with this frame
-        if isinstance(said, tuple):
-            raise from_kind(said[0], f"process 0: {said[1]}")
-        self._begun = said
+    @property
+    def _stored(self) -> StoredArray:
+        assert not isinstance(self._array, NewArray), "nothing of a new array is marked or counted"
+        return self._array
 
     def _prepare(self) -> Agreement:
         array, path, atomic = self._array, self._path, self._is_atomic
@@ -156,7 +137,7 @@ class Call:
             is_atomic=atomic,
             skips_disk=self._skip_disk,
             is_fresh=is_written and atomic,
-            is_marked=is_written and not atomic,
+            is_marked=is_written and not atomic and not isinstance(array, NewArray),
             timeout_s=self._patience_s,
         )
 
@@ -203,7 +184,7 @@ class Call:
         self._tell = None
         if begun.meets:
             # Rank 0 has counted the write before it took part.
-            self._array.count_writing(elsewhere=True)
+            self._stored.count_writing(elsewhere=True)
         return arrays
 
     @property
@@ -253,7 +234,7 @@ class Call:
 
     def _mark(self) -> Exception | None:
         """Count the write for all processes, and mark the array incomplete."""
-        array = self._array
+        array = self._stored
         try:
             array.count_writing()
             if self._agreed.is_marked:
@@ -351,7 +332,7 @@ class Call:
                 self._failed = error
         self._meet(-1)
         if self._agreed.is_fresh:
-            self._array.refresh()
+            self._stored.refresh()
 
     def _raise_own(self) -> None:
         """Raise the error of this process, if there is one."""
@@ -363,7 +344,7 @@ class Call:
             del failed  # it is in no cycle with the frames of this call
 
     def _publish(self) -> None:
-        array, before = self._array, self._before
+        array, before = self._stored, self._before
         if self._fresh is None:
             # A half-written array becomes whole only if this call replaced all of it.
             is_whole = before.state is None or before.nbytes == self._bytes_of_all()
@@ -389,10 +370,8 @@ class Call:
         )
         self._run(work, 0, [])
 
-    def give_up(self, error: BaseException) -> None:
-        """Report the error to the others, at any stage of the call; remove the new files."""
-        with contextlib.suppress(OutcoreError):
-            self._tell_others(error)
+    def _clean_up(self) -> None:
+        """Release what the call holds after an error; remove the new files."""
         with contextlib.suppress(OutcoreError):
             self._held.close()
         if self._visited is not None:
@@ -401,28 +380,81 @@ class Call:
             with contextlib.suppress(OutcoreError):
                 self._fresh.volume.remove(self._fresh.name)
 
-    def _tell_others(self, error: BaseException) -> None:
-        """Let no process wait for this one, whether it has reached the servers or not.
-
-        No process gets beyond the first number that this process has not completed. After a signal,
-        that may be one number more than this process has counted. Completed collectives stay as
-        they are.
-        """
-        begun = self._begun
-        if begun is None or self._comm.size == 1:
-            return
-        core = self._core
-        if core is None and not isinstance(error, OutcoreError):
-            # A signal stopped it before it reached the pool.
-            core = self._pool_of_all()
-        numbers = begun.order[self._passed : self._passed + 2]
-        if core is not None and numbers:
-            servers = sorted(set().union(*begun.servers))
-            core.abandon(servers, numbers, self._comm.rank, _why(error))
-
     def report(self, seconds: float) -> CollectiveReport:
         """Return the report of this call."""
         return CollectiveReport.of(self._verb, seconds, self._exchanged)
+
+
+def begin(calls: Sequence[Call]) -> None:
+    """Agree with the others on some collectives, by one message; rank 0 prepares them.
+
+    Raises
+    ------
+    OutcoreError
+        On every rank, if rank 0 fails.
+    """
+    said: Any = None
+    mine: BaseException | None = None
+    comm = calls[0]._comm
+    if comm.rank == 0:
+        try:
+            # Assign at once: a signal may stop this process after the others have the result.
+            for call in calls:
+                call._begun = call._prepare()
+            said = [call._begun for call in calls]
+        except BaseException as error:
+            mine, said = error, _why(error)
+    said = comm.bcast(said, 0)
+    if mine is not None:
+        try:
+            raise mine
+        finally:
+            del mine  # it is in no cycle with this frame
+    if isinstance(said, tuple):
+        raise from_kind(said[0], f"process 0: {said[1]}")
+    for call, begun in zip(calls, said, strict=True):
+        call._begun = begun
+
+
+@contextlib.contextmanager
+def giving_up(calls: Sequence[Call], doing: str) -> Iterator[None]:
+    """Report a failure to the other processes, and name the remedy after Ctrl-C."""
+    try:
+        with stop_on_signals():
+            yield
+    except BaseException as error:
+        give_up(calls, error)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"{doing} was stopped; call it again on all processes") from None
+        raise
+
+
+def give_up(calls: Sequence[Call], error: BaseException) -> None:
+    """Report the error to the others, at any stage of these calls; remove their new files."""
+    with contextlib.suppress(OutcoreError):
+        _tell_others(calls, error)
+    for call in calls:
+        call._clean_up()
+
+
+def _tell_others(calls: Sequence[Call], error: BaseException) -> None:
+    """Let no process wait for this one, whether it has reached the servers or not.
+
+    No process gets beyond the first number of a call that this process has not completed. After a
+    signal, that may be one number more than this process has counted. Completed collectives stay as
+    they are.
+    """
+    begun = [(call, call._begun) for call in calls if call._begun is not None]
+    if not begun or calls[0]._comm.size == 1:
+        return
+    core = next((call._core for call, _ in begun if call._core is not None), None)
+    if core is None and not isinstance(error, OutcoreError):
+        # A signal stopped it before it reached the pool.
+        core = calls[0]._pool_of_all()
+    numbers = [number for call, of in begun for number in of.order[call._passed :][:2]]
+    if core is not None and numbers:
+        servers = sorted(set().union(*(each for _, of in begun for each in of.servers)))
+        core.abandon(servers, numbers, calls[0]._comm.rank, _why(error))
 
 
 def _why(error: BaseException) -> tuple[str, str]:

@@ -4,18 +4,14 @@ The I/O servers direct the transfer: each walks its own file in order, and reque
 share of it. The functions are methods of `outcore.Array`. Source: Seamons et al. 1995.
 """
 
-import contextlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from outcore._util.communicator import TIMEOUT_S
 from outcore._util.progress import ProgressLike
-from outcore._util.signals import stop_on_signals
 from outcore.array_files.stored_array import StoredArray
-from outcore.collective.call import Call
+from outcore.collective.call import Call, begin, giving_up
 from outcore.collective.memory import Local
-from outcore.errors import Interrupted
 from outcore.layout.schema import Schema, SchemaLike
 from outcore.report.collective_report import CollectiveReport
 
@@ -85,8 +81,8 @@ def write_all(
         "write_all", self, schema, comm, timeout, memory, progress,
         atomic=atomic, skip_disk=skip_disk,
     )  # fmt: skip
-    with _giving_up(call, f"write_all of {self.path}"):
-        call.begin()
+    with giving_up([call], f"write_all of {self.path}"):
+        begin([call])
         call.exchange(local)
         call.end()
     self.collective_report = call.report(time.perf_counter() - started)
@@ -128,23 +124,10 @@ def read_all(
     """
     started = time.perf_counter()
     call = Call("read_all", self, schema, comm, timeout, memory, progress, skip_disk=skip_disk)
-    with _giving_up(call, f"read_all of {self.path}"):
-        call.begin()
+    with giving_up([call], f"read_all of {self.path}"):
+        begin([call])
         arrays = call.exchange(local)
     self.collective_report = call.report(time.perf_counter() - started)
     if local is not None:
         return local
     return arrays if Schema.of(schema).is_boxes else arrays[0] if arrays else None
-
-
-@contextlib.contextmanager
-def _giving_up(call: Call, doing: str) -> Iterator[None]:
-    """Report a failure to the other processes, and name the remedy after Ctrl-C."""
-    try:
-        with stop_on_signals():
-            yield
-    except BaseException as error:
-        call.give_up(error)
-        if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"{doing} was stopped; call it again on all processes") from None
-        raise

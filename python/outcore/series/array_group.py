@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, overload
 
+from outcore._util.at_once import at_once
 from outcore._util.communicator import TIMEOUT_S
 from outcore._util.counts import count_of
+from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array, open_array
 from outcore.array.existing import make_array
@@ -136,18 +138,17 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
     ) -> None:
         if specs is None or wanted is None:
             raise NotFoundError(f"there is no group at {self.path}; pass its arrays to create it")
-        made = {}
-        for name, metadata in wanted.items():
+        made = {
+            name: specs[name].laid_out(self._place.below(name), metadata)
+            for name, metadata in wanted.items()
+        }
+
+        def make(name: str) -> None:
             where = self._place.below(name)
-            made[name] = specs[name].laid_out(where, metadata)
-        for name in made:
-            where = self._place.below(name)
-            make_array(
-                where,
-                made[name],
-                if_exists="overwrite" if time_steps.is_empty(where) else "error",
-                reserve=True,
-            )
+            if_exists: IfExists = "overwrite" if time_steps.is_empty(where) else "error"
+            make_array(where, made[name], if_exists=if_exists, reserve=True)
+
+        at_once(make, made)
         time_steps.write_group(self._place, GroupOnDisk(made, time, None, attributes))
 
     def _check(self, wanted: dict[str, Metadata] | None, time: str) -> None:

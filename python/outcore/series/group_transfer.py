@@ -5,7 +5,7 @@ The parts travel by collectives, or box by box. The first rank does all other wo
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -14,12 +14,16 @@ import numpy.typing as npt
 from outcore._util.communicator import TIMEOUT_S, Communicator
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
+from outcore.array_files.stored_array import NewArray, StoredArray
 from outcore.collective.call import LEAST_BYTES_S
 from outcore.collective.memory import arrays_of
+from outcore.collective.several import write_several
 from outcore.errors import DiskError, InvalidError, OutcoreError, from_kind
 from outcore.layout.distribution import Distribution
 from outcore.layout.schema import Schema
+from outcore.layout.zarr_format import Metadata
 from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import Place
 
 T = TypeVar("T")
 
@@ -198,12 +202,40 @@ def write(
     """
     if ranks.size > 1 or has_boxes(schema):
         is_collective = isinstance(array.path, PoolPath)
-        _check_schema(array, schema, ranks, local if is_collective else None, is_write=True)
+        parts = [local] if is_collective else None
+        _check_schemas([array], [schema], ranks, parts, is_write=True)
         if is_collective:
             write_all = functools.partial(array.write_all, timeout=ranks.timeout_s, memory=memory)
             ranks.each(lambda: write_all(local, schema, ranks.given, progress=progress))
             return
     ranks.each(lambda: _write_own(array, local, schema, ranks, progress), nbytes=array.nbytes)
+
+
+def write_new(
+    arrays: Mapping[str, tuple[Place, Metadata]],
+    local: Mapping[str, Own],
+    schemas: Mapping[str, Any],
+    ranks: Ranks,
+) -> None:
+    """Write each rank's parts of arrays that nobody reads yet, as `write` does.
+
+    In a pool, several ranks write all arrays together: they agree once, and mark nothing.
+    """
+    together = {}
+    for name, (where, metadata) in arrays.items():
+        schema = schemas.get(name)
+        if isinstance(where.path, PoolPath) and (ranks.size > 1 or has_boxes(schema)):
+            together[name] = NewArray(where, metadata)
+        else:
+            with ranks.each(lambda w=where, m=metadata: Array(w, m, "r+")) as array:  # type: ignore[misc]
+                write(array, local[name], schema, ranks)
+    if not together:
+        return
+    new = list(together.values())
+    given: list[Any] = [schemas.get(name) for name in together]
+    parts = [local[name] for name in together]
+    _check_schemas(new, given, ranks, parts, is_write=True)
+    ranks.each(lambda: write_several(new, parts, given, ranks.given, timeout=ranks.timeout_s))
 
 
 def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False) -> Own:
@@ -215,7 +247,7 @@ def read(array: Array, schema: Any, ranks: Ranks, progress: ProgressLike = False
         If there are several ranks, and `schema` does not state the part of each.
     """
     if ranks.size > 1 or has_boxes(schema):
-        _check_schema(array, schema, ranks, is_write=False)
+        _check_schemas([array], [schema], ranks, is_write=False)
         if isinstance(array.path, PoolPath):
             read_all = functools.partial(array.read_all, timeout=ranks.timeout_s)
             found: Own | None = ranks.each(
@@ -303,35 +335,41 @@ def _count(progress: ProgressLike) -> None:
         progress(1.0, 0.0)
 
 
-def _check_schema(
-    array: Array, schema: Any, ranks: Ranks, local: "Own | None" = None, *, is_write: bool
+def _check_schemas(
+    arrays: Sequence[StoredArray | NewArray],
+    schemas: Sequence[Any],
+    ranks: Ranks,
+    parts: Sequence[Own] | None = None,
+    *,
+    is_write: bool,
 ) -> None:
     """Raise an error on all ranks if one has a wrong schema or part, before any opens the files.
 
-    A schema is wrong if it is missing, or differs from the first rank's. The part of a rank is
-    checked if it is given. If a single rank failed later, it could, as the first, remove files that
-    the others are about to open.
+    A schema is wrong if it is missing, or differs from the first rank's. The parts of a rank are
+    checked if they are given. If a single rank failed later, it could, as the first, remove files
+    that the others are about to open.
     """
-    agreed = ranks.first(lambda: None if schema is None else Schema.of(schema).key())
+    agreed = ranks.first(lambda: [None if s is None else Schema.of(s).key() for s in schemas])
 
     def check() -> None:
-        if schema is None:
-            _refuse(array, ranks)
-        mine = Schema.of(schema)
-        if mine.key() != agreed:
-            raise InvalidError(
-                f"need the same schema= of {array.path} on every rank, have {mine} and on the "
-                "first another; give the same everywhere"
-            )
-        mine.on(array.shape, ranks.size, is_write=is_write)
-        if local is not None:
-            shapes = mine.local_shapes(array.shape, ranks.size, ranks.rank)
-            arrays_of(local, shapes, array.dtype, ranks.rank, is_write=True)
+        for array, schema, key in zip(arrays, schemas, agreed, strict=True):
+            if schema is None:
+                _refuse(array, ranks)
+            mine = Schema.of(schema)
+            if mine.key() != key:
+                raise InvalidError(
+                    f"need the same schema= of {array.path} on every rank, have {mine} and on the "
+                    "first another; give the same everywhere"
+                )
+            mine.on(array.shape, ranks.size, is_write=is_write)
+        for array, schema, part in zip(arrays, schemas, parts or (), strict=False):
+            shapes = Schema.of(schema).local_shapes(array.shape, ranks.size, ranks.rank)
+            arrays_of(part, shapes, array.dtype, ranks.rank, is_write=True)
 
     ranks.each(check)
 
 
-def _refuse(array: Array, ranks: Ranks) -> None:
+def _refuse(array: StoredArray | NewArray, ranks: Ranks) -> None:
     raise InvalidError(
         f"{ranks.size} ranks need a schema= that says what each has of {array.path}; give an "
         "oc.Schema, such as oc.Schema('block,*')"

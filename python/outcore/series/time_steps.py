@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from outcore.array.array import Array, open_array
+from outcore._util.at_once import at_once, entered_at_once
+from outcore.array.array import open_array
 from outcore.array.create import array_metadata
 from outcore.array.existing import make_array
 from outcore.array_files import growing
@@ -81,8 +82,7 @@ def is_group(where: Place) -> bool:
 def write_group(where: Place, group: GroupOnDisk) -> None:
     """Create a group of existing arrays."""
     record = json.dumps(_own(group)).encode()
-    for name in group.arrays:
-        where.below(name).replace_small(RECORD, record)
+    at_once(lambda name: where.below(name).replace_small(RECORD, record), group.arrays)
     _replace_json(where, group)
 
 
@@ -120,6 +120,12 @@ def read_group(where: Place) -> GroupOnDisk:
     CorruptError
         If it cannot be read.
     """
+    group = _read_all(where)
+    return group.with_steps(min(one.shape[0] for one in group.members().values()))
+
+
+def _read_all(where: Place) -> GroupOnDisk:
+    """Read a group like `read_group`, with all steps that each array counts."""
     if not is_group(where):
         raise NotFoundError(f"there is no group at {where.path}; make one with oc.ArrayGroup")
     try:
@@ -143,16 +149,14 @@ def read_group(where: Place) -> GroupOnDisk:
         raise CorruptError(
             f"{where.path}/zarr.json cannot be read ({error!r}); restore it from a copy"
         ) from error
-    arrays = {name: _read_member(where.below(name)) for name in names}
-    steps = min(one.shape[0] for one in arrays.values())
-    times, bad_times = _read_times(where.below(time)) if steps else (None, "")
-    if times is not None:
-        steps = min(steps, times.shape[0])
+    read = at_once(lambda name: _read_member(where.below(name)), names)
+    arrays = dict(zip(names, read, strict=True))
+    has_steps = all(one.shape[0] for one in read)
+    times, bad_times = _read_times(where.below(time)) if has_steps else (None, "")
     members = [*arrays, *([] if times is None else [time])]
     others = {name: one for name, one in entries.items() if _is_other(name, one, members, time)}
     counts = [_steps_of(entries.get(name)) for name in members]
-    group = GroupOnDisk(arrays, time, times, attributes, bad_times, others, min(counts))
-    return group.with_steps(steps)
+    return GroupOnDisk(arrays, time, times, attributes, bad_times, others, min(counts))
 
 
 def _read_json(where: Place) -> dict[str, Any]:
@@ -240,19 +244,34 @@ def append(
     """
     with ExitStack() as stack:
         group = ranks.first(lambda: _begin(stack, where, time, time_attributes))
-        for name, metadata in group.arrays.items():
-            _write_step(where.below(name), metadata, local[name], schema.get(name), ranks)
+        _write_step(where, group.arrays, local, schema, ranks)
         ranks.first(lambda: _count(where, group, time))
     return group.with_steps(group.steps + 1)
 
 
-def _write_step(where: Place, metadata: Metadata, local: Own, schema: Any, ranks: Ranks) -> None:
-    """Write the files of a step of one array, and rename them into the array."""
-    begun, step = where.below(growing.BEGUN), growing.step_metadata(metadata)
-    ranks.first(lambda: growing.begin_file(begun, metadata, reserve=True))
-    with ranks.each(lambda: Array(begun, step, "r+")) as array:
-        group_transfer.write(array, local, schema, ranks)
-    ranks.first(lambda: growing.place_file(begun, where, metadata, metadata.shape[0]))
+def _write_step(
+    where: Place,
+    arrays: Mapping[str, Metadata],
+    local: Mapping[str, Own],
+    schema: Mapping[str, Any],
+    ranks: Ranks,
+) -> None:
+    """Write the files of a step of all arrays, and rename them into the arrays."""
+
+    def begin(name: str) -> None:
+        growing.begin_file(where.below(name).below(growing.BEGUN), arrays[name], reserve=True)
+
+    def place(name: str) -> None:
+        array, metadata = where.below(name), arrays[name]
+        growing.place_file(array.below(growing.BEGUN), array, metadata, metadata.shape[0])
+
+    ranks.first(lambda: at_once(begin, arrays))
+    begun = {
+        name: (where.below(name).below(growing.BEGUN), growing.step_metadata(metadata))
+        for name, metadata in arrays.items()
+    }
+    group_transfer.write_new(begun, local, schema, ranks)
+    ranks.first(lambda: at_once(place, arrays))
 
 
 def _begin(
@@ -265,12 +284,14 @@ def _begin(
         raise InvalidError(
             f"time must be a number, have {time!r}; give its unit in time_attributes="
         ) from None
-    first = read_group(where)
-    for name in sorted(first.arrays):
-        stack.enter_context(growing.appending(where.below(name)))
-    group = read_group(where)
+    # Of several calls, the one that locks the first array gets the others, too.
+    first, *others = sorted(read_group(where).arrays)
+    stack.enter_context(growing.appending(where.below(first)))
+    stack.enter_context(entered_at_once(growing.appending(where.below(name)) for name in others))
+    longest = _read_all(where)
+    steps = {name: metadata.shape[0] for name, metadata in longest.members().items()}
+    group = longest.with_steps(min(steps.values()))
     _check_times(where, group)
-    steps = {name: read_metadata(where.below(name)).shape[0] for name in group.members()}
     for name, count in steps.items():
         if count < group.counted:
             raise CorruptError(
@@ -319,6 +340,6 @@ def _count(where: Place, group: GroupOnDisk, time: float | None) -> None:
     if time is not None:
         with open_array(where.below(group.time).path, "r+") as times:
             times.append(np.float64(time))
-    for name, metadata in group.arrays.items():
-        write_metadata(where.below(name), growing.longer(metadata, group.steps + 1))
-    _replace_json(where, group.with_steps(group.steps + 1))
+    longer = group.with_steps(group.steps + 1)
+    at_once(lambda name: write_metadata(where.below(name), longer.arrays[name]), longer.arrays)
+    _replace_json(where, longer)

@@ -1,0 +1,70 @@
+"""Several new arrays that all processes of a program write at the same time."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S
+from outcore.array_files.stored_array import NewArray
+from outcore.collective.call import LEAST_MEMORY_BYTES, MEMORY_BYTES, Call, begin, giving_up
+from outcore.collective.memory import Local
+from outcore.layout.schema import SchemaLike
+
+AT_ONCE = 4
+"""Arrays in transfer at the same time.
+
+Servers transfer two and prepare others; one is then never idle while processes meet for the next.
+"""
+
+
+def write_several(
+    arrays: Sequence[NewArray],
+    local: Sequence[Local],
+    schemas: Sequence[SchemaLike],
+    comm: Any = None,
+    *,
+    memory: int | str | None = None,
+    timeout: float = TIMEOUT_S,
+) -> None:
+    """Write new arrays from the memory of all processes of a program; each of them makes this call.
+
+    The call returns on every process when all arrays are durable. The processes agree on all of
+    them at once, and the servers direct a collective for each.
+
+    Parameters
+    ----------
+    local, schemas
+        This process's part of each array, and its schema; see `write_all`.
+    comm, timeout
+        As for `write_all`.
+    memory
+        Bytes for copies of elements in short runs, for all arrays together; 64 MiB by default, at
+        least 1 MiB.
+
+    Raises
+    ------
+    OutcoreError
+        As for `write_all`.
+    """
+    memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
+    several = max(min(AT_ONCE, len(arrays), memory_bytes // LEAST_MEMORY_BYTES), 1)
+    calls = [
+        Call("write_all", array, schema, comm, timeout, memory_bytes // several)
+        for array, schema in zip(arrays, schemas, strict=True)
+    ]
+    doing = f"the write of {len(arrays)} arrays"
+    # The threads end last, when the servers have told them of an error.
+    with ThreadPoolExecutor(several, "outcore-several") as threads, giving_up(calls, doing):
+        begin(calls)
+        # All processes take the arrays in the same order, so the first one that has not ended is
+        # under way on each of them.
+        begun = [
+            threads.submit(call.exchange, mine) for call, mine in zip(calls, local, strict=True)
+        ]
+        try:
+            for one in begun:
+                one.result()
+        finally:
+            for one in begun:
+                one.cancel()

@@ -1,0 +1,153 @@
+"""A step of many arrays by several ranks: one agreement, and a fixed number of messages each."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from communicators import ThreadComm, ThreadJob
+from served_pools import some_pool
+from test_collective import whole
+
+import outcore as oc
+from outcore._util.at_once import at_once, entered_at_once
+from outcore.collective.call import Call
+from outcore.errors import DiskError, OutcoreError
+
+RANKS, ROWS = 3, 12
+
+SERVERS = 2
+
+# Messages to the I/O servers for one array of a step. The length and the bytes of `zarr.json`,
+# before and after the lock; later a write and a sync of a new one, and the removal of the old one.
+METADATA = 2 * 2 + 2 + 1
+# Free space, lengths and syncs on all servers, and the index.
+NEW_FILE = 3 * SERVERS + 1
+# Of each rank a join and the end at each server, and its share of the only chunk.
+COLLECTIVE = RANKS * (2 * SERVERS + 2)
+EACH = METADATA + NEW_FILE + COLLECTIVE
+
+
+class CountingComm(ThreadComm):
+    """A rank that counts its broadcasts."""
+
+    def __init__(self, comm: ThreadComm) -> None:
+        super().__init__(comm.rank, comm._shared)
+        self.count = 0
+
+    def bcast(self, value: Any, root: int = 0) -> Any:
+        self.count += 1
+        return super().bcast(value, root)
+
+
+def names(count: int) -> list[str]:
+    return [f"u{number}" for number in range(count)]
+
+
+def part(rank: int, number: int) -> Any:
+    return np.arange(ROWS // RANKS * 5.0).reshape(-1, 5) + 100 * rank + 1000 * number
+
+
+def steps(pool: oc.Pool, count: int) -> tuple[int, int]:
+    """Append two steps of some arrays; return broadcasts of a rank, and messages of all ranks."""
+
+    def work(comm: ThreadComm) -> Any:
+        counting = CountingComm(comm)
+        specs = {name: oc.ArraySpec((ROWS, 5)) for name in names(count)}
+        with oc.ArrayGroup(pool / f"of{count}", specs, comm=counting) as group:
+            for step in range(2):
+                local = {n: part(comm.rank, i + step) for i, n in enumerate(names(count))}
+                comm.barrier()
+                before, messages = counting.count, pool.messages
+                assert group.timestep(local, schema="block,*") == step
+                comm.barrier()
+                found = counting.count - before, pool.messages - messages
+        return found
+
+    ((broadcasts, messages), *others) = whole(ThreadJob(RANKS).run(work))
+    assert {each[0] for each in others} == {broadcasts}
+    for number, name in enumerate(names(count)):
+        with oc.open_array(pool / f"of{count}" / name) as array:
+            for step in range(2):
+                expected = np.concatenate([part(rank, number + step) for rank in range(RANKS)])
+                np.testing.assert_array_equal(array[step], expected)
+    return broadcasts, messages
+
+
+def test_ranks_agree_once_on_a_step_of_many_arrays() -> None:
+    with some_pool("embedded") as pool:
+        (few, some), (many, more), (most, all_of) = (steps(pool, count) for count in (1, 4, 7))
+        assert few == many == most
+        assert [more - some, all_of - more] == [3 * EACH, 3 * EACH]
+
+
+def test_an_error_of_one_array_ends_the_step_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rank waits for the arrays that another has not begun, and the group stays as it was."""
+    go_on, fails = Call._open, [True]
+
+    def fail(self: Any, core: Any) -> None:
+        if fails and self._comm.rank == 1 and "u3" in str(self._array.path):
+            raise DiskError("too many open files")
+        go_on(self, core)
+
+    def work(comm: ThreadComm) -> None:
+        specs = {name: oc.ArraySpec((ROWS, 5)) for name in names(9)}
+        with oc.ArrayGroup(pool / "run", specs, comm=comm) as group:
+            local = {name: part(comm.rank, i) for i, name in enumerate(names(9))}
+            with pytest.raises(OutcoreError, match="too many open files"):
+                group.timestep(local, schema="block,*")
+            assert group.steps == 0
+            comm.barrier()
+            fails.clear()
+            comm.barrier()
+            assert group.timestep(local, schema="block,*") == 0
+
+    monkeypatch.setattr(Call, "_open", fail)
+    with some_pool("unix") as pool:
+        whole(ThreadJob(RANKS).run(work))
+        kept = {"c", "outcore.generation", "outcore.group", "zarr.json"}
+        assert {path.name for path in (pool / "run/u0").iterdir()} == kept
+
+
+def test_calls_at_once_end_before_an_error_is_raised() -> None:
+    ended: list[int] = []
+    both = threading.Barrier(2)
+
+    def call(number: int) -> int:
+        if number < 2:
+            both.wait()
+        if number == 0:
+            raise ValueError("the first")
+        ended.append(number)
+        return 10 * number
+
+    with pytest.raises(ValueError, match="the first"):
+        at_once(call, range(100), most=2)
+    assert 1 in ended
+    assert at_once(call, [5, 3, 4]) == [50, 30, 40]
+    assert at_once(call, []) == []
+
+
+def test_contexts_at_once_are_left_whatever_happens() -> None:
+    entered, left = set(), set()
+
+    class Context:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __enter__(self) -> None:
+            if self.number == 7:
+                raise ValueError("no seventh")
+            entered.add(self.number)
+
+        def __exit__(self, *_: object) -> None:
+            left.add(self.number)
+            if self.number == 2:
+                raise ValueError("the second again")
+
+    for numbers, error in (([1, 2, 3], "the second again"), (range(9), "no seventh|second again")):
+        entered.clear()
+        left.clear()
+        with pytest.raises(ValueError, match=error), entered_at_once(map(Context, numbers)):
+            pass
+        assert left == entered
