@@ -12,7 +12,7 @@ use super::shared::{Server, Shared};
 use super::task::Tasks;
 use super::wait::{Group, Slot};
 use crate::io_server::blocks::files::File;
-use crate::io_server::blocks::pieces::{Piece, Pieces};
+use crate::io_server::blocks::pieces::{MANY_PARTS, Piece, Pieces, parts_of};
 use crate::io_server::collective::fetch::Caller;
 
 /// Maximum number of noted files. Beyond it the server makes one durable unprompted, so that there are few notes.
@@ -346,7 +346,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Result<()> {
         let group = Group::new();
         let (mut total, mut planned) = (0, 0);
-        let mut pieces = Pieces::new(regions.local_runs(target.stripes, target.entry));
+        let mut pieces = Pieces::new(parts_of(regions.local_runs(target.stripes, target.entry)), MANY_PARTS);
         while group.result().is_ok() {
             group.at_most(self.limits.pieces_of_call.max(1) - 1).await;
             // The permit comes before the next piece, so the number of pieces is bounded.

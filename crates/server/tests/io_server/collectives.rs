@@ -2,7 +2,7 @@
 
 use outcore_core::{
     CollectivePlan, CollectiveSpec, Distribution, ElementBox, Error, ErrorKind, GridSpec, IoReply, IoRequest,
-    MemorySchema,
+    MemorySchema, PIECE_BYTES,
 };
 use outcore_server::io_server::{Event, Limits};
 
@@ -81,6 +81,26 @@ fn elements_that_nobody_has_stay() {
     let ranks = run(&mut world, 1, &spec(2, true, 3, MemorySchema::Boxes(boxes)), &mut fresh.clone());
     assert_eq!(results(&ranks), vec![Ok(()); 3]);
     assert!(content(&world, 1) == expected);
+}
+
+#[test]
+fn whole_blocks_go_to_the_disk_at_once_wherever_the_elements_begin() {
+    let requests = |first: u64| {
+        let (unit, count) = (PIECE_BYTES / ITEM, 8 * PIECE_BYTES / ITEM);
+        let grid = GridSpec { shape: vec![16 * unit], chunk: vec![unit], ..grid() };
+        let own = ElementBox { start: vec![first], shape: vec![count] };
+        let spec = CollectiveSpec { grid, ..spec(1, true, 1, MemorySchema::Boxes(vec![vec![own]])) };
+        let mut world = World::new(23, Limits::default());
+        let mut image = image(7);
+        assert_eq!(results(&run(&mut world, 1, &spec, &mut image)), [Ok(())]);
+        let (begin, end) = ((first * ITEM) as usize, ((first + count) * ITEM) as usize);
+        image[..begin].fill(0);
+        assert!(content(&world, 1) == image[..end]);
+        world.disk_requests
+    };
+    // A part of a block at each end takes a read and a write of that block, and the log gets one more page.
+    let (partial_blocks, log) = (2 * 2, 2);
+    assert_eq!(requests(3), requests(0) + partial_blocks + log);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use outcore_core::LocalRuns;
 
 use crate::io_server::blocks::format::{BLOCK_BYTES, DIRECT_BLOCKS, SCRATCH_BLOCKS};
 
-/// A piece with this many parts ends at the end of its current block.
-const MANY_PARTS: usize = 4096;
+/// A piece of a request with this many parts ends at the end of its current block.
+pub(crate) const MANY_PARTS: usize = 4096;
 /// Parts of one piece, at most. A block cannot contain more, unless some overlap.
 const MAX_PARTS: usize = BLOCK_BYTES as usize;
 /// Adjacent runs are joined up to this size.
@@ -64,37 +64,42 @@ impl Piece {
     }
 }
 
-/// The pieces of a request, in order.
-pub(crate) struct Pieces {
-    runs: LocalRuns,
-    at: u64,
+/// The parts of a request. They are contiguous in its payload, in the order of the runs, whatever gaps the whole
+/// request has.
+pub(crate) fn parts_of(runs: LocalRuns) -> impl Iterator<Item = Part> {
+    let mut at = 0;
+    runs.map(move |run| {
+        let part = Part { offset: run.offset, bytes: run.length, at };
+        at += run.length;
+        part
+    })
+}
+
+/// The pieces that some parts form, in order.
+pub(crate) struct Pieces<I> {
+    parts: I,
+    many: usize,
     run: Option<Part>,
     following: Option<Part>,
     mixed: Vec<Part>,
 }
 
-impl Pieces {
-    pub fn new(runs: LocalRuns) -> Self {
-        Self { runs, at: 0, run: None, following: None, mixed: Vec::new() }
-    }
-
-    /// The next part. Parts are contiguous in the payload, in the order of the runs, whatever gaps the whole
-    /// request has.
-    fn next_part(&mut self) -> Option<Part> {
-        let run = self.runs.next()?;
-        let part = Part { offset: run.offset, bytes: run.length, at: self.at };
-        self.at += run.length;
-        Some(part)
+impl<I: Iterator<Item = Part>> Pieces<I> {
+    /// A piece with `many` parts ends at the end of its current block.
+    pub fn new(parts: I, many: usize) -> Self {
+        Self { parts, many, run: None, following: None, mixed: Vec::new() }
     }
 
     fn next_run(&mut self) -> Option<Part> {
         let mut run = match self.following.take() {
             Some(run) => run,
-            None => self.next_part()?,
+            None => self.parts.next()?,
         };
+        let follows =
+            |run: &Part, part: &Part| (part.offset, part.at) == (run.offset + run.bytes, run.at + run.bytes);
         while run.bytes < MAX_RUN_BYTES {
-            match self.next_part() {
-                Some(part) if part.offset == run.offset + run.bytes => run.bytes += part.bytes,
+            match self.parts.next() {
+                Some(part) if follows(&run, &part) => run.bytes += part.bytes,
                 other => {
                     self.following = other;
                     break;
@@ -112,7 +117,7 @@ impl Pieces {
     }
 }
 
-impl Iterator for Pieces {
+impl<I: Iterator<Item = Part>> Iterator for Pieces<I> {
     type Item = Piece;
 
     fn next(&mut self) -> Option<Piece> {
@@ -130,7 +135,7 @@ impl Iterator for Pieces {
             let is_full = self.mixed.last().is_some_and(|last| {
                 let before = last.offset / BLOCK_BYTES;
                 before / SCRATCH_BLOCKS != block / SCRATCH_BLOCKS
-                    || (before != block && self.mixed.len() >= MANY_PARTS)
+                    || (before != block && self.mixed.len() >= self.many)
                     || self.mixed.len() >= MAX_PARTS
             });
             if !self.mixed.is_empty() && (is_whole || is_full) {
@@ -153,11 +158,15 @@ mod tests {
     use outcore_core::{Level, Nested, Regions, Stripes};
     use proptest::prelude::*;
 
+    fn of_request(runs: LocalRuns) -> Pieces<impl Iterator<Item = Part>> {
+        Pieces::new(parts_of(runs), MANY_PARTS)
+    }
+
     #[test]
     fn a_ragged_run_is_whole_blocks_between_two_parts() {
         let regions = Regions::contiguous(BLOCK_BYTES - 10, 3 * BLOCK_BYTES).unwrap();
         let pieces: Vec<Piece> =
-            Pieces::new(regions.local_runs(Stripes::new(1 << 40, 1).unwrap(), 0)).collect();
+            of_request(regions.local_runs(Stripes::new(1 << 40, 1).unwrap(), 0)).collect();
         let part = |offset, bytes, at| Part { offset, bytes, at };
         assert_eq!(
             pieces,
@@ -177,7 +186,7 @@ mod tests {
         // 64 units of 64 KiB on 4 servers: 16 contiguous units on each server.
         let regions = Regions::contiguous(0, 64 * BLOCK_BYTES).unwrap();
         let pieces: Vec<Piece> =
-            Pieces::new(regions.local_runs(Stripes::new(BLOCK_BYTES, 4).unwrap(), 2)).collect();
+            of_request(regions.local_runs(Stripes::new(BLOCK_BYTES, 4).unwrap(), 2)).collect();
         assert_eq!(pieces, [Piece::Direct { blocks: 0..16, at: 0 }]);
     }
 
@@ -197,7 +206,7 @@ mod tests {
                     at += run.length;
                 }
                 let mut found: Vec<(u64, u64, u64)> = vec![];
-                for piece in Pieces::new(regions.local_runs(stripes, entry)) {
+                for piece in of_request(regions.local_runs(stripes, entry)) {
                     prop_assert!(piece.buffer_end() <= at);
                     match piece {
                         Piece::Direct { blocks, at } => {

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, CollectiveSpec, Coverage, Error, IoReply, MemorySchema, PlannedPiece, ROUNDS_AT_ONCE, Result,
-    Share, Target,
+    Buffer, ByteRun, CollectiveSpec, Coverage, Error, IoReply, MemorySchema, PlannedPiece, ROUNDS_AT_ONCE,
+    Result, Share, Target,
 };
 
 use crate::io_server::blocks::files::File;
-use crate::io_server::blocks::format::{BLOCK_BYTES, SCRATCH_BLOCKS};
-use crate::io_server::blocks::pieces::{Part, Piece};
+use crate::io_server::blocks::format::BLOCK_BYTES;
+use crate::io_server::blocks::pieces::{Part, Piece, Pieces};
 use crate::io_server::blocks::scratch::Lease;
 use crate::io_server::collective::fetch::{Fetch, ReadArrays};
 use crate::io_server::collective::state::{Collective, OpenPiece};
@@ -18,6 +18,9 @@ use crate::io_server::wait::{Gate, Group};
 
 /// Pieces in one disk request, at most.
 pub(crate) const SPAN_PIECES: u64 = 4;
+
+/// A piece of partial blocks with this many parts ends at the end of its current block.
+const MOST_PARTS: usize = 1 << 15;
 
 /// Pieces that are contiguous on the disk and in memory.
 struct Span<B: Buffer> {
@@ -357,17 +360,13 @@ impl<B: Buffer> Shared<B> {
             open.complete.wait().await?;
         }
         if collective.spec.write && !collective.spec.skips_disk {
-            if span.keeps_some {
-                for open in &span.opens {
-                    let at = open.planned.offset - span.offset;
-                    for piece in pieces_of_shares(collective, &open.planned, at) {
-                        self.write_piece(file, collective.target, piece, buffer.clone()).await?;
-                    }
-                }
+            let pieces: Vec<Piece> = if span.keeps_some {
+                Pieces::new(parts_of_shares(collective, span).into_iter(), MOST_PARTS).collect()
             } else {
-                for piece in pieces_of(span.offset, span.bytes) {
-                    self.write_piece(file, collective.target, piece, buffer.clone()).await?;
-                }
+                pieces_of(span.offset, span.bytes).collect()
+            };
+            for piece in pieces {
+                self.write_piece(file, collective.target, piece, buffer.clone()).await?;
             }
             self.bound_notes(file.handle);
         }
@@ -476,37 +475,20 @@ fn copy<B: Buffer>(collective: &Collective<B>, share: &Share, piece: &mut B, pac
     }
 }
 
-/// The shares of all processes in a piece, as parts of blocks; the piece begins at byte `at` of a buffer. Elements
-/// that no process owns keep their values even if others write there concurrently: the server reads each block and
-/// merges the parts under the block's lock.
-fn pieces_of_shares<B: Buffer>(
-    collective: &Collective<B>,
-    planned: &PlannedPiece,
-    at: u64,
-) -> impl Iterator<Item = Piece> {
-    let mut groups: Vec<Vec<Part>> = Vec::new();
-    let group_of = |offset: u64| offset / (SCRATCH_BLOCKS * BLOCK_BYTES);
-    for run in collective.plan().coverage(planned).runs() {
-        let (mut start, end) = (run.start, run.start + run.bytes);
-        while start < end {
-            let offset = planned.offset + start;
-            let bytes = (end - start).min((group_of(offset) + 1) * SCRATCH_BLOCKS * BLOCK_BYTES - offset);
-            let part = Part { offset, bytes, at: at + start };
-            match groups.last_mut() {
-                Some(parts) if group_of(parts[0].offset) == group_of(offset) => match parts.last_mut() {
-                    Some(last) if last.offset + last.bytes == offset => last.bytes += bytes,
-                    _ => parts.push(part),
-                },
-                _ => groups.push(vec![part]),
-            }
-            start += bytes;
-        }
-    }
-    groups.into_iter().filter_map(|parts| {
-        let (first, last) = (parts.first()?, parts.last()?);
-        let blocks = first.offset / BLOCK_BYTES..(last.offset + last.bytes - 1) / BLOCK_BYTES + 1;
-        Some(Piece::Mixed { blocks, parts })
-    })
+/// The shares of all processes in a span. Whole blocks of them go to the disk as they are. Elements that no process owns
+/// keep their values even if others write there concurrently: the server reads each partial block and merges its parts
+/// under the block's lock.
+fn parts_of_shares<B: Buffer>(collective: &Collective<B>, span: &Span<B>) -> Vec<Part> {
+    let plan = collective.plan();
+    let parts = |open: &Rc<OpenPiece<B>>| {
+        let begin = open.planned.offset;
+        let part = |run: ByteRun| {
+            let offset = begin + run.start;
+            Part { offset, bytes: run.bytes, at: offset - span.offset }
+        };
+        plan.coverage(&open.planned).runs().map(part).collect::<Vec<_>>()
+    };
+    span.opens.iter().flat_map(parts).collect()
 }
 
 /// The whole blocks of a byte range that begins at a block boundary, and the remainder in the last block.
