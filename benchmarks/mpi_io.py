@@ -25,6 +25,7 @@ from outcore.pool import state as pool_state
 
 RUNS = {"full": 1_000_000, "quick": 1_000_000, "tiny": 1000}
 PROCESSES = math.prod(MESH)
+MPICC = str(Path(mpi4py.__file__).parents[4] / "bin" / "mpicc")
 
 
 def measure(setting: Setting) -> Outcome:
@@ -34,13 +35,15 @@ def measure(setting: Setting) -> Outcome:
     try:
         url = local_pool.url_of(directories[0])
         key = directories[0] / pool_state.STATE / pool_state.KEY
-        library = mpi_io.library(str(Path(mpi4py.__file__).parents[4] / "bin" / "mpicc"))
+        library = mpi_io.library(MPICC)
         preloaded = {"LD_PRELOAD": str(library), "OUTCORE_KEY": str(key)}
         with oc.connect(url, key=key) as pool:
             oc.create_array(pool / "own", (side,) * 3, "f8", disk_schema="traditional").close()
         with Ranks(PROCESSES, url, key) as own, Ranks(PROCESSES, url, key, (), preloaded) as by_mpi:
             job = Job(setting, side, f"{url}/flat", own, by_mpi)
-            return Outcome([*job.collectives(rounds), job.memory_type(RUNS[setting.size], rounds)])
+            runs = RUNS[setting.size]
+            types = memory_type(by_mpi, f"{url}/runs", runs, rounds)
+            return Outcome([*job.collectives(rounds), types])
     finally:
         local_pool.stop(directories[0])
 
@@ -88,25 +91,6 @@ class Job:
 
         return run
 
-    def memory_type(self, count: int, rounds: int) -> Figure:
-        """Return the time that a memory type of many runs adds, over that of contiguous memory."""
-        self.by_mpi.seconds("hold", shape=[2 * count])
-        name = f"{self.flat}-runs"
-        run = functools.partial(self.by_mpi.seconds, "mpi_runs", path=name, count=count)
-        runs = {
-            "runs": functools.partial(run, step=2),
-            "contiguous": functools.partial(run, step=1),
-        }
-        found = alternate("memory types", runs, rounds=rounds)
-        return Figure(
-            f"memory type of {count:,} runs in each of {PROCESSES} processes: added time",
-            [ratio - 1 for ratio in found.ratios("runs", "contiguous")],
-            Target("≤", 0.1),
-            ours=f"{found.median('runs'):.3f} s",
-            rival=f"{found.median('contiguous'):.3f} s",
-            details=dict(found.measures),
-        )
-
     def figure(self, what: str, found: Rounds, rival: str, target: Target | None) -> Figure:
         return Figure(
             f"{self.side}³ float64, {PROCESSES} processes, {what}",
@@ -116,6 +100,22 @@ class Job:
             rival=rate(found.median(rival)),
             details=dict(found.measures),
         )
+
+
+def memory_type(by_mpi: Ranks, name: str, count: int, rounds: int, where: str = "") -> Figure:
+    """Measure the time that a memory type of many runs adds, over that of contiguous memory."""
+    by_mpi.seconds("hold", shape=[2 * count])
+    run = functools.partial(by_mpi.seconds, "mpi_runs", path=name, count=count)
+    runs = {"runs": functools.partial(run, step=2), "contiguous": functools.partial(run, step=1)}
+    found = alternate(f"memory types{where}", runs, rounds=rounds)
+    return Figure(
+        f"memory type of {count:,} runs in each of {PROCESSES} processes{where}: added time",
+        [ratio - 1 for ratio in found.ratios("runs", "contiguous")],
+        Target("≤", 0.1),
+        ours=f"{found.median('runs'):.3f} s",
+        rival=f"{found.median('contiguous'):.3f} s",
+        details=dict(found.measures),
+    )
 
 
 if __name__ == "__main__":

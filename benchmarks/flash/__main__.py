@@ -17,11 +17,14 @@ import outcore as oc
 from benchmarks import fio
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.collective import FIO_BLOCK_BYTES, FIO_THREADS
+from benchmarks.collective_ranks import Ranks
 from benchmarks.figures import Figure, Target
 from benchmarks.flash import model, programs
 from benchmarks.flash.page import PAGE, PICTURE, draw, tables
 from benchmarks.flash.points import CONTENDERS, Contender, Point
 from benchmarks.flash.programs import Extent, Written
+from benchmarks.mpi_io import MPICC, RUNS, memory_type
+from benchmarks.mpi_io import PROCESSES as RUNS_PROCESSES
 from benchmarks.page_tables import put_into
 from benchmarks.pool_disks import DISK_BYTES_S, SPARE_BYTES
 from benchmarks.streaming import rate
@@ -35,7 +38,10 @@ MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Scale:
-    """Extent of the measurement: numbers of servers and processes, and that of each job."""
+    """Extent of the measurement: numbers of servers and processes, and that of each job.
+
+    `rounds` is the number of checkpoints of each kind in the largest job; others write one.
+    """
 
     servers: tuple[int, ...]
     processes: tuple[int, ...]
@@ -44,7 +50,7 @@ class Scale:
 
 
 SCALES = {
-    "full": Scale((1, 2, 4), (2, 4, 8), 10, 2),
+    "full": Scale((1, 2, 4), (2, 4, 8), 10, 3),
     "quick": Scale((4,), (8,), 4, 1),
     "tiny": Scale((2,), (2,), 1, 1),
 }
@@ -55,14 +61,15 @@ def measure(setting: Setting) -> Outcome:
     if lacking:
         return Outcome([Figure("checkpoints of FLASH", skipped=lacking)])
     job = Job(setting, SCALES[setting.size])
-    for servers in job.scale.servers:
+    # The largest job first: its figures have targets.
+    for servers in sorted(job.scale.servers, reverse=True):
         job.with_servers(servers)
-    figures = [*job.shares(), *job.on_own_disk()]
+    job.on_own_disk()
     is_full = setting.size == "full"
     draw(job.points, PICTURE if is_full else setting.output / PICTURE.name)
     if is_full:
         put_into(PAGE, tables(job.points))
-    return Outcome(figures, {"points": [asdict(point) for point in job.points]})
+    return job.outcome()
 
 
 @dataclass
@@ -72,12 +79,19 @@ class Job:
     setting: Setting
     scale: Scale
     points: list[Point] = field(default_factory=list)
+    types: list[Figure] = field(default_factory=list)
+    own_disk_bytes_s: float = 0.0
 
     def __post_init__(self) -> None:
         folder = self.setting.scratch / "programs"
         folder.mkdir()
         self.programs = {name: programs.build(name, folder) for name in programs.PACKAGES}
         self.library = mpi_io.library(programs.MPICC)
+
+    def outcome(self) -> Outcome:
+        """Return the results so far."""
+        figures = [*self.shares(), *self.types, *self.of_own_disk()]
+        return Outcome(figures, {"points": [asdict(point) for point in self.points]})
 
     @property
     def most(self) -> tuple[int, int]:
@@ -98,10 +112,14 @@ class Job:
         ):  # fmt: skip
             on_disks = BedPool(
                 bed, self.setting.scratch / f"pool{servers}",
-                [disk.path / "data" for disk in bed.disks],
+                [disk.path / "data" for disk in bed.disks], is_local=True,
             )  # fmt: skip
-            in_memory = BedPool(bed, folder / "pool", [folder / str(i) for i in range(servers)])
+            in_memory = BedPool(
+                bed, folder / "pool", [folder / str(i) for i in range(servers)], is_local=True
+            )
             self.measure_all("disks", servers, limit, pool=on_disks)
+            if servers == self.most[0]:
+                self.measure_types(on_disks, servers)
             self.measure_all("memory", servers, 0, largest, pool=in_memory)
         # One disk with the rate of all: a file of plain MPI-IO lies on one.
         with (
@@ -113,8 +131,19 @@ class Job:
             self.measure_all("disks", servers, limit, plain=bed.disks[0].path, bed=bed)
             self.measure_all("memory", servers, 0, largest, plain=folder)
 
-    def on_own_disk(self) -> Iterator[Figure]:
-        """Measure on the machine's own disk, and yield the ratios to plain MPI-IO and to fio."""
+    def measure_types(self, pool: BedPool, servers: int) -> None:
+        """Measure a memory type of many runs against contiguous memory."""
+        library = mpi_io.library(MPICC)
+        preloaded = {"LD_PRELOAD": str(library), "OUTCORE_KEY": str(pool.key_file)}
+        url = local_url(pool)
+        where = f", {servers} servers with 100 MB/s disks"
+        with Ranks(RUNS_PROCESSES, url, pool.key_file, (), preloaded) as ranks:
+            count = RUNS[self.setting.size]
+            self.types = [memory_type(ranks, f"{url}::runs", count, self.scale.rounds, where)]
+        remove(pool, "runs")
+
+    def on_own_disk(self) -> None:
+        """Measure on the machine's own disk."""
         servers, processes = self.most
         nbytes = self.bytes_of(processes)
         peak = 0.0
@@ -123,24 +152,32 @@ class Job:
             # Direct I/O takes whole blocks.
             whole = -(-nbytes // (FIO_BLOCK_BYTES * FIO_THREADS)) * FIO_BLOCK_BYTES * FIO_THREADS
             one = fio.Fio(file, whole, FIO_BLOCK_BYTES, FIO_THREADS, huge_pages=True, anew=True)
-            peak = one.rate("write")
+            peak = self.own_disk_bytes_s = one.rate("write")
             file.unlink(missing_ok=True)
         with Testbed(self.setting.scratch) as bed:
             folders = [self.setting.scratch / f"own{i}" for i in range(servers)]
-            pool = BedPool(bed, self.setting.scratch / "own", folders)
+            pool = BedPool(bed, self.setting.scratch / "own", folders, is_local=True)
             self.measure_all("own disk", servers, peak, [processes], pool=pool)
         plain = self.setting.scratch / "plain"
         plain.mkdir()
         self.measure_all("own disk", servers, peak, [processes], plain=plain)
+
+    def of_own_disk(self) -> Iterator[Figure]:
+        """Yield the ratios to plain MPI-IO and to fio on the machine's own disk."""
         found = {point.key: point for point in self.points}
+        peak = self.own_disk_bytes_s
         for way in ("hdf5", "pnetcdf"):
-            ours, rival = (
-                found[Contender(way, is_plain), "own disk", servers, processes]
+            both = [
+                found.get((Contender(way, is_plain), "own disk", *self.most))
                 for is_plain in (False, True)
-            )
+            ]
+            ours, rival = both
+            if ours is None or rival is None:
+                continue
             for is_packed in (False, True):
                 memory_form = "packed" if is_packed else "guard cells left out"
-                what = f"{ours.contender.title}, {memory_form}, {processes} processes, own disk"
+                job = f"{ours.processes} processes, own disk"
+                what = f"{ours.contender.title}, {memory_form}, {job}"
                 rates, theirs = (each.rates(is_packed=is_packed) for each in (ours, rival))
                 ours_text, theirs_text = (
                     rate(each.rate(is_packed=is_packed)) for each in (ours, rival)
@@ -198,7 +235,9 @@ class Job:
     ) -> None:
         """Measure all contenders of a pool, or of a plain directory, which a testbed may limit."""
         for processes in self.scale.processes if counts is None else counts:
-            extent = Extent(processes, self.scale.factor, self.scale.rounds)
+            is_largest = (servers, processes) == self.most
+            rounds = self.scale.rounds if is_largest else 1
+            extent = Extent(processes, self.scale.factor, rounds)
             for contender in CONTENDERS:
                 if contender.is_plain != (pool is None):
                     continue
@@ -217,17 +256,18 @@ class Job:
                     f"{rates[0]}, packed {rates[1]}",
                     flush=True,
                 )
+                self.setting.keep(self.outcome())
 
     def on_pool(self, way: str, pool: BedPool, extent: Extent) -> list[Written]:
         """Run a contender on a pool."""
         if way in self.programs:
             variables = {"LD_PRELOAD": str(self.library), "OUTCORE_KEY": str(pool.key_file)}
-            program = programs.in_c(self.programs[way], f"{pool.url}/f/f", extent, variables)
+            above = f"{local_url(pool)}::f/f"
+            program = programs.in_c(self.programs[way], above, extent, variables)
         else:
-            program = programs.in_python(pool.url, pool.key_file, way, "f/f", extent)
+            program = programs.in_python(local_url(pool), pool.key_file, way, "f/f", extent)
         written = program.run()
-        with oc.connect(pool.url, key=pool.key_file) as client:
-            client.rm("f", recursive=True)
+        remove(pool, "f")
         return written
 
     def on_plain(
@@ -239,6 +279,19 @@ class Job:
         written = programs.in_c(self.programs[way], str(below / "f"), extent).run(bed)
         shutil.rmtree(below)
         return written
+
+
+def local_url(pool: BedPool) -> str:
+    """Return the URL of a pool by its UNIX socket."""
+    if pool.local_url is None:
+        raise OSError("the path of the scratch directory is too long for a UNIX socket")
+    return pool.local_url
+
+
+def remove(pool: BedPool, name: str) -> None:
+    """Remove something from a pool."""
+    with oc.connect(local_url(pool), key=pool.key_file) as client:
+        client.rm(name, recursive=True)
 
 
 @contextmanager

@@ -33,13 +33,16 @@ def tables(points: Sequence[Point]) -> str:
 
 def _rates(points: Sequence[Point]) -> str:
     found = {point.key: point for point in points if point.place == "disks"}
-    jobs = list(dict.fromkeys(key[2:] for key in found))
+    jobs = sorted({key[2:] for key in found})
     rows = []
     for contender in CONTENDERS:
         for is_packed in (False, True):
             cells = []
             for servers, processes in jobs:
-                point = found[contender, "disks", servers, processes]
+                point = found.get((contender, "disks", servers, processes))
+                if point is None:  # nobody has measured it yet
+                    cells.append("")
+                    continue
                 value = point.rate(is_packed=is_packed)
                 cells.append(f"{value / 1e6:.0f} ({value / point.limit_bytes_s:.0%})")
             rows.append([contender.title, "packed" if is_packed else "guard cells", *cells])
@@ -58,9 +61,14 @@ def splits(points: Sequence[Point]) -> dict[Contender, Split]:
     """Return the split of each contender, with the most servers and processes."""
     found = {point.key: point for point in points}
     job = max(point.key[2:] for point in points if point.place == "disks")
-    return {
-        contender: split(found[(contender, "disks", *job)], found[(contender, "memory", *job)])
+    both = {
+        contender: [found.get((contender, place, *job)) for place in ("disks", "memory")]
         for contender in CONTENDERS
+    }
+    return {
+        contender: split(on_disks, in_memory)
+        for contender, (on_disks, in_memory) in both.items()
+        if on_disks and in_memory
     }
 
 

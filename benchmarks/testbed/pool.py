@@ -33,6 +33,8 @@ class BedPool:
         The host of all daemons; by default this machine.
     networks
         The host's networks in which the I/O servers listen: their channels.
+    is_local
+        Let the I/O servers listen at UNIX sockets only, for clients on this machine.
 
     Attributes
     ----------
@@ -53,6 +55,7 @@ class BedPool:
         *,
         host: Host | None = None,
         networks: Sequence[int] = (0,),
+        is_local: bool = False,
     ) -> None:
         state.mkdir()
         self.key_file = state / "key"
@@ -70,7 +73,8 @@ class BedPool:
         for number, directory in enumerate(directories):
             directory.mkdir(exist_ok=True)
             where = {"directory": str(directory), "manager": manager["listen"][:1]}
-            self._start("io", f"io{number}", **where, listen=listen)
+            own = [f"unix:{state / f'io{number}'}"] if is_local else listen
+            self._start("io", f"io{number}", **where, listen=own)
         self.url = f"outcore://{manager['listen'][0].removeprefix('tcp:')}"
         self.local_url = f"outcore:{socket}" if is_local else None
         self.metrics: str = manager["metrics"]
