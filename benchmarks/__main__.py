@@ -22,7 +22,7 @@ BENCHMARKS = {
     "blocks": "every block once through the block interface, against a stream",
     "boxes": "boxes, planes and strips in default chunks against numpy.memmap",
     "dask_linalg": "LU, Cholesky, QR and solve against dask.array.linalg, under a memory limit",
-    "lu_processes": "LU by 2 processes of 1 thread against 1 process of 2 threads",
+    "lu_processes": "LU by 2 processes against 1, and table 2 of Womble et al. (1993) for 1 to 8",
     "mixed": "solve with factors in single precision and refinement, against it in double",
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",
     "svd": "the largest singular triplets against ARPACK and randomized_svd of scikit-learn",

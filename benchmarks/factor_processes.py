@@ -1,12 +1,15 @@
-"""A process of a job that factors a matrix together: ``DIRECTORY N BUDGET_BYTES THREADS``.
+"""A process of a job that factors a matrix: ``DIRECTORY N BUDGET_BYTES THREADS [GROUP...]``.
 
-The servers of the pool are threads of the job. The matrix stays in the pool for later runs.
+The servers of the pool are threads of the job. The matrix stays in the pool for later runs. Each
+process enters the control group of its rank, if there are groups, when the matrix is ready.
 """
 
 import json
+import os
 import sys
 import time
 import zlib
+from pathlib import Path
 
 from mpi4py import MPI
 
@@ -15,7 +18,7 @@ from benchmarks.machine import touch_memory
 from benchmarks.matrices import random_array
 
 
-def main(directory: str, n: int, memory: int, threads: int) -> None:
+def main(directory: str, n: int, memory: int, threads: int, *groups: str) -> None:
     comm = MPI.COMM_WORLD
     with oc.Pool.from_comm(comm, f"{directory}/{{rank}}") as pool:
         if comm.rank == 0 and not (pool / "A").exists():
@@ -23,6 +26,8 @@ def main(directory: str, n: int, memory: int, threads: int) -> None:
         comm.barrier()
         touch_memory(memory)
         lu_factor = oc.linalg.lu_factor  # its imports are not timed
+        if groups:
+            Path(groups[comm.rank]).write_text(str(os.getpid()))
         comm.barrier()
         start = time.perf_counter()
         factor = lu_factor(
@@ -38,4 +43,5 @@ def main(directory: str, n: int, memory: int, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    order, budget, threads = map(int, sys.argv[2:5])
+    main(sys.argv[1], order, budget, threads, *sys.argv[5:])

@@ -1,9 +1,15 @@
-"""LU by two processes of one thread against one process of two threads, at the same total memory.
+"""LU by several processes, on pools whose servers are threads of them, in directories of one disk.
 
-Both work on a pool whose servers are threads of their processes, in directories of one disk.
+First two processes of one thread against one process of two threads, at the same total memory. Then
+Table 2 of Womble et al. (1993), scaled efficiency: the work of each process grows with the square
+root of their number. Each process has a quarter of a processor, so eight of them have two.
 """
 
 import functools
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +17,7 @@ import mpi4py
 
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.child import run_module
+from benchmarks.cpu_share import cpu_shares
 from benchmarks.figures import Figure, Target
 from benchmarks.rounds import alternate
 
@@ -18,10 +25,23 @@ ORDER = {"full": 16_384, "quick": 6_144, "tiny": 512}
 SHARE = 8
 """The memory of all processes is this part of the matrix."""
 
+SIDE = {"full": 2_560, "quick": 1_280, "tiny": 256}
+"""Order of the matrix of one process in Table 2; that of p processes is √p times larger."""
+
+TABLE = {1: None, 2: None, 4: Target("≥", 0.9), 8: Target("≥", 0.85)}
+"""Numbers of processes, and the least efficiency."""
+
+SHARE_OF_CPU = 0.25
+
 ONE, TWO = "1 process of 2 threads", "2 processes of 1 thread"
 
 
 def measure(setting: Setting) -> Outcome:
+    return Outcome([one_against_two(setting), *efficiencies(setting)])
+
+
+def one_against_two(setting: Setting) -> Figure:
+    """Compare two processes with one at the same memory and number of threads."""
     n, rounds = ORDER[setting.size], 1 if setting.size == "tiny" else 3
     found: dict[str, dict[str, Any]] = {}
     whole = max(8 * n * n // SHARE, 2 << 20)
@@ -39,22 +59,66 @@ def measure(setting: Setting) -> Outcome:
     if found[ONE]["piv"] != found[TWO]["piv"]:
         raise AssertionError("the pivots differ")
     sent = sum(each["bytes_sent"] for each in found[TWO]["processes"])
-    return Outcome(
-        [
-            Figure(
-                f"LU float64, n = {n}: {TWO}, each with 1/{2 * SHARE} of the matrix, over {ONE} "
-                f"with 1/{SHARE}",
-                times.ratios(TWO, ONE),
-                Target("≤", 1.1),
-                ours=f"{times.median(TWO):.1f} s, {sent / 2**20:.0f} MiB sent",
-                rival=f"{times.median(ONE):.1f} s",
-                details={"reports": found},
-            )
-        ]
+    return Figure(
+        f"LU float64, n = {n}: {TWO}, each with 1/{2 * SHARE} of the matrix, over {ONE} with "
+        f"1/{SHARE}",
+        times.ratios(TWO, ONE),
+        Target("≤", 1.1),
+        ours=f"{times.median(TWO):.1f} s, {sent / 2**20:.0f} MiB sent",
+        rival=f"{times.median(ONE):.1f} s",
+        details={"reports": found},
     )
 
 
-def job(setting: Setting, processes: int, words: list[object]) -> dict[str, Any]:
+def efficiencies(setting: Setting) -> Iterator[Figure]:
+    """Measure √p · time(1) / time(p). As many single processes run side by side for time(1)."""
+    rounds = 1 if setting.size == "tiny" else 3
+    for count, target in TABLE.items():
+        n = round(SIDE[setting.size] * math.sqrt(count))
+        what = f"efficiency of {count} processes, n = {n}, a quarter of a processor each"
+        with cpu_shares(count, SHARE_OF_CPU) as groups:
+            if not groups:
+                yield Figure(what, skipped="no control group for processors can be made here")
+                return
+            alone = functools.partial(side_by_side, setting, groups)
+            jointly = functools.partial(together, setting, groups, n)
+            times = alternate(what, {"alone": alone, "together": jointly}, rounds=rounds, warmups=0)
+        root = math.sqrt(count)
+        yield Figure(
+            what,
+            [each * root for each in times.ratios("alone", "together")],
+            target,
+            ours=f"{times.median('together'):.1f} s",
+            rival=f"{times.median('alone'):.1f} s for n = {SIDE[setting.size]} by one",
+        )
+
+
+def budget_of(n: int, processes: int) -> int:
+    """Return the memory of each process: an eighth of its part of the matrix."""
+    return max(8 * n * n // processes // SHARE, 1 << 20)
+
+
+def together(setting: Setting, groups: list[Path], n: int) -> float:
+    """Factor by all processes; return the time."""
+    count = len(groups)
+    words = [setting.scratch / f"table-{count}", n, budget_of(n, count), 1, *groups]
+    return float(job(setting, count, words)["seconds"])
+
+
+def side_by_side(setting: Setting, groups: list[Path]) -> float:
+    """Factor a matrix of its own by each of the processes; return the median time."""
+    n = SIDE[setting.size]
+
+    def one(number: int) -> float:
+        where = setting.scratch / f"alone-{number}"
+        words = [where, n, budget_of(n, 1), 1, groups[number]]
+        return float(job(setting, 1, words)["seconds"])
+
+    with ThreadPoolExecutor(len(groups)) as threads:
+        return statistics.median(threads.map(one, range(len(groups))))
+
+
+def job(setting: Setting, processes: int, words: Sequence[object]) -> dict[str, Any]:
     """Run `factor_processes` in a job of MPI, and return what its first process found."""
     mpiexec = Path(mpi4py.__file__).parents[4] / "bin" / "mpiexec"
     ended = run_module(

@@ -38,7 +38,7 @@ def memory_limit(nbytes: int) -> Iterator[MemoryLimit | None]:
         yield found
     finally:
         if found is not None:
-            _remove(found)
+            remove_group(found.group)
 
 
 def _make(nbytes: int) -> MemoryLimit | None:
@@ -58,7 +58,7 @@ def _make(nbytes: int) -> MemoryLimit | None:
                 return made
         except OSError:
             pass
-        _remove(made)
+        remove_group(group)
     return None
 
 
@@ -74,18 +74,19 @@ def _can_enter(limit: MemoryLimit) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _remove(limit: MemoryLimit) -> None:
+def remove_group(group: Path) -> None:
+    """End the processes of a control group, and remove it."""
     for _ in range(100):
         with suppress(FileNotFoundError):
-            for pid in limit.members.read_text().split():
+            for pid in (group / "cgroup.procs").read_text().split():
                 with suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
         try:
-            limit.group.rmdir()
+            group.rmdir()
         except FileNotFoundError:
             return
         except OSError:
             time.sleep(0.1)
         else:
             return
-    raise RuntimeError(f"cannot remove the control group {limit.group}")
+    raise RuntimeError(f"cannot remove the control group {group}")
