@@ -175,11 +175,35 @@ fn config(options: &Options) -> Config {
 }
 
 fn refused(place: &Path, error: &io::Error) -> Error {
-    let place = place.display();
+    let (place, why) = (place.display(), error.to_string());
     let fix = match error.raw_os_error() {
         Some(libc::ENOENT) => "make the directory first, and check that /dev/fuse exists",
         Some(libc::EPERM | libc::EACCES) => "mount as root, or install fusermount3 and allow /dev/fuse",
+        // fusermount3 says so to users who are not root.
+        _ if why.contains("user_allow_other") => "have root set it, or leave out allow-other",
         _ => "check the mount point",
     };
-    Error::new(ErrorKind::Io, format!("cannot mount at {place}: {error}; {fix}"))
+    Error::new(ErrorKind::Io, format!("cannot mount at {place}: {}; {fix}", why.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_ends_with_the_fix() {
+        let of_helper =
+            "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf\n";
+        for (error, ending) in [
+            (io::Error::from_raw_os_error(libc::EACCES), "or install fusermount3 and allow /dev/fuse"),
+            (
+                io::Error::other(of_helper),
+                "is set in /etc/fuse.conf; have root set it, or leave out allow-other",
+            ),
+        ] {
+            let found = refused(Path::new("/mnt/pool"), &error);
+            assert!(found.message.starts_with("cannot mount at /mnt/pool: "), "{found}");
+            assert!(found.message.ends_with(ending), "{found}");
+        }
+    }
 }
