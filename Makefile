@@ -115,7 +115,8 @@ lint-python: $(CORE)
 	python -m mypy.stubtest outcore._core --allowlist tools/stubtest-allowlist --ignore-unused-allowlist
 
 # Minimal Rust installations lack some of these; what is there is used.
-lint-rust: $(PACKAGES)
+lint-rust:
+	tools/setup --compilers
 	if cargo fmt --version >/dev/null 2>&1; then cargo fmt --check; \
 	else echo "lint: rustfmt is not installed (rustup component add rustfmt)"; fi
 	if cargo clippy --version >/dev/null 2>&1; then \
