@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi_jobs import mpi_program, mpiexec
+from mpi_jobs import MPICH, mpi_program, mpiexec
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
@@ -367,6 +367,37 @@ def test_a_killed_process_loses_only_the_last_slab(tmp_path: Path) -> None:
     x = np.ones(300)
     solved = oc.linalg.lu_solve(f, a @ x, progress=False)
     assert np.abs(solved - x).max() < 1e-9
+
+
+DIES = """
+a = random(300, "f8")
+A = put("A", a, order="F")
+if comm.rank == 1:
+    factor = SlabFactorization.factor
+    def die(self, K, *more):
+        if K >= self.g.panels * 2 // 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        factor(self, K, *more)
+    SlabFactorization.factor = die
+text = raised(DiskError, lambda: lu_factor(A, memory=300_000, **SAME | {"timeout": 8}))
+assert "waited 8" in text, text
+Path(home, f"{comm.rank}").write_text("well")
+os._exit(0)
+"""
+
+
+def test_others_stop_waiting_for_a_process_that_died(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB + DIES)
+    # The launcher knows the shells only: it ends a job in which a process dies.
+    shell = '"$@"; while ! [ -e "$0/0" -a -e "$0/2" ]; do sleep 0.05; done'
+    words = sys.executable, str(script), str(tmp_path), "{}"
+    done = mpi_program(
+        3, "sh", "-c", shell, str(tmp_path), *words, MPI4PY_LIBMPI=str(MPICH.library)
+    )
+    found = {path.name: path.read_text() for path in tmp_path.glob("?") if path.is_file()}
+    assert found == {"0": "well", "2": "well"}, done.stdout + done.stderr
+    assert (tmp_path / "A.lu" / "journal").exists()
 
 
 def test_a_deal_gives_no_process_more_than_it_holds() -> None:

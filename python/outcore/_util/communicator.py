@@ -132,8 +132,9 @@ class Communicator:
             If a rank does not come in time.
         """
         if memory.nbytes > _SMALL_BYTES:
-            self._wait(self._comm.Ibarrier(), more_s)
-        self._wait(self._comm.Ibcast(memory, root), more_s, memory, _TESTS)
+            self._wait(self._comm.Ibarrier(), more_s, whom=f"the others, and data of rank {root}")
+        whom = f"data of rank {root}"
+        self._wait(self._comm.Ibcast(memory, root), more_s, memory, _TESTS, whom)
 
     def allgather(self, value: Any, more_s: float = 0.0) -> list[Any]:
         """Return the value of each rank, in the order of the ranks.
@@ -222,7 +223,14 @@ class Communicator:
         self._wait(request, 0.0, duplicate)
         return duplicate
 
-    def _wait(self, request: Any, more_s: float, memory: Any = None, tests: int = 1) -> None:
+    def _wait(
+        self,
+        request: Any,
+        more_s: float,
+        memory: Any = None,
+        tests: int = 1,
+        whom: str = "the others",
+    ) -> None:
         """Wait for a request; `memory` is the memory that it uses.
 
         `tests` is the number of tests between two pauses.
@@ -233,10 +241,12 @@ class Communicator:
             while not (is_done := any(request.Test() for _ in range(tests))):
                 self._check()
                 if time.monotonic() - began > most_s:
-                    raise DiskError(
-                        f"rank {self.rank} waited {most_s:g} s for the others without an answer; "
-                        "one of them has failed, or never came here: look for its error"
+                    error = DiskError(
+                        f"rank {self.rank} waited {most_s:.3g} s for {whom} without an answer; one "
+                        "of them has failed, or never came here: look for its error"
                     )
+                    vars(error)["is_lost"] = True
+                    raise error
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _POLL_S)
         finally:

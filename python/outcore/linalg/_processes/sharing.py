@@ -75,6 +75,8 @@ class Sharing:
             self.meet()
             self._is_over = True
             return
+        if getattr(error, "is_lost", False):
+            return  # A process that does not answer does not listen.
         try:
             self._gather(None, origin_of(error, self.rank), 0.0)
             vars(error)["is_told"] = True
