@@ -61,18 +61,19 @@ static int move(struct open_file *file, int how, int is_waiting, MPI_Offset offs
     MPI_Offset etypes = file->view.etype_bytes > 0 ? bytes / file->view.etype_bytes : 0;
     int is_agreed = (how & COLLECTIVE) != 0 && is_waiting;
     *moved = 0;
-    if (is_agreed && (class = agreed(file, class)) != 0) {
+    if (is_agreed && (how & SHARED) != 0 && (class = agreed(file, class)) != 0) {
         return class;
     }
     if (class == 0 && (how & SHARED) != 0) {
         class = (how & COLLECTIVE) != 0 ? ordered_place(file, etypes, &offset) : move_shared(file, etypes, &offset);
-    } else if (class == 0 && (how & EXPLICIT) == 0) {
+    } else if ((how & (SHARED | EXPLICIT)) == 0) {
         offset = file->pointer;
     }
-    if (class == 0) {
-        int is_write = (how & WRITES) != 0;
-        class = is_agreed ? transfer_all(file, is_write, offset, memory, count, type, moved)
-                          : transfer(file, is_write, offset, memory, count, type, moved);
+    int is_write = (how & WRITES) != 0;
+    if (is_agreed) {
+        class = transfer_all(file, class, is_write, offset, memory, count, type, moved);
+    } else if (class == 0) {
+        class = transfer(file, is_write, offset, memory, count, type, moved);
     }
     if (class == 0 && (how & (SHARED | EXPLICIT)) == 0 && file->view.etype_bytes > 0) {
         file->pointer += (*moved + file->view.etype_bytes - 1) / file->view.etype_bytes;

@@ -9,6 +9,8 @@
 
 /* Bytes of memory that are packed at once. */
 #define WINDOW_BYTES ((int64_t)64 << 20)
+/* Bytes of packed memory, at most, that a file keeps for the next call: new memory costs as much as packing. */
+#define KEPT_BYTES ((int64_t)16 << 20)
 /* Nested strides in one collective: those of all processes, and those of one. */
 #define MOST_PARTS (1 << 19)
 #define MOST_OF_ONE 65536
@@ -90,13 +92,31 @@ static int broadcast(void *argument, void *memory, uint64_t bytes, uint64_t root
     return 0;
 }
 
+/* Memory for packed bytes, which the file keeps until `release_packed`. Returns NULL if there is none. */
+static char *take_packed(struct open_file *file, int64_t bytes) {
+    if (file->packed_bytes < bytes) {
+        free(file->packed);
+        file->packed = malloc((size_t)bytes);
+        file->packed_bytes = file->packed != NULL ? bytes : 0;
+    }
+    return file->packed;
+}
+
+static void release_packed(struct open_file *file) {
+    if (file->packed_bytes > KEPT_BYTES) {
+        free(file->packed);
+        file->packed = NULL;
+        file->packed_bytes = 0;
+    }
+}
+
 /* This process's part in one collective. With NULL instead of regions, it fails on all processes. Returns the number of bytes that
  * it moved, or -errno. */
 static int64_t move_together(struct open_file *file, int is_write, const outcore_group *group, const outcore_regions *regions,
                              const struct tree *tree, char *memory, int64_t moved, int64_t bytes) {
     int is_packed = bytes > 0 && tree->kind != RUN;
     char *place = bytes > 0 ? memory + tree->offset + moved : NULL;
-    if (is_packed && (place = malloc((size_t)bytes)) == NULL) {
+    if (is_packed && (place = take_packed(file, bytes)) == NULL) {
         regions = NULL;
     } else if (is_packed && is_write) {
         pack_bytes(tree, memory, moved, moved + bytes, place);
@@ -107,7 +127,7 @@ static int64_t move_together(struct open_file *file, int is_write, const outcore
         if (result == 0 && !is_write) {
             unpack_bytes(tree, memory, moved, moved + bytes, place);
         }
-        free(place);
+        release_packed(file);
         result = place == NULL ? -ENOMEM : result;
     }
     return result < 0 ? result : bytes;
@@ -127,18 +147,19 @@ static int clip(struct open_file *file, struct access *access, int class) {
     return class;
 }
 
-int transfer_all(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
-                 int64_t *moved) {
+int transfer_all(struct open_file *file, int class, int is_write, MPI_Offset offset, void *memory, MPI_Count count,
+                 MPI_Datatype type, int64_t *moved) {
     int size;
     struct access access = {0};
     PMPI_Comm_size(file->comm, &size);
     if (size == 1 || file->is_atomic) {
-        return agreed(file, transfer(file, is_write, offset, memory, count, type, moved));
+        class = agreed(file, class);
+        return class != 0 ? class : agreed(file, transfer(file, is_write, offset, memory, count, type, moved));
     }
     outcore_group group = {.rank = (uint64_t)file->rank, .size = (uint64_t)size, .broadcast = broadcast, .argument = file,
                            .timeout_s = file->patience_s};
     size_t most = MOST_PARTS / (size_t)size < MOST_OF_ONE ? MOST_PARTS / (size_t)size : MOST_OF_ONE;
-    int class = access_of(file, offset, count, type, &access);
+    class = class != 0 ? class : access_of(file, offset, count, type, &access);
     *moved = 0;
     if (file->view.tree.bytes == 0) {
         access.bytes = 0;

@@ -146,6 +146,8 @@ struct open_file {
     struct view view;
     MPI_Offset pointer, first_shared; /* in etypes */
     MPI_Info info;
+    char *packed; /* memory for packed bytes, of `packed_bytes` */
+    int64_t packed_bytes;
     int is_split; /* a split collective has begun */
     MPI_Status split_status;
     struct open_file *next;
@@ -210,8 +212,9 @@ int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memo
 
 /* ---- collective.c */
 
-int transfer_all(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
-                 int64_t *moved);
+/* Transfers of all processes; `class` is the error that this one has found before, or 0. */
+int transfer_all(struct open_file *file, int class, int is_write, MPI_Offset offset, void *memory, MPI_Count count,
+                 MPI_Datatype type, int64_t *moved);
 
 /* ---- turns.c: accesses of processes one after the other */
 

@@ -128,6 +128,7 @@ static void free_file(struct open_file *file) {
     if (file->comm != MPI_COMM_NULL && !file->is_broken) {
         PMPI_Comm_free(&file->comm);
     }
+    free(file->packed);
     free(file->path);
     free(file->turns);
     free(file);

@@ -30,8 +30,12 @@ static char *copy(int is_packing, const struct tree *tree, char *memory, int64_t
 
 static char *copy_loop(int is_packing, const struct tree *tree, char *memory, int64_t from, int64_t to, char *packed) {
     const struct tree *child = tree->child;
-    int64_t first = from / child->bytes, end = to / child->bytes;
-    int64_t head = from % child->bytes, tail = to % child->bytes;
+    int64_t first = 0, end = tree->count, head = 0, tail = 0;
+    /* Divisions would take as long as the copy of the innermost loop. */
+    if (from > 0 || to < tree->bytes) {
+        first = from / child->bytes, head = from % child->bytes;
+        end = to / child->bytes, tail = to % child->bytes;
+    }
     if (first == end) {
         return copy(is_packing, child, memory + first * tree->stride, head, tail, packed);
     }
