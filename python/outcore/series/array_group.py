@@ -110,7 +110,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         def begin() -> GroupOnDisk | tuple[str, str]:
             try:
                 if not time_steps.is_group(self._place):
-                    self._make(arrays, wanted, time, more)
+                    return self._make(arrays, wanted, time, more)
                 return time_steps.read_group(self._place)
             except (CorruptError, ExistsError, InvalidError, NotFoundError) as error:
                 # Checkpoints do not depend on the time steps.
@@ -135,7 +135,7 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
         wanted: dict[str, Metadata] | None,
         time: str,
         attributes: dict[str, Any],
-    ) -> None:
+    ) -> GroupOnDisk:
         if specs is None or wanted is None:
             raise NotFoundError(f"there is no group at {self.path}; pass its arrays to create it")
         made = {
@@ -149,7 +149,9 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             make_array(where, made[name], if_exists=if_exists, reserve=True)
 
         at_once(make, made)
-        time_steps.write_group(self._place, GroupOnDisk(made, time, None, attributes))
+        group = GroupOnDisk(made, time, None, attributes)
+        time_steps.write_group(self._place, group)
+        return group
 
     def _check(self, wanted: dict[str, Metadata] | None, time: str) -> None:
         if wanted is None or isinstance(self._found, tuple):
