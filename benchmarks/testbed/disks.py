@@ -51,7 +51,8 @@ class Disk:
     def limit(self, group: Path, bytes_s: int) -> None:
         """Limit reads and writes of the processes in a group, each in bytes per second.
 
-        Only direct I/O is limited: the group of writes from the page cache is unknown.
+        Direct I/O is limited, and so are writes from the page cache that a process of the group
+        syncs. Those that the kernel writes back by itself are not: their group is unknown.
         """
         device = os.stat(self._loop).st_rdev
         for name in LIMITS:
