@@ -15,7 +15,7 @@
 #include <time.h>
 
 /* Seconds in which a process waits without a pause, and between two tests of signs at most. */
-#define BUSY_S 0.002
+#define BUSY_S 0.0001
 #define TEST_S 0.1
 #define LONGEST_PAUSE_S 0.02
 
