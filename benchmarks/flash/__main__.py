@@ -40,7 +40,8 @@ MEMORY = Path("/dev/shm")
 class Scale:
     """Extent of the measurement: numbers of servers and processes, and that of each job.
 
-    `rounds` is the number of checkpoints of each kind in the largest job; others write one.
+    `rounds` is the number of checkpoints of each kind in the largest job with disks; others write
+    one.
     """
 
     servers: tuple[int, ...]
@@ -235,8 +236,8 @@ class Job:
     ) -> None:
         """Measure all contenders of a pool, or of a plain directory, which a testbed may limit."""
         for processes in self.scale.processes if counts is None else counts:
-            is_largest = (servers, processes) == self.most
-            rounds = self.scale.rounds if is_largest else 1
+            has_target = place != "memory" and (servers, processes) == self.most
+            rounds = self.scale.rounds if has_target else 1
             extent = Extent(processes, self.scale.factor, rounds)
             for contender in CONTENDERS:
                 if contender.is_plain != (pool is None):

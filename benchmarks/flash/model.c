@@ -32,14 +32,14 @@ _Noreturn void fail(const char *what, const char *why) {
 }
 
 static void *allocate(int64_t count, size_t bytes) {
-    void *memory = malloc((size_t)count * bytes);
+    void *memory = calloc((size_t)count, bytes);
     if (memory == NULL) {
-        fail("malloc", "no memory");
+        fail("calloc", "no memory");
     }
     return memory;
 }
 
-/* A value that no other cell or variable has, guard cells included. */
+/* A value that no other cell or variable has. */
 static double value(int64_t block, int variable, int z, int y, int x) {
     return (double)block + (variable * SIDE * SIDE * SIDE + (z * SIDE + y) * SIDE + x) / 131072.0;
 }
@@ -61,11 +61,13 @@ static struct state make_state(int64_t factor) {
     state.cells = allocate(cells * VARIABLES, sizeof(double));
     /* The largest array that is packed has corners of cells in single, or cells in double precision. */
     state.packed = allocate(state.blocks.count * CELLS * CELLS * CELLS, sizeof(double));
-    double *next = state.cells;
+    /* The outer guard cells stay 0: nothing reads them. */
+    int first = GUARDS - 1, end = GUARDS + CELLS + 1;
     for (int64_t block = 0; block < state.blocks.count; block++) {
-        for (int z = 0; z < SIDE; z++) {
-            for (int y = 0; y < SIDE; y++) {
-                for (int x = 0; x < SIDE; x++) {
+        for (int z = first; z < end; z++) {
+            for (int y = first; y < end; y++) {
+                double *next = state.cells + (((block * SIDE + z) * SIDE + y) * SIDE + first) * VARIABLES;
+                for (int x = first; x < end; x++) {
                     for (int variable = 0; variable < VARIABLES; variable++) {
                         *next++ = value(state.blocks.first + block, variable, z, y, x);
                     }

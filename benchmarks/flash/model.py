@@ -59,10 +59,15 @@ def file_bytes(content: str, blocks: int) -> int:
 
 
 def cells(blocks: range) -> npt.NDArray[np.float64]:
-    """Return the memory of a process: blocks x 16 x 16 x 16 x variables, guard cells included."""
+    """Return the memory of a process: blocks x 16 x 16 x 16 x variables, guard cells included.
+
+    The outer guard cells are 0: nothing reads them.
+    """
     within = np.arange(SIDE**3).reshape(SIDE, SIDE, SIDE, 1) + SIDE**3 * np.arange(VARIABLES)
     first = np.arange(blocks.start, blocks.stop, dtype=np.float64)
-    found: npt.NDArray[np.float64] = first.reshape(-1, 1, 1, 1, 1) + within / 2**17
+    found = np.zeros((len(blocks), SIDE, SIDE, SIDE, VARIABLES))
+    used = slice(GUARDS - 1, GUARDS + CELLS + 1)
+    found[:, used, used, used] = first.reshape(-1, 1, 1, 1, 1) + within[used, used, used] / 2**17
     return found
 
 
