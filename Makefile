@@ -70,6 +70,7 @@ endif
 # all does that a shell starts in the background.
 test: ARGS := $(or $(ARGS),$(PROCESSES))
 test-all: ARGS := $(PROCESSES) --exhaustive
+test-all: export OUTCORE_EXHAUSTIVE := 1
 test test-all:
 	tools/setup --compilers
 	log=$$(mktemp); trap 'rm -f "$$log"' EXIT; failed=0; \
@@ -90,7 +91,7 @@ test-python: $(CORE) $(C_LIBRARY)
 slice: $(CORE)
 	tools/slice
 
-# Some 300 of these seeds are among the tests of the crate.
+# Some 90 of these seeds, and 300 in `make test-all`, are among the tests of the crate.
 simulate:
 	cargo run --release --locked --quiet -p outcore-sim -- $(or $(ARGS),0 10000)
 
