@@ -62,10 +62,12 @@ def measure(setting: Setting) -> Outcome:
     if lacking:
         return Outcome([Figure("checkpoints of FLASH", skipped=lacking)])
     job = Job(setting, SCALES[setting.size])
-    # The largest job first: its figures have targets.
-    for servers in sorted(job.scale.servers, reverse=True):
-        job.with_servers(servers)
+    # First what has targets: the largest job, and the machine's own disk.
+    most, *others = sorted(job.scale.servers, reverse=True)
+    job.with_servers(most)
     job.on_own_disk()
+    for servers in others:
+        job.with_servers(servers)
     is_full = setting.size == "full"
     draw(job.points, PICTURE if is_full else setting.output / PICTURE.name)
     if is_full:
