@@ -188,7 +188,7 @@ def test_another_blas_goes_on(tmp_path: Path, overwrite_a: bool, last: str | Non
     assert lu.report.kernels == (last or kernels)
     resumed, differs = lu.report.notes
     assert resumed.startswith(f"resumed at panel {journal.panels_done} of ")
-    assert differs.startswith("budget, threads or BLAS changed since the run began")
+    assert differs.startswith("budget, threads, processes or BLAS changed since the run began")
     assert "last bits may differ" in differs
     np.testing.assert_array_equal(lu.piv, scipy.linalg.lu_factor(a)[1])
     assert lapack_ratio(a, lu) < 30

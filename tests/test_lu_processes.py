@@ -192,7 +192,8 @@ SYSTEMS = """
 a = random(150, "f8")
 A = put("A", a, order="F")
 x = random(150, "f8", 2)[:, :5]
-same = SAME | {"memory": 300_000}
+# Unequal memory and threads are allowed.
+same = SAME | {"memory": 300_000 if comm.rank else 700_000, "threads": None if comm.rank else 1}
 for b, out in ((a @ x[:, 0], None), (a @ x, None), (put("B", a @ x, order="F"), f"{home}/X")):
     found, report = solve(A, b, out=out, **same)
     right = x[:, 0] if getattr(b, "ndim", 2) == 1 else x
@@ -201,12 +202,18 @@ for b, out in ((a @ x[:, 0], None), (a @ x, None), (put("B", a @ x, order="F"), 
     counted(report, exactly=out is None)
     assert not Path(home, "A.lu").exists()
     comm.barrier()
+opened = [
+    solve(A, f"{home}/B", out=f"{home}/Y", if_exists="open", **same)[1].notes[-1] for _ in range(2)
+]
+assert [note.startswith("opened") for note in opened] == [False, True], opened
 found, report = solve(A, a @ x, condition=True, assume_a="pos", keep_factors=True, **same)
 assert 0.3 < report.condition / np.linalg.cond(a, 1) < 1.1
 assert "several processes solve by LU" in report.notes[-1], report.notes
 kept = solve(A, a @ x, **same)[1]
 assert "used the factors in" in kept.notes[0], kept.notes
 assert Path(home, "A.lu").exists()
+text = raised(InvalidError, lambda: solve(A, a @ x, factors=f"{home}/{comm.rank}", **same))
+assert "need the same factors= on every rank" in text, text
 other = a @ x + comm.rank
 text = raised(InvalidError, lambda: solve(A, other, **same))
 assert "need the same b on every rank" in text, text

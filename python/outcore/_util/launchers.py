@@ -57,7 +57,9 @@ def world() -> Any:
     InvalidError
         As for `check_launcher`.
     """
-    counts = [os.environ.get(variable, "") for variable in _LAUNCHERS]
+    # Other programs than MPI's set WORLD_SIZE too.
+    variables = (variable for variable in _LAUNCHERS if variable != "WORLD_SIZE")
+    counts = [os.environ.get(variable, "") for variable in variables]
     if not any(count.isdigit() and int(count) > 1 for count in counts):
         return None
     mpi = load("mpi4py.MPI", "a command on several processes")

@@ -275,7 +275,7 @@ class SlabConveyor(Conveyor[Slab]):
 
     def place_in_slab(self, panel: int) -> int:
         """Return how many panels of the slab lie before a panel in memory."""
-        return len(self._g.deal.held(self.part.first, panel))
+        return self._g.deal.number(self.part.first, panel)
 
     def whole_panel(self, panel: int) -> Matrix:
         """Return the memory of a panel of the slab, in whole tiles."""

@@ -18,6 +18,7 @@ from outcore.linalg._geometry.tile_copy import TileCopy
 from outcore.linalg._output.factor import Kind, open_tiles, tile_grid, tile_metadata, write_group
 from outcore.linalg._output.journal import Journal, Record
 from outcore.linalg._processes.reports import process_figures, whole_report
+from outcore.linalg._processes.sharing import seconds_for
 from outcore.linalg._processes.team import Team
 from outcore.linalg._tiles.widened import MatrixFile, widened_file
 from outcore.report.longcall import LongCall
@@ -173,14 +174,22 @@ class FactorStorage(Generic[G]):
 
     def _record_together(self, durable: Ticket, record: Record) -> None:
         """Record a slab once it is durable on all processes."""
-        durable.wait()
-        whole = self.joined(self.team.exchange(record))
-        if self.team.rank == 0:
-            self.journal.append(whole)
-        else:
-            self.journal.records.append(whole)
-        # No process overwrites the slab's old place before the journal names the new one.
-        self.team.exchange(None)
+        g = self.geometry
+        # Another process may still have to write and sync its part of the slab.
+        more_s = seconds_for(2 * g.shape[0] * g.slab_panels * g.columns * g.dtype.itemsize)
+        try:
+            durable.wait()
+            whole = self.joined(self.team.exchange(record, more_s))
+            if self.team.rank == 0:
+                self.journal.append(whole)
+            else:
+                self.journal.records.append(whole)
+            # No process overwrites the slab's old place before the journal names the new one.
+            self.team.exchange(None)
+        except BaseException as error:
+            # The main thread may wait for blocks of others, who wait for this record.
+            self.team.fail(error)
+            raise
 
     def planned_sent(self) -> tuple[int, int]:
         """Return the bytes and messages that this process sends according to the plan."""
@@ -317,8 +326,8 @@ class FactorStorage(Generic[G]):
             notes.append(f"resumed at panel {first} of {g.panels}; the figures are of the rest")
             if header.is_mixed:
                 notes.append(
-                    "budget, threads or BLAS changed since the run began: the factors are as good, "
-                    "but their last bits may differ from those of an undisturbed run"
+                    "budget, threads, processes or BLAS changed since the run began: the factors "
+                    "are as good, but their last bits may differ from those of an undisturbed run"
                 )
         planned_written = more.pop("planned_bytes_written", g.factor_bytes_written(first))
         own = call.report(

@@ -230,7 +230,8 @@ class _BlockStream:
         )  # fmt: skip
         # Another process may have more columns than this one, but not by more than one.
         flops = solve_flops(lu.n, lu.dtype, X.shape[1] + 1)
-        more_s = seconds_for(block_bytes, flops)
+        beside_bytes = lu.n * (X.shape[1] + 1) * X.dtype.itemsize
+        more_s = seconds_for(block_bytes + beside_bytes, flops)
         self._blocks = blocks_of(stream, team, call, RING_BLOCKS, block_bytes, more_s)
         self._converted = Converted(lu.dtype, X.dtype, block_bytes, call)
 

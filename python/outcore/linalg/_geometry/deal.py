@@ -5,6 +5,7 @@ left of it, and of all disks (Womble, Greenberg, Riesen & Wheat 1993, section 3)
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,9 +42,16 @@ class Deal:
             return range(first, last)
         return [panel for panel in range(first, last) if self.owner(panel) == self.rank]
 
-    def of(self, rank: int) -> "Deal":
-        """Return the same deal as another process sees it."""
-        return Deal(self.counts, rank)
+    def number(self, first: int, last: int) -> int:
+        """Return the number of panels from `first` to ``last - 1`` that this process holds."""
+        if self.size == 1:
+            return max(last - first, 0)
+        before = _before(self.counts, self.rank)
+        rounds = len(before) - 1
+        first, last = (
+            at // rounds * before[-1] + before[at % rounds] for at in (first, max(first, last))
+        )
+        return last - first
 
 
 ALONE = Deal()
@@ -60,6 +68,12 @@ def _turns(counts: tuple[int, ...]) -> tuple[int, ...]:
     each = [count // unit for count in counts]
     turns = [((i + 0.5) / count, rank) for rank, count in enumerate(each) for i in range(count)]
     return tuple(rank for _, rank in sorted(turns))
+
+
+@functools.lru_cache(maxsize=64)
+def _before(counts: tuple[int, ...], rank: int) -> list[int]:
+    """Return how many turns a process has had before each turn of a round, and in all of it."""
+    return list(itertools.accumulate((owner == rank for owner in _turns(counts)), initial=0))
 
 
 def dealt(capacities: Sequence[int], panels: int) -> tuple[int, ...]:

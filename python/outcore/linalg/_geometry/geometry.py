@@ -131,7 +131,7 @@ class Tiled:
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
         """Bytes of factors that a run from `first_panel` on writes. Exact."""
-        return len(self.deal.held(first_panel, self.panels)) * self.tiles * self.tile_bytes
+        return self.deal.number(first_panel, self.panels) * self.tiles * self.tile_bytes
 
     def matrix_bytes_read(self, first_panel: int = 0) -> int:
         """Bytes of A in the panels from `first_panel` on, as `Geometry` says."""
@@ -140,11 +140,11 @@ class Tiled:
 
     def held_columns(self, first: int, last: int) -> int:
         """Columns of panels `first` to ``last - 1`` that this process holds."""
-        held = self.deal.held(first, last)
-        if not held:
-            return 0
-        start, end = self.extent(held[-1])
-        return (len(held) - 1) * self.columns + min(end, self.width) - start
+        columns = self.deal.number(first, last) * self.columns
+        if last > first and self.deal.owner(last - 1) == self.deal.rank:
+            # The last panel of the matrix may be narrow.
+            columns -= max(last * self.columns - self.width, 0)
+        return columns
 
     def words_moved(self: Geometry) -> int:
         """Total words read and written."""

@@ -206,7 +206,8 @@ def factor_lu(
     with Team(sharing) as team, open_storage(begun, job, team) as storage:
         storage.why = why
         g, left = storage.geometry, flops_left(storage)
-        with running(storage, job, "LU", flops(g.n, g.dtype), left) as call:
+        work = flops(g.n, g.dtype) if team.size == 1 else own_flops(g)
+        with running(storage, job, "LU", work, left) as call:
             run_of(storage, call).run()
             factor: LUFactor = storage.finish(call, left)
             return factor

@@ -177,6 +177,7 @@ def solve_and_report(
             f"solving with {factor.path.name}", memory_bytes=memory_bytes, work=work,
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
+            already = team.sent
             sweeps = Sweeps(factor, call, block_tiles, team)
             probing = Probes(factor.n, probes, rhs.dtype, call)
             moved = solve_groups(
@@ -188,7 +189,13 @@ def solve_and_report(
                 growth=growth, probed_condition=probing.condition(factor.norm1),
             )  # fmt: skip
             if team.size > 1:
-                own.processes = [process_figures(own, sweeps.sent, (planned, messages))]
+                parts = [team.part_of(group) for group in groups.slices()]
+                filled = [part.stop - part.start for part in parts if rhs.out is None]
+                sent = [a + b - c for a, b, c in zip(sweeps.sent, team.sent, already, strict=True)]
+                column_bytes = rhs.solution_shape[0] * rhs.solution_dtype.itemsize
+                planned += sum(filled) * column_bytes
+                messages += sum(1 for count in filled if count)
+                own.processes = [process_figures(own, (sent[0], sent[1]), (planned, messages))]
             report = whole_report(own, team)
     return into.x, report
 

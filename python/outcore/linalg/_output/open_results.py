@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import check_if_exists
 from outcore.array.array import Array, open_array
 from outcore.array.existing import refuse_other
@@ -24,6 +25,7 @@ from outcore.errors import ExistsError, InvalidError, NotFoundError, OutcoreErro
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._output.factor import Factor
 from outcore.linalg._output.steps_done import Made, version_of_operand
+from outcore.linalg._processes.sharing import Sharing
 from outcore.report.report import Report, keep
 from outcore.storage.volumes import PathLike, Place, place
 
@@ -89,16 +91,20 @@ def opens_results(
                 return function(None, *args, **kwargs)
             where = place(out)
             made = {"call": function.__name__, "arguments": _described(given)}
-            found = _whole(where, made)
-            if found is not None:
-                returned = _opened(where, found, report)
-                if returned is not None:
-                    return returned  # type: ignore[no-any-return]
-                # The call that made it was killed before it wrote its other values.
-                given["if_exists"] = "overwrite"
+            comm, timeout = given.get("comm"), given.get("timeout", TIMEOUT_S)
+            with Sharing(comm, timeout) as sharing:
+                # The first of several processes looks, and all do what it finds right.
+                found = sharing.same(_whole(where, made) if sharing.rank == 0 else None)
+                if found is not None:
+                    returned = _opened(where, found, report)
+                    if sharing.same(returned is not None):
+                        return returned  # type: ignore[no-any-return]
+                    # The call that made it was killed before it wrote its other values.
+                    given["if_exists"] = "overwrite"
             result = function(made, *bound.args, **bound.kwargs)
-            if given.get("comm") is None or given["comm"].Get_rank() == 0:
-                _complete(where, result)
+            with Sharing(comm, timeout) as sharing:
+                if sharing.rank == 0:
+                    _complete(where, result)
             return result
 
         del call.__annotations__["made"]

@@ -190,9 +190,11 @@ class Sharing:
 
     def threads(self, threads: int | None) -> int | None:
         """Return the threads of each process. The processes of a host share its processors."""
-        if self._comm is None or threads is not None:
+        if self._comm is None:
             return threads
         here = self.here()
+        if threads is not None:
+            return threads
         return max(blas_choice.in_use()[1] // here, 1) if here > 1 else None
 
     def progress(self, progress: ProgressLike) -> ProgressLike:

@@ -20,8 +20,8 @@ from outcore.linalg._processes.sharing import Origin, Sharing, failure, origin_o
 T = TypeVar("T")
 
 _ALARM_BYTES = 4096
-_MOST_TEXT = 2000
-"""Characters of an error that other processes receive."""
+_MOST_TEXT = 900
+"""Characters of a long error that other processes receive: at most four bytes each."""
 
 _SENT_S = 2.0
 """Longest time to send an error: a process that died never takes it."""
@@ -44,6 +44,8 @@ class Team:
         processes have them, one process does not.
     rank, size
         Number of this process, and number of processes.
+    sent
+        Bytes and messages that this process has sent by `fill_columns` and `add_up`.
     """
 
     blocks: Communicator
@@ -56,7 +58,8 @@ class Team:
         self._heard = bytearray(_ALARM_BYTES)
         self._duplicates: list[Any] = []
         self._alarm: Any = None
-        self._is_left = False
+        self._is_left, self.sent = False, (0, 0)
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         if self.size > 1:
@@ -74,22 +77,32 @@ class Team:
     ) -> None:
         if self.size == 1:
             return
-        if error is None:
-            self._sharing.meet()
+        failed = error
+        try:
+            if failed is None:
+                self._sharing.meet()
+        except BaseException as late:
+            failed = late
+            raise
+        finally:
+            self._end(failed)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Stop listening, and tell the others of an error that they do not know."""
         with self._lock:
             if self._origin is None:
                 self._alarm.Cancel()
                 self._alarm.Wait()
             self._alarm = None
-        if error is not None:
-            # The communicators stay: requests of them may be pending.
-            _unsent.append(self._duplicates)
-            if self._origin is None:
-                with contextlib.suppress(Exception):
-                    self._warn(origin_of(error, self.rank))
+        if error is None:
+            for duplicate in self._duplicates:
+                duplicate.Free()
             return
-        for duplicate in self._duplicates:
-            duplicate.Free()
+        # The communicators stay: requests of them may be pending.
+        _unsent.append(self._duplicates)
+        if self._origin is None and not getattr(error, "is_told", False):
+            with contextlib.suppress(Exception):
+                self._warn(origin_of(error, self.rank))
 
     def part_of(self, columns: slice, rank: int | None = None) -> slice:
         """Return the columns of process `rank`, or of this one, if all divide some evenly."""
@@ -103,14 +116,44 @@ class Team:
         for rank in range(self.size) if self.size > 1 else ():
             part = whole[:, self.part_of(columns, rank)]
             if part.shape[1]:
-                self.blocks.fill(part.T, rank)
+                self._fill(part.T, rank)
+
+    def add_up(self, R: npt.NDArray[Any], room: npt.NDArray[Any], more_s: float) -> None:
+        """Replace the columns of R by their sums over all processes, the same on each.
+
+        Parameters
+        ----------
+        room
+            Memory for two columns.
+        more_s
+            As for `Sharing.exchange`.
+        """
+        part, total = room[:, 0], room[:, 1]
+        for j in range(R.shape[1]):
+            total[:] = 0
+            for rank in range(self.size):
+                part[:] = R[:, j]
+                self._fill(part, rank, more_s)
+                total += part
+            R[:, j] = total
+
+    def _fill(self, memory: npt.NDArray[Any], rank: int, more_s: float = 0.0) -> None:
+        self.blocks.fill(memory, rank, more_s)
+        if rank == self.rank:
+            self.sent = self.sent[0] + memory.nbytes, self.sent[1] + 1
 
     def leave(self) -> None:
         """End all waits of this process, which has failed."""
         self._is_left = True
 
+    def fail(self, error: BaseException) -> None:
+        """End all waits of this process by an error of one of its threads."""
+        self._failure = error
+
     def check(self) -> None:
-        """Raise the error of another process that has failed, if any."""
+        """Raise the error of another process, or of another thread of this one, if any."""
+        if self._failure is not None:
+            raise self._failure
         if self._is_left:
             raise _LeftError
         with self._lock:
@@ -139,11 +182,12 @@ class Team:
 
     def _warn(self, origin: Origin) -> None:
         """Send the error of this process to all others."""
-        told = origin._replace(message=origin.message[:_MOST_TEXT])
-        try:
-            text = pickle.dumps(tuple(told)).ljust(_ALARM_BYTES, b"\0")
-        except Exception:
-            text = pickle.dumps(tuple(told._replace(more={}))).ljust(_ALARM_BYTES, b"\0")
+        text = pickle.dumps(tuple(origin))
+        if len(text) > _ALARM_BYTES:
+            text = pickle.dumps(
+                tuple(origin._replace(message=origin.message[:_MOST_TEXT], more={}))
+            )
+        text = text.ljust(_ALARM_BYTES, b"\0")
         raw = self._duplicates[0]
         sent = [raw.Isend(text, rank) for rank in range(self.size) if rank != self.rank]
         _unsent.append((sent, text))

@@ -9,6 +9,7 @@ import numpy as np
 
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._output.factor import Factor
+from outcore.linalg._processes.sharing import seconds_for
 from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._rhs.columns import ColumnRoom, Columns
 from outcore.linalg._rhs.residual import matrix_in
@@ -111,7 +112,7 @@ def solve_groups(
             moved.store(into.x, columns, X[: rhs.solution_shape[0]])
         if rhs.out is not None:
             moved.sync()
-            team.exchange(None)
+            team.exchange(None, seconds_for(2 * room_of_all.nbytes))
             into.note(group.stop)
         else:
             team.fill_columns(into.x, group)

@@ -1,6 +1,5 @@
 """Passes over a matrix on disk: products with it, the residual and the backward error."""
 
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from outcore.linalg._processes.sharing import seconds_for
 from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._rhs.columns import ColumnRoom, Columns
 from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.linalg._tiles.grains import pages
 from outcore.linalg._tiles.matrix import Matrix, open_matrix
 from outcore.linalg._tiles.widened import Converted, converted_bytes
 from outcore.report.longcall import LongCall, long_call
@@ -143,20 +143,24 @@ def check(
     that the backward error is not known.
     """
     A = open_matrix(place_of_source(factors.source))
-    ring = ring_bytes(A, memory_bytes, factors.dtype)
+    team = team or alone()
+    # All processes divide the same blocks of A.
+    ring = min(team.all_of(ring_bytes(A, memory_bytes, factors.dtype)))
     room = ColumnRoom.of(rhs, memory_bytes)
     # R and X.
     column_bytes = factors.n * 2 * rhs.parts * factors.dtype.itemsize + 2 * SLOT_ALIGN_BYTES
-    count = min(rhs.columns, (memory_bytes - ring - room.beside_bytes) // column_bytes)
-    team = team or alone()
-    count = min(team.all_of(max(count, 0)))
+    # Several processes add their products column by column.
+    sum_bytes = pages(2 * factors.n * factors.dtype.itemsize) if team.size > 1 else 0
+    left = memory_bytes - ring - room.beside_bytes - sum_bytes
+    count = min(team.all_of(max(min(rhs.columns, left // column_bytes), 0)))
     notes = []
     if count < rhs.columns:
         notes.append(f"the backward error is of the first {count} of {rhs.columns} columns")
     with long_call(
-        f"residual of {A.path.name}", memory_bytes=memory_bytes, work=A.nbytes, threads=threads,
-        progress=progress,
+        f"residual of {A.path.name}", memory_bytes=memory_bytes, work=A.nbytes / team.size,
+        threads=threads, progress=progress,
     ) as call:  # fmt: skip
+        already = team.sent
         X, R = (matrix_in(call, factors.n, count * rhs.parts, factors.dtype) for _ in range(2))
         passes = MatrixPasses(A, call, ring, factors.dtype, team)
         moved = Columns(rhs, call, room)
@@ -170,7 +174,7 @@ def check(
             passes.subtract_product(X, R)
             if team.size > 1:
                 more_s = seconds_for(A.nbytes, solve_flops(factors.n, factors.dtype, count))
-                R[...] = functools.reduce(np.add, team.all_of(R.copy(), more_s))
+                team.add_up(R, matrix_in(call, factors.n, 2, factors.dtype), more_s)
             errors = backward_errors(rhs, factors.norm1, X, rhs.norms1(R), norms_b)
         own = call.report(
             Report, "residual", factors.n, factors.dtype, computes=False,
@@ -180,5 +184,6 @@ def check(
             backward_error=None if errors is None else float(errors.max()), notes=notes,
         )  # fmt: skip
         if team.size > 1:
-            own.processes = [process_figures(own, (0, 0), (0, 0))]
+            sent = team.sent[0] - already[0], team.sent[1] - already[1]
+            own.processes = [process_figures(own, sent, (R.nbytes, R.shape[1]))]
         return whole_report(own, team)

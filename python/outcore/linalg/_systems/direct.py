@@ -57,7 +57,7 @@ def solve_directly(
 
     wanted = job.factoring(job.A, where, overwrite_a=overwrite_a, progress=factoring)
     wanted = dataclasses.replace(wanted, dtype=job.dtype)
-    sharing.meet()  # All have looked for ready factors.
+    sharing.agree({"factors": None if ready is None else str(where.path)})
     own: AbstractContextManager[Swept] = own_factors(where, wanted, ready, make, sharing)
     with own as factors, Team(sharing) as team:
         x, report = solve_and_report(

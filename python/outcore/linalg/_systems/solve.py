@@ -230,7 +230,12 @@ def solve_system(
             if sharing.size > 1:
                 refuse_for_several(low is not None, overwrite_a=overwrite_a)
                 agree_on_solving("solve", {"A": source}, job.rhs, sharing)
-                sharing.agree({"condition=": condition, "keep_factors=": keep_factors})
+                sharing.agree(
+                    {
+                        "condition=": condition, "keep_factors=": keep_factors,
+                        "factors=": None if factors is None else str(place(factors).path),
+                    }
+                )  # fmt: skip
             try:
                 look = _look_at_right_hand_side(job)
                 if low is not None:

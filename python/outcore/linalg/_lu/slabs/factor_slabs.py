@@ -100,7 +100,8 @@ class SlabFactorization(SlabLoop):
         """Return the source of panels: the disk, and the other processes."""
         g, call, team = self.g, self.call, self.storage.team
         # The owner of a block may first have to update and factor a panel.
-        most_flops = update_flops(g, 0) * g.held_panels * g.columns + panel_flops(g, 0)
+        panels = max(g.deal.counts) if team.size > 1 else 0
+        most_flops = update_flops(g, 0) * panels * g.columns + panel_flops(g, 0)
         more_s = seconds_for(RING_BLOCKS * g.slot_bytes, most_flops)
         return blocks_of(self.stream, team, call, RING_BLOCKS, g.slot_bytes, more_s)
 
