@@ -6,9 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use outcore_client::{CollectivePart, LocalArray, Memory};
 use outcore_core::{
-    ChunkOrder, CollectiveSpec, ElementBox, Error, ErrorKind, FileId, GridSpec, MAX_CHUNK_BYTES,
-    MAX_CHUNKS_PER_SHARD, MemorySchema, OpenMode, ROUND_PIECES, Result, StorageOrder, Volume as _,
-    piece_bytes,
+    CollectiveSpec, ElementBox, Error, ErrorKind, FileId, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD,
+    MemorySchema, OpenMode, ROUND_PIECES, Result, Volume as _, piece_bytes,
 };
 
 use crate::agreement::Said;
@@ -127,16 +126,7 @@ impl Work<'_> {
 /// A file as an array of bytes: the bytes behind its end belong to no process.
 fn bytes_of_file(length: u64) -> GridSpec {
     let unit = length.div_ceil(MOST_UNITS).next_power_of_two().max(UNIT_BYTES);
-    GridSpec {
-        shape: vec![length.div_ceil(unit).max(1) * unit],
-        chunk: vec![unit],
-        item_bytes: 1,
-        storage: StorageOrder::C,
-        chunk_order: ChunkOrder::RowMajor,
-        slot_align_bytes: 1,
-        column_places: None,
-        growing: false,
-    }
+    GridSpec::of_bytes(length.div_ceil(unit).max(1) * unit, unit)
 }
 
 fn random() -> u128 {

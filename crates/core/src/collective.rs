@@ -60,6 +60,13 @@ pub struct CollectiveSpec {
     pub round_pieces: u64,
 }
 
+impl CollectiveSpec {
+    /// Whether a sync must make the write durable after the end of the collective.
+    pub fn needs_sync(&self) -> bool {
+        self.write && !self.durable
+    }
+}
+
 /// The bytes of a piece, so that no share exceeds [`PIECE_BYTES`] if a process has an element up to `copies` times.
 /// A share of the smallest piece may exceed it.
 pub fn piece_bytes(copies: u64) -> u64 {

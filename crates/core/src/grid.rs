@@ -51,6 +51,22 @@ pub struct GridSpec {
     pub growing: bool,
 }
 
+impl GridSpec {
+    /// A file as an array of `length` bytes, in chunks of `chunk_bytes`.
+    pub fn of_bytes(length: u64, chunk_bytes: u64) -> Self {
+        Self {
+            shape: vec![length],
+            chunk: vec![chunk_bytes],
+            item_bytes: 1,
+            storage: StorageOrder::C,
+            chunk_order: ChunkOrder::RowMajor,
+            slot_align_bytes: 1,
+            column_places: None,
+            growing: false,
+        }
+    }
+}
+
 /// The place of a chunk: its shard file, and its offset there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {

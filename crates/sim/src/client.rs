@@ -127,9 +127,8 @@ pub struct Op {
 impl Op {
     /// Whether the request asks for the end of a collective that writes, and that a later sync makes durable.
     fn ends_undurable_write(&self, request: &IoRequest) -> bool {
-        let is_undurable = |rank: &Rank| rank.write().is_some() && !rank.is_durable();
         matches!(request, IoRequest::Await { round: None, .. })
-            && self.rank.as_deref().is_some_and(is_undurable)
+            && self.rank.as_deref().is_some_and(Rank::needs_sync)
     }
 }
 

@@ -99,7 +99,7 @@ pub struct Rank {
     plan: CollectivePlan,
     memory: Arc<RankMemory>,
     is_offering: bool,
-    is_durable: bool,
+    needs_sync: bool,
     covered: Arc<[(u64, u64)]>,
     /// The parts of the servers, by entry.
     parts: Vec<Part>,
@@ -141,10 +141,10 @@ impl Rank {
             nexts.push((entry, IoRequest::Join { target, grant, spec, rank, memory: offer }, vec![]));
         }
         let (id, write, covered) = (collective.spec.id, collective.write, collective.covered.clone());
-        let is_durable = spec.durable;
+        let needs_sync = spec.needs_sync();
         let has_failed = false;
         Some((
-            Self { id, rank, write, plan, memory, is_offering, is_durable, covered, parts, has_failed },
+            Self { id, rank, write, plan, memory, is_offering, needs_sync, covered, parts, has_failed },
             nexts,
         ))
     }
@@ -159,9 +159,9 @@ impl Rank {
         self.write
     }
 
-    /// Whether the end of the collective makes its write durable.
-    pub fn is_durable(&self) -> bool {
-        self.is_durable
+    /// Whether it writes, and a sync must make its write durable.
+    pub fn needs_sync(&self) -> bool {
+        self.needs_sync
     }
 
     /// The memory that servers may read.

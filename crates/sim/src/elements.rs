@@ -96,19 +96,10 @@ fn draw_boxes(random: &mut Random, shape: &[u64], ranks: u64) -> MemorySchema {
 
 /// Draws a file of bytes, and for each process bytes that it describes itself. Several processes may have the same bytes.
 pub fn draw_own(random: &mut Random, length: u64, ranks: u64) -> (GridSpec, Vec<MemorySchema>) {
-    let grid = GridSpec {
-        shape: vec![length],
-        chunk: vec![random.between(1, length)],
-        item_bytes: 1,
-        storage: StorageOrder::C,
-        chunk_order: ChunkOrder::RowMajor,
-        slot_align_bytes: 1,
-        column_places: None,
-        growing: false,
-    };
-    let whole = length / grid.chunk[0] * grid.chunk[0];
+    let chunk_bytes = random.between(1, length);
+    let whole = length / chunk_bytes * chunk_bytes;
     let schemas = (0..ranks).map(|_| draw_regions(random, whole)).collect();
-    (GridSpec { shape: vec![whole], ..grid }, schemas)
+    (GridSpec::of_bytes(whole, chunk_bytes), schemas)
 }
 
 /// Nested strides in ascending order, as many as fit before byte `end`.

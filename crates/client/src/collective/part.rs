@@ -444,9 +444,8 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
             // The receiver is gone only if its thread has panicked.
             let _ = sender.send(Event { entry, step, reply });
         });
-        let spec = &self.part.spec;
         let is_change =
-            spec.write && !spec.durable && matches!(request, IoRequest::Await { round: None, .. });
+            self.part.spec.needs_sync() && matches!(request, IoRequest::Await { round: None, .. });
         let about = (&*self.file.path, is_change.then_some(self.file.handle));
         self.pool.0.servers.send(self.file.layout.servers[entry], about, request, buffer, done);
     }

@@ -334,16 +334,7 @@ fn large_chunks_are_cut_into_pieces_and_rounds() {
 
 /// A file of bytes.
 fn bytes() -> GridSpec {
-    GridSpec {
-        shape: vec![1 << 42],
-        chunk: vec![1 << 26],
-        item_bytes: 1,
-        storage: StorageOrder::C,
-        chunk_order: ChunkOrder::RowMajor,
-        slot_align_bytes: 1,
-        column_places: None,
-        growing: false,
-    }
+    GridSpec::of_bytes(1 << 42, 1 << 26)
 }
 
 #[test]

@@ -473,10 +473,10 @@ impl World {
             (IoRequest::Await { round: None, .. }, Some(write)) => {
                 for &(start, end) in rank.covered().iter() {
                     for (start, end) in SimFile::on_entry(layout.stripes, call.entry, start, end) {
-                        if rank.is_durable() {
-                            model.safe(write, start, end, self.now_ns);
-                        } else {
+                        if rank.needs_sync() {
                             model.answered((write, told.client), start, end, self.now_ns, is_in_doubt);
+                        } else {
+                            model.safe(write, start, end, self.now_ns);
                         }
                     }
                 }

@@ -1,5 +1,6 @@
 //! How a server directs a collective: round by round, piece by piece, in the order of its data file.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use outcore_core::{
@@ -291,8 +292,9 @@ impl<B: Buffer> Shared<B> {
         let plan = collective.plan();
         for (planned, left) in pieces {
             let may_repeat = collective.spec.write && matches!(collective.spec.schema, MemorySchema::Own(_));
-            let coverage = may_repeat.then(|| plan.coverage(planned));
-            let owned = coverage.as_ref().map_or(*left, Coverage::count);
+            let coverage =
+                may_repeat.then(|| plan.coverage(planned)).map_or_else(OnceCell::new, OnceCell::from);
+            let owned = coverage.get().map_or(*left, Coverage::count);
             span.keeps_some |= owned < plan.element_bytes(planned);
             span.has_padding |= owned < planned.bytes;
             let view = lease.view((from + span.bytes) as usize, planned.bytes as usize);
@@ -304,7 +306,8 @@ impl<B: Buffer> Shared<B> {
                 seen: Default::default(),
                 is_read: false.into(),
                 complete: Gate::default(),
-                is_shared: coverage.is_some_and(|coverage| coverage.has_repeats()),
+                is_shared: coverage.get().is_some_and(Coverage::has_repeats),
+                coverage,
                 fetched: Gate::default(),
             });
             collective.open.borrow_mut().insert(planned.number, open.clone());
@@ -486,7 +489,8 @@ fn parts_of_shares<B: Buffer>(collective: &Collective<B>, span: &Span<B>) -> Vec
             let offset = begin + run.start;
             Part { offset, bytes: run.bytes, at: offset - span.offset }
         };
-        plan.coverage(&open.planned).runs().map(part).collect::<Vec<_>>()
+        let coverage = open.coverage.get_or_init(|| plan.coverage(&open.planned));
+        coverage.runs().map(part).collect::<Vec<_>>()
     };
     span.opens.iter().flat_map(parts).collect()
 }

@@ -1,12 +1,12 @@
 //! Collectives of a server: their processes, their open pieces, and their results.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use outcore_core::{
-    Buffer, CollectivePlan, CollectiveSpec, Error, ErrorKind, MemorySchema, PIECE_BYTES, PlannedPiece,
-    Result, ServerId, Target,
+    Buffer, CollectivePlan, CollectiveSpec, Coverage, Error, ErrorKind, MemorySchema, PIECE_BYTES,
+    PlannedPiece, Result, ServerId, Target,
 };
 
 use crate::io_server::blocks::scratch::Scratch;
@@ -76,6 +76,8 @@ pub(crate) struct OpenPiece<B> {
     /// Whether the buffer contains the piece's bytes, ready to be taken.
     pub is_read: Cell<bool>,
     pub complete: Gate,
+    /// The bytes that processes give, if the server has needed them.
+    pub coverage: OnceCell<Coverage>,
     /// Whether a byte belongs to several processes, in a write.
     pub is_shared: bool,
     /// Opens when the server reads no more memory of processes into the buffer.
