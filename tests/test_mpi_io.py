@@ -81,6 +81,9 @@ def test_each_call_is_defined_or_passed_on(mpi: Mpi, tmp_path: Path) -> None:
     # It calls MPI by the profiling interface only, so that it never calls itself or another tool.
     used = run("nm", "-D", "--undefined-only", library)
     assert re.findall(r"\bMPI_\w+", used) == []
+    # No call waits for ever for a process that is gone.
+    waits = r"Comm_(?:dup|split|create)|Allreduce|Bcast|Barrier|Allgather|Exscan|Send|Recv|Wait"
+    assert re.findall(rf"\bPMPI_(?:{waits})\b", used) == []
 
 
 @MPIS

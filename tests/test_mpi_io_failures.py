@@ -25,16 +25,26 @@ def library() -> Path:
     return mpi_io.library(str(MPICH.mpicc))
 
 
-def test_a_process_that_dies_is_noticed(library: Path, tmp_path: Path) -> None:
+@pytest.mark.exhaustive(keep=1)
+@pytest.mark.parametrize("when", ["later", "first"])
+def test_a_process_that_dies_is_noticed(library: Path, when: str, tmp_path: Path) -> None:
     results = tmp_path / "results"
     results.mkdir()
+    # The launcher knows the shells only: it ends a job in which a process dies.
+    shell = '"$@"; while ! [ -e "$0/0" -a -e "$0/1" -a -e "$0/2" ]; do sleep 0.05; done'
+    if when == "first":
+        # The last process dies as soon as it has told the others its number.
+        (tmp_path / "dies.c").write_text(
+            "#include <signal.h>\n#include <unistd.h>\n"
+            "int outcore_file_open(void) { return kill(getpid(), SIGKILL); }\n"
+        )
+        run("cc", "-shared", "-fPIC", "dies.c", "-o", "dies.so", cwd=tmp_path)
+        shell = f'[ $PMI_RANK != 3 ] || LD_PRELOAD="{tmp_path}/dies.so $LD_PRELOAD"; {shell}'
     with pool_at(tmp_path, 2) as started:
         served = started.served
-        # The launcher knows the shells only: it ends a job in which a process dies.
-        shell = '"$@"; while ! [ -e "$0/0" -a -e "$0/1" -a -e "$0/2" ]; do sleep 0.05; done'
         done = mpi_program(
             4, "sh", "-c", shell, str(results),
-            sys.executable, str(JOBS / "deaths.py"), f"{served.url}f", str(results),
+            sys.executable, str(JOBS / "deaths.py"), f"{served.url}f", str(results), when,
             LD_PRELOAD=str(library), MPI4PY_LIBMPI=str(MPICH.library),
             OUTCORE_KEY=str(served.key), OUTCORE_TIMEOUT="3",
         )  # fmt: skip

@@ -157,6 +157,16 @@ static void test_signs(void) {
     OK(outcore_remove(pool, "other"));
     FAILS(ENOENT, "", outcore_sign_is_given(third, 5));
     FAILS(ENOENT, "", outcore_sign_give(third, 5));
+    /* Those of the pool are others. */
+    OK(outcore_pool_sign_give(pool, 8));
+    OK(outcore_pool_sign_give(pool, 8));
+    NEED(outcore_pool_sign_is_given(pool, 8) == 1 && outcore_pool_sign_is_given(pool, most) == 0);
+    NEED(outcore_sign_is_given(other, 8) == 0);
+    OK(outcore_sign_withdraw(other, 8));
+    NEED(outcore_pool_sign_is_given(pool, 8) == 1);
+    OK(outcore_pool_sign_withdraw(pool, 8));
+    NEED(outcore_pool_sign_is_given(pool, 8) == 0);
+    FAILS(EINVAL, "2^63", outcore_pool_sign_give(pool, most + 1));
     OK(outcore_file_close(third));
     OK(outcore_file_close(other));
 }

@@ -1,7 +1,8 @@
 """One process of a job in which the last process dies, before calls of all processes.
 
 Run it as ``deaths.py FILE FOLDER``, below processes that the launcher of MPI starts, and that
-outlive it. Each other process leaves its result in a file of the folder, named for its rank.
+outlive it. Each other process leaves its result in a file of the folder, named for its rank. With
+``first`` behind these, the last process dies while all open a file for the first time.
 """
 
 import os
@@ -9,7 +10,10 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from errors_of import error_of
@@ -31,6 +35,18 @@ def wait_for(*names: str) -> None:
         time.sleep(0.01)
 
 
+def error_beside_opening(
+    path: str, lost: int, call: Callable[..., Any], *arguments: Any
+) -> MPI.Exception:
+    """Return the error of a call, while an opening by all processes fails as well."""
+    with ThreadPoolExecutor(1) as thread:
+        mode = MPI.MODE_CREATE | MPI.MODE_RDWR
+        opening = thread.submit(error_of, MPI.File.Open, comm, f"{path}.next", mode)
+        error = error_of(call, *arguments)
+        check(lost, opening.result())
+    return error
+
+
 def survive(path: str) -> None:
     """Go through the death of the last process."""
     file = MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR)
@@ -44,14 +60,15 @@ def survive(path: str) -> None:
     if rank == last:
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
-        # It comes late, to the close, and first finds that the next process has left.
+        # It comes late, to the close and to the next opening, and first finds that the next process
+        # has left.
         wait_for("noticed-1", "noticed-2")
         file.Write_at(0, mine + 100)
-        error = error_of(file.Close)
+        error = error_beside_opening(path, 1, file.Close)
         (results / "noticed-0").touch()
         check(1, error)
     else:
-        check(last, error_of(file.Write_at_all, 1000 * rank, mine))
+        check(last, error_beside_opening(path, last, file.Write_at_all, 1000 * rank, mine))
         (results / f"noticed-{rank}").touch()
         # Nothing waits again. Calls of one process work.
         for call in (
@@ -72,9 +89,14 @@ def survive(path: str) -> None:
     own.Close()
 
 
+def survive_first(path: str) -> None:
+    """Go through the death of the last process in its first opening."""
+    check(last, error_of(MPI.File.Open, comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR))
+
+
 unlink_shared_memory()
 try:
-    survive(sys.argv[1])
+    (survive_first if sys.argv[3:] == ["first"] else survive)(sys.argv[1])
     result = "well"
 except BaseException:
     result = traceback.format_exc()

@@ -254,6 +254,22 @@ int outcore_sign_withdraw(const struct outcore_file *file, uint64_t number);
 int outcore_sign_is_given(const struct outcore_file *file,
                           uint64_t number);
 
+// Gives a sign like `outcore_sign_give`, but to all processes that use the pool, until `outcore_pool_sign_withdraw` or the close
+// of the pool. No other process may use `number` for this pool.
+//
+// Errors: those of `outcore_sign_give`, and -EACCES (the user may neither read nor write the top directory of the pool).
+int outcore_pool_sign_give(const struct outcore_pool *pool,
+                           uint64_t number);
+
+// Withdraws a sign of this process for a pool.
+int outcore_pool_sign_withdraw(const struct outcore_pool *pool, uint64_t number);
+
+// Returns 1 if a process gives the sign with this number for the pool, and 0 if none does, or -errno.
+//
+// Errors: -EBUSY (the manager has restarted and does not know yet), -EACCES, -EIO.
+int outcore_pool_sign_is_given(const struct outcore_pool *pool,
+                               uint64_t number);
+
 // Makes regions of `bytes` bytes from byte `offset` on.
 int outcore_regions_contiguous(const struct outcore_context *context,
                                uint64_t offset,

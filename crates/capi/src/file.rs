@@ -280,7 +280,7 @@ pub unsafe extern "C" fn outcore_file_close(file: *mut File) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
         release(file, |file| {
-            file.signs.withdraw(file.file, |_| true);
+            file.signs.withdraw(Some(file.file), |_| true);
             file.client.close(file.file);
             Ok(())
         })

@@ -1,7 +1,8 @@
 //! Signs of life: locks by which the processes of a program see which of them have died.
 //!
-//! A sign is a lock on one byte of a file, behind all bytes that programs of a mount can lock. The manager keeps it under a
-//! lease, which a thread renews, even while the program computes. If the process or its machine dies, the lease ends.
+//! A sign is a lock on one byte of a file or of the pool's top directory, behind all bytes that programs of a mount can lock.
+//! The manager keeps it under a lease, which a thread renews, even while the program computes. If the process or its machine
+//! dies, the lease ends.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -14,20 +15,24 @@ use outcore_core::{Error, ErrorKind, FileId, Handle, LockFamily, LockKind, LockO
 
 use crate::boundary::{call, count};
 use crate::file::File;
-use crate::pool::Client;
+use crate::pool::{Client, Pool};
 
 /// The first byte that no program of a mount can lock.
 const FIRST: u64 = 1 << 63;
 /// The thread renews the lease this many times in its term.
 const RENEWALS: u32 = 4;
 
+/// The place of a sign: a file, or the top directory of the pool.
+type Place = Option<FileId>;
+
 /// The signs of life that this process gives to the others.
 pub(crate) struct Signs {
     client: Arc<Client>,
     lease: u128,
-    /// By file and number. Held during requests to the manager.
-    given: Mutex<HashMap<(FileId, u64), Sign>>,
+    /// By place and number. Held during requests to the manager.
+    given: Mutex<HashMap<(Place, u64), Sign>>,
     renewing: OnceLock<()>,
+    top: OnceLock<Handle>,
 }
 
 #[derive(Clone, Copy)]
@@ -50,23 +55,37 @@ impl Signs {
     pub fn new(client: Arc<Client>) -> Self {
         let random = || u128::from(RandomState::new().hash_one((Instant::now(), std::process::id())));
         let lease = random() << 64 | random();
-        Self { client, lease, given: Mutex::default(), renewing: OnceLock::new() }
+        Self { client, lease, given: Mutex::default(), renewing: OnceLock::new(), top: OnceLock::new() }
     }
 
-    fn given(&self) -> MutexGuard<'_, HashMap<(FileId, u64), Sign>> {
+    fn given(&self) -> MutexGuard<'_, HashMap<(Place, u64), Sign>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn handle(&self, place: Place) -> Result<Handle> {
+        match (place, self.top.get()) {
+            (Some(file), _) => self.client.handle(file),
+            (None, Some(&top)) => Ok(top),
+            (None, None) => {
+                let top = self.client.stat("")?.handle;
+                Ok(*self.top.get_or_init(|| top))
+            }
+        }
+    }
+
     /// Gives a sign of life until it is withdrawn.
-    pub fn give(self: &Arc<Self>, file: FileId, number: u64) -> Result<()> {
-        let handle = self.client.handle(file)?;
+    pub fn give(self: &Arc<Self>, place: Place, number: u64) -> Result<()> {
+        let handle = self.handle(place)?;
         let mut given = self.given();
+        if given.get(&(place, number)).is_some_and(|sign| sign.state != State::Withdrawn) {
+            return Ok(());
+        }
         if self.renewing.get().is_none() {
             let (term_s, _) = self.client.renew_lease(self.lease)?;
             self.renewing.get_or_init(|| renew_in_time(self, Duration::from_secs(term_s) / RENEWALS));
         }
         self.take(handle, number)?;
-        given.insert((file, number), Sign { handle, state: State::Known });
+        given.insert((place, number), Sign { handle, state: State::Known });
         Ok(())
     }
 
@@ -103,11 +122,11 @@ impl Signs {
         }
     }
 
-    /// Withdraws the signs of a file for which `is_meant` holds.
-    pub fn withdraw(&self, file: FileId, is_meant: impl Fn(u64) -> bool) {
+    /// Withdraws the signs at a place for which `is_meant` holds.
+    pub fn withdraw(&self, place: Place, is_meant: impl Fn(u64) -> bool) {
         let mut given = self.given();
-        given.retain(|(of, number), sign| {
-            if *of != file || !is_meant(*number) {
+        given.retain(|(at, number), sign| {
+            if *at != place || !is_meant(*number) {
                 return true;
             }
             sign.state = State::Withdrawn;
@@ -125,9 +144,9 @@ impl Signs {
     }
 
     /// Whether any process gives the sign with this number.
-    pub fn is_given(&self, file: FileId, number: u64) -> Result<bool> {
+    pub fn is_given(&self, place: Place, number: u64) -> Result<bool> {
         // No lease has this number, so locks of this process count, too.
-        let wish = wish(0, self.client.handle(file)?, number, LockKind::Exclusive)?;
+        let wish = wish(0, self.handle(place)?, number, LockKind::Exclusive)?;
         self.client.test_lock(wish).map(|lock| lock.is_some())
     }
 
@@ -194,7 +213,7 @@ fn renew_in_time(signs: &Arc<Signs>, pause: Duration) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcore_sign_give(file: *const File, number: u64) -> c_int {
     // SAFETY: as the caller promises.
-    call(unsafe { file.as_ref() }, |file| file.signs.give(file.file, number))
+    call(unsafe { file.as_ref() }, |file| file.signs.give(Some(file.file), number))
 }
 
 /// Withdraws a sign of this process.
@@ -205,7 +224,7 @@ pub unsafe extern "C" fn outcore_sign_give(file: *const File, number: u64) -> c_
 pub unsafe extern "C" fn outcore_sign_withdraw(file: *const File, number: u64) -> c_int {
     // SAFETY: as the caller promises.
     call(unsafe { file.as_ref() }, |file| {
-        file.signs.withdraw(file.file, |given| given == number);
+        file.signs.withdraw(Some(file.file), |given| given == number);
         Ok(())
     })
 }
@@ -219,5 +238,44 @@ pub unsafe extern "C" fn outcore_sign_withdraw(file: *const File, number: u64) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outcore_sign_is_given(file: *const File, number: u64) -> c_int {
     // SAFETY: as the caller promises. The number is 0, 1, or that of an error, which is small.
-    count(unsafe { file.as_ref() }, |file| file.signs.is_given(file.file, number).map(u64::from)) as c_int
+    count(unsafe { file.as_ref() }, |file| file.signs.is_given(Some(file.file), number).map(u64::from))
+        as c_int
+}
+
+/// Gives a sign like `outcore_sign_give`, but to all processes that use the pool, until `outcore_pool_sign_withdraw` or the close
+/// of the pool. No other process may use `number` for this pool.
+///
+/// Errors: those of `outcore_sign_give`, and -EACCES (the user may neither read nor write the top directory of the pool).
+///
+/// # Safety
+/// `pool` is a pool, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_pool_sign_give(pool: *const Pool, number: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { pool.as_ref() }, |pool| pool.signs.give(None, number))
+}
+
+/// Withdraws a sign of this process for a pool.
+///
+/// # Safety
+/// `pool` is a pool, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_pool_sign_withdraw(pool: *const Pool, number: u64) -> c_int {
+    // SAFETY: as the caller promises.
+    call(unsafe { pool.as_ref() }, |pool| {
+        pool.signs.withdraw(None, |given| given == number);
+        Ok(())
+    })
+}
+
+/// Returns 1 if a process gives the sign with this number for the pool, and 0 if none does, or -errno.
+///
+/// Errors: -EBUSY (the manager has restarted and does not know yet), -EACCES, -EIO.
+///
+/// # Safety
+/// `pool` is a pool, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outcore_pool_sign_is_given(pool: *const Pool, number: u64) -> c_int {
+    // SAFETY: as the caller promises. The number is 0, 1, or that of an error, which is small.
+    count(unsafe { pool.as_ref() }, |pool| pool.signs.is_given(None, number).map(u64::from)) as c_int
 }

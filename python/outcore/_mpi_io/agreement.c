@@ -2,7 +2,8 @@
  *
  * A process may compute for hours before it enters a call of all processes, so a wait has no limit of its own. From the opening
  * of a file to its close, each process gives a sign of life in the pool. A process that waits tests the signs of the others.
- * If one stays away, it leaves the file, and withdraws its own sign: then the others leave too, and no later call waits.
+ * If one stays away, it leaves the file, and withdraws its own sign: then the others leave too, and no later call waits. While
+ * a file is opened, other signs count (peers.c).
  */
 
 #define _POSIX_C_SOURCE 200809L
@@ -45,10 +46,11 @@ static int broken(const struct open_file *file) {
 }
 
 /* Leaves the processes of the file, as one of them is gone; -1 if MPI does not say which. */
-static int leave(struct open_file *file, int lost) {
+int leave(struct open_file *file, int lost) {
     file->is_broken = 1;
     file->lost = lost;
     withdraw_sign(file);
+    forget_peers(file);
     return broken(file);
 }
 
@@ -66,6 +68,14 @@ void withdraw_sign(struct open_file *file) {
     }
 }
 
+/* Whether a process does not give its sign of life, as far as this one can know. */
+static int is_silent(const struct open_file *file, int peer) {
+    if (file->peers != NULL) {
+        return file->peers[peer] != 0 && outcore_pool_sign_is_given(file->pool, file->peers[peer]) == 0;
+    }
+    return file->has_sign && outcore_sign_is_given(file->file, file->first_sign + (uint64_t)peer) == 0;
+}
+
 /* Waits for the end of a call of MPI by all processes. After an error, MPI may still use its memory. */
 int wait_for_all(struct open_file *file, MPI_Request *request) {
     double began = now_s(), next_test = began + file->patience_s / 4, away_since = 0;
@@ -80,13 +90,12 @@ int wait_for_all(struct open_file *file, MPI_Request *request) {
         if (is_done) {
             return 0;
         }
-        if (file->has_sign && now >= next_test) {
+        if (now >= next_test) {
             if (!is_away) {
                 peer = (peer + 1) % size;
             }
-            int is_given = outcore_sign_is_given(file->file, file->first_sign + (uint64_t)peer);
             away_since = is_away ? away_since : now;
-            is_away = is_given == 0;
+            is_away = is_silent(file, peer);
             if (is_away && now - away_since >= file->patience_s / 2) {
                 return leave(file, peer);
             }
@@ -121,18 +130,24 @@ int combine(struct open_file *file, enum combination how, int count, MPI_Offset 
     return class;
 }
 
-/* Returns the same error class on all processes: that of one that failed, or 0 if none has. `number` gets the largest. */
-int agreed_most(struct open_file *file, int class, MPI_Offset *number) {
-    MPI_Offset both[2] = {class, *number};
-    int lost = combine(file, LARGEST, 2, both);
+/* Returns the same error class on all processes: that of one that failed, or 0 if none has. `numbers` get the largest; at most
+ * MOST_NUMBERS. */
+int agreed_numbers(struct open_file *file, int class, int count, MPI_Offset *numbers) {
+    MPI_Offset most[1 + MOST_NUMBERS] = {class};
+    memcpy(most + 1, numbers, (size_t)count * sizeof *numbers);
+    int lost = combine(file, LARGEST, 1 + count, most);
     if (lost != 0) {
         return lost;
     }
-    *number = both[1];
-    if (both[0] != class) {
-        failed((int)both[0], "another process of the file failed; its error says why");
+    memcpy(numbers, most + 1, (size_t)count * sizeof *numbers);
+    if (most[0] != class) {
+        failed((int)most[0], "another process of the file failed; its error says why");
     }
-    return (int)both[0];
+    return (int)most[0];
+}
+
+int agreed_most(struct open_file *file, int class, MPI_Offset *number) {
+    return agreed_numbers(file, class, 1, number);
 }
 
 int agreed(struct open_file *file, int class) {

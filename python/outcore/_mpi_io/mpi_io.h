@@ -129,8 +129,8 @@ struct view {
 
 struct open_file {
     MPI_File handle; /* the shadow */
-    MPI_Comm comm;
-    int rank;
+    MPI_Comm comm; /* that of the caller until `owns_comm` */
+    int owns_comm, rank;
     outcore_context *context;
     outcore_pool *pool;
     double patience_s; /* after which something that does not answer counts as lost */
@@ -142,6 +142,7 @@ struct open_file {
     uint64_t first_sign; /* the sign of life of process 0 */
     int has_sign;        /* this process gives its sign of life */
     int is_broken, lost; /* a process is gone, and its rank, or -1 */
+    uint64_t *peers;     /* during the opening: numbers of the processes' signs of life in the pool, 0 if unknown */
     int has_turns; /* this process may have made the files of `turns` */
     struct view view;
     MPI_Offset pointer, first_shared; /* in etypes */
@@ -169,11 +170,15 @@ int check_pointer(const struct open_file *file);
 
 enum combination { LARGEST, SUM, BEFORE };
 
+#define MOST_NUMBERS 4
+
 double now_s(void);
 void give_sign(struct open_file *file);
 void withdraw_sign(struct open_file *file);
+int leave(struct open_file *file, int lost);
 int wait_for_all(struct open_file *file, MPI_Request *request);
 int combine(struct open_file *file, enum combination how, int count, MPI_Offset *numbers);
+int agreed_numbers(struct open_file *file, int class, int count, MPI_Offset *numbers);
 int agreed_most(struct open_file *file, int class, MPI_Offset *number);
 int agreed(struct open_file *file, int class);
 int is_same(struct open_file *file, MPI_Offset number, int *same);
@@ -184,6 +189,12 @@ static inline void note_change(struct open_file *file) {
 }
 
 int sync_changes(struct open_file *file);
+
+/* ---- peers.c */
+
+int know_peers(struct open_file *file);
+int tell_peers(struct open_file *file);
+void forget_peers(struct open_file *file);
 
 /* ---- view.c */
 

@@ -58,21 +58,29 @@ int open_shadow(MPI_File *handle) {
                                               path);
 }
 
-/* Returns whether all processes pass the same number; -1 if one does not answer. */
-static int are_same(MPI_Comm comm, int number) {
-    int ends[2] = {number, -number}, most[2];
-    return PMPI_Allreduce(ends, most, 2, MPI_INT, MPI_MAX, comm) != MPI_SUCCESS ? -1 : most[0] == -most[1];
-}
-
-static int check_amode(MPI_Comm comm, int amode, const struct place *place) {
-    int ways = ((amode & MPI_MODE_RDONLY) != 0) + ((amode & MPI_MODE_WRONLY) != 0) + ((amode & MPI_MODE_RDWR) != 0);
-    int same = are_same(comm, amode);
-    if (same < 0) {
-        return failed(MPI_ERR_IO, "need all processes of the communicator, one does not answer; restart the program");
+/* Finds out whether all processes open a file in a pool, and in the same mode. `is_in_pool` becomes 0 if none does. */
+static int compare(struct open_file *file, int class, const char *name, int *is_in_pool) {
+    MPI_Offset ends[MOST_NUMBERS] = {*is_in_pool, -*is_in_pool, file->amode, -(MPI_Offset)file->amode};
+    class = agreed_numbers(file, class, MOST_NUMBERS, ends);
+    if (class != 0) {
+        /* MPI says why it cannot reach all processes of a file of its own. */
+        *is_in_pool |= !file->is_broken;
+        return class;
     }
-    if (!same) {
+    *is_in_pool = (int)ends[0];
+    if (ends[0] != -ends[1]) {
+        return failed(MPI_ERR_NOT_SAME, "need a file of one pool on all processes, have '%s' in a pool on some only; mount the "
+                                        "pool on all machines",
+                      name);
+    }
+    if (*is_in_pool && ends[2] != -ends[3]) {
         return failed(MPI_ERR_NOT_SAME, "need the same access mode on all processes; pass the same");
     }
+    return 0;
+}
+
+static int check_amode(int amode, const struct place *place) {
+    int ways = ((amode & MPI_MODE_RDONLY) != 0) + ((amode & MPI_MODE_WRONLY) != 0) + ((amode & MPI_MODE_RDWR) != 0);
     if (ways != 1 || ((amode & MPI_MODE_RDONLY) != 0 && (amode & (MPI_MODE_CREATE | MPI_MODE_EXCL)) != 0)
         || ((amode & MPI_MODE_RDWR) != 0 && (amode & MPI_MODE_SEQUENTIAL) != 0)) {
         return failed(MPI_ERR_AMODE, "need one of MPI_MODE_RDONLY, WRONLY and RDWR, and others that go with it, have %d; pass "
@@ -115,6 +123,42 @@ static int name_new(struct open_file *file) {
     return 0;
 }
 
+static struct open_file *new_file(MPI_Comm comm, int amode) {
+    struct open_file *file = calloc(1, sizeof *file);
+    if (file != NULL) {
+        file->comm = comm;
+        PMPI_Comm_rank(comm, &file->rank);
+        file->amode = amode;
+        file->lost = -1;
+        file->handle = MPI_FILE_NULL;
+        file->info = MPI_INFO_NULL;
+        file->view.etype = file->view.filetype = MPI_DATATYPE_NULL;
+    }
+    return file;
+}
+
+/* Replaces the communicator of the caller by a duplicate. */
+static int duplicate_comm(struct open_file *file) {
+    MPI_Request request;
+    /* After an error, MPI may still use its memory. */
+    MPI_Comm *made = malloc(sizeof *made);
+    if (made == NULL) {
+        return leave(file, -1);
+    }
+    if (PMPI_Comm_idup(file->comm, made, &request) != MPI_SUCCESS) {
+        free(made);
+        return failed(MPI_ERR_COMM, "need a communicator that can be duplicated; pass another");
+    }
+    int class = wait_for_all(file, &request);
+    if (class == 0) {
+        PMPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN);
+        file->comm = *made;
+        file->owns_comm = 1;
+        free(made);
+    }
+    return class;
+}
+
 /* Frees a file, and what of it has been made. */
 static void free_file(struct open_file *file) {
     outcore_file_close(file->file);
@@ -125,10 +169,11 @@ static void free_file(struct open_file *file) {
     if (file->handle != MPI_FILE_NULL) {
         NEXT(MPI_File_close)(&file->handle);
     }
-    if (file->comm != MPI_COMM_NULL && !file->is_broken) {
+    if (file->owns_comm && !file->is_broken) {
         PMPI_Comm_free(&file->comm);
     }
     free(file->packed);
+    free(file->peers);
     free(file->path);
     free(file->turns);
     free(file);
@@ -137,10 +182,7 @@ static void free_file(struct open_file *file) {
 /* Opens the file on all processes: the first one creates it, and the others follow. */
 static int open_on_all(struct open_file *file, const struct place *place, MPI_Info info) {
     MPI_Offset has_no_sign, pointer;
-    int class = connect_pool(place->url, file);
-    if (class == 0) {
-        class = check_hints(info);
-    }
+    int class = check_hints(info);
     if (class == 0 && (file->path = strdup(place->path)) == NULL) {
         class = failed(MPI_ERR_NO_MEM, "need memory for a name; free some");
     }
@@ -185,50 +227,42 @@ static int open_on_all(struct open_file *file, const struct place *place, MPI_In
     if (has_no_sign) {
         withdraw_sign(file);
     }
+    free(file->peers);
+    file->peers = NULL;
     return class;
 }
 
 int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info, MPI_File *fh) {
     struct place place = {.is_in_pool = 0};
-    int is_inter = 0, class, state, same;
+    int is_inter = 0;
     require_same_mpi();
     if (comm == MPI_COMM_NULL || filename == NULL || PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS || is_inter) {
         return NEXT(MPI_File_open)(comm, filename, amode, info, fh);
     }
-    class = find_place(filename, &place);
-    state = class != 0 ? 2 : place.is_in_pool;
-    same = are_same(comm, state);
-    if (same < 0 || (same && state == 0)) {
-        return NEXT(MPI_File_open)(comm, filename, amode, info, fh);
-    }
-    *fh = MPI_FILE_NULL;
-    if (!same || class != 0) {
-        if (class == 0) {
-            class = failed(MPI_ERR_NOT_SAME, "need a file of one pool on all processes, have '%s' in a pool on some only; mount "
-                                             "the pool on all machines",
-                           filename);
-        }
-        return raise_error(MPI_FILE_NULL, class);
-    }
-    if ((class = check_fit()) != 0 || (class = check_amode(comm, amode, &place)) != 0) {
-        return raise_error(MPI_FILE_NULL, class);
-    }
-    struct open_file *file = calloc(1, sizeof *file);
+    struct open_file *file = new_file(comm, amode);
     if (file == NULL) {
         return raise_error(MPI_FILE_NULL, failed(MPI_ERR_NO_MEM, "need memory for a file; free some"));
     }
-    file->amode = amode;
-    file->lost = -1;
-    file->handle = MPI_FILE_NULL;
-    file->info = MPI_INFO_NULL;
-    file->view.etype = file->view.filetype = MPI_DATATYPE_NULL;
-    if (PMPI_Comm_dup(comm, &file->comm) != MPI_SUCCESS) {
-        free(file);
-        return raise_error(MPI_FILE_NULL, failed(MPI_ERR_COMM, "need a communicator that can be duplicated; pass another"));
+    int class = find_place(filename, &place);
+    if (class == 0 && place.is_in_pool && (class = check_fit()) == 0 && (class = connect_pool(place.url, file)) == 0) {
+        class = know_peers(file);
     }
-    PMPI_Comm_set_errhandler(file->comm, MPI_ERRORS_RETURN);
-    PMPI_Comm_rank(file->comm, &file->rank);
-    if ((class = open_on_all(file, &place, info)) != 0) {
+    class = compare(file, class, filename, &place.is_in_pool);
+    if (!place.is_in_pool) {
+        free_file(file);
+        return NEXT(MPI_File_open)(comm, filename, amode, info, fh);
+    }
+    *fh = MPI_FILE_NULL;
+    if (class == 0 && (class = check_amode(amode, &place)) == 0) {
+        class = duplicate_comm(file);
+    }
+    if (class == 0) {
+        class = tell_peers(file);
+    }
+    if (class == 0) {
+        class = open_on_all(file, &place, info);
+    }
+    if (class != 0) {
         free_file(file);
         return raise_error(MPI_FILE_NULL, class);
     }

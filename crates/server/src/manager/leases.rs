@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use outcore_core::{Error, ErrorKind, FileLock, FileLocks, Handle, LockKind, LockWish, ManagerReply, Result};
 
 use super::access::{READ, WRITE, allows, require};
-use super::files::check_is_file;
 use super::record::{self, Node};
 use super::walk::not_found;
 use super::{Manager, Now, User, keys};
@@ -231,8 +230,8 @@ impl<S: Store> Manager<S> {
         }
     }
 
-    /// Refuses a wish for no range; and, with `needs_right`, for a lock on a file that the user can neither read nor write.
-    /// Ends old leases.
+    /// Refuses a wish for no range; and, with `needs_right`, for a lock on a file or directory that the user can neither read
+    /// nor write. Ends old leases.
     fn check_wish(&mut self, now: Now, who: &User, wish: &LockWish, needs_right: bool) -> Result<()> {
         self.leases.expire(now.running_ns);
         if wish.start > wish.end {
@@ -245,9 +244,8 @@ impl<S: Store> Manager<S> {
             return Ok(());
         }
         self.view(now, who, |step| {
-            let path = format!("the open file {}", wish.handle.0);
+            let path = format!("the file or directory {}", wish.handle.0);
             let node = step.look::<Node>(&keys::inode(wish.handle))?.ok_or_else(|| not_found(&path))?;
-            check_is_file(&node, &path)?;
             if !needs_right {
                 return Ok(());
             }

@@ -1,7 +1,9 @@
 //! Leases of mounts, and their locks on files.
 
-use outcore_core::{ErrorKind, FileLock, Handle, LockKind, LockWish, ManagerReply, ManagerRequest, Result};
-use outcore_server::manager::{Config, LEASE_S, MAX_LEASES, MAX_LOCKS, Manager, User};
+use outcore_core::{
+    ErrorKind, FileLock, Handle, LockKind, LockOwner, LockWish, ManagerReply, ManagerRequest, Result,
+};
+use outcore_server::manager::{Config, LEASE_S, MAX_LEASES, MAX_LOCKS, Manager, ROOT, User};
 use outcore_server::store::MemoryStore;
 
 use crate::pool::*;
@@ -241,6 +243,26 @@ fn a_file_that_a_user_may_only_write_can_be_locked() {
     assert_eq!(pool.ask(&writer, ManagerRequest::SetLock { wish }), Ok(ManagerReply::Locked(None)));
     pool.ask(&root(), ManagerRequest::Remove { path, recursive: false }).unwrap();
     assert_eq!(kind(pool.ask(&writer, ManagerRequest::SetLock { wish })), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_directory_can_be_locked_by_the_rights_of_files() {
+    let mut pool = locking();
+    let user = user(5, &[]);
+    pool.ask(&user, ManagerRequest::RenewLease { lease: 5 }).unwrap();
+    let wish = LockWish { handle: ROOT, ..pool.wish(5, LockKind::Exclusive, 1 << 63, 1 << 63) };
+    assert_eq!(pool.ask(&user, ManagerRequest::SetLock { wish }), Ok(ManagerReply::Locked(None)));
+    let other = LockWish { owner: LockOwner { lease: 0, ..wish.owner }, ..wish };
+    let ManagerReply::Locked(Some(found)) =
+        pool.ask(&user, ManagerRequest::TestLock { wish: other }).unwrap()
+    else {
+        panic!("the lock is not there")
+    };
+    assert_eq!(found.owner, wish.owner);
+    pool.ask(&root(), make_directory("private", 0o700)).unwrap();
+    let private = inode(pool.ask(&root(), stat("private")).unwrap()).handle;
+    let wish = LockWish { handle: private, ..wish };
+    assert_eq!(kind(pool.ask(&user, ManagerRequest::SetLock { wish })), ErrorKind::Denied);
 }
 
 #[test]
