@@ -335,6 +335,18 @@ def test_pools_that_cannot_be_reached(pool: Served, tmp_path: Path) -> None:
     assert "outcore://HOST:PORT/NAME" in unusable.stdout
 
 
+@pytest.mark.exhaustive(keep=1)
+@pytest.mark.parametrize("level", ["multiple", "funneled"])
+@MPIS
+def test_nonblocking_calls_return_before_their_bytes_move(
+    mpi: Mpi, level: str, tmp_path: Path
+) -> None:
+    skip_without(mpi)
+    variables = {"LD_PRELOAD": str(library_of(mpi))}
+    done = mpiexec(1, JOBS / "overlap.py", str(tmp_path), level, mpi=mpi, **variables)
+    assert done.stdout == "well\n", done.stdout + done.stderr
+
+
 def test_a_process_without_mpi_may_load_the_library(library: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", "echo well"], env={"LD_PRELOAD": str(library), "PATH": "/usr/bin:/bin"},

@@ -52,14 +52,14 @@ static int ordered_place(struct open_file *file, MPI_Offset etypes, MPI_Offset *
     return class;
 }
 
-/* Moves the bytes of one call. In a collective call, all processes have the same outcome. `is_waiting` is 0 where a process
- * may not wait for the others. */
-static int move(struct open_file *file, int how, int is_waiting, MPI_Offset offset, void *memory, MPI_Count count,
+/* Moves the bytes of one call. In a collective call, all processes have the same outcome. A nonblocking call has a job: it waits
+ * for no other process, and `moved` becomes -1 if the job has begun. */
+static int move(struct open_file *file, int how, struct job *job, MPI_Offset offset, void *memory, MPI_Count count,
                 MPI_Datatype type, int64_t *moved) {
     MPI_Count bytes;
-    int class = check(file, how, offset, count, type, &bytes);
+    int class = check(file, how, offset, count, type, &bytes), is_write = (how & WRITES) != 0;
     MPI_Offset etypes = file->view.etype_bytes > 0 ? bytes / file->view.etype_bytes : 0;
-    int is_agreed = (how & COLLECTIVE) != 0 && is_waiting;
+    int is_agreed = (how & COLLECTIVE) != 0 && job == NULL;
     *moved = 0;
     if (is_agreed && (how & SHARED) != 0 && (class = agreed(file, class)) != 0) {
         return class;
@@ -69,19 +69,28 @@ static int move(struct open_file *file, int how, int is_waiting, MPI_Offset offs
     } else if ((how & (SHARED | EXPLICIT)) == 0) {
         offset = file->pointer;
     }
-    int is_write = (how & WRITES) != 0;
+    if (class == 0 && job != NULL && (how & SHARED) == 0) {
+        class = access_of(file, offset, count, type, &job->access);
+        job->is_write = is_write;
+        job->memory = memory;
+        *moved = class == 0 && start_job(file, job) ? -1 : 0;
+    }
     if (is_agreed) {
         class = transfer_all(file, class, is_write, offset, memory, count, type, moved);
-    } else if (class == 0) {
+    } else if (class == 0 && *moved == 0) {
+        if (bytes > 0) {
+            finish_jobs(file);
+        }
         class = transfer(file, is_write, offset, memory, count, type, moved);
     }
     if (class == 0 && (how & (SHARED | EXPLICIT)) == 0 && file->view.etype_bytes > 0) {
-        file->pointer += (*moved + file->view.etype_bytes - 1) / file->view.etype_bytes;
+        int64_t passed = *moved < 0 ? bytes : *moved;
+        file->pointer += (passed + file->view.etype_bytes - 1) / file->view.etype_bytes;
     }
     return class;
 }
 
-static void set_status(MPI_Status *status, int64_t moved) {
+void set_status(MPI_Status *status, int64_t moved) {
     if (status != MPI_STATUS_IGNORE) {
         PMPI_Status_set_elements_x(status, MPI_BYTE, moved);
         PMPI_Status_set_cancelled(status, 0);
@@ -100,7 +109,7 @@ static int blocking(struct open_file *file, int how, MPI_Offset offset, void *me
     int64_t moved = 0;
     int class = (how & COLLECTIVE) != 0 ? is_in_split(file) : 0;
     if (class == 0) {
-        class = move(file, how, 1, offset, memory, count, type, &moved);
+        class = move(file, how, NULL, offset, memory, count, type, &moved);
     }
     if (class == 0) {
         set_status(status, moved);
@@ -108,42 +117,31 @@ static int blocking(struct open_file *file, int how, MPI_Offset offset, void *me
     return raise_error(file->handle, class);
 }
 
-static int query(void *state, MPI_Status *status) {
-    set_status(status, *(int64_t *)state);
-    status->MPI_SOURCE = status->MPI_TAG = MPI_UNDEFINED;
-    return MPI_SUCCESS;
-}
-
-static int free_state(void *state) {
-    free(state);
-    return MPI_SUCCESS;
-}
-
-static int cancel(void *state, int is_complete) {
-    (void)state, (void)is_complete;
-    return MPI_SUCCESS;
-}
-
-/* Moves the bytes before it returns: the standard leaves open when they move. The request is complete at once. */
+/* The standard leaves open when the bytes move: by the thread of the file, or before this returns. */
 static int nonblocking(struct open_file *file, int how, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
                        MPI_Request *request) {
-    int64_t *moved = calloc(1, sizeof *moved);
-    int class = moved == NULL ? failed(MPI_ERR_NO_MEM, "need memory for a request; free some")
-                              : move(file, how, 0, offset, memory, count, type, moved);
+    struct job *job = calloc(1, sizeof *job);
+    int64_t moved;
+    int class = job == NULL ? failed(MPI_ERR_NO_MEM, "need memory for a request; free some")
+                            : move(file, how, job, offset, memory, count, type, &moved);
     *request = MPI_REQUEST_NULL;
     if (class != 0) {
-        free(moved);
+        free(job);
         return raise_error(file->handle, class);
     }
-    PMPI_Grequest_start(query, free_state, cancel, moved, request);
-    return PMPI_Grequest_complete(*request);
+    if (moved >= 0) {
+        job->moved = moved;
+        complete_job(job);
+    }
+    *request = job->request;
+    return MPI_SUCCESS;
 }
 
 static int split_begin(struct open_file *file, int how, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type) {
     int64_t moved = 0;
     int class = is_in_split(file);
     if (class == 0) {
-        class = move(file, how, 1, offset, memory, count, type, &moved);
+        class = move(file, how, NULL, offset, memory, count, type, &moved);
     }
     if (class == 0) {
         set_status(&file->split_status, moved);
@@ -182,14 +180,14 @@ static int split_end(struct open_file *file, int how, MPI_Status *status) {
 
 #define DEFINE_START_AT(name, how, BUFFER, COUNT)                                                                           \
     int MPI_File_##name(MPI_File fh, MPI_Offset offset, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Request *request) { \
-        FILE_OR_PASS(MPI_File_##name, (fh, offset, buf, count, type, request))                                              \
+        FILE_OR_PASS_AT_ONCE(MPI_File_##name, (fh, offset, buf, count, type, request))                                      \
         return nonblocking(file, (how) | EXPLICIT, offset, (void *)buf, count, type, request);                              \
     }                                                                                                                       \
     BOTH_NAMES(MPI_File_##name)
 
 #define DEFINE_START_NEXT(name, how, BUFFER, COUNT)                                                      \
     int MPI_File_##name(MPI_File fh, BUFFER buf, COUNT count, MPI_Datatype type, MPI_Request *request) { \
-        FILE_OR_PASS(MPI_File_##name, (fh, buf, count, type, request))                                   \
+        FILE_OR_PASS_AT_ONCE(MPI_File_##name, (fh, buf, count, type, request))                           \
         return nonblocking(file, how, 0, (void *)buf, count, type, request);                             \
     }                                                                                                    \
     BOTH_NAMES(MPI_File_##name)

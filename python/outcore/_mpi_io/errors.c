@@ -56,7 +56,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Returns an error code for the last error of this thread. MPI takes no code back: for too many texts of a class, the code
  * that was returned the longest time ago gets the new one. */
-static int code_of(int class) {
+int error_code(int class) {
     static uint64_t calls;
     char shown[MPI_MAX_ERROR_STRING];
     int code = class, oldest = -1, of_class = 0, i;
@@ -107,7 +107,7 @@ int raise_error(MPI_File handle, int class) {
     if (class == MPI_SUCCESS) {
         return MPI_SUCCESS;
     }
-    int code = code_of(class);
+    int code = error_code(class);
 #ifdef OMPI_MAJOR_VERSION
     /* Open MPI refuses MPI_FILE_NULL here, but a new file has its handler. */
     if (handle == MPI_FILE_NULL) {

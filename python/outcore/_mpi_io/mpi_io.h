@@ -114,6 +114,7 @@ int check_fit(void);
 
 int failed(int class, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int failed_call(const outcore_context *context, int64_t result, const char *what);
+int error_code(int class);
 int raise_error(MPI_File handle, int class);
 
 /* ---- open.c: files that are open */
@@ -151,6 +152,7 @@ struct open_file {
     int64_t packed_bytes;
     int is_split; /* a split collective has begun */
     MPI_Status split_status;
+    struct background *background; /* moves the bytes of nonblocking calls, or NULL */
     struct open_file *next;
 };
 
@@ -160,11 +162,16 @@ int check_writable(const struct open_file *file);
 int check_pointer(const struct open_file *file);
 
 /* Finds the file of the handle `fh`. Calls on files that are in no pool go to MPI. */
-#define FILE_OR_PASS(name, arguments)       \
-    struct open_file *file = find_file(fh); \
-    if (file == NULL) {                     \
-        return NEXT(name) arguments;        \
+#define FILE_OR_PASS_AT_ONCE(name, arguments) \
+    struct open_file *file = find_file(fh);   \
+    if (file == NULL) {                       \
+        return NEXT(name) arguments;          \
     }
+
+/* As well, after all nonblocking calls on the file. */
+#define FILE_OR_PASS(name, arguments)     \
+    FILE_OR_PASS_AT_ONCE(name, arguments) \
+    finish_jobs(file);
 
 /* ---- agreement.c */
 
@@ -218,8 +225,31 @@ struct access {
 };
 
 int access_of(const struct open_file *file, MPI_Offset offset, MPI_Count count, MPI_Datatype type, struct access *access);
+int transfer_access(struct open_file *file, int is_write, const struct access *access, char *memory, int64_t *moved);
 int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
              int64_t *moved);
+
+/* ---- access.c */
+
+void set_status(MPI_Status *status, int64_t moved);
+
+/* ---- background.c */
+
+/* A nonblocking call: the state of its request. */
+struct job {
+    int is_write;
+    struct access access;
+    char *memory;
+    int64_t moved;
+    int code, owners; /* of its error; how many use it */
+    MPI_Request request;
+    struct job *next;
+};
+
+int start_job(struct open_file *file, struct job *job);
+void complete_job(struct job *job);
+void finish_jobs(struct open_file *file);
+void end_jobs(struct open_file *file);
 
 /* ---- collective.c */
 

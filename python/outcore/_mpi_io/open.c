@@ -281,6 +281,7 @@ int MPI_File_close(MPI_File *fh) {
     if (file == NULL) {
         return NEXT(MPI_File_close)(fh);
     }
+    end_jobs(file);
     /* Data are as durable as after MPI_File_sync, which MPI's own files need not be. */
     class = sync_changes(file);
     is_used = file->has_turns;

@@ -215,21 +215,19 @@ int access_of(const struct open_file *file, MPI_Offset offset, MPI_Count count, 
     return 0;
 }
 
-/* Reads or writes from an offset of the view, in elementary types. `moved` gets the number of bytes. */
-int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
-             int64_t *moved) {
-    struct access access;
-    int class = access_of(file, offset, count, type, &access);
+/* Reads or writes the bytes of an access. `moved` gets their number. */
+int transfer_access(struct open_file *file, int is_write, const struct access *access, char *memory, int64_t *moved) {
+    int class;
     *moved = 0;
-    if (class != 0 || access.bytes == 0) {
-        return class;
+    if (access->bytes == 0) {
+        return 0;
     }
     if (file->is_atomic && (class = take_turn(file)) != 0) {
         return class;
     }
-    const struct tree *tree = &access.memory;
-    int64_t result = tree->kind == RUN ? move_bytes(file, is_write, access.from, access.bytes, (char *)memory + tree->offset)
-                                       : move_windows(file, is_write, access.from, access.bytes, tree, memory);
+    const struct tree *tree = &access->memory;
+    int64_t result = tree->kind == RUN ? move_bytes(file, is_write, access->from, access->bytes, memory + tree->offset)
+                                       : move_windows(file, is_write, access->from, access->bytes, tree, memory);
     class = failed_call(file->context, result, file->path);
     *moved = result > 0 ? result : 0;
     if (is_write) {
@@ -237,4 +235,13 @@ int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memo
         note_change(file);
     }
     return file->is_atomic ? end_turn(file, class) : class;
+}
+
+/* Reads or writes from an offset of the view, in elementary types. */
+int transfer(struct open_file *file, int is_write, MPI_Offset offset, void *memory, MPI_Count count, MPI_Datatype type,
+             int64_t *moved) {
+    struct access access;
+    int class = access_of(file, offset, count, type, &access);
+    *moved = 0;
+    return class != 0 ? class : transfer_access(file, is_write, &access, memory, moved);
 }
