@@ -59,6 +59,8 @@ def texts() -> None:
         assert error.Get_error_class() == MPI.ERR_NO_SUCH_FILE
         said = comm.allgather(error.Get_error_string())
         assert any(f"no{i}" in each for each in said), said
+    MPI.File.Open(comm, f"{URL}/empty/f", CREATE | MPI.MODE_DELETE_ON_CLOSE).Close()
+    check(MPI.ERR_BAD_FILE, "have the directory", MPI.File.Delete, f"{URL}/empty")
     file = MPI.File.Open(comm, f"{URL}/f", MPI.MODE_RDONLY)
     # More than MPI has codes for.
     for offset in range(-300, 0):

@@ -67,6 +67,11 @@ int main(int argc, char **argv) {
         printf("rank %d finds %lld bytes\n", rank, (long long)length);
     }
     check(MPI_File_seek(file, 0, MPI_SEEK_SET), "seek");
+    int kind = MPI_SUCCESS;
+    MPI_Error_class(MPI_File_read(file, back, -1, memory, &status), &kind);
+    if (kind != MPI_ERR_COUNT) {
+        printf("a negative count has the class %d\n", kind);
+    }
     check(MPI_File_read_all(file, back, 1, memory, &status), "read_all");
     for (size_t i = 0; i < cells; i++) {
         size_t x = i / (size_t)(padded[1] * padded[2]), y = i / (size_t)padded[2] % (size_t)padded[1], z = i % (size_t)padded[2];

@@ -11,8 +11,11 @@ static int check(const struct open_file *file, int how, MPI_Offset offset, MPI_C
                  MPI_Count *bytes) {
     MPI_Count one = 0;
     *bytes = 0;
-    if (count < 0 || offset < 0) {
-        return failed(MPI_ERR_ARG, "need an offset and a count from 0 on; pass them");
+    if (count < 0) {
+        return failed(MPI_ERR_COUNT, "need a count from 0 on, have %lld; pass another", (long long)count);
+    }
+    if (offset < 0) {
+        return failed(MPI_ERR_ARG, "need an offset from 0 on, have %lld; pass another", (long long)offset);
     }
     if (type == MPI_DATATYPE_NULL || PMPI_Type_size_x(type, &one) != MPI_SUCCESS) {
         return failed(MPI_ERR_TYPE, "need a datatype, have none that is valid; pass one");

@@ -326,7 +326,12 @@ int MPI_File_delete(const char *filename, MPI_Info info) {
         return NEXT(MPI_File_delete)(filename, info);
     }
     if (class == 0 && (class = connect_pool(place.url, &none)) == 0) {
-        class = failed_call(none.context, outcore_remove(none.pool, place.path), filename);
+        outcore_status status = {.is_directory = 0};
+        if (outcore_stat(none.pool, place.path, &status) == 0 && status.is_directory) {
+            class = failed(MPI_ERR_BAD_FILE, "need a file, have the directory '%s'; remove it by 'outcore rm'", filename);
+        } else {
+            class = failed_call(none.context, outcore_remove(none.pool, place.path), filename);
+        }
     }
     return raise_error(MPI_FILE_NULL, class);
 }
