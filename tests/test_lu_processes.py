@@ -80,6 +80,15 @@ def raised(kind, call):
     raise AssertionError(f"no {kind.__name__} on rank {comm.rank}")
 
 
+def before_late_panels(do):
+    factor = SlabFactorization.factor
+    def first(self, K, *more):
+        if K >= self.g.panels * 2 // 3 and not self.storage.first_panel:
+            do()
+        factor(self, K, *more)
+    SlabFactorization.factor = first
+
+
 def files(f):
     return [path.read_bytes() for path in sorted(Path(f).glob("lu/c/**/*")) if path.is_file()]
 """
@@ -272,12 +281,9 @@ again = lu_factor(A, out=f"{home}/again", **same)
 assert files(whole.path) == files(again.path)
 
 # One process is stopped: so are the others, and the same call resumes. So do fewer processes.
-factor = SlabFactorization.factor
-def stop(self, K, *more):
-    if K >= self.g.panels * 2 // 3 and not self.storage.first_panel:
-        raise KeyboardInterrupt
-    factor(self, K, *more)
-SlabFactorization.factor = stop
+def stop():
+    raise KeyboardInterrupt
+before_late_panels(stop)
 for name, few in (("stopped", comm), ("fewer", comm.Split(comm.rank == 0))):
     text = raised(Interrupted, lambda: lu_factor(A, out=f"{home}/{name}", **same))
     assert "call lu_factor again" in text, text
@@ -350,12 +356,7 @@ KILLED = """
 a = random(300, "f8")
 A = put("A", a, order="F")
 if comm.rank == options["rank"]:
-    factor = SlabFactorization.factor
-    def die(self, K, *more):
-        if K >= self.g.panels * 2 // 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        factor(self, K, *more)
-    SlabFactorization.factor = die
+    before_late_panels(lambda: os.kill(os.getpid(), signal.SIGKILL))
 f = lu_factor(A, memory=300_000, **SAME)
 check(f, a)
 """
@@ -380,12 +381,7 @@ DIES = """
 a = random(300, "f8")
 A = put("A", a, order="F")
 if comm.rank == 1:
-    factor = SlabFactorization.factor
-    def die(self, K, *more):
-        if K >= self.g.panels * 2 // 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        factor(self, K, *more)
-    SlabFactorization.factor = die
+    before_late_panels(lambda: os.kill(os.getpid(), signal.SIGKILL))
 text = raised(DiskError, lambda: lu_factor(A, memory=300_000, **SAME | {"timeout": 8}))
 assert "waited 8" in text, text
 Path(home, f"{comm.rank}").write_text("well")
