@@ -62,7 +62,7 @@ def measure(setting: Setting) -> Outcome:
     if lacking:
         return Outcome([Figure("checkpoints of FLASH", skipped=lacking)])
     job = Job(setting, SCALES[setting.size])
-    # First what has targets: the largest job, and the machine's own disk.
+    # The largest job and the machine's own disk have targets, so they come first.
     most, *others = sorted(job.scale.servers, reverse=True)
     job.with_servers(most)
     job.on_own_disk()

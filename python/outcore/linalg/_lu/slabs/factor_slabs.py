@@ -174,8 +174,6 @@ class SlabFactorization(SlabLoop):
     def share(self, K: int) -> Pending:
         """Send the row swaps and the L of a panel of the slab, or wait for the row swaps."""
         g = self.g
-        if g.deal.size == 1:
-            return Sent()
         if g.deal.owner(K) != g.deal.rank:
             self.piv.append(self.blocks.take().copy())
             return Sent()
