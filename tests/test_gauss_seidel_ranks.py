@@ -28,9 +28,9 @@ from outcore.errors import (
     SingularMatrixError,
 )
 from outcore.linalg import gauss_seidel
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._tiles import columns
 from outcore.linalg.iterative.strips.diagonal_blocks import DiagonalBlocks
+from outcore.processes.sharing import Sharing
 
 __all__ = ["one_thread"]  # a fixture for every test here
 N, SIZE = 150, 3

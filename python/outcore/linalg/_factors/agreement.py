@@ -2,8 +2,8 @@
 
 from outcore.array_files.metadata import read_metadata
 from outcore.linalg._output.factoring import Factoring
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._tiles.matrix import place_of
+from outcore.processes.sharing import Sharing
 from outcore.version import VERSION
 
 

@@ -43,9 +43,9 @@ from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Header, Journal, read_journal
 from outcore.linalg._output.kept_solves import is_kept_solve
 from outcore.linalg._output.own import MARK, mark
-from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._tiles.matrix import place_of, refuse_transpose
 from outcore.linalg._tiles.result_dtype import factor_dtype
+from outcore.processes.team import Team, alone
 from outcore.report.longcall import check_threads
 from outcore.storage.pool_locks import is_lock
 from outcore.storage.volumes import (

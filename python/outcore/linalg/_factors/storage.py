@@ -17,10 +17,10 @@ from outcore.linalg._geometry.segments import Layout
 from outcore.linalg._geometry.tile_copy import TileCopy
 from outcore.linalg._output.factor import Kind, open_tiles, tile_grid, tile_metadata, write_group
 from outcore.linalg._output.journal import Journal, Record
-from outcore.linalg._processes.reports import process_figures, whole_report
-from outcore.linalg._processes.sharing import seconds_for
-from outcore.linalg._processes.team import Team
 from outcore.linalg._tiles.widened import MatrixFile, widened_file
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import seconds_for
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 from outcore.report.report import Report
 from outcore.storage.volumes import Place

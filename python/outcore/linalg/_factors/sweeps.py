@@ -35,11 +35,11 @@ from outcore.linalg._geometry.factor_plan import (
     taller_block,
 )
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
-from outcore.linalg._processes.broadcasts import Expected, blocks_of
-from outcore.linalg._processes.sharing import seconds_for
-from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.widened import Converted, converted_bytes
+from outcore.processes.broadcasts import Expected, blocks_of
+from outcore.processes.sharing import seconds_for
+from outcore.processes.team import Team, alone
 from outcore.report.longcall import LongCall
 
 Swept: TypeAlias = LUFactor | CholeskyFactor

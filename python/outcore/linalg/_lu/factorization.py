@@ -59,10 +59,10 @@ from outcore.linalg._output.factor import LU, LUFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Header
 from outcore.linalg._output.own import opened_factors
-from outcore.linalg._processes.sharing import Sharing
-from outcore.linalg._processes.team import Team
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
+from outcore.processes.sharing import Sharing
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 

@@ -18,15 +18,15 @@ from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes
 from outcore.linalg._output.factor import Factor, LUFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.steps_done import Made
-from outcore.linalg._processes.reports import process_figures, whole_report
-from outcore.linalg._processes.sharing import Sharing
-from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._rhs.agreement import agree_on_solving
 from outcore.linalg._rhs.columns import ColumnRoom, fitted
 from outcore.linalg._rhs.condition import Probes, probe_bytes, with_probes
 from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
 from outcore.linalg._rhs.right_hand_side import RightHandSide, Which, opened, substituted_in
 from outcore.linalg._rhs.solutions import shared_solution, system_of
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import Sharing
+from outcore.processes.team import Team, alone
 from outcore.report.longcall import long_call
 from outcore.report.report import Report, keep
 from outcore.storage.volumes import PathLike

@@ -25,7 +25,7 @@ from outcore.errors import ExistsError, InvalidError, NotFoundError, OutcoreErro
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._output.factor import Factor
 from outcore.linalg._output.steps_done import Made, version_of_operand
-from outcore.linalg._processes.sharing import Sharing
+from outcore.processes.sharing import Sharing
 from outcore.report.report import Report, keep
 from outcore.storage.volumes import PathLike, Place, place
 

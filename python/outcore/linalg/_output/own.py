@@ -29,9 +29,9 @@ from outcore.linalg._output.factor import (
 )
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
+from outcore.processes.sharing import Sharing
 from outcore.report.report import Report
 from outcore.storage.volumes import Place
 

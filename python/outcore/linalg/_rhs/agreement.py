@@ -6,8 +6,8 @@ from outcore.array.array import Array
 from outcore.array_files.metadata import version_of
 from outcore.linalg._output.factor import Factor
 from outcore.linalg._output.steps_done import version_of_operand
-from outcore.linalg._processes.sharing import Sharing, digest_of
 from outcore.linalg._rhs.right_hand_side import RightHandSide
+from outcore.processes.sharing import Sharing, digest_of
 from outcore.storage.volumes import Place
 from outcore.version import VERSION
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._output.factor import Factor
-from outcore.linalg._processes.sharing import seconds_for
-from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._rhs.columns import ColumnRoom, Columns
 from outcore.linalg._rhs.residual import matrix_in
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._rhs.solutions import Solution
 from outcore.linalg._tiles.cost import flop_weight
 from outcore.linalg._tiles.matrix import Matrix
+from outcore.processes.sharing import seconds_for
+from outcore.processes.team import Team, alone
 from outcore.report.longcall import LongCall
 from outcore.report.report import Report
 

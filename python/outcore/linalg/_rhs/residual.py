@@ -14,14 +14,14 @@ from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
 from outcore.linalg._geometry.box_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._output.factor import Factor
-from outcore.linalg._processes.reports import process_figures, whole_report
-from outcore.linalg._processes.sharing import seconds_for
-from outcore.linalg._processes.team import Team, alone
 from outcore.linalg._rhs.columns import ColumnRoom, Columns
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._tiles.grains import pages
 from outcore.linalg._tiles.matrix import Matrix, open_matrix
 from outcore.linalg._tiles.widened import Converted, converted_bytes
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import seconds_for
+from outcore.processes.team import Team, alone
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import place_of_source

@@ -25,8 +25,8 @@ from outcore.linalg._output.factor import Factor
 from outcore.linalg._output.open_results import with_version
 from outcore.linalg._output.result import refuse_there
 from outcore.linalg._output.steps_done import version_of_operand
-from outcore.linalg._processes.team import Team
 from outcore.linalg._rhs.right_hand_side import WHY, RightHandSide
+from outcore.processes.team import Team
 from outcore.storage.volumes import Place, being_made
 
 NOTE = "outcore.solving"

@@ -11,10 +11,10 @@ from outcore._util.progress import Meter, Part, ProgressLike
 from outcore.array.array import Array
 from outcore.array_files.metadata import read_metadata
 from outcore.linalg._output.factoring import Factoring
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.linalg._tiles.cost import Phase, Problem
 from outcore.machine.rates import NOMINAL, Rates, stored
+from outcore.processes.sharing import Sharing
 from outcore.storage.volumes import PathLike, Place, place
 
 

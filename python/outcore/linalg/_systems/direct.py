@@ -18,13 +18,13 @@ from outcore.linalg._output.factor import CHOLESKY, LU, CholeskyFactor, Kind, LU
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
 from outcore.linalg._output.own import own_factors, ready_factors
-from outcore.linalg._processes.sharing import seconds_for
-from outcore.linalg._processes.team import Team
 from outcore.linalg._rhs.condition import PROBES, UNKNOWN
 from outcore.linalg._rhs.residual import check
 from outcore.linalg._rhs.solving import Solving
 from outcore.linalg._systems.plan import condition_phases, passes, solve_cost
 from outcore.linalg._tiles.cost import Phase
+from outcore.processes.sharing import seconds_for
+from outcore.processes.team import Team
 from outcore.report.report import Report
 from outcore.storage.volumes import Place
 

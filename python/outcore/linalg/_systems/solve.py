@@ -20,7 +20,6 @@ from outcore.linalg._output.factor import CHOLESKY, KINDS, LU
 from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.own import are_begun
 from outcore.linalg._output.steps_done import Made
-from outcore.linalg._processes.sharing import Sharing, seconds_for
 from outcore.linalg._rhs.agreement import agree_on_solving
 from outcore.linalg._rhs.condition import warn_if_singular
 from outcore.linalg._rhs.right_hand_side import RightHandSide, opened
@@ -36,6 +35,7 @@ from outcore.linalg._tiles.cost import Phase
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype as factor_dtype_of
 from outcore.linalg._tiles.result_dtype import matrix_dtype, result_dtype
+from outcore.processes.sharing import Sharing, seconds_for
 from outcore.report.report import Report
 from outcore.storage.volumes import SAME, PathLike, Place, how_they_meet, place
 

@@ -11,13 +11,13 @@ from outcore._util.communicator import TIMEOUT_S
 from outcore.array.array import Array, open_array
 from outcore.errors import InvalidError
 from outcore.linalg._output.steps_done import Made
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._tiles.assumptions import AssumeA
 from outcore.linalg.iterative.arguments import Options, Setting, check_omega, iterative_method
 from outcore.linalg.iterative.iteration import Iteration, narrowed
 from outcore.linalg.iterative.opening import open_iteration
 from outcore.linalg.iterative.plan import Demands, Pass
 from outcore.linalg.iterative.relaxation import Relaxation, Triangle
+from outcore.processes.sharing import Sharing
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike
 

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from outcore._core import ArrayFile
 from outcore._util.signals import signals_held
 from outcore.errors import ConvergenceWarning, InvalidError
-from outcore.linalg._processes.sharing import Sharing, seconds_for
 from outcore.linalg._rhs.columns import Columns
 from outcore.linalg._rhs.groups import Groups
 from outcore.linalg._rhs.residual import backward_errors, matrix_in
@@ -32,6 +31,7 @@ from outcore.linalg.iterative.strips.pinned import PinnedTiles
 from outcore.linalg.iterative.strips.strips import Tile
 from outcore.linalg.iterative.strips.symmetry_look import SymmetryLook
 from outcore.linalg.iterative.strips.tile_product import TileProduct
+from outcore.processes.sharing import Sharing, seconds_for
 from outcore.report.longcall import LongCall
 from outcore.report.report import GUESSES, Report
 

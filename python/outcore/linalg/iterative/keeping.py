@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._util.signals import signals_held
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._rhs.columns import Columns
 from outcore.linalg._rhs.solutions import Iterate, Solution
 from outcore.linalg._tiles import columns
 from outcore.linalg._tiles.matrix import Matrix
+from outcore.processes.sharing import Sharing
 from outcore.report.report import SOLUTIONS
 
 EVERY_S = 60.0

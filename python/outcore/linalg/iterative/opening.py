@@ -15,7 +15,6 @@ from outcore.array_files.metadata import read_metadata, settle, version_of
 from outcore.blas import blas_choice
 from outcore.errors import Interrupted, InvalidError, OutcoreError
 from outcore.layout.elements import array_of
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._rhs.right_hand_side import RightHandSide, opened, row_not_finite
 from outcore.linalg._rhs.solutions import Solution, solution, version_of_columns
 from outcore.linalg._tiles.matrix import open_matrix, place_of
@@ -32,6 +31,7 @@ from outcore.linalg.iterative.plan import (
 )
 from outcore.linalg.iterative.preconditioners import check_factors
 from outcore.linalg.iterative.strips.diagonal_blocks import diagonal_blocks
+from outcore.processes.sharing import Sharing
 from outcore.report.longcall import long_call
 from outcore.storage.volumes import AnyPath, PathLike, Place, as_path, place
 

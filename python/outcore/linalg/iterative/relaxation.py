@@ -22,11 +22,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.linalg._processes.sharing import seconds_for
 from outcore.linalg._tiles.columns import squares
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg.iterative.iteration import Iteration
 from outcore.linalg.iterative.strips.strips import Tile
+from outcore.processes.sharing import seconds_for
 
 Triangle: TypeAlias = Literal["L", "U"]
 

@@ -26,10 +26,10 @@ from outcore.linalg._geometry.factor_plan import (
 )
 from outcore.linalg._lu.slabs.storage import LuFiles
 from outcore.linalg._output.journal import Record
-from outcore.linalg._processes.broadcasts import Blocks, Expected, Sent, blocks_of
-from outcore.linalg._processes.sharing import seconds_for
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.triangles import solve_lower
+from outcore.processes.broadcasts import Blocks, Expected, Sent, blocks_of
+from outcore.processes.sharing import seconds_for
 from outcore.report.longcall import LongCall
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from outcore.linalg._processes.team import Team
+from outcore.processes.team import Team
 from outcore.report.report import Report, of_processes
 
 

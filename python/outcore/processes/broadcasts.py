@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from outcore._core import Arena, Trace
 from outcore._util.streams import BlockStream, Box, Pending
-from outcore.linalg._processes.team import Team
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 
 Data = npt.NDArray[Any]

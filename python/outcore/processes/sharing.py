@@ -24,7 +24,6 @@ from outcore.blas import blas_choice
 from outcore.collective.call import LEAST_BYTES_S, patience_of, seconds_of
 from outcore.errors import Interrupted, InvalidError, OutcoreError, from_kind
 from outcore.layout.zarr_format import Metadata
-from outcore.linalg._tiles.matrix import Matrix
 from outcore.storage.volumes import Place
 
 T = TypeVar("T")
@@ -127,7 +126,7 @@ class Sharing:
             found: npt.NDArray[np.float64] = functools.reduce(np.hypot, all_of)
         return found
 
-    def exchange_rows(self, X: Matrix, here: slice | None, more_s: float = 0.0) -> None:
+    def exchange_rows(self, X: npt.NDArray[Any], here: slice | None, more_s: float = 0.0) -> None:
         """Send these rows of X to the others, and receive theirs; a process may have none."""
         if self._comm is None:
             return
@@ -137,7 +136,7 @@ class Sharing:
                 first, rows = theirs
                 X[first : first + len(rows)] = rows
 
-    def spread(self, X: Matrix, rows: int) -> None:
+    def spread(self, X: npt.NDArray[Any], rows: int) -> None:
         """Send the first process's X to all, `rows` rows at a time."""
         if self._comm is None:
             return
@@ -168,7 +167,7 @@ class Sharing:
                         f"need the same {name} on every rank, have {text}; give the same everywhere"
                     )
 
-    def agree_on(self, name: str, X: Matrix) -> None:
+    def agree_on(self, name: str, X: npt.NDArray[Any]) -> None:
         """Check that columns are equal on all processes."""
         if self._comm is not None:
             self.agree({name: digest_of(X)})

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 import numpy.typing as npt
 
 from outcore._util.communicator import Communicator
-from outcore.linalg._processes.sharing import Origin, Sharing, failure, origin_of
+from outcore.processes.sharing import Origin, Sharing, failure, origin_of
 
 T = TypeVar("T")
 
