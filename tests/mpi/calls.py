@@ -147,6 +147,15 @@ def views(path: str) -> None:
     note("no etype", file.Set_view, 0, MPI.DATATYPE_NULL, MPI.INT)
     note("filetype", file.Set_view, 0, MPI.INT, MPI.BYTE)
     note("internal", file.Set_view, 0, MPI.INT, MPI.INT, "internal")
+    pair = MPI.INT.Create_contiguous(2)
+    for etype in (MPI.INT, pair):
+        note("uncommitted view", file.Set_view, 0, etype, pair)
+    for call in (file.Read_at, file.Iread_at, file.Iread_shared, file.Read_at_all):
+        note("uncommitted", call, *([0] if "at" in call.__name__ else []), [into, 1, pair])
+    note("committed", file.Read_at_all, 0, [into, 1, pair.Commit()])
+    note("committed view", file.Set_view, 0, pair, pair)
+    note("position", file.Get_position_shared)
+    file.Set_view(0, MPI.INT, MPI.INT, "internal")
     empty = MPI.INT.Create_contiguous(0).Commit()
     comm.Barrier()
     file.Set_view(0, MPI.BYTE, MPI.BYTE)

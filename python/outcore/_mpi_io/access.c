@@ -9,7 +9,7 @@ enum { WRITES = 1, EXPLICIT = 2, SHARED = 4, COLLECTIVE = 8 };
 
 static int check(const struct open_file *file, int how, MPI_Offset offset, MPI_Count count, MPI_Datatype type,
                  MPI_Count *bytes) {
-    MPI_Count one = 0;
+    const struct tree *one;
     *bytes = 0;
     if (count < 0) {
         return failed(MPI_ERR_COUNT, "need a count from 0 on, have %lld; pass another", (long long)count);
@@ -17,11 +17,8 @@ static int check(const struct open_file *file, int how, MPI_Offset offset, MPI_C
     if (offset < 0) {
         return failed(MPI_ERR_ARG, "need an offset from 0 on, have %lld; pass another", (long long)offset);
     }
-    if (type == MPI_DATATYPE_NULL || PMPI_Type_size_x(type, &one) != MPI_SUCCESS) {
-        return failed(MPI_ERR_TYPE, "need a datatype, have none that is valid; pass one");
-    }
-    int class = (how & WRITES) != 0 ? check_writable(file) : 0;
-    if (class != 0) {
+    int class = tree_of(file->comm, type, &one);
+    if (class != 0 || ((how & WRITES) != 0 && (class = check_writable(file)) != 0)) {
         return class;
     }
     if ((how & WRITES) == 0 && (file->amode & MPI_MODE_WRONLY) != 0) {
@@ -30,7 +27,7 @@ static int check(const struct open_file *file, int how, MPI_Offset offset, MPI_C
     if ((how & SHARED) == 0 && (class = check_pointer(file)) != 0) {
         return class;
     }
-    if (__builtin_mul_overflow(one, count, bytes)) {
+    if (__builtin_mul_overflow(one->bytes, count, bytes)) {
         return failed(MPI_ERR_ARG, "need fewer than 2^63 bytes; pass a smaller count");
     }
     if (file->view.etype_bytes > 0 && *bytes % file->view.etype_bytes != 0) {

@@ -81,7 +81,8 @@ void unpack_bytes(const struct tree *tree, char *memory, int64_t from, int64_t t
 
 /* ---- types.c: datatypes */
 
-int tree_of(MPI_Datatype type, const struct tree **tree);
+int check_type(MPI_Comm comm, MPI_Datatype type);
+int tree_of(MPI_Comm comm, MPI_Datatype type, const struct tree **tree);
 int is_named(MPI_Datatype type);
 
 /* ---- place.c: names of files, and connections */
@@ -205,7 +206,8 @@ void forget_peers(struct open_file *file);
 
 /* ---- view.c */
 
-int make_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, struct view *view);
+int make_view(MPI_Comm comm, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep,
+              struct view *view);
 void use_view(struct open_file *file, const struct view *view);
 void free_view(struct view *view);
 int end_of_view(struct open_file *file, MPI_Offset *end);

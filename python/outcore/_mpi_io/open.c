@@ -203,7 +203,7 @@ static int open_on_all(struct open_file *file, const struct place *place, MPI_In
         class = open_shadow(&file->handle);
     }
     if (class == 0) {
-        class = make_view(0, MPI_BYTE, MPI_BYTE, "native", &file->view);
+        class = make_view(file->comm, 0, MPI_BYTE, MPI_BYTE, "native", &file->view);
     }
     if (class == 0 && PMPI_Info_create(&file->info) != MPI_SUCCESS) {
         class = failed(MPI_ERR_NO_MEM, "need memory for hints; free some");

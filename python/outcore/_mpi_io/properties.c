@@ -90,7 +90,7 @@ int MPI_File_set_view(MPI_File fh, MPI_Offset disp, MPI_Datatype etype, MPI_Data
         disp = class == 0 && view->tree.bytes > 0 ? locate(&view->tree, disp * view->etype_bytes) : 0;
     }
     if (class == 0) {
-        class = make_view(disp, etype, filetype, datarep, &made);
+        class = make_view(file->comm, disp, etype, filetype, datarep, &made);
     }
     if (class == 0) {
         class = check_hints(info);

@@ -199,7 +199,7 @@ int access_of(const struct open_file *file, MPI_Offset offset, MPI_Count count, 
     const struct tree *one;
     MPI_Count low, extent;
     int64_t end;
-    int class = tree_of(type, &one);
+    int class = tree_of(file->comm, type, &one);
     if (class != 0) {
         return class;
     }

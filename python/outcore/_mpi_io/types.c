@@ -273,8 +273,22 @@ static void make_key(void) {
     PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, forget, &key, NULL);
 }
 
-/* Gets the tree of a datatype. It is valid as long as the datatype. */
-int tree_of(MPI_Datatype type, const struct tree **tree) {
+/* Refuses a datatype that the program has not committed: MPI has no other call for this than one that would use the datatype.
+ * The communicator returns errors. */
+int check_type(MPI_Comm comm, MPI_Datatype type) {
+    char none;
+    int place = 0;
+    if (type == MPI_DATATYPE_NULL) {
+        return failed(MPI_ERR_TYPE, "need a datatype, have MPI_DATATYPE_NULL; pass one");
+    }
+    if (!is_named(type) && PMPI_Pack(&none, 0, type, &none, 1, &place, comm) != MPI_SUCCESS) {
+        return failed(MPI_ERR_TYPE, "need a committed datatype, have another one; call MPI_Type_commit before");
+    }
+    return 0;
+}
+
+/* Gets the tree of a committed datatype. It is valid as long as the datatype. */
+int tree_of(MPI_Comm comm, MPI_Datatype type, const struct tree **tree) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     void *found = NULL;
     int is_found = 0;
@@ -284,6 +298,10 @@ int tree_of(MPI_Datatype type, const struct tree **tree) {
     }
     struct kept_tree *kept_one = found;
     if (!is_found) {
+        int class = check_type(comm, type);
+        if (class != 0) {
+            return class;
+        }
         if ((kept_one = calloc(1, sizeof *kept_one)) == NULL) {
             return failed(MPI_ERR_NO_MEM, "need memory for a datatype; use fewer or smaller datatypes");
         }

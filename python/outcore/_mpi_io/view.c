@@ -15,9 +15,10 @@ void free_view(struct view *view) {
     view->etype = view->filetype = MPI_DATATYPE_NULL;
 }
 
-static int duplicate(MPI_Datatype type, MPI_Datatype *copy) {
-    if (type == MPI_DATATYPE_NULL) {
-        return failed(MPI_ERR_TYPE, "need a datatype, have MPI_DATATYPE_NULL; pass one");
+static int duplicate(MPI_Comm comm, MPI_Datatype type, MPI_Datatype *copy) {
+    int class = check_type(comm, type);
+    if (class != 0) {
+        return class;
     }
     if (is_named(type)) {
         *copy = type;
@@ -31,12 +32,13 @@ static int duplicate(MPI_Datatype type, MPI_Datatype *copy) {
 }
 
 /* Makes a view, for `use_view` or `free_view`. */
-int make_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep, struct view *view) {
+int make_view(MPI_Comm comm, MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char *datarep,
+              struct view *view) {
     struct view made = {.displacement = displacement, .etype = MPI_DATATYPE_NULL, .filetype = MPI_DATATYPE_NULL};
     MPI_Count etype_bytes = 0, bytes = 0, low, extent;
-    int class = duplicate(etype, &made.etype);
+    int class = duplicate(comm, etype, &made.etype);
     if (class == 0) {
-        class = duplicate(filetype, &made.filetype);
+        class = duplicate(comm, filetype, &made.filetype);
     }
     if (class == 0 && (displacement < 0 || datarep == NULL)) {
         class = failed(MPI_ERR_ARG, "need a displacement of at least 0 and a data representation; pass them");
@@ -46,7 +48,7 @@ int make_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype
                        datarep);
     }
     if (class == 0) {
-        class = tree_of(made.filetype, &made.tile);
+        class = tree_of(comm, made.filetype, &made.tile);
     }
     if (class == 0) {
         PMPI_Type_size_x(made.etype, &etype_bytes);
