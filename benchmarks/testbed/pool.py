@@ -31,6 +31,8 @@ class BedPool:
         One directory for each I/O server.
     host
         The host of all daemons; by default this machine.
+    hosts
+        The host of each I/O server, if they differ from that of the manager.
     networks
         The host's networks in which the I/O servers listen: their channels.
     is_local
@@ -54,6 +56,7 @@ class BedPool:
         directories: Sequence[Path],
         *,
         host: Host | None = None,
+        hosts: Sequence[Host] = (),
         networks: Sequence[int] = (0,),
         is_local: bool = False,
     ) -> None:
@@ -61,32 +64,34 @@ class BedPool:
         self.key_file = state / "key"
         self.key_file.write_text(f"outcore-pool-key-1 {secrets.token_hex(32)}\n")
         self.key_file.chmod(0o600)
-        self._bed, self._host, self._state = bed, host, state
-        names = [host.addresses[network] for network in networks] if host else ["127.0.0.1"]
-        listen = [f"tcp:{name}:0" for name in names]
+        self._bed, self._state = bed, state
+        listen = _addresses(host, networks)
         socket = state / "socket"
-        is_local = len(os.fsencode(socket)) < MOST_SOCKET_BYTES
-        ways = [listen[0], f"unix:{socket}"] if is_local else listen[:1]
+        has_socket = len(os.fsencode(socket)) < MOST_SOCKET_BYTES
+        ways = [listen[0], f"unix:{socket}"] if has_socket else listen[:1]
         manager = self._start(
-            "manager", "manager", directory=str(state), listen=ways, metrics="127.0.0.1:0"
+            "manager", "manager", host, directory=str(state), listen=ways, metrics="127.0.0.1:0"
         )
         for number, directory in enumerate(directories):
             directory.mkdir(exist_ok=True)
             where = {"directory": str(directory), "manager": manager["listen"][:1]}
-            own = [f"unix:{state / f'io{number}'}"] if is_local else listen
-            self._start("io", f"io{number}", **where, listen=own)
+            its = hosts[number] if hosts else host
+            own = _addresses(its, networks)
+            if is_local and has_socket:
+                own = [f"unix:{state / f'io{number}'}"]
+            self._start("io", f"io{number}", its, **where, listen=own)
         self.url = f"outcore://{manager['listen'][0].removeprefix('tcp:')}"
-        self.local_url = f"outcore:{socket}" if is_local else None
+        self.local_url = f"outcore:{socket}" if has_socket else None
         self.metrics: str = manager["metrics"]
 
-    def _start(self, role: str, name: str, **settings: Any) -> dict[str, Any]:
+    def _start(self, role: str, name: str, host: Host | None, **settings: Any) -> dict[str, Any]:
         config = self._state / f"{name}.conf"
         settings["key_file"] = str(self.key_file)
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
         config.write_text("".join(lines))
         process = self._bed.start(
             [sys.executable, "-c", MAIN, "serve", role, "--config", config, "--json"],
-            self._host,
+            host,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -100,3 +105,8 @@ class BedPool:
         if "listen" not in said:
             raise OSError(f"{name} does not start: {said or 'it said nothing'}")
         return said
+
+
+def _addresses(host: Host | None, networks: Sequence[int]) -> list[str]:
+    names = [host.addresses[network] for network in networks] if host else ["127.0.0.1"]
+    return [f"tcp:{name}:0" for name in names]

@@ -1,1 +1,0 @@
-"""Permutations of arrays on disk, in few passes."""
