@@ -64,10 +64,53 @@ def close_and_fail(pool: oc.Pool, url: str, gate: Gate) -> None:
     MPI.Request.Waitall(requests)
     file = MPI.File.Open(MPI.COMM_SELF, f"{url}/closed", MPI.MODE_RDWR)
     pool.rm("closed")
-    error = error_of(file.Iwrite(DATA).Wait)
-    assert error.Get_error_class() == MPI.ERR_NO_SUCH_FILE, error
-    assert "was removed" in error.Get_error_string(), error
+    other = MPI.File.Open(MPI.COMM_SELF, f"{url}/other", MPI.MODE_CREATE | MPI.MODE_RDWR)
+    fail(file, other)
+    left = file.Iwrite(DATA)
     file.Close()
+    assert error_of(left.Wait).Get_error_class() == MPI.ERR_NO_SUCH_FILE
+    other.Close()
+
+
+def fail(file: MPI.File, other: MPI.File) -> None:
+    """Complete calls that fail beside others: only the handler of their file gets the errors."""
+    raised: list[int] = []
+    file.Set_errhandler(MPI.File.Create_errhandler(lambda _, code: raised.append(code)))
+    for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        comm.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+    ways = [verb + extent for verb in ("Wait", "Test") for extent in ("", "any", "some", "all")]
+    for way in ways:
+        requests = [other.Iwrite_at(0, DATA[:9]), file.Iwrite_at(0, DATA)]
+        statuses = [MPI.Status() for _ in requests]
+        while not requests[1].Get_status():
+            pass
+        errors = []
+        while any(requests):
+            try:
+                complete(way, requests, statuses)
+            except MPI.Exception as error:
+                errors.append(error)
+                found = [status.Get_error() for status in statuses]
+        (error,) = errors
+        if way.endswith(("some", "all")):
+            assert error.Get_error_class() == MPI.ERR_IN_STATUS, (way, error)
+            (error,) = [MPI.Exception(code) for code in found if code]
+        assert error.Get_error_class() == MPI.ERR_NO_SUCH_FILE, (way, error)
+        assert "was removed" in error.Get_error_string(), (way, error)
+        assert raised.pop() == error.Get_error_code()
+        assert not raised
+    for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+
+
+def complete(way: str, requests: list[MPI.Request], statuses: list[MPI.Status]) -> None:
+    call = getattr(MPI.Request, way)
+    if way.endswith(("some", "all")):
+        call(requests, statuses)
+    elif way.endswith("any"):
+        call(requests, statuses[0])
+    else:
+        call(next(filter(None, requests)), statuses[0])
 
 
 def main(home: Path) -> None:

@@ -71,6 +71,8 @@ static int move(struct open_file *file, int how, struct job *job, MPI_Offset off
     }
     if (class == 0 && job != NULL && (how & SHARED) == 0) {
         class = access_of(file, offset, count, type, &job->access);
+        job->file = file;
+        job->handle = file->handle;
         job->is_write = is_write;
         job->memory = memory;
         *moved = class == 0 && start_job(file, job) ? -1 : 0;

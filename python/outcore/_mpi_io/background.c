@@ -19,19 +19,21 @@ struct background {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int64_t living; /* jobs with a request that are not freed */
 
 static int query(void *state, MPI_Status *status) {
     const struct job *job = state;
     set_status(status, job->moved);
     status->MPI_SOURCE = status->MPI_TAG = MPI_UNDEFINED;
-    status->MPI_ERROR = job->code;
-    return job->code;
+    status->MPI_ERROR = job->code == MPI_SUCCESS || keep_failure(job) ? MPI_SUCCESS : job->code;
+    return status->MPI_ERROR;
 }
 
 /* Of MPI and the thread of the file, the last owner frees a job: MPICH ends requests before their completion. */
 static int free_job(void *state) {
     struct job *job = state;
     if (__atomic_sub_fetch(&job->owners, 1, __ATOMIC_SEQ_CST) == 0) {
+        __atomic_sub_fetch(&living, 1, __ATOMIC_SEQ_CST);
         free(job);
     }
     return MPI_SUCCESS;
@@ -45,7 +47,13 @@ static int cancel(void *state, int is_complete) {
 
 static void make_request(struct job *job, int owners) {
     job->owners = owners;
+    __atomic_add_fetch(&living, 1, __ATOMIC_SEQ_CST);
     PMPI_Grequest_start(query, free_job, cancel, job, &job->request);
+}
+
+/* Whether this process has jobs that MPI has not freed. */
+int has_jobs(void) {
+    return __atomic_load_n(&living, __ATOMIC_SEQ_CST) > 0;
 }
 
 /* Makes the request of a job that has been done. */

@@ -2,7 +2,7 @@
  *
  * The library defines MPI_File_* over the profiling interface: calls on other files go to PMPI_File_* unchanged. A file of a
  * pool has a shadow, a small temporary file that MPI opened, so that its handle is valid for all of MPI. Inside, the library
- * calls PMPI_* only.
+ * calls PMPI_* only. It also defines the calls that complete requests, which give errors of its own requests to their files.
  *
  * Functions that may fail return an MPI error class, or 0, and leave a text for `raise_error`.
  */
@@ -239,6 +239,8 @@ void set_status(MPI_Status *status, int64_t moved);
 
 /* A nonblocking call: the state of its request. */
 struct job {
+    struct open_file *file; /* which may be closed meanwhile */
+    MPI_File handle;
     int is_write;
     struct access access;
     char *memory;
@@ -252,6 +254,11 @@ int start_job(struct open_file *file, struct job *job);
 void complete_job(struct job *job);
 void finish_jobs(struct open_file *file);
 void end_jobs(struct open_file *file);
+int has_jobs(void);
+
+/* ---- completion.c */
+
+int keep_failure(const struct job *job);
 
 /* ---- collective.c */
 

@@ -1,4 +1,4 @@
-/* The functions of MPI behind those of this library. It defines PMPI_File_* too, so that it cannot call them by their names. */
+/* The functions of MPI behind those of this library. It defines their PMPI_* too, so that it cannot call them by their names. */
 
 #define _GNU_SOURCE
 #include "mpi_io.h"
