@@ -88,13 +88,13 @@ def test_no_other_cuts_read_less(rows: int, group_tiles: int, block_tiles: int) 
                 slabs = list(zip(cuts, [*cuts[1:], panels], strict=True))
                 if all(words(*s) <= most and held(*s) <= most_blocks for s in slabs):
                     best = min(reads(cuts), best or 10**9)
-            found = cut_slabs(t, most, most_blocks)
+            found = cut_slabs(t, (most,), most_blocks)
             assert (found is None) == (best is None)
             if found is None:
                 continue
             assert all(cut.edges == (tiles,) for cut in found.cuts)
             ends = [cut.end for cut in found.cuts]
-            assert found.most_words == max(words(*s) for s in enumerate(ends))
+            assert found.most_words == (max(words(*s) for s in enumerate(ends)),)
             cuts = [0]
             while ends[cuts[-1]] < panels:
                 cuts.append(ends[cuts[-1]])

@@ -5,7 +5,7 @@ The next part has another height and width, so its panels have other places in m
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,9 +70,9 @@ class CholeskyConveyor(Conveyor[Part]):
         self._begin(part, following)
         return self._pieces
 
-    def panels_of(self, part: Part) -> range:
-        """Return the panels of a part."""
-        return part.panels
+    def panels_of(self, part: Part) -> Sequence[int]:
+        """Return the panels of a part that this process holds."""
+        return self._g.deal.held(*part.slab)
 
     def _place(self, part: Part) -> None:
         if part.is_first:
@@ -89,7 +89,7 @@ class CholeskyConveyor(Conveyor[Part]):
             piece.data[:, piece.end - piece.first :] = 0
 
     def _cells(self) -> Counter[Hashable]:
-        return Counter(self.part.panels)
+        return Counter(self.panels_of(self.part))
 
     def _loads_of(self, part: Part) -> Iterator[Load]:
         g, at = self._g, 0
@@ -127,10 +127,18 @@ class CholeskyConveyor(Conveyor[Part]):
             found.append((top, piece.part(slice(top, bottom), slice(first, end))))
         return found
 
+    def whole_panel(self, panel: int) -> tuple[int, Matrix]:
+        """Return a panel in one piece, with whole tiles: (first row, matrix)."""
+        first = self._g.extent(panel)[0]
+        (piece,) = self._pieces_of(first)
+        left = first - piece.first
+        return piece.top, piece.data[:, left : left + self._g.columns]
+
     def is_beside_next(self, panel: int) -> bool:
         """Whether the next panel of the part is next to this one in memory, in the same pieces."""
         first, end = self._g.extent(panel)
-        beside = all(end < piece.end for piece in self._pieces_of(first))
+        pieces = self._pieces_of(first)
+        beside = bool(pieces) and all(end < piece.end for piece in pieces)
         return beside and panel + 1 < self.part.slab.last
 
     def panel_done(self, panel: int) -> None:

@@ -9,10 +9,13 @@ finds the best cuts, because the reads of the slabs from a panel on do not depen
 The candidates of all panels are computed together, in arrays with an element for each panel.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from outcore.linalg._geometry.deal import ALONE, Deal
 
 _NEVER = np.iinfo(np.int64).max // 2
 """Reads of a candidate that does not fit."""
@@ -48,13 +51,13 @@ class Cuts(NamedTuple):
     """The cuts of slabs.
 
     For each panel, ``cuts`` holds the cut of a slab that begins with it. ``reads`` is the number of
-    tiles that all slabs read, and ``most_words`` the memory of the largest part.
+    tiles that all slabs read, and ``most_words`` the memory of the largest part on each process.
     ``is_short_of_blocks`` says whether some slabs could be wider if memory held more blocks.
     """
 
     cuts: tuple[SlabCut, ...]
     reads: int
-    most_words: int
+    most_words: tuple[int, ...]
     is_short_of_blocks: bool
 
 
@@ -70,7 +73,12 @@ class _Parts(NamedTuple):
 
 
 def cut_slabs(
-    t: Triangle, most_words: int, most_blocks: int, widths: Sequence[int] = (), chunk_tiles: int = 1
+    t: Triangle,
+    most_words: Sequence[int],
+    most_blocks: int,
+    widths: Sequence[int] = (),
+    chunk_tiles: int = 1,
+    deal: Deal = ALONE,
 ) -> Cuts | None:
     """Find the best cuts of slabs; `None` if some single panel does not fit.
 
@@ -79,7 +87,7 @@ def cut_slabs(
     t
         The triangle.
     most_words
-        Memory available to a slab, or to a part of one.
+        Memory available to a slab, or to a part of one, on each process.
     most_blocks
         Number of blocks of an earlier panel that memory can hold at once. These are the blocks with
         the slab's own rows, and the block below them that is in use.
@@ -87,10 +95,12 @@ def cut_slabs(
         Widths in tiles to try for slabs in parts. Without any, every slab is wholly in memory.
     chunk_tiles
         Height of the matrix's chunks. A chunk in two parts is read twice.
+    deal
+        The panels of each process. Slabs of several processes are wholly in memory.
     """
-    if not widths and most_words < t.tiles * t.rows * t.columns:
+    if not widths and min(most_words) < t.tiles * t.rows * t.columns:
         return None  # the first panel is the highest
-    search = _Search(t, most_words, most_blocks, chunk_tiles)
+    search = _Search(t, most_words, most_blocks, chunk_tiles, deal)
     last = search.widest().tolist()
     whole_reads = (search.first * (t.tiles - search.top)).tolist()
     parts = search.in_parts(widths)
@@ -116,12 +126,13 @@ def cut_slabs(
     cuts = [SlabCut(end, (t.tiles,)) for end in ends.tolist()]
     if in_parts:
         firsts = np.array([*in_parts])
-        words[firsts] = parts.words[firsts, [*in_parts.values()]]
+        words[0, firsts] = parts.words[firsts, [*in_parts.values()]]
         edges = np.stack([*search.edges(firsts, ends[firsts])])
         for first, of_slab in zip(in_parts, edges.T.tolist(), strict=True):
             inner = (edge for edge in of_slab if edge < t.tiles)
             cuts[first] = SlabCut(cuts[first].end, (*inner, t.tiles))
-    return Cuts(tuple(cuts), int(reads[0]), int(words.max()), search.is_short_of_blocks)
+    most = tuple(words.max(axis=1).tolist())
+    return Cuts(tuple(cuts), int(reads[0]), most, search.is_short_of_blocks)
 
 
 class _Search:
@@ -131,11 +142,18 @@ class _Search:
     first panel of each slab, and the panel after its last.
     """
 
-    def __init__(self, t: Triangle, most_words: int, most_blocks: int, chunk_tiles: int) -> None:
-        self.t, self.most_blocks, self.chunk_tiles = t, most_blocks, chunk_tiles
+    def __init__(
+        self,
+        t: Triangle,
+        most_words: Sequence[int],
+        most_blocks: int,
+        chunk_tiles: int,
+        deal: Deal,
+    ) -> None:
+        self.t, self.most_blocks, self.chunk_tiles, self.deal = t, most_blocks, chunk_tiles, deal
         self.is_short_of_blocks = False
         self.panel_words = t.rows * t.columns
-        self.most_tiles = most_words // self.panel_words
+        self.most_tiles = np.array(most_words)[:, None] // self.panel_words
         self.per_tile = t.panels_beside(1)
         self.first = np.arange(t.panels)
         # Tile of each panel that holds its diagonal block.
@@ -150,7 +168,7 @@ class _Search:
         last, beyond = self.first, np.full(t.panels, t.panels + 1)
         for _ in range(t.panels.bit_length()):
             middle = (last + beyond) // 2
-            fits = self.tiles_of(self.first, middle) <= self.most_tiles
+            fits = (self.tiles_of(self.first, middle) <= self.most_tiles).all(axis=0)
             last, beyond = np.where(fits, middle, last), np.where(fits, beyond, middle)
         # The last block needs no block in use beside it, since no block lies below it.
         reach = self.reach(self.first, self.most_blocks - 1)
@@ -166,9 +184,17 @@ class _Search:
         return np.where(is_beyond, reach, last)
 
     def tiles_of(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Tiles of a slab's panels in memory, each group from its first row down."""
+        """Tiles of a slab's panels in memory, in a row for each process.
+
+        One process holds each group from its first row down, one of several each panel from its
+        own.
+        """
+        if self.deal.size > 1:
+            before = _held_before(self.t, self.deal)
+            held: np.ndarray = before[:, last] - before[:, first]
+            return held
         tiles: np.ndarray = (last - first) * self.t.tiles - self.above_groups(first, last)
-        return tiles
+        return tiles[None]
 
     def above_groups(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Tiles above the groups of a slab's panels; a closed form for many candidates."""
@@ -224,7 +250,8 @@ class _Search:
     def heights(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return where the first part of slabs ends at most, and the most tiles of the others."""
         panels, above = end - first, self.above_groups(first, end)
-        return (self.most_tiles + above) // panels, self.most_tiles // panels
+        most_tiles = self.most_tiles[0]
+        return (most_tiles + above) // panels, most_tiles // panels
 
     def has_parts(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Tell of slabs whether they fit in parts, the first of which holds all diagonal blocks."""
@@ -246,3 +273,12 @@ class _Search:
             edge = np.where((aligned >= least) & as_few, aligned, edge)
             yield np.minimum(edge, tiles)
             edge, least = edge + height, edge + 1
+
+
+@functools.lru_cache(maxsize=64)
+def _held_before(t: Triangle, deal: Deal) -> np.ndarray:
+    """Return the tiles that each process holds of all panels before each, and of all panels."""
+    owners = np.array([deal.owner(panel) for panel in range(t.panels)])
+    tiles = t.tiles - np.arange(t.panels) * t.columns // t.rows
+    held = (owners == np.arange(deal.size)[:, None]) * tiles
+    return np.concatenate([np.zeros((deal.size, 1), np.int64), held.cumsum(axis=1)], axis=1)

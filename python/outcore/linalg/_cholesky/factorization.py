@@ -20,16 +20,19 @@ the diagonal, is factored as above, then each part below it::
 Such slabs move about n³/(3 √M) + n² words (`docs/numerics-cholesky.md`).
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike, check_progress
-from outcore._util.streams import kept, polled, timed
+from outcore._util.streams import Pending, kept, polled, timed, wait
 from outcore.array.array import Array
 from outcore.blas.lapack import kernels
 from outcore.errors import InvalidError, NotPositiveDefiniteError
@@ -37,10 +40,18 @@ from outcore.linalg._cholesky.checks import Sums
 from outcore.linalg._cholesky.conveyor import CholeskyConveyor, Source
 from outcore.linalg._cholesky.geometry import CholeskyGeometry, Part
 from outcore.linalg._cholesky.pieces import Piece, apply_blocks, factor_panel, solve_panel
-from outcore.linalg._cholesky.plan import cholesky_geometry, flops, panel_flops, update_flops
+from outcore.linalg._cholesky.plan import (
+    dealt_cholesky_geometry,
+    flops,
+    own_flops,
+    panel_flops,
+    update_flops,
+)
 from outcore.linalg._cholesky.storage import CholeskyStorage
+from outcore.linalg._factors.agreement import agree_on_factoring
 from outcore.linalg._factors.begin import Method, open_storage
 from outcore.linalg._factors.left_looking import LeftLooking, running
+from outcore.linalg._lu.choice import refuse_for_several
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
@@ -48,6 +59,9 @@ from outcore.linalg._output.own import opened_factors
 from outcore.linalg._tiles.assumptions import warn_not_hermitian
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.team import Team
+from outcore.processes.broadcasts import Blocks, Expected, Sent, blocks_of
+from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.team import Team as Processes
 from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 
@@ -64,8 +78,13 @@ def cho_factor(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> CholeskyFactor:
     """Factor a Hermitian positive definite A = L Lᴴ, A and the factor on disk.
+
+    With `comm`, the processes of a parallel program work together, as in `lu_factor`. The factor
+    has the same format whatever number of processes made it.
 
     Parameters
     ----------
@@ -77,7 +96,7 @@ def cho_factor(
         lower triangle is faster to read in ``order="F"``, the upper (`False`) in ``order="C"``. L
         is the same up to rounding errors in `A`.
     memory
-        Budget, as for `lu_factor`: see ``oc.plan("cholesky", ...)``.
+        Budget of each process, as for `lu_factor`: see ``oc.plan("cholesky", ...)``.
     out
         Directory for the factor; by default that of `A` with ``.cho`` appended.
     overwrite_a
@@ -86,7 +105,7 @@ def cho_factor(
     if_exists
         ``"open"`` opens a complete factor of the same `A` at `out`, with its report.
         ``"overwrite"`` replaces a complete factor there.
-    dtype, resume, threads, progress
+    dtype, resume, threads, progress, comm, timeout
         As for `lu_factor`.
 
     Returns
@@ -103,10 +122,13 @@ def cho_factor(
     Raises
     ------
     InvalidError
-        If `A` is not square, or has an unsupported type or layout.
+        If `A` is not square, or has an unsupported type or layout, or the processes have different
+        arguments.
     NotPositiveDefiniteError
         If `A` is not positive definite. It is a `numpy.linalg.LinAlgError`, like the error of
         `scipy.linalg.cholesky`.
+    DiskError
+        If another process does not answer in time.
     BudgetError, DiskFullError
         Before any work, if memory or disk space do not suffice.
     NonFiniteError
@@ -117,41 +139,49 @@ def cho_factor(
         After Ctrl-C or SIGTERM. The same call resumes.
     """
     check_progress(progress)
-    job = Factoring(
-        A, budget.resolve(memory), out, dtype, overwrite_a, if_exists, resume, threads, progress
-    )
-    factor, difference = factor_cholesky(job, lower=lower)
+    with Sharing(comm, timeout) as sharing:
+        job = Factoring(
+            A, sharing.budget(memory), out, dtype, overwrite_a, if_exists, resume,
+            sharing.threads(threads), sharing.progress(progress),
+        )  # fmt: skip
+        factor, difference = factor_cholesky(job, sharing, lower=lower)
     if difference:
         warn_not_hermitian(difference, "factor with lu_factor, or correct the matrix")
     return factor
 
 
-def factor_cholesky(job: Factoring, *, lower: bool) -> tuple[CholeskyFactor, str]:
+def factor_cholesky(
+    job: Factoring, sharing: Sharing | None = None, *, lower: bool
+) -> tuple[CholeskyFactor, str]:
     """Run `cho_factor`; return also two elements that show that A is not Hermitian, for users."""
+    sharing = sharing or Sharing()
+    agree_on_factoring("Cholesky", job, "slabs", sharing)
+    sharing.agree({"lower=": lower})
+    if sharing.size > 1:
+        refuse_for_several("slabs", overwrite_a=job.overwrite_a)
     if job.overwrite_a and not lower:
         raise InvalidError("overwrite_a needs lower=True; read the lower triangle, or leave it out")
     ready = opened_factors(job, CholeskyFactor, lower=lower)
     if ready is not None:
         return ready, ""
-    method = Method(cholesky_geometry, CholeskyStorage, CHOLESKY, lower)
-    with open_storage(method, job) as storage:
+    budgets = tuple(sharing.exchange(job.memory_bytes))
+
+    def cut(
+        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+    ) -> CholeskyGeometry:
+        return dealt_cholesky_geometry(n, dtype, budgets, sharing.rank, tile)
+
+    method = Method(cut, CholeskyStorage, CHOLESKY, lower, processes=sharing.size)
+    with Processes(sharing) as processes, open_storage(method, job, processes) as storage:
         g = storage.geometry
-        left = _flops_left(g, storage.first_panel)
-        with running(storage, job, "Cholesky", flops(g.n, g.dtype), left) as call:
+        work = flops(g.n, g.dtype) if sharing.size == 1 else own_flops(g)
+        left = own_flops(g, storage.first_panel)
+        with running(storage, job, "Cholesky", work, left) as call:
             loads, is_transposed = storage.loads, not storage.lower
             file, is_transposed = storage.to_load(loads, call, is_transposed=is_transposed)
             with Team(kernels(g.dtype)) as team:
-                run = _Factorization(storage, call, Source(file, loads, is_transposed), team)
-                run.run()
-            return storage.finish(call, left, run.sums), run.sums.difference
-
-
-def _flops_left(g: CholeskyGeometry, first_panel: int) -> float:
-    """Operations of a run that begins with `first_panel`."""
-    return sum(
-        panel_flops(g, panel) + g.extent(panel)[0] * update_flops(g, panel)
-        for panel in range(first_panel, g.panels)
-    )
+                _Factorization(storage, call, Source(file, loads, is_transposed), team).run()
+            return storage.finish(call, left), storage.state.get("difference", "")
 
 
 class _Factorization(LeftLooking[Part]):
@@ -161,13 +191,27 @@ class _Factorization(LeftLooking[Part]):
         self, storage: CholeskyStorage, call: LongCall, source: Source, team: Team
     ) -> None:
         g = storage.geometry
-        super().__init__(storage, call, g.ring_bytes, g.block_bytes)
+        super().__init__(storage, call, g.read_bytes, g.block_bytes)
         self.g, self.lower = g, storage.lower
         self.kernels, self.team = kernels(g.dtype), team
         self.sums = Sums(g.n, g.dtype, storage.metadata.dtype, lower=storage.lower)
-        if storage.journal.records:
-            self.sums.go_on(storage.journal.records[-1].extremes)
+        self.blocks = self._blocks()
         self.conveyor: CholeskyConveyor = CholeskyConveyor(g, storage, call, source)
+
+    def _blocks(self) -> Blocks:
+        """Return the source of panels: the disk, and the other processes."""
+        g, processes = self.g, self.storage.team
+        # The owner of a block may first have to update and factor a panel.
+        panels = max(g.deal.counts) if processes.size > 1 else 0
+        most_flops = update_flops(g, 0) * panels * g.columns + panel_flops(g, 0)
+        more_s = seconds_for(g.ring_bytes, most_flops)
+        return blocks_of(self.stream, processes, self.call, g.ring_blocks, g.block_bytes, more_s)
+
+    def run(self) -> None:
+        """Factor all parts that are not factored yet."""
+        with self.blocks:
+            super().run()
+        self.storage.sent = self.blocks.sent
 
     def parts(self) -> list[Part]:
         """Return the parts that are not factored yet."""
@@ -176,6 +220,7 @@ class _Factorization(LeftLooking[Part]):
 
     def read_before(self, part: Part) -> None:
         """Schedule the reads of panels to the left of the run's first part."""
+        self.expect(range(part.slab.first), part)
         self.read_ahead(range(part.slab.first), part)
 
     def work_on(self, part: Part, following: Part | None) -> None:
@@ -187,7 +232,7 @@ class _Factorization(LeftLooking[Part]):
             self.solve_part(part, following, pieces)
         if part.is_last:
             slab = part.slab
-            extremes = self.sums.to_json(self.g.extent(slab.last - 1)[1])
+            extremes = self.sums.take(self.g.extent(slab.first)[0])
             self.storage.commit_later(
                 Record(slab.first, slab.last, None, self.storage.places_of(slab), extremes)
             )
@@ -207,6 +252,12 @@ class _Factorization(LeftLooking[Part]):
             self.advance(K, part, part.panels)
             self.storage.commit_if_durable()
 
+        if self.g.deal.size > 1 and not slab.first:
+            # No process keeps the panels of others for panels that arrive later.
+            here = max([slab.last, *arrivals])
+        self.expect(part.panels[:-1], part)
+        if following is not None:
+            self.expect(range(following.slab.first), following)
         self.read_ahead(range(slab.first), following)
         begin = slab.first
         for K in part.panels:
@@ -219,22 +270,55 @@ class _Factorization(LeftLooking[Part]):
                     self.let_go(range(slab.first, K), following)
                 for J in range(slab.first, K):
                     self.update_in_memory(range(J, J + 1), part, range(K, here), pieces)
-            if here == slab.last and begin == K:
+            is_whole = here == slab.last
+            if is_whole and begin == K:
                 conveyor.poll()
-            self.factor(K, part)
-            if here == slab.last:
+            if self.holds(K):
+                self.factor(K, part)
+            sent = self.share(K, part)
+            if is_gone := is_whole and sent.done():
                 self.let_go(range(K, K + 1), following)
-            if here == slab.last and begin == K and conveyor.is_beside_next(K):
+            if is_whole and begin == K and conveyor.is_beside_next(K):
                 # Two panels are applied at once, so C is traversed once instead of twice.
                 self.update_in_memory(range(K, K + 1), part, range(K + 1, K + 2), pieces)
                 continue
             self.update_in_memory(range(begin, K + 1), part, range(K + 1, here), pieces)
+            if is_whole and not is_gone:
+                # The conveyor may replace the panel once it is written.
+                wait(sent, self.call.trace)
+                self.let_go(range(K, K + 1), following)
             begin = K + 1
+
+    def holds(self, K: int) -> bool:
+        """Whether this process holds a panel."""
+        return self.g.deal.owner(K) == self.g.deal.rank
+
+    def share(self, K: int, part: Part) -> Pending:
+        """Send the L of a panel of the slab to processes that have panels right of it."""
+        g = self.g
+        if g.deal.size == 1 or not self.holds(K) or part.slab.last - 1 == K:
+            return Sent()
+        top, panel = self.conveyor.whole_panel(K)
+        blocks = [
+            (tiles.start * g.rows - top, tiles.stop * g.rows - top) for tiles in g.blocks(part, K)
+        ]
+        return self.blocks.offer([panel[first:end] for first, end in blocks])
+
+    def expect(self, panels: range, part: Part) -> None:
+        """Name the blocks of panels that a part needs, if processes send them to each other."""
+        g = self.g
+        for K in panels if g.deal.size > 1 else ():
+            is_on_disk = part.slab.first > K
+            self.blocks.expect(
+                Expected(g.deal.owner(K), (len(tiles) * g.rows, g.columns), g.dtype, is_on_disk)
+                for tiles in g.blocks(part, K)
+            )
 
     def let_go(self, panels: range, following: Part | None) -> None:
         """Write final panels, and schedule their reads for the following part."""
         for K in panels:
-            self.conveyor.panel_done(K)
+            if self.holds(K):
+                self.conveyor.panel_done(K)
             self.read_ahead(range(K, K + 1), following)
 
     def update_as_they_come(self, part: Part, arrivals: Iterator[int], pieces: list[Piece]) -> None:
@@ -248,15 +332,17 @@ class _Factorization(LeftLooking[Part]):
         L: Iterable[tuple[int, Matrix]] = kept(
             itertools.islice(blocks, self.g.ring_blocks), held, poll
         )
-        columns = self.columns_of(part.panels)
+        columns, panels = self.columns_of(part.panels), self.conveyor.panels_of(part)
         done = columns.start
-        for share in (8, 4, 2, 1):
-            end = -(-len(part.panels) // share) + part.slab.first
+        for share in (8, 4, 2, 1) if panels else ():
+            end = panels[-(-len(panels) // share) - 1] + 1
             some = slice(done, self.g.extent(end - 1)[1])
             if some.start < some.stop:
                 next(here for here in arrivals if here >= end)
                 apply_blocks(self.team, timed(L, self.call.trace), pieces, some)
                 done, L = some.stop, polled(held, poll)
+        if not panels:
+            next(arrivals, None)
         # Free the blocks that are no longer needed, for further blocks.
         held[:] = [block for block in held if block[0] < columns.stop]
         apply_blocks(self.team, timed(blocks, self.call.trace), pieces, columns, held)
@@ -303,17 +389,21 @@ class _Factorization(LeftLooking[Part]):
         """C <- C - L_K L_K[C]ᴴ, for panels C to the right of adjacent panels K of the same slab."""
         if not panels:
             return
-        start_ns = self.call.trace.now_ns()
-        L = self.conveyor.panels(done)
-        apply_blocks(self.team, L, pieces, self.columns_of(panels))
-        self.call.trace.record("compute", start_ns)
+        columns = self.columns_of(panels)
+        if self.holds(done[0]):
+            start_ns = self.call.trace.now_ns()
+            apply_blocks(self.team, self.conveyor.panels(done), pieces, columns)
+            self.call.trace.record("compute", start_ns)
+        else:
+            apply_blocks(self.team, self.blocks_of(done[0], part), pieces, columns)
         for K in done:
             self.advance(K, part, panels)
 
     def advance(self, K: int, part: Part, panels: range) -> None:
         """Report that panel K was applied to `panels`."""
         o, e = self.g.extent(K)
-        done = sum(update_flops(self.g, panel, part) for panel in panels)
+        held = self.g.deal.held(panels.start, panels.stop)
+        done = sum(update_flops(self.g, panel, part) for panel in held)
         self.call.meter.advance((e - o) * done)
 
     def looked_at(self, part: Part) -> Iterator[int]:
@@ -332,13 +422,11 @@ class _Factorization(LeftLooking[Part]):
         g = self.g
         if part is None:
             return
-        for K in panels:
+        for K in g.deal.held(panels.start, panels.stop):
             place = self.storage.places[K]
             columns = slice(place * g.columns, (place + 1) * g.columns)
-            self.stream.extend(
-                (slice(tiles.start * g.rows, tiles.stop * g.rows), columns)
-                for tiles in g.blocks(part, K)
-            )
+            rows = [slice(tiles.start * g.rows, tiles.stop * g.rows) for tiles in g.blocks(part, K)]
+            self.blocks.read([(each, columns) for each in rows])
 
     def blocks_of(self, K: int, part: Part) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (first row, block)."""
@@ -349,6 +437,6 @@ class _Factorization(LeftLooking[Part]):
         g = self.g
         o, e = g.extent(K)
         for tiles in g.blocks(part, K):
-            block = self.stream.take().data
+            block = self.blocks.take()
             first = tiles.start * g.rows
             yield first, block[: g.n - first, : e - o]

@@ -10,6 +10,7 @@ import numpy as np
 
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, tile_shape
 from outcore.linalg._cholesky.cuts import SlabCut
+from outcore.linalg._geometry.deal import ALONE, Deal
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES, Slab, even_blocks
 from outcore.linalg._geometry.geometry import Tiled
 
@@ -61,14 +62,19 @@ class CholeskyGeometry(Tiled):
     A part lies in memory in *pieces*, each of which is a matrix. Pieces at the diagonal are the
     ends of groups. Pieces below combine rows of several groups, since large products are faster.
 
+    If several processes divide the panels of a slab, each panel is a group and a piece, and memory
+    holds slabs whole.
+
     Attributes
     ----------
     ring_blocks
-        Number of blocks of L in memory.
+        Number of blocks of L that are in use or on their way.
     cuts
         For each panel, the cut of a slab that begins with it.
     slab_bytes
-        Memory of the largest part of those slabs.
+        Memory of the largest part of those slabs, on this process.
+    deal
+        The panels of this process.
     """
 
     n: int
@@ -82,6 +88,7 @@ class CholeskyGeometry(Tiled):
     slab_bytes: int
     bounce_bytes: int
     budget_bytes: int
+    deal: Deal = ALONE
 
     @property
     def tile_bytes(self) -> int:
@@ -95,9 +102,15 @@ class CholeskyGeometry(Tiled):
         return pages * SLOT_ALIGN_BYTES
 
     @property
+    def read_bytes(self) -> int:
+        """Bytes of the blocks of L that this process reads. One of several also sends a block."""
+        return (self.ring_blocks + (self.deal.size > 1)) * self.block_bytes
+
+    @property
     def ring_bytes(self) -> int:
-        """Bytes of the blocks of L in memory."""
-        return self.ring_blocks * self.block_bytes
+        """Bytes of the blocks of L in memory: read ones, and those of other processes."""
+        received = self.ring_blocks if self.deal.size > 1 else 0
+        return self.read_bytes + received * self.block_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -119,6 +132,8 @@ class CholeskyGeometry(Tiled):
         whole = [width for width, divided in zip(widths, in_parts, strict=True) if not divided]
         square = [width for width, divided in zip(widths, in_parts, strict=True) if divided]
         tiles = f"tiles of {self.rows} x {self.columns}"
+        if self.deal.size > 1:
+            tiles += f", dealt to {self.deal.size} processes"
         if not square:
             return f"{len(whole)} slabs of up to {max(whole)} columns, {tiles}"
         return (
@@ -182,6 +197,11 @@ class CholeskyGeometry(Tiled):
         A piece below another begins at the end of a chunk of the matrix, so that chunks are read
         whole. Chunks have `chunk_rows` rows; 0 stands for the default height.
         """
+        if self.deal.size > 1:
+            return (
+                (range(K, K + 1), range(self.first_tile(K), part.tiles.stop))
+                for K in self.deal.held(*part.slab)
+            )
         chunk_rows = chunk_rows or tile_shape(self.n, self.dtype.itemsize)[0]
         return self._pieces(part, self.groups(part), part.tiles.stop, chunk_rows)
 
@@ -217,23 +237,31 @@ class CholeskyGeometry(Tiled):
 
         A part needs the rows of an earlier panel beside its columns, and its own rows. If it
         lies below the diagonal, it also needs panels of its own slab: their rows on and below the
-        diagonal of the first part.
+        diagonal of the first part. Other processes need the rows below the diagonal of a panel of
+        the slab.
         """
-        if panel >= part.slab.first:
-            return self._blocks(range(self.first_tile(panel), self.last_tile(part.slab)))
         beside = self.beside(part)
+        if panel >= part.slab.first and part.is_first:
+            top = self.extent(panel)[1] // self.rows
+            return self._whole_blocks(range(top, part.tiles.stop), range(top, beside.stop))
+        if panel >= part.slab.first:
+            return self._blocks(range(self.first_tile(panel), beside.stop))
         if not part.is_first:
             return [*self._blocks(beside), *even_blocks(part.tiles, self.block_tiles)]
+        return self._whole_blocks(part.tiles, beside)
+
+    def _whole_blocks(self, tiles: range, beside: range) -> list[range]:
+        """Cut the rows of a panel into blocks; it lies left of a first part, or in it."""
         # Blocks beside the columns are full, so that there are few of them.
         whole = len(self._blocks(beside)) * self.block_tiles
-        if whole < len(part.tiles):
-            below = even_blocks(part.tiles[whole:], self.block_tiles)
-            return [*self._blocks(part.tiles[:whole]), *below]
+        if whole < len(tiles):
+            below = even_blocks(tiles[whole:], self.block_tiles)
+            return [*self._blocks(tiles[:whole]), *below]
         # All blocks are beside the columns. The blocks after the first are full, so that they begin
         # with chunks of A if possible, where pieces meet. No group is split between two blocks.
-        first = (len(part.tiles) - 1) % self.block_tiles + 1
+        first = (len(tiles) - 1) % self.block_tiles + 1
         first = -(-first // self.group_tiles) * self.group_tiles
-        return [part.tiles[:first], *self._blocks(part.tiles[first:])]
+        return [tiles[:first], *self._blocks(tiles[first:])]
 
     def beside(self, part: Part) -> range:
         """Tiles of an earlier panel with the rows beside a slab's columns."""
@@ -249,7 +277,8 @@ class CholeskyGeometry(Tiled):
         first, last = edges[:-1], edges[1:]
         top, beside = first * self.columns // self.rows, -(-last * self.columns // self.rows)
         below = np.array([len(self.cuts[panel].edges) - 1 for panel in first.tolist()], np.int64)
-        tiles = first * (self.tiles - top) + below * first * (beside - top)
+        held = np.array([self.deal.number(0, panel) for panel in first.tolist()], np.int64)
+        tiles = held * (self.tiles - top) + below * first * (beside - top)
         above = np.cumsum([0, *self._first_tiles(0)])
         tiles += below * ((last - first) * beside - (above[last] - above[first]))
         return int(tiles.sum()) * self.tile_bytes
@@ -264,7 +293,23 @@ class CholeskyGeometry(Tiled):
 
     def factor_bytes_written(self, first_panel: int = 0) -> int:
         """Bytes of L that a run from `first_panel` on writes. Exact."""
-        return self.stored_tiles(first_panel) * self.tile_bytes
+        held = self.deal.held(first_panel, self.panels)
+        return sum(self.tiles - self.first_tile(panel) for panel in held) * self.tile_bytes
+
+    def sent(self, first_panel: int = 0) -> tuple[int, int]:
+        """Bytes and messages that this process sends in a run from `first_panel` on. Exact."""
+        tiles = messages = 0
+        for slab in self.slabs(first_panel) if self.deal.size > 1 else []:
+            (part,) = self.parts(slab)
+            # The panels to the left all have the same rows. Nobody needs the slab's last panel.
+            left = self.deal.number(0, slab.first)
+            panels = [(0, left)] if left else []
+            panels += [(K, 1) for K in self.deal.held(slab.first, slab.last - 1)]
+            for panel, times in panels:
+                blocks = self.blocks(part, panel)
+                tiles += times * sum(map(len, blocks))
+                messages += times * len(blocks)
+        return tiles * self.tile_bytes, messages
 
     def matrix_strips(
         self, tiles: range, panels: range, chunk_rows: int
@@ -307,7 +352,10 @@ class CholeskyGeometry(Tiled):
         # In a first part, each panel has its own rows.
         bottom = np.repeat([tiles[0] for _, tiles in slabs], [panels for panels, _ in slabs])
         k = np.minimum(self.n - np.arange(first_panel, self.panels) * self.columns, self.columns)
-        total = self._columns_read(self._first_tiles(first_panel), bottom, k, chunk_rows).sum()
+        read = self._columns_read(self._first_tiles(first_panel), bottom, k, chunk_rows)
+        total = read[
+            np.array(self.deal.held(first_panel, self.panels), np.intp) - first_panel
+        ].sum()
         # In a part below the diagonal, all panels have the same rows.
         below = [(*tiles, panels) for panels, cut in slabs for tiles in itertools.pairwise(cut)]
         top, bottom, panels = np.array(below, np.int64).reshape(-1, 3).T

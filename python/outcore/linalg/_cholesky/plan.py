@@ -4,17 +4,22 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from outcore._util.budget import too_small
+from outcore._util.counts import count_of
+from outcore._util.sizes import parse_rate
 from outcore.layout.zarr_format import MAX_TILE_BYTES, MAX_TILES, SLOT_ALIGN_BYTES, tile_shape
 from outcore.linalg._cholesky.cuts import Triangle, cut_slabs
 from outcore.linalg._cholesky.geometry import ROUNDING_BYTES, CholeskyGeometry, Part
 from outcore.linalg._cholesky.loads import TriangleLoads
+from outcore.linalg._geometry.deal import ALONE, Deal, dealt
 from outcore.linalg._geometry.factor_plan import check_order
 from outcore.linalg._geometry.layouts import layout_of
+from outcore.linalg._lu.choice import refuse_for_several
 from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
 
 MOST_BLOCK_ROWS = 4096
@@ -109,35 +114,85 @@ def cholesky_geometry(
     InvalidError
         If Cholesky does not support this type.
     """
+    return _geometry(n, dtype, (memory_bytes,), 0, tile)
+
+
+@functools.lru_cache(maxsize=64)
+def dealt_cholesky_geometry(
+    n: int,
+    dtype: np.dtype[Any],
+    budgets: tuple[int, ...],
+    rank: int,
+    tile: tuple[int, int] | None = None,
+) -> CholeskyGeometry:
+    """Cut a matrix for several processes, as process `rank` sees it.
+
+    Parameters
+    ----------
+    n, dtype, tile
+        As for `cholesky_geometry`.
+    budgets
+        The budget of each process. All of them together hold a slab.
+
+    Raises
+    ------
+    BudgetError, InvalidError
+        As for `cholesky_geometry`. All processes raise the same error.
+    """
+    return _geometry(n, dtype, budgets, rank, tile)
+
+
+def _geometry(
+    n: int,
+    dtype: np.dtype[Any],
+    budgets: tuple[int, ...],
+    rank: int,
+    tile: tuple[int, int] | None,
+) -> CholeskyGeometry:
     check_order("Cholesky", n, dtype)
     shapes = [tile] if tile else _tile_shapes(n, dtype.itemsize)
-    need = min(_least_bytes(n, dtype, shape) for shape in shapes)
+    deal = Deal((1,) * len(budgets), budgets.index(min(budgets)))
+    need = min(_least_bytes(n, dtype, shape, deal) for shape in shapes)
+    least = budgets[deal.rank]
     # A run with existing tiles may have started in parts, with less memory.
-    best = _best(n, dtype, memory_bytes, shapes) if tile or memory_bytes >= need else None
+    best = _best(n, dtype, budgets, rank, shapes) if tile or least >= need else None
     if best:
         return best
-    what = f"one panel of a Cholesky factorization of order {n} in {dtype.name}"
-    raise too_small(need, memory_bytes, what)
+    where = f" on rank {deal.rank}" if deal.size > 1 else ""
+    what = f"one panel of a Cholesky factorization of order {n} in {dtype.name}{where}"
+    raise too_small(need, least, what)
 
 
 def _best(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, shapes: list[tuple[int, int]]
+    n: int,
+    dtype: np.dtype[Any],
+    budgets: tuple[int, ...],
+    rank: int,
+    shapes: list[tuple[int, int]],
 ) -> CholeskyGeometry | None:
     """Return the cuts with the widest tiles that move hardly more than narrower ones."""
     best = None
     for shape in shapes:
-        g = _cut(n, dtype, memory_bytes, shape, in_parts=False)
+        g = _cut(n, dtype, budgets, rank, shape, in_parts=False)
         parts = None
-        if not g or FEWER * g.words_moved() >= _WORDS_IN_PARTS * g.words_lower_bound():
-            parts = _cut(n, dtype, memory_bytes, shape, in_parts=True)
-        if parts and (not g or parts.words_moved() <= FEWER * g.words_moved()):
+        # Several processes have the memory for wide slabs.
+        if len(budgets) == 1 and (
+            not g or FEWER * _words(g) >= _WORDS_IN_PARTS * g.words_lower_bound()
+        ):
+            parts = _cut(n, dtype, budgets, rank, shape, in_parts=True)
+        if parts and (not g or _words(parts) <= FEWER * _words(g)):
             g = parts
         # Parts are for calls that must move few words.
-        wider = 1 if g is parts and shape[1] >= _DEEP_COLUMNS else _WIDER
-        if best and (not g or best.words_moved() <= wider * g.words_moved()):
+        wider = 1 if g and g is parts and shape[1] >= _DEEP_COLUMNS else _WIDER
+        if best and (not g or _words(best) <= wider * _words(g)):
             return best
         best = g or best
     return best
+
+
+def _words(g: CholeskyGeometry) -> int:
+    """Words that all processes move."""
+    return dataclasses.replace(g, deal=ALONE).words_moved()
 
 
 def _tile_shapes(n: int, itemsize: int) -> list[tuple[int, int]]:
@@ -167,9 +222,9 @@ def _bounce_bytes(memory_bytes: int) -> int:
     return min(most, max(least, pages * SLOT_ALIGN_BYTES))
 
 
-def _least_bytes(n: int, dtype: np.dtype[Any], shape: tuple[int, int]) -> int:
+def _least_bytes(n: int, dtype: np.dtype[Any], shape: tuple[int, int], deal: Deal) -> int:
     """Memory for slabs of one panel."""
-    bare = CholeskyGeometry(n, dtype, *shape, 1, 1, RING_BLOCKS[0], (), 0, 0, 0)
+    bare = CholeskyGeometry(n, dtype, *shape, 1, 1, RING_BLOCKS[0], (), 0, 0, 0, deal)
     fixed = bare.height * bare.columns * dtype.itemsize + bare.memory_bytes
     need = fixed
     while need < fixed + _bounce_bytes(need):
@@ -179,24 +234,35 @@ def _least_bytes(n: int, dtype: np.dtype[Any], shape: tuple[int, int]) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _cut(
-    n: int, dtype: np.dtype[Any], memory_bytes: int, shape: tuple[int, int], *, in_parts: bool
+    n: int,
+    dtype: np.dtype[Any],
+    budgets: tuple[int, ...],
+    rank: int,
+    shape: tuple[int, int],
+    *,
+    in_parts: bool,
 ) -> CholeskyGeometry | None:
     """Cut for tiles of one shape: the fastest products among cuts that move hardly more."""
-    bounce = _bounce_bytes(memory_bytes)
-    bare = CholeskyGeometry(n, dtype, *shape, 1, 1, 0, (), 0, bounce, memory_bytes)
+    bounce = _bounce_bytes(min(budgets))
+    deal = Deal((1,) * len(budgets), rank)
+    bare = CholeskyGeometry(n, dtype, *shape, 1, 1, 0, (), 0, bounce, budgets[rank], deal)
+    if deal.size > 1:
+        panel_bytes = bare.tiles * bare.tile_bytes
+        capacities = [max(budget // panel_bytes, 1) for budget in budgets]
+        bare = dataclasses.replace(bare, deal=Deal(dealt(capacities, bare.panels), rank))
     heights = [1]
     while 2 * heights[-1] * bare.rows <= min(MOST_BLOCK_ROWS, bare.height):
         heights.append(2 * heights[-1])
     widths = _part_widths(bare) if in_parts else []
     tried = [
-        _fit(dataclasses.replace(bare, group_tiles=group, block_tiles=block), widths)
-        for group, block in itertools.product(heights, heights)
+        _fit(dataclasses.replace(bare, group_tiles=group, block_tiles=block), widths, budgets)
+        for group, block in itertools.product(heights if deal.size == 1 else [1], heights)
         if group == block or (group < block and not in_parts)
     ]
     found = [g for g in tried if g]
     if not found:
         return None
-    moved = {g: g.words_moved() for g in found}
+    moved = {g: _words(g) for g in found}
     most = _TALLER * min(moved.values())
     # The BLAS copies both factors of a product. It uses each element as often as the other factor
     # has rows or columns. The factor with columns is copied four times as slowly.
@@ -218,27 +284,33 @@ def _chunk_tiles(g: CholeskyGeometry) -> int:
     return math.ceil(tile_shape(g.n, g.dtype.itemsize)[0] / g.rows)
 
 
-def _fit(bare: CholeskyGeometry, widths: list[int]) -> CholeskyGeometry | None:
+def _fit(
+    bare: CholeskyGeometry, widths: list[int], budgets: Sequence[int]
+) -> CholeskyGeometry | None:
     """Divide the memory between slabs and blocks of L so that the fewest tiles are read."""
     t = Triangle(
         bare.panels, bare.tiles, bare.rows, bare.columns, bare.group_tiles, bare.block_tiles
     )
-    best, least = None, 0
+    best, least, over = None, 0, 0
+    itemsize, kinds_of_block = bare.dtype.itemsize, 1 if bare.deal.size == 1 else 2
     for ring_blocks in RING_BLOCKS:
         g = dataclasses.replace(bare, ring_blocks=ring_blocks)
-        words = (g.budget_bytes - g.memory_bytes) // g.dtype.itemsize
-        cuts = cut_slabs(t, words, ring_blocks - 1, widths, _chunk_tiles(g)) if words > 0 else None
+        words = [(budget - g.memory_bytes) // itemsize for budget in budgets]
+        if min(words) <= 0:
+            break
+        cuts = cut_slabs(t, words, ring_blocks - 1, widths, _chunk_tiles(g), g.deal)
         if cuts is None:
             break
         if best is None or cuts.reads < least:
-            slab_bytes = cuts.most_words * g.dtype.itemsize
+            slab_bytes = cuts.most_words[g.deal.rank] * itemsize
             best, least = dataclasses.replace(g, cuts=cuts.cuts, slab_bytes=slab_bytes), cuts.reads
+            left = min(have - most for have, most in zip(words, cuts.most_words, strict=True))
+            over = left * itemsize // (kinds_of_block * g.block_bytes)
         if not cuts.is_short_of_blocks:
             break
     if best is None:
         return None
     # Memory that slabs leave over extends the read-ahead.
-    over = (best.budget_bytes - best.memory_bytes) // best.block_bytes
     return dataclasses.replace(best, ring_blocks=best.ring_blocks + min(over, _MORE_RING_BLOCKS))
 
 
@@ -249,11 +321,44 @@ def cholesky_geometry_of(problem: Problem) -> CholeskyGeometry:
     return cholesky_geometry(problem.n, problem.dtype, problem.memory_bytes, tile)
 
 
+def own_flops(g: CholeskyGeometry, first_panel: int = 0) -> float:
+    """Operations that a process does in a run from `first_panel` on."""
+    return sum(
+        panel_flops(g, panel) + g.extent(panel)[0] * update_flops(g, panel)
+        for panel in g.deal.held(first_panel, g.panels)
+    )
+
+
 def cholesky_cost(problem: Problem) -> Cost:
-    """Plan `cho_factor`."""
-    n, dtype = problem.n, problem.dtype
+    """Plan `cho_factor`: of several processes, the cost of the one that moves most."""
+    processes = count_of("processes", problem.option("processes", 1))
+    link = problem.option("link", None)
+    if processes == 1:
+        return _cost(problem, cholesky_geometry_of(problem))
+    refuse_for_several("slabs", overwrite_a=problem.option("overwrite_a", False))
+    budgets = (problem.memory_bytes,) * processes
+    cuts = [
+        dealt_cholesky_geometry(problem.n, problem.dtype, budgets, at) for at in range(processes)
+    ]
+    # Each block goes to every process, so each link carries all that the processes send.
+    total = sum(g.sent()[0] for g in cuts)
+    seconds = 0.0 if link is None else total / parse_rate(link)
+    found = []
+    for g in cuts:
+        cost = _cost(problem, g)
+        (phase,) = cost.phases
+        phase = dataclasses.replace(phase, network_seconds=seconds)
+        found.append(
+            dataclasses.replace(
+                cost, phases=(phase,), processes=processes, bytes_sent=g.sent()[0],
+                words_lower_bound=None,
+            )
+        )  # fmt: skip
+    return max(found, key=lambda cost: (cost.bytes_read + cost.bytes_written, cost.bytes_sent))
+
+
+def _cost(problem: Problem, g: CholeskyGeometry) -> Cost:
     overwrite_a = problem.option("overwrite_a", False)
-    g = cholesky_geometry_of(problem)
     # When the last panel of a slab or part is written and the next one loads, there is no
     # arithmetic to overlap.
     ends = sum((g.tiles - g.first_tile(slab.last - 1)) * g.tile_bytes for slab in g.slabs())
@@ -261,12 +366,12 @@ def cholesky_cost(problem: Problem) -> Cost:
     lower = problem.option("lower", default=True)
     loads = TriangleLoads(g, layout if lower else layout.transposed(), problem.disk())
     phase = Phase(
-        dtype=dtype,
+        dtype=g.dtype,
         bytes_read=g.factor_bytes_read(),
         bytes_written=g.factor_bytes_written(),
-        flops=flops(n, dtype),
+        flops=own_flops(g),
         gemm_flops=_gemm_flops(g),
-        other_seconds=n**2 / 2 * dtype.itemsize * _SUM_S_PER_BYTE,
+        other_seconds=g.n * g.held_columns(0, g.panels) / 2 * g.dtype.itemsize * _SUM_S_PER_BYTE,
         ends_read_bytes=ends,
         ends_written_bytes=ends,
     )
@@ -282,5 +387,7 @@ def cholesky_cost(problem: Problem) -> Cost:
 
 def _gemm_flops(g: CholeskyGeometry) -> float:
     """Operations, slow ones weighted by their speed relative to products."""
+    # All processes wait for a panel, also those that do not hold it.
     slow = sum(panel_flops(g, panel) for panel in range(g.panels))
-    return flops(g.n, g.dtype) + slow * (1 / _PANEL_SHARE - 1)
+    own = sum(panel_flops(g, panel) for panel in g.deal.held(0, g.panels))
+    return own_flops(g) - own + slow / _PANEL_SHARE

@@ -424,13 +424,13 @@ def _begin(
     _check_room(job, target, unfinished.grid(), method.scratch_bytes(g))
     try:
         tiles = target.below(kind.array)
+        grid, panel_bytes, base = unfinished.grid(), None, None
+        if method.processes > 1:
+            # In a pool, panel by panel on the servers in turn, as processes hold them.
+            panel_bytes, base = g.tiles * grid.slot_bytes, 0
         if not overwrite_a and kind.is_lower:
-            create_lower(tiles, unfinished)
+            create_lower(tiles, unfinished, panel_bytes, base)
         elif not overwrite_a:
-            grid, panel_bytes, base = unfinished.grid(), None, None
-            if method.processes > 1:
-                # In a pool, panel by panel on the servers in turn, as processes hold them.
-                panel_bytes, base = g.tiles * grid.slot_bytes, 0
             ArrayFile.create(
                 tiles.volume, tiles.name, grid, True, stripe_unit_bytes=panel_bytes, base=base
             )

@@ -205,6 +205,8 @@ def running(
     ) as call:  # fmt: skip
         try:
             storage.open(call)
+            # If a process fails early, the first one removes the files.
+            storage.team.same(None)
             yield call
         except KeyboardInterrupt as error:
             because = f", because {error}," if isinstance(error, Interrupted) else ""

@@ -14,8 +14,18 @@ from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import Place
 
 
-def create_lower(where: Place, metadata: Metadata) -> None:
+def create_lower(
+    where: Place,
+    metadata: Metadata,
+    stripe_unit_bytes: int | None = None,
+    base: int | None = None,
+) -> None:
     """Create the files of an array of tiles, with space for tiles on and below the diagonal.
+
+    Parameters
+    ----------
+    stripe_unit_bytes, base
+        In a pool, bytes of a stripe unit, and the first server; by default those of the pool.
 
     Raises
     ------
@@ -35,7 +45,9 @@ def create_lower(where: Place, metadata: Metadata) -> None:
             f"need {need} bytes on disk for {where.path}; {free} are free; free some room or "
             "choose another directory"
         )
-    ArrayFile.create(where.volume, where.name, grid, False)
+    ArrayFile.create(
+        where.volume, where.name, grid, False, stripe_unit_bytes=stripe_unit_bytes, base=base
+    )
     if isinstance(where.path, PoolPath):
         # A pool reserves only whole files, so this file gets its space when it is written.
         return

@@ -168,7 +168,7 @@ class FactorStorage(Generic[G]):
         self.commit()
         durable = self.factors.submit_sync()
         if self.team.size == 1:
-            self._pending = durable, record
+            self._pending = durable, self.joined([record])
         else:
             self._note = self._background.submit(self._record_together, durable, record)
 
@@ -197,6 +197,8 @@ class FactorStorage(Generic[G]):
 
     def joined(self, records: Sequence[Record]) -> Record:
         """Return the record of a slab from those of all processes, each about its own columns."""
+        if len(records) == 1:
+            return records[0]
         raise NotImplementedError(f"{type(self).__name__} is not for several processes")
 
     def commit_if_durable(self) -> None:

@@ -1,0 +1,215 @@
+"""Cholesky by several processes of MPI, against SciPy, its own plan, and one process."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_lu_processes import run
+
+import outcore as oc
+from outcore.errors import BudgetError, InvalidError
+from outcore.linalg._cholesky.plan import dealt_cholesky_geometry
+from outcore.linalg._geometry.deal import ALONE
+from outcore.machine.rates import NOMINAL
+from outcore.planning.processes import compare_processes
+
+HELPERS = """
+import time
+from outcore.linalg._cholesky import factorization
+
+
+def definite(n, dtype):
+    # Kac, Murdock and Szego; complex types get phases. Its condition is at most 9.
+    i = np.arange(n)
+    a = 0.5 ** abs(i[:, None] - i)
+    if np.dtype(dtype).kind == "c":
+        a = a * np.exp(1j * i)[:, None] * np.exp(-1j * i)
+    return a.astype(dtype)
+
+
+def checked(f, a):
+    counted(f.report)
+    assert len(set(comm.allgather(f.norm1))) == 1
+    norm1, slack = np.linalg.norm(a, 1), 2**0.5 if a.dtype.kind == "c" else 1.0
+    eps = np.finfo(a.dtype).eps
+    assert norm1 / slack * (1 - 10 * eps) <= f.norm1 <= norm1 * (1 + 10 * eps), (f.norm1, norm1)
+    if comm.rank == 0:
+        L = oc.open_array(f"{f.path}/l")[: len(a), : len(a)]
+        right = scipy.linalg.cholesky(a, lower=True)
+        assert np.abs(L - right).max() <= 20 * eps * len(a) ** 0.5
+        assert not np.triu(L, 1).any()
+    comm.barrier()
+
+
+def stored(f):
+    return [path.read_bytes() for path in sorted(Path(f.path).glob("l/c/**/*"))
+            if path.is_file()]
+
+
+def late(do):
+    factor = factorization._Factorization.factor
+    def first(self, K, part):
+        if K >= self.g.panels * 2 // 3 and not self.storage.first_panel:
+            do()
+        factor(self, K, part)
+    factorization._Factorization.factor = first
+"""
+
+FACTORED = """
+for dtype, n, memory, layout, lower in options["cases"]:
+    a = definite(n, dtype)
+    A = put(f"A{dtype}{n}", np.tril(a) if lower else np.triu(a), **layout)
+    f = cho_factor(A, lower=lower, memory=memory[comm.rank % len(memory)], **SAME)
+    checked(f, a)
+"""
+
+COLUMN, ROW = {"order": "F"}, {"order": "C", "chunks": (24, 40)}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_factors_are_those_of_scipy(tmp_path: Path, size: int) -> None:
+    # Orders one off the boundaries of panels and slabs, and fewer panels than processes.
+    cases = [
+        ("f8", 257, [200_000], COLUMN, True),
+        ("f8", 256, [200_000], ROW, False),
+        ("f4", 255, [150_000], ROW, True),
+        ("c8", 193, [200_000], COLUMN, False),
+        ("c16", 192, [300_000], COLUMN, True),
+        ("f8", 9, [400_000], COLUMN, True),
+        ("f8", 1, [400_000], COLUMN, True),
+        ("f8", 400, [500_000, 500_000, 250_000], COLUMN, True),
+    ]
+    run(tmp_path, size, HELPERS + FACTORED, cases=cases)
+
+
+STOPPED = """
+a = definite(500, "f8")
+A = put("A", a, order="F")
+same = SAME | {"memory": 250_000, "if_exists": "overwrite"}
+whole = cho_factor(A, out=f"{home}/whole", **same)
+checked(whole, a)
+again = cho_factor(A, out=f"{home}/again", **same)
+assert (stored(again), again.norm1) == (stored(whole), whole.norm1)
+
+# Any number of processes solves with the factor of several, and with that of one.
+if comm.rank == 0:
+    cho_factor(A, out=f"{home}/one", **same | {"comm": None})
+comm.barrier()
+x = random(500, "f8", 2)[:, :3]
+for made, by in ((whole, None), (open_factor(f"{home}/one"), comm)):
+    assert np.abs(cho_solve(made, a @ x, **SAME | {"comm": by}) - x).max() < 1e-12
+
+# One process is stopped: so are the others, and the same call resumes. So does another number.
+def stop():
+    raise KeyboardInterrupt
+late(stop)
+alone = comm.Split(comm.rank == 0)
+for name, begun, resumed in (("same", comm, comm), ("fewer", comm, alone), ("more", alone, comm)):
+    if begun is comm or comm.rank == 0:
+        call = lambda by: cho_factor(A, out=f"{home}/{name}", **same | {"comm": by})
+        assert "call cho_factor again" in raised(Interrupted, lambda: call(begun))
+        assert Path(home, name, "journal").exists()
+    comm.barrier()
+    if resumed is comm or comm.rank == 0:
+        f = cho_factor(A, out=f"{home}/{name}", **same | {"comm": resumed})
+        assert "resumed at panel" in f.report.notes[0], f.report.notes
+        if resumed is comm:
+            checked(f, a)
+        if name == "same":
+            assert (stored(f), f.norm1) == (stored(whole), whole.norm1)
+    comm.barrier()
+"""
+
+
+def test_a_stopped_run_resumes_with_any_number_of_processes(tmp_path: Path) -> None:
+    run(tmp_path, 3, HELPERS + STOPPED)
+
+
+REFUSED = """
+a = definite(300, "f8")
+A = put("A", a, order="F")
+rank, last = comm.rank, comm.size - 1
+same = SAME | {"memory": 300_000}
+
+text = raised(InvalidError, lambda: cho_factor(A, lower=rank > 0, **same))
+assert "need the same lower= on every rank" in text, text
+text = raised(InvalidError, lambda: cho_factor(A, overwrite_a=True, **same))
+assert "start one process" in text, text
+few = {"memory": 1000 if rank == last else 300_000}
+assert f"on rank {last}" in raised(BudgetError, lambda: cho_factor(A, **same | few))
+assert not Path(home, "A.cho").exists()
+
+# What one process finds reaches all, and nothing stays.
+def found_by_all(name, a, kind, expected):
+    B = put(name, a, order="F")
+    try:
+        cho_factor(B, **same)
+        raise AssertionError(f"no {kind.__name__}")
+    except kind as error:
+        assert expected in str(error), str(error)
+        found = getattr(error, "info", 0)
+    comm.barrier()
+    assert not Path(home, f"{name}.cho", "journal").exists()
+    return found
+
+# Not even if the others find it before this one opens the files.
+b = a.copy()
+b[290, 3] = np.nan
+if rank == last:
+    opened = factorization.CholeskyStorage.open
+    factorization.CholeskyStorage.open = lambda *more: (time.sleep(0.2), opened(*more))
+found_by_all("B", b, NonFiniteError, "A[290, 3]")
+for minor in (201, 300):
+    c = a.copy()
+    c[minor - 1, minor - 1] = -1
+    name = f"C{minor}"
+    info = found_by_all(name, c, NotPositiveDefiniteError, f"{minor}-th leading minor")
+    assert info == minor, info
+
+# Elements that differ are told to all.
+d = a.copy()
+d[260, 259] += 1e-3
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    f = cho_factor(put("D", d, order="F"), **same)
+assert "259" in str(told[0].message) and "259" in f.report.notes[-1], (told, f.report.notes)
+assert comm.allreduce(1) == comm.size
+"""
+
+
+def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
+    run(tmp_path, 2, HELPERS + REFUSED)
+
+
+def test_processes_read_what_one_process_reads_at_the_same_cuts() -> None:
+    n, kind = 4096, np.dtype("f8")
+    shared = [dealt_cholesky_geometry(n, kind, (n * n,) * 4, rank) for rank in range(4)]
+    one = dataclasses.replace(shared[0], deal=ALONE)
+    for figure in ("factor_bytes_read", "factor_bytes_written", "matrix_bytes_read"):
+        each = [getattr(g, figure)() for g in shared]
+        assert sum(each) == getattr(one, figure)()
+        assert max(each) <= 1.2 * sum(each) / 4
+    assert all(g.memory_bytes <= g.budget_bytes for g in shared)
+
+
+def test_plans_of_several_processes() -> None:
+    table = compare_processes("cholesky", [1, 2, 4], n=20000, memory="200 MB", rates=NOMINAL)
+    one, two, four = table.plans
+    assert (one.bytes_sent, one.network_seconds) == (0, 0)
+    assert one.bytes_read > two.bytes_read > four.bytes_read
+    assert 0.9 < 4 * four.flops / one.flops < 1.1
+    options: dict[str, Any] = {"n": 20000, "memory": "200 MB", "processes": 4, "rates": NOMINAL}
+    slow, fast = (oc.plan("cholesky", link=link, **options) for link in ("8 Mbit/s", "10 GB/s"))
+    assert (slow.bound, fast.bound) == ("network", "arithmetic")
+    assert slow.seconds >= slow.network_seconds > 0
+    assert "dealt to 4 processes" in slow.method
+    for wrong in ({"link": "fast"}, {"processes": 0}, {"overwrite_a": True}):
+        with pytest.raises(InvalidError):
+            oc.plan("cholesky", **options | wrong)
+
+
+def test_a_budget_below_the_least_names_its_process() -> None:
+    with pytest.raises(BudgetError, match="on rank 1"):
+        dealt_cholesky_geometry(512, np.dtype("f8"), (1 << 20, 1000), 0)
