@@ -51,6 +51,11 @@ class Counted(NamedTuple):
         del found["time"]
         return found
 
+    def unaligned(self) -> int:
+        """Return how many requests have read or written a part of a block of a data file."""
+        name = "outcore_unaligned_requests_total"
+        return int(sum(total(values(daemon), name) for daemon in self.daemons[1:]))
+
     def bytes_read(self) -> int:
         """Return how many bytes of files the I/O servers have sent."""
         each = self.daemons[1:]

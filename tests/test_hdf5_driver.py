@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from mounted import Mounted, client, mount, mounted
+from mounted import Mounted, client, counted, mount, mounted
 from served import Served, make_key
 from served_pools import pool
 
@@ -218,6 +218,15 @@ def test_a_strided_selection_is_one_request_to_each_server(
         assert (x[:] == values).all()
 
 
+def make_chunks_and_metadata(file: h5py.File) -> None:
+    """Write chunks of a stripe unit, and metadata between them."""
+    file.create_dataset("chunked", (1024, 1024), "f8", chunks=(512, 256))
+    for i in range(0, 1024, 512):
+        file.create_group(f"group {i}").attrs["text"] = "x" * 1000
+        file["chunked"][i : i + 512] = i
+    file["whole"] = np.ones((1024, 512))
+
+
 def unaligned(file: h5py.File) -> int:
     """Count the chunks of all datasets that begin inside a stripe unit."""
     starts = [file["whole"].id.get_offset()]
@@ -229,26 +238,38 @@ def unaligned(file: h5py.File) -> int:
 def test_data_are_aligned_by_the_stripe_unit(
     pool: Served, name: str, tmp_path: Path, asked: Callable[[Callable[[], Any]], int]
 ) -> None:
-    def make(file: h5py.File) -> None:
-        file.create_dataset("chunked", (1024, 1024), "f8", chunks=(512, 256))
-        for i in range(0, 1024, 512):
-            # Metadata between the data.
-            file.create_group(f"group {i}").attrs["text"] = "x" * 1000
-            file["chunked"][i : i + 512] = i
-        file["whole"] = np.ones((1024, 512))
-
     with h5py.File(tmp_path / "plain.h5", "w") as file:
-        make(file)
+        make_chunks_and_metadata(file)
         assert unaligned(file) == 9
     with driven(f"{pool.url}/{name}", "w") as file:
-        make(file)
+        make_chunks_and_metadata(file)
         assert unaligned(file) == 0
         # Each chunk is one stripe unit of one server.
         assert asked(lambda: file["chunked"].id.read_direct_chunk((0, 0))) == 1
     # The user's own alignment stays.
     with driven(f"{pool.url}/own-{name}", "w", alignment_interval=4096) as file:
-        make(file)
+        make_chunks_and_metadata(file)
         assert unaligned(file) > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"alignment_interval": 2}])
+def test_servers_get_aligned_requests_for_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+) -> None:
+    with counted(tmp_path) as pool:
+        monkeypatch.setenv("OUTCORE_KEY", str(pool.served.key))
+        url = f"{pool.served.url}/u.h5"
+        with driven(url, "w", **options) as file:
+            make_chunks_and_metadata(file)
+        with driven(url, "r+", rdcc_nbytes=0) as file:
+            # From here on, HDF5 has the metadata.
+            unaligned(file)
+            before = pool.unaligned()
+            for name in ("chunked", "whole"):
+                values = file[name][:]
+                file[name][:] = values
+            data = pool.unaligned() - before
+    assert (data == 0) is (options == {})
 
 
 # Errors

@@ -146,6 +146,27 @@ def _pool_id(directories: list[Path]) -> str:
     return str(document["pool"])
 
 
+def test_unaligned_requests_are_those_of_parts_of_blocks(served: OwnDaemons) -> None:
+    block = 64 << 10
+
+    def count() -> float:
+        return total(values(served.daemons[1]), "outcore_unaligned_requests_total")
+
+    with (
+        served.connect() as pool,
+        pool.open("f", "w+b", hints={"stripe_count": 1, "base": 0}) as file,
+    ):
+        for offset, length in ((0, 3 * block), (block, block)):
+            file.write_at(offset, bytes(length))
+            file.read_at(offset, length)
+        assert count() == 0
+        for offset, length in ((1, block), (0, block - 1), (block - 1, 2 * block + 2)):
+            before = count()
+            file.write_at(offset, bytes(length))
+            file.read_at(offset, length)
+            assert count() == before + 2
+
+
 def test_each_request_is_in_a_bucket(served: OwnDaemons) -> None:
     daemons = served.daemons
     with served.connect() as pool:

@@ -260,8 +260,10 @@ fn status_of(runner: &Runner<LocalDisk>) -> Option<IoStatus> {
     }
 }
 
-/// Adds the metrics of the disk to a page, if the server answers in time.
+/// Adds the metrics of the data files to a page; those of the disk only if the server answers in time.
 fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
+    let help = "Reads and writes of a part of a block of a data file.";
+    page.single("outcore_unaligned_requests_total", "counter", help, runner.unaligned());
     let Some(status) = status_of(runner) else { return };
     page.single("outcore_disk_free_bytes", "gauge", "Bytes that can still be written.", status.free_bytes);
     let help = "Bytes that the server read from the memory of processes on its machine, without a socket.";

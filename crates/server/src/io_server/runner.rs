@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -42,6 +43,7 @@ pub struct Runner<D: Disk> {
     messages: Sender<Message<D::Buffer>>,
     clock: Arc<dyn Clock>,
     incarnation: Incarnation,
+    unaligned: Arc<AtomicU64>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -55,14 +57,23 @@ impl<D: Disk + 'static> Runner<D> {
         let (sender, receiver) = channel();
         let (ready, is_ready) = channel();
         let incarnation = new_incarnation();
-        let driver = Driver { disk, directory, messages: sender.clone(), clock: clock.clone(), incarnation };
+        let unaligned = Arc::new(AtomicU64::new(0));
+        let driver = Driver {
+            disk,
+            directory,
+            messages: sender.clone(),
+            clock: clock.clone(),
+            incarnation,
+            unaligned: unaligned.clone(),
+        };
         let name = format!("outcore-io-{}", config.server.0);
         let spawned = thread::Builder::new().name(name).spawn(move || {
             let _lock = lock;
             driver.run(config, &receiver, &ready);
         });
         let thread = spawned.map_err(|e| cannot_start(&e))?;
-        let runner = Self { messages: sender, clock, incarnation, thread: Mutex::new(Some(thread)) };
+        let runner =
+            Self { messages: sender, clock, incarnation, unaligned, thread: Mutex::new(Some(thread)) };
         is_ready.recv().unwrap_or_else(|_| Err(stopped()))?;
         Ok(runner)
     }
@@ -70,6 +81,11 @@ impl<D: Disk + 'static> Runner<D> {
     /// The incarnation of this run, which accompanies its answers.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    /// Number of reads and writes so far that covered a part of a block. It includes each answered one.
+    pub fn unaligned(&self) -> u64 {
+        self.unaligned.load(Ordering::Relaxed)
     }
 
     /// Calls the server without blocking. The server's thread calls `done` once; it must not block. For a read or
@@ -140,6 +156,7 @@ struct Driver<D: Disk> {
     messages: Sender<Message<D::Buffer>>,
     clock: Arc<dyn Clock>,
     incarnation: Incarnation,
+    unaligned: Arc<AtomicU64>,
 }
 
 impl<D: Disk + 'static> Driver<D> {
@@ -227,6 +244,7 @@ impl<D: Disk + 'static> Driver<D> {
                 }
             };
             server.step(began.elapsed().as_nanos() as u64, event, &mut effects);
+            self.unaligned.store(server.unaligned(), Ordering::Relaxed);
         }
     }
 

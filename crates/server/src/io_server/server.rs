@@ -155,6 +155,11 @@ impl<B: Buffer> IoServer<B> {
         self.tasks.count()
     }
 
+    /// Number of reads and writes so far that covered a part of a block.
+    pub fn unaligned(&self) -> u64 {
+        self.shared.unaligned.get()
+    }
+
     fn go_on(&mut self, effects: &mut Vec<Effect<B>>) {
         self.tasks.run(&self.shared.begun);
         effects.append(&mut self.shared.effects.borrow_mut());
@@ -345,7 +350,7 @@ impl<B: Buffer> Shared<B> {
         work: impl AsyncFn(Rc<File>, Piece, B) -> Result<()> + Clone + 'static,
     ) -> Result<()> {
         let group = Group::new();
-        let (mut total, mut planned) = (0, 0);
+        let (mut total, mut planned, mut is_aligned) = (0, 0, true);
         let mut pieces = Pieces::new(parts_of(regions.local_runs(target.stripes, target.entry)), MANY_PARTS);
         while group.result().is_ok() {
             group.at_most(self.limits.pieces_of_call.max(1) - 1).await;
@@ -357,6 +362,10 @@ impl<B: Buffer> Shared<B> {
                 }
                 break;
             };
+            if is_aligned && matches!(piece, Piece::Mixed { .. }) {
+                is_aligned = false;
+                self.unaligned.set(self.unaligned.get() + 1);
+            }
             total += piece.bytes();
             planned += piece.parts();
             if planned >= PARTS_IN_A_TURN {

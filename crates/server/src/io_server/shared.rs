@@ -54,6 +54,8 @@ pub(super) struct Shared<B> {
     pub calls: Permits,
     pub pieces: Permits,
     pub status: RefCell<IoStatus>,
+    /// Reads and writes of a part of a block. Messages do not carry this count.
+    pub unaligned: Cell<u64>,
     pub begun: RefCell<Vec<Task>>,
     pub effects: RefCell<Vec<Effect<B>>>,
     /// Files that the disk failed to sync: writes to them may be lost.
@@ -108,6 +110,7 @@ impl<B: Buffer> Shared<B> {
             calls: Permits::new(limits.calls.max(1)),
             pieces: Permits::new(limits.pieces.max(1)),
             status: RefCell::default(),
+            unaligned: Cell::new(0),
             begun: RefCell::default(),
             effects: RefCell::default(),
             lost: RefCell::default(),
