@@ -29,9 +29,13 @@ from outcore.errors import *
 from outcore.linalg import cho_factor, cho_solve, export_lapack, lu_factor, lu_solve
 from outcore.linalg import open_factor, solve
 from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
+from outcore.processes import host_blocks
 
 comm = MPI.COMM_WORLD
 home, options = sys.argv[1], json.loads(sys.argv[2])
+if options.get("apart"):
+    # As on several hosts, whose processes have no memory in common.
+    host_blocks.host_memory = lambda *_: None
 SAME = {"comm": comm, "timeout": 60, "threads": 1, "progress": False}
 
 
@@ -111,8 +115,8 @@ for dtype, n, memory, layout in options["cases"]:
 """
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_factors_are_those_of_scipy(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(("size", "apart"), [(2, True), (3, False), (4, False)])
+def test_factors_are_those_of_scipy(tmp_path: Path, size: int, apart: bool) -> None:
     # Orders one off the boundaries of panels and slabs, and fewer panels than processes.
     column, row = {"order": "F"}, {"order": "C", "chunks": (24, 40)}
     cases = [
@@ -125,7 +129,7 @@ def test_factors_are_those_of_scipy(tmp_path: Path, size: int) -> None:
         ("f8", 1, [400_000], column),
         ("f8", 300, [400_000, 400_000, 160_000], column),
     ]
-    run(tmp_path, size, FACTORED, cases=cases)
+    run(tmp_path, size, FACTORED, cases=cases, apart=apart)
 
 
 SOLVED = """
@@ -240,10 +244,10 @@ def test_processes_solve_a_system_in_one_call(tmp_path: Path) -> None:
     run(tmp_path, 3, SYSTEMS)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_solutions_are_those_of_scipy(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(("size", "apart"), [(2, False), (3, True)])
+def test_solutions_are_those_of_scipy(tmp_path: Path, size: int, apart: bool) -> None:
     cases = [("f8", 129, 300_000), ("f4", 64, 300_000), ("c16", 50, 400_000), ("f8", 1, 300_000)]
-    run(tmp_path, size, SOLVED, cases=cases)
+    run(tmp_path, size, SOLVED, cases=cases, apart=apart)
 
 
 IN_A_POOL = """
@@ -300,8 +304,10 @@ for name, few in (("stopped", comm), ("fewer", comm.Split(comm.rank == 0))):
 """
 
 
-def test_a_stopped_run_resumes_with_any_number_of_processes(tmp_path: Path) -> None:
-    run(tmp_path, 3, STOPPED)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_stopped_run_resumes_with_any_number_of_processes(tmp_path: Path, apart: bool) -> None:
+    run(tmp_path, 3, STOPPED, apart=apart)
 
 
 REFUSED = """
@@ -348,8 +354,10 @@ assert comm.allreduce(1) == comm.size
 """
 
 
-def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
-    run(tmp_path, 3, REFUSED)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_error_of_one_process_is_one_of_all(tmp_path: Path, apart: bool) -> None:
+    run(tmp_path, 3, REFUSED, apart=apart)
 
 
 KILLED = """
@@ -389,12 +397,14 @@ os._exit(0)
 """
 
 
-def test_others_stop_waiting_for_a_process_that_died(tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("apart", [False, True])
+def test_others_stop_waiting_for_a_process_that_died(tmp_path: Path, apart: bool) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB + DIES)
     # The launcher knows the shells only: it ends a job in which a process dies.
     shell = '"$@"; while ! [ -e "$0/0" -a -e "$0/2" ]; do sleep 0.05; done'
-    words = sys.executable, str(script), str(tmp_path), "{}"
+    words = sys.executable, str(script), str(tmp_path), json.dumps({"apart": apart})
     done = mpi_program(
         3, "sh", "-c", shell, str(tmp_path), *words, MPI4PY_LIBMPI=str(MPICH.library)
     )

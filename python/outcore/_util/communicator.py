@@ -15,6 +15,9 @@ TIMEOUT_S = 600
 _POLL_S = 0.002
 _SOON_S = 2e-5
 
+_CHECK_S = 0.01
+"""Longest time without `check` in a wait that has no request."""
+
 _TESTS = 256
 """Tests of a transfer between pauses: MPI may move a few KiB in each, and nothing otherwise."""
 
@@ -241,17 +244,43 @@ class Communicator:
             while not (is_done := any(request.Test() for _ in range(tests))):
                 self._check()
                 if time.monotonic() - began > most_s:
-                    error = DiskError(
-                        f"rank {self.rank} waited {most_s:.3g} s for {whom} without an answer; one "
-                        "of them has failed, or never came here: look for its error"
-                    )
-                    vars(error)["is_lost"] = True
-                    raise error
+                    raise self._lost(most_s, whom)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _POLL_S)
         finally:
             if not is_done:
                 _given_up.append((request, memory))
+
+    def wait_until(self, attempt: Callable[[float], bool], more_s: float, whom: str) -> None:
+        """Wait for an action of another rank that sends no message.
+
+        Parameters
+        ----------
+        attempt
+            Waits at most the given seconds, and returns whether it is done.
+        more_s
+            As for `bcast`.
+        whom
+            The rank, or the thing that it brings, for the message of an error.
+
+        Raises
+        ------
+        DiskError
+            If it is not done in time.
+        """
+        most_s, began = self._timeout_s + more_s, time.monotonic()
+        while not attempt(_CHECK_S):
+            self._check()
+            if time.monotonic() - began > most_s:
+                raise self._lost(most_s, whom)
+
+    def _lost(self, most_s: float, whom: str) -> DiskError:
+        error = DiskError(
+            f"rank {self.rank} waited {most_s:.3g} s for {whom} without an answer; one of them has "
+            "failed, or never came here: look for its error"
+        )
+        vars(error)["is_lost"] = True
+        return error
 
 
 def _mpi_of(comm: Any) -> Any:

@@ -84,6 +84,7 @@ class BlockStream:
         *,
         least_bytes: int = 0,
     ) -> None:
+        self.file = file
         self._stream = Stream(file, arena, memory_bytes, least_bytes)
         self._dtype = dtype
         self._trace = trace

@@ -9,76 +9,15 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from outcore._core import Arena, Trace
 from outcore._util.streams import BlockStream, Box, Pending
+from outcore.processes.blocks import Blocks, Data, Expected, Sent, opened
+from outcore.processes.host_blocks import HostBlocks, rings_of
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
-
-Data = npt.NDArray[Any]
-
-
-class Expected(NamedTuple):
-    """A block that all processes are going to use.
-
-    Attributes
-    ----------
-    owner
-        The process that has it.
-    shape, dtype
-        Its shape, and the type of its elements.
-    is_on_disk
-        Whether the owner reads it from disk. Else the owner offers it from its memory, and does not
-        take it.
-    """
-
-    owner: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    is_on_disk: bool
-
-
-class Blocks:
-    """The blocks of one process alone: those of a stream. They are used within its ``with``.
-
-    Parameters
-    ----------
-    stream
-        Own blocks on disk.
-    """
-
-    def __init__(self, stream: BlockStream) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End the thread that sends blocks, if there is one."""
-
-    def expect(self, blocks: Iterable[Expected]) -> None:
-        """Name the next blocks in the order of their use, the same on all processes."""
-
-    def read(self, boxes: Sequence[Box]) -> None:
-        """Schedule reads of the next own blocks on disk."""
-        self.stream.extend(boxes)
-
-    def offer(self, blocks: Sequence[Data]) -> Pending:
-        """Send own blocks from memory, which must not change until the result is done."""
-        return Sent()
-
-    def take(self) -> Data:
-        """Return the next block; wait for it."""
-        return self.stream.take().data
-
-    @property
-    def sent(self) -> tuple[int, int]:
-        """Bytes and messages that this process has sent."""
-        return 0, 0
 
 
 class Broadcasts(Blocks):
@@ -189,14 +128,14 @@ class Broadcasts(Blocks):
             self._fill(block, expected.owner)
             self._ready.put(block)
         elif expected.is_on_disk:
-            _open(self._readable.get())
-            _open(self._may_take.get())
+            opened(self._readable.get())
+            opened(self._may_take.get())
             block = self.stream.take().data
             weakref.finalize(block, self._may_take.put, True).atexit = False
             self._send(block, expected)
             self._ready.put(block)
         else:
-            memory, sent = _open(self._offered.get())
+            memory, sent = opened(self._offered.get())
             self._send(memory, expected)
             sent.one_less()
             if sent.done():
@@ -217,58 +156,33 @@ class Broadcasts(Blocks):
 
     def _slot(self, expected: Expected) -> Data:
         """Return free memory for a block. It is free again when its last view dies."""
-        memory = _open(self._free.get())
+        memory = opened(self._free.get())
         block: Data = np.ndarray(expected.shape, expected.dtype, buffer=memory, order="F")
         weakref.finalize(block, self._free.put, memory).atexit = False
         return block
 
 
 def blocks_of(
-    stream: BlockStream, team: Team, call: LongCall, slots: int, slot_bytes: int, more_s: float
+    stream: BlockStream,
+    team: Team,
+    call: LongCall,
+    slots: int,
+    ring: int,
+    slot_bytes: int,
+    more_s: float,
 ) -> Blocks:
-    """Return the blocks of a stream, or of the streams of all processes; see `Broadcasts`."""
+    """Return the blocks of a stream, or of the streams of all processes.
+
+    Parameters
+    ----------
+    stream, team, slots, slot_bytes, more_s
+        As for `Broadcasts`.
+    ring
+        Number of all blocks in memory: `slots`, and those of the stream.
+    """
     if team.size == 1:
         return Blocks(stream)
+    rings = rings_of(team, call, ring, slot_bytes)
+    if rings is not None:
+        return HostBlocks(stream, team, rings, call.trace, more_s)
     return Broadcasts(stream, team, call.arena, slots, slot_bytes, call.trace, more_s)
-
-
-class _ClosedError(Exception):
-    """The main thread ends the thread of broadcasts."""
-
-
-def _open(found: Any) -> Any:
-    if not found:
-        raise _ClosedError
-    return found
-
-
-class Sent:
-    """Blocks that are being sent: work in the background."""
-
-    def __init__(self, count: int = 0) -> None:
-        self._left = count
-        self._error: BaseException | None = None
-        self._over = threading.Event()
-        if not count:
-            self._over.set()
-
-    def one_less(self) -> None:
-        """Note that a block has been sent."""
-        self._left -= 1
-        if not self._left:
-            self._over.set()
-
-    def fail(self, error: BaseException) -> None:
-        """Note that the other blocks will not be sent."""
-        self._error = error
-        self._over.set()
-
-    def done(self) -> bool:
-        """Whether all blocks have been sent, or none of the rest will be."""
-        return self._over.is_set()
-
-    def wait(self) -> None:
-        """Wait until then; raise the error that ended it."""
-        self._over.wait()
-        if self._error is not None:
-            raise self._error

@@ -59,7 +59,8 @@ from outcore.linalg._output.own import opened_factors
 from outcore.linalg._tiles.assumptions import warn_not_hermitian
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.team import Team
-from outcore.processes.broadcasts import Blocks, Expected, Sent, blocks_of
+from outcore.processes.blocks import Blocks, Expected, Sent
+from outcore.processes.broadcasts import blocks_of
 from outcore.processes.sharing import Sharing, seconds_for
 from outcore.processes.team import Team as Processes
 from outcore.report.longcall import LongCall
@@ -205,7 +206,10 @@ class _Factorization(LeftLooking[Part]):
         panels = max(g.deal.counts) if processes.size > 1 else 0
         most_flops = update_flops(g, 0) * panels * g.columns + panel_flops(g, 0)
         more_s = seconds_for(g.ring_bytes, most_flops)
-        return blocks_of(self.stream, processes, self.call, g.ring_blocks, g.block_bytes, more_s)
+        ring = g.ring_bytes // g.block_bytes
+        return blocks_of(
+            self.stream, processes, self.call, g.ring_blocks, ring, g.block_bytes, more_s
+        )
 
     def run(self) -> None:
         """Factor all parts that are not factored yet."""

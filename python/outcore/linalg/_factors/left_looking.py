@@ -18,7 +18,7 @@ from outcore.linalg._geometry.factor_plan import Slab, Slabbed
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
 from outcore.linalg._tiles.matrix import Matrix
-from outcore.processes.broadcasts import Sent
+from outcore.processes.blocks import Sent
 from outcore.report.longcall import LongCall, long_call
 
 

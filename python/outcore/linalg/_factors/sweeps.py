@@ -37,7 +37,8 @@ from outcore.linalg._geometry.factor_plan import (
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor, Kind, LUFactor
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.widened import Converted, converted_bytes
-from outcore.processes.broadcasts import Expected, blocks_of
+from outcore.processes.blocks import Expected
+from outcore.processes.broadcasts import blocks_of
 from outcore.processes.sharing import seconds_for
 from outcore.processes.team import Team, alone
 from outcore.report.longcall import LongCall
@@ -232,7 +233,9 @@ class _BlockStream:
         flops = solve_flops(lu.n, lu.dtype, X.shape[1] + 1)
         beside_bytes = lu.n * (X.shape[1] + 1) * X.dtype.itemsize
         more_s = seconds_for(block_bytes + beside_bytes, flops)
-        self._blocks = blocks_of(stream, team, call, RING_BLOCKS, block_bytes, more_s)
+        self._blocks = blocks_of(
+            stream, team, call, RING_BLOCKS, ring_blocks(team.size), block_bytes, more_s
+        )
         self._converted = Converted(lu.dtype, X.dtype, block_bytes, call)
 
     @property

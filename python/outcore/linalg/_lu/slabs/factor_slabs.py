@@ -28,7 +28,8 @@ from outcore.linalg._lu.slabs.storage import LuFiles
 from outcore.linalg._output.journal import Record
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.triangles import solve_lower
-from outcore.processes.broadcasts import Blocks, Expected, Sent, blocks_of
+from outcore.processes.blocks import Blocks, Expected, Sent
+from outcore.processes.broadcasts import blocks_of
 from outcore.processes.sharing import seconds_for
 from outcore.report.longcall import LongCall
 
@@ -103,7 +104,7 @@ class SlabFactorization(SlabLoop):
         panels = max(g.deal.counts) if team.size > 1 else 0
         most_flops = update_flops(g, 0) * panels * g.columns + panel_flops(g, 0)
         more_s = seconds_for(RING_BLOCKS * g.slot_bytes, most_flops)
-        return blocks_of(self.stream, team, call, RING_BLOCKS, g.slot_bytes, more_s)
+        return blocks_of(self.stream, team, call, RING_BLOCKS, g.ring_blocks, g.slot_bytes, more_s)
 
     def run(self) -> None:
         """Factor all parts that are not factored yet."""

@@ -1,0 +1,114 @@
+"""Blocks that all processes of a call use in the same order, and those of one process alone."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore._util.streams import BlockStream, Box, Pending
+
+Data = npt.NDArray[Any]
+
+
+class Expected(NamedTuple):
+    """A block that all processes are going to use.
+
+    Attributes
+    ----------
+    owner
+        The process that has it.
+    shape, dtype
+        Its shape, and the type of its elements.
+    is_on_disk
+        Whether the owner reads it from disk. Else the owner offers it from its memory, and does not
+        take it.
+    """
+
+    owner: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_on_disk: bool
+
+
+class Blocks:
+    """The blocks of one process alone: those of a stream. They are used within its ``with``.
+
+    Parameters
+    ----------
+    stream
+        Own blocks on disk.
+    """
+
+    def __init__(self, stream: BlockStream) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the thread that sends blocks, if there is one."""
+
+    def expect(self, blocks: Iterable[Expected]) -> None:
+        """Name the next blocks in the order of their use, the same on all processes."""
+
+    def read(self, boxes: Sequence[Box]) -> None:
+        """Schedule reads of the next own blocks on disk."""
+        self.stream.extend(boxes)
+
+    def offer(self, blocks: Sequence[Data]) -> Pending:
+        """Send own blocks from memory, which must not change until the result is done."""
+        return Sent()
+
+    def take(self) -> Data:
+        """Return the next block; wait for it."""
+        return self.stream.take().data
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Bytes and messages that this process has sent."""
+        return 0, 0
+
+
+class Sent:
+    """Blocks that are being sent: work in the background."""
+
+    def __init__(self, count: int = 0) -> None:
+        self._left = count
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        if not count:
+            self._over.set()
+
+    def one_less(self) -> None:
+        """Note that a block has been sent."""
+        self._left -= 1
+        if not self._left:
+            self._over.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the other blocks will not be sent."""
+        self._error = error
+        self._over.set()
+
+    def done(self) -> bool:
+        """Whether all blocks have been sent, or none of the rest will be."""
+        return self._over.is_set()
+
+    def wait(self) -> None:
+        """Wait until then; raise the error that ended it."""
+        self._over.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class ClosedError(Exception):
+    """The main thread ends the thread of broadcasts."""
+
+
+def opened(found: Any) -> Any:
+    """Return the item of a queue; raise `ClosedError` if that item ends the work."""
+    if not found:
+        raise ClosedError
+    return found

@@ -1,0 +1,68 @@
+"""Memory that processes of a host share, and its semaphores."""
+
+import os
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from outcore.processes import host_memory
+from outcore.processes.host_memory import HostMemory
+from outcore.processes.team import Team
+
+
+class Pair:
+    """The first of two processes; `second` makes the other one's values from its own."""
+
+    rank, size = 0, 2
+
+    def __init__(self, second: Any) -> None:
+        self._second = second
+
+    def all_of(self, value: Any) -> list[Any]:
+        return [value, value if isinstance(value, bool) else self._second(*value)]
+
+
+def memories(second: Any) -> list[HostMemory] | None:
+    return host_memory.host_memory(cast(Team, Pair(second)), 8192, [0, 2])
+
+
+def test_processes_see_the_same_memory() -> None:
+    # This process plays the other one, too, and maps its own memory twice.
+    found = memories(lambda *here: here)
+    assert found is not None
+    first, second = found
+    first.array(4096, (3, 2), np.dtype("f8"))[...] = np.arange(6).reshape(3, 2)
+    assert second.array(4096, (6,), np.dtype("f8")).tolist() == [0, 2, 4, 1, 3, 5]
+    second.post(0)
+    assert [first.wait(0), first.wait(0), second.wait(0, 0.001)] == [True, False, False]
+    assert [second.wait(1, 9), first.wait(1, 9), first.wait(1)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        lambda host, *rest: (("another host", host[1]), *rest),
+        lambda host, process, handle, token: (host, process, handle, b"0" * len(token)),
+        lambda host, process, handle, token: (host, process, 1 << 20, token),
+        lambda host, process, handle, token: (host, process, os.open("/", 0), token),
+    ],
+)
+def test_processes_without_common_memory(second: Any) -> None:
+    assert memories(second) is None
+
+
+def test_a_system_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert host_memory.host_memory(cast(Team, Nobody()), 8192, [0]) is None
+
+
+class Nobody(Pair):
+    def __init__(self) -> None:
+        pass
+
+    def all_of(self, value: Any) -> list[Any]:
+        return [value, value]
