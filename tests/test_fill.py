@@ -273,10 +273,8 @@ def test_what_could_not_be_made_durable_is_not_noted_later(
             raise LostError("a server was started again")
 
     monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
-    writer = fill_module._Writer
-    monkeypatch.setattr(
-        fill_module, "_Writer", lambda record, file, *rest: writer(record, Forgetful(file), *rest)
-    )
+    writer = fill_module.Writer
+    monkeypatch.setattr(fill_module, "Writer", lambda file, *rest: writer(Forgetful(file), *rest))
     first, second = Recorder(), Recorder()
     with pytest.raises(LostError, match="started again"):
         assemble(tmp_path / "A", first, threads=1)

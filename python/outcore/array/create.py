@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.counts import is_count
 from outcore._util.if_exists import IfExists, check_if_exists
 from outcore._util.progress import ProgressLike
-from outcore.array.array import Array
+from outcore.array.array import Array, open_array
 from outcore.array.existing import make_array, open_existing, remove_array
 from outcore.array.fill import Fill, Filled, fill_arrays
+from outcore.array.fill_agreement import agree_on_creation
 from outcore.array.fill_identity import FillIdentity
 from outcore.array_files.metadata import (
     read_metadata,
@@ -34,6 +36,7 @@ from outcore.layout.zarr_format import (
     default_chunks,
     group_json,
 )
+from outcore.processes.sharing import Sharing
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, PathLike, Place, place, refuse_being_made
 
@@ -60,8 +63,14 @@ def create_array(
     threads: int = 1,
     resume: bool = True,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> Array:
     """Create an array of zeros, or assembled by `fill`, on disk; open it for reading and writing.
+
+    With `comm`, all processes of a parallel program call together. The first one creates the array.
+    Blocks of `fill` are dealt to them in turn, and each process computes and writes its own. The
+    array is the same as that of one process.
 
     Parameters
     ----------
@@ -122,7 +131,15 @@ def create_array(
     resume
         Resume a stopped assembly of the same array with the same `attributes` and `fill_id`. Python
         cannot compare functions: values that `fill` takes from its closure, from objects and from
-        other functions are not compared. Put those that matter into `fill_id`.
+        other functions are not compared. Put those that matter into `fill_id`. Any number of
+        processes can resume.
+    comm
+        Communicator of mpi4py. All its processes call with equal arguments, except `memory`,
+        `threads` and `progress`. Each has its own memory and threads; by default, the processes of
+        a host share half of its available memory. Only the first one shows a bar, of all.
+    timeout
+        Seconds to wait for a process that does not answer. A process answers while `fill` runs,
+        unless `fill` keeps Python's interpreter lock for so long.
 
     Returns
     -------
@@ -139,7 +156,11 @@ def create_array(
         If the disk has no room for the array.
     InvalidError
         For an unusable shape, type, order or chunk shape; for attributes that JSON would change; if
-        the result of `fill` does not fit.
+        the result of `fill` does not fit, or the processes have different arguments.
+    DiskError
+        If another process does not answer in time.
+    OutcoreError
+        If `fill` raised an error in another process; the error names the process and the block.
     BudgetError
         If `memory` does not hold the blocks of `fill`.
     BusyError
@@ -152,43 +173,72 @@ def create_array(
     FillChangedWarning
         If the call resumes, or opens, an array whose `fill` had a different source text.
     """
-    metadata = array_metadata(
-        shape, dtype, chunks, order, chunk_order, dims, attributes, growing=growing
-    )
-    if growing and fill is not None:
-        raise InvalidError(
-            "an array that grows begins empty, without blocks to fill; append its steps"
+    with Sharing(comm, timeout) as sharing:
+        metadata = array_metadata(
+            shape, dtype, chunks, order, chunk_order, dims, attributes, growing=growing
         )
-    where = place(path)
-    layout = DiskLayout(disk_schema, memory_schema, mesh)
-    metadata = layout.of(where, metadata, is_chosen=bool(chunks or chunk_order or order != "C"))
-    if fill is None and fill_id is not None:
-        raise InvalidError(f"fill_id= belongs to fill=, have fill_id={fill_id!r} alone; pass both")
-    if check_if_exists(if_exists) == "open":
+        if growing and fill is not None:
+            raise InvalidError(
+                "an array that grows begins empty, without blocks to fill; append its steps"
+            )
+        where = place(path)
+        layout = DiskLayout(disk_schema, memory_schema, mesh)
+        metadata = layout.of(where, metadata, is_chosen=bool(chunks or chunk_order or order != "C"))
+        if fill is None and fill_id is not None:
+            raise InvalidError(
+                f"fill_id= belongs to fill=, have fill_id={fill_id!r} alone; pass both"
+            )
+        identity = None if fill is None else FillIdentity.of(fill, fill_id)
+        agree_on_creation(
+            where, metadata, identity, sharing,
+            {"if_exists=": if_exists, "reserve=": reserve, "resume=": resume},
+        )  # fmt: skip
         given = {
             "chunks": chunks, "chunk_order": chunk_order, "disk_schema": disk_schema,
             "dims": dims, "attributes": attributes,
         }  # fmt: skip
-        found = open_existing(where, metadata, [name for name in given if given[name] is not None])
-        if found is not None:
-            if fill is not None:
-                FillIdentity.of(fill, fill_id).check_opened(where, found.metadata.made)
-            return found
-    if fill is None:
+        chosen = [name for name in given if given[name] is not None]
+        if check_if_exists(if_exists) == "open":
+            found = _opened(where, metadata, chosen, sharing)
+            if found is not None:
+                if identity is not None:
+                    identity.check_opened(where, found.metadata.made)
+                return found
+        if fill is None or identity is None:
+            return _zeros(where, metadata, if_exists, sharing, reserve=reserve)
+        return fill_arrays(
+            [Filled(where, metadata, reserve)],
+            fill,
+            identities=[identity],
+            if_exists=if_exists,
+            memory=memory,
+            threads=threads,
+            resume=resume,
+            progress=progress,
+            sharing=sharing,
+        )[0]
+
+
+def _opened(
+    where: Place, metadata: Metadata, chosen: Sequence[str], sharing: Sharing
+) -> Array | None:
+    """Open a whole array that the first process finds; all processes do the same."""
+    found = open_existing(where, metadata, chosen) if sharing.rank == 0 else None
+    if sharing.same(found is not None):
+        return found or open_array(where.path, "r+")
+    return None
+
+
+def _zeros(
+    where: Place, metadata: Metadata, if_exists: IfExists, sharing: Sharing, *, reserve: bool
+) -> Array:
+    """Let the first process create an array of zeros, and all open it."""
+    if sharing.rank == 0:
         refuse_being_made(where)
         make_array(where, metadata, if_exists=if_exists, reserve=reserve)
-        # The creation has raised the generation.
-        return Array(where, metadata, "r+")
-    return fill_arrays(
-        [Filled(where, metadata, reserve)],
-        fill,
-        identities=[FillIdentity.of(fill, fill_id)],
-        if_exists=if_exists,
-        memory=memory,
-        threads=threads,
-        resume=resume,
-        progress=progress,
-    )[0]
+    sharing.meet()
+    # The creation has raised the generation.
+    return Array(where, metadata, "r+")
 
 
 class DiskLayout(NamedTuple):

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,28 +15,36 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import ArrayFile, Ticket, Trace
-from outcore._util import budget
+from outcore._core import ArrayFile
 from outcore._util.counts import count_of
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
-from outcore._util.streams import Box, wait
+from outcore._util.streams import Box
 from outcore.array.array import Array, open_array
 from outcore.array.existing import first_difference, make_array, refuse_there
 from outcore.array.fill_identity import FillIdentity
+from outcore.array.fill_shares import Shares, blocks_in, from_the_first, in_common
+from outcore.array.fill_writer import Writer
 from outcore.array_files import blocks_done
-from outcore.array_files.blocks_done import FILL, BlocksDone, blocks_of
+from outcore.array_files.blocks_done import FILL, BlocksDone, Range, blocks_of
 from outcore.array_files.metadata import read_metadata
 from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
 from outcore.layout.casting import convert, is_allowed
-from outcore.layout.chunk_walk import runs
 from outcore.layout.elements import array_of
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata
+from outcore.processes.beats import Beats, Numbers
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import Sharing
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import Place, being_made
 
 Fill: TypeAlias = Callable[..., Any]
+
+_Data: TypeAlias = list[npt.NDArray[Any]]
+_Filling: TypeAlias = tuple[range, Future[list[_Data]]]
+"""Block numbers, and the blocks of each array."""
 
 _BOUNCE_BYTES = 4 << 20
 
@@ -74,43 +83,74 @@ def fill_arrays(
     threads: int,
     resume: bool,
     progress: ProgressLike,
+    sharing: Sharing | None = None,
 ) -> list[Array]:
     """Make or resume arrays, fill those that are not whole, and return these.
 
     All arrays have the same shape and chunk layout. If there are several, `fill` returns a tuple.
+    The first process of a call makes the files and keeps the records; all of them fill blocks.
     """
+    sharing = sharing or Sharing()
     threads = count_of("threads", threads)
     slots = [each.metadata.grid().slot_bytes for each in arrays]
-    together, have = _chunks_together(sum(slots), max(slots), threads, budget.resolve(memory))
+    together, have = _chunks_together(sum(slots), max(slots), threads, sharing.budget(memory))
+    together = min(sharing.exchange(together))
     places = [each.where for each in arrays if not each.is_whole]
     function = _function(len(arrays))
-    with _saying_how_to_go_on(places, function), contextlib.ExitStack() as held:
-        for where in places:
-            held.enter_context(being_made(where, "assembly"))
-        outputs = _begun(arrays, identities, if_exists=if_exists, resume=resume)
-        done = outputs[0].done
+    outputs = [
+        _Output(number, each, identities[number], _why(len(arrays)))
+        for number, each in enumerate(arrays)
+        if not each.is_whole
+    ]
+    with (
+        _saying_how_to_go_on(places, function),
+        Team(sharing) as team,
+        contextlib.ExitStack() as held,
+    ):
+        done = None
+        if team.rank == 0:
+            for where in places:
+                held.enter_context(being_made(where, "assembly"))
+            done = _begun(outputs, if_exists=if_exists, resume=resume)
+        done = team.same(done)
+        assert done is not None
+        for output in outputs:
+            output.open_array(is_first=team.rank == 0)
         boxes = list(outputs[0].array.chunk_boxes())
+        shares = Shares(outputs[0].metadata, done, together, team.size)
+        own = shares.boxes[team.rank]
         itemsizes = sum(output.array.dtype.itemsize for output in outputs)
         names = " and ".join(where.path.name for where in places)
         with long_call(
             f"assembling {names}", memory_bytes=have, work=itemsizes * sum(map(_size, boxes)),
-            work_done=itemsizes * sum(map(_size, boxes[:done])), progress=progress,
+            work_done=itemsizes * _elements_of(boxes, itertools.starmap(range, done)),
+            progress=sharing.progress(progress),
         ) as call:  # fmt: skip
             bounce_bytes = min(
                 (have - 2 * threads * together * sum(slots)) // len(slots), threads * _BOUNCE_BYTES
             )
             for number, output in enumerate(outputs):
                 output.open(call, bounce_bytes, number)
-            _assemble(outputs, len(arrays), fill, boxes, threads, together, call)
-            report = _report(function, outputs, boxes[done:], call)
-        if done:
-            report.notes.append(
-                f"resumed at block {done} of {len(boxes)}; the figures are of the rest"
-            )
-        for output in outputs:
-            output.array.report = report
-            output.array.mark(None, made=output.identity.made())
-            output.record.remove()
+            records = _Records(outputs, shares, is_kept=team.rank == 0)
+            with Beats(team, 2, records.note) as beats:
+                work = _Work(outputs, len(arrays), fill, boxes, threads * together, call, beats)
+                work.run(own, threads, team)
+            report = _report(function, outputs, itemsizes * _elements_of(boxes, own), call)
+            if count := blocks_in(done):
+                report.notes.append(
+                    f"resumed at block {count} of {len(boxes)}; the figures are of the rest"
+                )
+            if team.rank == 0:
+                for output in outputs:
+                    output.array.mark(None, made=output.identity.made())
+                    output.record.remove()
+            if team.size > 1:
+                report.processes = [process_figures(report, (0, 0), (0, 0))]
+            report = whole_report(report, team)
+    for output in outputs:
+        output.array.report = report
+        if team.rank:
+            output.array.refresh()
     return [output.array for output in outputs]
 
 
@@ -150,28 +190,19 @@ def _chunks_together(slots_bytes: int, slot_bytes: int, threads: int, have: int)
     return max(most // slots_bytes, 1), have
 
 
-def _begun(
-    arrays: Sequence[Filled],
-    identities: Sequence[FillIdentity],
-    *,
-    if_exists: IfExists,
-    resume: bool,
-) -> "list[_Output]":
-    """Find the remains of stopped calls, and create the files of the other arrays."""
-    outputs = [
-        _Output(number, each, identities[number], _why(len(arrays)))
-        for number, each in enumerate(arrays)
-        if not each.is_whole
-    ]
+def _begun(outputs: "Sequence[_Output]", *, if_exists: IfExists, resume: bool) -> list[Range]:
+    """Find the remains of stopped calls, and create the files of the other arrays.
+
+    Return the ranges of blocks that are durable in all arrays; others are computed for all.
+    """
     for output in outputs:
         output.find(resume=resume and if_exists != "overwrite")
         if not output.stopped:
             refuse_there(output.filled.where, if_exists)
-    # Blocks that one array lacks are computed for all arrays.
-    done = min(output.done for output in outputs)
+    done = in_common([output.done for output in outputs], blocks_of(outputs[0].metadata))
     for output in outputs:
         output.begin(done, if_exists)
-    return outputs
+    return done
 
 
 class _Output:
@@ -182,46 +213,51 @@ class _Output:
     number
         Its index in the tuple that `fill` returns.
     done
-        Number of durable chunks.
+        Ranges of durable chunks that a stopped call left.
     """
 
     array: Array
     file: ArrayFile
-    writer: "_Writer"
+    writer: Writer
 
     def __init__(self, number: int, filled: Filled, identity: FillIdentity, why: str) -> None:
         self.number, self.filled, self.identity = number, filled, identity
         self.metadata = dataclasses.replace(filled.metadata, state="incomplete", why=why)
         self.record = BlocksDone(filled.where, FILL, "assembly")
-        self.done, self.stopped = 0, False
+        self.done: list[Range] = []
+        self.stopped = False
 
     def find(self, *, resume: bool) -> None:
         """Look for the remains of a stopped call."""
         self.stopped = resume and self.record.was_stopped(self.metadata)
         if self.stopped and self.record.is_there():
-            self.done = self.record.done_of(blocks_of(self.metadata))
-        if self.done:
+            self.done = self.record.ranges_of(blocks_of(self.metadata))
+        if blocks_in(self.done):
             _refuse_other_attributes(self.filled.where, self.metadata)
             self.identity.check_resumed(self.record)
 
-    def begin(self, done: int, if_exists: IfExists) -> None:
-        """Record how many chunks are already done; create the files if necessary."""
-        if not self.done:
+    def begin(self, done: Sequence[Range], if_exists: IfExists) -> None:
+        """Record which chunks are already done; create the files if necessary."""
+        where = self.filled.where
+        if not blocks_in(self.done):
             over: IfExists = "overwrite" if self.stopped else if_exists
-            where, reserve = self.filled.where, self.filled.reserve
-            make_array(where, self.metadata, if_exists=over, reserve=reserve)
-        self.done = done
+            make_array(where, self.metadata, if_exists=over, reserve=self.filled.reserve)
         self.record.header = self.identity.line()
-        self.record.begin(done)
+        self.record.begin(*from_the_first(done))
+        open_array(where.path, "r+", allow_incomplete=True).mark("incomplete", self.metadata.why)
+
+    def open_array(self, *, is_first: bool) -> None:
+        """Open the array. The first process of the call counts the opening for all."""
         self.array = open_array(self.filled.where.path, "r+", allow_incomplete=True)
-        self.array.mark("incomplete", self.metadata.why)
+        if not is_first:
+            self.array.count_writing(elsewhere=True)
 
     def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
         """Open the array's files for writing."""
         self.file = self.array.open_file(
             call.arena, bounce_bytes, writable=True, trace=call.trace, trace_number=number
         )
-        self.writer = _Writer(self.record, self.file, call.trace, self.done)
+        self.writer = Writer(self.file, call.trace)
 
 
 def _refuse_other_attributes(where: Place, begun: Metadata) -> None:
@@ -234,19 +270,23 @@ def _refuse_other_attributes(where: Place, begun: Metadata) -> None:
 
 
 def _report(
-    function: str, outputs: "Sequence[_Output]", boxes: list[Box], call: LongCall
+    function: str, outputs: Sequence[_Output], planned_bytes: int, call: LongCall
 ) -> Report:
     """Report on an assembly; the array counts as a matrix with rows along its last dimension."""
     array = outputs[0].array
     n = array.shape[-1] if array.ndim else 1
     moved = [output.file.counters() for output in outputs]
-    itemsizes = sum(output.array.dtype.itemsize for output in outputs)
     return call.report(
         Report, function, n, array.dtype, m=array.size // n, flops=0.0, computes=False,
         moved=(sum(each[0] for each in moved), sum(each[1] for each in moved)),
-        planned=(0, sum(map(_size, boxes)) * itemsizes),
+        planned=(0, planned_bytes),
         arrays=[output.array.path.name for output in outputs],
     )  # fmt: skip
+
+
+def _elements_of(boxes: Sequence[Box], ranges: Iterable[range]) -> int:
+    """Count the elements of some blocks."""
+    return sum(_size(boxes[number]) for numbers in ranges for number in numbers)
 
 
 def _size(box: Box) -> int:
@@ -265,110 +305,123 @@ def _saying_how_to_go_on(places: Sequence[Place], function: str) -> Iterator[Non
         ) from None
 
 
-class _Writer:
-    """Write blocks in order, and record from time to time how many are durable."""
+class _Records:
+    """The records of durable blocks; the first process keeps them for all."""
 
-    def __init__(self, record: BlocksDone, file: ArrayFile, trace: Trace, done: int) -> None:
-        self.done = done
-        self._record, self._file, self._trace = record, file, trace
-        self._tickets: deque[tuple[Ticket, int]] = deque()
-        self._unsynced = 0
-        self._noted = time.monotonic()
-        self._is_doubtful = False  # whether written blocks may be lost
+    def __init__(self, outputs: Sequence[_Output], shares: Shares, *, is_kept: bool) -> None:
+        self._outputs, self._shares, self._is_kept = outputs, shares, is_kept
+        self._noted: list[int] = [0] * len(shares.boxes)
 
-    def write(self, box: Box, data: npt.NDArray[Any], most: int) -> None:
-        while len(self._tickets) >= most:
-            self._reap()
-        ticket = self._file.submit_write([s.start for s in box], [1] * len(box), data)
-        self._tickets.append((ticket, data.nbytes))
-        if (
-            self._unsynced > blocks_done.SYNC_BYTES
-            or time.monotonic() - self._noted > blocks_done.NOTE_S
-        ):
-            self.note()
-
-    def _reap(self) -> None:
-        ticket, nbytes = self._tickets[0]
-        wait(ticket, self._trace)
-        self._tickets.popleft()
-        self.done += 1
-        self._unsynced += nbytes
-
-    def note(self) -> None:
-        """Wait for the blocks in flight, make them durable, and record it.
-
-        After a failed sync nothing is recorded any more: the system may have dropped the data, and
-        may not report that again.
-        """
-        try:
-            while self._tickets:
-                self._reap()
-        finally:
-            # Blocks written before the failed one count.
-            if not self._is_doubtful:
-                self._is_doubtful = True
-                wait(self._file.submit_sync(), self._trace)
-                self._is_doubtful = False
-                self._record.note(self.done)
-                self._unsynced, self._noted = 0, time.monotonic()
+    def note(self, numbers: Numbers) -> None:
+        """Record how many of their blocks the processes have made durable, if that is news."""
+        counts = numbers[:, 0].tolist()
+        if self._is_kept and counts != self._noted:
+            self._noted = counts
+            ranges = from_the_first(self._shares.durable(counts))
+            for output in self._outputs:
+                output.record.note(*ranges)
 
 
-def _assemble(
-    outputs: Sequence[_Output],
-    count: int,
-    fill: Fill,
-    boxes: list[Box],
-    threads: int,
-    together: int,
-    call: LongCall,
-) -> None:
-    """Fill the remaining blocks of the arrays; `fill` returns `count` blocks at a time."""
-    m = outputs[0].metadata
-    walk = runs(m.counts, m.chunk_order, m.chunks_per_block, outputs[0].done, together)
-    pending: deque[tuple[range, Future[list[list[npt.NDArray[Any]]]]]] = deque()
+class _Work:
+    """The work of this process: fill its blocks, and write them.
 
-    def settle() -> None:
-        numbers, future = pending.popleft()
+    `fill` returns `count` blocks at a time, and at most `in_flight` chunks of each array are on
+    their way to the disk.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[_Output],
+        count: int,
+        fill: Fill,
+        boxes: list[Box],
+        in_flight: int,
+        call: LongCall,
+        beats: Beats,
+    ) -> None:
+        self._outputs, self._count, self._fill, self._boxes = outputs, count, fill, boxes
+        self._in_flight, self._call, self._beats = in_flight, call, beats
+        self._filled_bytes = self._shown_bytes = 0
+        self._synced = time.monotonic()
+
+    def run(self, own: Sequence[range], threads: int, team: Team) -> None:
+        """Fill the boxes of this process, and wait for the others."""
+        pending: deque[_Filling] = deque()
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for numbers in own:
+                    if len(pending) >= threads:
+                        self._settle(*pending.popleft())
+                    team.check()
+                    chunks = [self._boxes[number] for number in numbers]
+                    future = pool.submit(
+                        _blocks, self._fill, chunks, self._outputs, self._count, self._call
+                    )
+                    pending.append((numbers, future))
+                    del future  # its error is in no cycle with this frame
+                while pending:
+                    self._settle(*pending.popleft())
+                self._sync()
+                self._tell(is_last=True)
+                self._beats.wait(self._show)
+            except BaseException:
+                for _, future in pending:
+                    future.cancel()
+                # If this fails too, the last note stands. The first error is the one to raise.
+                for output in self._outputs:
+                    with contextlib.suppress(OutcoreError):
+                        output.writer.sync()
+                with contextlib.suppress(OutcoreError):
+                    self._tell()
+                raise
+
+    def _settle(self, numbers: range, future: "Future[list[_Data]]") -> None:
+        """Write the blocks of a call of `fill`, and sync from time to time."""
         try:
             found = future.result()
         finally:
             del future  # its error is in no cycle with this frame
-        for output, blocks in zip(outputs, found, strict=True):
+        for output, blocks in zip(self._outputs, found, strict=True):
             for number, block in zip(numbers, blocks, strict=True):
-                output.writer.write(boxes[number], block, threads * together)
-                call.meter.advance(block.nbytes)
+                output.writer.write(self._boxes[number], block, self._in_flight)
+                self._filled_bytes += block.nbytes
+        unsynced = max(output.writer.unsynced for output in self._outputs)
+        is_late = time.monotonic() - self._synced > blocks_done.NOTE_S
+        if unsynced > blocks_done.SYNC_BYTES or is_late:
+            self._sync()
+        self._tell()
+        self._show()
 
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for numbers in walk:
-                if len(pending) >= threads:
-                    settle()
-                chunks = [boxes[number] for number in numbers]
-                pending.append((numbers, pool.submit(_blocks, fill, chunks, outputs, count, call)))
-            while pending:
-                settle()
-            for output in outputs:
-                output.writer.note()
-        except BaseException:
-            for _, future in pending:
-                future.cancel()
-            # If this fails too, the last note stands. The first error is the one to raise.
-            for output in outputs:
-                with contextlib.suppress(OutcoreError):
-                    output.writer.note()
-            raise
+    def _sync(self) -> None:
+        for output in self._outputs:
+            output.writer.sync()
+        self._synced = time.monotonic()
+
+    def _tell(self, *, is_last: bool = False) -> None:
+        durable = min(output.writer.durable for output in self._outputs)
+        self._beats.tell((durable, self._filled_bytes), is_last=is_last)
+
+    def _show(self) -> None:
+        """Show the progress of all processes."""
+        filled = int(self._beats.numbers[:, 1].sum())
+        self._call.meter.advance(filled - self._shown_bytes)
+        self._shown_bytes = filled
 
 
 def _blocks(
     fill: Fill, chunks: list[Box], outputs: Sequence[_Output], count: int, call: LongCall
-) -> list[list[npt.NDArray[Any]]]:
+) -> "list[_Data]":
     """Call `fill` for the box of some chunks, and copy the result, since it may reuse memory."""
     box = tuple(
         slice(min(s.start for s in along), max(s.stop for s in along))
         for along in zip(*chunks, strict=True)
     )
     start_ns = call.trace.now_ns()
-    returned = fill(*box)
+    try:
+        returned = fill(*box)
+    except Exception as error:
+        error.add_note(f"raised by {_call_of(box)}")
+        raise
     call.trace.record("compute", start_ns)
     if count > 1 and not (isinstance(returned, tuple | list) and len(returned) == count):
         have = f"{len(returned)}" if isinstance(returned, tuple | list) else "none"
@@ -378,6 +431,10 @@ def _blocks(
         )
     given = returned if count > 1 else (returned,)
     return [_copied(given[output.number], box, chunks, output, call) for output in outputs]
+
+
+def _call_of(box: Box) -> str:
+    return f"fill{tuple((s.start, s.stop) for s in box)}"
 
 
 def _copied(
@@ -390,11 +447,13 @@ def _copied(
     given = array_of(returned)
     if given.shape != shape:
         raise InvalidError(
-            f"fill{tuple((s.start, s.stop) for s in box)} must return shape {shape}, "
-            f"have {given.shape}"
+            f"{_call_of(box)} must return shape {shape}, have {given.shape}; return all elements "
+            "of the block"
         )
     if not is_allowed(given.dtype, dtype, "same_kind"):
-        raise InvalidError(f"fill must return {dtype}, have {given.dtype}; convert with .astype()")
+        raise InvalidError(
+            f"{_call_of(box)} must return {dtype}, have {given.dtype}; convert with .astype()"
+        )
     blocks = []
     for chunk in chunks:
         buffer = memoryview(call.arena.allocate(_size(chunk) * dtype.itemsize))

@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from outcore.array_files.metadata import is_half_made, read_metadata
 from outcore.errors import CorruptError, InvalidError, JournalError
@@ -23,6 +25,9 @@ RECORDS = (FILL, COPY, STEPS)
 STATE, REFLECTIONS = "outcore.state", "outcore.reflections"
 WORKING = (STATE, REFLECTIONS)
 """Names of working arrays of a call, inside its unfinished result."""
+
+Range: TypeAlias = tuple[int, int]
+"""Number of the first block, and the number behind the last."""
 
 _ANEW = 32
 """Number of notes after which the record is rewritten, to keep it short."""
@@ -48,17 +53,18 @@ class BlocksDone:
     header: bytes = b""
     _notes: int = field(default=0, init=False)
 
-    def begin(self, done: int) -> None:
-        """Rewrite the record, with this number of durable blocks."""
-        self.where.replace_small(self.name, self.header + _record(done))
+    def begin(self, done: int, further: Sequence[Range] = ()) -> None:
+        """Rewrite the record, with this number of durable blocks, and further ranges of them."""
+        self.where.replace_small(self.name, self.header + _record(done, further))
 
-    def note(self, done: int) -> None:
+    def note(self, done: int, further: Sequence[Range] = ()) -> None:
         """Append a line. Even on a full disk it fits into the file's last disk block."""
         self._notes += 1
         if self._notes % _ANEW == 0:
-            self.begin(done)
+            self.begin(done, further)
         else:
-            self.where.volume.append_small(self.where.inside(self.name), _record(done))
+            line = _record(done, further)
+            self.where.volume.append_small(self.where.inside(self.name), line)
 
     def is_there(self) -> bool:
         """Whether the record exists."""
@@ -69,7 +75,17 @@ class BlocksDone:
         return self.where.volume.read_small(self.where.inside(self.name)).split(b"\n")
 
     def done_of(self, blocks: int) -> int:
-        """Return the number of durable blocks, at most `blocks`.
+        """Return the number of durable blocks, at most `blocks`, without further ranges.
+
+        Raises
+        ------
+        JournalError
+            If no line contains a valid number.
+        """
+        return self.ranges_of(blocks)[0][1]
+
+    def ranges_of(self, blocks: int) -> list[Range]:
+        """Return the ranges of durable blocks. The first one begins at block 0, and may be empty.
 
         Raises
         ------
@@ -78,9 +94,14 @@ class BlocksDone:
         """
         for line in self.lines()[-2::-1]:
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                done = json.loads(line)["blocks_done"]
-                if 0 <= int(done) <= blocks:
-                    return int(done)
+                found = json.loads(line)
+                done = [0, int(found["blocks_done"])]
+                further = [
+                    int(at) for first, end in found.get("further", ()) for at in (first, end)
+                ]
+                ends = done + further
+                if ends == sorted(ends) and ends[-1] <= blocks:
+                    return list(zip(ends[::2], ends[1::2], strict=True))
         raise self.damaged()
 
     def damaged(self) -> JournalError:
@@ -127,8 +148,9 @@ def _layout(metadata: Metadata, begun: Metadata) -> Metadata:
     return dataclasses.replace(metadata, state=begun.state, why=begun.why, attributes={})
 
 
-def _record(blocks: int) -> bytes:
-    return json.dumps({"blocks_done": blocks}).encode() + b"\n"
+def _record(blocks: int, further: Sequence[Range] = ()) -> bytes:
+    more = {"further": further} if further else {}
+    return json.dumps({"blocks_done": blocks, **more}).encode() + b"\n"
 
 
 def blocks_of(metadata: Metadata) -> int:

@@ -45,6 +45,7 @@ def runs(
     block_chunks: Sequence[int] | None,
     first: int,
     most: int,
+    last: float = math.inf,
 ) -> Iterator[range]:
     """Join chunks that follow each other in `in_disk_order` into boxes.
 
@@ -56,6 +57,8 @@ def runs(
         Number of the first chunk.
     most
         Largest number of chunks in a box.
+    last
+        Number behind that of the last chunk.
 
     Yields
     ------
@@ -74,8 +77,8 @@ def runs(
     begin = 0
     for extents in sizes:
         end = begin + math.prod(extents)
-        while first < end:
-            count = _run(extents, first - begin, most)
+        while first < min(end, last):
+            count = _run(extents, first - begin, int(min(most, last - first)))
             yield range(first, first + count)
             first += count
         begin = end

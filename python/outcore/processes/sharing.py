@@ -200,6 +200,11 @@ class Sharing:
         """Return the progress argument of this process: only the first one shows a bar."""
         return progress if self.rank == 0 or callable(progress) else False
 
+    @property
+    def patience_s(self) -> int:
+        """The timeout in whole seconds."""
+        return patience_of(self._timeout)
+
     def duplicate(self, check: Callable[[], None]) -> tuple[Any, Communicator]:
         """Return a communicator of the same processes, and its interface.
 
@@ -210,7 +215,7 @@ class Sharing:
         """
         assert self._comm is not None
         found = self._comm.duplicate()
-        return found, Communicator(found, patience_of(self._timeout), check)
+        return found, Communicator(found, self.patience_s, check)
 
     def check_mpi(self, what: str) -> None:
         """Refuse processes that do not use MPI by mpi4py from several threads."""
@@ -258,7 +263,9 @@ def origin_of(error: BaseException, rank: int) -> Origin:
     if isinstance(error, OutcoreError):
         more = {key: value for key, value in vars(error).items() if isinstance(value, _PLAIN)}
         return Origin(rank, error.kind, str(error), more)
-    return Origin(rank, OutcoreError.kind, f"{type(error).__name__}: {error}", {})
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    text = f"{type(error).__name__}: {error}" + (f" ({notes})" if notes else "")
+    return Origin(rank, OutcoreError.kind, text, {})
 
 
 _PLAIN = (int, float, tuple, list)

@@ -42,6 +42,10 @@ class Team:
     blocks, notes
         Communicators for the thread that sends blocks, and for the one that records steps. Several
         processes have them, one process does not.
+    raw
+        MPI's communicator of `notes`, for messages between two processes.
+    patience_s
+        Time to wait for another process without work.
     rank, size
         Number of this process, and number of processes.
     sent
@@ -50,9 +54,11 @@ class Team:
 
     blocks: Communicator
     notes: Communicator
+    raw: Any
 
     def __init__(self, sharing: Sharing) -> None:
         self._sharing, self.rank, self.size = sharing, sharing.rank, sharing.size
+        self.patience_s = sharing.patience_s
         self._lock = threading.Lock()
         self._origin: Origin | None = None
         self._heard = bytearray(_ALARM_BYTES)
@@ -64,8 +70,8 @@ class Team:
     def __enter__(self) -> Self:
         if self.size > 1:
             raw, self.blocks = self._sharing.duplicate(self.check)
-            others, self.notes = self._sharing.duplicate(self.check)
-            self._duplicates = [raw, others]
+            self.raw, self.notes = self._sharing.duplicate(self.check)
+            self._duplicates = [raw, self.raw]
             self._alarm = raw.Irecv(self._heard)
         return self
 
