@@ -6,19 +6,33 @@ import pwd
 import re
 import shutil
 import subprocess
+from collections import deque
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 from mounted import Mounted, mounted
-from served import Served
+from served import Served, serve
+from served_pools import in_memory
 from test_mount_failures import open_directory
 
 __all__ = ["open_directory"]
 
 SKIPPED = Path(__file__).with_name("pjdfstest-skipped.txt")
 FSX_OPERATIONS = 100_000
+FSX_WEIGHTS = (
+    "close_open = 2\ninvalidate = 1\ntruncate = 5\nfsync = 1\nfdatasync = 1\n"
+    "posix_fallocate = 2\nsendfile = 2\nposix_fadvise = 1\ncopy_file_range = 2\n"
+    "read = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\n"
+)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """Serve a pool in memory: the suites wait for its disks many thousand times."""
+    with in_memory() as directory, serve(directory) as running:
+        yield running
 
 
 @pytest.fixture
@@ -88,23 +102,48 @@ def test_pjdfstest(mount: Mounted, tmp_path: Path) -> None:
     assert [pattern for pattern, names in matched.items() if not names & failed] == []
 
 
+def fsx(directory: Path, *words: object) -> list[str]:
+    """Return a command of fsx, which writes its artifacts into `directory`."""
+    program = installed("fsx", "cargo install fsx")
+    config = directory / "fsx.toml"
+    config.write_text(f"[weights]\n{FSX_WEIGHTS}")
+    fixed = [program, "-f", config, "-N", FSX_OPERATIONS, "-S", 1, "-P", directory]
+    return [str(word) for word in (*fixed, *words)]
+
+
 @pytest.mark.exhaustive(keep=0)
 @pytest.mark.parametrize("options", [(), ("--strict",)])
 def test_fsx(served: Served, tmp_path: Path, options: tuple[str, ...]) -> None:
-    program = installed("fsx", "cargo install fsx")
-    config = tmp_path / "fsx.toml"
-    weights = (
-        "close_open = 1\ninvalidate = 1\ntruncate = 5\nfsync = 1\nfdatasync = 1\n"
-        "posix_fallocate = 2\nsendfile = 2\nposix_fadvise = 1\ncopy_file_range = 2\n"
-    )
-    config.write_text(f"[weights]\n{weights}read = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\n")
     with mounted(served, tmp_path / "m", *options) as found:
-        done = subprocess.run(
-            [program, "-q", "-f", config, "-N", str(FSX_OPERATIONS), "-S", "1", "-P", tmp_path,
-             found.place / "f"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+        run(*fsx(tmp_path, "-q", found.place / "f"))
+
+
+@pytest.mark.exhaustive(keep=0)
+def test_fsx_alternates_between_two_mounts(served: Served, tmp_path: Path) -> None:
+    """Its file has the path of a link, which leads to the other mount at each opening."""
+    link, new_link = tmp_path / "link", tmp_path / "new"
+    with (
+        mounted(served, tmp_path / "one", "--strict") as one,
+        mounted(served, tmp_path / "two", "--strict") as two,
+    ):
+        link.symlink_to(one.place)
+        command = fsx(tmp_path, "-v", link / "f")
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+            # The last lines are the operations before a failure.
+            lines = deque[str](maxlen=1000)
+            for line in running.stderr or ():
+                lines.append(line)
+                if line.endswith("close/open\n"):
+                    new_link.symlink_to(two.place if link.readlink() == one.place else one.place)
+                    new_link.replace(link)
+        assert running.returncode == 0, "".join(lines)
+        assert min(calls_of(one), calls_of(two)) > FSX_OPERATIONS / 4
+
+
+def calls_of(mount: Mounted) -> int:
+    """Return how many calls a mount has answered, at least: it reads each one from the kernel."""
+    reads = dict(re.findall(r"(\w+): (\d+)", Path(f"/proc/{mount.pid}/io").read_text()))
+    return int(reads["syscr"])
 
 
 def run(*command: object, cwd: Path | None = None) -> str:
