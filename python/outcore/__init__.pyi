@@ -10,6 +10,7 @@ from .blocks.blocks import Blocks
 from .blocks.file import BlockInterface
 from .convert.copying import from_array
 from .convert.export import export_array
+from .convert.rechunk import rechunk
 from .convert.repack import Repacked, repack
 from .errors import OutcoreError
 from .files.copy import FileCopyReport, copy_files
@@ -20,6 +21,7 @@ from .machine.rates import Rates
 from .planning.collective_plan import CollectivePlan
 from .planning.methods import MethodComparison, compare_methods
 from .planning.plan import Plan, plan
+from .planning.relayout_plan import RelayoutPlan
 from .pool.connect import connect
 from .pool.logical_disk import LogicalDisk
 from .pool.pool import Pool
@@ -55,6 +57,7 @@ __all__ = [
     "PoolPath",
     "PoolStat",
     "Rates",
+    "RelayoutPlan",
     "Repacked",
     "Report",
     "Schema",
@@ -74,6 +77,7 @@ __all__ = [
     "move_files",
     "open_array",
     "plan",
+    "rechunk",
     "repack",
     "verify",
 ]

@@ -23,8 +23,10 @@ RECORDS = (FILL, COPY, STEPS)
 """Names of these records in an array: for an assembly, a copy, and a result made in steps."""
 
 STATE, REFLECTIONS = "outcore.state", "outcore.reflections"
-WORKING = (STATE, REFLECTIONS)
-"""Names of working arrays of a call, inside its unfinished result."""
+BETWEEN = ("outcore.between-1", "outcore.between-2", "outcore.between-3")
+WORKING = (STATE, REFLECTIONS, *BETWEEN)
+"""Names of working arrays of a call, inside its unfinished result. `BETWEEN` are those of a copy in
+several passes."""
 
 Range: TypeAlias = tuple[int, int]
 """Number of the first block, and the number behind the last."""

@@ -15,7 +15,7 @@ from outcore.report.copy_report import CopyReport
 from outcore.storage.pool_path import is_url
 
 
-def _extents(
+def extents(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[int, ...] | None:
     """Parse extents such as ``512,256``."""
@@ -27,7 +27,7 @@ def _extents(
         ) from None
 
 
-def _place(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def name_or_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Open the pool of a URL; other text stays unchanged."""
     return str(ANY_PATH.convert(value, parameter, context)) if is_url(value) else value
 
@@ -51,8 +51,8 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
         ),
     },
 )
-@click.argument("source", metavar="SRC", callback=_place)
-@click.argument("target", metavar="DST", callback=_place)
+@click.argument("source", metavar="SRC", callback=name_or_url)
+@click.argument("target", metavar="DST", callback=name_or_url)
 @click.option(
     "--format", "file_format", type=click.Choice(["outcore", *CODECS]),
     help="Format of DST.  [default: by its suffix, else outcore]",
@@ -61,7 +61,7 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
     "--codec", type=click.Choice(["zstd", "gzip", "blosc", "none"]),
     help="Compression in HDF5 and Zarr.  [default: zstd in Zarr, else none]",
 )  # fmt: skip
-@click.option("--chunks", metavar="N,...", callback=_extents, help="Shape of a chunk.")
+@click.option("--chunks", metavar="N,...", callback=extents, help="Shape of a chunk.")
 @click.option("--order", type=click.Choice(["C", "F"]), help="Order of the elements.")
 @click.option("--zarr-format", type=click.Choice(["2", "3"]), help="Version of Zarr.  [default: 3]")
 @click.option("--dtype", help="Element type of DST; for a raw SRC, the type in the file.")
@@ -70,7 +70,7 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
     help="Refuse numbers that --dtype cannot hold, or convert any number (unsafe).",
     show_default=True,
 )  # fmt: skip
-@click.option("--shape", metavar="N,...", callback=_extents, help="Shape.")
+@click.option("--shape", metavar="N,...", callback=extents, help="Shape.")
 @click.option(
     "--source-order", default="C", type=click.Choice(["C", "F"]),
     help="Order of the elements.", show_default=True,

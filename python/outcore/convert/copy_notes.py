@@ -3,14 +3,14 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from outcore._core import Ticket
 from outcore.array_files import blocks_done
 from outcore.array_files.blocks_done import COPY, BlocksDone
 from outcore.array_files.metadata import read_generation
-from outcore.convert.copy_plan import CopyPlan
+from outcore.convert.copy_plan import Pass
 from outcore.errors import JournalError, OutcoreError
 from outcore.layout.casting import Casting
 from outcore.storage.volumes import Place
@@ -29,8 +29,12 @@ class CopyRecord(BlocksDone):
         super().__init__(where, COPY, "copy")
         self.goes_on = False
 
-    def steps_of(self, version: dict[str, Any] | None, casting: Casting) -> list[int] | None:
-        """Return the blocks of a stopped copy of this source; `None` if the copy must restart.
+    def passes_of(
+        self, version: dict[str, Any] | None, casting: Casting
+    ) -> tuple[list[list[int]], list[tuple[int, ...]]] | None:
+        """Return the blocks of each pass of a stopped copy, and the chunks of arrays between them.
+
+        The result is `None` if the copy must restart.
 
         Blocks copied with ``casting="unsafe"`` may differ from those of another casting.
 
@@ -44,6 +48,7 @@ class CopyRecord(BlocksDone):
         try:
             header = json.loads(self.lines()[0])
             of, steps, generation = header["source"], header["steps"], int(header["generation"])
+            before = [(list(each), tuple(chunks)) for each, chunks in header.get("before", [])]
         except (ValueError, KeyError, TypeError):
             raise self.damaged() from None
         if of != version:
@@ -59,16 +64,21 @@ class CopyRecord(BlocksDone):
                 "if_exists='overwrite' to restart"
             )
         was_unsafe = header.get("casting") == "unsafe"
-        return None if version is None or (was_unsafe and casting != "unsafe") else steps
+        if version is None or steps is None or (was_unsafe and casting != "unsafe"):
+            return None
+        return [*(each for each, _ in before), steps], [chunks for _, chunks in before]
 
-    def describe(self, version: dict[str, Any] | None, casting: Casting, plan: CopyPlan) -> None:
+    def describe(
+        self, version: dict[str, Any] | None, casting: Casting, passes: Sequence[Pass]
+    ) -> None:
         """Write the source and the blocks into the header, before the first note."""
-        steps = plan.steps
+        steps = passes[-1].plan.steps
         self.goes_on = version is not None and steps is not None
         header = {
             "source": version if self.goes_on else None,
             "casting": casting,
             "steps": steps,
+            "before": [[one.plan.steps, one.chunks] for one in passes[:-1]],
             # The generation that the array has once it is open for writing.
             "generation": read_generation(self.where) + 1,
         }

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from outcore._util.streams import Box
 from outcore.errors import BudgetError
@@ -158,12 +159,24 @@ class CopyPlan:
             yield box[::-1]
 
 
+class Pass(NamedTuple):
+    """One pass of a copy: its blocks, and the chunks of the array that it makes.
+
+    The chunks of the target, which the last pass writes, are `None`.
+    """
+
+    plan: CopyPlan
+    chunks: tuple[int, ...] | None = None
+
+
 def plan_copy(
     source: Side,
     target: Side,
     itemsize: int,
     have_bytes: int,
     steps: Sequence[int] | None = None,
+    *,
+    is_resumed: bool = True,
 ) -> CopyPlan:
     """Choose the blocks of a copy.
 
@@ -176,7 +189,7 @@ def plan_copy(
     have_bytes
         The budget.
     steps
-        Extents of the blocks of a stopped copy, if one is resumed.
+        Extents of the blocks, if they are given: with `is_resumed`, those of a stopped copy.
 
     Raises
     ------
@@ -201,11 +214,12 @@ def plan_copy(
         )
     need = least_bytes + library * max(least_bytes, chunk_bytes)
     if need > room:
-        how = "choose smaller chunks=" if steps is None else "restart with if_exists='overwrite'"
+        is_begun = steps is not None and is_resumed
+        how = "restart with if_exists='overwrite'" if is_begun else "choose smaller chunks="
         raise BudgetError(
             f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {least_bytes}"
-            f"{'' if steps is None else ', in which it was begun'}, have {have_bytes}; raise "
-            f"memory= or {how}"
+            f"{', in which it was begun' if is_begun else ''}, have {have_bytes}; raise memory= or "
+            f"{how}"
         )
     spare = (have_bytes - need) // max(sides, 1)
     bounce_bytes = _pages(min(spare, max(have_bytes // 8, _LEAST_BOUNCE_BYTES), _MOST_BOUNCE_BYTES))
@@ -231,6 +245,34 @@ def plan_copy(
         for c, each in zip(source.cuts, pieces, strict=True):
             times_read *= sum(map(c.cover, each)) / c.n
     return CopyPlan(pieces, block_bytes, max(depth, 1), bounce_bytes, times_read)
+
+
+def planned_passes(
+    source: Side,
+    target: Side,
+    itemsize: int,
+    have: int,
+    steps: Sequence[Sequence[int]],
+    between: Sequence[tuple[int, ...]],
+    *,
+    is_resumed: bool,
+) -> list[Pass]:
+    """Return the passes of given steps, through arrays of the chunks `between`.
+
+    Parameters are those of `plan_copy`, with the steps of each pass.
+
+    Raises
+    ------
+    BudgetError
+        If a block does not fit.
+    """
+    middle = Side(target.cuts, bounces=True, decoded=False)
+    ends = [source, *[middle for _ in between], target]
+    pairs = zip(itertools.pairwise(ends), steps, (*between, None), strict=True)
+    return [
+        Pass(plan_copy(*sides, itemsize, have, each, is_resumed=is_resumed), chunks)
+        for sides, each, chunks in pairs
+    ]
 
 
 def _block_bytes(extents: Sequence[int], itemsize: int) -> int:

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import Arena, Ticket
 from outcore._util import budget
 from outcore._util.if_exists import IfExists, check_if_exists
 from outcore._util.progress import ProgressLike, check_progress
-from outcore._util.streams import Box
 from outcore.array.array import Array, open_array
-from outcore.array.create import array_metadata
+from outcore.array.create import DiskLayout, array_metadata
 from outcore.array.existing import make_array, open_existing, refuse_other
-from outcore.array_files.metadata import write_metadata
+from outcore.array_files.blocks_done import BETWEEN
+from outcore.array_files.metadata import read_metadata, write_metadata
+from outcore.convert.block_copy import copy_blocks
 from outcore.convert.copy_notes import CopyNotes, CopyRecord
-from outcore.convert.copy_plan import CopyPlan, Side, plan_copy
+from outcore.convert.copy_plan import CopyPlan, Pass, Side, plan_copy, planned_passes
 from outcore.convert.open_source import open_source
-from outcore.convert.sources import InMemory, Source
-from outcore.convert.targets import ArrayTarget, Target, array_side, writing
-from outcore.errors import Interrupted, InvalidError, OutcoreError
+from outcore.convert.sources import Source, Stored
+from outcore.convert.targets import ArrayTarget, Target, array_side
+from outcore.errors import DiskFullError, Interrupted, InvalidError
 from outcore.layout.attributes import carried_attributes
 from outcore.layout.casting import Casting
+from outcore.layout.zarr_format import Metadata
 from outcore.report.copy_report import CopyReport
 from outcore.report.longcall import LongCall, long_call
 from outcore.storage.volumes import (
@@ -45,93 +45,9 @@ from outcore.storage.volumes import (
     refuse_being_made,
 )
 
-_WHY = "copying into it was stopped; call from_array, or convert, again with the same arguments"
-
-
-@dataclass
-class _Slot:
-    """Memory of a block, and the pending write that uses it."""
-
-    buffer: memoryview | None
-    writing: Ticket | None = None
-
-    def wait(self) -> None:
-        if self.writing is not None:
-            self.writing.wait()
-        self.writing = None
-
-
-def copy_blocks(
-    source: Source,
-    target: Target,
-    plan: CopyPlan,
-    call: LongCall,
-    path: AnyPath,
-    notes: CopyNotes | None = None,
-) -> None:
-    """Copy all blocks; read ahead and write behind as far as the plan's memory allows.
-
-    With `notes`, skip the blocks that are already durable, and record the progress.
-    """
-    source.begin(call.arena, plan.bounce_bytes)
-    target.begin(call.arena, plan.bounce_bytes)
-    slots = _slots(source, plan, call.arena)
-    ahead = plan.depth // 2 if source.reads_ahead else 0
-    reading: deque[tuple[Box, _Slot, npt.NDArray[Any], Ticket | None]] = deque()
-
-    def write_first() -> None:
-        box, slot, data, ticket = reading[0]
-        if ticket is not None:
-            ticket.wait()
-        reading.popleft()
-        with writing(path):
-            slot.writing = target.write(box, data)
-            if notes is not None and slot.writing is not None:
-                notes.add(slot.writing, data.nbytes)
-        call.meter.advance(data.nbytes)
-
-    boxes = plan.boxes(column_major=target.column_major)
-    if notes is not None:
-        boxes = itertools.islice(boxes, notes.done, None)
-    try:
-        for box, slot in zip(boxes, itertools.cycle(slots), strict=False):
-            if len(reading) > ahead:
-                write_first()
-            slot.wait()
-            reading.append((box, slot, *_fetch(source, box, slot)))
-        while reading:
-            write_first()
-        source.check_end()
-        for slot in slots:
-            slot.wait()
-        if notes is not None:
-            notes.finish()
-    except BaseException:
-        if notes is not None:
-            notes.stop()
-        raise
-    finally:
-        # After a failure, wait for all transfers and ignore their errors: the first error counts.
-        for ticket in [*(each[3] for each in reading), *(slot.writing for slot in slots)]:
-            with contextlib.suppress(OutcoreError):
-                if ticket is not None:
-                    ticket.wait()
-
-
-def _slots(source: Source, plan: CopyPlan, arena: Arena) -> list[_Slot]:
-    if isinstance(source, InMemory) and not source.converts:
-        return [_Slot(None) for _ in range(plan.depth)]
-    return [_Slot(memoryview(arena.allocate(plan.block_bytes))) for _ in range(plan.depth)]
-
-
-def _fetch(source: Source, box: Box, slot: _Slot) -> tuple[npt.NDArray[Any], Ticket | None]:
-    if slot.buffer is None:
-        assert isinstance(source, InMemory)
-        return source.view(box), None
-    order: Literal["C", "F"] = "F" if source.order == "F" else "C"
-    count = tuple(s.stop - s.start for s in box)
-    out: npt.NDArray[Any] = np.ndarray(count, source.dtype, buffer=slot.buffer, order=order)
-    return out, source.fetch(box, out)
+_WHY = (
+    "copying into it was stopped; call from_array, convert or rechunk again with the same arguments"
+)
 
 
 def from_array(
@@ -241,6 +157,20 @@ def from_array(
         )[0]  # fmt: skip
 
 
+def _one_pass(
+    source: Source, metadata: Metadata, memory_bytes: int, steps: Sequence[int] | None = None
+) -> list[Pass]:
+    """Choose the blocks of a copy in one pass, or use given ones."""
+    side = array_side(metadata, in_parts=source.gridded)
+    return [
+        Pass(plan_copy(source.side, side, source.itemsize, memory_bytes, steps, is_resumed=False))
+    ]
+
+
+Choose: TypeAlias = Callable[[Source, Metadata, int], list[Pass]]
+"""A function that chooses the passes of a copy to a new array, with a budget in bytes."""
+
+
 def copy_to_array(
     source: Source,
     path: PathLike,
@@ -251,11 +181,17 @@ def copy_to_array(
     chunk_order: str | None = None,
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
+    layout: DiskLayout | None = None,
     if_exists: IfExists = "error",
     resume: bool = True,
     progress: ProgressLike = True,
+    choose: Choose = _one_pass,
 ) -> tuple[Array, CopyReport]:
-    """Copy an open source as `from_array` does; return the array and a report."""
+    """Copy an open source as `from_array` does; return the array and a report.
+
+    `layout` divides the array over disks. `choose` returns the passes of a copy that begins, for
+    the source, the array, and the budget.
+    """
     metadata = array_metadata(
         source.shape, source.dtype, chunks, source.order if order is None else order, chunk_order,
         source.dims if dims is None else dims, attributes,
@@ -264,12 +200,13 @@ def copy_to_array(
         carried = carried_attributes(source.attributes)
         metadata = dataclasses.replace(metadata, attributes=carried)
     metadata.grid()  # refuses impossible chunks
-    side = array_side(metadata, in_parts=source.gridded)
     check_progress(progress)
     memory_bytes = budget.resolve(memory)
-    plan = plan_copy(source.side, side, source.itemsize, memory_bytes)
     where = place(path)
-    metadata = metadata.on(where.volume)
+    is_chosen = bool(chunks or chunk_order or order == "F")
+    metadata = (layout or DiskLayout()).of(where, metadata, is_chosen=is_chosen)
+    passes = choose(source, metadata, memory_bytes)
+    side = array_side(metadata, in_parts=source.gridded)
     check_apart(source, where.path)
     refuse_being_made(where)
     version = source.version()
@@ -284,7 +221,7 @@ def copy_to_array(
         if found is not None:
             if made is not None:
                 refuse_other(where, found.metadata.made, made, "the source")
-            return found, _report_opened(found, plan.blocks)
+            return found, _report_opened(found, passes[-1].plan.blocks)
     record = CopyRecord(where)
     with (
         _saying_how_to_go_on(record, resume=resume, if_exists=if_exists),
@@ -293,16 +230,102 @@ def copy_to_array(
         begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
         stopped = resume and if_exists != "overwrite" and record.was_stopped(begun)
         done = 0
-        steps = record.steps_of(version, source.casting) if stopped else None
-        if steps is not None:
-            plan = plan_copy(source.side, side, source.itemsize, memory_bytes, steps)
-            done = record.done_of(plan.blocks)
+        before = record.passes_of(version, source.casting) if stopped else None
+        if before is not None:
+            passes = planned_passes(
+                source.side, side, source.itemsize, memory_bytes, *before, is_resumed=True
+            )
+            done = record.done_of(passes[-1].plan.blocks)
             write_metadata(where, begun)  # this call may have other attributes
         else:
+            is_replaced = stopped or if_exists == "overwrite"
+            _check_room(where, begun, source.order, passes, is_replaced=is_replaced)
             make_array(where, begun, if_exists="overwrite" if stopped else if_exists, reserve=True)
-        record.describe(version, source.casting, plan)
+        record.describe(version, source.casting, passes)
         record.begin(done)
-        return _copy_to(where, record, side, source, plan, done, memory_bytes, progress, made)
+        plan, earlier = passes[-1].plan, passes[:-1] if done < passes[-1].plan.blocks else []
+        with _between(where, source, earlier, memory_bytes, progress) as (nearest, reports):
+            array, report = _copy_to(
+                where, record, side, nearest, plan, done, memory_bytes, progress, made
+            )
+        for each in reversed(reports):
+            report = report.after(each)
+        between = tuple(one.chunks for one in passes if one.chunks is not None)
+        array.report = report = dataclasses.replace(report, between=between)
+        return array, report
+
+
+def _check_room(
+    where: Place, metadata: Metadata, order: str, passes: Sequence[Pass], *, is_replaced: bool
+) -> None:
+    """Refuse a copy in several passes if its arrays do not fit on the disk together."""
+    arrays = [array_between(metadata, one, order) for one in passes[:-1]]
+    sizes = [array.grid().shard_bytes * array.grid().shards for array in arrays]
+    if not sizes:
+        return
+    # An array between two passes exists until the next one is complete.
+    most = max(a + b for a, b in itertools.pairwise([0, *sizes, 0]))
+    need = metadata.grid().shard_bytes * metadata.grid().shards + most
+    have = where.volume.free_bytes()
+    if is_replaced and where.exists():
+        have += bytes_on_disk(where.path)
+    if need > have:
+        raise DiskFullError(
+            f"need {need} bytes on disk for {where.path}, with {most} for the array between two "
+            f"passes, {have} are free; free some room, or raise memory= until one pass suffices"
+        )
+
+
+def array_between(metadata: Metadata, one: Pass, order: str) -> Metadata:
+    """Return the array that a pass other than the last one makes."""
+    assert one.chunks is not None, "it is not the last pass"
+    return Metadata(
+        metadata.shape, metadata.dtype, one.chunks, order,
+        slot_align_bytes=metadata.slot_align_bytes,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _between(
+    where: Place,
+    source: Source,
+    passes: Sequence[Pass],
+    memory_bytes: int,
+    progress: ProgressLike,
+) -> Iterator[tuple[Source, list[CopyReport]]]:
+    """Copy a source through arrays inside the unfinished copy; yield the last one as a source.
+
+    A stopped call may have made some of them. They are removed once the copy is complete.
+    """
+    reports: list[CopyReport] = []
+    places = [where.below(name) for name, _ in zip(BETWEEN, passes, strict=False)]
+    whole = [number for number, each in enumerate(places) if _is_whole(each)]
+    with contextlib.ExitStack() as opened:
+        for number, one in enumerate(passes):
+            here = places[number]
+            if whole and number < whole[-1]:
+                continue
+            if number not in whole:
+                steps = one.plan.steps
+                assert steps is not None, "the planner chose them"
+                array, report = copy_to_array(
+                    source, here.path, memory=memory_bytes, chunks=one.chunks, order=source.order,
+                    chunk_order="row-major", attributes={}, progress=progress,
+                    choose=functools.partial(_one_pass, steps=steps),
+                )  # fmt: skip
+                array.close()
+                reports.append(report)
+            opened.close()
+            if number and places[number - 1].volume.exists(places[number - 1].name):
+                here.volume.remove(places[number - 1].name)
+            array = open_array(here.path)
+            source = opened.enter_context(Stored(array))
+            source.keep(array)
+        yield source, reports
+
+
+def _is_whole(where: Place) -> bool:
+    return where.exists() and read_metadata(where).state is None
 
 
 @contextlib.contextmanager
@@ -347,17 +370,20 @@ def _copy_to(
             notes = CopyNotes(record, target.sync, done) if record.goes_on else None
             copy_blocks(source, target, plan, call, where.path, notes)
             target.finish()
+            left = [each for each in map(where.below, BETWEEN) if each.volume.exists(each.name)]
+            if left:
+                record.note(plan.blocks)  # a later call that finds no array between needs none
+            for each in left:
+                each.volume.remove(each.name)
             array.mark(None, made=made)
             record.remove()
     except BaseException:
         array.close()
         raise
-    report = report_on(
+    return array, report_on(
         plan, call, path=where.path, file_format="outcore", shape=array.shape, dtype=array.dtype,
-        order=array.order, chunks=array.chunks, done_before=done,
+        order=array.order, chunks=array.chunks, done_before=done, moved=(source, target),
     )  # fmt: skip
-    array.report = report
-    return array, report
 
 
 def _report_opened(array: Array, blocks: int) -> CopyReport:
@@ -383,8 +409,10 @@ def report_on(
     chunks: tuple[int, ...] | None,
     codec: str = "none",
     done_before: int = 0,
+    moved: tuple[Source, Target] | None = None,
 ) -> CopyReport:
-    """Return the report on a finished copy."""
+    """Return the report on a finished copy, with the counts of both sides if they are given."""
+    read, written = (None, None) if moved is None else (moved[0].moved(), moved[1].moved())
     return CopyReport(
         path=str(path),
         format=file_format,
@@ -401,6 +429,10 @@ def report_on(
         seconds=call.seconds(),
         memory_bytes=call.arena.budget_bytes,
         peak_memory_bytes=call.arena.peak_bytes,
+        bytes_read=read and read[0],
+        reads=read and read[1],
+        bytes_written=written and written[0],
+        writes=written and written[1],
     )
 
 

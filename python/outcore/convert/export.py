@@ -22,8 +22,9 @@ from outcore._util import budget
 from outcore._util.counts import is_count
 from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import ProgressLike
+from outcore.convert.block_copy import copy_blocks
 from outcore.convert.copy_plan import CopyPlan, Cuts, Side, plan_copy
-from outcore.convert.copying import check_apart, copy_blocks, copy_to_array, report_on
+from outcore.convert.copying import check_apart, copy_to_array, report_on
 from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
 from outcore.convert.open_source import open_source

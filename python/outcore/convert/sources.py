@@ -29,7 +29,7 @@ from outcore.errors import InvalidError, LeftOutWarning
 from outcore.layout.casting import AS_GIVEN, FIX, Wanted, convert, is_allowed
 from outcore.layout.row_blocks import RowBlocks
 from outcore.layout.slicing import order_of, part_of, reading
-from outcore.layout.zarr_format import TILE_BYTES, check_dtype, check_shape
+from outcore.layout.zarr_format import TILE_BYTES, Metadata, check_dtype, check_shape
 from outcore.storage.volumes import AnyPath
 
 LIBRARY_BLOCKS = 3
@@ -130,6 +130,10 @@ class Source(ABC):
 
     def check_end(self) -> None:
         """Raise `InvalidError` if the source has more elements than its shape."""
+
+    def moved(self) -> tuple[int, int] | None:
+        """Return the bytes and the requests read since `begin`; `None` if they are not counted."""
+        return None
 
     def version(self) -> dict[str, Any] | None:
         """Return the location, as ``path``, and values that differ after a change.
@@ -249,9 +253,20 @@ class Stored(Source):
         name = os.path.realpath(path) if isinstance(path, Path) else str(path)
         return {"path": name, **found._asdict()}
 
+    @property
+    def metadata(self) -> Metadata:
+        """The array's layout."""
+        return self._array.metadata
+
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """See `Source`."""
         self._file = self._array.open_file(arena, bounce_bytes)
+
+    def moved(self) -> tuple[int, int] | None:
+        """See `Source`."""
+        assert self._file is not None, "begin comes first"
+        counted = self._file.counters()
+        return counted[0], counted[2]
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
         """See `Source`."""

@@ -134,6 +134,10 @@ class Target(ABC):
     def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket | None:
         """Write a block, or start the write and return its ticket."""
 
+    def moved(self) -> tuple[int, int] | None:
+        """Return the bytes and the requests written since `begin`; `None` if not counted."""
+        return None
+
     def finish(self) -> None:
         """Make all writes durable."""
 
@@ -157,6 +161,12 @@ class ArrayTarget(Target):
         """See `Target`."""
         assert self._file is not None, "begin comes first"
         return self._file.submit_write([s.start for s in box], [1] * len(box), data)
+
+    def moved(self) -> tuple[int, int] | None:
+        """See `Target`."""
+        assert self._file is not None, "begin comes first"
+        counted = self._file.counters()
+        return counted[1], counted[3]
 
     def sync(self) -> Ticket:
         """Start to make all completed and pending writes durable."""

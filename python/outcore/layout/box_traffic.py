@@ -41,7 +41,7 @@ class Traffic(NamedTuple):
 class _Level(NamedTuple):
     """Repetitions, and the bytes between two of them on disk and in memory."""
 
-    count: int
+    times: int
     file: int
     memory: int
 
@@ -59,15 +59,15 @@ class _Piece(NamedTuple):
 
     @property
     def extents(self) -> int:
-        return math.prod(level.count for level in self.levels[self.inner :])
+        return math.prod(level.times for level in self.levels[self.inner :])
 
     @property
     def runs(self) -> int:
-        return math.prod(level.count for level in self.levels)
+        return math.prod(level.times for level in self.levels)
 
     @property
     def has_gaps(self) -> bool:
-        within = math.prod(level.count for level in self.levels[: self.inner])
+        within = math.prod(level.times for level in self.levels[: self.inner])
         return within * self.run != self.extent
 
 
@@ -79,7 +79,7 @@ class _Span(NamedTuple):
     """
 
     low: int
-    count: int
+    size: int
     is_whole: bool
     at: int
 
@@ -114,7 +114,9 @@ class BoxTraffic:
         self._itemsize = m.dtype.itemsize
         self._chunk_bytes = math.prod(m.chunks) * self._itemsize
         self._slot_bytes = -(-self._chunk_bytes // m.slot_align_bytes) * m.slot_align_bytes
-        buffer = min(min(_PIECE_BYTES, self._slot_bytes) + 2 * block, max(self.bounce_bytes, 4 * block))
+        buffer = min(
+            min(_PIECE_BYTES, self._slot_bytes) + 2 * block, max(self.bounce_bytes, 4 * block)
+        )
         buffer = -(-buffer // SLOT_ALIGN_BYTES) * SLOT_ALIGN_BYTES
         self._bounce_piece = max(buffer - 2 * block, 1)
         self._gap_bytes = min(self.disk.gap_bytes, self._bounce_piece // 4)
@@ -171,16 +173,14 @@ class BoxTraffic:
             levels: list[_Level] = []
             for d in self._file_order:
                 at += spans[d].low * stride
-                level = _Level(spans[d].count, stride, strides[d])
+                level = _Level(spans[d].size, stride, strides[d])
                 stride *= self.metadata.chunks[d]
-                if level.count == 1:
+                if level.times == 1:
                     continue
                 if not levels and level.file == run == level.memory:
-                    run *= level.count
-                elif levels and all(
-                    level[i] == levels[-1][i] * levels[-1].count for i in (1, 2)
-                ):
-                    levels[-1] = levels[-1]._replace(count=levels[-1].count * level.count)
+                    run *= level.times
+                elif levels and all(level[i] == levels[-1][i] * levels[-1].times for i in (1, 2)):
+                    levels[-1] = levels[-1]._replace(times=levels[-1].times * level.times)
                 else:
                     levels.append(level)
             is_whole = all(span.is_whole for span in spans)
@@ -213,7 +213,7 @@ class BoxTraffic:
         end = self._chunk_bytes if end is None else end
         extent, inner = run, 0
         while inner < len(levels) and self._may_bridge(extent, levels[inner], is_whole=is_whole):
-            wider = (levels[inner].count - 1) * levels[inner].file + extent
+            wider = (levels[inner].times - 1) * levels[inner].file + extent
             if wider > most:
                 break
             extent, inner = wider, inner + 1
@@ -229,15 +229,15 @@ class BoxTraffic:
             return
         outer, rest = levels[-1], levels[inner:-1]
         repeated = self._most_repetitions(extent, outer, rest, most, is_whole=is_whole)
-        if repeated >= outer.count and not self._may_bridge(
+        if repeated >= outer.times and not self._may_bridge(
             extent, levels[inner], is_whole=is_whole
         ):
             yield _Piece(at, extent, memory, run, levels, inner, False)
             return
-        group = min(max(repeated, 1), outer.count)
-        for index in range(0, outer.count, group):
-            count = min(group, outer.count - index)
-            below = levels[:-1] + ((outer._replace(count=count),) if count > 1 else ())
+        group = min(max(repeated, 1), outer.times)
+        for index in range(0, outer.times, group):
+            count = min(group, outer.times - index)
+            below = levels[:-1] + ((outer._replace(times=count),) if count > 1 else ())
             yield from self._split(
                 at + index * outer.file, memory + index * outer.memory, run, below, most,
                 is_whole=is_whole, end=end,
@@ -252,7 +252,7 @@ class BoxTraffic:
             return 1 if rest else 1 + (most - extent) // outer.file
         if extent > _SHORT_BYTES:
             return 1
-        return min(most // extent, _EXTENTS) // math.prod(level.count for level in rest)
+        return min(most // extent, _EXTENTS) // math.prod(level.times for level in rest)
 
     def _smaller(self, piece: _Piece, most: int) -> Iterator[_Piece]:
         end = piece.at + piece.extent if piece.is_padded else -1
@@ -291,9 +291,8 @@ class BoxTraffic:
     def _fits(self, piece: _Piece) -> bool:
         """Whether disk and memory are aligned to blocks."""
         block = self.disk.block_bytes
-        return (
-            piece.at % block == piece.run % block == piece.memory % block == 0
-            and all(level.file % block == level.memory % block == 0 for level in piece.levels)
+        return piece.at % block == piece.run % block == piece.memory % block == 0 and all(
+            level.file % block == level.memory % block == 0 for level in piece.levels
         )
 
     def _read(self, piece: _Piece) -> Traffic:

@@ -22,6 +22,7 @@ from outcore.machine.machine import nearest_directory
 from outcore.machine.rates import Rates, stored_or_measured
 from outcore.planning.collective_plan import VERBS as COLLECTIVE_VERBS
 from outcore.planning.collective_plan import CollectivePlan, plan_collective
+from outcore.planning.relayout_plan import RelayoutPlan, plan_rechunk
 from outcore.report.report import over_the_least
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import PathLike, as_path
@@ -193,6 +194,19 @@ def plan(
 
 @overload
 def plan(
+    verb: Literal["rechunk"],
+    *,
+    source: Any,
+    dtype: npt.DTypeLike | None = ...,
+    memory: int | str | None = ...,
+    path: PathLike | None = ...,
+    rates: Rates | None = ...,
+    **options: Any,
+) -> RelayoutPlan: ...
+
+
+@overload
+def plan(
     verb: str,
     *,
     n: int,
@@ -213,14 +227,14 @@ def plan(
     n: int | None = None,
     m: int | None = None,
     k: int | None = None,
-    dtype: npt.DTypeLike = "f8",
+    dtype: npt.DTypeLike | None = None,
     compute_dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     path: PathLike | None = None,
     rhs: int = 1,
     rates: Rates | None = None,
     **options: Any,
-) -> Plan | CollectivePlan:
+) -> Plan | CollectivePlan | RelayoutPlan:
     """Plan a call: disk, memory, words moved and time, without allocating anything.
 
     Parameters
@@ -229,8 +243,8 @@ def plan(
         The operation: the name of the function, such as ``"solve"`` or ``"lu_factor"``. ``"lu"`` is
         short for ``"lu_factor"``, and ``"cholesky"`` for ``"cho_factor"``.
     n, dtype
-        Order and element type of the matrix. For a matrix that is not square, `n` is its number of
-        columns.
+        Order and element type of the matrix, by default ``"f8"``. For a matrix that is not square,
+        `n` is its number of columns.
     compute_dtype
         Type of the arithmetic, if it differs from that of the matrix: the type that the matrix and
         the right-hand sides promote to, or ``dtype=`` of the call.
@@ -261,6 +275,8 @@ def plan(
         `ArraySpec`), ``schema=`` and ``processes=`` instead of a matrix, and ``skip_disk=`` as in
         the call. For an array that does not exist yet, ``path=`` is its directory, and
         ``servers=`` the number of I/O servers, by default all.
+        ``"rechunk"`` takes ``source=``, and the new array as ``path=``, with the arguments of
+        `rechunk` that describe both, instead of a matrix.
     rates
         Rates to plan with; by default those stored for this machine and disk. If there are none,
         outcore measures them in about two seconds. Where it cannot measure, as in a directory
@@ -268,7 +284,7 @@ def plan(
 
     Returns
     -------
-    Plan or CollectivePlan
+    Plan, CollectivePlan or RelayoutPlan
         Print it. ``.validate()`` of a `Plan` raises the errors of too little memory or disk now.
 
     Raises
@@ -280,6 +296,8 @@ def plan(
     """
     if verb in COLLECTIVE_VERBS:
         return plan_collective(verb, path=path, rates=rates, **options)
+    if verb == "rechunk":
+        return plan_rechunk(path=path, dtype=dtype, memory=memory, rates=rates, **options)
     # Imported here, not at the top: these modules import SciPy, which takes longer than all the
     # rest.
     from outcore.linalg._planners.planners import FUNCTIONS, PLANNERS
@@ -299,7 +317,7 @@ def plan(
         raise InvalidError(f"the matrix of {verb!r} is square: need m= as n={n}, or none, have {m}")
     if k is not None and verb not in _INNER:
         raise InvalidError(f"the plan of {verb!r} has no k=, have {k}; leave it out")
-    kind = check_dtype(dtype)
+    kind = check_dtype("f8" if dtype is None else dtype)
     path = "." if path is None else path
     found = functools.cache(lambda: rates or stored_or_measured(path))
 

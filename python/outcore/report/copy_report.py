@@ -1,5 +1,6 @@
 """Report on a copy of an array."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from outcore._util.sizes import format_bytes, format_seconds
@@ -20,6 +21,12 @@ class CopyReport:
         reads or decodings of a source element, which is 1.0 unless memory was short.
     seconds, memory_bytes, peak_memory_bytes
         Time, budget, and the budget's peak use by blocks and bounce buffers.
+    between
+        For a copy in several passes: chunk shapes of the arrays between them. The other figures are
+        those of this call; blocks are those of the last pass.
+    bytes_read, reads, bytes_written, writes
+        Bytes and requests of arrays in outcore's own layout, in all passes; `None` if a source or
+        the copy is in another format.
     """
 
     path: str
@@ -37,15 +44,40 @@ class CopyReport:
     seconds: float
     memory_bytes: int
     peak_memory_bytes: int
+    between: tuple[tuple[int, ...], ...] = ()
+    bytes_read: int | None = None
+    reads: int | None = None
+    bytes_written: int | None = None
+    writes: int | None = None
+
+    def after(self, earlier: "CopyReport") -> "CopyReport":
+        """Return the report on this pass and an earlier one."""
+        return dataclasses.replace(
+            self,
+            times_read=earlier.times_read,
+            seconds=earlier.seconds + self.seconds,
+            peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
+            bytes_read=_sum(self.bytes_read, earlier.bytes_read),
+            reads=_sum(self.reads, earlier.reads),
+            bytes_written=_sum(self.bytes_written, earlier.bytes_written),
+            writes=_sum(self.writes, earlier.writes),
+        )
 
     def __str__(self) -> str:
         extents = " x ".join(map(str, self.shape))
         chunks = "" if self.chunks is None else f", chunks {' x '.join(map(str, self.chunks))}"
         codec = "" if self.codec == "none" else f", {self.codec}"
         again = "" if self.times_read == 1 else f", elements read {self.times_read:.2f} times"
+        if self.between:
+            through = " and ".join(" x ".join(map(str, each)) for each in self.between)
+            again += f", in {1 + len(self.between)} passes through chunks of {through}"
         if self.blocks_before:
             again += f", resumed at block {self.blocks_before} of {self.blocks}"
         return (
             f"{self.path}: {self.format}, {extents} {self.dtype} in {self.order} order{chunks}"
             f"{codec}, {format_bytes(self.file_bytes)} in {format_seconds(self.seconds)}{again}"
         )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other

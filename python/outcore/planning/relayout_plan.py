@@ -1,0 +1,229 @@
+"""Predict the passes, bytes, requests, disk space and time of a re-layout before it starts."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from outcore._util import budget
+from outcore._util.sizes import format_bytes, format_seconds
+from outcore.array.create import DiskLayout, array_metadata
+from outcore.convert.copy_plan import Pass
+from outcore.convert.copying import array_between
+from outcore.convert.open_source import open_source
+from outcore.convert.rechunk import array_end, choose, source_end
+from outcore.convert.rechunk_plan import End
+from outcore.convert.sources import Source, Stored
+from outcore.errors import DiskFullError
+from outcore.layout.box_traffic import BoxTraffic, Traffic
+from outcore.layout.casting import Casting
+from outcore.layout.disk_reads import DiskReads
+from outcore.layout.distribution import Rules
+from outcore.layout.zarr_format import Metadata
+from outcore.machine.rates import Rates, stored_or_measured
+from outcore.storage.volumes import PathLike, place
+
+MOST_KINDS = 5000
+"""Largest number of different parts of chunks that a plan counts one by one, in about a second."""
+
+
+@dataclass(frozen=True)
+class RelayoutPlan:
+    """Resources and time of `outcore.rechunk`; print it to read it. Sizes in bytes.
+
+    Attributes
+    ----------
+    source, path, shape, dtype, chunks
+        The source, and the new array.
+    passes, blocks, between
+        Number of passes, shape of the blocks of each, and chunk shapes of the arrays between them.
+    memory_bytes, peak_memory_bytes
+        The budget, and the largest amount that the call will use of it.
+    disk_bytes, between_bytes
+        Disk space of the new array, and the most beside it for an array between two passes.
+    bytes_read, reads, bytes_written, writes
+        Bytes and requests of all passes. They are exact on plain paths if `is_exact` is true; a
+        pool gathers several requests in one message.
+    is_exact
+        Whether bytes and requests are counted one by one. Otherwise they are estimates: for sources
+        in other formats, and for chunks and blocks that meet in too many ways.
+    seconds
+        Time at the measured rates of the disk of the new array.
+    notes
+        Remarks for the reader.
+    """
+
+    source: str
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[int, ...]
+    passes: int
+    blocks: tuple[tuple[int, ...], ...]
+    between: tuple[tuple[int, ...], ...]
+    memory_bytes: int
+    peak_memory_bytes: int
+    disk_bytes: int
+    between_bytes: int
+    bytes_read: int
+    reads: int
+    bytes_written: int
+    writes: int
+    is_exact: bool
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON."""
+        return asdict(self)
+
+    def validate(self) -> "RelayoutPlan":
+        """Return the plan if the disk has room now.
+
+        Raises
+        ------
+        DiskFullError
+            If it has too little.
+        """
+        need, have = self.disk_bytes + self.between_bytes, place(self.path).volume.free_bytes()
+        if need > have:
+            raise DiskFullError(
+                f"need {need} bytes on disk for {self.path}, {have} are free; free some room or "
+                "choose another directory"
+            )
+        return self
+
+    def __str__(self) -> str:
+        about = "" if self.is_exact else "about "
+        shape = " x ".join(map(str, self.shape))
+        rows = [
+            ("passes", str(self.passes)),
+            ("blocks", ", then ".join(" x ".join(map(str, each)) for each in self.blocks)),
+            (
+                "memory",
+                f"{format_bytes(self.peak_memory_bytes)} of {format_bytes(self.memory_bytes)}",
+            ),
+            ("disk", format_bytes(self.disk_bytes)),
+            ("read", f"{about}{format_bytes(self.bytes_read)} in {self.reads} requests"),
+            ("write", f"{about}{format_bytes(self.bytes_written)} in {self.writes} requests"),
+            ("time", f"about {format_seconds(self.seconds)}"),
+        ]
+        if self.between:
+            chunks = ", then ".join(" x ".join(map(str, each)) for each in self.between)
+            text = f"chunks {chunks}, {format_bytes(self.between_bytes)} of disk meanwhile"
+            rows.insert(2, ("between", text))
+        rows += [("note", note) for note in self.notes]
+        title = f"plan: rechunk {self.source} to {self.path}, {shape} {self.dtype}"
+        return "\n".join([title, *(f"  {name:<12} {text}" for name, text in rows)])
+
+
+def plan_rechunk(
+    *,
+    source: Any,
+    path: PathLike | None = None,
+    chunks: Sequence[int] | int | None = None,
+    order: str | None = None,
+    chunk_order: str | None = None,
+    disk_schema: Rules | None = None,
+    dtype: npt.DTypeLike | None = None,
+    casting: Casting = "same_kind",
+    shape: Sequence[int] | int | None = None,
+    source_order: str = "C",
+    offset: int = 0,
+    memory: int | str | None = None,
+    rates: Rates | None = None,
+) -> RelayoutPlan:
+    """Plan `outcore.rechunk` to `path`; see `outcore.plan`. It has no array yet."""
+    memory_bytes, where = budget.resolve(memory), place("rechunked" if path is None else path)
+    known = rates or stored_or_measured(where.path.parent)
+    with open_source(
+        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
+    ) as opened:
+        if order is None:
+            order = opened.order if disk_schema is None else "C"
+        metadata = array_metadata(
+            opened.shape, opened.dtype, chunks, order, chunk_order, None, None
+        )
+        is_chosen = bool(chunks or chunk_order or order == "F")
+        metadata = DiskLayout(disk_schema).of(where, metadata, is_chosen=is_chosen)
+        passes = choose(opened, metadata, memory_bytes)
+        arrays = [array_between(metadata, one, opened.order) for one in passes[:-1]]
+        made = [*arrays, metadata]
+        sources: list[Source | Metadata] = [opened, *arrays]
+        moves = [
+            _moved(*ends, known.reads, opened.order)
+            for ends in zip(sources, made, passes, strict=True)
+        ]
+        sides = [opened.side, *(array_end(each).side for each in made)]
+        name = str(opened.path or type(source).__name__)
+    sizes = [_file_bytes(each) for each in arrays]
+    read = sum((each[0] for each in moves), Traffic())
+    written = sum((each[1] for each in moves), Traffic())
+    requests = read.requests + written.requests
+    return RelayoutPlan(
+        source=name,
+        path=str(where.path),
+        shape=metadata.shape,
+        dtype=metadata.dtype.name,
+        chunks=metadata.chunks,
+        passes=len(passes),
+        blocks=tuple(tuple(one.plan.steps or ()) for one in passes),
+        between=tuple(each.chunks for each in arrays),
+        memory_bytes=memory_bytes,
+        peak_memory_bytes=max(
+            one.plan.depth * one.plan.block_bytes
+            + (sides[i].bounces + sides[i + 1].bounces) * one.plan.bounce_bytes
+            for i, one in enumerate(passes)
+        ),
+        disk_bytes=_file_bytes(metadata),
+        between_bytes=max(
+            (a + b for a, b in zip([0, *sizes], [*sizes, 0], strict=True)), default=0
+        ),
+        bytes_read=read.nbytes,
+        reads=read.requests,
+        bytes_written=written.nbytes,
+        writes=written.requests,
+        is_exact=all(each[2] for each in moves),
+        seconds=read.nbytes / known.read_bytes_s
+        + written.nbytes / known.write_bytes_s
+        + requests * known.request_s,
+        notes=known.notes,
+    )
+
+
+def _file_bytes(metadata: Metadata) -> int:
+    grid = metadata.grid()
+    return grid.shard_bytes * grid.shards
+
+
+def _moved(
+    source: Source | Metadata, target: Metadata, one: Pass, disk: DiskReads, order: str
+) -> tuple[Traffic, Traffic, bool]:
+    """Return the traffic of both sides of a pass, and whether it is exact."""
+    read, is_exact = _counted(source, one, disk, order, is_write=False)
+    written, is_counted = _counted(target, one, disk, order, is_write=True)
+    return read, written, is_exact and is_counted
+
+
+def _counted(
+    end: Source | Metadata, one: Pass, disk: DiskReads, order: str, *, is_write: bool
+) -> tuple[Traffic, bool]:
+    """Count the traffic of one side of a pass, or estimate it; return whether it is exact."""
+    if isinstance(end, Metadata | Stored):
+        metadata = end if isinstance(end, Metadata) else end.metadata
+        dims = range(len(metadata.shape))
+        memory = dims if order == "F" else dims[::-1]
+        traffic = BoxTraffic(metadata, is_write, memory, one.plan.bounce_bytes, disk)
+        if traffic.kinds(one.plan.pieces) <= MOST_KINDS:
+            return traffic.of_pieces(one.plan.pieces), True
+        described = array_end(metadata)
+    else:
+        described = source_end(end)
+    return _estimated(described, one, is_write=is_write), False
+
+
+def _estimated(end: End, one: Pass, *, is_write: bool) -> Traffic:
+    steps = one.plan.steps
+    assert steps is not None, "the planner chose them"
+    return end.traffic(tuple(steps), is_write=is_write)
