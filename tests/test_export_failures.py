@@ -131,9 +131,10 @@ def test_a_package_that_is_not_installed(
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+    export_array = oc.export_array  # the first use imports its module
     monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(MissingPackageError, match=f"pip install '{package}>=3"):
-        oc.export_array(np.ones(3), tmp_path / NAMES[kind])
+        export_array(np.ones(3), tmp_path / NAMES[kind])
     assert os.listdir(tmp_path) == []
 
 
