@@ -13,14 +13,16 @@ import outcore as oc
 from outcore._util.at_once import at_once, entered_at_once
 from outcore.collective.call import Call
 from outcore.errors import DiskError, OutcoreError
+from outcore.storage import rights
+from outcore.storage.volumes import Place
 
 RANKS, ROWS = 3, 12
 
 SERVERS = 2
 
-# Messages to the I/O servers for one array of a step. The length and the bytes of `zarr.json`,
-# before and after the lock; later a write and a sync of a new one, and the removal of the old one.
-METADATA = 2 * 2 + 2 + 1
+# Messages to the I/O servers for one array of a step. The length and the bytes of `zarr.json`;
+# later a write and a sync of a new one, and the removal of the old one.
+METADATA = 2 + 2 + 1
 # Free space, lengths and syncs on all servers, and the index.
 NEW_FILE = 3 * SERVERS + 1
 # Of each rank a join and the end at each server, and its share of the only chunk.
@@ -79,6 +81,27 @@ def test_ranks_agree_once_on_a_step_of_many_arrays() -> None:
         (few, some), (many, more), (most, all_of) = (steps(pool, count) for count in (1, 4, 7))
         assert few == many == most
         assert [more - some, all_of - more] == [3 * EACH, 3 * EACH]
+
+
+def test_the_files_of_a_new_group_are_made_without_questions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each request for the state of a name that cannot exist is one to the manager."""
+    asked: list[str] = []
+
+    def note(owner: Any, name: str) -> None:
+        ask = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: asked.append(name) or ask(*given))
+
+    with some_pool("embedded") as pool:
+        for owner, name in ((Place, "exists"), (Place, "names"), (rights, "rights_of")):
+            note(owner, name)
+        counts = []
+        for count in (1, 4, 7):
+            asked.clear()
+            oc.ArrayGroup(pool / f"of{count}", dict.fromkeys(names(count), oc.ArraySpec((2, 2))))
+            counts.append(len(asked))
+        assert counts[0] == counts[1] == counts[2] > 0
 
 
 def test_an_error_of_one_array_ends_the_step_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

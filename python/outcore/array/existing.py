@@ -9,10 +9,9 @@ from outcore._util.if_exists import IfExists
 from outcore.array.array import Array, open_array
 from outcore.array_files.blocks_done import RECORDS
 from outcore.array_files.metadata import (
-    bump_generation,
     is_half_made,
     read_metadata,
-    write_metadata,
+    write_first_generation,
 )
 from outcore.errors import ConsumedError, CorruptError, ExistsError, InvalidError
 from outcore.layout.attributes import is_same_json
@@ -113,9 +112,9 @@ def make_array(where: Place, metadata: Metadata, *, if_exists: IfExists, reserve
     if refuse_there(where, if_exists):
         remove_array(where)
     try:
-        bump_generation(where)
+        write_first_generation(where)
         ArrayFile.create(where.volume, where.name, grid, reserve, metadata.stripe_count)
-        write_metadata(where, metadata)
+        where.make_small("zarr.json", metadata.to_json())
     except BaseException:
         with contextlib.suppress(OSError):
             remove_array(where)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from outcore._core import ArrayFile
-from outcore.errors import BusyError, OutcoreError
+from outcore.errors import BusyError, ExistsError, OutcoreError
 from outcore.layout.selection import Selection
 from outcore.layout.zarr_format import Metadata
 from outcore.storage.volumes import Place, exclusive
@@ -72,11 +72,13 @@ def begin_file(begun: Place, metadata: Metadata, *, reserve: bool) -> None:
 def place_file(begun: Place, where: Place, metadata: Metadata, step: int) -> None:
     """Move the synced files of a step into the array, whose metadata do not count it yet."""
     target = where.inside(f"c/{step // steps_in_file(metadata)}")
-    if where.volume.exists(target):
+    source = begun.inside("c/0" if len(metadata.shape) == 1 else "c")
+    try:
+        where.volume.rename(source, target)
+    except ExistsError:
         # Left by a writer that was killed before it counted its step.
         where.volume.remove(target)
-    source = "c/0" if len(metadata.shape) == 1 else "c"
-    where.volume.rename(begun.inside(source), target)
+        where.volume.rename(source, target)
 
 
 def check_last_file(where: Place, metadata: Metadata, newest: Metadata) -> None:
@@ -108,6 +110,6 @@ def parts(metadata: Metadata, box: Selection) -> Iterator[tuple[list[int], slice
 
 def _discard(begun: Place) -> None:
     # The array's own zarr.json records that a collective is running.
-    for name in ("c", "zarr.json"):
-        if begun.exists(name):
+    for name, _, _ in begun.names():
+        if name in ("c", "zarr.json"):
             begun.volume.remove(begun.inside(name))

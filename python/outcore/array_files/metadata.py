@@ -92,6 +92,11 @@ def read_generation(where: Place) -> int:
     return int(text)
 
 
+def write_first_generation(where: Place) -> None:
+    """Write the generation of a new array."""
+    where.make_small(_GENERATION, b"1")
+
+
 def bump_generation(where: Place) -> None:
     """Raise the generation before a write, so that a resumed call detects changed input."""
     number = str(read_generation(where) + 1).encode()

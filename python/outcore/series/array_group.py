@@ -143,9 +143,12 @@ class ArrayGroup(AbstractContextManager["ArrayGroup"]):
             for name, metadata in wanted.items()
         }
 
+        is_there = self._place.volume.exists(self._place.name)
+
         def make(name: str) -> None:
             where = self._place.below(name)
-            if_exists: IfExists = "overwrite" if time_steps.is_empty(where) else "error"
+            is_left = is_there and time_steps.is_empty(where)
+            if_exists: IfExists = "overwrite" if is_left else "error"
             make_array(where, made[name], if_exists=if_exists, reserve=True)
 
         at_once(make, made)

@@ -82,7 +82,7 @@ def is_group(where: Place) -> bool:
 def write_group(where: Place, group: GroupOnDisk) -> None:
     """Create a group of existing arrays."""
     record = json.dumps(_own(group)).encode()
-    at_once(lambda name: where.below(name).replace_small(RECORD, record), group.arrays)
+    at_once(lambda name: where.below(name).make_small(RECORD, record), group.arrays)
     _replace_json(where, group)
 
 
@@ -124,12 +124,20 @@ def read_group(where: Place) -> GroupOnDisk:
     return group.with_steps(min(one.shape[0] for one in group.members().values()))
 
 
-def _read_all(where: Place) -> GroupOnDisk:
-    """Read a group like `read_group`, with all steps that each array counts."""
+@dataclass(frozen=True)
+class _Listed:
+    """A group's ``zarr.json``: names of arrays, attributes, and the metadata of arrays there."""
+
+    names: list[str]
+    time: str
+    attributes: dict[str, Any]
+    entries: dict[str, Any]
+
+
+def _listed(where: Place) -> _Listed:
     if not is_group(where):
         raise NotFoundError(f"there is no group at {where.path}; make one with oc.ArrayGroup")
     try:
-        # This is read before the arrays, which may then count more steps, but not fewer.
         document = _read_json(where) if where.exists() else {}
         attributes = dict(document.get("attributes") or {})
         own = attributes.pop("outcore", None) or _record(where)
@@ -143,20 +151,28 @@ def _read_all(where: Place) -> GroupOnDisk:
         names = own.get("arrays") or [name for name in entries if name != time]
         if not names:
             raise ValueError("it names no arrays")
+        return _Listed(names, time, attributes, entries)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, OutcoreError):
             raise
         raise CorruptError(
             f"{where.path}/zarr.json cannot be read ({error!r}); restore it from a copy"
         ) from error
-    read = at_once(lambda name: _read_member(where.below(name)), names)
-    arrays = dict(zip(names, read, strict=True))
+
+
+def _read_all(where: Place) -> GroupOnDisk:
+    """Read a group like `read_group`, with all steps that each array counts."""
+    # This is read before the arrays, which may then count more steps, but not fewer.
+    listed = _listed(where)
+    entries, time = listed.entries, listed.time
+    read = at_once(lambda name: _read_member(where.below(name)), listed.names)
+    arrays = dict(zip(listed.names, read, strict=True))
     has_steps = all(one.shape[0] for one in read)
     times, bad_times = _read_times(where.below(time)) if has_steps else (None, "")
     members = [*arrays, *([] if times is None else [time])]
     others = {name: one for name, one in entries.items() if _is_other(name, one, members, time)}
     counts = [_steps_of(entries.get(name)) for name in members]
-    return GroupOnDisk(arrays, time, times, attributes, bad_times, others, min(counts))
+    return GroupOnDisk(arrays, time, times, listed.attributes, bad_times, others, min(counts))
 
 
 def _read_json(where: Place) -> dict[str, Any]:
@@ -285,7 +301,7 @@ def _begin(
             f"time must be a number, have {time!r}; give its unit in time_attributes="
         ) from None
     # Of several calls, the one that locks the first array gets the others, too.
-    first, *others = sorted(read_group(where).arrays)
+    first, *others = sorted(_listed(where).names)
     stack.enter_context(growing.appending(where.below(first)))
     stack.enter_context(entered_at_once(growing.appending(where.below(name)) for name in others))
     longest = _read_all(where)

@@ -50,7 +50,7 @@ def give(path: Path | PoolPath, rights: Rights | None) -> None:
     and the group are kept if the system allows that. Otherwise the members of the new group get no
     more rights than all other users.
     """
-    have = rights_of(path)
+    have = None if rights is None else rights_of(path)
     if rights is None or have is None or rights.is_directory != have.is_directory:
         return
     if rights == have:

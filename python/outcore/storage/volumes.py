@@ -18,6 +18,7 @@ from outcore.errors import (
     DiskFullError,
     ExistsError,
     InvalidError,
+    NotFoundError,
     OutcoreError,
     ReadOnlyError,
 )
@@ -78,11 +79,18 @@ class Place(NamedTuple):
 
     def names(self) -> list[tuple[str, bool, int]]:
         """Return name, kind (whether a directory) and length of each entry, if any."""
-        return self.volume.list(self.name) if self.volume.exists(self.name) else []
+        try:
+            return self.volume.list(self.name)
+        except NotFoundError:
+            return []
 
     def exists(self, name: str = "zarr.json") -> bool:
         """Whether an entry of this name exists below this place."""
         return self.volume.exists(self.inside(name))
+
+    def make_small(self, name: str, data: bytes) -> None:
+        """Write a new small file below this place, atomically."""
+        self.volume.replace_small(self.inside(name), data)
 
     def replace_small(self, name: str, data: bytes) -> None:
         """Replace a small file below this place, atomically; it keeps its owner, group and mode."""
