@@ -1,12 +1,13 @@
 """Cholesky by several processes of MPI, against SciPy, its own plan, and one process."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_lu_processes import run
+from test_lu_processes import outcore, run
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
@@ -17,6 +18,7 @@ from outcore.planning.processes import compare_processes
 
 HELPERS = """
 import time
+from outcore.linalg import cond_est, slogdet
 from outcore.linalg._cholesky import factorization
 
 
@@ -26,6 +28,7 @@ def definite(n, dtype):
     a = 0.5 ** abs(i[:, None] - i)
     if np.dtype(dtype).kind == "c":
         a = a * np.exp(1j * i)[:, None] * np.exp(-1j * i)
+        a = (a + a.conj().T) / 2
     return a.astype(dtype)
 
 
@@ -181,6 +184,80 @@ assert comm.allreduce(1) == comm.size
 
 def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
     run(tmp_path, 2, HELPERS + REFUSED)
+
+
+SYSTEMS = """
+same = SAME | {"memory": 300_000 if comm.rank else 700_000}
+for dtype, layout, assume_a in (("f8", {"order": "F"}, "pos"), ("c16", {"order": "C"}, "auto")):
+    a = definite(200, dtype)
+    A, x = put(f"A{dtype}", a, **layout), random(200, dtype, 2)[:, :3]
+    found, report = solve(A, a @ x, assume_a=assume_a, condition=True, **same)
+    assert np.abs(found - x).max() < 1e-12
+    assert report.method.startswith("Cholesky"), report.method
+    assert 0.3 < report.condition / np.linalg.cond(a, 1) < 1.5
+    counted(report, exactly=False)
+    assert not Path(home, f"A{dtype}.cho").exists()
+    comm.barrier()
+text = raised(InvalidError, lambda: solve(A, a @ x, assume_a=["pos", "gen"][comm.rank], **same))
+assert "need the same assume_a= on every rank" in text, text
+
+# The last minor is found by one process, and LU by all follows.
+a[199, 199] = 0.1
+found, report = solve(put("B", a, order="F"), a @ x, assume_a="auto", **same)
+assert np.abs(found - x).max() < 1e-11
+assert "200-th leading minor" in report.notes[-1], report.notes
+assert not any(Path(home, f"B{kind}").exists() for kind in (".cho", ".lu"))
+comm.barrier()
+"""
+
+
+def test_processes_solve_a_system_in_one_call(tmp_path: Path) -> None:
+    run(tmp_path, 2, HELPERS + SYSTEMS)
+
+
+ESTIMATED = """
+same = SAME | {"memory": 300_000}
+for dtype in ("f8", "c8"):
+    a = definite(200, dtype)
+    A = put(f"A{dtype}", a, order="F")
+    lu, c = lu_factor(A, **same), cho_factor(A, **same)
+    eps = np.finfo(dtype).eps
+    for f in (lu, c):
+        for norm in (1, np.inf):
+            condition, report = cond_est(f, norm, **same)
+            assert 0.3 < condition / np.linalg.cond(a, norm) < 1.5
+            one, alone = cond_est(f, norm, memory=300_000, threads=1, progress=False)
+            assert abs(condition - one) <= 200 * eps * one and report.notes == alone.notes
+            counted(report)
+            comm.barrier()
+    right = np.linalg.slogdet(a.astype("c16" if dtype == "c8" else dtype))
+    for of in (lu, c, A):
+        sign, size = slogdet(of, **same)
+        assert abs(size - right[1]) <= 1e3 * eps and abs(sign - right[0]) <= 1e3 * eps
+    assert "used the factors in" in str(slogdet(A, **same).report)
+    assert comm.allgather(size) == [size] * comm.size
+text = raised(InvalidError, lambda: cond_est(c, norm=[1, np.inf][comm.rank], **same))
+assert "need the same norm= on every rank" in text, text
+text = raised(InvalidError, lambda: slogdet([c, lu][comm.rank], **same))
+assert "need the same factors on every rank" in text, text
+"""
+
+
+def test_mpiexec_starts_the_command(tmp_path: Path) -> None:
+    a = 0.5 ** abs(np.arange(150)[:, None] - np.arange(150))
+    oc.from_array(a, tmp_path / "A", progress=False)
+    np.save(tmp_path / "b.npy", a @ np.arange(150.0))
+    words = "solve", tmp_path / "A", tmp_path / "b.npy", "-o", tmp_path / "x.npy"
+    code, said, errors = outcore(2, *words, "--assume-a", "pos", "--memory", "300kB", "--json")
+    assert code == 0, errors
+    document = json.loads(said)
+    assert (document["plan"]["verb"], document["plan"]["processes"]) == ("cholesky", 2)
+    assert document["report"]["method"] == "Cholesky"
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), np.arange(150.0), atol=1e-10)
+
+
+def test_estimates_are_those_of_one_process(tmp_path: Path) -> None:
+    run(tmp_path, 2, HELPERS + ESTIMATED)
 
 
 def test_processes_read_what_one_process_reads_at_the_same_cuts() -> None:

@@ -199,10 +199,12 @@ def _planned(
         metadata = read_metadata(place(a))
         columns = rhs.shape[1] if isinstance(rhs, Array | np.ndarray) and rhs.ndim == 2 else 1
         if processes > 1:
+            verb = "cholesky" if options["assume_a"] == "pos" else "lu"
+            suits: dict[str, Any] = {"lower": metadata.order == "F"} if verb == "cholesky" else {}
             return plan(
-                "lu", n=metadata.shape[0], dtype=metadata.dtype, memory=memory,
+                verb, n=metadata.shape[0], dtype=metadata.dtype, memory=memory,
                 path=as_path(factors or a).parent, order=metadata.order, chunks=metadata.chunks,
-                processes=processes,
+                processes=processes, **suits,
             )  # fmt: skip
         return plan(
             "solve", n=metadata.shape[0], dtype=metadata.dtype, memory=memory, rhs=columns,

@@ -14,24 +14,29 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.counts import is_finite
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.blas.calls import Trans
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
-from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of
+from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of, swept_by
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._lu.solve import refuse_overflowed, stopping_cleanly
 from outcore.linalg._output.factor import CholeskyFactor, LUFactor, refuse_others
 from outcore.linalg._output.kept_solves import KeptSolves
 from outcore.linalg._output.own import ready_factors
+from outcore.linalg._output.steps_done import version_of_operand
 from outcore.linalg._rhs.residual import MatrixPasses, matrix_in, ring_bytes
 from outcore.linalg._tiles.matrix import Matrix, open_matrix
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import place, place_of_source
+from outcore.version import VERSION
 
 Norm: TypeAlias = Literal[1, "1", "inf", "I"] | float
 Solve: TypeAlias = Callable[[Matrix, bool], None]
@@ -55,8 +60,13 @@ def cond_est(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[float, Report]:
     """Estimate the condition number κ(A) = ‖A‖ ‖A⁻¹‖ from factors on disk.
+
+    With `comm`, the processes of a parallel program divide the reads of the factors. The first one
+    has the vectors.
 
     Parameters
     ----------
@@ -68,11 +78,12 @@ def cond_est(
         That norm of A. By default, the 1-norm comes from the factors; for complex types it is
         within √2 of the true value. The ∞-norm of a non-Hermitian A is computed in one pass over A.
     memory
-        Budget; by default half of the available memory.
+        Budget of each process; by default half of the available memory, which the processes of a
+        host share.
     resume
         Resume a stopped call for the same norm with the solves that it completed. Solves that take
         more than some seconds are kept beside the factors until the call ends.
-    threads, progress
+    threads, progress, comm, timeout
         As for `lu_factor`.
 
     Returns
@@ -98,15 +109,44 @@ def cond_est(
     is_inf = names[norm] == "inf"
     if norm_a is not None and not (is_finite(norm_a) and norm_a >= 0):
         raise InvalidError(f"norm_a must be a norm, at least 0 and finite, have {norm_a!r}")
-    memory_bytes = budget.resolve(memory)
+    with Sharing(comm, timeout) as sharing:
+        if sharing.size > 1:
+            sharing.check_mpi("a condition estimate by several processes")
+            sharing.agree(
+                {
+                    "version of outcore": VERSION, "factors": version_of_operand(factor),
+                    "norm=": names[norm], "norm_a=": norm_a, "resume=": resume,
+                }
+            )  # fmt: skip
+        with Team(sharing) as team:
+            return estimate_condition(
+                factor, sharing.budget(memory), sharing.threads(threads),
+                sharing.progress(progress), team, is_inf=is_inf, norm_a=norm_a, resume=resume,
+            )  # fmt: skip
+
+
+def estimate_condition(
+    factor: Swept,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+    team: Team,
+    *,
+    is_inf: bool = False,
+    norm_a: float | None = None,
+    resume: bool = True,
+) -> tuple[float, Report]:
+    """Run `cond_est` on all processes of a team; the result is the same on each."""
     vectors = vectors_bytes(factor.n, factor.dtype)
-    block_tiles, _ = cut_sweep(factor, memory_bytes, 0, 2, vectors)
+    block_tiles, _ = cut_sweep(factor, memory_bytes, 0, 2, vectors, processes=team.size)
+    block_tiles = min(team.all_of(block_tiles))
     A, is_singular = None, False
     if isinstance(factor, LUFactor):
         refuse_overflowed(factor)
-        A = _matrix_of(factor) if is_inf and norm_a is None else None
         is_singular = factor.info > 0
-    kept = KeptSolves(factor, names[norm], resume=resume)
+        if is_inf and norm_a is None and team.rank == 0:
+            A = _matrix_of(factor)
+    kept = KeptSolves(factor, "inf" if is_inf else "1", resume=resume, is_in_use=team.rank == 0)
     if A is not None and kept.norm_a is not None:
         A, norm_a = None, kept.norm_a
     each = sweep_bytes_of(factor)
@@ -121,30 +161,42 @@ def cond_est(
             norm_a, planned = _norm_inf(passes_a), passes_a.bytes_of_pass
             bytes_read = passes_a.file.counters()[0]
             kept.norm_a = norm_a
-        X = matrix_in(call, factor.n, 2, factor.dtype)
-        solves = _Solves(factor, call, block_tiles, is_inf, kept)
+        solves = _Solves(factor, call, block_tiles, is_inf, kept, team)
         inverse = math.inf
-        if not is_singular:
+        if not is_singular and team.rank == 0:
+            X = matrix_in(call, factor.n, 2, factor.dtype)
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 inverse = norm1_estimate(solves.solve, X)
+        solves.follow()
         scale = factor.norm1 if norm_a is None else norm_a
-        condition = math.inf if math.isinf(inverse) else scale * inverse
+        condition = team.same(math.inf if math.isinf(inverse) else scale * inverse)
         count = len(solves.columns) + kept.found
+        planned_bytes, messages = planned + count * each, 0
+        if team.size > 1:
+            sent, messages = (
+                len(solves.columns) * value for value in swept_by(factor, block_tiles, team)
+            )
+            planned_bytes = planned + sent
         kept.remove()
         passes = f"{count} solves: as many passes over L, and over {solves.second}"
         if A is not None:
             passes += "; and one over A"
-        return condition, call.report(
+        own = call.report(
             Report, "cond_est", factor.n, factor.dtype,
             flops=solve_flops(factor.n, factor.dtype, sum(solves.columns)),
-            moved=(bytes_read + solves.bytes_read(), 0), planned=(planned + count * each, 0),
+            moved=(bytes_read + solves.bytes_read(), 0), planned=(planned_bytes, 0),
             growth=factor.growth if isinstance(factor, LUFactor) else None,
             notes=[passes, *kept.notes()] if not is_singular else ["A is exactly singular"],
         )  # fmt: skip
+        if team.size > 1:
+            own.processes = [process_figures(own, solves.sent, (sent, messages))]
+        return condition, whole_report(own, team)
 
 
 class _Solves:
     """Solves with the factors of A or of its transpose, and their count.
+
+    The first process has the columns, and the others help to read the factors.
 
     Attributes
     ----------
@@ -161,10 +213,11 @@ class _Solves:
         block_tiles: int,
         transposed: bool,
         kept: KeptSolves,
+        team: Team,
     ) -> None:
         self._kept, self._factor, self._call, self._transposed = kept, factor, call, transposed
         self.columns: list[int] = []
-        self._sweeps = Sweeps(factor, call, block_tiles)
+        self._team, self._sweeps = team, Sweeps(factor, call, block_tiles, team)
         self.second = "U" if isinstance(factor, LUFactor) else "Lᴴ"
 
     def solve(self, X: Matrix, adjoint: bool) -> None:
@@ -175,9 +228,25 @@ class _Solves:
         begun_s = time.monotonic()
         is_complex = self._factor.dtype.kind == "c"
         trans: Trans = "N" if adjoint == self._transposed else "C" if is_complex else "T"
+        self._team.same(trans)
         self._sweeps.solve(X, trans)
         self._kept.keep(X, time.monotonic() - begun_s)
         self.columns.append(X.shape[1])
+
+    def follow(self) -> None:
+        """Take part in the solves of the first process, until it has no more."""
+        factor = self._factor
+        nothing: Matrix = np.empty((factor.n, 0), factor.dtype, order="F")
+        # The first process may read all of A meanwhile.
+        more_s = seconds_for(factor.n**2 * factor.dtype.itemsize)
+        while (trans := self._team.all_of(None, more_s)[0]) is not None:
+            self._sweeps.solve(nothing, trans)
+            self.columns.append(0)
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Bytes and messages that this process has sent."""
+        return self._sweeps.sent
 
     def bytes_read(self) -> int:
         """Bytes read from the factors."""

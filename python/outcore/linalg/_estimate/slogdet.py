@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from outcore._util import budget
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore._util.streams import BlockStream
@@ -18,10 +20,13 @@ from outcore.linalg._lu.solve import refuse_overflowed, stopping_cleanly
 from outcore.linalg._output.factor import CholeskyFactor, Factor, LUFactor, refuse_others
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.own import own_factors, ready_factors
+from outcore.linalg._output.steps_done import version_of_operand
 from outcore.linalg._tiles.matrix import place_of
+from outcore.processes.sharing import Sharing, seconds_for
 from outcore.report.longcall import long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike, place
+from outcore.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,15 @@ def slogdet(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> Determinant:
     """Compute sign and logarithm of a determinant, as `numpy.linalg.slogdet` does.
 
     det A = ± u₁₁ u₂₂ ... uₙₙ with the sign of the row swaps; with Cholesky (l₁₁ l₂₂ ... lₙₙ)².
+
+    With `comm`, the processes of a parallel program factor a matrix together. The first one reads
+    the tiles on the diagonal, and all get the result.
 
     Parameters
     ----------
@@ -68,10 +78,11 @@ def slogdet(
         Factors, or an (n, n) matrix on disk, which the call first factors (2n³/3 operations, 8n³/3
         for complex types). The call reads only the tiles of the factors on the diagonal.
     memory
-        Budget; by default half of the available memory.
+        Budget of each process; by default half of the available memory, which the processes of a
+        host share.
     factors, keep_factors, if_exists, resume
         Options of the factorization of a matrix, as for `solve`.
-    threads, progress
+    threads, progress, comm, timeout
         As for `lu_factor`.
 
     Returns
@@ -88,27 +99,58 @@ def slogdet(
     OutcoreError
         For a matrix, also any error of `lu_factor`.
     """
-    memory_bytes = budget.resolve(memory)
-    if isinstance(A, LUFactor | CholeskyFactor):
-        return _of_factors(A, memory_bytes, threads, progress)
-    if isinstance(A, Factor):
-        refuse_others(A, LUFactor)
-    source = place_of(A)
-    where = place(factors if factors is not None else f"{source.stem}.lu")
-    dtype = read_metadata(source).dtype
-    ready = ready_factors(where, source, dtype, LUFactor, if_exists=if_exists)
-    job = Factoring(
-        A, memory_bytes, where.path, if_exists=if_exists, resume=resume, threads=threads,
-        progress=progress, argument="factors=", is_temporary=not keep_factors,
-    )  # fmt: skip
-    with own_factors(where, job, ready, lu_for_call) as lu:
-        found = _of_factors(lu, memory_bytes, threads, progress=False)
+    with Sharing(comm, timeout) as sharing:
+        memory_bytes, threads = sharing.budget(memory), sharing.threads(threads)
+        progress = sharing.progress(progress)
+        if isinstance(A, LUFactor | CholeskyFactor):
+            if sharing.size > 1:
+                sharing.agree({"version of outcore": VERSION, "factors": version_of_operand(A)})
+            return _told(A, memory_bytes, threads, progress, sharing)
+        if isinstance(A, Factor):
+            refuse_others(A, LUFactor)
+        source = place_of(A)
+        where = place(factors if factors is not None else f"{source.stem}.lu")
+        dtype = read_metadata(source).dtype
+        ready = ready_factors(where, source, dtype, LUFactor, if_exists=if_exists)
+        job = Factoring(
+            A, memory_bytes, where.path, if_exists=if_exists, resume=resume, threads=threads,
+            progress=progress, argument="factors=", is_temporary=not keep_factors,
+        )  # fmt: skip
+        sharing.agree(
+            {
+                "A": source.source, "factors=": str(where.path), "keep_factors=": keep_factors,
+                "factors": None if ready is None else version_of_operand(ready),
+            }
+        )  # fmt: skip
+        with own_factors(where, job, ready, lambda job: lu_for_call(job, sharing), sharing) as lu:
+            found = _told(lu, memory_bytes, threads, False, sharing)
     if lu.report is None:
         found.report.notes.append(f"used the factors in {where.path}")
         return found
     whole = lu.report.followed_by(found.report)
     whole.verb = "slogdet"
     return Determinant(found.sign, found.logabsdet, whole)
+
+
+def _told(
+    factor: LUFactor | CholeskyFactor,
+    memory_bytes: int,
+    threads: int | None,
+    progress: ProgressLike,
+    sharing: Sharing,
+) -> Determinant:
+    """Compute the determinant on the first process, and tell the others."""
+    found = None
+    if sharing.rank == 0:
+        found = _of_factors(factor, memory_bytes, threads, progress)
+        if sharing.size == 1:
+            return found
+        found = replace(found, report=replace(found.report, spans=None))
+    # Each tile on the diagonal is a read of its own.
+    more_s = seconds_for(factor.n * factor.tile[0] * factor.dtype.itemsize)
+    told = sharing.exchange(found, more_s)[0]
+    assert told is not None
+    return told
 
 
 def _of_factors(

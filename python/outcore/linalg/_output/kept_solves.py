@@ -41,6 +41,8 @@ class KeptSolves:
         Further identity of the call, beside the factors.
     resume
         Whether to resume from stored results. Otherwise they are removed.
+    is_in_use
+        Whether this process stores results, and reads and removes stored ones.
 
     Attributes
     ----------
@@ -50,8 +52,8 @@ class KeptSolves:
         The norm of A, once this call or an earlier one has computed it.
     """
 
-    def __init__(self, factor: Factor, what: str, *, resume: bool) -> None:
-        self._where, self._what = place(factor.path), what
+    def __init__(self, factor: Factor, what: str, *, resume: bool, is_in_use: bool = True) -> None:
+        self._where, self._what, self._is_in_use = place(factor.path), what, is_in_use
         self._header = json.dumps([what, version_of_operand(factor)])
         self._number, self._keeps, self.found = 0, False, 0
         self.norm_a: float | None = None
@@ -91,6 +93,8 @@ class KeptSolves:
 
     def remove(self) -> None:
         """Remove all stored results."""
+        if not self._is_in_use:
+            return
         with contextlib.suppress(OutcoreError):
             for name, *_ in self._where.names():
                 if name.startswith(f"{_NAME}.{self._what}."):
@@ -98,6 +102,8 @@ class KeptSolves:
 
     def _read(self, number: int) -> tuple[dict[str, Any], npt.NDArray[np.uint8]] | None:
         """Read a solution and its header; `None` if it is damaged or belongs to another call."""
+        if not self._is_in_use:
+            return None
         with contextlib.suppress(OutcoreError, ValueError, KeyError, TypeError):
             found = self._where.volume.read_small(self._where.inside(self._name(number)))
             end = found.index(b"\n")

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,7 +10,7 @@ from outcore._util.progress import ProgressLike
 from outcore.array_files.metadata import read_metadata
 from outcore.errors import OutcoreError
 from outcore.linalg._cholesky.factorization import factor_cholesky
-from outcore.linalg._estimate.cond_est import cond_est
+from outcore.linalg._estimate.cond_est import estimate_condition
 from outcore.linalg._factors.sweeps import Swept
 from outcore.linalg._lu.factorization import lu_for_call
 from outcore.linalg._lu.solve import solve_and_report
@@ -23,8 +23,7 @@ from outcore.linalg._rhs.residual import check
 from outcore.linalg._rhs.solving import Solving
 from outcore.linalg._systems.plan import condition_phases, passes, solve_cost
 from outcore.linalg._tiles.cost import Phase
-from outcore.processes.sharing import seconds_for
-from outcore.processes.team import Team
+from outcore.processes.team import Team, alone
 from outcore.report.report import Report
 from outcore.storage.volumes import Place
 
@@ -52,7 +51,7 @@ def solve_directly(
     def make(wanted: Factoring) -> Swept:
         # The residual shows whether A is Hermitian.
         if is_positive:
-            return factor_cholesky(wanted, lower=lower)[0]
+            return factor_cholesky(wanted, sharing, lower=lower)[0]
         return lu_for_call(wanted, sharing)
 
     wanted = job.factoring(job.A, where, overwrite_a=overwrite_a, progress=factoring)
@@ -78,16 +77,20 @@ def solve_directly(
             look = check(factors, job.rhs, x, job.memory_bytes, job.threads, checking, team)
             report = report.followed_by(look)
         if job.condition:
-            report = _on_first(
-                team, lambda: with_condition(report, job, factors, estimating), estimated
-            )
+            report = with_condition(report, job, factors, estimating, team)
     return x, dataclasses.replace(report, verb="solve", method=_method_of(factors))
 
 
-def with_condition(report: Report, job: Solving, factors: Swept, progress: ProgressLike) -> Report:
+def with_condition(
+    report: Report,
+    job: Solving,
+    factors: Swept,
+    progress: ProgressLike,
+    team: Team | None = None,
+) -> Report:
     """Estimate the condition number from the factors, and add it to the report on a solution."""
-    condition, estimate = cond_est(
-        factors, memory=job.memory_bytes, resume=job.resume, threads=job.threads, progress=progress
+    condition, estimate = estimate_condition(
+        factors, job.memory_bytes, job.threads, progress, team or alone(), resume=job.resume
     )
     estimate.notes = [f"condition number by {note}" for note in estimate.notes]
     backward_error, bound = report.backward_error, report.words_lower_bound
@@ -95,15 +98,6 @@ def with_condition(report: Report, job: Solving, factors: Swept, progress: Progr
     return dataclasses.replace(
         whole, condition=condition, backward_error=backward_error, words_lower_bound=bound
     )
-
-
-def _on_first(team: Team, make: Callable[[], Report], phases: Sequence[Phase]) -> Report:
-    """Return the report of a step that the first process does, while the others wait."""
-    made = make() if team.rank == 0 else None
-    more_s = sum(seconds_for(phase.bytes_read, phase.flops) for phase in phases)
-    found = team.all_of(None if made is None else dataclasses.replace(made, spans=None), more_s)[0]
-    assert found is not None
-    return made or found
 
 
 def _method_of(factors: Swept) -> str:

@@ -67,8 +67,8 @@ def solve(
     """Solve A x = b with A on disk, by LU with partial pivoting.
 
     With `comm`, the processes of a parallel program factor, substitute and check the solution
-    together, by LU in the type of the system; see `lu_factor` and `lu_solve`. All of them get the
-    solution and the same report.
+    together, in the type of the system; see `lu_factor`, `cho_factor` and `lu_solve`. All of them
+    get the solution and the same report.
 
     Parameters
     ----------
@@ -232,7 +232,8 @@ def solve_system(
                 agree_on_solving("solve", {"A": source}, job.rhs, sharing)
                 sharing.agree(
                     {
-                        "condition=": condition, "keep_factors=": keep_factors,
+                        "assume_a=": assume_a, "condition=": condition,
+                        "keep_factors=": keep_factors,
                         "factors=": None if factors is None else str(place(factors).path),
                     }
                 )  # fmt: skip
@@ -244,9 +245,6 @@ def solve_system(
                         report.notes.append(
                             f"assume_a={assume_a!r} makes no difference to refinement"
                         )
-                elif assume_a in ("auto", "pos") and sharing.size > 1:
-                    x, report = solve_directly(job)
-                    report.notes.append(f"assume_a={assume_a!r}: several processes solve by LU")
                 elif assume_a == "auto":
                     x, report = _solve_as_it_looks(job, overwrite_a=overwrite_a)
                 elif assume_a == "pos":
@@ -336,7 +334,7 @@ def _solve_positive(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]:
     except NotPositiveDefiniteError as error:
         if overwrite_a:
             raise
-        why = str(error).partition(";")[0]
+        why = job.sharing.same(str(error).partition(";")[0])
     x, report = solve_directly(job)
     report.notes.append(f"Cholesky failed: {why}; solved by LU")
     return x, report
@@ -362,13 +360,19 @@ def _solve_as_it_looks(job: Solving, *, overwrite_a: bool) -> tuple[Any, Report]
         x, report = solve_directly(job, overwrite_a=True)
         report.notes.append("overwrite_a=True: solved by LU, since Cholesky may fail halfway")
         return x, report
-    if are_begun(job.factors_at(LU.suffix), job.source, job.dtype, resume=job.resume):
+    begun = are_begun(job.factors_at(LU.suffix), job.source, job.dtype, resume=job.resume)
+    if job.sharing.same(begun):
         x, report = solve_directly(job)
         report.notes.append("LU factors existed, or were begun: A was not examined")
         return x, report
     A_bytes = job.n**2 * job.stored.itemsize
     (looking,) = job.parts([Phase(dtype=job.dtype, bytes_read=A_bytes)])
-    why, look = find_asymmetry(job.source, job.memory_bytes, job.threads, looking)
+    found = None
+    if job.sharing.rank == 0:
+        found = find_asymmetry(job.source, job.memory_bytes, job.threads, looking)
+    told = job.sharing.exchange(found, seconds_for(A_bytes))[0]
+    assert told is not None
+    why, look = found or told
     if why:
         x, report = solve_directly(job)
         note = f"{why}: solved by LU"
