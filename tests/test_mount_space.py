@@ -3,11 +3,16 @@
 import ctypes
 import errno
 import os
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from mounted import counted, mounted
 from served import Served
+from served_pools import in_memory
 
 import outcore as oc
 
@@ -151,3 +156,47 @@ def test_a_listing_leaves_out_no_name_behind_hidden_and_new_ones(
             assert listed == names - {"name-0300"}
             for file in open_files:
                 file.close()
+
+
+def listed_with_lengths(directory: Path) -> list[str]:
+    """List a directory like `os.listdir`, with the lengths of the names of six digits."""
+
+    def has_length(entry: os.DirEntry[str]) -> bool:
+        return len(entry.name) > 6 or entry.stat(follow_symlinks=False).st_size == 1
+
+    return [entry.name for entry in os.scandir(directory) if has_length(entry)]
+
+
+@pytest.mark.exhaustive(keep=0)
+def test_changes_by_another_client_leave_the_other_names_of_a_large_listing() -> None:
+    """POSIX.1-2017, `readdir()`: names that stay are listed once, whatever happens to others."""
+    names, is_over = [f"{number:06}" for number in range(100_000)], threading.Event()
+
+    def change() -> None:
+        draw, number = random.Random(1), 0
+        while not is_over.is_set():
+            number += 1
+            new, moved = (f"d/{draw.choice(names)}-{number}{letter}" for letter in "ab")
+            client.symlink("x", new)
+            client.mv(new, moved)
+            client.rm(moved)
+
+    with (
+        in_memory() as home,
+        counted(home) as pool,
+        oc.connect(pool.served.url, key=pool.served.key) as client,
+        mounted(pool.served, home / "m") as found,
+        ThreadPoolExecutor(8) as team,
+    ):
+        client.mkdir("d")
+        list(team.map(lambda name: client.symlink("x", f"d/{name}"), names))
+        changing = team.submit(change)
+        try:
+            for walk in (os.listdir, listed_with_lengths):
+                before = pool.requests(manager=True)
+                while (pool.requests(manager=True) - before)["rename"] < 100:
+                    listed = Counter(walk(found.place / "d"))
+                    assert all(listed[name] == 1 for name in names)
+        finally:
+            is_over.set()
+        changing.result()
