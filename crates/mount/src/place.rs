@@ -98,7 +98,7 @@ pub fn check_place(place: &Path) -> Result<()> {
     }
     if names > 0 {
         return Err(Error::invalid(format!(
-            "need an empty directory to mount at, have {names} names in {shown}, which the mount would hide; choose \
+            "need an empty directory to mount at, have names in {shown} ({names}), which the mount would hide; choose \
              another directory"
         )));
     }

@@ -74,7 +74,7 @@ pub(crate) fn introduce(
         // The client could not identify the server either.
         return Err(Error::new(
             ErrorKind::Denied,
-            "need a key over TCP; give the pool's key file, or your own",
+            "need a key over TCP; set OUTCORE_KEY to the file of your key, or of the pool's",
         )
         .into());
     }
@@ -171,7 +171,7 @@ fn examine(socket: &Socket, host: &Host<'_>, watch: &Deadline) -> Result<(Who, u
                 let is_root = ids.uid == 0 || ids.uid == User::own().uid;
                 Ok((Who { name, uid: ids.uid, gids: ids.gids, is_root }, hello.client))
             }
-            None => denied("need a key over TCP; give the pool's key file, or your own"),
+            None => denied("need a key over TCP; set OUTCORE_KEY to the file of your key, or of the pool's"),
         };
     };
     if !key.is_proof(&[OF_CLIENTS, &first, &asked, binding], &answer.proof) {
