@@ -246,7 +246,7 @@ mod tests {
         fs::write(root.path().join("lock"), "").unwrap();
         assert!(refused(&inside).message.contains("choose another directory"));
         assert!(refused(&root.path().join("file")).message.contains("have the file"));
-        assert!(refused(root.path()).message.contains("have 4 names"));
+        assert!(refused(root.path()).message.contains("(4), which the mount would hide"));
         assert_eq!(address_at(root.path()), Ok(None));
         assert_eq!(unmount_at(root.path(), true).unwrap_err().kind, ErrorKind::NotFound);
     }
