@@ -22,8 +22,8 @@ INTERFACE = ROOT / "crates/capi/interface.txt"
 PAGE = ROOT / "docs/how-to/c.md"
 
 TESTS = [
-    "files", "shorter", "read_only", "reserve", "signs", "regions", "requests", "vectored", "names",
-    "arrays",
+    "files", "shorter", "read_only", "reserve", "signs", "locks", "regions", "requests", "vectored",
+    "names", "arrays",
     "mistakes", "fork", "threads", "versions",
 ]  # fmt: skip
 
@@ -41,7 +41,7 @@ def test_calls_served(test: str, compiled: Compile, served: Served, tmp_path: Pa
     run(program, test, served.url, cwd=tmp_path, OUTCORE_KEY=str(served.key))
 
 
-def test_a_sign_of_life_outlives_a_restart(compiled: Compile, tmp_path: Path) -> None:
+def test_a_sign_of_life_and_a_lock_outlive_a_restart(compiled: Compile, tmp_path: Path) -> None:
     program = compiled(ROOT / "tests/c_library/calls.c", *SANITIZED)
     with pool_at(tmp_path, 2) as pool:
         url, key = pool.served.url.removesuffix("::"), str(pool.served.key)

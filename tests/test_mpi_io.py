@@ -347,6 +347,18 @@ def test_nonblocking_calls_return_before_their_bytes_move(
     assert done.stdout == "well\n", done.stdout + done.stderr
 
 
+def test_atomic_accesses_wait_for_the_same_bytes_only(
+    library: Path, pool: Served, tmp_path: Path
+) -> None:
+    flags = ["-Wall", "-Werror", "-shared", "-fPIC", *c_library.cflags().split()]
+    run("cc", JOBS / "held_access.c", *flags, "-o", tmp_path / "held.so", cwd=tmp_path)
+    more = preloaded(pool) | {"LD_PRELOAD": f"{tmp_path / 'held.so'} {library}"}
+    done = mpiexec(2, JOBS / "atomic.py", f"{pool.url}/atomic", str(tmp_path), **more)
+    assert done.stdout.replace("\n", "") == "well" * 2, done.stdout + done.stderr
+    with oc.connect(pool.url, key=pool.key) as client:
+        assert {name for name in client.ls("") if name.startswith("atomic")} == {"atomic"}
+
+
 def test_a_process_without_mpi_may_load_the_library(library: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", "echo well"], env={"LD_PRELOAD": str(library), "PATH": "/usr/bin:/bin"},

@@ -136,6 +136,32 @@ static void test_reserve(void) {
     NEED(after.is_directory == 1 && after.first_server == 0);
 }
 
+static void test_locks(void) {
+    const uint64_t most = (uint64_t)1 << 63;
+    outcore_file *file = opened("locks", O_RDWR | O_CREAT), *other = opened("locks", O_RDWR);
+    uint64_t first = 0, shared[2], whole;
+    OK(outcore_file_lock(file, 10, 5, 0, &first));
+    OK(outcore_file_lock(other, 15, most - 15, 0, &whole));
+    OK(outcore_file_unlock(other, whole));
+    FAILS(EBUSY, "another owner", outcore_file_lock(other, 14, 1, 1, &whole));
+    FAILS(EBUSY, "another owner", outcore_file_lock(file, 0, 11, 0, &whole));
+    OK(outcore_file_write_at(other, 12, "x", 1));
+    FAILS(EINVAL, "number", outcore_file_unlock(other, first));
+    OK(outcore_file_unlock(file, first));
+    FAILS(EINVAL, "number", outcore_file_unlock(file, first));
+    OK(outcore_file_lock(file, 0, 20, 1, &shared[0]));
+    OK(outcore_file_lock(other, 19, 1, 1, &shared[1]));
+    OK(outcore_file_unlock(file, shared[0]));
+    FAILS(EBUSY, "another owner", outcore_file_lock(file, 0, 20, 0, &whole));
+    OK(outcore_file_close(other));
+    OK(outcore_file_lock(file, 0, 20, 0, &whole));
+    FAILS(EINVAL, "2^63", outcore_file_lock(file, 3, 0, 0, &whole));
+    FAILS(EINVAL, "2^63", outcore_file_lock(file, 1, most, 0, &whole));
+    FAILS(EINVAL, "2^63", outcore_file_lock(file, UINT64_MAX, 2, 0, &whole));
+    FAILS(EINVAL, "NULL", outcore_file_lock(file, 0, 1, 0, NULL));
+    OK(outcore_file_close(file));
+}
+
 static void test_signs(void) {
     const uint64_t most = ((uint64_t)1 << 63) - 1;
     outcore_file *file = opened("signs", O_RDWR | O_CREAT), *other = opened("signs", O_RDONLY), *third;
@@ -174,13 +200,17 @@ static void test_signs(void) {
 /* Gives a sign, and says so; after an answer, looks at it until it is certain. */
 static void test_sign_kept(void) {
     outcore_file *file = opened("kept", O_RDWR | O_CREAT);
+    uint64_t lock, other;
     int given;
     OK(outcore_sign_give(file, 7));
+    OK(outcore_file_lock(file, 3, 4, 0, &lock));
     NEED(puts("given") >= 0 && fflush(stdout) == 0 && getchar() == '\n');
     while ((given = outcore_sign_is_given(file, 7)) == -EBUSY) {
         usleep(10000);
     }
     NEED(given == 1);
+    NEED(outcore_file_lock(file, 5, 1, 1, &other) == -EBUSY);
+    OK(outcore_file_unlock(file, lock));
     OK(outcore_file_close(file));
 }
 
@@ -690,7 +720,7 @@ int main(int argc, char **argv) {
         {"files", test_files},       {"regions", test_regions}, {"requests", test_requests},
         {"names", test_names},       {"mistakes", test_mistakes}, {"fork", test_fork},
         {"threads", test_threads},   {"versions", test_versions}, {"reserve", test_reserve},
-        {"signs", test_signs},       {"sign_kept", test_sign_kept},
+        {"signs", test_signs},       {"sign_kept", test_sign_kept}, {"locks", test_locks},
     };
     OK(outcore_context_new(&context));
     if (argc < 3) {

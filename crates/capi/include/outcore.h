@@ -270,6 +270,28 @@ int outcore_pool_sign_withdraw(const struct outcore_pool *pool, uint64_t number)
 int outcore_pool_sign_is_given(const struct outcore_pool *pool,
                                uint64_t number);
 
+// Locks `bytes` bytes of a file from `offset` on against all other locks on them, of this process too, except that shared locks
+// do not exclude each other. It never waits. Programs of a mount take such locks by `fcntl`. No lock hinders reads and writes.
+//
+// `lock` gets a number for `outcore_file_unlock`. The lock ends with the close of the file, too. If this process dies or is
+// stopped, it ends within the term of a lease, as a sign of life does (`outcore_sign_give`).
+//
+// Errors: -EBUSY (another lock excludes it, or the manager has restarted and waits for earlier locks: try again), -EINVAL (no
+// byte, or bytes behind 2^63; the user has too many leases or locks), -EACCES (a shared lock needs the right to read the file,
+// another one the right to write), -EIO.
+int outcore_file_lock(const struct outcore_file *file,
+                      uint64_t offset,
+                      uint64_t bytes,
+                      int is_shared,
+                      uint64_t *lock);
+
+// Removes a lock of `outcore_file_lock`.
+//
+// Errors: -EREMOTEIO (the lock had ended, and others may have locked these bytes meanwhile), -EINVAL (no lock of this file),
+// -EIO.
+int outcore_file_unlock(const struct outcore_file *file,
+                        uint64_t lock);
+
 // Makes regions of `bytes` bytes from byte `offset` on.
 int outcore_regions_contiguous(const struct outcore_context *context,
                                uint64_t offset,

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 /// The files of the interface, in the order of the header.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "context",
     "pool",
     "hints",
     "file",
     "signs",
+    "locks",
     "regions",
     "request",
     "vectored",

@@ -14,6 +14,7 @@ mod file;
 #[cfg(test)]
 mod header;
 mod hints;
+mod locks;
 mod memory;
 mod names;
 mod pool;

@@ -2,11 +2,12 @@
 //!
 //! A sign is a lock on one byte of a file or of the pool's top directory, behind all bytes that programs of a mount can lock.
 //! The manager keeps it under a lease, which a thread renews, even while the program computes. If the process or its machine
-//! dies, the lease ends.
+//! dies, the lease ends. It also has the locks of the process on bytes of files: see `locks.rs`.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,32 +19,38 @@ use crate::file::File;
 use crate::pool::{Client, Pool};
 
 /// The first byte that no program of a mount can lock.
-const FIRST: u64 = 1 << 63;
+pub(crate) const FIRST: u64 = 1 << 63;
 /// The thread renews the lease this many times in its term.
 const RENEWALS: u32 = 4;
 
 /// The place of a sign: a file, or the top directory of the pool.
 type Place = Option<FileId>;
 
-/// The signs of life that this process gives to the others.
+/// Signs and locks by place and number. Numbers of locks are from [`FIRST`] on.
+pub(crate) type Given = HashMap<(Place, u64), Sign>;
+
+/// The signs of life that this process gives to the others, and its locks.
 pub(crate) struct Signs {
-    client: Arc<Client>,
-    lease: u128,
-    /// By place and number. Held during requests to the manager.
-    given: Mutex<HashMap<(Place, u64), Sign>>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) lease: u128,
+    /// Held during requests to the manager.
+    given: Mutex<Given>,
+    /// The number of the last lock.
+    pub(crate) last_lock: AtomicU64,
     renewing: OnceLock<()>,
     top: OnceLock<Handle>,
 }
 
+/// A sign, or a lock on bytes of a file.
 #[derive(Clone, Copy)]
-struct Sign {
-    handle: Handle,
-    state: State,
+pub(crate) struct Sign {
+    pub(crate) wish: LockWish,
+    pub(crate) state: State,
 }
 
-/// The manager's knowledge of a sign.
+/// The manager's knowledge of a sign or lock.
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+pub(crate) enum State {
     Known,
     /// The manager has forgotten it.
     Forgotten,
@@ -51,14 +58,21 @@ enum State {
     Withdrawn,
 }
 
+impl Sign {
+    fn is_lock(&self) -> bool {
+        self.wish.owner.number >= FIRST
+    }
+}
+
 impl Signs {
     pub fn new(client: Arc<Client>) -> Self {
         let random = || u128::from(RandomState::new().hash_one((Instant::now(), std::process::id())));
         let lease = random() << 64 | random();
-        Self { client, lease, given: Mutex::default(), renewing: OnceLock::new(), top: OnceLock::new() }
+        let (renewing, top) = (OnceLock::new(), OnceLock::new());
+        Self { client, lease, given: Mutex::default(), last_lock: AtomicU64::new(FIRST), renewing, top }
     }
 
-    fn given(&self) -> MutexGuard<'_, HashMap<(Place, u64), Sign>> {
+    pub(crate) fn given(&self) -> MutexGuard<'_, Given> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,18 +94,33 @@ impl Signs {
         if given.get(&(place, number)).is_some_and(|sign| sign.state != State::Withdrawn) {
             return Ok(());
         }
-        if self.renewing.get().is_none() {
-            let (term_s, _) = self.client.renew_lease(self.lease)?;
-            self.renewing.get_or_init(|| renew_in_time(self, Duration::from_secs(term_s) / RENEWALS));
-        }
-        self.take(handle, number)?;
-        given.insert((place, number), Sign { handle, state: State::Known });
+        let wish = wish(self.lease, handle, number, LockKind::Exclusive)?;
+        self.begin(&mut given)?;
+        self.take(wish, &mut given)?;
+        given.insert((place, number), Sign { wish, state: State::Known });
         Ok(())
     }
 
+    /// Takes the lease, and starts the thread that renews it, for the first sign or lock.
+    pub(crate) fn begin(self: &Arc<Self>, given: &mut Given) -> Result<()> {
+        if self.renewing.get().is_none() {
+            let term_s = self.renew(given)?;
+            self.renewing.get_or_init(|| renew_in_time(self, Duration::from_secs(term_s) / RENEWALS));
+        }
+        Ok(())
+    }
+
+    /// Renews the lease, and notes whether the manager has forgotten it. Returns its term in seconds.
+    pub(crate) fn renew(&self, given: &mut Given) -> Result<u64> {
+        let (term_s, has_none) = self.client.renew_lease(self.lease)?;
+        for sign in given.values_mut().filter(|sign| has_none && sign.state == State::Known) {
+            sign.state = State::Forgotten;
+        }
+        Ok(term_s)
+    }
+
     /// Takes the lock of a sign.
-    fn take(&self, handle: Handle, number: u64) -> Result<()> {
-        let mut wish = wish(self.lease, handle, number, LockKind::Exclusive)?;
+    fn take(&self, mut wish: LockWish, given: &mut Given) -> Result<()> {
         for is_last in [false, false, true] {
             match self.client.set_lock(wish).map_err(|error| (error.kind, error)) {
                 Ok(None) => return Ok(()),
@@ -104,7 +133,7 @@ impl Signs {
                 Err((ErrorKind::Busy, _)) if !is_last => wish.reclaims = true,
                 Err((ErrorKind::Lost, _)) if !is_last => {
                     wish.reclaims = false;
-                    self.client.renew_lease(self.lease)?;
+                    self.renew(given)?;
                 }
                 Err((_, error)) => return Err(error),
             }
@@ -112,17 +141,16 @@ impl Signs {
         Ok(())
     }
 
-    /// Releases the lock of a sign. Returns whether the manager has it no more.
-    fn release(&self, handle: Handle, number: u64) -> bool {
-        let wish = wish(self.lease, handle, number, LockKind::None);
-        match wish.and_then(|wish| self.client.set_lock(wish)) {
+    /// Releases a lock. Returns whether the manager has it no more.
+    fn release(&self, wish: LockWish) -> bool {
+        match self.client.set_lock(LockWish { kind: LockKind::None, ..wish }) {
             Ok(_) => true,
             // Its lease has ended.
             Err(error) => error.kind == ErrorKind::Lost,
         }
     }
 
-    /// Withdraws the signs at a place for which `is_meant` holds.
+    /// Withdraws the signs and locks at a place for which `is_meant` holds.
     pub fn withdraw(&self, place: Place, is_meant: impl Fn(u64) -> bool) {
         let mut given = self.given();
         given.retain(|(at, number), sign| {
@@ -130,7 +158,7 @@ impl Signs {
                 return true;
             }
             sign.state = State::Withdrawn;
-            !self.release(sign.handle, *number)
+            !self.release(sign.wish)
         });
     }
 
@@ -154,22 +182,19 @@ impl Signs {
     fn tick(&self) {
         let mut given = self.given();
         // If the manager does not answer, the next turn asks again.
-        let Ok((_, has_none)) = self.client.renew_lease(self.lease) else { return };
-        given.retain(|(_, number), sign| {
-            if has_none && sign.state == State::Known {
-                sign.state = State::Forgotten;
+        if self.renew(&mut given).is_err() {
+            return;
+        }
+        given.retain(|_, sign| sign.state != State::Withdrawn || !self.release(sign.wish));
+        let all = given.iter().map(|(&place, &sign)| (place, sign));
+        let forgotten: Vec<_> = all.filter(|(_, sign)| sign.state == State::Forgotten).collect();
+        for (place, sign) in forgotten {
+            let taken =
+                if sign.is_lock() { self.reclaim(sign.wish) } else { self.take(sign.wish, &mut given) };
+            if let (Ok(()), Some(sign)) = (taken, given.get_mut(&place)) {
+                sign.state = State::Known;
             }
-            match sign.state {
-                State::Known => true,
-                State::Forgotten => {
-                    if self.take(sign.handle, *number).is_ok() {
-                        sign.state = State::Known;
-                    }
-                    true
-                }
-                State::Withdrawn => !has_none && !self.release(sign.handle, *number),
-            }
-        });
+        }
     }
 }
 

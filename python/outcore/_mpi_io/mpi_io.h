@@ -138,7 +138,7 @@ struct open_file {
     double patience_s; /* after which something that does not answer counts as lost */
     outcore_file *file;
     char *path;
-    char *turns; /* path of the file that orders shared pointers and atomic accesses */
+    char *turns; /* path of the file that orders uses of the shared pointer */
     int amode, is_atomic;
     int has_changes; /* of this process that may not be durable; threads change it */
     uint64_t first_sign; /* the sign of life of process 0 */
@@ -268,8 +268,8 @@ int transfer_all(struct open_file *file, int class, int is_write, MPI_Offset off
 
 /* ---- turns.c: accesses of processes one after the other */
 
-int take_turn(struct open_file *file);
-int end_turn(struct open_file *file, int class);
+int lock_bytes(struct open_file *file, int is_write, const struct access *access, uint64_t *lock);
+int unlock_bytes(struct open_file *file, uint64_t lock, int class);
 int move_shared(struct open_file *file, MPI_Offset by, MPI_Offset *before);
 int set_shared(struct open_file *file, MPI_Offset to);
 void remove_turns(struct open_file *file);

@@ -217,12 +217,13 @@ int access_of(const struct open_file *file, MPI_Offset offset, MPI_Count count, 
 
 /* Reads or writes the bytes of an access. `moved` gets their number. */
 int transfer_access(struct open_file *file, int is_write, const struct access *access, char *memory, int64_t *moved) {
+    uint64_t lock;
     int class;
     *moved = 0;
     if (access->bytes == 0) {
         return 0;
     }
-    if (file->is_atomic && (class = take_turn(file)) != 0) {
+    if (file->is_atomic && (class = lock_bytes(file, is_write, access, &lock)) != 0) {
         return class;
     }
     const struct tree *tree = &access->memory;
@@ -234,7 +235,7 @@ int transfer_access(struct open_file *file, int is_write, const struct access *a
         /* After its end, since a sync at the same time need not have it. */
         note_change(file);
     }
-    return file->is_atomic ? end_turn(file, class) : class;
+    return file->is_atomic ? unlock_bytes(file, lock, class) : class;
 }
 
 /* Reads or writes from an offset of the view, in elementary types. */
