@@ -15,15 +15,18 @@ VARIABLES = {
 }
 """The environment of such a job."""
 
+_APART = ("unshare", "--pid", "--fork", "--mount-proc")
+"""Runs a command whose processes no other host can see, nor use their memory."""
+
 
 def job_on(hosts: Sequence[Host], module: str, words: Sequence[object]) -> list[str]:
     """Return the command of a job with one process of ``python -m module`` on each host.
 
-    The same host may occur several times.
+    Processes of different hosts cannot see each other, nor use each other's memory.
     """
     mpiexec = Path(mpi4py.__file__).parents[4] / "bin" / "mpiexec"
     command = [str(mpiexec)]
     for host in hosts:
-        process = host.command(sys.executable, "-m", module, *words)
+        process = host.command(*_APART, sys.executable, "-m", module, *words)
         command += [*([":"] if len(command) > 1 else []), "-n", "1", *process]
     return command
