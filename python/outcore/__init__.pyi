@@ -18,6 +18,7 @@ from .files.move import move_files
 from .layout.distribution import Distribution, distribute
 from .layout.schema import Schema
 from .machine.rates import Rates
+from .permutations.bit_matrices import bit_inverse, bit_matrix, bit_product
 from .planning.collective_plan import CollectivePlan
 from .planning.methods import MethodComparison, compare_methods
 from .planning.plan import Plan, plan
@@ -62,6 +63,9 @@ __all__ = [
     "Report",
     "Schema",
     "Verification",
+    "bit_inverse",
+    "bit_matrix",
+    "bit_product",
     "compare_methods",
     "connect",
     "copy_files",

@@ -1,0 +1,1 @@
+"""Permutations of arrays on disk, in few passes."""
