@@ -19,6 +19,7 @@ from .layout.distribution import Distribution, distribute
 from .layout.schema import Schema
 from .machine.rates import Rates
 from .permutations.bit_matrices import bit_inverse, bit_matrix, bit_product
+from .permutations.permute import permute
 from .planning.collective_plan import CollectivePlan
 from .planning.methods import MethodComparison, compare_methods
 from .planning.plan import Plan, plan
@@ -28,6 +29,7 @@ from .pool.logical_disk import LogicalDisk
 from .pool.pool import Pool
 from .report.collective_report import CollectiveReport
 from .report.copy_report import CopyReport
+from .report.permute_report import PermuteReport
 from .report.report import Report, last_report
 from .series.array_group import ArrayGroup
 from .series.array_spec import ArraySpec
@@ -51,6 +53,7 @@ __all__ = [
     "LogicalDisk",
     "MethodComparison",
     "OutcoreError",
+    "PermuteReport",
     "Plan",
     "Pool",
     "PoolFile",
@@ -80,6 +83,7 @@ __all__ = [
     "linalg",
     "move_files",
     "open_array",
+    "permute",
     "plan",
     "rechunk",
     "repack",

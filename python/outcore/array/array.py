@@ -44,6 +44,7 @@ from outcore.layout.selection import is_listed, select
 from outcore.layout.zarr_format import Metadata
 from outcore.report.collective_report import CollectiveReport
 from outcore.report.copy_report import CopyReport
+from outcore.report.permute_report import PermuteReport
 from outcore.report.report import Report
 from outcore.storage.volumes import AnyPath, PathLike, Place, place
 
@@ -76,7 +77,7 @@ class Array(ArrayOperand):
         self._file: ArrayFile | None = self._open_for_indexing()
         self.collective_report: CollectiveReport | None = None
         """Report of this process's part in the last collective."""
-        self.report: Report | CopyReport | None = None
+        self.report: Report | CopyReport | PermuteReport | None = None
         """Report of the call that made the array and returned this object."""
 
     def __repr__(self) -> str:

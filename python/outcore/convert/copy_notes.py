@@ -72,13 +72,23 @@ class CopyRecord(BlocksDone):
         self, version: dict[str, Any] | None, casting: Casting, passes: Sequence[Pass]
     ) -> None:
         """Write the source and the blocks into the header, before the first note."""
-        steps = passes[-1].plan.steps
+        before = [[one.plan.steps, one.chunks] for one in passes[:-1]]
+        self.describe_steps(version, casting, passes[-1].plan.steps, before)
+
+    def describe_steps(
+        self,
+        version: dict[str, Any] | None,
+        casting: Casting,
+        steps: list[int] | None,
+        before: Sequence[Sequence[Any]] = (),
+    ) -> None:
+        """Write the same header for given blocks."""
         self.goes_on = version is not None and steps is not None
         header = {
             "source": version if self.goes_on else None,
             "casting": casting,
             "steps": steps,
-            "before": [[one.plan.steps, one.chunks] for one in passes[:-1]],
+            "before": before,
             # The generation that the array has once it is open for writing.
             "generation": read_generation(self.where) + 1,
         }
@@ -130,6 +140,13 @@ class CopyNotes:
     def finish(self) -> None:
         """Wait for a started sync, and raise its error, which the system reports only once."""
         if self._sync is not None:
+            self._note()
+
+    def settle(self) -> None:
+        """Make all writes durable, and record them."""
+        self.finish()
+        if self._writes:
+            self._begin_sync()
             self._note()
 
     def stop(self) -> None:

@@ -224,7 +224,7 @@ def copy_to_array(
             return found, _report_opened(found, passes[-1].plan.blocks)
     record = CopyRecord(where)
     with (
-        _saying_how_to_go_on(record, resume=resume, if_exists=if_exists),
+        saying_how_to_resume(record, resume=resume, if_exists=if_exists),
         being_made(where, f"copying to {where.path.name}"),
     ):
         begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
@@ -329,9 +329,10 @@ def _is_whole(where: Place) -> bool:
 
 
 @contextlib.contextmanager
-def _saying_how_to_go_on(
+def saying_how_to_resume(
     record: CopyRecord, *, resume: bool, if_exists: IfExists
 ) -> Iterator[None]:
+    """Turn Ctrl-C into an error that says how to resume."""
     try:
         yield
     except KeyboardInterrupt:

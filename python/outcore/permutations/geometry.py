@@ -1,0 +1,143 @@
+"""The blocks, loads and passes of a permutation, within a budget."""
+
+from dataclasses import dataclass
+
+from outcore._util.budget import too_small
+from outcore.permutations.factors import Loads, factors, passes_of
+from outcore.permutations.gf2 import Matrix
+from outcore.permutations.layouts import bits_of
+from outcore.permutations.shuffle import PAGE_BYTES, scratch_bytes
+
+LEAST_REQUEST_BYTES = 256 << 10
+"""Smallest request of a pass, if the array and its chunks are not smaller."""
+
+MOST_REQUEST_BYTES = 4 << 20
+_LEAST_BOUNCE_BYTES, _MOST_BOUNCE_BYTES = 64 << 10, 4 << 20
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The blocks and loads of a permutation, and its passes.
+
+    Attributes
+    ----------
+    itemsize
+        Bytes of an element.
+    block_bits, load_bits
+        Logarithms of the elements in a block, which is read and written whole, and in a load.
+    buffers
+        Loads in memory: 1 before the move and 1 after it; or 2 and 2, to move one load while the
+        disk transfers others.
+    bounce_bytes
+        Bounce buffers of each of two files.
+    passes
+        The loads of each pass.
+    """
+
+    itemsize: int
+    block_bits: int
+    load_bits: int
+    buffers: int
+    bounce_bytes: int
+    passes: tuple[Loads, ...]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the call."""
+        return _memory_bytes(self.load_bits, self.itemsize, self.buffers, self.bounce_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, which each pass reads and writes."""
+        return self.itemsize << len(self.passes[0].matrix)
+
+    def request_bits(self, number: int) -> tuple[int, int]:
+        """Return the logarithms of the elements in each read and in each write of a pass."""
+        most = max(bits_of(MOST_REQUEST_BYTES // self.itemsize), self.block_bits)
+        read, written = self.passes[number].run_bits
+        return min(read, most), min(written, most)
+
+    @property
+    def requests(self) -> tuple[int, int]:
+        """Number of reads and of writes."""
+        bits = len(self.passes[0].matrix)
+        of_passes = [self.request_bits(i) for i in range(len(self.passes))]
+        read, written = zip(*of_passes, strict=True)
+        return sum(1 << bits - b for b in read), sum(1 << bits - b for b in written)
+
+    @property
+    def least_request_bytes(self) -> int:
+        """Bytes of the smallest request."""
+        return self.itemsize << min(min(self.request_bits(i)) for i in range(len(self.passes)))
+
+
+def geometry_of(
+    matrix: Matrix,
+    complement: int,
+    most_block_bits: int,
+    itemsize: int,
+    memory_bytes: int,
+    steps: tuple[int, int] | None = None,
+) -> Geometry:
+    """Choose blocks and loads: the fewest passes, then overlap, then the largest blocks.
+
+    Parameters
+    ----------
+    matrix, complement
+        The permutation of addresses.
+    most_block_bits
+        Logarithm of the largest block.
+    itemsize
+        Bytes of an element.
+    memory_bytes
+        The budget.
+    steps
+        Bits of a block and of a load of a stopped call, if one is resumed.
+
+    Raises
+    ------
+    BudgetError
+        If the smallest loads, or those of `steps`, do not fit.
+    """
+    bits = len(matrix)
+    bounce_bytes = min(max(memory_bytes // 16, _LEAST_BOUNCE_BYTES), _MOST_BOUNCE_BYTES)
+    bounce_bytes = bounce_bytes // PAGE_BYTES * PAGE_BYTES
+    least = max(bits_of(LEAST_REQUEST_BYTES // itemsize), 0)
+    least = min(least, most_block_bits, bits)
+
+    def need_of(load_bits: int, buffers: int) -> int:
+        return _memory_bytes(load_bits, itemsize, buffers, bounce_bytes)
+
+    found = []
+    for buffers in (2, 1):
+        sizes = [steps] if steps else []
+        if steps is None:
+            load_bits = max(
+                (m for m in range(least, bits + 1) if need_of(m, buffers) <= memory_bytes),
+                default=-1,
+            )
+            most = min(most_block_bits, load_bits)
+            sizes = [(b, load_bits) for b in range(least, most + 1)]
+        for block_bits, load_bits in sizes:
+            count = passes_of(matrix, block_bits, load_bits)
+            if count is not None and need_of(load_bits, buffers) <= memory_bytes:
+                # A single load overlaps with no other.
+                used = 1 if load_bits == bits else buffers
+                found.append((count, -used, -block_bits, load_bits))
+    if not found:
+        need_bits = steps[1] if steps else least + (passes_of(matrix, least, least) is None)
+        raise too_small(
+            need_of(need_bits, 1), memory_bytes, f"a load of {itemsize << need_bits} bytes, twice"
+        )
+    _, buffers, block_bits, load_bits = min(found)
+    each = factors(matrix, -block_bits, load_bits)
+    added = [0] * (len(each) - 1) + [complement]
+    passes = tuple(
+        Loads.of(factor, c, -block_bits, load_bits) for factor, c in zip(each, added, strict=True)
+    )
+    return Geometry(itemsize, -block_bits, load_bits, -buffers, bounce_bytes, passes)
+
+
+def _memory_bytes(load_bits: int, itemsize: int, buffers: int, bounce_bytes: int) -> int:
+    load = -(-(itemsize << load_bits) // PAGE_BYTES) * PAGE_BYTES
+    return 2 * buffers * load + scratch_bytes(load_bits, itemsize) + 2 * bounce_bytes
