@@ -25,6 +25,8 @@ class Geometry:
         Bytes of an element.
     block_bits, load_bits
         Logarithms of the elements in a block, which is read and written whole, and in a load.
+    most_block_bits
+        Logarithm of the longest run of addresses that is a box of both arrays.
     buffers
         Loads in memory: 1 before the move and 1 after it; or 2 and 2, to move one load while the
         disk transfers others.
@@ -37,6 +39,7 @@ class Geometry:
     itemsize: int
     block_bits: int
     load_bits: int
+    most_block_bits: int
     buffers: int
     bounce_bytes: int
     passes: tuple[Loads, ...]
@@ -53,7 +56,8 @@ class Geometry:
 
     def request_bits(self, number: int) -> tuple[int, int]:
         """Return the logarithms of the elements in each read and in each write of a pass."""
-        most = max(bits_of(MOST_REQUEST_BYTES // self.itemsize), self.block_bits)
+        most = min(bits_of(MOST_REQUEST_BYTES // self.itemsize), self.most_block_bits)
+        most = max(most, self.block_bits)
         read, written = self.passes[number].run_bits
         return min(read, most), min(written, most)
 
@@ -135,7 +139,9 @@ def geometry_of(
     passes = tuple(
         Loads.of(factor, c, -block_bits, load_bits) for factor, c in zip(each, added, strict=True)
     )
-    return Geometry(itemsize, -block_bits, load_bits, -buffers, bounce_bytes, passes)
+    return Geometry(
+        itemsize, -block_bits, load_bits, most_block_bits, -buffers, bounce_bytes, passes
+    )
 
 
 def _memory_bytes(load_bits: int, itemsize: int, buffers: int, bounce_bytes: int) -> int:

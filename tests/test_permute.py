@@ -1,0 +1,295 @@
+"""Permutations of arrays on disk: against naive ones, with their passes, bytes and requests."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from chosen_cases import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+import outcore as oc
+from outcore.array_files import blocks_done
+from outcore.convert.targets import ArrayTarget
+from outcore.errors import (
+    BudgetError,
+    DiskFullError,
+    ExistsError,
+    IncompleteError,
+    InvalidError,
+    JournalError,
+)
+from outcore.permutations import geometry, gf2, permute
+from outcore.permutations.bit_matrices import BIT_KINDS
+from outcore.permutations.factors import gamma_rank
+
+QUIET: dict[str, Any] = {"progress": False}
+LEAST = 2048
+MEMORY = 200 << 10
+
+
+@pytest.fixture(autouse=True)
+def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let arrays of some KiB have many blocks, as large arrays have."""
+    monkeypatch.setattr(geometry, "LEAST_REQUEST_BYTES", LEAST)
+
+
+def naive(
+    data: npt.NDArray[Any], matrix: npt.NDArray[np.uint8], complement: int = 0
+) -> npt.NDArray[Any]:
+    """Permute by the definition, element by element."""
+    index = np.arange(data.size)
+    bits = index[:, None] >> np.arange(len(matrix)) & 1
+    moved = np.empty_like(data.ravel())
+    moved[(bits @ matrix.T % 2) @ (1 << np.arange(len(matrix))) ^ complement] = data.ravel()
+    return moved.reshape(data.shape)
+
+
+def random_matrix(seed: int, bits: int) -> npt.NDArray[np.uint8]:
+    rng = np.random.default_rng(seed)
+    while True:
+        rows = rng.integers(0, 2, (bits, bits), np.uint8)
+        if gf2.rank(gf2.from_rows(rows)) == bits:
+            return rows
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw an array of 2^13 elements, a layout of each side, a permutation and a budget."""
+    extents = draw(st.sampled_from([(13,), (6, 7), (2, 5, 6), (0, 13)]))
+
+    def chunks() -> tuple[int, ...]:
+        return tuple(1 << draw(st.integers(max(n - 4, 0), n)) for n in extents)
+
+    kind = draw(st.sampled_from([*BIT_KINDS, None, None]))
+    return {
+        "shape": tuple(1 << n for n in extents),
+        "dtype": draw(st.sampled_from(["i1", "f4", "f8", "c16"])),
+        "source": {"chunks": chunks(), "order": draw(st.sampled_from("CF"))},
+        "target": {"chunks": chunks(), "order": draw(st.sampled_from("CF"))},
+        "kind": kind,
+        "matrix": random_matrix(draw(st.integers(0, 99)), 13) if kind is None else None,
+        "complement": draw(st.integers(0, (1 << 13) - 1)),
+        "memory": draw(st.sampled_from([160 << 10, 256 << 10, 1 << 20])),
+    }
+
+
+@given(call=calls())
+@examples(20)
+def test_elements_move_as_the_matrix_says(
+    call: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("permuted")
+    data = (np.arange(1 << 13) * 37 // 5).astype(call["dtype"]).reshape(call["shape"])
+    matrix = call["matrix"] if call["kind"] is None else oc.bit_matrix(call["kind"], 13)
+    with oc.from_array(data, path / "A", **call["source"], **QUIET) as source:
+        options = {name: call[name] for name in ("kind", "matrix", "complement", "memory")}
+        with oc.permute(source, path / "B", **options, **call["target"], **QUIET) as found:
+            np.testing.assert_array_equal(found[...], naive(data, matrix, call["complement"]))
+            assert found.dtype == data.dtype
+            assert found.report.peak_memory_bytes <= call["memory"]
+
+
+def vector(path: Path, bits: int = 16) -> npt.NDArray[np.float64]:
+    data = np.random.default_rng(bits).random(1 << bits)
+    oc.from_array(data, path / "A", chunks=1 << 11, **QUIET).close()
+    return data
+
+
+@pytest.mark.parametrize("kind", ["bit-reversal", "gray", "matrix"])
+def test_passes_bytes_and_requests_are_those_of_the_bound(tmp_path: Path, kind: str) -> None:
+    data, bits = vector(tmp_path), 16
+    matrix = random_matrix(3, bits) if kind == "matrix" else oc.bit_matrix(kind, bits)
+    with oc.permute(
+        tmp_path / "A", tmp_path / "B", matrix=matrix, memory=170 << 10, **QUIET
+    ) as found:
+        np.testing.assert_array_equal(found[...], naive(data, matrix))
+    report = found.report
+    assert isinstance(report, oc.PermuteReport)
+    load, least = int(math.log2(report.load_bytes // 8)), int(math.log2(LEAST // 8))
+    rank = gamma_rank(gf2.from_rows(matrix), least)
+    bound = math.ceil(rank / (load - least))
+    assert report.passes == {"gray": 1}.get(kind, bound) <= bound + 2
+    assert report.request_bytes >= LEAST
+    assert report.bytes_read == report.bytes_written == report.passes * data.nbytes
+    assert report.reads <= report.bytes_read // LEAST
+    assert report.writes <= report.bytes_written // LEAST
+    assert report.passes > 1 or kind == "gray"
+    assert sorted(p.name for p in (tmp_path / "B").iterdir()) == [
+        "c", "outcore.generation", "zarr.json",
+    ]  # fmt: skip
+    assert f"in {report.passes} pass" in str(report)
+
+
+AXES: list[tuple[str, dict[str, Any], Callable[[Any], Any]]] = [
+    ("transpose", {}, np.transpose),
+    ("transpose", {"axes": (1, 0, 2)}, lambda a: np.transpose(a, (1, 0, 2))),
+    ("reverse", {}, np.flip),
+    ("reverse", {"axes": -1}, lambda a: np.flip(a, -1)),
+    ("rotate", {}, np.rot90),
+    ("rotate", {"axes": (2, 1), "turns": -1}, lambda a: np.rot90(a, -1, (2, 1))),
+    ("rotate", {"turns": 2}, lambda a: np.rot90(a, 2)),
+]
+
+
+@pytest.mark.parametrize("shape", [(16, 8, 32), (13, 7, 30)], ids=["powers", "others"])
+@pytest.mark.parametrize(("kind", "options", "expected"), AXES)
+def test_moves_by_axes_are_those_of_numpy(
+    tmp_path: Path,
+    kind: str,
+    options: dict[str, Any],
+    expected: Callable[[Any], Any],
+    shape: tuple[int, ...],
+) -> None:
+    data = np.random.default_rng(0).random(shape).astype("f4")
+    source = oc.from_array(data, tmp_path / "A", chunks=(4, 4, 8), dims="xyz", **QUIET)
+    moved = expected(data)
+    np.save(tmp_path / "A.npy", data)
+    sources: list[Any] = [source, data, tmp_path / "A.npy"]
+    for given_source in sources:
+        with oc.permute(
+            given_source, tmp_path / "B", kind, memory=MEMORY, chunks=(8, 4, 4),
+            if_exists="overwrite", **options, **QUIET,
+        ) as found:  # fmt: skip
+            np.testing.assert_array_equal(found[...], moved)
+            assert found.report.passes == 1
+            assert found.report.bytes_written == data.nbytes
+            if given_source is source:
+                names = np.array([*"xyz"])
+                order = options.get("axes", (2, 1, 0)) if kind == "transpose" else None
+                assert order is None or found.dims == tuple(names[list(order)])
+
+
+def writes_until(monkeypatch: pytest.MonkeyPatch, fail_at: int | None) -> list[int]:
+    """Count writes, and let one fail."""
+    count, write = [0], ArrayTarget.write
+
+    def watched(target: ArrayTarget, *arguments: Any) -> Any:
+        if count[0] == fail_at:
+            raise ZeroDivisionError
+        count[0] += 1
+        return write(target, *arguments)
+
+    monkeypatch.setattr(ArrayTarget, "write", watched)
+    return count
+
+
+@pytest.mark.exhaustive(keep=2)
+@pytest.mark.parametrize(
+    ("at", "memory"),
+    [(530, None), (350, 4 << 20), (5, None), (0, None), (255, None), (256, None), (512, None)],
+)
+def test_a_stopped_call_resumes_in_its_pass(
+    tmp_path: Path, at: int, memory: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = vector(tmp_path)
+    monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
+    call = lambda **more: oc.permute(  # noqa: E731
+        tmp_path / "A", tmp_path / "B", "bit-reversal", **{"memory": 170 << 10, **QUIET, **more}
+    )
+    with monkeypatch.context() as stopping:
+        writes_until(stopping, at)
+        with pytest.raises(ZeroDivisionError):
+            call()
+    with pytest.raises(IncompleteError, match="call permute again with the same arguments"):
+        oc.open_array(tmp_path / "B")
+    with monkeypatch.context() as counting:
+        count = writes_until(counting, None)
+        with call(**({} if memory is None else {"memory": memory})) as found:
+            np.testing.assert_array_equal(
+                found[...], naive(data, oc.bit_matrix("bit-reversal", 16))
+            )
+    assert found.report.passes == 3
+    per_load = found.report.load_bytes // found.report.request_bytes
+    assert count[0] == found.report.writes <= 544 - at + 2 * per_load
+    assert found.report.requests_before <= at
+    assert not (tmp_path / "B/outcore.between-1").exists()
+    with call(if_exists="open") as again:
+        assert again.report.bytes_written == 0
+    with pytest.raises(ExistsError, match="choose another name"):
+        call()
+
+
+def test_a_changed_source_and_another_permutation_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector(tmp_path)
+    with monkeypatch.context() as stopping:
+        writes_until(stopping, 300)
+        with pytest.raises(ZeroDivisionError):
+            oc.permute(tmp_path / "A", tmp_path / "B", "bit-reversal", memory=170 << 10, **QUIET)
+    with pytest.raises(JournalError, match="half-made copy"):
+        oc.permute(tmp_path / "A", tmp_path / "B", "gray", **QUIET)
+    with oc.open_array(tmp_path / "A", "r+") as source:
+        source[0] = -1
+    with pytest.raises(JournalError, match="written to since"):
+        oc.permute(tmp_path / "A", tmp_path / "B", "bit-reversal", **QUIET)
+    with oc.permute(
+        tmp_path / "A", tmp_path / "B", "gray", if_exists="overwrite", **QUIET
+    ) as found:
+        assert found[0] == -1
+    with pytest.raises(ExistsError, match="the source and the permutation"):
+        oc.permute(tmp_path / "A", tmp_path / "B", "shuffle", if_exists="open", **QUIET)
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({}, "need kind=, one of transpose, .*, or matrix=, have neither; "),
+    ({"kind": "reversed"}, "need kind=, one of .*, have 'reversed'; "),
+    ({"kind": "gray", "axes": 0}, "kind='gray' takes complement=, have axes=; leave it out"),
+    ({"kind": "reverse", "complement": 1}, "kind='reverse' takes axes=, have complement=; "),
+    ({"matrix": np.eye(9, dtype=int)}, r"need a 10 x 10 matrix, .*, have shape \(9, 9\); "),
+    ({"matrix": np.zeros((10, 10), int)}, r"need a matrix of rank 10 over GF\(2\), .* rank 0; "),
+    ({"kind": "gray", "complement": 1024}, "need complement= as 10 zeros and ones, .*1024; "),
+    ({"kind": "transpose", "axes": (0, 0)}, r"need axes= that differ, have \(0, 0\); "),
+    ({"kind": "transpose", "axes": 0}, "need axes= with the 2 dimensions .*, have 0; "),
+    ({"kind": "reverse", "axes": 2}, "need axes= from 0 to 1, have 2; "),
+    ({"kind": "rotate", "axes": 0}, "need two dimensions, axes=, to rotate in, have 0 "),
+    ({"kind": "rotate", "turns": 0.5}, "need turns= as an integer, have 0.5; "),
+    ({"kind": "gray", "chunks": (3, 32)}, r"need out .*, have chunks \(3, 32\) .*; pass chunks="),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES)
+def test_bad_arguments_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        oc.permute(np.zeros((32, 32)), tmp_path / "B", **options, **QUIET)
+    assert not (tmp_path / "B").exists()
+
+
+def test_bad_sources_and_full_disks_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidError, match=r"need 2, 4, 8, .*, have 12, of shape \(3, 4\); "):
+        oc.permute(np.zeros((3, 4)), tmp_path / "B", "gray", **QUIET)
+    oc.from_array(np.zeros((32, 32)), tmp_path / "C", chunks=(5, 32), **QUIET).close()
+    with pytest.raises(InvalidError, match=r"have chunks \(5, 32\) .*; copy src"):
+        oc.permute(tmp_path / "C", tmp_path / "B", "gray", **QUIET)
+    vector(tmp_path)
+    with pytest.raises(InvalidError, match="onto itself; "):
+        oc.permute(tmp_path / "A", tmp_path / "A", "gray", if_exists="overwrite", **QUIET)
+    monkeypatch.setattr(permute, "disk_bytes", lambda *_: 1 << 60)
+    with pytest.raises(DiskFullError, match=f"need {1 << 60} bytes .* are free; free some room"):
+        oc.permute(tmp_path / "A", tmp_path / "B", "gray", **QUIET)
+    assert not (tmp_path / "B").exists()
+
+
+@pytest.mark.parametrize("kind", ["gray", "bit-reversal"])
+def test_the_least_budget_is_stated_and_works(tmp_path: Path, kind: str) -> None:
+    data = vector(tmp_path, 13)
+
+    def call(memory: int) -> oc.Array:
+        return oc.permute(tmp_path / "A", tmp_path / "B", kind, memory=memory, **QUIET)
+
+    with pytest.raises(BudgetError, match=r"of memory for a load of .*, have 4096 ") as error:
+        call(4096)
+    need = int(str(error.value).split()[1])
+    with pytest.raises(BudgetError, match=f"need {need} bytes"):
+        call(need - 1)
+    assert not (tmp_path / "B").exists()
+    with call(need) as found:
+        np.testing.assert_array_equal(found[:], naive(data, oc.bit_matrix(kind, 13)))
+        assert found.report.peak_memory_bytes <= need
