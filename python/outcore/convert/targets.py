@@ -157,7 +157,7 @@ class ArrayTarget(Target):
         """See `Target`."""
         self._file = self._array.open_file(arena, bounce_bytes, writable=True)
 
-    def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket | None:
+    def write(self, box: Box, data: npt.NDArray[Any]) -> Ticket:
         """See `Target`."""
         assert self._file is not None, "begin comes first"
         return self._file.submit_write([s.start for s in box], [1] * len(box), data)
