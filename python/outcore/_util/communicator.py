@@ -139,6 +139,25 @@ class Communicator:
         whom = f"data of rank {root}"
         self._wait(self._comm.Ibcast(memory, root), more_s, memory, _TESTS, whom)
 
+    def send(self, memory: Any, rank: int, more_s: float = 0.0) -> None:
+        """Send a contiguous array to another rank, which receives it; needs ``Isend``.
+
+        Parameters
+        ----------
+        more_s
+            As for `bcast`.
+
+        Raises
+        ------
+        DiskError
+            If the rank does not come in time.
+        """
+        self._wait(self._comm.Isend(memory, rank), more_s, memory, _TESTS, f"rank {rank}")
+
+    def receive(self, memory: Any, rank: int, more_s: float = 0.0) -> None:
+        """Fill a contiguous array with one that another rank sends; see `send`."""
+        self._wait(self._comm.Irecv(memory, rank, 0), more_s, memory, _TESTS, f"rank {rank}")
+
     def allgather(self, value: Any, more_s: float = 0.0) -> list[Any]:
         """Return the value of each rank, in the order of the ranks.
 

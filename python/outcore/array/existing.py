@@ -7,7 +7,7 @@ from typing import Any
 from outcore._core import ArrayFile
 from outcore._util.if_exists import IfExists
 from outcore.array.array import Array, open_array
-from outcore.array_files.blocks_done import RECORDS
+from outcore.array_files.blocks_done import RECORDS, is_named
 from outcore.array_files.metadata import (
     is_half_made,
     read_metadata,
@@ -164,7 +164,7 @@ def remove_array(where: Place) -> None:
     if not isinstance(where.path, PoolPath):
         names = [name for name, _, _ in where.volume.list(where.name)]
         # Remove the records first: a call that finds one would resume with missing shard files.
-        for name in sorted(names, key=lambda name: name not in RECORDS):
+        for name in sorted(names, key=lambda name: not is_named(name, RECORDS)):
             if name != "zarr.json":
                 where.volume.remove(where.inside(name))
     where.volume.remove(where.name)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -144,6 +144,16 @@ class BlocksDone:
         if stopped:
             self.where.remove_half_written()
         return stopped
+
+
+def name_of(name: str, rank: int, size: int) -> str:
+    """Return the name of a record or a working array of one process of a call."""
+    return name if size == 1 else f"{name}-{rank}"
+
+
+def is_named(name: str, names: Collection[str]) -> bool:
+    """Whether a file has one of these names, for one process or for one of several."""
+    return name.partition("-")[0] in names
 
 
 def _layout(metadata: Metadata, begun: Metadata) -> Metadata:

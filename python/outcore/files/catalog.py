@@ -13,7 +13,7 @@ from typing import Any, Literal
 from outcore.array.array import Array
 from outcore.array.existing import remove_array
 from outcore.array_files import atomic_write
-from outcore.array_files.blocks_done import RECORDS, WORKING
+from outcore.array_files.blocks_done import RECORDS, WORKING, is_named
 from outcore.array_files.foreign_shards import foreign_shards
 from outcore.errors import BusyError, CorruptError, InvalidError, NotFoundError, OutcoreError
 from outcore.layout.zarr_format import parse
@@ -40,7 +40,7 @@ Kind = Literal["array", "factor", "group", "left-over", "pool directory", "part 
 MOST_DIRECTORIES = 10_000
 """Largest number of directories that `find` visits."""
 
-_FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+)\.[0-9]+\.new")
+_FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+(-[0-9]+)?)\.[0-9]+\.new")
 _FILLING = re.compile(r"\.(.+)\.filling")
 _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
@@ -297,7 +297,8 @@ def _half_made(path: AnyPath) -> Entry | None:
         and all(name in factors or is_kept_solve(name) for name in parts)
     ):
         return left_over("factors killed while they were made or removed; they can be removed")
-    if names and names <= _HALF_MADE_ARRAY and _are_shards(path / "c"):
+    is_array = bool(names) and all(is_named(name, _HALF_MADE_ARRAY) for name in names)
+    if is_array and _are_shards(path / "c"):
         return left_over("an array killed while it was made or removed; it can be removed")
     return None
 

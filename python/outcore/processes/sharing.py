@@ -68,13 +68,15 @@ class Sharing:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if self._is_over:
-            return
-        if error is None:
+        if error is not None:
+            self.tell(error)
+        elif not self._is_over:
             self.meet()
             self._is_over = True
-            return
-        if getattr(error, "is_lost", False):
+
+    def tell(self, error: BaseException) -> None:
+        """Report an error to the others, once; return when all of them have one."""
+        if self._is_over or getattr(error, "is_lost", False):
             return  # A process that does not answer does not listen.
         try:
             self._gather(None, origin_of(error, self.rank), 0.0)

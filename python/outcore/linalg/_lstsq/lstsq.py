@@ -214,8 +214,8 @@ def lstsq(
             ) as call,
         ):  # fmt: skip
             x, report = problem.solve_streamed(call, way, where, steps)
-    except KeyboardInterrupt:
-        text = steps.stopped("least squares", "lstsq")
+    except KeyboardInterrupt as error:
+        text = steps.stopped("least squares", "lstsq", error)
         if isinstance(way, SlabQrGeometry):
             text = "least squares was stopped; call lstsq again with the same arguments to resume"
         raise Interrupted(text) from None

@@ -193,8 +193,10 @@ def export_lapack(
         ):  # fmt: skip
             file = packed.open_file(call.arena, g.bounce_bytes, writable=True, trace=call.trace)
             report = _export(lu, file, g, call, steps)
-    except KeyboardInterrupt:
-        raise Interrupted(steps.stopped(f"exporting {lu.path.name}", "export_lapack")) from None
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            steps.stopped(f"exporting {lu.path.name}", "export_lapack", error)
+        ) from None
     return open_array(target), lu.piv.copy(), report
 
 

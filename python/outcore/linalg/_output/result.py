@@ -18,12 +18,13 @@ from outcore._util.sizes import format_bytes
 from outcore._util.streams import wait
 from outcore.array.array import Array, open_array
 from outcore.array.existing import remove_array
-from outcore.array_files.blocks_done import WORKING
+from outcore.array_files.blocks_done import RECORDS, WORKING, is_named
 from outcore.array_files.metadata import bump_generation, read_metadata, write_metadata
 from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
 from outcore.layout.zarr_format import Metadata, default_chunks
 from outcore.linalg._output.open_results import with_version
 from outcore.linalg._output.steps_done import StepsDone
+from outcore.linalg._processes.sharing import Sharing
 from outcore.report.longcall import LongCall
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import SAME, PathLike, Place, being_made, how_they_meet, place
@@ -33,9 +34,16 @@ _WORKING = "the call that works with it was stopped; call it again"
 
 @contextmanager
 def claimed(
-    out: PathLike | None, operands: Sequence[object], *, if_exists: IfExists, why: str
+    out: PathLike | None,
+    operands: Sequence[object],
+    *,
+    if_exists: IfExists,
+    why: str,
+    sharing: Sharing | None = None,
 ) -> Iterator[Place | None]:
     """Check the place of a result, and lock it against other calls; `None` stays `None`.
+
+    Of several processes, the first one checks and locks it.
 
     Parameters
     ----------
@@ -48,6 +56,8 @@ def claimed(
         replaced.
     why
         Text that marks an array as left by a stopped call of the same function.
+    sharing
+        The processes of the call.
 
     Raises
     ------
@@ -69,8 +79,12 @@ def claimed(
         if meet := how_they_meet(where.path, path):
             what = "is an operand itself" if meet == SAME else f"{meet} {path.name}"
             raise InvalidError(f"out= {what}, {where.path}; choose another directory")
-    with being_made(where, f"writing {where.path.name}"):
-        refuse_there(where, why, if_exists=if_exists)
+    sharing = sharing or Sharing()
+    with contextlib.ExitStack() as stack:
+        if sharing.rank == 0:
+            stack.enter_context(being_made(where, f"writing {where.path.name}"))
+            refuse_there(where, why, if_exists=if_exists)
+        sharing.meet()
         yield where
 
 
@@ -81,32 +95,44 @@ def written(
     """Create an array, and mark it complete at the end of the block; an error removes it.
 
     Its space on disk is allocated at once. With `steps`, the call resumes an array with durable
-    steps, and an error leaves the array.
+    steps, and an error leaves the array. Of several processes, the first one creates, marks and
+    removes it.
     """
+    sharing = Sharing() if steps is None else steps.sharing
+    is_first = sharing.rank == 0
     metadata = metadata.on(where.volume)
     begun = dataclasses.replace(metadata, state="incomplete", why=why)
     goes_on = steps is not None and steps.find(where, begun)
-    if not goes_on and where.volume.exists(where.name):
+    if is_first and not goes_on and where.volume.exists(where.name):
         remove_array(where)
     try:
-        if not goes_on:
+        if is_first and not goes_on:
             write_metadata(where, begun)
             ArrayFile.create(where.volume, where.name, metadata.grid(), True)
             bump_generation(where)
+        sharing.meet()
         array = open_array(where.path, "r+", allow_incomplete=True)
         yield array
         array.flush()
+        sharing.meet()
         with signals_held():
-            for name in WORKING:
-                if where.exists(name):
-                    where.volume.remove(where.inside(name))
-            array.mark(None, made=with_version(steps.made, array) if steps else None)
+            if is_first:
+                for name, *_ in where.names():
+                    if is_named(name, WORKING):
+                        where.volume.remove(where.inside(name))
+                array.mark(None, made=with_version(steps.made, array) if steps else None)
+            sharing.meet()
+            if not is_first:
+                array.refresh()
             if steps is not None:
                 steps.finish()
-    except BaseException:
-        if steps is None or not steps.done:
+    except BaseException as error:
+        # Afterwards no process writes into the array, unless it does not answer.
+        sharing.tell(error)
+        if is_first and not getattr(error, "is_lost", False):
             with contextlib.suppress(OutcoreError):
-                remove_array(where)
+                if not any(is_named(name, RECORDS) for name, *_ in where.names()):
+                    remove_array(where)
         raise
 
 

@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from outcore._util import budget
 from outcore.array.array import Array
-from outcore.array_files.blocks_done import STEPS, BlocksDone
+from outcore.array_files.blocks_done import STEPS, BlocksDone, name_of
 from outcore.array_files.metadata import read_metadata, settle, version_of
 from outcore.errors import DiskFullError, OutcoreError
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._output.factor import Factor
+from outcore.linalg._processes.sharing import Sharing
 from outcore.storage.volumes import PathLike, Place, place
 
 NOTE_S = 60.0
@@ -58,6 +59,9 @@ class StepsDone:
         Whether to resume an earlier, stopped call with the same arguments.
     made
         The identity of the call, for its result.
+    sharing
+        The processes of the call, each of which has steps and a record of its own. A call by
+        another number of processes does not resume.
 
     Attributes
     ----------
@@ -67,6 +71,8 @@ class StepsDone:
         Number of durable steps.
     gone_on_at
         Number of durable steps at the start of this call.
+    sharing
+        The processes of the call.
     """
 
     def __init__(
@@ -79,13 +85,16 @@ class StepsDone:
         *,
         resume: bool,
         made: Made = None,
+        sharing: Sharing | None = None,
     ) -> None:
-        self.made = made
-        self.memory_bytes = budget.resolve(memory)
+        self.made, self.sharing = made, sharing or Sharing()
+        self.memory_bytes = self.sharing.budget(memory)
         self.done = self._of = 0
         self._system: Any = {"verb": verb, **arguments}
+        if self.sharing.size > 1:
+            self._system |= {"processes": self.sharing.size}
         self._operands: Mapping[str, Operand] | None = operands
-        self._record = None if out is None else BlocksDone(place(out), STEPS, verb)
+        self._record = None if out is None else BlocksDone(place(out), self.own(STEPS), verb)
         self._due_s = time.monotonic() + NOTE_S
         if self._record is not None:
             # The versions before the call reads any data.
@@ -122,17 +131,25 @@ class StepsDone:
         return self._system
 
     def find(self, where: Place, begun: Metadata) -> bool:
-        """Return whether the array to resume exists.
+        """Return whether the array to resume exists, and any process has steps in it.
 
         Temporary files of a killed process are removed.
         """
+        is_there = False
         if self.done:
             with contextlib.suppress(OutcoreError):
-                if where.exists() and read_metadata(where) == begun:
-                    where.remove_half_written()
-                    return True
-        self.forget()
-        return False
+                is_there = where.exists() and read_metadata(where) == begun
+        if not is_there:
+            self.forget()
+        goes_on = any(self.sharing.exchange(is_there))
+        if goes_on and self.sharing.rank == 0:
+            with contextlib.suppress(OutcoreError):
+                where.remove_half_written()
+        return goes_on
+
+    def own(self, name: str) -> str:
+        """Return the name of a record, or of a working array, of this process."""
+        return name_of(name, self.sharing.rank, self.sharing.size)
 
     def forget(self) -> None:
         """Restart: remove the record, whose steps are lost."""
@@ -183,19 +200,32 @@ class StepsDone:
             self._record.remove()
 
     def notes(self, steps: int, what: str = "step") -> list[str]:
-        """Return a note for the report of a resumed call; `what` is the name of a step."""
-        if not self.gone_on_at:
+        """Return a note for the report of a resumed call; `what` is the name of a step.
+
+        Steps are those of all processes, which meet here.
+        """
+        all_of = self.sharing.exchange((self.gone_on_at, steps))
+        done, steps = (sum(numbers) for numbers in zip(*all_of, strict=True))
+        if not done:
             return []
         return [
-            f"resumed at {what} {self.gone_on_at} of {steps}: bytes moved are of the rest, those "
-            "planned of the whole"
+            f"resumed at {what} {done} of {steps}: bytes moved are of the rest, those planned of "
+            "the whole"
         ]
 
-    def stopped(self, what: str, function: str) -> str:
-        """Return the message about the remains of an interrupted call."""
+    def stopped(self, what: str, function: str, error: BaseException) -> str:
+        """Tell the other processes, and return the message about the remains of a stopped call."""
+        self.sharing.tell(error)
+        because = f", because {error}" if hasattr(error, "_origin") else ""
+        was_stopped = f"{what} was stopped{because}"
+        if self.sharing.size > 1 and self._record is not None:
+            return (
+                f"{was_stopped}; call {function} again with the same arguments and "
+                f"{self.sharing.size} processes to resume"
+            )
         if self.done:
-            return f"{what} was stopped; call {function} again with the same arguments to resume"
-        return f"{what} was stopped, and nothing is left of it; call {function} again"
+            return f"{was_stopped}; call {function} again with the same arguments to resume"
+        return f"{was_stopped}, and nothing is left of it; call {function} again"
 
 
 def version_of_operand(given: Operand) -> list[Any]:

@@ -9,11 +9,14 @@ columns of A as rows, and conjugated.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from outcore._core import ArrayFile
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.counts import is_finite
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
@@ -23,24 +26,32 @@ from outcore.blas.calls import Trans
 from outcore.blas.lapack import Kernels, kernels
 from outcore.errors import Interrupted, InvalidError
 from outcore.layout.elements import array_of
-from outcore.layout.zarr_format import Metadata, check_dtype
+from outcore.layout.zarr_format import check_dtype
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, written
 from outcore.linalg._output.steps_done import Made, StepsDone
+from outcore.linalg._processes.reports import process_figures, whole_report
+from outcore.linalg._processes.sharing import Sharing, seconds_for
+from outcore.linalg._processes.team import Team
 from outcore.linalg._products.gram_plan import (
     GramGeometry,
     GramProblem,
     Part,
     check_arguments,
-    gram_geometry,
+    dealt_gram_geometry,
 )
+from outcore.linalg._rows.agreement import agree_on_rows
 from outcore.linalg._rows.kept_state import KeptState
+from outcore.linalg._rows.merge import Merging, Message, Use
+from outcore.linalg._rows.merge_plan import Strips
 from outcore.linalg._rows.report import row_report
+from outcore.linalg._rows.shares import Shares
 from outcore.linalg._rows.source import (
     RowsLike,
     RowSource,
     StoredRows,
     known_operands,
+    own_rows,
     row_source,
 )
 from outcore.linalg._rows.stream import (
@@ -84,8 +95,13 @@ def gram(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[Any, Report]:
     """Compute alpha AᴴA + shift I, or alpha A Aᴴ + shift I.
+
+    With `comm`, each process of a parallel program reads its own part of the rows, or of the
+    columns, and the processes add up their products. All of them get the result and its report.
 
     Parameters
     ----------
@@ -119,6 +135,9 @@ def gram(
         disk or of NumPy, and there is no `transform`.
     threads, progress
         As for `qr`.
+    comm, timeout
+        As for `lstsq`. The processes divide A into parts that fit into the smallest of their
+        budgets. The first process writes a result on disk.
 
     Returns
     -------
@@ -129,7 +148,10 @@ def gram(
     Raises
     ------
     InvalidError
-        If `A` is not a usable matrix, or the result overflows.
+        If `A` is not a usable matrix, the result overflows, or the processes have different
+        arguments.
+    DiskError
+        If another process does not answer in time.
     BudgetError
         If the budget is too small for a result that must fit. Results in memory must fit, those of
         an iterator, whose rows can be read only once, and those of a `transform`, which needs whole
@@ -153,46 +175,56 @@ def gram(
         if not is_finite(number):
             raise InvalidError(f"{name} must be a real number, have {number!r}")
     alpha, shift = float(alpha), float(shift)
-    source = row_source("A", A, transposed=side == "right")
-    kind = _result_dtype(source, dtype, transform)
-    if transform is None:
-        source.deliver(kind)
-    problem = GramProblem(
-        source.layout, kind, out is not None, transform is not None, _one_pass(source, transform)
-    )
-    arguments = {
-        "side": side, "alpha": alpha, "shift": shift, "triangle": triangle, "dtype": str(kind)
-    }  # fmt: skip
-    # The behaviour of a transform may change without a trace.
-    known = {} if transform else known_operands({"A": (source, A)})
-    steps = StepsDone(
-        out if known else None, "gram", arguments, known, memory, resume=resume, made=made
-    )
-    geometry = gram_geometry(problem, steps.memory_bytes)
-    read = [source.array] if isinstance(source, StoredRows) else []
-    try:
-        with (
-            claimed(out, read, if_exists=if_exists, why=_WHY) as where,
-            long_call(
-                "A Aᴴ" if side == "right" else "AᴴA", memory_bytes=steps.memory_bytes,
-                work=geometry.flops(source.rows) if source.rows else None, threads=threads,
-                progress=progress,
-            ) as call,
-        ):  # fmt: skip
-            product = _Product(source, geometry, call, alpha, shift, transform, side, triangle)
-            if where is None:
-                G: Any = product.in_memory()
-            else:
-                assert geometry.tile is not None, "the result is stored"
-                order = (geometry.n, geometry.n)
-                metadata = Metadata(order, kind, geometry.tile, "F", "column-major")
-                with written(where, metadata, _WHY, steps) as G:
-                    product.on_disk(G, steps)
-            report = product.report()
-            report.notes += steps.notes(geometry.steps)
-            return G, report
-    except KeyboardInterrupt:
-        raise Interrupted(steps.stopped("the product", "gram")) from None
+    with Sharing(comm, timeout) as sharing:
+        source = row_source("A", A, transposed=side == "right")
+        kind = _result_dtype(source, dtype, transform)
+        if transform is None:
+            source.deliver(kind)
+        arguments = {
+            "side": side, "alpha": alpha, "shift": shift, "triangle": triangle, "dtype": str(kind)
+        }  # fmt: skip
+        place = None if out is None else str(out)
+        how = {"transform": transform is not None, "out": place, "resume": resume}
+        how |= {"if_exists": if_exists}
+        agree_on_rows("gram", {"A": (source, A)}, arguments | how, sharing)
+        # The behaviour of a transform may change without a trace.
+        known = {} if transform else known_operands({"A": (source, A)})
+        steps = StepsDone(
+            out if known else None, "gram", arguments, known, memory, resume=resume, made=made,
+            sharing=sharing,
+        )  # fmt: skip
+        shares, (part,) = own_rows([source], sharing)
+        problem = GramProblem(
+            source.layout, kind, out is not None, transform is not None,
+            _one_pass(source, transform), sharing.size,
+        )  # fmt: skip
+        geometry = dealt_gram_geometry(problem, min(sharing.exchange(steps.memory_bytes)), shares)
+        read = [source.array] if isinstance(source, StoredRows) else []
+        try:
+            with (
+                claimed(out, read, if_exists=if_exists, why=_WHY, sharing=sharing) as where,
+                long_call(
+                    "A Aᴴ" if side == "right" else "AᴴA", memory_bytes=steps.memory_bytes,
+                    work=geometry.flops(part.rows) if part.rows else None,
+                    threads=sharing.threads(threads), progress=sharing.progress(progress),
+                ) as call,
+            ):  # fmt: skip
+                into: AbstractContextManager[Array | None] = nullcontext()
+                if where is not None:
+                    into = written(where, geometry.metadata(), _WHY, steps)
+                with into as target, Team(sharing) as team:
+                    product = _Product(
+                        part, geometry, call, alpha, shift, transform, side, triangle, team, shares
+                    )  # fmt: skip
+                    if target is None:
+                        G: Any = product.in_memory()
+                    else:
+                        product.on_disk(target, steps)
+                        G = target
+                notes = steps.notes(geometry.steps)
+                return G, whole_report(product.report(notes), team)
+        except KeyboardInterrupt as error:
+            raise Interrupted(steps.stopped("the product", "gram", error)) from None
 
 
 def _result_dtype(
@@ -228,8 +260,11 @@ class _Product:
         transform: Transform | None,
         side: str,
         triangle: str,
+        team: Team,
+        shares: Shares,
     ) -> None:
         self._source, self._g, self._call = source, geometry, call
+        self._team, self._shares = team, shares
         self._alpha, self._shift, self._transform = alpha, shift, transform
         self._is_right, self._is_full = side == "right", triangle == "both"
         if transform is not None and self._is_right:
@@ -237,21 +272,35 @@ class _Product:
         self._kernels = kernels(geometry.dtype)
         self._memory = allocated(call, (geometry.part_words, 1), geometry.dtype)
         self._read = self._wrote = self._rows = 0
+        slowest = seconds_for(
+            shares.most * geometry.A.width * geometry.A.dtype.itemsize, geometry.flops(shares.most)
+        )
+        self._merging = Merging(
+            team, shares, geometry.messages.most_words, geometry.dtype, call, slowest
+        )
 
     def in_memory(self) -> Matrix:
         """Compute G, (n, n)."""
         (part,) = self._g.parts
         G = self._compute(part, 0, lambda block: None)
+        self._merging.spread(*self._carried(part, G, np.copyto))
         if self._is_full:
             mirror(G)
         return G
 
     def on_disk(self, target: Array, steps: StepsDone) -> None:
-        """Compute G and write it. A step is a block of rows in the pass of a part."""
+        """Compute G, and let the first process write it.
+
+        A step is a block of rows in the pass of a part. A process that a stopped call left in a
+        later part than others repeats theirs.
+        """
         g, call = self._g, self._call
         kept = KeptState(target, steps, [g.rows.height], [self._memory], call)
         done = kept.load(g.steps)
-        first = done // max(g.blocks, 1)
+        is_idle = self._source.rows == 0
+        reached = self._team.all_of(len(g.parts) if is_idle else done // max(g.blocks, 1))
+        first = min(reached)
+        done = done if reached[self._team.rank] == first else first * g.blocks
         for part in g.parts[:first]:
             call.meter.skip(g.part_flops(part))
         file = open_whole_chunks(
@@ -270,20 +319,23 @@ class _Product:
                     kept.passed(before + block, g.steps, make_durable)
 
             C = self._compute(part, max(done - before, 0), passed)
-            square = part.columns.stop - part.columns.start
-            if part.is_on_diagonal and self._is_full:
-                mirror(C[:square, :square])
-            for transposed, rows, columns in self._g.boxes(part, is_full=self._is_full):
-                data = C[: rows.stop - rows.start, : columns.stop - columns.start]
-                if transposed:
-                    below = columns.start - part.rows.start
-                    data = C[below : below + columns.stop - columns.start, :square].T
-                    if C.dtype.kind == "c":
-                        np.conjugate(data, out=data)
-                ticket = file.submit_write([rows.start, columns.start], [1, 1], data)
-                wait(ticket, self._call.trace)
+            if self._team.rank == 0:
+                self._write(part, C, file)
             kept.passed(before + g.blocks, g.steps, make_durable)
         self._wrote = file.counters()[1]
+
+    def _write(self, part: Part, C: Matrix, file: ArrayFile) -> None:
+        square = part.columns.stop - part.columns.start
+        if part.is_on_diagonal and self._is_full:
+            mirror(C[:square, :square])
+        for transposed, rows, columns in self._g.boxes(part, is_full=self._is_full):
+            data = C[: rows.stop - rows.start, : columns.stop - columns.start]
+            if transposed:
+                below = columns.start - part.rows.start
+                data = C[below : below + columns.stop - columns.start, :square].T
+                if C.dtype.kind == "c":
+                    np.conjugate(data, out=data)
+            wait(file.submit_write([rows.start, columns.start], [1, 1], data), self._call.trace)
 
     def _compute(self, part: Part, begun: int, passed: Callable[[int], None]) -> Matrix:
         """Stream the rows for one part, from block `begun`; call ``passed(blocks)`` after each."""
@@ -303,10 +355,11 @@ class _Product:
         call.meter.skip(first_row * work)
         with streams(narrowed, plans, call, self._transform, first_row) as opened:
             for block, (first, blocks) in enumerate(side_by_side(opened, first_row), begun + 1):
+                self._team.check()
                 for source, data in zip(narrowed, blocks, strict=True):
                     check_finite(
-                        source.name, first, data, source.first_column + source.layout.skip,
-                        transposed=self._is_right,
+                        source.name, source.first_row + first, data,
+                        source.first_column + source.layout.skip, transposed=self._is_right,
                     )  # fmt: skip
                 start_ns = call.trace.now_ns()
                 add_product(self._kernels, blocks, inside, self._alpha, plans[0].order)
@@ -315,9 +368,36 @@ class _Product:
                 self._rows = first + len(blocks[0])
                 passed(block)
         self._read += sum(source.bytes_read() for source in narrowed)
-        self._finish(part, inside)
-        refuse_overflow(inside)
+        self._add_up(part, inside)
+        if self._team.rank == 0:
+            self._finish(part, inside)
+            refuse_overflow(inside)
         return C
+
+    def _add_up(self, part: Part, C: Matrix) -> None:
+        """Add the products of other processes; afterwards the first process has the sum."""
+
+        def add(lines: Matrix, those: Matrix) -> None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                lines += those
+
+        self._merging.join(*self._carried(part, C, add))
+
+    def _carried(
+        self, part: Part, C: Matrix, use: Callable[[Matrix, Matrix], None]
+    ) -> tuple[Strips, Use, Use]:
+        """Return the messages with the columns of a part, and functions to fill and use one."""
+        strips = self._g.strips(part)
+
+        def sides(columns: slice, message: Message) -> tuple[Matrix, Matrix]:
+            lines = C[columns.start if strips.is_triangle else 0 :, columns]
+            return lines, message.reshape(lines.shape, order="F")
+
+        def give(columns: slice, message: Message) -> None:
+            lines, those = sides(columns, message)
+            those[...] = lines
+
+        return strips, give, lambda columns, message: use(*sides(columns, message))
 
     def _finish(self, part: Part, C: Matrix) -> None:
         # Row-major blocks are the transposes of the BLAS's operands, so their products are
@@ -329,16 +409,20 @@ class _Product:
             for j in range(C.shape[1]):
                 C[j, j] += self._shift
 
-    def report(self) -> Report:
-        """Return the report of the call."""
-        g = self._g
-        shape = (g.n, self._rows) if self._is_right else (self._rows, g.n)
+    def report(self, notes: list[str]) -> Report:
+        """Return the report of this process."""
+        g, team = self._g, self._team
+        rows = self._rows if team.size == 1 else self._shares.edges[-1]
+        shape = (g.n, rows) if self._is_right else (rows, g.n)
+        written = 0 if team.rank else g.bytes_written(is_full=self._is_full)
         report = row_report(
             Report, self._call, "gram", shape, g.dtype, method=g.method,
             flops=g.flops(self._rows), moved=(self._read, self._wrote),
-            planned=(g.bytes_read(), g.bytes_written(is_full=self._is_full)),
-            is_stored=g.A.is_stored, arrays=("A", "A", "G"),
+            planned=(g.bytes_read(), written), is_stored=g.A.is_stored, arrays=("A", "A", "G"),
+            notes=notes,
         )  # fmt: skip
+        if team.size > 1:
+            report.processes = [process_figures(report, team.sent, g.sent(self._shares))]
         report.words_lower_bound = g.words_lower_bound(is_full=self._is_full)
         return report
 

@@ -21,9 +21,11 @@ import numpy as np
 
 from outcore._util.budget import too_small
 from outcore.errors import InvalidError
-from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, tile_shape
+from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, Metadata, tile_shape
 from outcore.linalg._output.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
+from outcore.linalg._rows.merge_plan import Strips, sent, strip_bytes
 from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows
+from outcore.linalg._rows.shares import Shares
 from outcore.linalg._rows.tsqr_plan import stored_layout
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import BOUNCE_BYTES, pages
@@ -181,6 +183,8 @@ class GramGeometry:
         The parts, in the order of their computation.
     budget_bytes
         The budget.
+    processes
+        Number of processes, which add up their products.
     """
 
     n: int
@@ -189,11 +193,17 @@ class GramGeometry:
     tile: tuple[int, int] | None
     parts: Parts
     budget_bytes: int
+    processes: int = 1
 
     @property
     def A(self) -> RowLayout:  # noqa: N802  # its name everywhere else
         """The streamed matrix."""
         return self.rows.layout
+
+    def metadata(self) -> Metadata:
+        """Return the metadata of G on disk."""
+        assert self.tile is not None, "the result is stored"
+        return Metadata((self.n, self.n), self.dtype, self.tile, "F", "column-major")
 
     def plans(self, part: Part) -> list[RowPlan]:
         """Return the blocks in which a part reads A."""
@@ -240,7 +250,26 @@ class GramGeometry:
         """Largest amount of memory that the call uses of the budget."""
         own = pages(self.part_words * self.dtype.itemsize)
         beside = STATE_MEMORY_BYTES if self.tile else 0
+        beside += strip_bytes(self.messages, self.dtype, self.processes)
         return own + self._blocks_bytes() + self.target_bounce_bytes + beside
+
+    @property
+    def messages(self) -> Strips:
+        """The largest messages between processes."""
+        return Strips(self.n, self.parts[0].rows.stop)
+
+    @staticmethod
+    def strips(part: Part) -> Strips:
+        """Return the messages with the columns of a part."""
+        rows, columns = (s.stop - s.start for s in (part.rows, part.columns))
+        return Strips(columns, rows, is_triangle=part.is_on_diagonal)
+
+    def sent(self, shares: Shares) -> tuple[int, int]:
+        """Return the bytes and messages that this process sends: sums, and G in memory to all."""
+        if shares.target() is None and (self.tile or shares.size == 1 or shares.rank):
+            return 0, 0
+        each = [sent(self.strips(part), self.dtype) for part in self.parts]
+        return sum(nbytes for nbytes, _ in each), sum(count for _, count in each)
 
     def _blocks_bytes(self) -> int:
         if not self.parts.is_tiled:
@@ -338,6 +367,8 @@ class GramProblem:
         Whether blocks are converted regardless of their type.
     one_pass
         Reason why only one pass over A is possible; empty if there is none.
+    processes
+        Number of processes.
     """
 
     A: RowLayout
@@ -345,6 +376,7 @@ class GramProblem:
     is_stored: bool
     converts: bool = False
     one_pass: str = ""
+    processes: int = 1
 
     @property
     def can_be_cut(self) -> bool:
@@ -372,6 +404,17 @@ def gram_geometry(problem: GramProblem, memory_bytes: int) -> GramGeometry:
     elif not problem.is_stored:
         fix += ", or give out= for a result on disk"
     raise too_small(need, memory_bytes, f"a product of order {n} and blocks of rows", fix)
+
+
+def dealt_gram_geometry(problem: GramProblem, memory_bytes: int, shares: Shares) -> GramGeometry:
+    """Divide AᴴA into parts, the same for all processes, with the rows of this process."""
+    if shares.size == 1:
+        return gram_geometry(problem, memory_bytes)
+    most = dataclasses.replace(problem.A, rows=shares.most)
+    g = gram_geometry(dataclasses.replace(problem, A=most), memory_bytes)
+    return dataclasses.replace(
+        g, rows=dataclasses.replace(g.rows, layout=shares.rows_in(problem.A))
+    )  # fmt: skip
 
 
 def _cut(problem: GramProblem, memory_bytes: int) -> tuple[GramGeometry | None, int]:
@@ -405,7 +448,9 @@ def _fit(
 
     def geometry(plan: RowPlan) -> GramGeometry:
         rows = dataclasses.replace(plan, layout=A)
-        return GramGeometry(n, problem.dtype, rows, tile, parts, memory_bytes)
+        return GramGeometry(
+            n, problem.dtype, rows, tile, parts, memory_bytes, problem.processes
+        )  # fmt: skip
 
     widest = parts[0].rows.stop
     found, need = fit_rows(

@@ -168,8 +168,8 @@ def matmul(
             report.notes += steps.notes(len(list(g.blocks())))
             keep(report, result)
             return result
-    except KeyboardInterrupt:
-        raise Interrupted(steps.stopped("the product", "matmul")) from None
+    except KeyboardInterrupt as error:
+        raise Interrupted(steps.stopped("the product", "matmul", error)) from None
 
 
 def _factor(alpha: Any, dtype: np.dtype[Any]) -> complex:

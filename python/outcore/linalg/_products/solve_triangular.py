@@ -162,8 +162,8 @@ def solve_triangular(
             run.notes += steps.notes(len(list(g.groups())))
             keep(_report(g, run, call, bytes_written), result)
             return result
-    except KeyboardInterrupt:
-        raise Interrupted(steps.stopped("the solve", "solve_triangular")) from None
+    except KeyboardInterrupt as error:
+        raise Interrupted(steps.stopped("the solve", "solve_triangular", error)) from None
 
 
 def _system(

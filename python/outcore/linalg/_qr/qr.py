@@ -211,8 +211,8 @@ def qr(
             if isinstance(g, WideQrGeometry):
                 return _with_square_q(source, g, call, where, steps)
             return _with_q(source, g, call, where, steps)
-    except KeyboardInterrupt:
-        raise Interrupted(steps.stopped("QR", "qr")) from None
+    except KeyboardInterrupt as error:
+        raise Interrupted(steps.stopped("QR", "qr", error)) from None
 
 
 def _name(source: RowSource) -> str:

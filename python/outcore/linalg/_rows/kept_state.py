@@ -79,7 +79,9 @@ class KeptState:
         done = self._steps.begin(steps)
         if not done or self._target is None:
             return 0
-        if all(self._target.place.below(name).exists() for name in (STATE, *needed)):
+        if all(
+            self._target.place.below(name).exists() for name in (self._steps.own(STATE), *needed)
+        ):
             for number in range(PLACES):
                 if self._is_of(number, done):
                     self._take(number)
@@ -114,9 +116,10 @@ class KeptState:
         self._read(number, self._parts)
         if self._mark[1 + len(self._heights) :, 0].tolist() != self._checksums():
             assert self._target is not None, "there is a place"
+            where = self._target.place.below(self._steps.own(STATE))
             raise CorruptError(
-                f"the state of the stopped call in {self._target.place.below(STATE).path} is "
-                "damaged; pass resume=False to restart"
+                f"the state of the stopped call in {where.path} is damaged; pass resume=False to "
+                "restart"
             )
         self._next = 1 - number
 
@@ -149,7 +152,7 @@ class KeptState:
         if self._file is None:
             assert self._target is not None, "there is a place"
             metadata = state_metadata(self._pages)
-            array = working_array(self._target, STATE, metadata, anew=anew)
+            array = working_array(self._target, self._steps.own(STATE), metadata, anew=anew)
             self._file = open_whole_chunks(
                 array, self._call, BOUNCE_BYTES[0], number=KEPT, writable=True
             )

@@ -197,7 +197,8 @@ def fit_rows(
         grain = paged if paged <= rows else grain
         height = max(rows // grain, 1) * grain
         if layout.rows is not None:
-            height = min(height, math.ceil(layout.rows / grain) * grain)
+            # One of several processes may have no rows.
+            height = min(height, math.ceil(max(layout.rows, 1) / grain) * grain)
         wanted = layout.order if order is None else order
         is_turned = layout.is_stored and wanted != layout.order and layout.width > 1
         # Blocks in use, one being read, and one being written.

@@ -8,7 +8,7 @@ import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -19,7 +19,9 @@ from outcore.array.array import Array, open_array
 from outcore.errors import InvalidError
 from outcore.layout.elements import array_of, computed, refuse_masked
 from outcore.layout.slicing import check_extents, is_sliced, part_of
+from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._rows.plan import RowLayout
+from outcore.linalg._rows.shares import ALONE, Shares, shares_of
 from outcore.linalg._tiles.grains import Grains
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.operand import open_whole_chunks
@@ -46,13 +48,14 @@ class RowSource(ABC):
         Whether it was given as a vector, which is a matrix of one column.
     can_repeat
         Whether the rows can be read a second time.
-    first_column
-        First column to read.
+    first_column, first_row
+        First column and row to read. Rows count from the latter.
     """
 
     can_repeat = True
     is_vector = False
     first_column = 0
+    first_row = 0
 
     def __init__(self, name: str, layout: RowLayout) -> None:
         self.name, self.layout = name, layout
@@ -77,6 +80,13 @@ class RowSource(ABC):
         part = copy.copy(self)
         part.layout = self.layout.narrowed(first, end)
         part.first_column = first - part.layout.skip
+        return part
+
+    def part(self, rows: slice) -> "RowSource":
+        """Return a source of some rows only, from a whole grain to another, or to the end."""
+        part = copy.copy(self)
+        part.layout = dataclasses.replace(self.layout, rows=rows.stop - rows.start)
+        part.first_row = self.first_row + rows.start
         return part
 
     def open(self, call: LongCall, bounce_bytes: int, number: int) -> None:
@@ -120,6 +130,7 @@ class StoredRows(RowSource):
         count = min(len(target), self.rows - first)
         if count <= 0:
             return 0, None
+        first += self.first_row
         box = target[: self.layout.grains.covering(count, 1)[0]]
         start = [self.first_column, first] if self._transposed else [first, self.first_column]
         box = box.T if self._transposed else box
@@ -150,6 +161,7 @@ class SlicedRows(RowSource):
         assert self.rows is not None, "an array has a shape"
         count = max(min(len(target), self.rows - first), 0)
         if count:
+            first += self.first_row
             rows = slice(first, first + count)
             part = part_of(self._array, self._box(rows), self.name)
             part = part.reshape(count, -1) if part.ndim == 1 else part
@@ -323,6 +335,21 @@ def _is_iterated(given: Any) -> TypeGuard[Iterable[Any]]:
     """Whether the object yields blocks; an array, or a table of pandas, does not."""
     is_array = hasattr(given, "__array__") or (hasattr(given, "shape") and hasattr(given, "ndim"))
     return isinstance(given, Iterable) and not isinstance(given, list | tuple) and not is_array
+
+
+def own_rows(
+    sources: Sequence[RowSource], sharing: Sharing, least: int = 1
+) -> tuple[Shares, list[RowSource]]:
+    """Divide rows that are read side by side between the processes of a call.
+
+    Returns the rows of each, and the sources of those of this process. For `least` see
+    `outcore.linalg._rows.shares.shares_of`.
+    """
+    if sharing.size == 1:
+        return ALONE, list(sources)
+    layouts = [source.layout for source in sources]
+    shares = shares_of(layouts, sharing.size, sharing.rank, least)
+    return shares, [source.part(shares.own) for source in sources]
 
 
 def known_operands(

@@ -122,13 +122,25 @@ class TallQR:
 
     def finish(self) -> None:
         """Factor the first rows at the end, if there were fewer than n."""
-        if self.rows < self._head:
+        if 0 < self.rows < self._head:
             self._factor_head(self.rows)
 
     def take(self, other: "TallQR") -> None:
         """Add the triangle of another one, which is overwritten; the caller counts the rows."""
         self.add_below(other.triangle(), other.c)
         np.hypot(self.rest, other.rest, out=self.rest)
+
+    def append_strip(self, first: int, A: Matrix, b: Matrix) -> None:
+        """Add rows of another triangle, from its row `first`, without the zeros before them.
+
+        They, and the right-hand sides, are overwritten; the caller counts the rows.
+        """
+        width = A.shape[1]
+        t = self._t[:width, :width]
+        self._kernels.tpqrt(self.R[first:, first:], A, t, self._work)
+        if b.size:
+            self._kernels.tpmqrt(A, t, self.c[first:], b, self._work, trans="C")
+            np.hypot(self.rest, norms(b), out=self.rest)
 
     def append_rows(self, R: Matrix, B: Matrix) -> None:
         """Append rows to another triangle of at most n columns: R <- that of [R; B].

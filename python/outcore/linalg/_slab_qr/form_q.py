@@ -105,8 +105,10 @@ def form_q(
                 metadata = Metadata((g.m, g.n), g.dtype, qr.tile, "F", "column-major")
                 with written(where, metadata, _WHY, steps) as target:
                     return target, _Forming(qr, g, target, call).run(steps)
-        except KeyboardInterrupt:
-            raise Interrupted(steps.stopped(f"forming Q of {qr.path.name}", "form_q")) from None
+        except KeyboardInterrupt as error:
+            raise Interrupted(
+                steps.stopped(f"forming Q of {qr.path.name}", "form_q", error)
+            ) from None
 
 
 def flops(g: SlabQrGeometry) -> float:

@@ -218,8 +218,8 @@ def svd(
             else:
                 with written(where, u_metadata(g), _WHY, steps) as target:
                     found = _Svd(source, g, call, draw, target, steps, tol).solve()
-    except KeyboardInterrupt:
-        raise Interrupted(steps.stopped("svd", "svd")) from None
+    except KeyboardInterrupt as error:
+        raise Interrupted(steps.stopped("svd", "svd", error)) from None
     _warn_unless_converged(found[-1], tol)
     return found
 

@@ -1,0 +1,134 @@
+"""The results of several processes, joined pairwise in a fixed order: sums, and triangles of QR.
+
+Process r takes the result of r + 1, then that of r + 2, and so on, so that the first process has
+all (`outcore.linalg._rows.shares.Shares.sources`). The order depends on the number of processes
+only, so the same call has the same result, bit by bit. Messages are strips of a few rows or
+columns, for which there is a buffer.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from outcore.linalg._processes.team import Team
+from outcore.linalg._rows.merge_plan import Strips
+from outcore.linalg._rows.shares import Shares
+from outcore.linalg._rows.stream import allocated
+from outcore.linalg._rows.tsqr import TallQR
+from outcore.linalg._tiles.matrix import Matrix
+from outcore.report.longcall import LongCall
+
+Message: TypeAlias = npt.NDArray[Any]
+"""The elements of some lines, one after the other, in an order that its sender chooses."""
+
+Use: TypeAlias = Callable[[slice, Message], None]
+"""Fills the message with these lines, or uses it."""
+
+
+class Merging:
+    """The messages of a call by which processes join their results.
+
+    Parameters
+    ----------
+    team, shares
+        The processes, and their rows.
+    words, dtype
+        Elements of the largest message, and their type.
+    call
+        The call.
+    more_s
+        Additional time to wait for another process, for its work.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        shares: Shares,
+        words: int,
+        dtype: np.dtype[Any],
+        call: LongCall,
+        more_s: float,
+    ) -> None:
+        self._team, self._shares, self._more_s = team, shares, more_s
+        self._trace = call.trace
+        size = words if team.size > 1 else 0
+        self._memory: Message = allocated(call, (size, 1), dtype)[:, 0]
+
+    def join(self, strips: Strips, give: Use, take: Use) -> None:
+        """Take the lines of other processes, and give all of them to the next one.
+
+        Parameters
+        ----------
+        strips
+            The lines.
+        give, take
+            Functions that fill a message with own lines, and that add those of another process.
+        """
+        for other in self._shares.sources():
+            for lines in strips.parts:
+                message = self._message(strips, lines)
+                start_ns = self._trace.now_ns()
+                self._team.receive(message, other, self._more_s)
+                self._trace.record("wait", start_ns)
+                start_ns = self._trace.now_ns()
+                take(lines, message)
+                self._trace.record("compute", start_ns)
+        if (target := self._shares.target()) is None:
+            return
+        for lines in strips.parts:
+            message = self._message(strips, lines)
+            give(lines, message)
+            self._team.send(message, target, self._more_s)
+
+    def spread(self, strips: Strips, give: Use, take: Use) -> None:
+        """Copy the lines of the first process to all others."""
+        for lines in strips.parts if self._team.size > 1 else ():
+            message = self._message(strips, lines)
+            if self._team.rank == 0:
+                give(lines, message)
+            self._team.broadcast(message, self._more_s)
+            if self._team.rank:
+                take(lines, message)
+
+    def join_triangles(self, factor: TallQR) -> None:
+        """Factor the triangles of all processes: the first one has R, and Qᴴ applied to b.
+
+        The caller combines the norms of the parts of b below.
+        """
+        n, k = factor.c.shape
+        factor.triangle()
+
+        def parts(lines: slice, message: Message) -> tuple[Matrix, Matrix]:
+            count, width = lines.stop - lines.start, n - lines.start
+            left, right = np.split(message, [count * width])
+            return left.reshape((count, width), order="F"), right.reshape((count, k), order="F")
+
+        def give(lines: slice, message: Message) -> None:
+            rows, right = parts(lines, message)
+            rows[...], right[...] = factor.R[lines, lines.start :], factor.c[lines]
+
+        def take(lines: slice, message: Message) -> None:
+            factor.append_strip(lines.start, *parts(lines, message))
+
+        self.join(Strips(n, n, k), give, take)
+
+    def spread_triangle(self, R: Matrix) -> None:
+        """Copy an upper triangle of the first process to all others, with zeros below it."""
+        n = R.shape[1]
+
+        def give(lines: slice, message: Message) -> None:
+            part = R[lines, lines.start :]
+            message.reshape(part.shape, order="F")[...] = part
+
+        def take(lines: slice, message: Message) -> None:
+            R[lines, : lines.start] = 0
+            part = R[lines, lines.start :]
+            part[...] = message.reshape(part.shape, order="F")
+
+        self.spread(Strips(len(R), n), give, take)
+
+    def _message(self, strips: Strips, lines: slice) -> Message:
+        count, length = strips.shape(lines)
+        return self._memory[: count * length]
