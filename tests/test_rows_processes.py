@@ -1,9 +1,22 @@
 """Methods that stream rows, by several processes of MPI, against NumPy and their own plans."""
 
 import json
+import sys
 from pathlib import Path
 
-from mpi_jobs import mpiexec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpi_jobs import MPICH, mpi_program, mpiexec
+from tall import RATES
+
+import outcore as oc
+from outcore.errors import BudgetError
+from outcore.linalg._rows.plan import RowLayout
+from outcore.linalg._rows.shares import shares_of
+from outcore.linalg._tiles.grains import Grains
+from outcore.planning.processes import compare_processes
 
 JOB = """
 import json, os, signal, sys
@@ -12,7 +25,9 @@ import numpy as np
 from mpi4py import MPI
 import outcore as oc
 from outcore.errors import *
-from outcore.linalg import gram
+from outcore.linalg import gram, lstsq
+from outcore.linalg._output import steps_done
+from outcore.processes.team import Team
 
 comm = MPI.COMM_WORLD
 home, options = sys.argv[1], json.loads(sys.argv[2])
@@ -36,11 +51,12 @@ def random(shape, dtype, seed=1):
     return a.astype(dtype)
 
 
-def counted(report):
+def counted(report, written=True):
     # Each process moves what it planned, and none of them much more than its share of the rows.
     assert len(report.processes) == (comm.size if comm.size > 1 else 0)
     for each in report.processes:
-        for what in ("bytes_read", "bytes_written", "bytes_sent", "messages_sent"):
+        exact = ("bytes_read", "bytes_sent", "messages_sent", *["bytes_written"] * written)
+        for what in exact:
             assert each[what] == each["planned_" + what], (what, each)
         assert each["peak_memory_bytes"] <= report.memory_bytes
     assert len(set(comm.allgather(str(report)))) == 1
@@ -49,6 +65,22 @@ def counted(report):
 def same_bits(x):
     assert len(set(comm.allgather(np.asarray(x[...]).tobytes()))) == 1
     return x[...]
+
+
+def at_block(number, do):
+    # Before this process uses a block of rows.
+    check, seen = Team.check, []
+    def counted(self):
+        if sys._getframe(1).f_code.co_name in ("solve", "_compute", "_factored", "_reduce"):
+            seen.append(1)
+            if len(seen) == number:
+                do()
+        check(self)
+    Team.check = counted
+
+
+def stop():
+    raise KeyboardInterrupt
 
 
 def raised(kind, call):
@@ -103,3 +135,205 @@ for dtype, m, n, side, layout, memory in (
 
 def test_a_sum_of_products(tmp_path: Path) -> None:
     run(tmp_path, 3, GRAM)
+
+
+LSTSQ = """
+for dtype, m, n, k, layout in (
+    ("f8", 3001, 70, 1, {"order": "C", "chunks": (256, 70)}),
+    ("c16", 1500, 70, 3, {"order": "F", "chunks": (128, 32)}),
+    ("f4", 130, 65, 2, {"order": "C", "chunks": (8, 65)}),
+    ("c8", 60, 90, 2, {"order": "C", "chunks": (8, 90)}),
+    ("f8", 1, 1, 1, {}),
+):
+    a, b = random((m, n), dtype), random((m, k), dtype, 2)
+    A = put(f"A{dtype}{m}", a, **layout)
+    B = put(f"B{dtype}{m}", b, chunks=(min(64, m), k), order="C")
+    weights = np.abs(random((m,), "f4")) * (np.arange(m) % 5 > 0)
+    memory = 3_000_000 if rank != 1 else 1_000_000
+    for right, w, damp, out in (
+        (b, None, 0, None), (B, weights, 0, f"{home}/x{dtype}{m}"), (b[:, 0], weights, 0.3, None)
+    ):
+        x, report = lstsq(A, right, weights=w, damp=damp, out=out, keep_r=True, memory=memory,
+                          **SAME)
+        # The disk writes whole sectors.
+        counted(report, written=out is None)
+        found = same_bits(x)
+        assert found.dtype == dtype and found.shape == (n, *getattr(right, "shape", (m, k))[1:])
+        roots = np.sqrt(np.ones(m) if w is None else w.astype("f8"))[:, None]
+        wide, wide_b = roots * a.astype("c16"), roots * b[:, : found.size // n].astype("c16")
+        stacked = np.vstack([wide, damp * np.eye(n)])
+        below = np.vstack([wide_b, np.zeros((n, wide_b.shape[1]))])
+        want, _, most, _ = np.linalg.lstsq(stacked, below, rcond=None)
+        found = found.reshape(n, -1)
+        limit = 2e3 * np.finfo(dtype).eps
+        assert np.abs(found - want).max() <= limit * np.abs(want).max(), (dtype, m, damp)
+        residuals = np.linalg.norm(wide_b - wide @ want, axis=0)
+        assert np.abs(residuals - report.residual_norms).max() <= limit * np.linalg.norm(wide_b)
+        R = same_bits(report.R)
+        gram_of = wide.conj().T @ wide
+        assert np.abs(R.conj().T @ R - gram_of).max() <= limit * np.abs(gram_of).max()
+        assert (np.tril(R, -1) == 0).all()
+        if damp == 0 and w is None and m >= n:
+            assert report.degrees_of_freedom == m - n and report.rank == n
+        again, _ = lstsq(A, right, weights=w, damp=damp, memory=memory, **SAME)
+        assert (again == x[...]).all()
+    if m == 3001:
+        read = [each["bytes_read"] for each in report.processes]
+        # As many rows each, whatever the memory, to a chunk.
+        assert max(read) - min(read) <= 256 * n * 8, read
+        one, _ = lstsq(A, b, memory=memory, progress=False, threads=1)
+        assert np.abs(one[:, 0] - lstsq(A, b, memory=memory, **SAME)[0][:, 0]).max() < 1e-13
+    comm.barrier()
+# Columns of lower rank: the solution of least norm.
+a = random((900, 40), "f8")
+a[:, 7] = a[:, 3]
+A, b = put("S", a), random((900,), "f8", 3)
+x, report = lstsq(A, b, **SAME)
+assert report.rank == 39 and "rank 39 of 40" in report.notes[-1], report.notes
+assert np.abs(x - np.linalg.lstsq(a, b, rcond=1e-10)[0]).max() < 1e-11
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=pytest.mark.exhaustive(keep=0))])
+def test_least_squares_are_those_of_numpy(tmp_path: Path, size: int) -> None:
+    run(tmp_path, size, LSTSQ)
+
+
+STOPPED = """
+steps_done.NOTE_S, steps_done.MOST_SHARE = 0.0, 1e9
+a, b = random((4000, 50), "f8"), random((4000, 2), "f8", 2)
+A = put("A", a, order="C", chunks=(64, 50))
+calls = {
+    "lstsq": lambda out, comm: lstsq(A, b, out=out, **SAME | {"comm": comm, "memory": 500_000}),
+    "gram": lambda out, comm: gram(A, out=out, **SAME | {"comm": comm, "memory": 200_000}),
+}
+check = Team.check
+for verb, call in calls.items():
+    whole = call(f"{home}/{verb}-whole", comm)[0][...]
+    for name, few in (("stopped", comm), ("fewer", comm.Split(rank == 0))):
+        out = f"{home}/{verb}-{name}"
+        if rank == last:
+            at_block(3, stop)
+        text = raised(Interrupted, lambda: call(out, comm))
+        Team.check = check
+        assert f"call {verb} again with the same arguments and 3 processes" in text, text
+        assert sum(comm.allgather(f"because rank {last} was stopped" in text)) == last, text
+        assert Path(out, f"outcore.steps-{last}").exists()
+        # With the same number of processes the call resumes, with another one it restarts.
+        if few is comm or rank == 0:
+            x, report = call(out, few)
+            assert ("resumed at" in str(report)) == (few is comm), report
+            assert (x[...] == whole).all() if few is comm else np.allclose(x[...], whole)
+            assert set(os.listdir(out)) == {"c", "outcore.generation", "zarr.json"}
+        comm.barrier()
+"""
+
+
+def test_a_stopped_call_resumes_with_as_many_processes(tmp_path: Path) -> None:
+    run(tmp_path, 3, STOPPED)
+
+
+REFUSED = """
+a, b = random((600, 30), "f8"), random((600,), "f8", 2)
+A = put("A", a, order="C", chunks=(16, 30))
+for other, text in (
+    ({"damp": float(rank)}, "need the same damp_last= on every rank"),
+    ({"out": f"{home}/{rank}"}, "need the same out= on every rank"),
+    ({"weights": None if rank else np.ones(600)}, "need the same operands on every rank"),
+    ({"b": b + rank}, "need the same b on every rank"),
+    ({"b": iter([b])}, "leave out comm="),
+    ({"b": b[: 600 - rank]}, "rows"),
+):
+    found = raised(InvalidError, lambda: lstsq(A, **{"b": b} | SAME | other))
+    assert text in found, found
+small = {"memory": 20_000 if rank == last else 3_000_000}
+found = raised(BudgetError, lambda: lstsq(A, b, **SAME | small))
+assert "leave out comm=" in found and ("rank" in found) == (rank != last), found
+found = raised(BudgetError, lambda: gram(A, **SAME | small))
+
+# The index of a NaN reaches all, and nothing stays.
+a[500, 7] = np.nan
+B = put("B", a, order="C", chunks=(16, 30))
+same = SAME | {"out": f"{home}/x"}
+for call in (lambda: lstsq(B, b, **same), lambda: gram(B, **same)):
+    found = raised(NonFiniteError, call)
+    assert "A[500, 7]" in found, found
+    assert sum(comm.allgather(found.startswith(f"rank {last}: "))) == last, found
+    assert not Path(home, "x").exists()
+    comm.barrier()
+
+# A process fails with an error of its own, while others wait for its triangle.
+def fail():
+    raise ValueError("out of paper")
+check = Team.check
+if rank == last:
+    at_block(1, fail)
+found = raised(Exception, lambda: lstsq(A, b, **SAME))
+assert ("ValueError: out of paper" in found) == (rank != last), found
+Team.check = check
+# The communicator works on.
+assert comm.allreduce(1) == comm.size
+x, report = lstsq(A, b, out=f"{home}/x", if_exists="open", **SAME)
+again, opened = lstsq(A, b, out=f"{home}/x", if_exists="open", **SAME)
+assert opened.notes[-1].startswith("opened") and (x[...] == again[...]).all()
+raised(ExistsError, lambda: lstsq(A, b, out=f"{home}/x", **SAME))
+"""
+
+
+def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
+    run(tmp_path, 3, REFUSED)
+
+
+DIES = """
+a, b = random((600, 30), "f8"), random((600,), "f8", 2)
+A = put("A", a, order="C", chunks=(16, 30))
+if rank == 1:
+    at_block(1, lambda: os.kill(os.getpid(), signal.SIGKILL))
+text = raised(DiskError, lambda: lstsq(A, b, **SAME | {"timeout": 4}))
+assert "waited" in text, text
+Path(home, f"{rank}").write_text("well")
+os._exit(0)
+"""
+
+
+def test_others_stop_waiting_for_a_process_that_died(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB + DIES)
+    # The launcher knows the shells only: it ends a job in which a process dies.
+    shell = '"$@"; while ! [ -e "$0/0" -a -e "$0/2" ]; do sleep 0.05; done'
+    words = sys.executable, str(script), str(tmp_path), "{}"
+    done = mpi_program(
+        3, "sh", "-c", shell, str(tmp_path), *words, MPI4PY_LIBMPI=str(MPICH.library)
+    )
+    found = {path.name: path.read_text() for path in tmp_path.glob("?") if path.is_file()}
+    assert found | {"1": "well"} == dict.fromkeys("012", "well"), done.stdout + done.stderr
+
+
+@given(st.integers(1, 3000), st.integers(1, 9), st.integers(1, 70), st.integers(1, 400))
+def test_shares_have_all_rows_and_trees_all_shares(m: int, p: int, grain: int, least: int) -> None:
+    layout = RowLayout(m, 5, np.dtype("f8"), by_row=True, grains=Grains(grain, 5, 8))
+    each = [shares_of([layout], p, rank, least) for rank in range(p)]
+    assert sum(one.rows_of(one.rank) for one in each) == m
+    assert all(one.own.start % grain == 0 or one.own.start == m for one in each)
+    counts = [one.rows_of(one.rank) for one in each[: each[0].busy]]
+    assert max(counts[:-1], default=0) - min(counts[:-1], default=0) <= grain
+    # Each result is taken once, by the process to which its owner gives it.
+    taken = [(other, one.rank) for one in each for other in one.sources()]
+    assert sorted(taken) == [
+        (r, one.target()) for r, one in enumerate(each) if one.target() is not None
+    ]
+    assert len(taken) == each[0].busy - 1
+
+
+def test_plans_of_several_processes() -> None:
+    options = {"n": 500, "m": 400_000, "memory": "60 MB", "rates": RATES}
+    for verb in ("lstsq", "gram"):
+        one, four = compare_processes(verb, [1, 4], **options).plans
+        assert one.bytes_sent == 0
+        assert four.bytes_read == pytest.approx(one.bytes_read / 4, rel=0.01)
+        assert four.bytes_sent == pytest.approx(500**2 / 2 * 8, rel=0.15)
+        assert four.seconds < one.seconds / 3
+        slow = oc.plan(verb, processes=4, link="10 kB/s", **options)
+        assert slow.bound == "network"
+    with pytest.raises(BudgetError, match="leave out comm="):
+        oc.plan("lstsq", processes=2, n=2000, m=9000, memory="40 MB", rates=RATES)

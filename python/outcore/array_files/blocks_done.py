@@ -153,7 +153,7 @@ def name_of(name: str, rank: int, size: int) -> str:
 
 def is_named(name: str, names: Collection[str]) -> bool:
     """Whether a file has one of these names, for one process or for one of several."""
-    return name.partition("-")[0] in names
+    return name in names or name.partition("-")[0] in names
 
 
 def _layout(metadata: Metadata, begun: Metadata) -> Metadata:

@@ -20,9 +20,6 @@ from outcore.processes.sharing import Origin, Sharing, failure, origin_of
 T = TypeVar("T")
 
 _ALARM_BYTES = 4096
-_ALARM = 1
-"""Tag of an error; other messages have 0."""
-
 _MOST_TEXT = 900
 """Characters of a long error that other processes receive: at most four bytes each."""
 
@@ -75,7 +72,7 @@ class Team:
             raw, self.blocks = self._sharing.duplicate(self.check)
             self.raw, self.notes = self._sharing.duplicate(self.check)
             self._duplicates = [raw, self.raw]
-            self._alarm = raw.Irecv(self._heard, tag=_ALARM)
+            self._alarm = raw.Irecv(self._heard)
         return self
 
     def __exit__(
@@ -148,12 +145,12 @@ class Team:
 
     def send(self, memory: npt.NDArray[Any], rank: int, more_s: float) -> None:
         """Send a contiguous array to one process, which receives it."""
-        self.blocks.send(memory, rank, more_s)
+        self.notes.send(memory, rank, more_s)
         self.sent = self.sent[0] + memory.nbytes, self.sent[1] + 1
 
     def receive(self, memory: npt.NDArray[Any], rank: int, more_s: float) -> None:
         """Fill a contiguous array with one that another process sends."""
-        self.blocks.receive(memory, rank, more_s)
+        self.notes.receive(memory, rank, more_s)
 
     def broadcast(self, memory: npt.NDArray[Any], more_s: float) -> None:
         """Copy a contiguous array of the first process to all others."""
@@ -212,7 +209,7 @@ class Team:
             )
         text = text.ljust(_ALARM_BYTES, b"\0")
         raw = self._duplicates[0]
-        sent = [raw.Isend(text, rank, tag=_ALARM) for rank in range(self.size) if rank != self.rank]
+        sent = [raw.Isend(text, rank) for rank in range(self.size) if rank != self.rank]
         _unsent.append((sent, text))
         end = time.monotonic() + _SENT_S
         while sent and time.monotonic() < end:

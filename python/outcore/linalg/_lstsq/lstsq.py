@@ -10,13 +10,16 @@ values if R is close to a matrix of lower rank. Damping enters only then
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from dataclasses import fields
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.counts import is_finite, is_number
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
@@ -32,15 +35,19 @@ from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, columns_of, put, written
 from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
+from outcore.linalg._rows.agreement import agree_on_rows
 from outcore.linalg._rows.kept_state import KeptState
+from outcore.linalg._rows.merge import Merging
 from outcore.linalg._rows.plan import RowPlan
 from outcore.linalg._rows.report import row_report, written_too
+from outcore.linalg._rows.shares import ALONE
 from outcore.linalg._rows.source import (
     IteratedRows,
     RowsLike,
     RowSource,
     StoredRows,
     known_operands,
+    own_rows,
     paired_rows,
     row_source,
 )
@@ -51,9 +58,15 @@ from outcore.linalg._rows.weights import RowWeights
 from outcore.linalg._slab_qr.plan import SlabQrGeometry
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.result_dtype import result_dtype, work_dtype
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike, Place
+
+_SINGULAR_VALUES = 20
+"""Operations of singular values of a triangle, over those of its QR, at most."""
 
 _WHY = "the lstsq that wrote it was stopped; call it again"
 
@@ -77,6 +90,8 @@ def lstsq(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[Any, LeastSquaresReport]:
     """Find the x that minimizes ‖b - A x‖₂, or with weights ‖W^½ (b - A x)‖₂.
 
@@ -84,6 +99,9 @@ def lstsq(
     written. Otherwise, if m < n, `A` is not an iterator, and a triangle of m x m elements fits,
     each column is read twice. Otherwise an A of full rank on disk is factored by slabs, like
     `qr_factor`; with m < n its transpose is factored.
+
+    With `comm`, each process of a parallel program reads its own part of the rows, and factors it.
+    The triangles are merged in a tree. All processes get the solution and its report.
 
     Parameters
     ----------
@@ -139,7 +157,16 @@ def lstsq(
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left). If `A`
         is an iterator and `b` is not an array, the length is unknown: the function gets (0.0, NaN)
-        until the end, and no bar is shown.
+        until the end, and no bar is shown. Of several processes, only the first one shows a bar.
+    comm
+        Communicator of mpi4py. All its processes call with equal arguments, except `memory`,
+        `threads` and `progress`, which are those of each process. All must see `A`, `b` and
+        `weights`, which are arrays, not iterators. The rows are divided evenly, whatever the
+        memory, in whole chunks, and so that each process has n rows or more; with fewer rows, the
+        last processes have none. Each process needs memory for streamed rows. A stopped call
+        resumes with the same number of processes; with another number it restarts.
+    timeout
+        Seconds to wait for other processes, beyond the time for their work.
 
     Returns
     -------
@@ -154,7 +181,9 @@ def lstsq(
     ------
     InvalidError
         If `A`, `b` and `weights` do not fit each other, or their types are not supported; if a
-        weight is negative.
+        weight is negative; if the processes have different arguments.
+    DiskError
+        If another process does not answer in time.
     BudgetError
         If neither the triangle and blocks of a few rows nor slabs fit into the budget.
     SingularMatrixError
@@ -179,46 +208,53 @@ def lstsq(
     Hoemmen & Langou 2012 (TSQR); LAPACK's xGELSD for matrices of lower rank; Paige, Math. Comp. 27
     (1973) and Demmel & Higham, SIAM J. Matrix Anal. Appl. 14 (1993) for wide matrices.
     """
-    if b is None:
-        given, right = _read_pairs(A)
-    else:
-        given, right = row_source("A", A), row_source("b", b, is_column=True)
-    beside = None if weights is None else row_source("weights", weights, is_column=True)
-    problem = _Problem(given, right, beside, A, b, cond, damp, dtype, keep_r=keep_r)
-    operands_given: dict[str, tuple[RowSource, object]] = {"A": (given, A), "b": (right, b)}
-    if beside is not None:
-        operands_given["weights"] = beside, weights
-    known = known_operands(operands_given)
-    # States of version 0.1 before damping came last, with "damp", have other triangles.
-    arguments = {"cond": problem.cond, "damp_last": problem.damp, "dtype": problem.dtype.name}
-    steps = StepsDone(
-        out if known else None, "lstsq", arguments, known, memory, resume=resume, made=made
-    )
-    memory_bytes = steps.memory_bytes
-    layouts = given.layout, right.layout, None if beside is None else beside.layout
-    planned = Operands(*layouts, problem.dtype, out is not None)
-    way = lstsq_way(planned, memory_bytes, problem.use_slabs_if(), keep_r=keep_r)
-    sources = [source for source, _ in operands_given.values()]
-    operands = [source.array for source in sources if isinstance(source, StoredRows)]
-    try:
-        if isinstance(way, SlabQrGeometry):
-            return problem.solve_by_slabs(
-                way, out=out, factors=factors, keep_factors=keep_factors, if_exists=if_exists,
-                resume=resume, threads=threads, progress=progress, made=made,
-            )  # fmt: skip
-        with (
-            claimed(out, operands, if_exists=if_exists, why=_WHY) as where,
-            long_call(
-                "least squares", memory_bytes=memory_bytes, work=problem.work(way),
-                threads=threads, progress=progress,
-            ) as call,
-        ):  # fmt: skip
-            x, report = problem.solve_streamed(call, way, where, steps)
-    except KeyboardInterrupt as error:
-        text = steps.stopped("least squares", "lstsq", error)
-        if isinstance(way, SlabQrGeometry):
-            text = "least squares was stopped; call lstsq again with the same arguments to resume"
-        raise Interrupted(text) from None
+    with Sharing(comm, timeout) as sharing:
+        if b is None:
+            given, right = _read_pairs(A)
+        else:
+            given, right = row_source("A", A), row_source("b", b, is_column=True)
+        beside = None if weights is None else row_source("weights", weights, is_column=True)
+        problem = _Problem(
+            given, right, beside, A, b, cond, damp, dtype, keep_r=keep_r, sharing=sharing
+        )
+        operands_given: dict[str, tuple[RowSource, object]] = {"A": (given, A), "b": (right, b)}
+        if beside is not None:
+            operands_given["weights"] = beside, weights
+        # States of version 0.1 before damping came last, with "damp", have other triangles.
+        arguments = {"cond": problem.cond, "damp_last": problem.damp, "dtype": problem.dtype.name}
+        how = {"keep_r": keep_r, "if_exists": if_exists, "resume": resume, "out": out and str(out)}
+        agree_on_rows("least squares", operands_given, arguments | how, sharing)
+        known = known_operands(operands_given)
+        steps = StepsDone(
+            out if known else None, "lstsq", arguments, known, memory, resume=resume, made=made,
+            sharing=sharing,
+        )  # fmt: skip
+        memory_bytes = steps.memory_bytes
+        planned = problem.operands(is_stored=out is not None)
+        way = lstsq_way(planned, memory_bytes, problem.use_slabs_if(), keep_r=keep_r)
+        sources = [source for source, _ in operands_given.values()]
+        operands = [source.array for source in sources if isinstance(source, StoredRows)]
+        try:
+            if isinstance(way, SlabQrGeometry):
+                return problem.solve_by_slabs(
+                    way, out=out, factors=factors, keep_factors=keep_factors, if_exists=if_exists,
+                    resume=resume, threads=threads, progress=progress, made=made,
+                )  # fmt: skip
+            with (
+                claimed(out, operands, if_exists=if_exists, why=_WHY, sharing=sharing) as where,
+                long_call(
+                    "least squares", memory_bytes=memory_bytes, work=problem.work(way),
+                    threads=sharing.threads(threads), progress=sharing.progress(progress),
+                ) as call,
+            ):  # fmt: skip
+                x, report = problem.solve_streamed(call, way, where, steps)
+        except KeyboardInterrupt as error:
+            text = steps.stopped("least squares", "lstsq", error)
+            if isinstance(way, SlabQrGeometry):
+                text = (
+                    "least squares was stopped; call lstsq again with the same arguments to resume"
+                )
+            raise Interrupted(text) from None
     if keep_factors:
         report.notes.append(f"no factors were kept: {report.method} makes none on disk")
     return x, report
@@ -261,6 +297,7 @@ class _Problem:
         dtype: npt.DTypeLike | None,
         *,
         keep_r: bool,
+        sharing: Sharing,
     ) -> None:
         if A.rows is not None and b.rows is not None and A.rows != b.rows:
             raise InvalidError(
@@ -277,17 +314,33 @@ class _Problem:
         for source in self.sources:
             source.deliver(self.dtype)
         self.A, self.b, self.weights, self.damp = A, b, weights, float(damp)
+        self.sharing = sharing
         self.keep_r, self.arrays = keep_r, [*(each.name for each in self.sources), "x"]
         self.given_a, self.given_b = given_a, given_b
         self.n, self.k = A.columns, b.columns
         self.rows = next((each.rows for each in self.sources if each.rows is not None), None)
         self.cond = float(cond) if cond is not None else self.n * float(np.finfo(self.dtype).eps)
+        # The rows of this process.
+        self.shares, self.own = ALONE, self.sources
+        if self.rows is not None:
+            self.shares, self.own = own_rows(self.sources, sharing, self.n)
+
+    def operands(self, *, is_stored: bool) -> Operands:
+        """Return the operands for plans: the rows of this process."""
+        A, b, *beside = (source.layout for source in self.own)
+        weights = beside[0] if beside else None
+        return Operands(A, b, weights, self.dtype, is_stored, self.sharing.size)
+
+    @property
+    def own_count(self) -> int | None:
+        """Number of rows of this process; `None` if unknown before the end."""
+        return self.rows if self.sharing.size == 1 else self.own[0].rows
 
     def work(self, way: list[RowPlan] | LeastNormGeometry) -> float | None:
         """Return the operations, for progress; `None` if unknown before the end."""
         if isinstance(way, LeastNormGeometry):
             return way.flops
-        return self.flops(self.rows) if self.rows else None
+        return self.flops(self.own_count) if self.own_count else None
 
     def flops(self, rows: int) -> float:
         """Return the operations for a number of rows."""
@@ -329,43 +382,86 @@ class _Problem:
         steps: StepsDone,
     ) -> tuple[Any, LeastSquaresReport]:
         """Solve with streamed rows or columns, and deliver x in memory or on disk."""
-        solve: Any = self.solve_wide if isinstance(way, LeastNormGeometry) else self.solve
-        if out is None:
-            x, report = solve(call, way, None, steps)
-            return x[:, 0] if self.b.is_vector else x, report
         shape = (self.n,) if self.b.is_vector else (self.n, self.k)
-        with written(out, columns_of(shape, self.dtype), _WHY, steps) as target:
-            x, report = solve(call, way, target, steps)
+        into: AbstractContextManager[Array | None] = nullcontext()
+        if out is not None:
+            into = written(out, columns_of(shape, self.dtype), _WHY, steps)
+        with into as target, Team(self.sharing) as team:
+            if isinstance(way, LeastNormGeometry):
+                x, report = self.solve_wide(call, way, target, steps)
+            else:
+                x, report = self.solve(call, way, target, steps, team)
             x = x[:, 0] if self.b.is_vector else x
-            moved = put(x, target, call, TRANSFER_BYTES[0], number=len(self.sources))
-        written_too(report, x.nbytes, moved, call)
-        return target, report
+            moved = 0, 0
+            if target is not None and team.rank == 0:
+                moved = put(x, target, call, TRANSFER_BYTES[0], number=len(self.sources))
+        if target is not None:
+            written_too(report, 0 if team.rank else x.nbytes, moved, call)
+        return x if target is None else target, self.of_all(report, team)
+
+    def of_all(self, own: LeastSquaresReport, team: Team) -> LeastSquaresReport:
+        """Return the report of all processes, given that of this one."""
+        if team.size == 1:
+            return own
+        planned = self.operands(is_stored=False).sent(self.shares, keep_r=self.keep_r)
+        own.processes = [process_figures(own, team.sent, planned)]
+        found = whole_report(replace(own, R=None), team)
+        assert isinstance(found, LeastSquaresReport), "it has the type of this one"
+        found.R = own.R
+        return found
 
     def solve(
-        self, call: LongCall, plans: list[RowPlan], target: Array | None, steps: StepsDone
+        self,
+        call: LongCall,
+        plans: list[RowPlan],
+        target: Array | None,
+        steps: StepsDone,
+        team: Team,
     ) -> tuple[Matrix, LeastSquaresReport]:
         factor = ParallelQR(plans[0], self.k, call)
         heights = [plan.height for plan in plans]
         weighing = None if self.weights is None else RowWeights(call)
         state = [*factor.state, *([] if weighing is None else [weighing.counted])]
         kept = KeptState(target, steps, [*heights, *factor.cuts], state, call)
-        count = self.rows or 0
-        row_work = self.flops(self.rows) / self.rows if self.rows else 0.0
+        count = self.own_count or 0
+        row_work = self.flops(count) / count if count else 0.0
+        first_row = self.shares.own.start
         factor.rows = kept.load(count)
         call.meter.skip(factor.rows * row_work)
-        with streams(self.sources, plans, call, first=factor.rows) as opened, factor.at_work():
+        with streams(self.own, plans, call, first=factor.rows) as opened, factor.at_work():
             for first, (rows, right, *beside) in side_by_side(opened, factor.rows):
-                check_finite("A", first, rows)
-                check_finite("b", first, right)
+                team.check()
+                check_finite("A", first_row + first, rows)
+                check_finite("b", first_row + first, right)
                 if weighing is not None:
-                    weighing.apply(first, beside[0], rows, right)
+                    weighing.apply(first_row + first, beside[0], rows, right)
                 leave(opened, factor.share(rows, right))
                 call.meter.advance(len(rows) * row_work)
                 kept.passed(factor.rows, count, factor.settle)
             factor.finish()
-        R, counted = factor.triangle(), factor.rows
-        if weighing is not None:
-            counted = int(weighing.counted[0, 0])
+        counted = factor.rows if weighing is None else int(weighing.counted[0, 0])
+        flops = self.flops(factor.rows) if factor.rows else 0.0
+        if team.size == 1:
+            found = self.minimize(factor, counted, call)
+        else:
+            found = self.minimize_together(factor, counted, call, team)
+        report = self.report(
+            found, call, (factor.rows, self.n), steps.notes(count, "row"),
+            method=f"QR of rows as they are read, {plans[0].height} at once", flops=flops,
+            moved=(sum(each.bytes_read() for each in self.own), 0),
+            planned=(sum(each.layout.bytes_read() for each in self.own), 0),
+        )  # fmt: skip
+        report.R = factor.R if self.keep_r else None
+        if found.rank < (min(factor.rows, self.n) if self.damp else self.n):
+            report.notes.append(
+                f"A has rank {found.rank} of {self.n} at cond={self.cond:.2g}: x is the solution "
+                "of least norm"
+            )
+        return found.x, report
+
+    def minimize(self, factor: ParallelQR, counted: int, call: LongCall) -> Minimizer:
+        """Solve with the triangle of all rows, of which `counted` have a weight."""
+        R = factor.triangle()
         if self.damp:
             found = solve_damped(factor, R, counted, self.damp, self.cond, call)
         else:
@@ -374,21 +470,33 @@ class _Problem:
             )
             freedom = max(float(counted - rank), 0.0)
             found = Minimizer(x, rank, condition, counted, sizes, freedom)
-        found = found._replace(residual_norms=np.hypot(found.residual_norms, factor.rest))
-        report = self.report(
-            found, call, (factor.rows, self.n), steps.notes(count, "row"),
-            method=f"QR of rows as they are read, {plans[0].height} at once",
-            flops=self.flops(factor.rows),
-            moved=(sum(each.bytes_read() for each in self.sources), 0),
-            planned=(sum(plan.layout.bytes_read() for plan in plans), 0),
-        )  # fmt: skip
-        report.R = R if self.keep_r else None
-        if found.rank < (min(factor.rows, self.n) if self.damp else self.n):
-            report.notes.append(
-                f"A has rank {found.rank} of {self.n} at cond={self.cond:.2g}: x is the solution "
-                "of least norm"
-            )
-        return found.x, report
+        return found._replace(residual_norms=np.hypot(found.residual_norms, factor.rest))
+
+    def minimize_together(
+        self, factor: ParallelQR, counted: int, call: LongCall, team: Team
+    ) -> Minimizer:
+        """Merge the triangles of all processes. The first one solves, and all get the solution."""
+        words = sum(each.layout.width for each in self.own) * self.shares.most
+        flops = self.flops(self.shares.most) + _SINGULAR_VALUES * self.flops(self.n)
+        more_s = seconds_for(words * self.dtype.itemsize, flops)
+        strips = self.operands(is_stored=False).strips
+        merging = Merging(team, self.shares, strips.most_words, self.dtype, call, more_s)
+        merging.join_triangles(factor)
+        factor.rest[:] = functools.reduce(np.hypot, team.all_of(factor.rest.copy(), more_s))
+        counted = sum(team.all_of(counted))
+        factor.rows = self.shares.edges[-1]
+        if self.keep_r:
+            merging.spread_triangle(factor.R)
+        del merging
+        found = self.minimize(factor, counted, call) if team.rank == 0 else None
+        x: Matrix = np.empty((self.n, self.k), self.dtype, order="F")
+        if found is not None:
+            x[...] = found.x
+            found = found._replace(x=x[:0])
+        (found, *_) = team.all_of(found, more_s)
+        assert found is not None, "the first process has solved"
+        team.broadcast(x.T, more_s)
+        return found._replace(x=x)
 
     def solve_wide(
         self, call: LongCall, g: LeastNormGeometry, target: Array | None, steps: StepsDone

@@ -17,7 +17,16 @@ from outcore.errors import BudgetError
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._output.kept_state_plan import state_bytes
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
+from outcore.linalg._rows.merge_plan import (
+    Strips,
+    merging_phases,
+    planned_shares,
+    sent,
+    sent_to_merge,
+    strip_bytes,
+)
 from outcore.linalg._rows.plan import Fit, Memory, RowLayout, RowPlan, blocks_bytes
+from outcore.linalg._rows.shares import Shares
 from outcore.linalg._rows.tsqr_plan import (
     fit_tall,
     lanes_of,
@@ -139,6 +148,8 @@ class Operands(NamedTuple):
         Type of the arithmetic.
     is_stored
         Whether the solution is stored on disk.
+    processes
+        Number of processes, each with some of the rows.
     """
 
     A: RowLayout
@@ -146,11 +157,29 @@ class Operands(NamedTuple):
     weights: RowLayout | None
     dtype: np.dtype[Any]
     is_stored: bool
+    processes: int = 1
 
     @property
     def beside_bytes(self) -> int:
-        """Memory for writes of a solution on disk."""
-        return self.is_stored * TRANSFER_BYTES[0]
+        """Memory for writes of a solution on disk, and for messages."""
+        message = strip_bytes(self.strips, self.dtype, self.processes)
+        return self.is_stored * TRANSFER_BYTES[0] + message
+
+    @property
+    def strips(self) -> Strips:
+        """The messages with a triangle and its right-hand sides."""
+        return Strips(self.A.columns, self.A.columns, self.b.columns)
+
+    def sent(self, shares: Shares, *, keep_r: bool) -> tuple[int, int]:
+        """Return the bytes and messages that this process sends.
+
+        They are its triangle, and from the first process x, and R if it is kept.
+        """
+        if shares.rank:
+            return sent_to_merge(self.strips, self.dtype, shares)
+        n, k = self.A.columns, self.b.columns
+        nbytes, messages = sent(Strips(n, n), self.dtype) if keep_r else (0, 0)
+        return nbytes + n * k * self.dtype.itemsize, messages + 1
 
     def fit_rows(self, memory_bytes: int) -> Fit:
         """Choose blocks of rows of all operands."""
@@ -226,11 +255,15 @@ def lstsq_way(
     found, need = operands.fit_rows(memory_bytes)
     if found:
         return found
-    refused = too_small(
-        need, memory_bytes, f"least squares with {A.columns} columns: triangles and blocks of rows",
-        "raise memory=" + (f", or {instead}" if instead and not keep_r else "")
-        + (", or leave out keep_r=" if keep_r else ""),
-    )  # fmt: skip
+    fix = "raise memory=" + (f", or {instead}" if instead and not keep_r else "")
+    if operands.processes > 1:
+        fix = "raise memory=, or leave out comm=: one process can do with less"
+    elif keep_r:
+        fix += ", or leave out keep_r="
+    what = f"least squares with {A.columns} columns: triangles and blocks of rows"
+    refused = too_small(need, memory_bytes, what, fix)
+    if operands.processes > 1:
+        raise refused
     ways: list[_Way] = []
     if A.rows is not None and A.rows < A.columns and not keep_r:
         ways.append(lambda budget: operands.cut_columns(budget, instead))
@@ -318,12 +351,18 @@ def lstsq_cost(problem: Problem) -> Cost:
     m, n = problem.needed("m"), problem.n
     is_stored = bool(problem.option("out", False))
     weights = RowLayout(m, 1, dtype, by_row=False) if problem.option("weights", False) else None
-    operands = Operands(layout, RowLayout(m, k, dtype, by_row=False), weights, dtype, is_stored)
+    right = RowLayout(m, k, dtype, by_row=False)
+    shares = planned_shares(problem, [layout, right], n)
+    if shares.size > 1:
+        layout, right = shares.rows_in(layout), shares.rows_in(right)
+        weights = weights and shares.rows_in(weights)
+    operands = Operands(layout, right, weights, dtype, is_stored, shares.size)
     instead = use_slabs_if(layout, dtype)
     for name in ("damp", "weights"):
         if problem.option(name, False) and instead is None:
             instead = f"leave out {name}=, which slabs of columns do not have"
-    x_bytes = n * k * dtype.itemsize * is_stored
+    solution_bytes = n * k * dtype.itemsize
+    x_bytes = solution_bytes * is_stored
     keep_r = bool(problem.option("keep_r", False))
     way = lstsq_way(operands, problem.memory_bytes, instead, keep_r=keep_r)
     if isinstance(way, SlabQrGeometry):
@@ -345,12 +384,21 @@ def lstsq_cost(problem: Problem) -> Cost:
         return least_norm_cost(way, x_bytes)
     sizes = state_sizes(n, k, dtype, lanes=lanes_of(way[0], k))
     sizes += [_COUNT_BYTES] * (weights is not None)
-    kept = state_bytes(*sizes) if is_stored else 0
-    phase = tsqr_phase(m, n, k, way[0], dtype)
+    kept = shares.size * state_bytes(*sizes) if is_stored else 0
+    phase = tsqr_phase(operands.A.rows or 0, n, k, way[0], dtype)
+    own_bytes = 0 if shares.rank else x_bytes
+    spread = solution_bytes + keep_r * sent(Strips(n, n), dtype)[0]
+    merging = flop_weight(dtype) * (2 / 3 * n**3 + 2.0 * k * n**2)
+    taken = sent(operands.strips, dtype)[0]
     return Cost(
         method=f"QR of rows as they are read, {way[0].height} at once",
         peak_memory_bytes=rows_bytes(way, k) + operands.beside_bytes,
         disk_bytes=x_bytes + kept,
-        words_lower_bound=float(m * n),
-        phases=(dataclasses.replace(phase, bytes_written=x_bytes, ends_written_bytes=x_bytes),),
+        words_lower_bound=float(m * n) if shares.size == 1 else None,
+        phases=(
+            dataclasses.replace(phase, bytes_written=own_bytes, ends_written_bytes=own_bytes),
+            *merging_phases(problem, shares, taken, spread, merging),
+        ),
+        processes=shares.size,
+        bytes_sent=0 if shares.size == 1 else operands.sent(shares, keep_r=keep_r)[0],
     )

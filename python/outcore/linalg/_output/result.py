@@ -24,7 +24,7 @@ from outcore.errors import BudgetError, ExistsError, InvalidError, OutcoreError
 from outcore.layout.zarr_format import Metadata, default_chunks
 from outcore.linalg._output.open_results import with_version
 from outcore.linalg._output.steps_done import StepsDone
-from outcore.linalg._processes.sharing import Sharing
+from outcore.processes.sharing import Sharing
 from outcore.report.longcall import LongCall
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import SAME, PathLike, Place, being_made, how_they_meet, place

@@ -23,7 +23,7 @@ from outcore.array_files.metadata import read_metadata, settle, version_of
 from outcore.errors import DiskFullError, OutcoreError
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._output.factor import Factor
-from outcore.linalg._processes.sharing import Sharing
+from outcore.processes.sharing import Sharing
 from outcore.storage.volumes import PathLike, Place, place
 
 NOTE_S = 60.0

@@ -30,9 +30,6 @@ from outcore.layout.zarr_format import check_dtype
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, written
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._processes.reports import process_figures, whole_report
-from outcore.linalg._processes.sharing import Sharing, seconds_for
-from outcore.linalg._processes.team import Team
 from outcore.linalg._products.gram_plan import (
     GramGeometry,
     GramProblem,
@@ -66,6 +63,9 @@ from outcore.linalg._tiles.grains import cut
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.operand import open_whole_chunks
 from outcore.linalg._tiles.result_dtype import work_dtype
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike
@@ -183,9 +183,8 @@ def gram(
         arguments = {
             "side": side, "alpha": alpha, "shift": shift, "triangle": triangle, "dtype": str(kind)
         }  # fmt: skip
-        place = None if out is None else str(out)
-        how = {"transform": transform is not None, "out": place, "resume": resume}
-        how |= {"if_exists": if_exists}
+        how = {"transform": transform is not None, "out": out and str(out)}
+        how |= {"if_exists": if_exists, "resume": resume}
         agree_on_rows("gram", {"A": (source, A)}, arguments | how, sharing)
         # The behaviour of a transform may change without a trace.
         known = {} if transform else known_operands({"A": (source, A)})

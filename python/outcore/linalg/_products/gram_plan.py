@@ -23,7 +23,13 @@ from outcore._util.budget import too_small
 from outcore.errors import InvalidError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, Metadata, tile_shape
 from outcore.linalg._output.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
-from outcore.linalg._rows.merge_plan import Strips, sent, strip_bytes
+from outcore.linalg._rows.merge_plan import (
+    Strips,
+    merging_phases,
+    planned_shares,
+    sent,
+    strip_bytes,
+)
 from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows
 from outcore.linalg._rows.shares import Shares
 from outcore.linalg._rows.tsqr_plan import stored_layout
@@ -489,23 +495,29 @@ def gram_cost(problem: Problem) -> Cost:
     stored = stored_layout(problem)
     A = stored if side == "left" else stored.transposed()
     dtype = work_dtype("A", problem.dtype)
-    g = gram_geometry(GramProblem(A, dtype, is_stored), problem.memory_bytes)
+    shares = planned_shares(problem, [A])
+    given = GramProblem(A, dtype, is_stored, processes=shares.size)
+    g = dealt_gram_geometry(given, problem.memory_bytes, shares)
     is_full = triangle == "both"
-    written = g.bytes_written(is_full=is_full)
-    assert A.rows is not None, "a plan knows the shape"
+    on_disk = g.bytes_written(is_full=is_full)
+    written = 0 if shares.rank else on_disk
+    assert g.A.rows is not None, "a plan knows the shape"
     phase = Phase(
         dtype=dtype,
         bytes_read=g.bytes_read(),
         bytes_written=written,
-        flops=gram_flops(A.rows, g.n, dtype),
+        flops=gram_flops(g.A.rows, g.n, dtype),
         other_seconds=g.bytes_read() * SCAN_S_PER_BYTE,
         ends_read_bytes=min(g.rows.height * A.width * dtype.itemsize, g.bytes_read()),
         ends_written_bytes=written,
     )
+    moved = sum(sent(g.strips(part), dtype)[0] for part in g.parts) if shares.size > 1 else 0
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
-        disk_bytes=written + g.state_bytes,
-        words_lower_bound=g.words_lower_bound(is_full=is_full),
-        phases=(phase,),
+        disk_bytes=on_disk + shares.size * g.state_bytes,
+        words_lower_bound=g.words_lower_bound(is_full=is_full) if shares.size == 1 else None,
+        phases=(phase, *merging_phases(problem, shares, moved, moved * (not is_stored), 0.0)),
+        processes=shares.size,
+        bytes_sent=g.sent(shares)[0],
     )

@@ -7,8 +7,8 @@ import numpy as np
 
 from outcore.errors import InvalidError
 from outcore.linalg._output.steps_done import version_of_operand
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._rows.source import RowSource, StoredRows
+from outcore.processes.sharing import Sharing
 from outcore.version import VERSION
 
 

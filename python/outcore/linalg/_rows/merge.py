@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from outcore.linalg._processes.team import Team
 from outcore.linalg._rows.merge_plan import Strips
 from outcore.linalg._rows.shares import Shares
 from outcore.linalg._rows.stream import allocated
 from outcore.linalg._rows.tsqr import TallQR
 from outcore.linalg._tiles.matrix import Matrix
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 
 Message: TypeAlias = npt.NDArray[Any]

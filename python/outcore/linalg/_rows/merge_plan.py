@@ -1,10 +1,15 @@
 """Sums and triangles on their way from one process to another, and their sizes: pure arithmetic."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from outcore.linalg._rows.shares import Shares
+from outcore._util.counts import count_of
+from outcore._util.sizes import parse_rate
+from outcore.linalg._rows.plan import RowLayout
+from outcore.linalg._rows.shares import ALONE, Shares, shares_of
+from outcore.linalg._tiles.cost import Phase, Problem
 from outcore.linalg._tiles.grains import cut, pages
 
 STRIP_LINES = 64
@@ -65,3 +70,37 @@ def sent_to_merge(strips: Strips, dtype: np.dtype[np.generic], shares: Shares) -
 def sent(strips: Strips, dtype: np.dtype[np.generic]) -> tuple[int, int]:
     """Return the bytes and the number of all messages."""
     return strips.words * dtype.itemsize, len(strips.parts)
+
+
+def planned_shares(problem: Problem, layouts: Sequence[RowLayout], least: int = 1) -> Shares:
+    """Return the rows of the process that reads most, for a plan with ``processes=``.
+
+    `layouts` and `least` are those of `shares_of`.
+    """
+    processes = count_of("processes", problem.option("processes", 1))
+    problem.option("link", None)
+    if processes == 1:
+        return ALONE
+    each = [shares_of(layouts, processes, rank, least) for rank in range(processes)]
+    return max(each, key=lambda one: (one.rows_of(one.rank), one.target() is not None))
+
+
+def merging_phases(
+    problem: Problem, shares: Shares, taken_bytes: int, spread_bytes: int, flops: float
+) -> list[Phase]:
+    """Return the planned phase after the rows, if there are several processes.
+
+    Parameters
+    ----------
+    taken_bytes, flops
+        Bytes that a process receives from each one whose result it takes, and the operations to add
+        that result.
+    spread_bytes
+        Bytes that the first process sends to all.
+    """
+    if shares.size == 1:
+        return []
+    taken = (shares.busy - 1).bit_length()
+    link, moved = problem.option("link", None), taken * taken_bytes + spread_bytes
+    seconds = 0.0 if link is None else moved / parse_rate(link)
+    return [Phase(problem.dtype, 0, flops=taken * flops, network_seconds=seconds)]

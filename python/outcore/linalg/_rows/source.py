@@ -19,13 +19,13 @@ from outcore.array.array import Array, open_array
 from outcore.errors import InvalidError
 from outcore.layout.elements import array_of, computed, refuse_masked
 from outcore.layout.slicing import check_extents, is_sliced, part_of
-from outcore.linalg._processes.sharing import Sharing
 from outcore.linalg._rows.plan import RowLayout
 from outcore.linalg._rows.shares import ALONE, Shares, shares_of
 from outcore.linalg._tiles.grains import Grains
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.operand import open_whole_chunks
 from outcore.linalg._tiles.result_dtype import work_dtype
+from outcore.processes.sharing import Sharing
 from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 
