@@ -15,7 +15,7 @@ VARIABLES = {
 }
 """The environment of such a job."""
 
-_APART = ("unshare", "--pid", "--fork", "--mount-proc")
+_APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 """Runs a command whose processes no other host can see, nor use their memory."""
 
 
