@@ -9,6 +9,7 @@ from outcore._util.printable import as_line
 from outcore.cli.convert import extents, name_or_url
 from outcore.cli.places import key_option, overwrite_option
 from outcore.cli.verbs import Verb, end, wants_json
+from outcore.convert.export import CODECS, format_of
 from outcore.convert.rechunk import rechunk
 from outcore.planning.relayout_plan import plan_rechunk
 from outcore.report.copy_report import CopyReport
@@ -26,7 +27,10 @@ from outcore.report.copy_report import CopyReport
             "order",
             "chunk_order",
             "disk_schema",
+            "transpose",
             "dtype",
+            "file_format",
+            "codec",
             "casting",
             "if_exists",
         ),
@@ -39,6 +43,14 @@ from outcore.report.copy_report import CopyReport
 @click.option("--order", type=click.Choice(["C", "F"]), help="Order of the elements in a chunk.")
 @click.option("--chunk-order", metavar="NAME", help="Order of the chunks, as in create_array.")
 @click.option("--disk-schema", metavar="RULES", help="Division over disks, as in create_array.")
+@click.option(
+    "--transpose", metavar="D,...", callback=extents, help="Dimensions of SRC in the order of DST."
+)
+@click.option(
+    "--format", "file_format", type=click.Choice(["outcore", *CODECS]),
+    help="Format of DST.  [default: by its suffix, else outcore]",
+)  # fmt: skip
+@click.option("--codec", type=click.Choice(["zstd", "gzip", "blosc", "none"]), help="Compression.")
 @click.option("--dtype", help="Element type of DST; for a raw SRC, the type in the file.")
 @click.option(
     "--casting", default="same_kind", type=click.Choice(["same_kind", "unsafe"]),
@@ -58,18 +70,35 @@ from outcore.report.copy_report import CopyReport
 )  # fmt: skip
 @overwrite_option(help="Replace an existing DST.")
 @key_option
-def command(source: str, target: str, is_plan: bool, if_exists: Any, **options: Any) -> None:
-    """Copy an array from SRC to DST, an array of outcore in other chunks.
+def command(
+    source: str,
+    target: str,
+    is_plan: bool,
+    file_format: str | None,
+    codec: str | None,
+    if_exists: Any,
+    **options: Any,
+) -> None:
+    """Copy an array from SRC to DST in other chunks.
 
-    SRC is any source of `outcore convert`. A copy takes one pass where memory holds long runs of
-    chunks of both sides, else several through arrays inside DST. If it is stopped, run the command
-    again to resume. Arrays may be in pools, by their URLs.
+    SRC is any source of `outcore convert`, and DST an array of outcore, or the format of its
+    suffix. A copy takes one pass where memory holds long runs of chunks of both sides, else several
+    through arrays inside DST. If it is stopped, run the command again to resume. Arrays of outcore
+    may be in pools, by their URLs.
     """
+    kind = file_format or format_of(target) or "outcore"
     if is_plan:
+        if kind != "outcore":
+            raise click.UsageError(f"--plan is for arrays of outcore, have the format {kind}")
         plan = plan_rechunk(source=source, path=target, **options)
         end(plan.to_dict(), str(plan))
         plan.validate()
         return
-    with rechunk(source, target, if_exists=if_exists, progress=not wants_json(), **options) as made:
-        assert isinstance(made.report, CopyReport), "a copy reports"
-        end(asdict(made.report), as_line(str(made.report)))
+    options |= {"codec": codec, "if_exists": if_exists, "progress": not wants_json()}
+    if kind == "outcore":
+        with rechunk(source, target, **options) as array:
+            report = array.report
+    else:
+        report = rechunk(source, target, format=kind, **options)
+    assert isinstance(report, CopyReport), "a copy reports"
+    end(asdict(report), as_line(str(report)))

@@ -6,9 +6,8 @@ import contextlib
 import itertools
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Arena, Ticket
@@ -102,7 +101,5 @@ def _fetch(source: Source, box: Box, slot: _Slot) -> tuple[npt.NDArray[Any], Tic
     if slot.buffer is None:
         assert isinstance(source, InMemory)
         return source.view(box), None
-    order: Literal["C", "F"] = "F" if source.order == "F" else "C"
-    count = tuple(s.stop - s.start for s in box)
-    out: npt.NDArray[Any] = np.ndarray(count, source.dtype, buffer=slot.buffer, order=order)
+    out = source.empty(box, slot.buffer)
     return out, source.fetch(box, out)

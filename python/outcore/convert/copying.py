@@ -27,7 +27,7 @@ from outcore.convert.copy_plan import CopyPlan, Pass, Side, plan_copy, planned_p
 from outcore.convert.open_source import open_source
 from outcore.convert.sources import Source, Stored
 from outcore.convert.targets import ArrayTarget, Target, array_side
-from outcore.errors import DiskFullError, Interrupted, InvalidError
+from outcore.errors import DiskFullError, Interrupted, InvalidError, OutcoreError
 from outcore.layout.attributes import carried_attributes
 from outcore.layout.casting import Casting
 from outcore.layout.zarr_format import Metadata
@@ -157,7 +157,7 @@ def from_array(
         )[0]  # fmt: skip
 
 
-def _one_pass(
+def one_pass(
     source: Source, metadata: Metadata, memory_bytes: int, steps: Sequence[int] | None = None
 ) -> list[Pass]:
     """Choose the blocks of a copy in one pass, or use given ones."""
@@ -185,7 +185,7 @@ def copy_to_array(
     if_exists: IfExists = "error",
     resume: bool = True,
     progress: ProgressLike = True,
-    choose: Choose = _one_pass,
+    choose: Choose = one_pass,
 ) -> tuple[Array, CopyReport]:
     """Copy an open source as `from_array` does; return the array and a report.
 
@@ -244,10 +244,11 @@ def copy_to_array(
         record.describe(version, source.casting, passes)
         record.begin(done)
         plan, earlier = passes[-1].plan, passes[:-1] if done < passes[-1].plan.blocks else []
-        with _between(where, source, earlier, memory_bytes, progress) as (nearest, reports):
+        with _between(record, source, earlier, memory_bytes, progress) as (nearest, reports):
             array, report = _copy_to(
-                where, record, side, nearest, plan, done, memory_bytes, progress, made
-            )
+                where, record, side, nearest, plan, done, memory_bytes, progress, made,
+                has_between=len(passes) > 1,
+            )  # fmt: skip
         for each in reversed(reports):
             report = report.after(each)
         between = tuple(one.chunks for one in passes if one.chunks is not None)
@@ -287,7 +288,7 @@ def array_between(metadata: Metadata, one: Pass, order: str) -> Metadata:
 
 @contextlib.contextmanager
 def _between(
-    where: Place,
+    record: CopyRecord,
     source: Source,
     passes: Sequence[Pass],
     memory_bytes: int,
@@ -295,33 +296,45 @@ def _between(
 ) -> Iterator[tuple[Source, list[CopyReport]]]:
     """Copy a source through arrays inside the unfinished copy; yield the last one as a source.
 
-    A stopped call may have made some of them. They are removed once the copy is complete.
+    A stopped call may have made some of them. They are removed once the copy is complete, or has
+    failed and cannot resume.
     """
     reports: list[CopyReport] = []
+    where = record.where
     places = [where.below(name) for name, _ in zip(BETWEEN, passes, strict=False)]
     whole = [number for number, each in enumerate(places) if _is_whole(each)]
-    with contextlib.ExitStack() as opened:
-        for number, one in enumerate(passes):
-            here = places[number]
-            if whole and number < whole[-1]:
-                continue
-            if number not in whole:
-                steps = one.plan.steps
-                assert steps is not None, "the planner chose them"
-                array, report = copy_to_array(
-                    source, here.path, memory=memory_bytes, chunks=one.chunks, order=source.order,
-                    chunk_order="row-major", attributes={}, progress=progress,
-                    choose=functools.partial(_one_pass, steps=steps),
-                )  # fmt: skip
-                array.close()
-                reports.append(report)
-            opened.close()
-            if number and places[number - 1].volume.exists(places[number - 1].name):
-                here.volume.remove(places[number - 1].name)
-            array = open_array(here.path)
-            source = opened.enter_context(Stored(array))
-            source.keep(array)
-        yield source, reports
+    try:
+        with contextlib.ExitStack() as opened:
+            for number in range(max(whole, default=0), len(passes)):
+                here, one = places[number], passes[number]
+                if number not in whole:
+                    array, report = copy_to_array(
+                        source, here.path, memory=memory_bytes, chunks=one.chunks,
+                        order=source.order, chunk_order="row-major", attributes={},
+                        progress=progress,
+                        choose=functools.partial(one_pass, steps=one.plan.steps),
+                    )  # fmt: skip
+                    array.close()
+                    reports.append(report)
+                opened.close()
+                if number:
+                    _remove_there(places[:number])
+                array = open_array(here.path)
+                source = opened.enter_context(Stored(array))
+                source.keep(array)
+            yield source, reports
+    except BaseException:
+        if not record.goes_on:
+            with contextlib.suppress(OutcoreError):
+                _remove_there(places)
+        raise
+
+
+def _remove_there(places: Sequence[Place]) -> None:
+    """Remove the arrays at these places, if they exist."""
+    for each in places:
+        if each.volume.exists(each.name):
+            each.volume.remove(each.name)
 
 
 def _is_whole(where: Place) -> bool:
@@ -356,6 +369,8 @@ def _copy_to(
     memory_bytes: int,
     progress: ProgressLike,
     made: dict[str, Any] | None,
+    *,
+    has_between: bool,
 ) -> tuple[Array, CopyReport]:
     """Copy into a new array, from block number `done` on; the caller holds the array's lock."""
     array = open_array(where.path, "r+", allow_incomplete=True)
@@ -371,11 +386,9 @@ def _copy_to(
             notes = CopyNotes(record, target.sync, done) if record.goes_on else None
             copy_blocks(source, target, plan, call, where.path, notes)
             target.finish()
-            left = [each for each in map(where.below, BETWEEN) if each.volume.exists(each.name)]
-            if left:
+            if has_between:
                 record.note(plan.blocks)  # a later call that finds no array between needs none
-            for each in left:
-                each.volume.remove(each.name)
+                _remove_there([where.below(name) for name in BETWEEN])
             array.mark(None, made=made)
             record.remove()
     except BaseException:

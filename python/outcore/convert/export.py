@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import math
 import os
@@ -13,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +25,12 @@ from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import ProgressLike
 from outcore.convert.block_copy import copy_blocks
 from outcore.convert.copy_plan import CopyPlan, Cuts, Side, plan_copy
-from outcore.convert.copying import check_apart, copy_to_array, report_on
+from outcore.convert.copying import check_apart, copy_to_array, one_pass, report_on
 from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
 from outcore.convert.open_source import open_source
-from outcore.convert.sources import Source, Stored
+from outcore.convert.rechunk_plan import End, Kind, choose_passes, source_end
+from outcore.convert.sources import Source, Stored, fast_to_slow
 from outcore.convert.targets import (
     FlatTarget,
     Hdf5Target,
@@ -137,39 +139,62 @@ def export_array(
     Interrupted
         On Ctrl-C or SIGTERM. As after any failure, the partial copy is removed.
     """
-    overwrites(if_exists)  # refuses other words
-    if not isinstance(path, str | os.PathLike):
-        raise InvalidError(f"need a path, have {path!r}; name the file to make")
-    if is_url(os.fspath(path)):
-        raise InvalidError(
-            f"formats of others are written in plain directories only, have {path}; "
-            "oc.from_array copies to a pool"
-        )
-    name, dataset = check_text(os.fspath(path)), ""
-    kind = format_of(name) if format is None else format
-    if kind == "hdf5" and (found := dataset_to_write(name, is_hdf5=format == "hdf5")):
-        name, dataset = found
-    if kind is None or kind not in CODECS:
-        raise InvalidError(
-            f"need a format, one of {', '.join(CODECS)}, have {format!r} for {name}; give format="
-        )
-    if zarr_format not in (2, 3) or (zarr_format == 2 and kind != "zarr"):
-        raise InvalidError(
-            f"need zarr_format=2 or 3, and a Zarr array for 2, have {zarr_format!r} for {kind}; "
-            "leave out zarr_format="
-        )
+    named = Named.of(path, format, zarr_format, if_exists)
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
-        where = Path(os.path.abspath(name))
         opened.warn(2)
-        made = _Export(opened, where, kind, dataset or DATASET, codec, chunks, order, zarr_format)
+        made = Export(opened, named, codec, chunks, order)
         report = made.run(memory, if_exists, progress)
         if made.left_out:
-            names = listed(list(made.left_out))
-            text = f"the copy leaves out attributes that HDF5 cannot hold: {names}"
-            warnings.warn(text, LeftOutWarning, stacklevel=2)
+            warnings.warn(made.left_out_text, LeftOutWarning, stacklevel=2)
         return report
+
+
+class Named(NamedTuple):
+    """The name and format of a target.
+
+    Attributes
+    ----------
+    path, kind, dataset
+        The file or directory, its format, and the name of the dataset in it.
+    zarr_format
+        Version of Zarr.
+    """
+
+    path: Path
+    kind: str
+    dataset: str
+    zarr_format: Literal[2, 3]
+
+    @classmethod
+    def of(
+        cls, path: PathLike, given: str | None, zarr_format: Literal[2, 3], if_exists: Replace
+    ) -> Named:
+        """Parse the arguments of `export_array`."""
+        overwrites(if_exists)  # refuses other words
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidError(f"need a path, have {path!r}; name the file to make")
+        if is_url(os.fspath(path)):
+            raise InvalidError(
+                f"formats of others are written in plain directories only, have {path}; "
+                "oc.from_array copies to a pool"
+            )
+        name, dataset = check_text(os.fspath(path)), ""
+        kind = format_of(name) if given is None else given
+        if kind == "hdf5" and (found := dataset_to_write(name, is_hdf5=given == "hdf5")):
+            name, dataset = found
+        if kind is None or kind not in CODECS:
+            raise InvalidError(
+                f"need a format, one of {', '.join(CODECS)}, have {given!r} for {name}; give "
+                "format="
+            )
+        if zarr_format not in (2, 3) or (zarr_format == 2 and kind != "zarr"):
+            raise InvalidError(
+                f"need zarr_format=2 or 3, and a Zarr array for 2, have {zarr_format!r} for "
+                f"{kind}; leave out zarr_format="
+            )
+        return cls(Path(os.path.abspath(name)), kind, dataset or DATASET, zarr_format)
 
 
 def format_of(path: PathLike) -> str | None:
@@ -180,22 +205,20 @@ def format_of(path: PathLike) -> str | None:
     return {".npy": "npy", ".zarr": "zarr"}.get(Path(name).suffix.lower())
 
 
-class _Export:
+class Export:
     """One export; its arguments are checked before any work."""
 
     def __init__(
         self,
         source: Source,
-        path: Path,
-        kind: str,
-        dataset: str,
+        named: Named,
         codec: str | None,
         chunks: Sequence[int] | int | None,
         order: str | None,
-        zarr_format: Literal[2, 3],
     ) -> None:
-        self._source, self._path, self._kind, self._dataset = source, path, kind, dataset
-        self._zarr_format = zarr_format
+        self._source = source
+        self._path, self._kind, self._dataset, self._zarr_format = named
+        kind, zarr_format = named.kind, named.zarr_format
         self.left_out: Sequence[str] = ()
         self._codec = CODECS[kind][0] if codec is None else codec
         self._shape, self._dtype = source.shape, source.dtype
@@ -226,6 +249,42 @@ class _Export:
             )
         return tuple(min(int(c), n) for c, n in zip(given, self._shape, strict=True))
 
+    @property
+    def left_out_text(self) -> str:
+        """Text of a warning about `left_out`."""
+        names = listed(list(self.left_out))
+        return f"the copy leaves out attributes that HDF5 cannot hold: {names}"
+
+    def run_passes(
+        self, memory: int | str | None, if_exists: Replace, progress: ProgressLike
+    ) -> CopyReport:
+        """Copy like `run`, in the passes that `choose_passes` chooses, if the disk has room."""
+        memory_bytes = budget.resolve(memory)
+        nbytes = math.prod(self._shape) * self._dtype.itemsize
+        self._check_room(nbytes, if_exists)
+        free, ends = _free_bytes(self._path.parent), (source_end(self._source), self._end())
+        itemsize = self._source.itemsize
+        passes = choose_passes(*ends, itemsize, memory_bytes)
+        # An array between two passes exists until the next one is complete.
+        if free < min(len(passes), 3) * nbytes:
+            passes = choose_passes(*ends, itemsize, memory_bytes, most_passes=1)
+        reports, source = [], self._source
+        with contextlib.ExitStack() as stages, _new(self._path, if_exists) as fresh:
+            for one in passes[:-1]:
+                assert one.chunks is not None, "it is not the last pass"
+                # The earlier stage is not needed any more once this one is complete.
+                earlier = stages.pop_all()
+                staged = self._staged(source, one.chunks, memory_bytes, progress, one.plan.steps)
+                with earlier:
+                    source, report = stages.enter_context(staged)
+                reports.append(report)
+            call = self._copy(source, passes[-1].plan, fresh, memory_bytes, progress)
+        report = self._report(passes[-1].plan, call)
+        for each in reversed(reports):
+            report = report.after(each)
+        between = tuple(one.chunks for one in passes if one.chunks is not None)
+        return dataclasses.replace(report, between=between)
+
     def run(
         self, memory: int | str | None, if_exists: Replace, progress: ProgressLike
     ) -> CopyReport:
@@ -241,15 +300,11 @@ class _Export:
             if chunks is None:
                 call = self._copy(self._source, plan, fresh, memory_bytes, progress)
             else:
-                with self._staged(chunks, memory_bytes, progress) as (source, before):
+                staged = self._staged(self._source, chunks, memory_bytes, progress)
+                with staged as (source, before):
                     plan = plan_copy(source.side, self._side(), source.itemsize, memory_bytes)
                     call = self._copy(source, plan, fresh, memory_bytes, progress)
-        flat = self._kind in ("npy", "raw")
-        report = report_on(
-            plan, call, path=self._path, file_format=self._kind, shape=self._shape,
-            dtype=self._dtype, order=self._order, chunks=None if flat else self._chunks,
-            codec=self._codec,
-        )  # fmt: skip
+        report = self._report(plan, call)
         if before is None:
             return report
         return dataclasses.replace(
@@ -257,21 +312,34 @@ class _Export:
             peak_memory_bytes=max(before.peak_memory_bytes, report.peak_memory_bytes),
         )  # fmt: skip
 
+    def _report(self, plan: CopyPlan, call: LongCall) -> CopyReport:
+        flat = self._kind in ("npy", "raw")
+        return report_on(
+            plan, call, path=self._path, file_format=self._kind, shape=self._shape,
+            dtype=self._dtype, order=self._order, chunks=None if flat else self._chunks,
+            codec=self._codec,
+        )  # fmt: skip
+
     @contextmanager
     def _staged(
-        self, chunks: tuple[int, ...], memory_bytes: int, progress: ProgressLike
+        self,
+        source: Source,
+        chunks: tuple[int, ...],
+        memory_bytes: int,
+        progress: ProgressLike,
+        steps: list[int] | None = None,
     ) -> Iterator[tuple[Source, CopyReport]]:
-        """Copy the source into a temporary array of outcore beside the target."""
+        """Copy a source into a temporary array of outcore beside the target."""
         stage = _hidden(self._path)
         try:
             stage.mkdir(mode=0o700)  # the target may be private
             array, report = copy_to_array(
-                self._source, stage / "array", memory=memory_bytes, chunks=chunks,
-                progress=progress,
+                source, stage / "array", memory=memory_bytes, chunks=chunks, progress=progress,
+                choose=functools.partial(one_pass, steps=steps),
             )  # fmt: skip
-            with Stored(array) as source:
-                source.keep(array)
-                yield source, report
+            with Stored(array) as made:
+                made.keep(array)
+                yield made, report
         finally:
             _remove(stage)
 
@@ -317,6 +385,13 @@ class _Export:
                     target.abandon()
                 raise
         return call
+
+    def _end(self) -> End:
+        """Describe the target to the planner."""
+        kind: Kind = "flat" if self._kind in ("npy", "raw") else "encoded"
+        chunks = self._shape if kind == "flat" else self._chunks
+        order = fast_to_slow(self._order, len(self._shape))
+        return End(kind, self._shape, chunks, order, self._dtype.itemsize, self._side())
 
     def _side(self) -> Side:
         if self._kind in ("npy", "raw"):

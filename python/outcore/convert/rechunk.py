@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy.typing as npt
 
@@ -11,18 +13,29 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.array.create import DiskLayout
-from outcore.convert.copy_plan import Cuts, Pass, Side
+from outcore.convert.copy_plan import Pass
 from outcore.convert.copying import copy_to_array
+from outcore.convert.export import Export, Named
 from outcore.convert.open_source import open_source
-from outcore.convert.rechunk_plan import End, choose_passes
-from outcore.convert.sources import Source, Stored
+from outcore.convert.rechunk_plan import array_end, choose_passes, source_end
+from outcore.convert.sources import Permuted, Source
+from outcore.errors import InvalidError, LeftOutWarning
 from outcore.layout.casting import Casting
 from outcore.layout.distribution import Rules
-from outcore.layout.zarr_format import TILE_BYTES, Metadata
+from outcore.layout.zarr_format import Metadata
+from outcore.report.copy_report import CopyReport
 from outcore.storage.volumes import PathLike
 
 
-def rechunk(
+@overload
+def rechunk(source: Any, out: PathLike, *, format: None = ..., **options: Any) -> Array: ...
+
+
+@overload
+def rechunk(source: Any, out: PathLike, *, format: str, **options: Any) -> CopyReport: ...
+
+
+def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
     source: Any,
     out: PathLike,
     *,
@@ -30,7 +43,10 @@ def rechunk(
     order: str | None = None,
     chunk_order: str | None = None,
     disk_schema: Rules | None = None,
+    transpose: Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
+    format: str | None = None,  # noqa: A002  # as in `export_array`
+    codec: str | None = None,
     casting: Casting = "same_kind",
     shape: Sequence[int] | int | None = None,
     source_order: str = "C",
@@ -39,7 +55,7 @@ def rechunk(
     if_exists: IfExists = "error",
     resume: bool = True,
     progress: ProgressLike = True,
-) -> Array:
+) -> Array | CopyReport:
     """Copy an array into other chunks, in as few bytes and requests as the memory allows.
 
     One pass moves each byte once, if a block of whole chunks of both sides fits into memory, or
@@ -56,6 +72,11 @@ def rechunk(
         until it is complete.
     chunks, order, chunk_order, disk_schema
         Layout of the new array, as for `create_array`; the order is by default that of `source`.
+    transpose
+        Dimensions of `source` in the order of the new array, as for `numpy.transpose`.
+    format, codec
+        ``"zarr"``, ``"hdf5"``, ``"npy"`` or ``"raw"``, to write the file or directory that
+        `export_array` writes. Such a copy does not resume, and has no `chunk_order`.
     memory
         Budget in bytes for blocks, buffers, and the library that reads the source.
     if_exists, resume, progress
@@ -63,8 +84,9 @@ def rechunk(
 
     Returns
     -------
-    Array
-        The new array, open for reading and writing; its ``report`` gives the cost.
+    Array or CopyReport
+        The new array, open for reading and writing; its ``report`` gives the cost. With `format`,
+        the report.
 
     Raises
     ------
@@ -81,36 +103,59 @@ def rechunk(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
         opened.warn(2)
+        chosen = permuted(opened, transpose)
+        if format is not None:
+            if chunk_order is not None or disk_schema is not None:
+                raise InvalidError(
+                    f"{format} has no chunk_order and no disk_schema; leave them out"
+                )
+            if if_exists == "open":
+                raise InvalidError(
+                    f'if_exists="open" is for arrays of outcore, have format={format!r}; use '
+                    '"error" or "overwrite"'
+                )
+            named = Named.of(out, format, 3, if_exists)
+            made = Export(chosen, named, codec, chunks, order)
+            report = made.run_passes(memory, if_exists, progress)
+            if made.left_out:
+                warnings.warn(made.left_out_text, LeftOutWarning, stacklevel=2)
+            return report
+        if codec not in (None, "none"):
+            raise InvalidError(
+                f'arrays of outcore are not compressed, have codec={codec!r}; give format="zarr"'
+            )
         if order is None and disk_schema is not None:
             order = "C"
         return copy_to_array(
-            opened, out, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
+            chosen, out, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
             layout=DiskLayout(disk_schema), if_exists=if_exists, resume=resume, progress=progress,
             choose=choose,
         )[0]  # fmt: skip
 
 
+def permuted(source: Source, transpose: Sequence[int] | None) -> Source:
+    """Return a source with its dimensions in another order, or the source itself.
+
+    Raises
+    ------
+    InvalidError
+        If these are not its dimensions.
+    """
+    if transpose is None:
+        return source
+    ndim = len(source.shape)
+    try:
+        axes = tuple(range(ndim)[operator.index(d)] for d in transpose)
+    except (TypeError, IndexError):
+        axes = ()
+    if sorted(axes) != list(range(ndim)):
+        raise InvalidError(
+            f"need each of the dimensions {tuple(range(ndim))} once in transpose=, have "
+            f"{transpose!r}; give them in their new order"
+        )
+    return Permuted(source, axes)
+
+
 def choose(source: Source, metadata: Metadata, memory_bytes: int) -> list[Pass]:
     """Choose the passes from a source to an array of outcore's own layout."""
     return choose_passes(source_end(source), array_end(metadata), source.itemsize, memory_bytes)
-
-
-def source_end(source: Source) -> End:
-    """Describe a source to the planner."""
-    cuts = source.side.cuts
-    if isinstance(source, Stored):
-        chunks, itemsize = source.metadata.chunks, source.metadata.dtype.itemsize
-        return End("array", source.shape, chunks, source.order, itemsize, source.side)
-    if source.gridded:
-        chunks = tuple(c.widest if c.edges else min(c.step, c.n) for c in cuts)
-        return End("encoded", source.shape, chunks, source.order, source.itemsize, source.side)
-    return End("flat", source.shape, source.shape, source.order, source.itemsize, source.side)
-
-
-def array_end(metadata: Metadata) -> End:
-    """Describe an array of outcore's own layout, as a target, to the planner."""
-    grid = zip(metadata.shape, metadata.chunks, strict=True)
-    cuts = tuple(Cuts(n, min(c, n)) for n, c in grid)
-    side = Side(cuts, loose=tuple(range(len(cuts))), bounces=True, most_bytes=TILE_BYTES)
-    itemsize = metadata.dtype.itemsize
-    return End("array", metadata.shape, metadata.chunks, metadata.order, itemsize, side)

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from outcore.convert.copy_plan import Pass, Side, planned_passes
+from outcore.convert.copy_plan import Cuts, Pass, Side, planned_passes
+from outcore.convert.sources import Permuted, Source, Stored, fast_to_slow
 from outcore.layout.box_traffic import Traffic
-from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
+from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, Metadata
 
 REQUEST_BYTES = 128 << 10
 """A request takes about as long as moving so many bytes. Reads include gaps up to this size."""
@@ -55,7 +56,7 @@ class End:
         An ``"array"`` of outcore's own layout; a ``"flat"`` file or memory; or one whose chunks are
         ``"encoded"`` by a library.
     chunks, order, itemsize
-        Layout of the elements: shape of a chunk, order in it, and bytes.
+        Layout of the elements: shape of a chunk, dimensions in it from the fastest, and bytes.
     side
         Constraints on the blocks. An encoded target, and dimensions of an encoded source that are
         not loose, need whole chunks.
@@ -64,7 +65,7 @@ class End:
     kind: Kind
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    order: str
+    order: tuple[int, ...]
     itemsize: int
     side: Side
 
@@ -96,7 +97,7 @@ def _requests(
     kind: Kind,
     shape: tuple[int, ...],
     chunks: tuple[int, ...],
-    order: str,
+    order: tuple[int, ...],
     itemsize: int,
     steps: Steps,
     is_write: bool,
@@ -110,8 +111,7 @@ def _requests(
     gap_bytes = REQUEST_BYTES if kind == "array" and not is_write else 0
     extent = stride = float(itemsize)
     requests = 1.0
-    dims = range(len(shape))
-    for d in dims if order == "F" else dims[::-1]:
+    for d in order:
         chunk = min(chunks[d], shape[d])
         is_whole = parts[d] == -(-shape[d] // chunk)
         count = chunk if is_whole else shape[d] / parts[d]
@@ -129,7 +129,7 @@ def _cost(
     kind: Kind,
     shape: tuple[int, ...],
     chunks: tuple[int, ...],
-    order: str,
+    order: tuple[int, ...],
     itemsize: int,
     steps: Steps,
     is_write: bool,
@@ -320,7 +320,9 @@ def block_room(source: Side, target: Side, itemsize: int, have: int, depth: int)
     return max(room, 0) // SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES
 
 
-def choose_passes(source: End, target: End, itemsize: int, have: int) -> list[Pass]:
+def choose_passes(
+    source: End, target: End, itemsize: int, have: int, most_passes: int = MOST_PASSES
+) -> list[Pass]:
     """Choose the passes of a copy.
 
     Parameters
@@ -331,6 +333,8 @@ def choose_passes(source: End, target: End, itemsize: int, have: int) -> list[Pa
         Bytes of an element in memory, the larger of both ends.
     have
         The budget in bytes.
+    most_passes
+        Largest number of passes.
 
     Raises
     ------
@@ -338,7 +342,7 @@ def choose_passes(source: End, target: End, itemsize: int, have: int) -> list[Pa
         If not even the smallest blocks fit.
     """
     best: tuple[float, list[Steps], _Chain] | None = None
-    for passes in range(1, MOST_PASSES + 1):
+    for passes in range(1, most_passes + 1):
         # Further passes move at least these bytes.
         least = (source.nbytes + target.nbytes) + 2 * (passes - 1) * target.nbytes
         if best is not None and best[0] <= least + WORTH_BYTES:
@@ -356,3 +360,28 @@ def choose_passes(source: End, target: End, itemsize: int, have: int) -> list[Pa
     return planned_passes(
         source.side, target.side, itemsize, have, steps, between, is_resumed=False
     )
+
+
+def source_end(source: Source) -> End:
+    """Describe a source to the planner."""
+    shape, order, side = source.shape, source.fast_to_slow, source.side
+    if isinstance(source, Permuted):
+        inner = source_end(source.source)
+        chunks = tuple(inner.chunks[d] for d in source.axes)
+        return End(inner.kind, shape, chunks, order, inner.itemsize, side)
+    if isinstance(source, Stored):
+        metadata = source.metadata
+        return End("array", shape, metadata.chunks, order, metadata.dtype.itemsize, side)
+    if source.gridded:
+        chunks = tuple(c.widest if c.edges else min(c.step, c.n) for c in side.cuts)
+        return End("encoded", shape, chunks, order, source.itemsize, side)
+    return End("flat", shape, shape, order, source.itemsize, side)
+
+
+def array_end(metadata: Metadata) -> End:
+    """Describe an array of outcore's own layout, as a target, to the planner."""
+    grid = zip(metadata.shape, metadata.chunks, strict=True)
+    cuts = tuple(Cuts(n, min(c, n)) for n, c in grid)
+    side = Side(cuts, loose=tuple(range(len(cuts))), bounces=True, most_bytes=TILE_BYTES)
+    order = fast_to_slow(metadata.order, len(metadata.shape))
+    return End("array", metadata.shape, metadata.chunks, order, metadata.dtype.itemsize, side)

@@ -13,8 +13,9 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,8 @@ from outcore.layout.row_blocks import RowBlocks
 from outcore.layout.slicing import order_of, part_of, reading
 from outcore.layout.zarr_format import TILE_BYTES, Metadata, check_dtype, check_shape
 from outcore.storage.volumes import AnyPath
+
+T = TypeVar("T")
 
 LIBRARY_BLOCKS = 3
 """Memory of zarr, h5py and dask during a read, in blocks.
@@ -107,6 +110,17 @@ class Source(ABC):
         """Whether the array has chunks or rows of its own."""
         return any(cuts.step > 1 or cuts.edges for cuts in self.side.cuts)
 
+    @property
+    def fast_to_slow(self) -> tuple[int, ...]:
+        """Dimensions of the elements of a block in memory, from the fastest."""
+        return fast_to_slow(self.order, len(self.shape))
+
+    def empty(self, box: Box, memory: memoryview) -> npt.NDArray[Any]:
+        """Return a block in memory for `fetch`."""
+        order: Literal["C", "F"] = "F" if self.order == "F" else "C"
+        count = tuple(s.stop - s.start for s in box)
+        return np.ndarray(count, self.dtype, buffer=memory, order=order)
+
     def keep(self, opened: Any) -> None:
         """Add an object to close at the end."""
         self._opened.callback(opened.close)
@@ -116,7 +130,7 @@ class Source(ABC):
 
     @abstractmethod
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
-        """Read a box into `out`, contiguous in the source's order, or return a ticket for it."""
+        """Read a box into `out`, which `empty` made, or return a ticket for the read."""
 
     def _convert(self, given: npt.NDArray[Any], out: npt.NDArray[Any], box: Box) -> None:
         """Convert the elements of a box into `out`."""
@@ -367,6 +381,76 @@ class Rows(Source):
     def check_end(self) -> None:
         """See `Source`."""
         self._rows.check_end()
+
+
+class Permuted(Source):
+    """A source with its dimensions in another order.
+
+    Parameters
+    ----------
+    source
+        The source; this object closes it.
+    axes
+        Its dimensions in their new order, as for `numpy.transpose`.
+    """
+
+    def __init__(self, source: Source, axes: tuple[int, ...]) -> None:
+        shape = tuple(source.shape[d] for d in axes)
+        super().__init__(shape, source.dtype, source.order, AS_GIVEN)
+        self.source, self.axes = source, axes
+        self.back = tuple(axes.index(d) for d in range(len(axes)))
+        self._given, self.casting = source._given, source.casting
+        side = source.side
+        self.side = replace(
+            side,
+            cuts=tuple(side.cuts[d] for d in axes),
+            loose=tuple(self.back[d] for d in side.loose),
+            run=None if side.run is None else self.back[side.run],
+        )
+        self.dims = None if source.dims is None else tuple(source.dims[d] for d in axes)
+        self.attributes, self.left_out = source.attributes, source.left_out
+        self.path, self.reads_ahead = source.path, source.reads_ahead
+        self._opened.push(source)
+
+    @property
+    def fast_to_slow(self) -> tuple[int, ...]:
+        """See `Source`."""
+        return tuple(self.back[d] for d in self.source.fast_to_slow)
+
+    def empty(self, box: Box, memory: memoryview) -> npt.NDArray[Any]:
+        """See `Source`."""
+        return self.source.empty(self.there(box), memory).transpose(self.axes)
+
+    def there(self, box: Sequence[T]) -> tuple[T, ...]:
+        """Return a box, or other values for each dimension, in the order of the source."""
+        return tuple(box[d] for d in self.back)
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """See `Source`."""
+        self.source.begin(arena, bounce_bytes)
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
+        """See `Source`."""
+        return self.source.fetch(self.there(box), out.transpose(self.back))
+
+    def check_end(self) -> None:
+        """See `Source`."""
+        self.source.check_end()
+
+    def moved(self) -> tuple[int, int] | None:
+        """See `Source`."""
+        return self.source.moved()
+
+    def version(self) -> dict[str, Any] | None:
+        """See `Source`."""
+        found = self.source.version()
+        return None if found is None else {**found, "transpose": list(self.axes)}
+
+
+def fast_to_slow(order: str, ndim: int) -> tuple[int, ...]:
+    """Return the dimensions of elements in order ``"C"`` or ``"F"``, from the fastest."""
+    dims = tuple(range(ndim))
+    return dims if order == "F" else dims[::-1]
 
 
 def file_version(path: Path) -> dict[str, Any] | None:

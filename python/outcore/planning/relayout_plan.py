@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
@@ -12,9 +12,9 @@ from outcore.array.create import DiskLayout, array_metadata
 from outcore.convert.copy_plan import Pass
 from outcore.convert.copying import array_between
 from outcore.convert.open_source import open_source
-from outcore.convert.rechunk import array_end, choose, source_end
-from outcore.convert.rechunk_plan import End
-from outcore.convert.sources import Source, Stored
+from outcore.convert.rechunk import choose, permuted
+from outcore.convert.rechunk_plan import End, array_end, source_end
+from outcore.convert.sources import Permuted, Source, Stored, fast_to_slow
 from outcore.errors import DiskFullError
 from outcore.layout.box_traffic import BoxTraffic, Traffic
 from outcore.layout.casting import Casting
@@ -23,6 +23,8 @@ from outcore.layout.distribution import Rules
 from outcore.layout.zarr_format import Metadata
 from outcore.machine.rates import Rates, stored_or_measured
 from outcore.storage.volumes import PathLike, place
+
+Dims: TypeAlias = tuple[int, ...]
 
 MOST_KINDS = 5000
 """Largest number of different parts of chunks that a plan counts one by one, in about a second."""
@@ -126,6 +128,7 @@ def plan_rechunk(
     order: str | None = None,
     chunk_order: str | None = None,
     disk_schema: Rules | None = None,
+    transpose: Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
     casting: Casting = "same_kind",
     shape: Sequence[int] | int | None = None,
@@ -139,7 +142,8 @@ def plan_rechunk(
     known = rates or stored_or_measured(where.path.parent)
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
-    ) as opened:
+    ) as given:
+        opened = permuted(given, transpose)
         if order is None:
             order = opened.order if disk_schema is None else "C"
         metadata = array_metadata(
@@ -152,7 +156,7 @@ def plan_rechunk(
         made = [*arrays, metadata]
         sources: list[Source | Metadata] = [opened, *arrays]
         moves = [
-            _moved(*ends, known.reads, opened.order)
+            _moved(*ends, known.reads, fast_to_slow(opened.order, len(opened.shape)))
             for ends in zip(sources, made, passes, strict=True)
         ]
         sides = [opened.side, *(array_end(each).side for each in made)]
@@ -198,28 +202,35 @@ def _file_bytes(metadata: Metadata) -> int:
 
 
 def _moved(
-    source: Source | Metadata, target: Metadata, one: Pass, disk: DiskReads, order: str
+    source: Source | Metadata, target: Metadata, one: Pass, disk: DiskReads, memory: Dims
 ) -> tuple[Traffic, Traffic, bool]:
     """Return the traffic of both sides of a pass, and whether it is exact."""
-    read, is_exact = _counted(source, one, disk, order, is_write=False)
-    written, is_counted = _counted(target, one, disk, order, is_write=True)
+    if isinstance(source, Source):
+        memory = source.fast_to_slow
+    read, is_exact = _counted(source, one, one.plan.pieces, disk, memory, is_write=False)
+    written, is_counted = _counted(target, one, one.plan.pieces, disk, memory, is_write=True)
     return read, written, is_exact and is_counted
 
 
 def _counted(
-    end: Source | Metadata, one: Pass, disk: DiskReads, order: str, *, is_write: bool
+    end: Source | Metadata,
+    one: Pass,
+    pieces: Sequence[Sequence[slice]],
+    disk: DiskReads,
+    memory: Dims,
+    *,
+    is_write: bool,
 ) -> tuple[Traffic, bool]:
     """Count the traffic of one side of a pass, or estimate it; return whether it is exact."""
-    if isinstance(end, Metadata | Stored):
-        metadata = end if isinstance(end, Metadata) else end.metadata
-        dims = range(len(metadata.shape))
-        memory = dims if order == "F" else dims[::-1]
+    inside = end
+    if isinstance(end, Permuted):
+        inside, pieces, memory = end.source, end.there(pieces), end.source.fast_to_slow
+    if isinstance(inside, Metadata) or (isinstance(inside, Stored) and not inside.converts):
+        metadata = inside if isinstance(inside, Metadata) else inside.metadata
         traffic = BoxTraffic(metadata, is_write, memory, one.plan.bounce_bytes, disk)
-        if traffic.kinds(one.plan.pieces) <= MOST_KINDS:
-            return traffic.of_pieces(one.plan.pieces), True
-        described = array_end(metadata)
-    else:
-        described = source_end(end)
+        if traffic.kinds(pieces) <= MOST_KINDS:
+            return traffic.of_pieces(pieces), True
+    described = array_end(end) if isinstance(end, Metadata) else source_end(end)
     return _estimated(described, one, is_write=is_write), False
 
 
