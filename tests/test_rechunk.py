@@ -1,6 +1,9 @@
 """Copies into other chunks: the elements, and their bytes and requests against the plan."""
 
-from collections.abc import Iterator
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,11 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from chosen_cases import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from stopping import killed_until_whole
 
 import outcore as oc
 from outcore.array_files import blocks_done
-from outcore.convert import rechunk_plan, targets
-from outcore.errors import ExistsError, IncompleteError, JournalError
+from outcore.convert import copying, rechunk_plan, targets
+from outcore.errors import (
+    BudgetError,
+    DiskFullError,
+    ExistsError,
+    IncompleteError,
+    InvalidError,
+    JournalError,
+)
 from outcore.machine.rates import NOMINAL
 
 
@@ -182,3 +196,145 @@ def test_a_source_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert not names & set(blocks_done.BETWEEN), "a copy from memory restarts, so it keeps nothing"
     with oc.rechunk(model, tmp_path / "C", **options) as C:
         np.testing.assert_array_equal(C[...], model)
+
+
+@st.composite
+def relayouts(draw: Any) -> tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]:
+    shape = tuple(draw(st.lists(st.sampled_from([1, 2, 5, 8, 13, 24]), min_size=1, max_size=4)))
+    axes = draw(st.permutations(range(len(shape))))
+
+    def layout(extents: tuple[int, ...]) -> dict[str, Any]:
+        return {
+            "chunks": tuple(draw(st.integers(1, n + 3)) for n in extents),
+            "order": draw(st.sampled_from("CF")),
+            "chunk_order": draw(st.sampled_from(["row-major", "column-major"])),
+        }
+
+    after = layout(tuple(shape[d] for d in axes))
+    memory = draw(st.sampled_from([140_000, 200_000, 4_000_000]))
+    return shape, layout(shape), after | {"transpose": axes, "memory": memory}
+
+
+@examples(60)
+@given(relayouts(), st.sampled_from(["i1", "f4", "f8", "c16", "bool"]), st.integers(1, 3))
+def test_any_layouts(case: Any, dtype: str, rng: int) -> None:
+    shape, before, after = case
+    model = np.random.default_rng(rng).integers(0, 2, shape).astype(dtype)
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        let_small_arrays_need_passes(patch)
+        A = oc.from_array(model, f"{name}/A", progress=False, **before)
+        plan = oc.plan("rechunk", source=A, path=f"{name}/B", rates=NOMINAL, **after)
+        with oc.rechunk(A, f"{name}/B", progress=False, **after) as B:
+            np.testing.assert_array_equal(B[...], model.transpose(after["transpose"]))
+            r = B.report
+        assert isinstance(r, oc.CopyReport)
+        assert plan.is_exact
+        assert (r.bytes_read, r.reads, r.bytes_written, r.writes) == (
+            plan.bytes_read, plan.reads, plan.bytes_written, plan.writes,
+        )  # fmt: skip
+
+
+def test_the_least_budget(tmp_path: Path) -> None:
+    model, A = made(tmp_path, (61, 67), (10, 67), "f8", "C")
+    with pytest.raises(BudgetError, match=r"need (\d+) bytes .* raise memory=") as caught:
+        oc.rechunk(A, tmp_path / "B", chunks=(61, 7), memory=50_000)
+    found = re.search(r"need (\d+) bytes", str(caught.value))
+    assert found is not None
+    assert not (tmp_path / "B").exists()
+    least = int(found[1])
+    with pytest.raises(BudgetError, match=f"need {least} bytes"):
+        oc.plan("rechunk", source=A, chunks=(61, 7), memory=least - 1, rates=NOMINAL)
+    with oc.rechunk(A, tmp_path / "B", chunks=(61, 7), memory=least, progress=False) as B:
+        np.testing.assert_array_equal(B[...], model)
+
+
+def test_a_disk_without_room_between_passes(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = many_passes(monkeypatch)
+    model, A = made(tmp_path, (512, 500), (1, 500), "f8", "C")  # 2 MB
+    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+    with (small_disk / "filler").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free - (3 << 20))
+    with pytest.raises(DiskFullError, match="array between two passes"):
+        oc.rechunk(A, small_disk / "B", **options)
+    with pytest.raises(DiskFullError):
+        oc.plan(
+            "rechunk",
+            source=A,
+            path=small_disk / "B",
+            rates=NOMINAL,
+            chunks=(512, 1),
+            memory=600_000,
+        ).validate()
+    assert not (small_disk / "B").exists()
+    # Another program takes the room after the check.
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "_check_room", lambda *_, **__: None)
+        with pytest.raises(DiskFullError):
+            oc.rechunk(A, small_disk / "B", **options)
+    (small_disk / "filler").unlink()
+    with oc.rechunk(A, small_disk / "B", **options) as B:
+        np.testing.assert_array_equal(B[...], model)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"transpose": (0, 0)}, "each of the dimensions"),
+        ({"transpose": 1}, "each of the dimensions"),
+        ({"codec": "zstd"}, "not compressed"),
+        ({"chunks": (3,)}, "dimensions"),
+        ({"format": "zarr", "chunk_order": "row-major"}, "no chunk_order"),
+        ({"format": "npy", "if_exists": "open"}, "if_exists"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidError, match=match):
+        oc.rechunk(np.ones((4, 4)), tmp_path / "B", progress=False, **options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_target_inside_its_source(tmp_path: Path) -> None:
+    _, A = made(tmp_path, (4, 4), (2, 2), "f8", "C")
+    with pytest.raises(InvalidError, match="lies in"):
+        oc.rechunk(A, tmp_path / "A" / "B", progress=False)
+    with pytest.raises(InvalidError, match="onto itself"):
+        oc.rechunk(A, tmp_path / "A", if_exists="overwrite", progress=False)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import outcore as oc
+from outcore.array_files import blocks_done
+from outcore.convert import rechunk_plan, targets
+rechunk_plan.WORTH_BYTES = rechunk_plan._BLOCK_BYTES = 0
+blocks_done.NOTE_S = 0.0
+write = targets.ArrayTarget.write
+def slowly(self, box, data):
+    ticket = write(self, box, data)
+    ticket.wait()
+    print(self._array.path.name, flush=True)
+    return ticket
+print("ready", flush=True)
+targets.ArrayTarget.write = slowly
+oc.rechunk(sys.argv[1], sys.argv[2], chunks=(512, 1), memory=600_000, progress=False)
+"""
+
+
+def test_killed_again_and_again(tmp_path: Path, run_python: Callable[..., Any]) -> None:
+    """kill -9 in any pass loses no recorded block of any pass."""
+    model, _ = made(tmp_path, (512, 500), (1, 500), "f8", "C")
+    path = tmp_path / "B"
+
+    def start(_is_killed: bool) -> Any:
+        return run_python(SCRIPT, str(tmp_path / "A"), str(path))
+
+    killed, written = killed_until_whole(start, path, [0.0, 0.02, 0.05, 0.1, 0.1])
+    with oc.open_array(path) as array:
+        np.testing.assert_array_equal(array[...], model)
+    with pytest.MonkeyPatch.context() as patch, watched_writes(patch, None) as once:
+        oc.rechunk(tmp_path / "A", tmp_path / "C", **many_passes(patch)).close()
+    assert written <= len(once) + 8 * killed
+    assert sorted(p.name for p in path.iterdir()) == ["c", "outcore.generation", "zarr.json"]
