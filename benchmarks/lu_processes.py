@@ -48,7 +48,7 @@ def one_against_two(setting: Setting) -> Figure:
 
     def run(name: str, processes: int, threads: int) -> float:
         words = [setting.scratch / str(processes), n, whole // processes, threads]
-        found[name] = job(setting, processes, words)
+        found[name] = job(setting, "factor_processes", processes, words)
         return float(found[name]["seconds"])
 
     contenders = {
@@ -102,7 +102,7 @@ def together(setting: Setting, groups: list[Path], n: int) -> float:
     """Factor by all processes; return the time."""
     count = len(groups)
     words = [setting.scratch / f"table-{count}", n, budget_of(n, count), 1, *groups]
-    return float(job(setting, count, words)["seconds"])
+    return float(job(setting, "factor_processes", count, words)["seconds"])
 
 
 def side_by_side(setting: Setting, groups: list[Path]) -> float:
@@ -112,17 +112,17 @@ def side_by_side(setting: Setting, groups: list[Path]) -> float:
     def one(number: int) -> float:
         where = setting.scratch / f"alone-{number}"
         words = [where, n, budget_of(n, 1), 1, groups[number]]
-        return float(job(setting, 1, words)["seconds"])
+        return float(job(setting, "factor_processes", 1, words)["seconds"])
 
     with ThreadPoolExecutor(len(groups)) as threads:
         return statistics.median(threads.map(one, range(len(groups))))
 
 
-def job(setting: Setting, processes: int, words: Sequence[object]) -> dict[str, Any]:
-    """Run `factor_processes` in a job of MPI, and return what its first process found."""
+def job(setting: Setting, program: str, processes: int, words: Sequence[object]) -> dict[str, Any]:
+    """Run a program of this folder in a job of MPI, and return the results of its first process."""
     mpiexec = Path(mpi4py.__file__).parents[4] / "bin" / "mpiexec"
     ended = run_module(
-        "benchmarks.factor_processes", words, launcher=[mpiexec, "-n", processes],
+        f"benchmarks.{program}", words, launcher=[mpiexec, "-n", processes],
         environment=setting.child_environment() | {"UCX_TLS": "self,sm,tcp"},
     )  # fmt: skip
     return ended.found

@@ -18,7 +18,8 @@ from strategies import CHUNK_ORDERS
 
 import outcore as oc
 from outcore.linalg._products.matmul import matmul
-from outcore.linalg._products.matmul_plan import Product, matmul_geometry
+from outcore.linalg._products.matmul_geometry import Product
+from outcore.linalg._products.matmul_plan import matmul_geometry
 from outcore.linalg._tiles.grains import Grains
 from outcore.report.report import Report
 

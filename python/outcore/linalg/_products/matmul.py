@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
@@ -34,7 +35,10 @@ from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, room, written
 from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._products.matmul_plan import MatmulGeometry, Product, flops, matmul_geometry
+from outcore.linalg._products.agreement import agree_on_product, left_of_all, steps_of_all
+from outcore.linalg._products.dealt_pieces import Pieces
+from outcore.linalg._products.matmul_geometry import MatmulGeometry, Product, flops
+from outcore.linalg._products.matmul_plan import matmul_geometry
 from outcore.linalg._products.slabs import DiskSlabs, MemorySlabs
 from outcore.linalg._tiles.block_writer import DiskResult, WholeResult
 from outcore.linalg._tiles.matrix import Matrix
@@ -50,6 +54,9 @@ from outcore.linalg._tiles.operand import (
 )
 from outcore.linalg._tiles.result_dtype import result_dtype
 from outcore.linalg._tiles.transposes import read_trans
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import Sharing
+from outcore.processes.team import Team, alone
 from outcore.report.longcall import LongCall, check_threads, long_call
 from outcore.report.report import Report, keep
 from outcore.storage.volumes import PathLike, Place
@@ -75,8 +82,13 @@ def matmul(
     memory: int | str | None = None,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> Any:
     """Multiply matrices in memory or on disk: alpha op(A) op(B).
+
+    With `comm`, the processes of a parallel program divide the columns or rows of the product. Each
+    reads its own part of one operand, and a part of the other, which it sends to all others.
 
     The product of m x k by k x n takes 2mnk real operations (8mnk for complex types).
 
@@ -110,7 +122,14 @@ def matmul(
     threads
         Threads of the BLAS; by default its current setting.
     progress
-        Whether to show progress on the terminal, or a function of (fraction, seconds left).
+        Whether to show progress on the terminal, or a function of (fraction, seconds left). Only
+        the first process shows a bar.
+    comm
+        Communicator of mpi4py. All its processes call with equal arguments, except `memory`,
+        `threads` and `progress`, and with `out`. All use the smallest of their budgets. A stopped
+        call resumes with the same number of processes; another number restarts it.
+    timeout
+        Seconds to wait for other processes, beyond the time for their work.
 
     Returns
     -------
@@ -122,7 +141,10 @@ def matmul(
     Raises
     ------
     InvalidError
-        If shapes do not fit, types are not supported, or `out` is an operand.
+        If shapes do not fit, types are not supported, `out` is an operand, or the processes have
+        different arguments.
+    DiskError
+        If another process does not answer in time.
     BudgetError, DiskFullError
         Before any work, if memory or disk space do not suffice.
     ExistsError, BusyError
@@ -131,45 +153,52 @@ def matmul(
         After Ctrl-C or SIGTERM. The same call resumes if the result is on disk.
     """
     check_threads(threads)
-    arrays = read_arrays({"A": A, "B": B})
-    made_in = result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
-    alpha = _factor(alpha, made_in)
-    op_a, op_b = read_trans("trans_a", trans_a), read_trans("trans_b", trans_b)
-    left, right = (
-        _operand("A", arrays["A"], op_a, made_in),
-        _operand("B", arrays["B"], op_b, made_in),
-    )
-    product = _product(left, right, arrays, made_in, is_stored=out is not None)
-    if 0 in (product.m, product.n, product.k):
-        return _empty(product)
-    arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha)), "dtype": made_in.name}
-    steps = StepsDone(out, "matmul", arguments, arrays, memory, resume=resume, made=made)
-    g = matmul_geometry(product, steps.memory_bytes)
-    try:
-        with (
-            claimed(out, list(arrays.values()), if_exists=if_exists, why=_WHY) as where,
-            long_call(
-                "product" if where is None else f"product {where.path.name}",
-                memory_bytes=steps.memory_bytes,
-                work=flops(product.m, product.n, product.k, made_in),
-                threads=threads, progress=progress,
-            ) as call,
-        ):  # fmt: skip
-            left.open(call, g.bounce_bytes("A"), 0)
-            right.open(call, g.bounce_bytes("B"), 1)
-            if where is None:
-                C = room(product.m, product.n, made_in)
-                _Multiplication(g, left, right, WholeResult(C), call, alpha, steps).run()
-                result: Any = C.reshape(product.shape, order="F")[()]
-                bytes_written = 0
-            else:
-                result, bytes_written = _to_disk(g, left, right, where, call, alpha, steps)
-            report = _report(g, call, left.bytes_read() + right.bytes_read(), bytes_written)
-            report.notes += steps.notes(len(list(g.blocks())))
-            keep(report, result)
-            return result
-    except KeyboardInterrupt as error:
-        raise Interrupted(steps.stopped("the product", "matmul", error)) from None
+    with Sharing(comm, timeout) as sharing:
+        arrays = read_arrays({"A": A, "B": B})
+        made_in = result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
+        alpha = _factor(alpha, made_in)
+        op_a, op_b = read_trans("trans_a", trans_a), read_trans("trans_b", trans_b)
+        left, right = (
+            _operand("A", arrays["A"], op_a, made_in),
+            _operand("B", arrays["B"], op_b, made_in),
+        )
+        product = _product(left, right, arrays, made_in, is_stored=out is not None)
+        arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha)), "dtype": made_in.name}
+        how = {"out": None if out is None else str(out), "if_exists": if_exists, "resume": resume}
+        agree_on_product("matmul", arrays, arguments | how, sharing)
+        if 0 in (product.m, product.n, product.k):
+            return _empty(product)
+        steps, memory_bytes = steps_of_all(
+            lambda memory: StepsDone(
+                out, "matmul", arguments, arrays, memory, resume=resume, made=made, sharing=sharing
+            ),
+            memory, sharing,
+        )  # fmt: skip
+        g = matmul_geometry(product, memory_bytes, sharing.size, sharing.rank)
+        try:
+            with (
+                claimed(
+                    out, list(arrays.values()), if_exists=if_exists, why=_WHY, sharing=sharing
+                ) as where,
+                long_call(
+                    "product" if where is None else f"product {where.path.name}",
+                    memory_bytes=memory_bytes, work=g.own_flops, threads=sharing.threads(threads),
+                    progress=sharing.progress(progress),
+                ) as call,
+            ):  # fmt: skip
+                left.open(call, g.bounce_bytes("A"), 0)
+                right.open(call, g.bounce_bytes("B"), 1)
+                if where is None:
+                    C = room(product.m, product.n, made_in)
+                    _Multiplication(g, left, right, WholeResult(C), call, alpha, steps).run()
+                    report = _report(g, call, (left, right), 0, steps)
+                    result: Any = C.reshape(product.shape, order="F")[()]
+                else:
+                    result, report = _to_disk(g, (left, right), where, call, alpha, steps)
+                keep(report, result)
+                return result
+        except KeyboardInterrupt as error:
+            raise Interrupted(steps.stopped("the product", "matmul", error)) from None
 
 
 def _factor(alpha: Any, dtype: np.dtype[Any]) -> complex:
@@ -232,33 +261,47 @@ def _empty(product: Product) -> Any:
 
 def _to_disk(
     g: MatmulGeometry,
-    left: Operand,
-    right: Operand,
+    operands: tuple[Operand, Operand],
     where: Place,
     call: LongCall,
     alpha: complex,
     steps: StepsDone,
-) -> tuple[Array, int]:
-    """Write the result to an array; return the array, and the bytes written."""
+) -> tuple[Array, Report]:
+    """Write the result to an array; return the array, and the report of all processes."""
     shape, dtype = g.product.shape, g.product.dtype
-    with written(where, result_metadata(shape, dtype, g.tile), _WHY, steps) as array:
+    metadata = result_metadata(shape, dtype, g.tile)
+    with written(where, metadata, _WHY, steps) as array, Team(steps.sharing) as team:
+        if team.rank:
+            array.count_writing(elsewhere=True)
         file = open_whole_chunks(array, call, g.bounce_bytes("C"), 2, writable=True)
         result = DiskResult(
             file, call, dtype, g.block_shape,
             chunk=g.tile if len(shape) == 2 else None, axis=g.final_axis,
             steps=1 if g.is_one_piece else _steps(g),
         )  # fmt: skip
-        _Multiplication(g, left, right, result, call, alpha, steps).run()
-    return array, file.counters()[1]
+        work = _Multiplication(g, *operands, result, call, alpha, steps, team)
+        work.run()
+        own = _report(g, call, operands, file.counters()[1], steps)
+        if team.size > 1:
+            own.processes = [process_figures(own, work.pieces.sent, g.sent())]
+        report = whole_report(own, team)
+    return array, report
 
 
-def _report(g: MatmulGeometry, call: LongCall, bytes_read: int, bytes_written: int) -> Report:
+def _report(
+    g: MatmulGeometry,
+    call: LongCall,
+    operands: tuple[Operand, Operand],
+    bytes_written: int,
+    steps: StepsDone,
+) -> Report:
     product = g.product
     return call.report(
         Report, "matmul", product.n, product.dtype, m=product.m, method=g.method,
-        flops=flops(product.m, product.n, product.k, product.dtype),
-        moved=(bytes_read, bytes_written), planned=(g.bytes_read(), g.bytes_written()),
+        flops=g.own_flops, moved=(sum(each.bytes_read() for each in operands), bytes_written),
+        planned=(g.bytes_read(), g.bytes_written()),
         words_lower_bound=g.words_lower_bound(), arrays=["A", "B", "the product"],
+        notes=steps.notes(len(list(g.blocks()))),
     )  # fmt: skip
 
 
@@ -279,16 +322,17 @@ class _Multiplication:
         call: LongCall,
         alpha: complex,
         steps: StepsDone,
+        team: Team | None = None,
     ) -> None:
         self.g, self.result, self.call, self.alpha = g, result, call, alpha
-        self.steps, blocks = steps, list(g.blocks())
-        self.count, self.left = len(blocks), steps.left(blocks)
-        for rows, columns in blocks[: steps.gone_on_at]:
+        self.steps, self.team, blocks = steps, team or alone(), list(g.blocks())
+        self.count, self.left = len(blocks), left_of_all(steps, blocks)
+        for rows, columns in blocks[: self.count - len(self.left)]:
             m, n = rows.stop - rows.start, columns.stop - columns.start
             call.meter.skip(flops(m, n, g.product.k, g.product.dtype))
         self.kernels = kernels(g.product.dtype)
-        held, streamed = (right, left) if g.holds == "B" else (left, right)
-        self.pieces = streamed.parts(self.boxes(), g.ring_bytes)
+        held, self.streamed = (right, left) if g.holds == "B" else (left, right)
+        self.pieces = Pieces()
         order = self.slab_order()
         self.coming = deque(order)
         self.held: deque[tuple[Extent, Part]] = deque()
@@ -296,19 +340,17 @@ class _Multiplication:
 
     def boxes(self) -> Iterator[Extent]:
         """Boxes of the streamed operand in the order of their use."""
-        g = self.g
         for _, block in self.left:
-            for slab in g.slabs():
-                for along in g.lengths(block):
-                    for depth in g.depths(slab):
-                        yield g.box(g.streams, along, depth)
+            for along, depth in self.g.pieces(block):
+                yield self.g.box(self.g.streams, along, depth)
 
     def slab_order(self) -> list[Extent]:
         """Slabs in the order of their use, as (along C, depth). Adjacent blocks may share one."""
         order: list[Extent] = []
         for _, block in self.left:
-            for depth in self.g.slabs():
-                slab = (block[self.g.holds == "B"], depth)
+            along = block[self.g.holds == "B"]
+            for depth in self.g.slabs() if along.start < along.stop else ():
+                slab = (along, depth)
                 if order[-1:] != [slab]:
                     order.append(slab)
         return order
@@ -324,25 +366,32 @@ class _Multiplication:
 
     def run(self) -> None:
         try:
-            for done, block in self.left:
-                self.multiply(block)
-                self.steps.passed(done, self.count, self.result.sync)
+            with self.pieces.parts(
+                self.g, self.streamed, self.boxes(), self.team, self.call
+            ) as parts:
+                for done, block in self.left:
+                    self.multiply(block, parts)
+                    self.steps.passed(done, self.count, self.result.sync)
             self.result.flush()
         except BaseException:
             self.result.abandon()
             raise
 
-    def multiply(self, block: Extent) -> None:
-        """Compute a block of C, which is written as it becomes final."""
-        g = self.g
-        C = self.result.begin(block)
-        for slab in g.slabs():
-            for along in g.lengths(block):
-                for depth in g.depths(slab):
-                    self.hold(block, depth)
-                    self.add(block, along, depth, C)
-                    self.slabs.advance()
-                    self.result.advance()
+    def multiply(self, block: Extent, parts: Iterator[Part]) -> None:
+        """Compute a block of C, which is written as it becomes final.
+
+        A process without columns in a block sends pieces to the others.
+        """
+        is_empty = any(along.start == along.stop for along in block)
+        C = None if is_empty else self.result.begin(block)
+        for along, depth in self.g.pieces(block):
+            piece = next(parts)
+            if C is not None:
+                self.hold(block, depth)
+                self.add(block, along, depth, piece, C)
+                self.slabs.advance()
+            del piece
+            self.result.advance()
 
     def hold(self, block: Extent, depth: slice) -> None:
         """Hold the one or two slabs that a piece needs, and release earlier ones."""
@@ -354,9 +403,9 @@ class _Multiplication:
         while not any(slab == needed[-1] for slab, _ in self.held):
             self.held.append((self.coming.popleft(), self.slabs.take()))
 
-    def add(self, block: Extent, along: slice, depth: slice, C: Matrix) -> None:
+    def add(self, block: Extent, along: slice, depth: slice, piece: Part, C: Matrix) -> None:
         """C += alpha op(A) op(B) for one piece. The first piece of the depth overwrites C."""
-        g, axis, piece = self.g, self.g.final_axis, next(self.pieces)
+        g, axis = self.g, self.g.final_axis
         is_first, is_last = depth.start == 0, depth.stop == g.product.k
         parts = g.parts(block, along) if is_first or is_last else [g.part(block, along)]
         for rows, columns in parts:

@@ -11,14 +11,8 @@ from outcore._util.budget import too_small
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, default_chunks
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._output.result_chunks import result_chunks, result_metadata
-from outcore.linalg._products.matmul_plan import (
-    FLAT,
-    RING_PIECES,
-    THIN,
-    Extent,
-    piece_shapes,
-    planned_grains,
-)
+from outcore.linalg._products.matmul_geometry import RING_PIECES, Extent
+from outcore.linalg._products.matmul_plan import FLAT, THIN, piece_shapes, planned_grains
 from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import Grains, bounce_bytes, cut
 from outcore.linalg._tiles.pitch import matrix_bytes, pitch

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from outcore.layout.elements import array_of
 from outcore.linalg._tiles.grains import Grains, cut, pages
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.transposes import simplest
-from outcore.linalg._tiles.widened import Converted, as_read, convert_in_place, converted_bytes
+from outcore.linalg._tiles.widened import Converted, as_read, convert_in_place
 from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 
@@ -140,19 +140,34 @@ class DiskOperand:
 
     def bytes_read(self) -> int:
         """Bytes read so far."""
-        return self._opened()[0].counters()[0]
+        return self.opened()[0].counters()[0]
 
     def parts(self, boxes: Iterable[Extent], memory_bytes: int) -> Iterator[Part]:
         """Yield a part for each box, which begins with a grain; read ahead within the memory."""
-        file, call = self._opened()
+        file, call = self.opened()
         schedule = list(boxes)
-        boxes_on_disk = [self.on_disk(box) for box in schedule]
-        most = max(map(self._count, boxes_on_disk), default=0) * self.stored.itemsize
-        converted = Converted(self.stored, self.dtype, most, call)
-        memory_bytes -= converted_bytes(self.stored, self.dtype, most)
+        converted = self.converted(schedule, call)
+        memory_bytes -= converted.nbytes
         stream = BlockStream(file, self.stored, call.arena, memory_bytes, call.trace)
-        stream.extend(boxes_on_disk)
+        stream.extend(map(self.on_disk, schedule))
         return (self.part(box, converted(stream.take().data)) for box in schedule)
+
+    def converted(
+        self, schedule: Sequence[Extent], call: LongCall, *, is_shared: bool = False
+    ) -> Converted:
+        """Return memory for the conversion of boxes.
+
+        If other processes use the memory of a box too, it also serves boxes that `part` changes.
+        """
+        counts = (self._count(self.on_disk(box)) for box in schedule)
+        most = max(counts, default=0) * self.stored.itemsize
+        is_changed = is_shared and self.is_by_row and self._trans == "C"
+        return Converted(self.stored, self.dtype, most, call, always=is_changed)
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether the rows of the array are contiguous."""
+        return self._array.ndim == 2 and self._array.order == "C"
 
     @staticmethod
     def _count(box: Box) -> int:
@@ -197,7 +212,7 @@ class DiskOperand:
 
     def submit_read(self, first: list[int], target: npt.NDArray[Any]) -> Ticket:
         """Start a read into `target`, from index `first` of the array."""
-        return self._opened()[0].submit_read(first, [1] * len(first), target)
+        return self.opened()[0].submit_read(first, [1] * len(first), target)
 
     def part(self, box: Extent, data: npt.NDArray[Any]) -> Part:
         """Return the elements of ``on_disk(box)`` as a part. It may change them."""
@@ -209,7 +224,8 @@ class DiskOperand:
             np.conjugate(data, out=data)
         return Part(rows.start, columns.start, data.T, "T" if self._trans == "N" else "N")
 
-    def _opened(self) -> tuple[ArrayFile, LongCall]:
+    def opened(self) -> tuple[ArrayFile, LongCall]:
+        """Return its files, and the call for which they are open."""
         if self._file is None or self._call is None:
             raise ClosedError(f"{self._array.path} is not open; call open() first")
         return self._file, self._call

@@ -32,14 +32,28 @@ class Converted:
         Bytes of the largest block, in the stored type.
     call
         The call whose arena supplies the memory.
+    always
+        Whether to copy blocks of equal types, too.
+
+    Attributes
+    ----------
+    nbytes
+        Bytes of the memory.
     """
 
     def __init__(
-        self, stored: np.dtype[Any], dtype: np.dtype[Any], block_bytes: int, call: LongCall
+        self,
+        stored: np.dtype[Any],
+        dtype: np.dtype[Any],
+        block_bytes: int,
+        call: LongCall,
+        *,
+        always: bool = False,
     ) -> None:
         self._room = None
-        if dtype != stored:
-            room = call.arena.allocate(converted_bytes(stored, dtype, block_bytes))
+        self.nbytes = converted_bytes(stored, dtype, block_bytes) or always * pages(block_bytes)
+        if self.nbytes:
+            room = call.arena.allocate(self.nbytes)
             self._room = np.frombuffer(memoryview(room), dtype)
 
     def __call__(self, data: Matrix) -> Matrix:

@@ -1,0 +1,71 @@
+"""The agreement of all processes of a product on their arguments, and on the steps to do."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+
+from outcore.array.array import Array
+from outcore.errors import InvalidError
+from outcore.linalg._output.steps_done import StepsDone, version_of_operand
+from outcore.processes.sharing import Sharing
+from outcore.version import VERSION
+
+T = TypeVar("T")
+
+
+def agree_on_product(
+    title: str,
+    operands: Mapping[str, Array | npt.NDArray[Any]],
+    arguments: Mapping[str, Any],
+    sharing: Sharing,
+) -> None:
+    """Check that all processes make the same call.
+
+    Raises
+    ------
+    InvalidError
+        On all of them, if one process has another argument, version or operand, or no MPI for
+        several threads, or the result is not on disk.
+    """
+    if sharing.size == 1:
+        return
+    sharing.check_mpi(f"{title} by several processes")
+    sharing.agree(
+        {"version of outcore": VERSION, **{f"{name}=": value for name, value in arguments.items()}}
+    )
+    sharing.agree({name: version_of_operand(given) for name, given in operands.items()})
+    if arguments["out"] is None:
+        raise InvalidError(
+            f"{title} by several processes needs a result on disk, have out=None; pass out="
+        )
+
+
+def steps_of_all(
+    steps_of: Callable[[int | str | None], StepsDone], memory: int | str | None, sharing: Sharing
+) -> tuple[StepsDone, int]:
+    """Return the steps of a call for a budget, and the budget that all processes use.
+
+    It is the smallest one, or that of a stopped call of the same processes.
+    """
+    if sharing.size == 1:
+        steps = steps_of(memory)
+        return steps, steps.memory_bytes
+    least = min(sharing.exchange(sharing.budget(memory)))
+    steps = steps_of(least)
+    # Records of different calls may remain.
+    if len(set(sharing.exchange(steps.memory_bytes))) > 1:
+        steps.forget()
+        steps.memory_bytes = least
+    return steps, steps.memory_bytes
+
+
+def left_of_all(steps: StepsDone, all_steps: Sequence[T]) -> list[tuple[int, T]]:
+    """Return the steps that any process has not made durable; see `StepsDone.left`."""
+    least = min(steps.sharing.exchange(steps.begin(len(all_steps))))
+    if not least:
+        steps.forget()
+        # No process records anything before the records of others are gone.
+        steps.sharing.meet()
+    steps.gone_on_at = least
+    return steps.left(all_steps)
