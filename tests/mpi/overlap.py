@@ -84,6 +84,11 @@ def fail(file: MPI.File, other: MPI.File) -> None:
         statuses = [MPI.Status() for _ in requests]
         while not requests[1].Get_status():
             pass
+        if MPI.Get_version() >= (4, 1):
+            while not MPI.Request.Get_status_all(requests):
+                pass
+            assert MPI.Request.Get_status_any(requests[1:])[1]
+            assert MPI.Request.Get_status_some(requests[1:]) == [0]
         errors = []
         while any(requests):
             try:

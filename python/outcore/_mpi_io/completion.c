@@ -106,6 +106,17 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 int MPI_Request_get_status(MPI_Request request, int *flag, MPI_Status *status)
     COMPLETE(MPI_Request_get_status, (request, flag, status), ASKS, 1, &request, 0, NULL, NULL)
 
+#if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1)
+int MPI_Request_get_status_all(int count, const MPI_Request requests[], int *flag, MPI_Status statuses[])
+    COMPLETE(MPI_Request_get_status_all, (count, requests, flag, statuses), ASKS, count, requests, 0, NULL, NULL)
+
+int MPI_Request_get_status_any(int count, const MPI_Request requests[], int *place, int *flag, MPI_Status *status)
+    COMPLETE(MPI_Request_get_status_any, (count, requests, place, flag, status), ASKS, count, requests, 0, NULL, NULL)
+
+int MPI_Request_get_status_some(int count, const MPI_Request requests[], int *found, int places[], MPI_Status statuses[])
+    COMPLETE(MPI_Request_get_status_some, (count, requests, found, places, statuses), ASKS, count, requests, 0, NULL, NULL)
+#endif
+
 int MPI_Waitany(int count, MPI_Request requests[], int *place, MPI_Status *status)
     COMPLETE(MPI_Waitany, (count, requests, place, status), COMPLETES_ONE, count, requests, *place >= 0, place, NULL)
 
