@@ -1,8 +1,9 @@
 """The blocks of several processes of one host: each process uses those of the others in place.
 
 The memory of each process has a ring of slots. A thread of the owner reads its next blocks into
-free slots, or copies them from its own memory. By a semaphore for each process it says that a slot
-is full. A slot is free again when all processes have said so, by its semaphore.
+free slots, or copies them from its own memory. It notes the slot of each, and says by a semaphore
+for each process that the next one is full. A slot is free again when all processes have said so, by
+its semaphore. They may use some blocks longer than later ones.
 """
 
 import contextlib
@@ -13,6 +14,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from outcore._core import Buffer, Ticket, Trace
 from outcore._util.streams import BlockStream, Box, Pending
@@ -51,11 +54,9 @@ class HostBlocks(Blocks):
         self._offered: queue.SimpleQueue[tuple[Data, Sent] | None] = queue.SimpleQueue()
         self._sending: set[Sent] = set()
         self._error: BaseException | None = None
-        # Only the thread uses these: reads in flight, the next own block, and how many processes
-        # may still use the slot for it.
+        # Only the thread uses these: reads in flight, and the next own block.
         self._reading: deque[tuple[Ticket, _Numbered]] = deque()
         self._next: _Numbered | None = None
-        self._users = team.size
         self._thread = threading.Thread(target=self._run, name="outcore-blocks", daemon=True)
         self._thread.start()
 
@@ -90,8 +91,9 @@ class HostBlocks(Blocks):
         (block, number), start_ns = self._to_take.popleft(), self._trace.now_ns()
         self._wait(lambda most_s: self._rings.is_full(block.owner, most_s), block.owner)
         self._trace.record("wait", start_ns)
-        data = self._rings.slot(block, number)
-        weakref.finalize(data, self._rings.let_go, block.owner, number).atexit = False
+        slot = self._rings.slot_of(block.owner, number)
+        data = self._rings.memory(block, slot)
+        weakref.finalize(data, self._rings.let_go, block.owner, slot).atexit = False
         return data
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -134,29 +136,29 @@ class HostBlocks(Blocks):
             self._next = block, number = self._next or opened(self._own.get(wait))
             if not (wait or block.is_on_disk):
                 return False  # Blocks before it are still being read.
-            while self._users:
-                if wait:
-                    self._wait(lambda most_s: self._rings.is_let_go(number, most_s), None)
-                elif not self._rings.is_let_go(number):
+            while (slot := self._rings.free_slot()) is None:
+                if not wait:
                     return False
-                self._users -= 1
-            slot = self._rings.slot(block, number)
+                self._wait(self._rings.is_any_let_go, None)
+            into = self._rings.memory(block, slot)
             if block.is_on_disk:
                 box = opened(self._boxes.get(wait))
+                self._rings.use(slot, number)
                 start = [each.start for each in box]
-                ticket = self.stream.file.submit_read(start, [1] * len(box), slot)
+                ticket = self.stream.file.submit_read(start, [1] * len(box), into)
                 self._reading.append((ticket, self._next))
             else:
                 memory, sent = opened(self._offered.get(wait))
-                slot[...] = memory
+                self._rings.use(slot, number)
+                into[...] = memory
                 self._fill(self._next)
-                self._rings.let_go(block.owner, number)
+                self._rings.let_go(block.owner, slot)
                 sent.one_less()
                 if sent.done():
                     self._sending.discard(sent)
         except queue.Empty:
             return False
-        self._next, self._users = None, self._team.size
+        self._next = None
         return True
 
     def _fill(self, block: "_Numbered") -> None:
@@ -178,7 +180,11 @@ class _Numbered(NamedTuple):
 
 
 class Rings:
-    """The rings of all processes: of each, semaphores for the processes, then for its slots."""
+    """The rings of all processes.
+
+    Each has semaphores for the processes, one for all slots, and one for each slot. Behind its
+    slots lie the numbers of the slots of its last blocks.
+    """
 
     def __init__(
         self, memories: list[HostMemory], rank: int, slots: int, slot_bytes: int, held: Buffer
@@ -187,11 +193,35 @@ class Rings:
         self._slots, self._slot_bytes = slots, slot_bytes
         # The account of this process counts its own slots. Nobody touches this memory.
         self._held = held
+        # Processes that may still use each own slot.
+        self._users = [0] * slots
+        kind, first = np.dtype(np.int64), slots * slot_bytes
+        self._slots_of = [memory.array(first, (slots,), kind) for memory in memories]
 
-    def slot(self, block: Expected, number: int) -> Data:
+    def memory(self, block: Expected, slot: int) -> Data:
         """Return the memory of a block."""
-        first = number % self._slots * self._slot_bytes
+        first = slot * self._slot_bytes
         return self._memories[block.owner].array(first, block.shape, block.dtype)
+
+    def slot_of(self, owner: int, number: int) -> int:
+        """Return the slot of a full block that this process has not let go."""
+        return int(self._slots_of[owner][number % self._slots])
+
+    def free_slot(self) -> int | None:
+        """Return an own slot that no process uses, if there is one."""
+        while self.is_any_let_go():
+            pass
+        for slot in range(self._slots):
+            while self._users[slot] and self._own.wait(len(self._memories) + 1 + slot):
+                self._users[slot] -= 1
+            if not self._users[slot]:
+                return slot
+        return None
+
+    def use(self, slot: int, number: int) -> None:
+        """Give a free slot to an own block, until all processes let it go."""
+        self._users[slot] = len(self._memories)
+        self._slots_of[self._rank][number % self._slots] = slot
 
     def fill(self, *, itself: bool) -> None:
         """Say to all processes that the next own slot is full, and to this one if `itself`."""
@@ -203,20 +233,21 @@ class Rings:
         """Whether the next slot of a process is full; wait at most `most_s` for that."""
         return self._memories[owner].wait(self._rank, most_s)
 
-    def let_go(self, owner: int, number: int) -> None:
-        """Say that this process no longer uses a block."""
-        self._memories[owner].post(len(self._memories) + number % self._slots)
+    def let_go(self, owner: int, slot: int) -> None:
+        """Say that this process no longer uses a slot."""
+        self._memories[owner].post(len(self._memories) + 1 + slot)
+        self._memories[owner].post(len(self._memories))
 
-    def is_let_go(self, number: int, most_s: float = 0.0) -> bool:
-        """Whether one more process no longer uses the slot of an own block; wait as `is_full`."""
-        return self._own.wait(len(self._memories) + number % self._slots, most_s)
+    def is_any_let_go(self, most_s: float = 0.0) -> bool:
+        """Whether a process has let an own slot go, once for each time; wait as `is_full`."""
+        return self._own.wait(len(self._memories), most_s)
 
 
 def rings_of(team: Team, call: LongCall, slots: int, slot_bytes: int) -> Rings | None:
     """Return the rings of the processes, or `None` if these cannot share memory."""
     held = call.arena.allocate(slots * slot_bytes)
-    values = [0] * team.size + [team.size] * slots
-    memories = host_memory(team, slots * slot_bytes, values)
+    values = [0] * (team.size + 1 + slots)
+    memories = host_memory(team, slots * (slot_bytes + np.dtype(np.int64).itemsize), values)
     if memories is None:
         return None
     return Rings(memories, team.rank, slots, slot_bytes, held)
