@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,3 +143,15 @@ def test_mounts_see_each_other_after_a_close(pool: Served, tmp_path: Path, seed:
                 assert read_all(fd) == content
             finally:
                 os.close(fd)
+
+
+def test_a_program_that_opens_a_file_gets_its_length(pool: Served, tmp_path: Path) -> None:
+    """Also within the second for which the kernel keeps the length that it got before."""
+    with mounted(pool, tmp_path / "one") as one, mounted(pool, tmp_path / "two") as two:
+        for length in (10, 100_000, 5, 200_000):
+            (one.place / "f").write_bytes(bytes(length))
+            with (two.place / "f").open("rb") as file:
+                assert os.fstat(file.fileno()).st_size == length
+            # It copies by `sendfile`.
+            shutil.copyfile(two.place / "f", tmp_path / "copy")
+            assert (tmp_path / "copy").stat().st_size == length

@@ -153,7 +153,7 @@ impl Tree {
     }
 
     fn resize(&self, number: INodeNo, length: u64) -> Answer<()> {
-        let handle = self.open(number, true)?;
+        let (handle, _) = self.open(number, true)?;
         let resized = self.files.get(handle).and_then(|open| self.files.resize(&open, length).or_errno());
         self.close(handle).and(resized)
     }
@@ -164,7 +164,7 @@ pub(crate) fn stale(error: Errno) -> Errno {
     if error.code() == Errno::ENOENT.code() { Errno::ESTALE } else { error }
 }
 
-fn time(ns: u64) -> SystemTime {
+pub(crate) fn time(ns: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(ns)
 }
 

@@ -79,7 +79,7 @@ impl Tree {
                 if add(entry, at as u64) {
                     return Ok(());
                 }
-                self.nodes.looked_up(attributes.ino, directory, &listed.name);
+                self.nodes.looked_up(attributes, directory, &listed.name);
             }
             let Some(last) = page.last else { break };
             after = last;
@@ -112,7 +112,7 @@ impl Tree {
 }
 
 /// The attributes of a directory of which only the number matters.
-fn of_directory(number: INodeNo) -> FileAttr {
+pub(crate) fn of_directory(number: INodeNo) -> FileAttr {
     FileAttr {
         ino: number,
         size: 0,

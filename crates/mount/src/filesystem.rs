@@ -95,7 +95,7 @@ impl PoolFilesystem {
     }
 
     fn reply_attributes(&self, found: Answer<fuser::FileAttr>, fresh: Duration, reply: ReplyAttr) {
-        match found {
+        match found.inspect(|attributes| self.tree.nodes.shown(attributes)) {
             Ok(attributes) => reply.attr(&fresh, &attributes),
             Err(error) => reply.error(error),
         }
@@ -253,7 +253,7 @@ impl Filesystem for PoolFilesystem {
     }
 
     fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.tree.open(number, flags.acc_mode() != OpenAccMode::O_RDONLY) {
+        match self.open_current(number, flags.acc_mode() != OpenAccMode::O_RDONLY) {
             Ok(handle) => reply.opened(handle, OPENED),
             Err(error) => reply.error(error),
         }
@@ -364,7 +364,6 @@ impl Filesystem for PoolFilesystem {
             Ok(names) => names,
             Err(error) => return reply.error(error),
         };
-        // This skips in constant time: each call gets only a few of the names.
         for (number, listed) in names.iter().enumerate().skip(offset as usize) {
             if reply.add(listed.number, number as u64 + 1, listed.kind, &listed.name) {
                 break;

@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use fuser::{Errno, INodeNo};
+use fuser::{Errno, FileAttr, INodeNo};
 use outcore_core::{Handle, path_at};
 
 use crate::errors::Answer;
@@ -28,6 +29,8 @@ struct Node {
     parent: u64,
     name: String,
     lookups: u64,
+    /// The time of the last change in the attributes that the kernel got.
+    changed: SystemTime,
 }
 
 impl Nodes {
@@ -90,13 +93,26 @@ impl Nodes {
         self.known().numbers.get(&(parent.0, name.to_owned())).copied().map(INodeNo)
     }
 
-    /// Records that the kernel looked up a name.
-    pub fn looked_up(&self, number: INodeNo, parent: INodeNo, name: &str) {
+    /// Records that the kernel looked up a name, and gets these attributes.
+    pub fn looked_up(&self, attributes: &FileAttr, parent: INodeNo, name: &str) {
         let mut known = self.known();
-        known.place(number.0, parent.0, name);
-        if let Some(node) = known.nodes.get_mut(&number.0) {
+        known.place(attributes.ino.0, parent.0, name);
+        if let Some(node) = known.nodes.get_mut(&attributes.ino.0) {
             node.lookups += 1;
+            node.changed = attributes.ctime;
         }
+    }
+
+    /// Records that the kernel gets attributes of a number.
+    pub fn shown(&self, attributes: &FileAttr) {
+        if let Some(node) = self.known().nodes.get_mut(&attributes.ino.0) {
+            node.changed = attributes.ctime;
+        }
+    }
+
+    /// Whether a file has changed since the kernel got its attributes, if its last change was at `changed`.
+    pub fn has_changed(&self, number: INodeNo, changed: SystemTime) -> bool {
+        self.known().nodes.get(&number.0).is_none_or(|node| node.changed != changed)
     }
 
     /// Records that a name has a new place. The file that had this place before loses its name.
@@ -133,7 +149,8 @@ impl Known {
             self.unplace(number);
             self.numbers.insert((parent, name.to_owned()), number);
         }
-        let node = self.nodes.entry(number).or_insert(Node { parent, name: String::new(), lookups: 0 });
+        let new = Node { parent, name: String::new(), lookups: 0, changed: UNIX_EPOCH };
+        let node = self.nodes.entry(number).or_insert(new);
         (node.parent, node.name) = (parent, name.to_owned());
     }
 
@@ -159,9 +176,16 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::entries::of_directory;
 
     const ROOT: INodeNo = INodeNo::ROOT;
+
+    fn attributes(number: u64) -> FileAttr {
+        FileAttr { ctime: UNIX_EPOCH + Duration::from_secs(number), ..of_directory(INodeNo(number)) }
+    }
 
     fn nodes() -> Nodes {
         Nodes::new(Handle(40), "sub".into())
@@ -183,8 +207,8 @@ mod tests {
     #[test]
     fn paths_follow_renames_of_directories() {
         let nodes = nodes();
-        nodes.looked_up(INodeNo(2), ROOT, "d");
-        nodes.looked_up(INodeNo(3), INodeNo(2), "f");
+        nodes.looked_up(&attributes(2), ROOT, "d");
+        nodes.looked_up(&attributes(3), INodeNo(2), "f");
         assert_eq!(nodes.path(INodeNo(3)).unwrap(), "sub/d/f");
         nodes.renamed(INodeNo(2), ROOT, "e");
         assert_eq!(nodes.path(INodeNo(3)).unwrap(), "sub/e/f");
@@ -195,8 +219,8 @@ mod tests {
     #[test]
     fn a_replaced_file_has_no_path() {
         let nodes = nodes();
-        nodes.looked_up(INodeNo(2), ROOT, "a");
-        nodes.looked_up(INodeNo(3), ROOT, "b");
+        nodes.looked_up(&attributes(2), ROOT, "a");
+        nodes.looked_up(&attributes(3), ROOT, "b");
         nodes.renamed(INodeNo(2), ROOT, "b");
         assert_eq!(nodes.path(INodeNo(2)).unwrap(), "sub/b");
         assert_eq!(nodes.path(INodeNo(3)).unwrap_err().code(), libc::ESTALE);
@@ -208,8 +232,8 @@ mod tests {
     #[test]
     fn a_number_is_forgotten_after_as_many_lookups() {
         let nodes = nodes();
-        nodes.looked_up(INodeNo(2), ROOT, "a");
-        nodes.looked_up(INodeNo(2), ROOT, "a");
+        nodes.looked_up(&attributes(2), ROOT, "a");
+        nodes.looked_up(&attributes(2), ROOT, "a");
         nodes.forget(INodeNo(2), 1);
         assert_eq!(nodes.path(INodeNo(2)).unwrap(), "sub/a");
         nodes.forget(INodeNo(2), 1);
@@ -220,9 +244,19 @@ mod tests {
     #[test]
     fn another_file_at_a_known_name_takes_its_place() {
         let nodes = nodes();
-        nodes.looked_up(INodeNo(2), ROOT, "a");
-        nodes.looked_up(INodeNo(9), ROOT, "a");
+        nodes.looked_up(&attributes(2), ROOT, "a");
+        nodes.looked_up(&attributes(9), ROOT, "a");
         assert_eq!(nodes.find(ROOT, "a"), Some(INodeNo(9)));
         assert!(nodes.path(INodeNo(2)).is_err());
+    }
+
+    #[test]
+    fn a_change_after_the_kernel_got_the_attributes_is_known() {
+        let nodes = nodes();
+        nodes.looked_up(&attributes(2), ROOT, "a");
+        let (before, after) = (attributes(2), FileAttr { ctime: attributes(9).ctime, ..attributes(2) });
+        assert!(!nodes.has_changed(INodeNo(2), before.ctime) && nodes.has_changed(INodeNo(2), after.ctime));
+        nodes.shown(&after);
+        assert!(nodes.has_changed(INodeNo(2), before.ctime) && !nodes.has_changed(INodeNo(2), after.ctime));
     }
 }

@@ -5,19 +5,21 @@ use std::sync::atomic::Ordering;
 
 use fuser::{Errno, FileAttr, FileHandle, INodeNo};
 use outcore_client::Attributes;
-use outcore_core::{ErrorKind, Hints, Inode, OpenMode, Volume, path_at};
+use outcore_core::{ErrorKind, Hints, Inode, Volume, path_at};
 
-use crate::attributes::{DIRECTORY_BITS, FILE_BITS, SET_GROUP, stale};
+use crate::attributes::{DIRECTORY_BITS, FILE_BITS, SET_GROUP, stale, time};
 use crate::errors::{Answer, OrErrno, errno_of};
+use crate::filesystem::PoolFilesystem;
 use crate::tree::{Tree, text};
 
 impl Tree {
-    /// Opens a file.
-    pub fn open(&self, number: INodeNo, is_writable: bool) -> Answer<FileHandle> {
-        let mode = if is_writable { OpenMode::ReadWrite } else { OpenMode::Read };
+    /// Opens a file. The second value is whether it has changed since the kernel got its attributes.
+    pub fn open(&self, number: INodeNo, is_writable: bool) -> Answer<(FileHandle, bool)> {
         self.files.send_attributes(number).or_errno()?;
-        let file = self.client.open(&self.nodes.at(number), mode).or_errno().map_err(stale)?;
-        Ok(self.files.add(number, file, is_writable))
+        let opened = self.client.open_known(&self.nodes.at(number), is_writable);
+        let (file, inode) = opened.or_errno().map_err(stale)?;
+        let has_changed = self.nodes.has_changed(number, time(inode.changed_ns));
+        Ok((self.files.add(number, file, is_writable), has_changed))
     }
 
     /// Creates a file and opens it.
@@ -92,7 +94,7 @@ impl Tree {
     pub fn entered(&self, parent: INodeNo, name: &OsStr, inode: &Inode) -> Answer<FileAttr> {
         let length = inode.target.as_ref().map_or(0, String::len);
         let attributes = self.attributes_of(inode, length as u64);
-        self.nodes.looked_up(attributes.ino, parent, text(name)?);
+        self.nodes.looked_up(&attributes, parent, text(name)?);
         Ok(attributes)
     }
 
@@ -134,5 +136,17 @@ impl Tree {
         self.client.make_directory_as(&path, mode & DIRECTORY_BITS).or_errno()?;
         let inode = self.give_found(parent, &path, None, owner)?;
         self.entered(parent, name, &inode)
+    }
+}
+
+impl PoolFilesystem {
+    /// Opens a file, whose length the program then gets as it is now: close-to-open.
+    pub fn open_current(&self, number: INodeNo, is_writable: bool) -> Answer<FileHandle> {
+        let (handle, has_changed) = self.tree.open(number, is_writable)?;
+        if let Some(notifier) = self.notifier.get().filter(|_| has_changed) {
+            // The kernel drops the attributes, and asks for them again when the program does.
+            let _ = notifier.inval_inode(number, -1, 0);
+        }
+        Ok(handle)
     }
 }

@@ -69,7 +69,7 @@ impl Tree {
     /// Looks up a name for the kernel, which forgets it later.
     pub fn look_up(&self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
         let attributes = self.attributes_at(&self.at_in(parent, name)?)?;
-        self.nodes.looked_up(attributes.ino, parent, text(name)?);
+        self.nodes.looked_up(&attributes, parent, text(name)?);
         Ok(attributes)
     }
 

@@ -161,10 +161,15 @@ where
     }
 
     pub(crate) fn open(&self, path: &str, write: bool) -> Result<PoolFile> {
+        self.open_known(path, write).map(|(file, _)| file)
+    }
+
+    pub(crate) fn open_known(&self, path: &str, write: bool) -> Result<(PoolFile, Inode)> {
         let path = checked(path)?;
         let restarts = self.servers.runs().restarts();
         let opened = self.opened(ManagerRequest::Open { path: path.clone(), write })?;
-        PoolFile::new(path, opened, write, self.now_s(), restarts)
+        let inode = opened.inode.clone();
+        PoolFile::new(path, opened, write, self.now_s(), restarts).map(|file| (file, inode))
     }
 
     pub(crate) fn create(&self, path: &str, length: u64, reserve: bool, hints: Hints) -> Result<PoolFile> {

@@ -83,6 +83,11 @@ where
         self.0.create_as(path, 0, false, hints, mode).map(|(file, inode)| (self.0.add(file), inode))
     }
 
+    /// Opens a file, and returns its record.
+    pub fn open_known(&self, path: &str, write: bool) -> Result<(FileId, Inode)> {
+        self.0.open_known(path, write).map(|(file, inode)| (self.0.add(file), inode))
+    }
+
     /// Starts moving the bytes of any regions of a file from or to a buffer of the same length. Each of the
     /// file's servers that holds some of them gets one message.
     pub fn submit_regions(
