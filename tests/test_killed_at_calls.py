@@ -20,6 +20,7 @@ from linpack import names_below, one_thread, random_matrix
 from stopping import bits, noted_at_once
 
 import outcore as oc
+from outcore.array_files import blocks_done
 from outcore.linalg import (
     cho_factor,
     cho_solve,
@@ -29,6 +30,7 @@ from outcore.linalg import (
     open_factor,
     qr,
 )
+from outcore.permutations import geometry
 
 __all__ = ["noted_at_once", "one_thread", "preloaded"]  # fixtures for every test here
 
@@ -36,7 +38,7 @@ HERE = Path(__file__).parent
 N, MOMENTS = 256, 9
 B = np.arange(N, dtype="f8")
 HARMLESS = {
-    *("F/lock", "F/journal", "F/outcore.steps", "F/outcore.solving"),
+    *("F/lock", "F/journal", "F/outcore.steps", "F/outcore.solving", "F/outcore.copy"),
     *(".F.filling", ".F.filling/lock"),
 }
 """Left-overs of a kill after the result is complete."""
@@ -77,6 +79,15 @@ def sweeps(home: Path) -> None:
     gauss_seidel(home / "D", B, out=home / "F", memory=300_000, **OPTIONS)
 
 
+def permutation(home: Path) -> None:
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(geometry, "LEAST_REQUEST_BYTES", 4096)
+        small.setattr(blocks_done, "NOTE_S", 0.0)
+        oc.permute(
+            home / "A", home / "F", "bit-reversal", memory=200_000, order="C", progress=False
+        ).close()
+
+
 def of_factors(home: Path) -> list[Any]:
     return list(bits(open_factor(home / "F")))  # type: ignore[arg-type]
 
@@ -97,6 +108,7 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], list[Any]]]] = [
     (product, of_array),
     (reflections, of_array),
     (sweeps, of_array),
+    (permutation, of_array),
 ]
 
 

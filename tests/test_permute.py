@@ -1,5 +1,6 @@
 """Permutations of arrays on disk: against naive ones, with their passes, bytes and requests."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from chosen_cases import examples
+from command_line import outcore
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ from outcore.errors import (
     InvalidError,
     JournalError,
 )
+from outcore.machine.rates import NOMINAL
 from outcore.permutations import geometry, gf2, permute
 from outcore.permutations.bit_matrices import BIT_KINDS
 from outcore.permutations.factors import gamma_rank
@@ -104,6 +107,10 @@ def vector(path: Path, bits: int = 16) -> npt.NDArray[np.float64]:
 def test_passes_bytes_and_requests_are_those_of_the_bound(tmp_path: Path, kind: str) -> None:
     data, bits = vector(tmp_path), 16
     matrix = random_matrix(3, bits) if kind == "matrix" else oc.bit_matrix(kind, bits)
+    plan = oc.plan(
+        "permute", source=tmp_path / "A", path=tmp_path / "B", matrix=matrix, memory=170 << 10,
+        rates=NOMINAL,
+    )  # fmt: skip
     with oc.permute(
         tmp_path / "A", tmp_path / "B", matrix=matrix, memory=170 << 10, **QUIET
     ) as found:
@@ -116,8 +123,12 @@ def test_passes_bytes_and_requests_are_those_of_the_bound(tmp_path: Path, kind: 
     assert report.passes == {"gray": 1}.get(kind, bound) <= bound + 2
     assert report.request_bytes >= LEAST
     assert report.bytes_read == report.bytes_written == report.passes * data.nbytes
-    assert report.reads <= report.bytes_read // LEAST
-    assert report.writes <= report.bytes_written // LEAST
+    for name in ("passes", "load_bytes", "request_bytes", "bytes_read", "reads", "writes"):
+        assert getattr(report, name) == getattr(plan, name), name
+    assert plan.bytes_written == report.bytes_written
+    assert report.peak_memory_bytes <= plan.peak_memory_bytes <= plan.memory_bytes
+    assert plan.between_bytes == (plan.disk_bytes if plan.passes > 1 else 0)
+    assert f"passes       {plan.passes}" in str(plan.validate())
     assert report.passes > 1 or kind == "gray"
     assert sorted(p.name for p in (tmp_path / "B").iterdir()) == [
         "c", "outcore.generation", "zarr.json",
@@ -271,7 +282,7 @@ def test_bad_sources_and_full_disks_are_refused(
     vector(tmp_path)
     with pytest.raises(InvalidError, match="onto itself; "):
         oc.permute(tmp_path / "A", tmp_path / "A", "gray", if_exists="overwrite", **QUIET)
-    monkeypatch.setattr(permute, "disk_bytes", lambda *_: 1 << 60)
+    monkeypatch.setattr(permute, "disk_bytes", lambda *_: (1 << 59, 1 << 59))
     with pytest.raises(DiskFullError, match=f"need {1 << 60} bytes .* are free; free some room"):
         oc.permute(tmp_path / "A", tmp_path / "B", "gray", **QUIET)
     assert not (tmp_path / "B").exists()
@@ -293,3 +304,18 @@ def test_the_least_budget_is_stated_and_works(tmp_path: Path, kind: str) -> None
     with call(need) as found:
         np.testing.assert_array_equal(found[:], naive(data, oc.bit_matrix(kind, 13)))
         assert found.report.peak_memory_bytes <= need
+
+
+def test_the_command_plans_and_permutes(tmp_path: Path) -> None:
+    data = vector(tmp_path, 13)
+    call = ["permute", tmp_path / "A", tmp_path / "B", "--kind", "shuffle"]
+    planned = outcore(*call, "--plan", "--json")
+    assert json.loads(planned.stdout)["passes"] == 1
+    assert not (tmp_path / "B").exists()
+    assert "in 1 pass" in outcore(*call).stdout
+    with oc.open_array(tmp_path / "B") as found:
+        np.testing.assert_array_equal(found[:], naive(data, oc.bit_matrix("shuffle", 13)))
+    oc.create_array(tmp_path / "odd", (30, 7)).close()
+    turned = outcore("permute", tmp_path / "odd", tmp_path / "C", "--kind", "rotate", "--plan")
+    assert "rotate, 7 x 30 float64" in turned.stdout
+    assert "passes       1" in turned.stdout

@@ -22,6 +22,7 @@ from .permutations.bit_matrices import bit_inverse, bit_matrix, bit_product
 from .permutations.permute import permute
 from .planning.collective_plan import CollectivePlan
 from .planning.methods import MethodComparison, compare_methods
+from .planning.permute_plan import PermutePlan
 from .planning.plan import Plan, plan
 from .planning.relayout_plan import RelayoutPlan
 from .pool.connect import connect
@@ -53,6 +54,7 @@ __all__ = [
     "LogicalDisk",
     "MethodComparison",
     "OutcoreError",
+    "PermutePlan",
     "PermuteReport",
     "Plan",
     "Pool",

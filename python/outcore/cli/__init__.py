@@ -11,8 +11,8 @@ from outcore.errors import NotFoundError
 
 VERBS = (
     "attr", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "env", "info", "ls",
-    "mkdir", "mount", "mv", "plan", "pool", "rechunk", "repack", "report", "rm", "serve", "solve",
-    "stat", "umount", "verify",
+    "mkdir", "mount", "mv", "permute", "plan", "pool", "rechunk", "repack", "report", "rm", "serve",
+    "solve", "stat", "umount", "verify",
 )  # fmt: skip
 """The verbs, in the order of the help."""
 

@@ -287,7 +287,7 @@ def _by_passes(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume:
 
 
 def _check_room(job: Job, geometry: Geometry, *, is_new: bool) -> None:
-    need, free = disk_bytes(job, geometry), job.where.volume.free_bytes()
+    need, free = sum(disk_bytes(job, geometry)), job.where.volume.free_bytes()
     if is_new and not job.where.exists() and need > free:
         raise DiskFullError(
             f"need {need} bytes ({format_bytes(need)}) for {job.where.path} and its intermediate "
@@ -296,13 +296,11 @@ def _check_room(job: Job, geometry: Geometry, *, is_new: bool) -> None:
         )
 
 
-def disk_bytes(job: Job, geometry: Geometry) -> int:
-    """Return the bytes on disk of the new array and the intermediate one."""
-    arrays = [job.metadata]
-    if len(geometry.passes) > 1:
-        arrays.append(_between(job))
-    grids = [metadata.grid() for metadata in arrays]
-    return sum(grid.shard_bytes * grid.shards for grid in grids)
+def disk_bytes(job: Job, geometry: Geometry) -> tuple[int, int]:
+    """Return the bytes on disk of the new array, and of the intermediate one."""
+    grid, between = job.metadata.grid(), _between(job).grid()
+    between_bytes = between.shard_bytes * between.shards if len(geometry.passes) > 1 else 0
+    return grid.shard_bytes * grid.shards, between_bytes
 
 
 def _between(job: Job) -> Metadata:

@@ -22,6 +22,7 @@ from outcore.machine.machine import nearest_directory
 from outcore.machine.rates import Rates, stored_or_measured
 from outcore.planning.collective_plan import VERBS as COLLECTIVE_VERBS
 from outcore.planning.collective_plan import CollectivePlan, plan_collective
+from outcore.planning.permute_plan import PermutePlan, plan_permute
 from outcore.planning.relayout_plan import RelayoutPlan, plan_rechunk
 from outcore.report.report import over_the_least
 from outcore.storage.pool_path import PoolPath
@@ -207,6 +208,18 @@ def plan(
 
 @overload
 def plan(
+    verb: Literal["permute"],
+    *,
+    source: Any,
+    memory: int | str | None = ...,
+    path: PathLike | None = ...,
+    rates: Rates | None = ...,
+    **options: Any,
+) -> PermutePlan: ...
+
+
+@overload
+def plan(
     verb: str,
     *,
     n: int,
@@ -234,7 +247,7 @@ def plan(
     rhs: int = 1,
     rates: Rates | None = None,
     **options: Any,
-) -> Plan | CollectivePlan | RelayoutPlan:
+) -> Plan | CollectivePlan | PermutePlan | RelayoutPlan:
     """Plan a call: disk, memory, words moved and time, without allocating anything.
 
     Parameters
@@ -277,7 +290,7 @@ def plan(
         and ``skip_disk=`` as in the call. For an array that does not exist yet, ``path=`` is its
         directory, and ``servers=`` the number of I/O servers, by default all. ``"rechunk"`` takes
         ``source=``, and the new array as ``path=``, with the arguments of `rechunk` that describe
-        both, instead of a matrix.
+        both, instead of a matrix. So does ``"permute"``, with those of `permute`.
     rates
         Rates to plan with; by default those stored for this machine and disk. If there are none,
         outcore measures them in about two seconds. Where it cannot measure, as in a directory
@@ -285,7 +298,7 @@ def plan(
 
     Returns
     -------
-    Plan, CollectivePlan or RelayoutPlan
+    Plan, CollectivePlan, PermutePlan or RelayoutPlan
         Print it. ``.validate()`` of a `Plan` raises the errors of too little memory or disk now.
 
     Raises
@@ -297,6 +310,8 @@ def plan(
     """
     if verb in COLLECTIVE_VERBS:
         return plan_collective(verb, path=path, rates=rates, **options)
+    if verb == "permute":
+        return plan_permute(path=path, memory=memory, rates=rates, **options)
     if verb == "rechunk":
         return plan_rechunk(path=path, dtype=dtype, memory=memory, rates=rates, **options)
     # Imported here, not at the top: these modules import SciPy, which takes longer than all the

@@ -1,0 +1,65 @@
+"""``outcore permute``."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from outcore._util.printable import as_line
+from outcore.cli.convert import extents, name_or_url
+from outcore.cli.places import key_option, overwrite_option
+from outcore.cli.verbs import Verb, end, wants_json
+from outcore.permutations.moves import KINDS
+from outcore.permutations.permute import permute
+from outcore.planning.permute_plan import plan_permute
+from outcore.report.permute_report import PermuteReport
+
+
+@click.command(
+    "permute",
+    cls=Verb,
+    short_help="Copy an array with its elements in another order.",
+    example="outcore permute slices columns --kind transpose --axes 1,2,0 --memory 4GB",
+    groups={
+        "Order": ("kind", "axes", "turns", "complement"),
+        "Target": ("chunks", "order", "if_exists"),
+        "Output": ("is_plan",),
+    },
+)
+@click.argument("source", metavar="SRC", callback=name_or_url)
+@click.argument("target", metavar="DST", callback=name_or_url)
+@click.option("--kind", type=click.Choice(KINDS), required=True, help="The new order.")
+@click.option(
+    "--axes", metavar="N,...", callback=extents,
+    help="For transpose, the old dimension of each new one; for reverse, those to reverse; for "
+    "rotate, the plane.",
+)  # fmt: skip
+@click.option("--turns", default=1, show_default=True, help="Quarter turns of rotate.")
+@click.option(
+    "--complement", default=0, show_default=True, help="Bits of the new index to invert.",
+)  # fmt: skip
+@click.option("--chunks", metavar="N,...", callback=extents, help="Shape of a chunk.")
+@click.option("--order", type=click.Choice(["C", "F"]), help="Order of the elements in a chunk.")
+@click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
+@click.option(
+    "--plan", "is_plan", is_flag=True,
+    help="Print passes, bytes, requests, disk space and time; copy nothing.",
+)  # fmt: skip
+@overwrite_option(help="Replace an existing DST.")
+@key_option
+def command(source: str, target: str, is_plan: bool, if_exists: Any, **options: Any) -> None:
+    """Copy an array from SRC to DST with its elements in another order.
+
+    DST is an array of outcore. transpose, reverse and rotate are those of numpy.transpose, flip and
+    rot90, for arrays of any shape. The other kinds permute 2, 4, 8, ... elements by the bits of
+    their indices. If the command is stopped, run it again to resume. Arrays may be in pools, by
+    their URLs.
+    """
+    if is_plan:
+        plan = plan_permute(source=source, path=target, **options)
+        end(plan.to_dict(), str(plan))
+        plan.validate()
+        return
+    with permute(source, target, if_exists=if_exists, progress=not wants_json(), **options) as made:
+        assert isinstance(made.report, PermuteReport), "a permutation reports"
+        end(asdict(made.report), as_line(str(made.report)))

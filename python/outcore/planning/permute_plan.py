@@ -1,0 +1,170 @@
+"""Predict the passes, bytes, requests, disk space and time of a permutation before it starts."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from outcore._util.sizes import format_bytes, format_seconds
+from outcore.convert.copy_plan import plan_copy
+from outcore.convert.open_source import open_source
+from outcore.convert.targets import array_side
+from outcore.errors import DiskFullError
+from outcore.machine.rates import Rates, stored_or_measured
+from outcore.permutations.moved_source import MovedSource
+from outcore.permutations.permute import Job, disk_bytes, job_of
+from outcore.storage.volumes import PathLike, place
+
+
+@dataclass(frozen=True)
+class PermutePlan:
+    """Resources and time of `outcore.permute`; print it to read it. Sizes in bytes.
+
+    Attributes
+    ----------
+    source, path, kind, shape, dtype
+        The source, the new array, and the permutation.
+    passes
+        Number of passes: how often each element is read and written.
+    load_bytes, block_bytes, request_bytes
+        M: elements that are permuted in memory at a time; B: runs that move as a whole; and the
+        smallest request. They are 0 for a copy box by box.
+    memory_bytes, peak_memory_bytes
+        The budget, and the largest amount that the call will use of it.
+    disk_bytes, between_bytes
+        Disk space of the new array, and that of the intermediate one beside it.
+    bytes_read, reads, bytes_written, writes
+        Bytes and requests of all passes, exact on plain paths if `is_exact` is true.
+    is_exact
+        Whether they are exact: for moves by bits, of arrays whose chunks are whole pages.
+    seconds
+        Time at the measured rates of the disk of the new array.
+    notes
+        Remarks for the reader.
+    """
+
+    source: str
+    path: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    passes: int
+    load_bytes: int
+    block_bytes: int
+    request_bytes: int
+    memory_bytes: int
+    peak_memory_bytes: int
+    disk_bytes: int
+    between_bytes: int
+    bytes_read: int
+    reads: int
+    bytes_written: int
+    writes: int
+    is_exact: bool
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON."""
+        return asdict(self)
+
+    def validate(self) -> "PermutePlan":
+        """Return the plan if the disk has room now.
+
+        Raises
+        ------
+        DiskFullError
+            If it has too little.
+        """
+        need, have = self.disk_bytes + self.between_bytes, place(self.path).volume.free_bytes()
+        if need > have:
+            raise DiskFullError(
+                f"need {need} bytes on disk for {self.path}, {have} are free; free some room or "
+                "choose another directory"
+            )
+        return self
+
+    def __str__(self) -> str:
+        about = "" if self.is_exact else "about "
+        reads = f" in {self.reads} requests" if self.reads else ""
+        writes = f" in {self.writes} requests" if self.writes else ""
+        memory = f"{format_bytes(self.peak_memory_bytes)} of {format_bytes(self.memory_bytes)}"
+        rows = [("passes", str(self.passes))]
+        if self.load_bytes:
+            text = (
+                f"{format_bytes(self.load_bytes)} in memory, in blocks of "
+                f"{format_bytes(self.block_bytes)}, requests from "
+                f"{format_bytes(self.request_bytes)} on"
+            )
+            rows.append(("loads", text))
+        rows += [
+            ("memory", memory),
+            ("disk", format_bytes(self.disk_bytes)),
+            ("read", f"{about}{format_bytes(self.bytes_read)}{reads}"),
+            ("write", f"{about}{format_bytes(self.bytes_written)}{writes}"),
+            ("time", f"about {format_seconds(self.seconds)}"),
+        ]
+        if self.between_bytes:
+            rows.insert(-3, ("between", f"{format_bytes(self.between_bytes)} of disk meanwhile"))
+        rows += [("note", note) for note in self.notes]
+        shape = " x ".join(map(str, self.shape))
+        title = f"plan: permute {self.source} to {self.path}, {self.kind}, {shape} {self.dtype}"
+        return "\n".join([title, *(f"  {name:<12} {text}" for name, text in rows)])
+
+
+def plan_permute(
+    *,
+    source: Any,
+    path: PathLike | None = None,
+    kind: str | None = None,
+    rates: Rates | None = None,
+    **options: Any,
+) -> PermutePlan:
+    """Plan `outcore.permute` to `path`; see `outcore.plan`. It has no array yet."""
+    with open_source(source) as opened:
+        job = job_of(opened, "permuted" if path is None else path, kind, **options)
+        figures = _by_boxes(job) if job.layouts is None else _by_passes(job)
+        name = str(opened.path or type(source).__name__)
+    known = rates or stored_or_measured(job.where.path.parent)
+    requests = figures["reads"] + figures["writes"]
+    return PermutePlan(
+        source=name, path=str(job.where.path), kind=job.move.kind, shape=job.metadata.shape,
+        dtype=job.metadata.dtype.name, memory_bytes=job.memory_bytes,
+        seconds=figures["bytes_read"] / known.read_bytes_s
+        + figures["bytes_written"] / known.write_bytes_s
+        + requests * known.request_s,
+        notes=known.notes, **figures,
+    )  # fmt: skip
+
+
+def _by_passes(job: Job) -> dict[str, Any]:
+    geometry = job.geometry()
+    moved, (reads, writes) = geometry.nbytes * len(geometry.passes), geometry.requests
+    array_bytes, between_bytes = disk_bytes(job, geometry)
+    return {
+        "passes": len(geometry.passes),
+        "load_bytes": geometry.itemsize << geometry.load_bits,
+        "block_bytes": geometry.itemsize << geometry.block_bits,
+        "request_bytes": geometry.least_request_bytes,
+        "peak_memory_bytes": geometry.memory_bytes,
+        "disk_bytes": array_bytes,
+        "between_bytes": between_bytes,
+        "bytes_read": moved, "reads": reads, "bytes_written": moved, "writes": writes,
+        "is_exact": True,
+    }  # fmt: skip
+
+
+def _by_boxes(job: Job) -> dict[str, Any]:
+    moved = MovedSource(job.source, job.move)
+    side = array_side(job.metadata, in_parts=moved.gridded)
+    plan = plan_copy(moved.side, side, moved.itemsize, job.memory_bytes)
+    grid = job.metadata.grid()
+    nbytes = job.metadata.dtype.itemsize
+    for n in job.metadata.shape:
+        nbytes *= n
+    bounces = (moved.side.bounces + side.bounces) * plan.bounce_bytes
+    return {
+        "passes": 1, "load_bytes": 0, "block_bytes": 0, "request_bytes": 0,
+        "peak_memory_bytes": plan.depth * plan.block_bytes + bounces,
+        "disk_bytes": grid.shard_bytes * grid.shards, "between_bytes": 0,
+        "bytes_read": round(nbytes * plan.times_read), "reads": 0,
+        "bytes_written": nbytes, "writes": 0, "is_exact": False,
+    }  # fmt: skip
