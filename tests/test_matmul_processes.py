@@ -114,6 +114,8 @@ def test_products_are_those_of_numpy(tmp_path: Path) -> None:
         (95, 129, 63, ("c16", "c16"), "CT", mixed, 200_000),
         (129, 95, 97, ("c8", "c8"), "NC", (BY_COLUMN, BY_ROW), 120_000),
         (65, 64, 130, ("f8", "f4"), "NT", (BY_ROW, BY_ROW), 120_000),
+        # Each process conjugates pieces that all of them use in place.
+        (40, 200, 63, ("c16", "c16"), "CN", (BY_ROW, BY_ROW), 200_000),
         (33, 31, 20, ("f4", "c16"), "CN", (BY_ROW, BY_ROW), 200_000),
         (129, 16, 97, ("f8", "f8"), "NN", (BY_COLUMN, None), 80_000),
         (16, 129, 97, ("f8", "f8"), "NN", (None, BY_ROW), 80_000),
