@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from outcore._core import ArrayFile, Ticket
 from outcore._util.streams import Block, BlockStream
-from outcore.linalg._products.matmul_geometry import RING_PIECES, SLOTS, MatmulGeometry
+from outcore.linalg._products.piece_counts import RING_PIECES, SLOTS, pieces_in_memory
 from outcore.linalg._tiles.operand import DiskOperand, Extent, Operand, Part
 from outcore.processes.blocks import Expected
 from outcore.processes.broadcasts import blocks_of
-from outcore.processes.sharing import seconds_for
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 
@@ -35,27 +34,33 @@ class Pieces:
     @contextmanager
     def parts(
         self,
-        g: MatmulGeometry,
         operand: Operand,
         boxes: Iterator[Extent],
         team: Team,
         call: LongCall,
+        piece_bytes: int,
+        more_s: float,
     ) -> Iterator[Iterator[Part]]:
-        """Yield the parts of an operand, one for each box."""
+        """Yield the parts of an operand, one for each box.
+
+        Parameters
+        ----------
+        piece_bytes
+            Memory of a part. The call has memory for `pieces_in_memory` of them.
+        more_s
+            Additional time to wait for a part, for the work of the process that reads it.
+        """
         if team.size == 1 or not isinstance(operand, DiskOperand):
-            yield operand.parts(boxes, g.ring_bytes)
+            yield operand.parts(boxes, pieces_in_memory(team.size) * piece_bytes)
             return
         schedule = list(boxes)
         file, _ = operand.opened()
         kind = _RowStream if operand.is_by_row else BlockStream
         stream = kind(
-            file, operand.stored, call.arena, RING_PIECES * g.piece_bytes, call.trace,
-            least_bytes=g.piece_bytes,
+            file, operand.stored, call.arena, RING_PIECES * piece_bytes, call.trace,
+            least_bytes=piece_bytes,
         )  # fmt: skip
-        # Another process may still read a slab, or write its block.
-        flops = 2.0 * g.rows * g.columns * g.depth
-        more_s = seconds_for(g.budget_bytes, flops)
-        blocks = blocks_of(stream, team, call, SLOTS, RING_PIECES + SLOTS, g.piece_bytes, more_s)
+        blocks = blocks_of(stream, team, call, SLOTS, RING_PIECES + SLOTS, piece_bytes, more_s)
         with blocks:
             blocks.expect(_expected(operand, schedule, team.size))
             blocks.read([operand.on_disk(box) for box in schedule[team.rank :: team.size]])

@@ -55,7 +55,7 @@ from outcore.linalg._tiles.operand import (
 from outcore.linalg._tiles.result_dtype import result_dtype
 from outcore.linalg._tiles.transposes import read_trans
 from outcore.processes.reports import process_figures, whole_report
-from outcore.processes.sharing import Sharing
+from outcore.processes.sharing import Sharing, seconds_for
 from outcore.processes.team import Team, alone
 from outcore.report.longcall import LongCall, check_threads, long_call
 from outcore.report.report import Report, keep
@@ -365,9 +365,12 @@ class _Multiplication:
         )  # fmt: skip
 
     def run(self) -> None:
+        g = self.g
+        # Another process may still read a slab, or write its block.
+        more_s = seconds_for(g.budget_bytes, flops(g.rows, g.columns, g.depth, g.product.dtype))
         try:
             with self.pieces.parts(
-                self.g, self.streamed, self.boxes(), self.team, self.call
+                self.streamed, self.boxes(), self.team, self.call, g.piece_bytes, more_s
             ) as parts:
                 for done, block in self.left:
                     self.multiply(block, parts)

@@ -9,18 +9,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
+from outcore.linalg._products.piece_counts import dealt_bytes, pieces_in_memory
 from outcore.linalg._tiles.cost import Phase, flop_weight
 from outcore.linalg._tiles.grains import Grains, bounce_bytes, cut
 from outcore.linalg._tiles.pitch import matrix_bytes
-
-RING_PIECES = 3
-"""Pieces of the streamed operand in memory: one in use, two being read."""
-
-SLOTS = 2
-"""Pieces of other processes in memory."""
-
-_SHARED_PIECES = RING_PIECES + SLOTS + 1
-"""Pieces in memory, if several processes share them: one in the type of the arithmetic."""
 
 PARTS = 4
 """Number of parts of a piece that is as long as a block of C, when C becomes final."""
@@ -225,7 +217,7 @@ class MatmulGeometry:
     @property
     def ring_bytes(self) -> int:
         """Memory of the pieces."""
-        return (RING_PIECES if self.size == 1 else _SHARED_PIECES) * self.piece_bytes
+        return pieces_in_memory(self.size) * self.piece_bytes
 
     @property
     def block_shape(self) -> tuple[int, int]:
@@ -285,8 +277,7 @@ class MatmulGeometry:
             for block in itertools.islice(self.blocks(), self._count(self.streams))
             for along, depth in self.pieces(block)
         ]
-        own = np.tile(np.array(once, np.int64), count)[self.rank :: self.size]
-        return int(own.sum()), len(own)
+        return dealt_bytes(once, count, self.size, self.rank)
 
     def pieces(self, block: Extent) -> Iterator[Extent]:
         """Yield (along C, depth) of the pieces that a block needs, in the order of their use."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import column_extremes
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
@@ -21,6 +22,8 @@ from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, room, written
 from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
+from outcore.linalg._products.agreement import agree_on_product, left_of_all, steps_of_all
+from outcore.linalg._products.dealt_pieces import Pieces
 from outcore.linalg._products.triangular_plan import (
     TriangularGeometry,
     TriangularSystem,
@@ -44,6 +47,9 @@ from outcore.linalg._tiles.operand import (
 )
 from outcore.linalg._tiles.result_dtype import result_dtype
 from outcore.linalg._tiles.transposes import read_trans
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.team import Team, alone
 from outcore.report.longcall import LongCall, check_threads, long_call
 from outcore.report.report import Report, keep
 from outcore.storage.volumes import PathLike, Place
@@ -69,8 +75,13 @@ def solve_triangular(
     memory: int | str | None = None,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> Any:
     """Solve op(T) X = B with a triangular matrix T, each in memory or on disk.
+
+    With `comm`, the processes of a parallel program divide the columns of X. Each reads a part of
+    T, which it sends to all others.
 
     Parameters
     ----------
@@ -95,7 +106,7 @@ def solve_triangular(
     memory
         Budget, such as ``"8 GiB"``; by default half of the available memory. It does not include a
         `T`, `B` or X in memory, which belong to the caller.
-    dtype, if_exists, threads, progress
+    dtype, if_exists, threads, progress, comm, timeout
         As for `matmul`.
 
     Returns
@@ -112,7 +123,10 @@ def solve_triangular(
     NonFiniteError
         If the triangle or `B` has a NaN or an infinity. The error gives its index.
     InvalidError
-        If shapes do not fit, types are not supported, or `out` is an operand.
+        If shapes do not fit, types are not supported, `out` is an operand, or the processes have
+        different arguments.
+    DiskError
+        If another process does not answer in time.
     BudgetError, DiskFullError
         Before any work, if memory or disk space do not suffice.
     ExistsError, BusyError
@@ -121,49 +135,59 @@ def solve_triangular(
         After Ctrl-C or SIGTERM. The same call resumes if the solution is on disk.
     """
     check_threads(threads)
-    arrays = read_arrays({"T": T, "B": B})
-    computed_in = result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
-    if out is None and isinstance(arrays["B"], Array):
-        out = f"{arrays['B'].place.stem}.x"
-    letter = read_trans("trans", trans)
-    system = _system(arrays, letter, computed_in, is_lower=bool(lower), is_stored=out is not None)
-    if system.rhs == 0:
-        keep(Report("solve_triangular", system.n, computed_in.name, 0.0, 0.0, 0, 0, 0, 0))
-        return np.zeros(system.shape, computed_in)
-    matrix = operand(arrays["T"], letter, computed_in)
-    system = dataclasses.replace(system, t=matrix.grains, copy_bytes=matrix.copy_bytes)
-    arguments = {
-        "trans": letter,
-        "lower": bool(lower),
-        "unit": bool(unit_diagonal),
-        "dtype": computed_in.name,
-    }
-    steps = StepsDone(out, "solve_triangular", arguments, arrays, memory, resume=resume, made=made)
-    g = triangular_geometry(system, steps.memory_bytes)
-    try:
-        with (
-            claimed(out, list(arrays.values()), if_exists=if_exists, why=_WHY) as where,
-            long_call(
-                "triangular system", memory_bytes=steps.memory_bytes,
-                work=flops(system.n, system.rhs, computed_in), threads=threads, progress=progress,
-            ) as call,
-        ):  # fmt: skip
-            run = Substitution(
-                g, matrix, arrays["T"], arrays["B"], call,
-                is_lower=bool(lower), is_unit=bool(unit_diagonal),
-            )  # fmt: skip
-            if where is None:
-                X = room(system.n, system.rhs, computed_in)
-                run.run(WholeResult(X), steps)
-                result: Any = X.reshape(system.shape, order="F")
-                bytes_written = 0
-            else:
-                result, bytes_written = _to_disk(g, run, where, call, steps)
-            run.notes += steps.notes(len(list(g.groups())))
-            keep(_report(g, run, call, bytes_written), result)
-            return result
-    except KeyboardInterrupt as error:
-        raise Interrupted(steps.stopped("the solve", "solve_triangular", error)) from None
+    with Sharing(comm, timeout) as sharing:
+        arrays = read_arrays({"T": T, "B": B})
+        computed_in = result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
+        if out is None and isinstance(arrays["B"], Array):
+            out = f"{arrays['B'].place.stem}.x"
+        letter = read_trans("trans", trans)
+        is_stored = out is not None
+        system = _system(arrays, letter, computed_in, is_lower=bool(lower), is_stored=is_stored)
+        arguments = {
+            "trans": letter,
+            "lower": bool(lower),
+            "unit": bool(unit_diagonal),
+            "dtype": computed_in.name,
+        }
+        how = {"out": None if out is None else str(out), "if_exists": if_exists, "resume": resume}
+        agree_on_product("solve_triangular", arrays, arguments | how, sharing)
+        if system.rhs == 0:
+            keep(Report("solve_triangular", system.n, computed_in.name, 0.0, 0.0, 0, 0, 0, 0))
+            return np.zeros(system.shape, computed_in)
+        matrix = operand(arrays["T"], letter, computed_in)
+        system = dataclasses.replace(system, t=matrix.grains, copy_bytes=matrix.copy_bytes)
+        steps, memory_bytes = steps_of_all(
+            lambda memory: StepsDone(
+                out, "solve_triangular", arguments, arrays, memory, resume=resume, made=made,
+                sharing=sharing,
+            ),
+            memory, sharing,
+        )  # fmt: skip
+        g = triangular_geometry(system, memory_bytes, sharing.size, sharing.rank)
+        operands = list(arrays.values())
+        try:
+            with (
+                claimed(out, operands, if_exists=if_exists, why=_WHY, sharing=sharing) as where,
+                long_call(
+                    "triangular system", memory_bytes=memory_bytes, work=g.own_flops,
+                    threads=sharing.threads(threads), progress=sharing.progress(progress),
+                ) as call,
+            ):  # fmt: skip
+                run = Substitution(
+                    g, matrix, arrays["T"], arrays["B"], call,
+                    is_lower=bool(lower), is_unit=bool(unit_diagonal),
+                )  # fmt: skip
+                if where is None:
+                    X = room(system.n, system.rhs, computed_in)
+                    run.run(WholeResult(X), steps, alone())
+                    result: Any = X.reshape(system.shape, order="F")
+                    report = _report(g, run, call, 0, steps)
+                else:
+                    result, report = _to_disk(g, run, where, call, steps)
+                keep(report, result)
+                return result
+        except KeyboardInterrupt as error:
+            raise Interrupted(steps.stopped("the solve", "solve_triangular", error)) from None
 
 
 def _system(
@@ -191,10 +215,13 @@ def _system(
 
 def _to_disk(
     g: TriangularGeometry, run: Substitution, where: Place, call: LongCall, steps: StepsDone
-) -> tuple[Array, int]:
-    """Write the solution to an array; return the array, and the bytes written."""
+) -> tuple[Array, Report]:
+    """Write the solution to an array; return the array, and the report of all processes."""
     system = g.system
-    with written(where, result_metadata(system.shape, system.dtype, g.chunk), _WHY, steps) as array:
+    metadata = result_metadata(system.shape, system.dtype, g.chunk)
+    with written(where, metadata, _WHY, steps) as array, Team(steps.sharing) as team:
+        if team.rank:
+            array.count_writing(elsewhere=True)
         file = open_whole_chunks(array, call, g.bounce_bytes("X"), 2, writable=True)
         result = DiskResult(
             file, call, system.dtype, g.block_shape,
@@ -202,17 +229,23 @@ def _to_disk(
             steps=sum(len(g.pieces(strip)) for strip in g.strips()),
             is_backward=not system.is_lower,
         )  # fmt: skip
-        run.run(result, steps)
-    return array, file.counters()[1]
+        run.run(result, steps, team)
+        own = _report(g, run, call, file.counters()[1], steps)
+        if team.size > 1:
+            own.processes = [process_figures(own, run.pieces.sent, g.sent())]
+        report = whole_report(own, team)
+    return array, report
 
 
-def _report(g: TriangularGeometry, run: Substitution, call: LongCall, bytes_written: int) -> Report:
+def _report(
+    g: TriangularGeometry, run: Substitution, call: LongCall, bytes_written: int, steps: StepsDone
+) -> Report:
     system = g.system
     return call.report(
         Report, "solve_triangular", system.n, system.dtype, method=g.method,
-        flops=flops(system.n, system.rhs, system.dtype), moved=(run.bytes_read(), bytes_written),
+        flops=g.own_flops, moved=(run.bytes_read(), bytes_written),
         planned=(g.bytes_read(), g.bytes_written()), words_lower_bound=g.words_lower_bound(),
-        notes=run.notes, arrays=["T", "B", "X"],
+        notes=run.notes + steps.notes(len(g.groups())), arrays=["T", "B", "X"],
     )  # fmt: skip
 
 
@@ -238,6 +271,8 @@ class Substitution:
     ----------
     notes
         Notes for the reader of the report.
+    pieces
+        The pieces of op(T), of which processes read some each.
     """
 
     def __init__(
@@ -254,6 +289,8 @@ class Substitution:
         self.g, self.matrix, self.T, self.B, self.call = g, matrix, T, B, call
         self.is_lower, self.is_unit = is_lower, is_unit
         self.notes: list[str] = []
+        self.pieces = Pieces()
+        self.parts: Iterator[Part] = iter(())
         self.kernels = kernels(g.system.dtype)
         matrix.open(call, g.bounce_bytes("T"), 0)
         self.sides = DiskOperand(B, "N", g.system.dtype) if isinstance(B, Array) else None
@@ -264,38 +301,50 @@ class Substitution:
         """Bytes of T and B read so far."""
         return self.matrix.bytes_read() + (self.sides.bytes_read() if self.sides else 0)
 
-    def run(self, result: WholeResult | DiskResult, steps: StepsDone) -> None:
+    def run(self, result: WholeResult | DiskResult, steps: StepsDone, team: Team) -> None:
         """Solve for all pending groups of columns."""
         g, strips = self.g, self.g.strips()
-        groups = list(g.groups())
-        left = steps.left(groups)
-        self.pieces = self.matrix.parts(
-            (box for _ in left for strip in strips for box in g.pieces(strip)), g.ring_bytes
-        )
+        groups = g.groups()
+        left = left_of_all(steps, groups)
         self.boxes = self.boxes_of_b([group for _, group in left])
-        for group in groups[: steps.gone_on_at]:
+        for group in groups[: len(groups) - len(left)]:
             work = flops(g.system.n, group.stop - group.start, g.system.dtype)
             self.call.meter.skip(work)
+        boxes = (box for _ in left for strip in strips for box in g.pieces(strip))
+        # Another process may still write its group.
+        more_s = seconds_for(g.budget_bytes, flops(g.system.n, g.columns, g.system.dtype))
         try:
-            for done, group in left:
-                X = result.begin((slice(0, g.system.n), group))
-                self.loads = deque(g.loads(group))
-                for strip in strips:
-                    while self.loads and self.is_needed(self.loads[0], strip):
-                        self.load(X, group, result)
-                    for box in g.pieces(strip):
-                        self.substitute(X, strip, box)
-                        result.advance()
-                        # Loads for the next strip are issued in between.
-                        if self.loads and result.is_free(self.loads[0][0]):
-                            self.load(X, group, result)
-                    self.look_at(X, strip)
-                    result.done(strip.stop if g.system.is_lower else strip.start)
-                steps.passed(done, len(groups), result.sync)
+            with self.pieces.parts(
+                self.matrix, boxes, team, self.call, g.piece_bytes, more_s
+            ) as self.parts:
+                for done, group in left:
+                    if group.start < group.stop:
+                        self.solve(group, result)
+                    else:
+                        for _ in (box for strip in strips for box in g.pieces(strip)):
+                            next(self.parts)  # for the other processes
+                    steps.passed(done, len(groups), result.sync)
             result.flush()
         except BaseException:
             result.abandon()
             raise
+
+    def solve(self, group: slice, result: WholeResult | DiskResult) -> None:
+        """Solve for a group of columns."""
+        g = self.g
+        X = result.begin((slice(0, g.system.n), group))
+        self.loads = deque(g.loads(group))
+        for strip in g.strips():
+            while self.loads and self.is_needed(self.loads[0], strip):
+                self.load(X, group, result)
+            for box in g.pieces(strip):
+                self.substitute(X, strip, box)
+                result.advance()
+                # Loads for the next strip are issued in between.
+                if self.loads and result.is_free(self.loads[0][0]):
+                    self.load(X, group, result)
+            self.look_at(X, strip)
+            result.done(strip.stop if g.system.is_lower else strip.start)
 
     def boxes_of_b(self, groups: list[slice]) -> Iterator[Part]:
         """Yield the boxes of B in the order of their use."""
@@ -334,7 +383,7 @@ class Substitution:
 
     def substitute(self, X: Matrix, strip: slice, box: Extent) -> None:
         """Apply one piece of the triangle."""
-        part, (_, columns) = next(self.pieces), box
+        part, (_, columns) = next(self.parts), box
         is_lower = self.g.system.is_lower
         start_ns = self.call.trace.now_ns()
         beside = slice(columns.start, min(columns.stop, strip.start))

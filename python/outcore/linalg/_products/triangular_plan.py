@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from outcore._util.budget import too_small
+from outcore._util.counts import count_of
+from outcore._util.sizes import parse_rate
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, default_chunks
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._output.result_chunks import result_chunks, result_metadata
-from outcore.linalg._products.matmul_geometry import RING_PIECES, Extent
+from outcore.linalg._products.matmul_geometry import Extent
 from outcore.linalg._products.matmul_plan import FLAT, THIN, piece_shapes, planned_grains
+from outcore.linalg._products.piece_counts import RING_PIECES, dealt_bytes, pieces_in_memory
 from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import Grains, bounce_bytes, cut
 from outcore.linalg._tiles.pitch import matrix_bytes, pitch
@@ -73,6 +76,9 @@ class TriangularGeometry:
         Rows and columns of a box of B.
     chunk
         Chunk of X on disk; (1, 1) if X is a vector or in memory.
+    size, rank
+        Number of processes, and the one whose groups these are. The processes divide the columns of
+        X, use the same pieces of T at the same time, and each reads some of these.
     """
 
     system: TriangularSystem
@@ -82,10 +88,40 @@ class TriangularGeometry:
     load: tuple[int, int]
     chunk: tuple[int, int]
     budget_bytes: int
+    size: int = 1
+    rank: int = 0
+
+    def _edge(self, rank: int) -> int:
+        """Return the first column of X that a process solves for."""
+        unit, rhs = self.system.b.columns, self.system.rhs
+        if -(-rhs // unit) < self.size:
+            unit = 1
+        units = -(-rhs // unit)
+        return min(-(-units * rank // self.size) * unit, rhs)
+
+    @property
+    def own(self) -> slice:
+        """Columns of X that this process solves for."""
+        return slice(self._edge(self.rank), self._edge(self.rank + 1))
+
+    @property
+    def most(self) -> int:
+        """The largest number of columns that a process solves for."""
+        return self._edge(1)
+
+    @property
+    def passes(self) -> int:
+        """Number of passes over T."""
+        return -(-self.most // self.columns)
 
     def groups(self) -> list[slice]:
-        """Columns of X that are solved for together."""
-        return cut(0, self.system.rhs, self.columns)
+        """Columns of X that are solved for together.
+
+        All processes have as many groups; the last ones may be empty.
+        """
+        own = self.own
+        groups = cut(own.start, own.stop, self.columns)
+        return groups + [slice(own.stop, own.stop)] * (self.passes - len(groups))
 
     def strips(self) -> list[slice]:
         """Rows of op(T), in the order of substitution."""
@@ -124,6 +160,8 @@ class TriangularGeometry:
     def loads(self, group: slice) -> list[Extent]:
         """Boxes of B for a group, in the order of their use."""
         b = self.system.b
+        if group.start == group.stop:
+            return []
         columns = cut(group.start // b.columns * b.columns, group.stop, self.load[1])
         rows = self._in_order(cut(0, self.system.n, self.load[0]))
         return [(i, j) for i in rows for j in columns]
@@ -144,9 +182,14 @@ class TriangularGeometry:
         return matrix_bytes(*self.block_shape, self.system.dtype.itemsize)
 
     @property
+    def piece_bytes(self) -> int:
+        """Memory of a piece of T."""
+        return self.system.t.memory_bytes(self.strip, self.depth)
+
+    @property
     def ring_bytes(self) -> int:
         """Memory of the pieces of T."""
-        return RING_PIECES * self.system.t.memory_bytes(self.strip, self.depth)
+        return pieces_in_memory(self.size) * self.piece_bytes
 
     @property
     def load_bytes(self) -> int:
@@ -182,19 +225,41 @@ class TriangularGeometry:
                 total += t.box_bytes(rows.stop - rows.start, columns.stop - columns.start)
         return total
 
+    def triangle_read(self) -> tuple[int, int]:
+        """Bytes and pieces of T that this process reads. It sends them to the others."""
+        t = self.system.t
+        if self.size == 1 or not t.is_on_disk:
+            return self.passes * self.triangle_bytes(), 0
+        pieces = [
+            t.box_bytes(rows.stop - rows.start, columns.stop - columns.start)
+            for strip in self.strips()
+            for rows, columns in self.pieces(strip)
+        ]
+        return dealt_bytes(pieces, self.passes, self.size, self.rank)
+
+    def sent(self) -> tuple[int, int]:
+        """Bytes and messages that this process sends."""
+        return self.triangle_read() if self.size > 1 else (0, 0)
+
     def bytes_read(self) -> int:
-        """Bytes of T and B that are read. Exact if chunks are whole pages."""
+        """Bytes of T and B that this process reads. Exact if chunks are whole pages."""
         b = self.system.b
         loaded = sum(
             b.box_bytes(self.system.n, group.stop - group.start // b.columns * b.columns)
             for group in self.groups()
+            if group.start < group.stop
         )
-        return len(self.groups()) * self.triangle_bytes() + loaded
+        return self.triangle_read()[0] + loaded
 
     def bytes_written(self) -> int:
-        """Bytes of X that are written, with the padding below its last row."""
-        s = self.system
-        return self.block_shape[0] * s.rhs * s.dtype.itemsize if s.is_stored else 0
+        """Bytes of X that this process writes, with the padding below its last row."""
+        s, own = self.system, self.own.stop - self.own.start
+        return self.block_shape[0] * own * s.dtype.itemsize if s.is_stored else 0
+
+    @property
+    def own_flops(self) -> float:
+        """Operations of this process."""
+        return flops(self.system.n, self.own.stop - self.own.start, self.system.dtype)
 
     def words_lower_bound(self) -> float:
         """Count the words on disk once. No sharper lower bound is known."""
@@ -209,7 +274,7 @@ class TriangularGeometry:
             dtype=s.dtype,
             bytes_read=self.bytes_read(),
             bytes_written=self.bytes_written(),
-            flops=flops(s.n, s.rhs, s.dtype),
+            flops=self.own_flops,
             ends_read_bytes=s.b.memory_bytes(self.strip, self.columns),
             ends_written_bytes=self.strip * self.columns * s.dtype.itemsize * s.is_stored,
         )
@@ -217,37 +282,41 @@ class TriangularGeometry:
     @property
     def method(self) -> str:
         """Description of the method, for users."""
-        count = len(self.groups())
+        count = self.passes
         passes = "1 pass" if count == 1 else f"{count} passes"
         return (
             f"{passes} over the triangle, with {self.columns} columns of X at once, in pieces of "
             f"{self.strip} x {self.depth}"
+            + (f", dealt to {self.size} processes" if self.size > 1 else "")
         )
 
 
-def triangular_geometry(system: TriangularSystem, memory_bytes: int) -> TriangularGeometry:
-    """Cut a triangular system for a memory budget.
+def triangular_geometry(
+    system: TriangularSystem, memory_bytes: int, size: int = 1, rank: int = 0
+) -> TriangularGeometry:
+    """Cut a triangular system for a memory budget, which each of several processes has.
 
     Raises
     ------
     BudgetError
         If one column does not fit.
     """
-    if found := _best(system, memory_bytes):
-        return found
+    if found := _best(system, memory_bytes, size):
+        return dataclasses.replace(found, rank=rank)
     need = 0
-    while need == 0 or _best(system, need) is None:
-        need = min(g.memory_bytes for g in _smallest(system, need or memory_bytes))
+    while need == 0 or _best(system, need, size) is None:
+        need = min(g.memory_bytes for g in _smallest(system, need or memory_bytes, size))
     what = f"a triangular system of order {system.n} in {system.dtype.name} with these chunks"
     raise too_small(need, memory_bytes, what)
 
 
-def _best(system: TriangularSystem, memory_bytes: int) -> TriangularGeometry | None:
+def _best(system: TriangularSystem, memory_bytes: int, size: int) -> TriangularGeometry | None:
     for chunk in _chunks(system, memory_bytes):
-        found = [g for g in _ways(system, chunk, memory_bytes) if g.memory_bytes <= memory_bytes]
+        ways = _ways(system, chunk, memory_bytes, size)
+        found = [g for g in ways if g.memory_bytes <= memory_bytes]
         if found:
             return min(found, key=_score)
-    smallest = [g for g in _smallest(system, memory_bytes) if g.memory_bytes <= memory_bytes]
+    smallest = [g for g in _smallest(system, memory_bytes, size) if g.memory_bytes <= memory_bytes]
     return min(smallest, key=_score, default=None)
 
 
@@ -263,24 +332,26 @@ def _score(g: TriangularGeometry) -> float:
     slow = 1 + THIN / g.strip + THIN / g.columns + FLAT / g.depth
     # Half of a strip's square lies on the other side of the diagonal, and is read needlessly.
     wide = 1 + max(g.strip, g.depth) / g.system.n
-    return len(g.groups()) * slow * wide
+    return g.passes * slow * wide
 
 
 def _ways(
-    system: TriangularSystem, chunk: tuple[int, int], memory_bytes: int
+    system: TriangularSystem, chunk: tuple[int, int], memory_bytes: int, size: int
 ) -> Iterator[TriangularGeometry]:
     """Candidate cuts of a system; some may not fit."""
     for strip, depth in piece_shapes(system.t, system.n, system.n, memory_bytes):
         for load in _loads(system, strip):
-            one = TriangularGeometry(system, 1, strip, depth, load, chunk, memory_bytes)
+            one = TriangularGeometry(system, 1, strip, depth, load, chunk, memory_bytes, size)
             yield _widest(one)
 
 
-def _smallest(system: TriangularSystem, memory_bytes: int) -> Iterator[TriangularGeometry]:
+def _smallest(
+    system: TriangularSystem, memory_bytes: int, size: int
+) -> Iterator[TriangularGeometry]:
     """Cuts that need the least memory: one grain of each operand, and one column of X."""
     grain, load = (system.t.rows, system.t.columns), (system.b.rows, system.b.columns)
     for chunk in _chunks(system, memory_bytes):
-        yield TriangularGeometry(system, 1, *grain, load, chunk, memory_bytes)
+        yield TriangularGeometry(system, 1, *grain, load, chunk, memory_bytes, size)
 
 
 def _loads(system: TriangularSystem, strip: int) -> set[tuple[int, int]]:
@@ -299,21 +370,22 @@ def _widest(one: TriangularGeometry) -> TriangularGeometry:
     """Make groups as wide as fits, of about equal width, and of whole grains of B if possible."""
     system = one.system
     if not system.is_stored:
-        return dataclasses.replace(one, columns=system.rhs)
+        return dataclasses.replace(one, columns=one.most)
     column_bytes = pitch(one.block_shape[0], system.dtype.itemsize) * system.dtype.itemsize
     left = one.budget_bytes - one.memory_bytes + one.block_bytes
-    most = max(min(left // SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES // column_bytes, system.rhs), 1)
+    most = max(min(left // SLOT_ALIGN_BYTES * SLOT_ALIGN_BYTES // column_bytes, one.most), 1)
     unit = system.b.columns if most >= system.b.columns else 1
-    units = -(-system.rhs // unit)
+    units = -(-one.most // unit)
     groups = -(-units // (most // unit))
-    columns = min(-(-units // groups) * unit, system.rhs)
+    columns = min(-(-units // groups) * unit, one.most)
     return dataclasses.replace(one, columns=columns)
 
 
 def triangular_cost(problem: Problem) -> Cost:
     """Plan `solve_triangular` to disk, with B in Fortran order with default chunks.
 
-    T has the same layout, unless the options ``order`` and ``chunks`` set another.
+    T has the same layout, unless the options ``order`` and ``chunks`` set another. If there are
+    several processes, it is the cost of the first, which has most to do.
     """
     n, rhs, dtype = problem.n, problem.rhs, problem.dtype
     trans = read_trans("trans", problem.option("trans", "N"))
@@ -323,12 +395,20 @@ def triangular_cost(problem: Problem) -> Cost:
     b = Grains.of(default_chunks((n, rhs), dtype.itemsize, "F"), "F", dtype.itemsize)
     t = t if trans == "N" else t.transposed()
     system = TriangularSystem(n, rhs, dtype, t, b, is_lower, (n, rhs), is_stored=True)
-    g = triangular_geometry(system, problem.memory_bytes)
+    processes = count_of("processes", problem.option("processes", 1))
+    link = problem.option("link", None)
+    g = triangular_geometry(system, problem.memory_bytes, processes)
+    phase = g.phase()
+    if processes > 1 and link is not None:
+        sent_bytes = g.passes * g.triangle_bytes()
+        phase = dataclasses.replace(phase, network_seconds=sent_bytes / parse_rate(link))
     grid = result_metadata(system.shape, dtype, g.chunk).grid()
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
         disk_bytes=grid.shards * grid.shard_bytes,
-        words_lower_bound=g.words_lower_bound(),
-        phases=(g.phase(),),
+        words_lower_bound=g.words_lower_bound() if processes == 1 else None,
+        phases=(phase,),
+        processes=processes,
+        bytes_sent=g.sent()[0],
     )
