@@ -147,11 +147,17 @@ def test_mounts_see_each_other_after_a_close(pool: Served, tmp_path: Path, seed:
 
 def test_a_program_that_opens_a_file_gets_its_length(pool: Served, tmp_path: Path) -> None:
     """Also within the second for which the kernel keeps the length that it got before."""
+
+    def opened(path: Path) -> int:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size
+
+    def copied_by_sendfile(path: Path) -> int:
+        return Path(shutil.copyfile(path, tmp_path / path.name)).stat().st_size
+
     with mounted(pool, tmp_path / "one") as one, mounted(pool, tmp_path / "two") as two:
-        for length in (10, 100_000, 5, 200_000):
-            (one.place / "f").write_bytes(bytes(length))
-            with (two.place / "f").open("rb") as file:
-                assert os.fstat(file.fileno()).st_size == length
-            # It copies by `sendfile`.
-            shutil.copyfile(two.place / "f", tmp_path / "copy")
-            assert (tmp_path / "copy").stat().st_size == length
+        for length_of in (opened, copied_by_sendfile):
+            (one.place / length_of.__name__).write_bytes(b"short")
+            assert (two.place / length_of.__name__).stat().st_size == 5
+            (one.place / length_of.__name__).write_bytes(bytes(100_000))
+            assert length_of(two.place / length_of.__name__) == 100_000
