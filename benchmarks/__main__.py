@@ -28,6 +28,7 @@ BENCHMARKS = {
     "mixed": "solve with factors in single precision and refinement, against it in double",
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",
     "svd": "the largest singular triplets against ARPACK and randomized_svd of scikit-learn",
+    "rechunk": "copies into other chunks against fio, dask, rechunker and cubed",
     "rivals": "array strips against TensorStore and zarr-python",
     "pool_embedded": "a pool embedded over two directories against a plain one: streams, LU",
     "pool_served": "LU in a pool served on this machine against a plain path",

@@ -37,17 +37,18 @@ def run_module(
     timeout_s: float | None = None,
     limit: MemoryLimit | None = None,
     launcher: Sequence[object] = (),
+    python: str = sys.executable,
 ) -> Ended:
     """Run ``python -m module`` to its end, or kill it after `timeout_s`.
 
-    `launcher` is the beginning of the command, such as that of mpiexec.
+    `launcher` is the beginning of the command, such as that of mpiexec, `python` the interpreter.
 
     Raises
     ------
     RuntimeError
         If the process fails.
     """
-    command = [*map(str, launcher), sys.executable, "-m", module, *map(str, arguments)]
+    command = [*map(str, launcher), python, "-m", module, *map(str, arguments)]
     if limit is not None:
         command = ["/bin/sh", "-c", _ENTER, str(limit.members), *command]
     with subprocess.Popen(

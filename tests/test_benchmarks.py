@@ -52,6 +52,7 @@ def run(
         "lstsq",
         "svd",
         "mixed",
+        "rechunk",
         "rivals",
         "pool_embedded",
         "pool_served",

@@ -27,6 +27,7 @@ from outcore.errors import (
     InvalidError,
     JournalError,
 )
+from outcore.files.catalog import recognise
 from outcore.machine.rates import NOMINAL
 
 
@@ -162,6 +163,8 @@ def test_it_resumes_in_each_pass(
         oc.rechunk(A, tmp_path / "B", **options)
     with pytest.raises(IncompleteError, match="again with the same arguments"):
         oc.open_array(tmp_path / "B")
+    assert (entry := recognise(tmp_path / "B")) is not None
+    assert entry.state == "incomplete"
     # Another budget does not change the blocks that are done.
     with watched_writes(monkeypatch, None) as second:
         B = oc.rechunk(A, tmp_path / "B", **options | {"memory": 2_000_000})
@@ -176,6 +179,29 @@ def test_it_resumes_in_each_pass(
     assert sorted(p.name for p in (tmp_path / "B").iterdir()) == [
         "c", "outcore.generation", "zarr.json",
     ]  # fmt: skip
+    with watched_writes(monkeypatch, 0):
+        oc.rechunk(A, tmp_path / "B", **options, if_exists="open").close()
+
+
+def test_between_a_directory_and_a_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = many_passes(monkeypatch)
+    model, A = made(tmp_path, (512, 500), (1, 500), "f8", "C")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with oc.Pool.embedded([tmp_path / "one", tmp_path / "two"]) as pool:
+        with (
+            watched_writes(monkeypatch, 40),
+            pytest.raises(ZeroDivisionError),
+        ):
+            oc.rechunk(A, pool / "B", **options)
+        with oc.rechunk(A, pool / "B", **options) as B:
+            np.testing.assert_array_equal(B[...], model)
+            assert isinstance(B.report, oc.CopyReport)
+            assert len(B.report.between) == 2
+        assert not {path.name for path in (pool / "B").iterdir()} & set(blocks_done.BETWEEN)
+        given = options | {"chunks": (1, 500)}
+        with oc.rechunk(pool / "B", tmp_path / "C", **given) as C:
+            np.testing.assert_array_equal(C[...], model)
 
 
 def test_a_source_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
