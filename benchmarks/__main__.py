@@ -23,7 +23,7 @@ BENCHMARKS = {
     "blocks": "every block once through the block interface, against a stream",
     "boxes": "boxes, planes and strips in default chunks against numpy.memmap",
     "dask_linalg": "LU, Cholesky, QR and solve against dask.array.linalg, under a memory limit",
-    "lu_processes": "LU by 2 processes against 1, and table 2 of Womble et al. (1993) for 1 to 8",
+    "lu_processes": "LU and Cholesky by 2 processes against 1; LU by 1 to 8, after Womble et al.",
     "logical_disks": "solves by 4 processes with slow disks: factors on logical disks and striped",
     "mixed": "solve with factors in single precision and refinement, against it in double",
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",

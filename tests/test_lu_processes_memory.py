@@ -1,4 +1,4 @@
-"""LU by two processes, each under a hard limit of its budget and 200 MiB."""
+"""LU and Cholesky by two processes, each under a hard limit of its budget and 200 MiB."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,10 +22,11 @@ with open(os.path.join(sys.argv[2 + rank], "cgroup.procs"), "w") as procs:
 import numpy as np
 import outcore as oc
 from mpi4py import MPI
-from outcore.linalg import lu_factor, lu_solve
+from outcore.linalg import cho_factor, cho_solve, lu_factor, lu_solve
 
 comm, home, n = MPI.COMM_WORLD, sys.argv[1], int(sys.argv[4])
-rows_of = np.random.default_rng(0).permutation(n)
+is_positive = sys.argv[6] == "cholesky"
+rows_of = np.arange(n) if is_positive else np.random.default_rng(0).permutation(n)
 
 
 def fill(rows, cols):
@@ -38,13 +39,13 @@ same = {"memory": int(sys.argv[5]), "threads": 1, "progress": False}
 if comm.rank == 0:
     oc.create_array(f"{home}/A", (n, n), order="F", fill=fill, **same)
 comm.barrier()
-f = lu_factor(f"{home}/A", comm=comm, **same)
+f = (cho_factor if is_positive else lu_factor)(f"{home}/A", comm=comm, **same)
 order = rows_of.copy()
-for i, swapped in enumerate(f.piv):
+for i, swapped in enumerate(() if is_positive else f.piv):
     order[[i, swapped]] = order[[swapped, i]]
 assert (order == np.arange(n)).all(), "the pivots undo the order"
 b = fill(slice(0, n), slice(7, 8))
-x = lu_solve(f, b, comm=comm, **same)
+x = (cho_solve if is_positive else lu_solve)(f, b, comm=comm, **same)
 x[7] -= 1
 assert abs(x).max() < 1e-13
 assert f.report.peak_memory_bytes <= f.report.memory_bytes
@@ -53,7 +54,8 @@ print("well")
 
 
 @pytest.mark.exhaustive(keep=0)
-def test_no_process_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["lu", "cholesky"])
+def test_no_process_is_killed(method: str, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB)
     with ExitStack() as stack:
@@ -62,6 +64,6 @@ def test_no_process_is_killed(tmp_path: Path) -> None:
             limit = stack.enter_context(memory_limit())
             limit.set(BUDGET + LEFT)
             groups.append(str(limit.path))
-        done = mpiexec(2, script, str(tmp_path), *groups, str(N), str(BUDGET))
+        done = mpiexec(2, script, str(tmp_path), *groups, str(N), str(BUDGET), method)
         assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split() == ["well"] * 2
