@@ -98,6 +98,18 @@ for number, (shape, dtype, more) in enumerate(options["cases"]):
         f"{home}/A{number}", shape, dtype, fill=fill, fill_id=1, if_exists="open", **more, **SAME
     )
     assert (B[...] == A[...]).all() and len(calls) == done
+def layers(rows, columns):
+    return element(rows, columns), fill(rows, columns) % 7
+
+for again in range(2):
+    count = len(calls)
+    S, K = oc.create_arrays(
+        [f"{home}/S", f"{home}/K"], (70, 50), ["f8", "i2"], fill=layers, chunks=(8, 50),
+        if_exists="open", progress=False, **SAME,
+    )
+    assert (S[...] == element(slice(70), slice(50))).all() and (K[...] == S[...] % 7).all()
+    assert (len(calls) > count) == (not again)
+    assert again or len(S.report.processes) == comm.size
 Z = oc.create_array(f"{home}/Z", (5, 4), "f4", comm=comm)
 Z[rank] = rank + 1
 comm.barrier()

@@ -27,7 +27,7 @@ def agree_on_creation(
     """
     if sharing.size == 1:
         return
-    sharing.check_mpi("create_array by several processes")
+    sharing.check_mpi("an assembly by several processes")
     m = metadata
     sharing.agree(
         {

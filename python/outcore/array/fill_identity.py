@@ -90,8 +90,12 @@ class FillIdentity(NamedTuple):
             )
         self._warn_if_changed(record.where, was.fill_source, stacklevel=7)
 
-    def check_opened(self, where: Place, made: dict[str, Any] | None) -> None:
+    def check_opened(
+        self, where: Place, made: dict[str, Any] | None, *, stacklevel: int = 4
+    ) -> None:
         """Compare the identity with that of the assembly that made a whole array.
+
+        `stacklevel` leads from the warning to the user's call.
 
         Raises
         ------
@@ -111,7 +115,7 @@ class FillIdentity(NamedTuple):
             )
         refuse_other(where, was.get("fill_id"), self.fill_id, "fill_id")
         refuse_other(where, was.get("array"), self.array, "place among the paths")
-        self._warn_if_changed(where, was.get("fill_source"), stacklevel=4)
+        self._warn_if_changed(where, was.get("fill_source"), stacklevel=stacklevel)
 
     def _warn_if_changed(self, where: Place, was: str | None, *, stacklevel: int) -> None:
         if was is not None and self.fill_source is not None and was != self.fill_source:

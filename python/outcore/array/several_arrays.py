@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists, check_if_exists
 from outcore._util.progress import ProgressLike
-from outcore.array.array import Array
+from outcore.array.array import Array, open_array
 from outcore.array.create import array_metadata
 from outcore.array.existing import open_existing
 from outcore.array.fill import Fill, Filled, fill_arrays, is_stopped
+from outcore.array.fill_agreement import agree_on_creation
 from outcore.array.fill_identity import FillIdentity
 from outcore.errors import ExistsError, InvalidError
 from outcore.layout.zarr_format import Metadata, check_dtype
+from outcore.processes.sharing import Sharing
 from outcore.storage.volumes import PathLike, Place, how_they_meet, place
 
 
@@ -40,6 +43,8 @@ def create_arrays(
     threads: int = 1,
     resume: bool = True,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> list[Array]:
     """Create several arrays of one shape on disk, assembled by one `fill`.
 
@@ -61,7 +66,7 @@ def create_arrays(
         As in `create_array`, for each array. By default the chunks suit the widest type.
     if_exists
         As in `create_array`. ``"open"`` opens the complete arrays, and creates the others.
-    fill_id, reserve, memory, threads, resume, progress
+    fill_id, reserve, memory, threads, resume, progress, comm, timeout
         As in `create_array`, for all arrays together.
 
     Returns
@@ -75,7 +80,7 @@ def create_arrays(
     InvalidError
         If there are fewer than two paths, one path is inside another, or `fill` returns a wrong
         result.
-    ExistsError, JournalError, DiskFullError, BudgetError, BusyError, Interrupted
+    ExistsError, JournalError, DiskFullError, DiskError, BudgetError, BusyError, Interrupted
         As in `create_array`.
 
     Warns
@@ -83,39 +88,69 @@ def create_arrays(
     FillChangedWarning
         If the call resumes, or opens, an array whose `fill` had different source text.
     """
-    places = _places(paths)
-    metadata = _metadata(places, shape, dtype, chunks, order, chunk_order, dims, attributes)
-    count = len(places)
-    identities = [
-        FillIdentity.of(fill, fill_id, f"{number} of {count}") for number in range(1, count + 1)
-    ]
-    given = {"chunks": chunks, "chunk_order": chunk_order, "dims": dims, "attributes": attributes}
-    chosen = [name for name in given if given[name] is not None]
-    found: list[Array | None] = [None] * count
+    with Sharing(comm, timeout) as sharing:
+        places = _places(paths)
+        metadata = _metadata(places, shape, dtype, chunks, order, chunk_order, dims, attributes)
+        count = len(places)
+        identities = [
+            FillIdentity.of(fill, fill_id, f"{number} of {count}") for number in range(1, count + 1)
+        ]
+        how = {"if_exists=": if_exists, "reserve=": reserve, "resume=": resume}
+        sharing.agree({"number of paths": count})
+        for each in zip(places, metadata, identities, strict=True):
+            agree_on_creation(*each, sharing, how)
+        given = {
+            "chunks": chunks, "chunk_order": chunk_order, "dims": dims, "attributes": attributes
+        }  # fmt: skip
+        chosen = [name for name in given if given[name] is not None]
+        # The first of several processes looks for whole arrays.
+        is_whole = [False] * count
+        if sharing.rank == 0:
+            is_whole = _whole(places, metadata, identities, chosen, if_exists, resume=resume)
+        is_whole = sharing.same(is_whole)
+        found = [
+            open_array(where.path, "r+") if whole else None
+            for where, whole in zip(places, is_whole, strict=True)
+        ]
+        made: list[Array] = []
+        if not all(is_whole):
+            filled = [
+                Filled(where, each, reserve, is_whole=whole)
+                for where, each, whole in zip(places, metadata, is_whole, strict=True)
+            ]
+            made = fill_arrays(
+                filled, fill, identities=identities, if_exists=if_exists, memory=memory,
+                threads=threads, resume=resume, progress=progress, sharing=sharing,
+            )  # fmt: skip
+        rest = iter(made)
+        return [next(rest) if array is None else array for array in found]
+
+
+def _whole(
+    places: Sequence[Place],
+    metadata: Sequence[Metadata],
+    identities: Sequence[FillIdentity],
+    chosen: Sequence[str],
+    if_exists: IfExists,
+    *,
+    resume: bool,
+) -> list[bool]:
+    """Return which arrays an earlier call has completed, so that this one opens them."""
     # A call that was killed at its very end leaves some arrays complete and others incomplete.
+    count = len(places)
     goes_on = (
         check_if_exists(if_exists) == "error"
         and resume
         and any(is_stopped(where, count) for where in places)
     )
+    found = [False] * count
     for number, where in enumerate(places if if_exists == "open" or goes_on else []):
         with contextlib.nullcontext() if if_exists == "open" else contextlib.suppress(ExistsError):
             array = open_existing(where, metadata[number], chosen)
             if array is not None:
-                identities[number].check_opened(where, array.metadata.made)
-                found[number] = array
-    filled = [
-        Filled(where, metadata[number], reserve, is_whole=found[number] is not None)
-        for number, where in enumerate(places)
-    ]
-    made: list[Array] = []
-    if None in found:
-        made = fill_arrays(
-            filled, fill, identities=identities, if_exists=if_exists, memory=memory,
-            threads=threads, resume=resume, progress=progress,
-        )  # fmt: skip
-    rest = iter(made)
-    return [next(rest) if array is None else array for array in found]
+                identities[number].check_opened(where, array.metadata.made, stacklevel=5)
+                found[number] = True
+    return found
 
 
 def _places(paths: Sequence[PathLike]) -> list[Place]:
