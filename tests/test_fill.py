@@ -436,7 +436,7 @@ def test_an_interrupt_while_files_are_made_says_how_to_go_on(
         return oc.create_array(tmp_path / "A", 8, fill=lambda rows: np.ones(8), progress=False)
 
     with monkeypatch.context() as patched:
-        patched.setattr(existing, "bump_generation", stop)
+        patched.setattr(existing, "write_first_generation", stop)
         with pytest.raises(Interrupted, match="again with"):
             make()
     assert (make()[...] == 1).all()
