@@ -27,6 +27,7 @@ BENCHMARKS = {
     "logical_disks": "solves by 4 processes with slow disks: factors on logical disks and striped",
     "mixed": "solve with factors in single precision and refinement, against it in double",
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",
+    "lstsq_processes": "tall least squares by 2 processes of 1 thread against 1 of 2 threads",
     "svd": "the largest singular triplets against ARPACK and randomized_svd of scikit-learn",
     "rechunk": "copies into other chunks against fio, dask, rechunker and cubed",
     "rivals": "array strips against TensorStore and zarr-python",

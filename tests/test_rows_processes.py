@@ -25,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 import outcore as oc
 from outcore.errors import *
-from outcore.linalg import gram, lstsq
+from outcore.linalg import gram, lstsq, qr
 from outcore.linalg._output import steps_done
 from outcore.processes.team import Team
 
@@ -206,6 +206,9 @@ A = put("A", a, order="C", chunks=(64, 50))
 calls = {
     "lstsq": lambda out, comm: lstsq(A, b, out=out, **SAME | {"comm": comm, "memory": 500_000}),
     "gram": lambda out, comm: gram(A, out=out, **SAME | {"comm": comm, "memory": 200_000}),
+    "qr": lambda out, comm: qr(
+        A, mode="economic", out=out, **SAME | {"comm": comm, "memory": 1_000_000}
+    ),
 }
 check = Team.check
 for verb, call in calls.items():
@@ -221,9 +224,9 @@ for verb, call in calls.items():
         assert Path(out, f"outcore.steps-{last}").exists()
         # With the same number of processes the call resumes, with another one it restarts.
         if few is comm or rank == 0:
-            x, report = call(out, few)
+            x, *_, report = call(out, few)
             assert ("resumed at" in str(report)) == (few is comm), report
-            assert (x[...] == whole).all() if few is comm else np.allclose(x[...], whole)
+            assert (x[...] == whole).all() if few is comm else np.allclose(abs(x[...]), abs(whole))
             assert set(os.listdir(out)) == {"c", "outcore.generation", "zarr.json"}
         comm.barrier()
 """
@@ -327,7 +330,7 @@ def test_shares_have_all_rows_and_trees_all_shares(m: int, p: int, grain: int, l
 
 def test_plans_of_several_processes() -> None:
     options = {"n": 500, "m": 400_000, "memory": "60 MB", "rates": RATES}
-    for verb in ("lstsq", "gram"):
+    for verb in ("lstsq", "gram", "qr"):
         one, four = compare_processes(verb, [1, 4], **options).plans
         assert one.bytes_sent == 0
         assert four.bytes_read == pytest.approx(one.bytes_read / 4, rel=0.01)
@@ -337,3 +340,48 @@ def test_plans_of_several_processes() -> None:
         assert slow.bound == "network"
     with pytest.raises(BudgetError, match="leave out comm="):
         oc.plan("lstsq", processes=2, n=2000, m=9000, memory="40 MB", rates=RATES)
+
+
+QR = """
+for dtype, m, n, layout in (
+    ("f8", 2001, 70, {"order": "C", "chunks": (64, 70)}),
+    ("c16", 1500, 65, {"order": "F", "chunks": (128, 32)}),
+    ("f4", 130, 64, {"order": "C", "chunks": (8, 64)}),
+    ("c8", 60, 90, {"order": "C", "chunks": (8, 90)}),
+):
+    a = random((m, n), dtype)
+    A = put(f"A{dtype}", a, **layout)
+    gram_of = a.conj().T @ a
+    for out in (None, f"{home}/R{dtype}"):
+        R, report = qr(A, out=out, memory=2_000_000 if rank else 1_000_000, **SAME)
+        counted(report, written=out is None)
+        found = same_bits(R)
+        assert found.shape == (min(m, n), n) and found.dtype == dtype and report.m == m
+        assert (np.tril(found, -1) == 0).all()
+        limit = 100 * m * np.finfo(dtype).eps
+        assert np.abs(found.conj().T @ found - gram_of).max() < limit, dtype
+        comm.barrier()
+    if m < n:
+        text = raised(InvalidError, lambda: qr(A, mode="economic", **SAME))
+        assert 'mode="r"' in text, text
+        continue
+    Q, again, report = qr(A, mode="economic", memory=options["memory"], **SAME)
+    counted(report)
+    q = same_bits(Q)
+    # The signs of rows of R depend on the blocks.
+    assert np.abs(abs(again) - abs(found)).max() < limit
+    assert np.abs(q.conj().T @ q - np.eye(n)).max() < 50 * n * np.finfo(dtype).eps
+    assert np.abs(q @ again - a).max() < limit
+    assert set(os.listdir(f"{A}.q")) == {"c", "outcore.generation", "zarr.json"}
+# Q is orthogonal whatever the condition, also for columns of zeros.
+a = random((700, 40), "f8") * 10.0 ** -np.arange(40)
+a[:, 5] = 0
+Q, R, report = qr(put("I", a), mode="economic", **SAME)
+q = Q[...]
+assert np.abs(q.T @ q - np.eye(40)).max() < 1e-13 and np.abs(q @ R - a).max() < 1e-13
+"""
+
+
+@pytest.mark.parametrize("size", [3, pytest.param(5, marks=pytest.mark.exhaustive(keep=0))])
+def test_q_and_r_are_those_of_all_rows(tmp_path: Path, size: int) -> None:
+    run(tmp_path, size, QR, memory=2_500_000)

@@ -37,7 +37,7 @@ from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
 from outcore.linalg._rows.agreement import agree_on_rows
 from outcore.linalg._rows.kept_state import KeptState
-from outcore.linalg._rows.merge import Merging
+from outcore.linalg._rows.merge import Merging, seconds_of
 from outcore.linalg._rows.plan import RowPlan
 from outcore.linalg._rows.report import row_report, written_too
 from outcore.linalg._rows.shares import ALONE
@@ -59,7 +59,7 @@ from outcore.linalg._slab_qr.plan import SlabQrGeometry
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.result_dtype import result_dtype, work_dtype
 from outcore.processes.reports import process_figures, whole_report
-from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.sharing import Sharing
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
@@ -476,9 +476,8 @@ class _Problem:
         self, factor: ParallelQR, counted: int, call: LongCall, team: Team
     ) -> Minimizer:
         """Merge the triangles of all processes. The first one solves, and all get the solution."""
-        words = sum(each.layout.width for each in self.own) * self.shares.most
         flops = self.flops(self.shares.most) + _SINGULAR_VALUES * self.flops(self.n)
-        more_s = seconds_for(words * self.dtype.itemsize, flops)
+        more_s = seconds_of(self.shares, [each.layout for each in self.own], flops)
         strips = self.operands(is_stored=False).strips
         merging = Merging(team, self.shares, strips.most_words, self.dtype, call, more_s)
         merging.join_triangles(factor)

@@ -39,7 +39,7 @@ from outcore.linalg._products.gram_plan import (
 )
 from outcore.linalg._rows.agreement import agree_on_rows
 from outcore.linalg._rows.kept_state import KeptState
-from outcore.linalg._rows.merge import Merging, Message, Use
+from outcore.linalg._rows.merge import Merging, Message, Use, seconds_of
 from outcore.linalg._rows.merge_plan import Strips
 from outcore.linalg._rows.report import row_report
 from outcore.linalg._rows.shares import Shares
@@ -64,7 +64,7 @@ from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.operand import open_whole_chunks
 from outcore.linalg._tiles.result_dtype import work_dtype
 from outcore.processes.reports import process_figures, whole_report
-from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.sharing import Sharing
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
@@ -271,12 +271,10 @@ class _Product:
         self._kernels = kernels(geometry.dtype)
         self._memory = allocated(call, (geometry.part_words, 1), geometry.dtype)
         self._read = self._wrote = self._rows = 0
-        slowest = seconds_for(
-            shares.most * geometry.A.width * geometry.A.dtype.itemsize, geometry.flops(shares.most)
-        )
         self._merging = Merging(
-            team, shares, geometry.messages.most_words, geometry.dtype, call, slowest
-        )
+            team, shares, geometry.messages.most_words, geometry.dtype, call,
+            seconds_of(shares, [geometry.A], geometry.flops(shares.most)),
+        )  # fmt: skip
 
     def in_memory(self) -> Matrix:
         """Compute G, (n, n)."""

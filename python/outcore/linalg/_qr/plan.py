@@ -6,10 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from outcore._util.budget import too_small
 from outcore.errors import InvalidError
 from outcore.linalg._output.kept_state_plan import STATE_MEMORY_BYTES, state_bytes
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
+from outcore.linalg._rows.merge_plan import (
+    Strips,
+    merging_phases,
+    planned_shares,
+    sent,
+    sent_to_merge,
+    strip_bytes,
+)
 from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows
+from outcore.linalg._rows.shares import Shares, shares_of
 from outcore.linalg._rows.tsqr_plan import (
     RING_BLOCKS,
     TallQGeometry,
@@ -28,24 +38,45 @@ from outcore.linalg._tiles.result_dtype import work_dtype
 
 
 def r_blocks(
-    A: RowLayout, dtype: np.dtype[Any], memory_bytes: int, *, is_stored: bool = False
+    A: RowLayout,
+    dtype: np.dtype[Any],
+    memory_bytes: int,
+    *,
+    is_stored: bool = False,
+    processes: int = 1,
 ) -> RowPlan:
     """Choose the blocks in which a matrix is read for R only, in memory or on disk."""
-    found = fit_tall([A], dtype, memory_bytes, lambda plans: r_bytes(plans[0], is_stored=is_stored))
-    return found.required(memory_bytes, _what(A), _FIX)[0]
+    found = fit_tall(
+        [A], dtype, memory_bytes,
+        lambda plans: r_bytes(plans[0], is_stored=is_stored, processes=processes),
+    )  # fmt: skip
+    fix = _FIX if processes == 1 else f"{_FIX}, by one process"
+    return found.required(memory_bytes, _what(A, processes), fix)[0]
 
 
-def r_bytes(plan: RowPlan, *, is_stored: bool) -> int:
+def r_bytes(plan: RowPlan, *, is_stored: bool, processes: int = 1) -> int:
     """Return the memory of a call for R only."""
-    own = tsqr_bytes(plan.layout.columns, 0, plan.dtype, plan.layout.rows, lanes_of(plan))
-    return own + plan.memory_bytes + is_stored * TRANSFER_BYTES[0]
+    n = plan.layout.columns
+    # Processes with different numbers of rows merge triangles of the same size.
+    most = plan.layout.rows if processes == 1 else None
+    own = tsqr_bytes(n, 0, plan.dtype, most, lanes_of(plan))
+    message = strip_bytes(Strips(n, n), plan.dtype, processes)
+    return own + plan.memory_bytes + is_stored * TRANSFER_BYTES[0] + message
+
+
+def r_sent(n: int, dtype: np.dtype[Any], shares: Shares) -> tuple[int, int]:
+    """Return the bytes and messages that this process sends for R: its triangle, or R to all."""
+    if shares.size > 1 and shares.rank == 0:
+        return sent(Strips(n, n), dtype)
+    return sent_to_merge(Strips(n, n), dtype, shares)
 
 
 _FIX = "raise memory=, or factor A on disk with qr_factor, and make Q with form_q"
 
 
-def _what(A: RowLayout) -> str:
-    n, rows = A.columns, triangle_rows(A.columns, A.rows)
+def _what(A: RowLayout, processes: int = 1) -> str:
+    n = A.columns
+    rows = triangle_rows(n, A.rows if processes == 1 else None)
     return (
         f"QR with {n} columns: its triangles of {rows} x {n} elements, which stay in memory, and "
         "blocks of rows"
@@ -156,6 +187,60 @@ def qr_geometry(
     return geometry(found.required(memory_bytes, _what(A), _FIX)[0])
 
 
+def dealt_qr_geometry(
+    A: RowLayout, dtype: np.dtype[Any], memory_bytes: int, processes: int, rank: int
+) -> tuple[Shares, QrGeometry]:
+    """Divide the rows between processes, in blocks of the same height, for Q on disk.
+
+    Parameters
+    ----------
+    memory_bytes
+        The smallest of their budgets.
+
+    Raises
+    ------
+    BudgetError
+        If the triangles and blocks of a few rows do not fit.
+    InvalidError
+        If there are fewer rows than columns.
+    """
+    assert A.rows is not None, "the processes agreed on an array"
+    m, n = A.rows, A.columns
+    if m < n:
+        raise InvalidError(
+            f"need as many rows as columns for Q by several processes, have {m} x {n}; leave out "
+            'comm=, or pass mode="r"'
+        )
+
+    def geometry(rows: RowPlan, shares: Shares) -> QrGeometry:
+        q = TallQGeometry(shares.most, n, 0, dtype, rows.height, processes)
+        return QrGeometry(q, rows)
+
+    rough = shares_of([A], processes, rank, n)
+    most = dataclasses.replace(A, rows=rough.most)
+    found = fit_rows(
+        [most], dtype=dtype, order="F", budget_bytes=memory_bytes,
+        memory=lambda plans: geometry(plans[0], rough).memory_bytes, writes_back=True,
+    )  # fmt: skip
+    what, fix = _what(A, processes), f"{_FIX}, by one process"
+    rows = found.required(memory_bytes, what, fix)[0]
+    shares = shares_of([A], processes, rank, n, rows.height)
+    need = geometry(rows, shares).memory_bytes
+    if need > memory_bytes:
+        raise too_small(need, memory_bytes, what, fix)
+    own = dataclasses.replace(rows, layout=shares.rows_in(A))
+    q = TallQGeometry(own.layout.rows or 0, n, 0, dtype, rows.height, processes)
+    return shares, QrGeometry(q, own)
+
+
+def q_sent(g: QrGeometry, shares: Shares) -> tuple[int, int]:
+    """Return the bytes and messages that this process sends for Q and R."""
+    nbytes, messages = r_sent(g.q.n, g.q.dtype, shares)
+    each = sent(Strips(g.q.n, g.q.n), g.q.dtype)
+    count = len(shares.sources())
+    return nbytes + count * each[0], messages + count * each[1]
+
+
 def check_mode(mode: object) -> None:
     """Refuse a mode that `qr` does not have.
 
@@ -176,23 +261,40 @@ def qr_cost(problem: Problem) -> Cost:
     m, n = problem.needed("m"), problem.n
     if mode == "r":
         is_stored = bool(problem.option("out", False))
-        plan = r_blocks(layout, dtype, problem.memory_bytes, is_stored=is_stored)
-        sizes = state_sizes(n, 0, dtype, m, lanes_of(plan))
-        written = sizes[0] + state_bytes(*sizes) if is_stored else 0
+        shares = planned_shares(problem, [layout], n)
+        is_alone = shares.size == 1
+        own = layout if is_alone else shares.rows_in(layout)
+        plan = r_blocks(
+            own, dtype, problem.memory_bytes, is_stored=is_stored, processes=shares.size
+        )
+        sizes = state_sizes(n, 0, dtype, m if is_alone else None, lanes_of(plan))
+        r_written = min(m, n) * n * dtype.itemsize * is_stored * (shares.rank == 0)
+        message = sent(Strips(n, n), dtype)[0]
+        merging = flop_weight(dtype) * 2 / 3 * n**3
         return Cost(
             method=f"R of rows as they are read, {plan.height} at once",
-            peak_memory_bytes=r_bytes(plan, is_stored=is_stored),
-            disk_bytes=written,
-            words_lower_bound=float(m * n),
+            peak_memory_bytes=r_bytes(plan, is_stored=is_stored, processes=shares.size),
+            disk_bytes=sizes[0] + shares.size * state_bytes(*sizes) if is_stored else 0,
+            words_lower_bound=float(m * n) if is_alone else None,
             phases=(
                 dataclasses.replace(
-                    tsqr_phase(m, n, 0, plan, dtype),
-                    bytes_written=sizes[0] * is_stored,
-                    ends_written_bytes=sizes[0] * is_stored,
+                    tsqr_phase(own.rows or 0, n, 0, plan, dtype),
+                    bytes_written=r_written,
+                    ends_written_bytes=r_written,
                 ),
+                *merging_phases(problem, shares, message, message, merging),
             ),
+            processes=shares.size,
+            bytes_sent=r_sent(n, dtype, shares)[0],
         )
-    g = qr_geometry(layout, dtype, problem.memory_bytes)
+    shares = planned_shares(problem, [layout], n)
+    g: QrGeometry | WideQrGeometry
+    if shares.size > 1:
+        memory_bytes = problem.memory_bytes
+        shares, g = dealt_qr_geometry(layout, dtype, memory_bytes, shares.size, shares.rank)
+        m = g.q.m
+    else:
+        g = qr_geometry(layout, dtype, problem.memory_bytes)
     first = tsqr_phase(m, n, 0, g.rows, dtype)
     if isinstance(g, WideQrGeometry):
         last = Phase(
@@ -205,16 +307,21 @@ def qr_cost(problem: Problem) -> Cost:
             words_lower_bound=float(m * n + m * m),
             phases=(first, last),
         )
-    q_bytes = g.q.q_bytes()
+    q_bytes, size = g.q.q_bytes(), shares.size
+    message = sent(Strips(n, n), dtype)[0]
+    merging = flop_weight(dtype) * 4.0 * n**3
     return Cost(
         method=g.method,
         peak_memory_bytes=g.memory_bytes,
-        disk_bytes=2 * q_bytes + state_bytes(*g.q.state_sizes()),
-        words_lower_bound=2.0 * m * n,
+        disk_bytes=size * (2 * q_bytes + state_bytes(*g.q.state_sizes())),
+        words_lower_bound=2.0 * m * n if size == 1 else None,
         phases=(
             dataclasses.replace(first, bytes_written=q_bytes),
+            *merging_phases(problem, shares, 2 * message, message, merging),
             dataclasses.replace(
                 first, bytes_read=q_bytes, bytes_written=q_bytes, ends_written_bytes=g.q.block_bytes
             ),
         ),
+        processes=size,
+        bytes_sent=0 if size == 1 else q_sent(g, shares)[0],
     )

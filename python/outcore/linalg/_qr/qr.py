@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore._core import ArrayFile, Ticket
+from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore._util.streams import wait
@@ -25,27 +27,39 @@ from outcore.linalg._qr.plan import (
     QrGeometry,
     WideQrGeometry,
     check_mode,
+    dealt_qr_geometry,
+    q_sent,
     qr_geometry,
     r_blocks,
+    r_sent,
 )
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
+from outcore.linalg._rows.agreement import agree_on_rows
 from outcore.linalg._rows.kept_state import KeptState
+from outcore.linalg._rows.merge import Merging, seconds_of
+from outcore.linalg._rows.merge_plan import Strips
 from outcore.linalg._rows.plan import RowPlan
 from outcore.linalg._rows.report import row_report, written_too
+from outcore.linalg._rows.shares import ALONE, Shares
 from outcore.linalg._rows.source import (
     RowsLike,
     RowSource,
     StoredRows,
     known_operands,
+    own_rows,
     row_source,
 )
 from outcore.linalg._rows.stream import allocated, check_finite, leave, refuse_overflow, streams
 from outcore.linalg._rows.tall_q import TallQ, build_from_disk
+from outcore.linalg._rows.tree_q import TreeQ
 from outcore.linalg._rows.tsqr import ParallelQR
 from outcore.linalg._rows.tsqr_plan import tsqr_flops
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.operand import open_whole_chunks
 from outcore.linalg._tiles.result_dtype import result_dtype
+from outcore.processes.reports import process_figures, whole_report
+from outcore.processes.sharing import Sharing
+from outcore.processes.team import Team, alone
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike, Place
@@ -72,6 +86,8 @@ def qr(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[npt.NDArray[Any], Report]: ...
 @overload
 def qr(
@@ -85,6 +101,8 @@ def qr(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[Array, Report]: ...
 @overload
 def qr(
@@ -98,6 +116,8 @@ def qr(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[Array, npt.NDArray[Any], Report]: ...
 @opens_results(_default_place)
 def qr(
@@ -112,8 +132,13 @@ def qr(
     resume: bool = True,
     threads: int | None = None,
     progress: ProgressLike = True,
+    comm: Any = None,
+    timeout: float = TIMEOUT_S,
 ) -> tuple[npt.NDArray[Any] | Array, Report] | tuple[Array, npt.NDArray[Any], Report]:
     """Factor A = Q R, with R in memory, reading each row of A once.
+
+    With `comm`, each process of a parallel program reads its own part of the rows, and factors it.
+    The triangles are merged in a tree. All processes get R, and each forms its rows of Q.
 
     Parameters
     ----------
@@ -142,7 +167,10 @@ def qr(
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left). The
         length of an iterator is unknown: the function gets (0.0, NaN) until its end, and no bar is
-        shown.
+        shown. Of several processes, only the first one shows a bar.
+    comm, timeout
+        As for `lstsq`. For Q, A has as many rows as columns, or more; the blocks fit into the
+        smallest of the budgets, and each process writes its own rows of Q.
 
     Returns
     -------
@@ -156,7 +184,10 @@ def qr(
     Raises
     ------
     InvalidError
-        If `A` is not a usable matrix, or the result overflows.
+        If `A` is not a usable matrix, the result overflows, or the processes have different
+        arguments.
+    DiskError
+        If another process does not answer in time.
     BudgetError
         If the triangles and blocks of a few rows do not fit into the budget; `qr_factor`, with
         `form_q` for Q, needs less.
@@ -177,42 +208,103 @@ def qr(
     34 (2012), section 4.2.
     """
     check_mode(mode)
-    source = row_source("A", A)
-    dtype = result_dtype({"A": source.layout.dtype}, dtype)
-    source.deliver(dtype)
-    if mode == "economic" and out is None:
-        if not isinstance(source, StoredRows):
-            raise InvalidError("A is not on disk, so Q needs a place; give out=")
-        out = f"{source.array.place.stem}.q"
-    known = known_operands({"A": (source, A)})
-    arguments = {"mode": mode, "dtype": dtype.name}
-    steps = StepsDone(
-        out if known else None, "qr", arguments, known, memory, resume=resume, made=made
-    )
-    if mode == "r":
-        plan = r_blocks(source.layout, dtype, steps.memory_bytes, is_stored=out is not None)
-        work = tsqr_flops(source.rows, source.columns, 0, dtype) if source.rows else None
-    else:
-        g = qr_geometry(source.layout, dtype, steps.memory_bytes)
-        work = g.flops
-    operands = [source.array] if isinstance(source, StoredRows) else []
-    try:
-        with (
-            claimed(out, operands, if_exists=if_exists, why=_WHY) as where,
-            long_call(
-                f"QR of {_name(source)}", memory_bytes=steps.memory_bytes, work=work,
-                threads=threads, progress=progress,
-            ) as call,
-        ):  # fmt: skip
-            if where is None:
-                return _triangle(source, plan, call, None, steps)
-            if mode == "r":
-                return _stored_triangle(source, plan, call, where, steps)
-            if isinstance(g, WideQrGeometry):
-                return _with_square_q(source, g, call, where, steps)
-            return _with_q(source, g, call, where, steps)
-    except KeyboardInterrupt as error:
-        raise Interrupted(steps.stopped("QR", "qr", error)) from None
+    with Sharing(comm, timeout) as sharing:
+        source = row_source("A", A)
+        dtype = result_dtype({"A": source.layout.dtype}, dtype)
+        source.deliver(dtype)
+        if mode == "economic" and out is None:
+            if not isinstance(source, StoredRows):
+                raise InvalidError("A is not on disk, so Q needs a place; give out=")
+            out = f"{source.array.place.stem}.q"
+        arguments = {"mode": mode, "dtype": dtype.name}
+        how = {"out": out and str(out), "if_exists": if_exists, "resume": resume}
+        agree_on_rows("QR", {"A": (source, A)}, arguments | how, sharing)
+        known = known_operands({"A": (source, A)})
+        steps = StepsDone(
+            out if known else None, "qr", arguments, known, memory, resume=resume, made=made,
+            sharing=sharing,
+        )  # fmt: skip
+        n, work = source.columns, None
+        if mode == "r":
+            rows = _Rows(sharing, source.rows, *own_rows([source], sharing, n))
+            if rows.count:
+                work = tsqr_flops(rows.count, n, 0, dtype)
+            plan = r_blocks(
+                rows.part.layout, dtype, steps.memory_bytes, is_stored=out is not None,
+                processes=sharing.size,
+            )  # fmt: skip
+        else:
+            g, rows = _for_q(source, dtype, steps)
+            work = g.flops if rows.count else None
+        operands = [source.array] if isinstance(source, StoredRows) else []
+        try:
+            with (
+                claimed(
+                    out, operands, if_exists=if_exists, why=_WHY, sharing=sharing
+                ) as where,
+                long_call(
+                    f"QR of {_name(source)}", memory_bytes=steps.memory_bytes, work=work,
+                    threads=sharing.threads(threads), progress=sharing.progress(progress),
+                ) as call,
+            ):  # fmt: skip
+                if mode == "r":
+                    return _triangle(rows, plan, call, where, steps)
+                assert where is not None, "Q has a place"
+                if isinstance(g, WideQrGeometry):
+                    return _with_square_q(source, g, call, where, steps)
+                return _with_q(rows, g, call, where, steps)
+        except KeyboardInterrupt as error:
+            raise Interrupted(steps.stopped("QR", "qr", error)) from None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a process.
+
+    Attributes
+    ----------
+    sharing, shares
+        The processes, and the rows of each.
+    all
+        Number of rows of the matrix; `None` if unknown before the end.
+    parts
+        The source of the rows of this process.
+    """
+
+    sharing: Sharing
+    all: int | None
+    shares: Shares
+    parts: list[RowSource]
+
+    @classmethod
+    def alone(cls, source: RowSource) -> _Rows:
+        """Return all rows, for one process."""
+        return cls(Sharing(), source.rows, ALONE, [source])
+
+    @property
+    def part(self) -> RowSource:
+        """The source of the rows of this process."""
+        return self.parts[0]
+
+    @property
+    def count(self) -> int | None:
+        """Number of rows of this process; `None` if unknown before the end."""
+        return self.part.rows
+
+
+def _for_q(
+    source: RowSource, dtype: np.dtype[Any], steps: StepsDone
+) -> tuple[QrGeometry | WideQrGeometry, _Rows]:
+    """Return the blocks for Q, and the rows of this process."""
+    sharing = steps.sharing
+    if sharing.size == 1:
+        return qr_geometry(source.layout, dtype, steps.memory_bytes), _Rows.alone(source)
+    # Blocks of all processes have one height, since they are chunks of one Q.
+    least_bytes = min(sharing.exchange(steps.memory_bytes))
+    shares, g = dealt_qr_geometry(
+        source.layout, dtype, least_bytes, sharing.size, sharing.rank
+    )  # fmt: skip
+    return g, _Rows(sharing, source.rows, shares, [source.part(shares.own)])
 
 
 def _name(source: RowSource) -> str:
@@ -220,12 +312,13 @@ def _name(source: RowSource) -> str:
 
 
 def _factored(
-    source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
+    rows: _Rows, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone, team: Team
 ) -> ParallelQR:
-    """Factor the streamed rows."""
-    n, dtype = source.columns, plan.dtype
-    row_work = tsqr_flops(source.rows, n, 0, dtype) / source.rows if source.rows else 0.0
-    factor = ParallelQR(plan, 0, call, most=source.rows)
+    """Factor the streamed rows of this process."""
+    source, n, dtype = rows.part, plan.layout.columns, plan.dtype
+    count = rows.count or 0
+    row_work = tsqr_flops(count, n, 0, dtype) / count if count else 0.0
+    factor = ParallelQR(plan, 0, call, most=source.rows if team.size == 1 else None)
     kept = KeptState(target, steps, [plan.height, *factor.cuts], factor.state, call)
     blocks = _blocks(source, plan)
     begun = kept.load(blocks)
@@ -233,7 +326,8 @@ def _factored(
     call.meter.skip(factor.rows * row_work)
     with streams([source], [plan], call, first=factor.rows) as opened, factor.at_work():
         for block, (first, data, _) in enumerate(opened[0], begun + 1):
-            check_finite(source.name, first, data)
+            team.check()
+            check_finite(source.name, source.first_row + first, data)
             leave(opened, factor.share(data))
             call.meter.advance(len(data) * row_work)
             kept.passed(block, blocks, factor.settle)
@@ -245,41 +339,50 @@ def _blocks(source: RowSource, plan: RowPlan) -> int:
     return -(-(source.rows or 0) // plan.height)
 
 
+def _merged(rows: _Rows, factor: ParallelQR, plan: RowPlan, call: LongCall, team: Team) -> Matrix:
+    """Return R of all processes, of the size of the triangle of each."""
+    shares, n = rows.shares, plan.layout.columns
+    if team.size > 1:
+        more_s = seconds_of(shares, [plan.layout], tsqr_flops(shares.most, n, 0, plan.dtype))
+        merging = Merging(team, shares, Strips(n, n).most_words, plan.dtype, call, more_s)
+        merging.join_triangles(factor)
+        merging.spread_triangle(factor.R)
+    return factor.triangle()
+
+
 def _triangle(
-    source: RowSource, plan: RowPlan, call: LongCall, target: Array | None, steps: StepsDone
-) -> tuple[Matrix, Report]:
-    """Factor the streamed rows, and return R."""
-    n, dtype = source.columns, plan.dtype
-    factor = _factored(source, plan, call, target, steps)
-    R = factor.triangle()[: min(factor.rows, n)]
-    refuse_overflow(R)
-    report = row_report(
-        Report, call, "qr", (factor.rows, n), dtype,
-        method=f"R of rows as they are read, {plan.height} at once",
-        flops=tsqr_flops(factor.rows, n, 0, dtype),
-        moved=(source.bytes_read(), 0), planned=(plan.layout.bytes_read(), 0),
-        is_stored=plan.layout.is_stored, arrays=("A", "R"),
-        notes=steps.notes(_blocks(source, plan)),
-    )  # fmt: skip
-    return R, report
-
-
-def _stored_triangle(
-    source: RowSource, plan: RowPlan, call: LongCall, where: Place, steps: StepsDone
-) -> tuple[Array, Report]:
-    """Factor the streamed rows, and write R."""
+    rows: _Rows, plan: RowPlan, call: LongCall, where: Place | None, steps: StepsDone
+) -> tuple[Matrix | Array, Report]:
+    """Factor the streamed rows, and return R, in memory or on disk, and the report."""
+    n, dtype, source = plan.layout.columns, plan.dtype, rows.part
     with contextlib.ExitStack() as stack:
-        dtype, target = plan.dtype, None
-        if source.rows is not None:
-            shape = min(source.rows, source.columns), source.columns
+        target, moved = None, (0, 0)
+        if where is not None and rows.all is not None:
+            shape = min(rows.all, n), n
             target = stack.enter_context(written(where, columns_of(shape, dtype), _WHY, steps))
-        R, report = _triangle(source, plan, call, target, steps)
-        if target is None:
+        team = stack.enter_context(Team(rows.sharing))
+        factor = _factored(rows, plan, call, target, steps, team)
+        flops = tsqr_flops(factor.rows, n, 0, dtype) if factor.rows else 0.0
+        m = factor.rows if rows.all is None else rows.all
+        R = _merged(rows, factor, plan, call, team)[: min(m, n)]
+        refuse_overflow(R)
+        report = row_report(
+            Report, call, "qr", (m, n), dtype,
+            method=f"R of rows as they are read, {plan.height} at once", flops=flops,
+            moved=(source.bytes_read(), 0), planned=(source.layout.bytes_read(), 0),
+            is_stored=plan.layout.is_stored, arrays=("A", "R"),
+            notes=steps.notes(_blocks(source, plan)),
+        )  # fmt: skip
+        if where is not None and target is None:
             # The length of an iterator is known only now.
             target = stack.enter_context(written(where, columns_of(R.shape, dtype), _WHY))
-        moved = put(np.asfortranarray(R), target, call, TRANSFER_BYTES[0], number=1)
-    written_too(report, R.nbytes, moved, call)
-    return target, report
+        if target is not None and team.rank == 0:
+            moved = put(np.asfortranarray(R), target, call, TRANSFER_BYTES[0], number=1)
+    if target is not None:
+        written_too(report, 0 if team.rank else R.nbytes, moved, call)
+    if team.size > 1:
+        report.processes = [process_figures(report, team.sent, r_sent(n, dtype, rows.shares))]
+    return R if target is None else target, whole_report(report, team)
 
 
 def _with_square_q(
@@ -290,7 +393,7 @@ def _with_square_q(
     chunks = g.m, min(g.m, max(MAX_TILE_BYTES // (g.m * g.rows.dtype.itemsize), 1))
     metadata = Metadata((g.m, g.m), g.rows.dtype, chunks, "F", "column-major")
     with written(where, metadata, _WHY, steps) as target:
-        factor = _factored(source, g.rows, call, target, steps)
+        factor = _factored(_Rows.alone(source), g.rows, call, target, steps, alone())
         refuse_overflow(factor.R)
         start_ns = call.trace.now_ns()
         Q = allocated(call, (g.m, g.m), g.rows.dtype)
@@ -309,46 +412,69 @@ def _with_square_q(
 
 
 def _with_q(
-    source: RowSource, g: QrGeometry, call: LongCall, where: Place, steps: StepsDone
+    rows: _Rows, g: QrGeometry, call: LongCall, where: Place, steps: StepsDone
 ) -> tuple[Array, Matrix, Report]:
     """Write the reflections of the rows to disk, and form Q from them."""
-    with written(where, g.q.metadata(), _WHY, steps) as target:
-        R, read, wrote = _form(source, g, call, target, steps)
+    metadata = g.q.metadata(rows.all)
+    with written(where, metadata, _WHY, steps) as target, Team(rows.sharing) as team:
+        R, read, wrote = _form(rows, g, call, target, steps, team)
     report = row_report(
-        Report, call, "qr", (g.q.m, g.q.n), g.q.dtype, method=g.method, flops=g.flops,
-        moved=(source.bytes_read() + read, wrote),
+        Report, call, "qr", (rows.all or g.q.m, g.q.n), g.q.dtype, method=g.method,
+        flops=g.flops if g.q.m else 0.0, moved=(rows.part.bytes_read() + read, wrote),
         planned=(g.rows.layout.bytes_read() + g.q.q_bytes(), 2 * g.q.q_bytes()),
         arrays=("A", "Q", "reflections"), notes=steps.notes(2 * g.q.blocks),
         is_stored=g.rows.layout.is_stored, words_written=float(g.q.m * g.q.n),
     )  # fmt: skip
-    return target, R, report
+    if team.size > 1:
+        report.processes = [process_figures(report, team.sent, q_sent(g, rows.shares))]
+    return target, R, whole_report(report, team)
 
 
 def _form(
-    source: RowSource, g: QrGeometry, call: LongCall, target: Array, steps: StepsDone
+    rows: _Rows, g: QrGeometry, call: LongCall, target: Array, steps: StepsDone, team: Team
 ) -> tuple[Matrix, int, int]:
     """Form Q; return R, and the bytes read and written besides A.
 
     A step is a block of rows, first of reflections, then of Q.
     """
-    q, blocks = TallQ(g.q, call), g.q.blocks
+    q, blocks, name = TallQ(g.q, call), g.q.blocks, steps.own(REFLECTIONS)
     kept = KeptState(target, steps, [g.q.height], q.state, call)
-    begun = kept.load(2 * blocks, REFLECTIONS)
-    beside = working_array(target, REFLECTIONS, g.q.metadata(), anew=begun == 0)
-    reflections = open_whole_chunks(beside, call, g.q.bounce_bytes, number=2, writable=True)
-    file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
+    begun = kept.load(2 * blocks, name)
     reduced, built = min(begun, blocks), max(begun - blocks, 0)
     q.go_on(reduced - built)
     call.meter.skip(min(begun * g.q.height, 2 * g.q.m) * g.q.row_work)
-    _reduce(source, g, call, q, reflections, reduced, kept)
+    file = open_whole_chunks(target, call, g.q.bounce_bytes, number=1, writable=True)
+    reflections = file
+    if blocks:
+        beside = working_array(target, name, g.q.metadata(), anew=begun == 0)
+        reflections = open_whole_chunks(beside, call, g.q.bounce_bytes, number=2, writable=True)
+        _reduce(rows.part, g, call, q, reflections, reduced, kept, team)
     refuse_overflow(q.factor.R)
-    build_from_disk(
-        q, reflections, file, call,
-        lambda first, _, block: file.submit_write([first, 0], [1, 1], block), built,
-        lambda number, make_durable: kept.passed(blocks + number, 2 * blocks, make_durable),
-    )  # fmt: skip
+    if team.size > 1:
+        more_s = seconds_of(rows.shares, [g.rows.layout], g.flops)
+        merging = Merging(
+            team, rows.shares, Strips(g.q.n, g.q.n).most_words, g.q.dtype, call, more_s
+        )  # fmt: skip
+        tree = TreeQ(q, merging, call)
+        R = tree.merge()
+        refuse_overflow(R)
+        tree.part(is_needed=built == 0)
+    if blocks:
+        first_row = rows.shares.own.start
+
+        def passed(number: int, make_durable: Callable[[], None]) -> None:
+            team.check()
+            kept.passed(blocks + number, 2 * blocks, make_durable)
+
+        build_from_disk(
+            q, reflections, file, call,
+            lambda first, _, block: file.submit_write([first_row + first, 0], [1, 1], block),
+            built, passed,
+        )  # fmt: skip
     moved = [each.counters() for each in (reflections, file)]
-    return q.factor.triangle(), sum(m[0] for m in moved), sum(m[1] for m in moved)
+    if team.size == 1:
+        R = q.factor.triangle()
+    return R, sum(m[0] for m in moved), sum(m[1] for m in moved)
 
 
 def _reduce(
@@ -359,6 +485,7 @@ def _reduce(
     file: ArrayFile,
     begun: int,
     kept: KeptState,
+    team: Team,
 ) -> None:
     """Stream the rows from block `begun`, and write their reflections."""
     leaving: deque[Ticket] = deque()
@@ -372,7 +499,8 @@ def _reduce(
     first_row = min(begun * g.q.height, g.q.m)
     with streams([source], [g.rows], call, first=first_row) as (stream,):
         for block, (first, data, whole) in enumerate(stream, begun + 1):
-            check_finite(source.name, first, data)
+            team.check()
+            check_finite(source.name, source.first_row + first, data)
             q.add(data)
             # Rows beyond the matrix are padding, which must be zero.
             whole[len(data) :] = 0

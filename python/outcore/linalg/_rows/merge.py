@@ -6,17 +6,19 @@ only, so the same call has the same result, bit by bit. Messages are strips of a
 columns, for which there is a buffer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore.linalg._rows.merge_plan import Strips
+from outcore.linalg._rows.plan import RowLayout
 from outcore.linalg._rows.shares import Shares
 from outcore.linalg._rows.stream import allocated
 from outcore.linalg._rows.tsqr import TallQR
 from outcore.linalg._tiles.matrix import Matrix
+from outcore.processes.sharing import seconds_for
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 
@@ -25,6 +27,12 @@ Message: TypeAlias = npt.NDArray[Any]
 
 Use: TypeAlias = Callable[[slice, Message], None]
 """Fills the message with these lines, or uses it."""
+
+
+def seconds_of(shares: Shares, layouts: Sequence[RowLayout], flops: float) -> float:
+    """Return the additional time to wait for the process with the most rows of these matrices."""
+    row_bytes = sum(layout.width * layout.dtype.itemsize for layout in layouts)
+    return seconds_for(shares.most * row_bytes, flops)
 
 
 class Merging:
@@ -56,6 +64,16 @@ class Merging:
         size = words if team.size > 1 else 0
         self._memory: Message = allocated(call, (size, 1), dtype)[:, 0]
 
+    @property
+    def sources(self) -> list[int]:
+        """The processes whose results this one takes, in their order."""
+        return self._shares.sources()
+
+    @property
+    def target(self) -> int | None:
+        """The process that takes the result of this one; `None` for the first one."""
+        return self._shares.target()
+
     def join(self, strips: Strips, give: Use, take: Use) -> None:
         """Take the lines of other processes, and give all of them to the next one.
 
@@ -66,21 +84,28 @@ class Merging:
         give, take
             Functions that fill a message with own lines, and that add those of another process.
         """
-        for other in self._shares.sources():
-            for lines in strips.parts:
-                message = self._message(strips, lines)
-                start_ns = self._trace.now_ns()
-                self._team.receive(message, other, self._more_s)
-                self._trace.record("wait", start_ns)
-                start_ns = self._trace.now_ns()
-                take(lines, message)
-                self._trace.record("compute", start_ns)
-        if (target := self._shares.target()) is None:
-            return
+        for other in self.sources:
+            self.receive(strips, other, take)
+        if self.target is not None:
+            self.send(strips, self.target, give)
+
+    def receive(self, strips: Strips, other: int, take: Use) -> None:
+        """Take the lines of another process."""
+        for lines in strips.parts:
+            message = self._message(strips, lines)
+            start_ns = self._trace.now_ns()
+            self._team.receive(message, other, self._more_s)
+            self._trace.record("wait", start_ns)
+            start_ns = self._trace.now_ns()
+            take(lines, message)
+            self._trace.record("compute", start_ns)
+
+    def send(self, strips: Strips, other: int, give: Use) -> None:
+        """Give lines to another process."""
         for lines in strips.parts:
             message = self._message(strips, lines)
             give(lines, message)
-            self._team.send(message, target, self._more_s)
+            self._team.send(message, other, self._more_s)
 
     def spread(self, strips: Strips, give: Use, take: Use) -> None:
         """Copy the lines of the first process to all others."""

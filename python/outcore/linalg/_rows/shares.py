@@ -5,6 +5,7 @@ over rows takes as long with little memory as with much.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,7 +82,9 @@ ALONE = Shares((0, 0))
 """The shares of one process, which has all rows, however many there are."""
 
 
-def shares_of(layouts: Sequence[RowLayout], processes: int, rank: int, least: int = 1) -> Shares:
+def shares_of(
+    layouts: Sequence[RowLayout], processes: int, rank: int, least: int = 1, unit: int = 1
+) -> Shares:
     """Divide the rows of matrices that are read side by side, in whole grains of each.
 
     Parameters
@@ -93,10 +96,15 @@ def shares_of(layouts: Sequence[RowLayout], processes: int, rank: int, least: in
     least
         Least number of rows for a process, so that adding its result is cheap. If there are too few
         rows, the last processes have none.
+    unit
+        Rows that belong to one process, beside those of each grain.
     """
     rows = next(layout.rows for layout in layouts if layout.rows is not None)
-    unit = math.lcm(*(layout.grains.rows for layout in layouts))
+    unit = math.lcm(unit, *(layout.grains.rows for layout in layouts))
     units = -(-rows // unit)
-    busy = max(min(processes, units, rows // least), 1)
-    edges = [min(units * i // busy * unit, rows) for i in range(busy + 1)]
-    return Shares((*edges, *[rows] * (processes - busy)), rank)
+    busy, edges = max(min(processes, units, rows // least), 1), [0]
+    while True:
+        edges = [min(units * i // busy * unit, rows) for i in range(busy + 1)]
+        if busy == 1 or min(end - first for first, end in itertools.pairwise(edges)) >= least:
+            return Shares((*edges, *[rows] * (processes - busy)), rank)
+        busy -= 1

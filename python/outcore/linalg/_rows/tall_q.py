@@ -44,6 +44,9 @@ class TallQ:
     ----------
     factor
         R, and Qᴴ applied to the right-hand sides.
+    C
+        (n, n): the factor C, upper triangular, with which Q begins. Of several processes each has
+        its own (`outcore.linalg._rows.tree_q`).
     state
         Memory of the state that `go_on` resumes, without the number of blocks.
     """
@@ -55,14 +58,14 @@ class TallQ:
         self._memory = allocated(call, (g.n, g.steps), g.dtype)
         self._taus: list[list[npt.NDArray[Any]]] = []
         self._done = 0
-        self._C = allocated(call, (g.n, g.n), g.dtype)
-        self._C[...] = np.eye(g.n, dtype=g.dtype)
+        self.C = allocated(call, (g.n, g.n), g.dtype)
+        self.C[...] = np.eye(g.n, dtype=g.dtype)
         columns = min(Q_COLUMNS, g.n)
         self._kernels = kernels(g.dtype)
-        self._panel = allocated(call, (g.step_rows, columns), g.dtype)
+        self._panel = allocated(call, (g.panel_rows, columns), g.dtype)
         self._product = allocated(call, (columns, g.n), g.dtype)
         self._square = allocated(call, (columns, columns), g.dtype)
-        self.state = [*self.factor.state, self._memory, self._C]
+        self.state = [*self.factor.state, self._memory, self.C]
 
     def go_on(self, blocks: int) -> None:
         """Resume from a state in which `blocks` blocks have reflections, in either direction."""
@@ -89,21 +92,21 @@ class TallQ:
         start_ns = self._call.trace.now_ns()
         n, steps = self.geometry.n, self.factor.steps(first, len(block))
         for step, tau in reversed(list(zip(steps, self._taus.pop(), strict=True))):
-            self._apply(block[step], tau)
+            self.apply(block[step], tau)
         if first < n <= first + len(block):
-            self.factor.apply_head(self._C)
-        head = self._C[first : first + len(block)]
+            self.factor.apply_head(self.C)
+        head = self.C[first : first + len(block)]
         block[: len(head)] = head
         self._call.trace.record("compute", start_ns)
         self._call.meter.advance(len(block) * self.geometry.row_work)
 
-    def _apply(self, V: Matrix, tau: npt.NDArray[Any]) -> None:
+    def apply(self, V: Matrix, tau: npt.NDArray[Any]) -> None:
         """Compute [C; V] <- Q_i [C; 0], where V holds the reflections of Q_i.
 
         With a panel P of V's columns, a block reflection is I - [E; P] T [E; P]ᴴ, and T⁻¹ is the
         strictly upper part of PᴴP with 1 / tau on the diagonal (Puglisi 1992).
         """
-        k, n, C = self._kernels, V.shape[1], self._C
+        k, n, C = self._kernels, V.shape[1], self.C
         for columns in reversed(cut(0, n, len(self._square))):
             a, e = columns.start, columns.stop
             P, W = self._panel[: len(V), : e - a], self._product[: e - a, : n - a]

@@ -8,6 +8,7 @@ import numpy as np
 
 from outcore.layout.zarr_format import MAX_TILE_BYTES, SLOT_ALIGN_BYTES, Metadata
 from outcore.linalg._geometry.layouts import layout_of
+from outcore.linalg._rows.merge_plan import STRIP_LINES, Strips, strip_bytes
 from outcore.linalg._rows.plan import Fit, Memory, RowLayout, RowPlan, fit_rows
 from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import Grains, bounce_bytes, pages
@@ -156,6 +157,8 @@ class TallQGeometry:
         Columns of the right-hand sides that Qᴴ is applied to.
     height
         Rows of a block.
+    processes
+        Number of processes, each with m rows of its own.
     """
 
     m: int
@@ -163,6 +166,7 @@ class TallQGeometry:
     k: int
     dtype: np.dtype[Any]
     height: int
+    processes: int = 1
 
     @property
     def step_rows(self) -> int:
@@ -182,7 +186,13 @@ class TallQGeometry:
     @property
     def row_work(self) -> float:
         """Operations for a row in one pass."""
-        return tsqr_flops(self.m, self.n, self.k, self.dtype) / self.m
+        return tsqr_flops(self.m, self.n, self.k, self.dtype) / max(self.m, 1)
+
+    @property
+    def panel_rows(self) -> int:
+        """Most rows to which reflections are applied at once: of a step, or of a message."""
+        lines = min(STRIP_LINES, self.n) if self.processes > 1 else 1
+        return max(self.step_rows, lines)
 
     @property
     def block_bytes(self) -> int:
@@ -203,14 +213,30 @@ class TallQGeometry:
     def fixed_bytes(self) -> int:
         """Memory besides the blocks: triangles, the factors tau, workspaces."""
         columns = min(Q_COLUMNS, self.n)
-        words = [self.n * self.steps, self.n**2, self.step_rows * columns, columns * self.n]
+        words = [self.n * self.steps, self.n**2, self.panel_rows * columns, columns * self.n]
         words.append(columns**2)
         own = sum(pages(count * self.dtype.itemsize) for count in words)
-        return tsqr_bytes(self.n, self.k, self.dtype) + own
+        return tsqr_bytes(self.n, self.k, self.dtype) + own + self.tree_bytes
 
-    def metadata(self) -> Metadata:
-        """Return the metadata of an array of blocks of Q, or of reflections."""
-        return Metadata((self.m, self.n), self.dtype, self.chunk, "F", "row-major")
+    @property
+    def tree_bytes(self) -> int:
+        """Memory for the triangles of other processes, and their reflections."""
+        if self.processes == 1:
+            return 0
+        strips = Strips(self.n, self.n)
+        square = pages(self.n**2 * self.dtype.itemsize)
+        merge = square + pages(self.n * len(strips.parts) * self.dtype.itemsize)
+        merges = (self.processes - 1).bit_length()
+        message = strip_bytes(strips, self.dtype, self.processes)
+        return tsqr_bytes(self.n, 0, self.dtype) + square + merges * merge + message
+
+    def metadata(self, rows: int | None = None) -> Metadata:
+        """Return the metadata of an array of blocks of Q, or of reflections.
+
+        `rows` is the number of rows of Q, if that is of several processes.
+        """
+        shape = self.m if rows is None else rows, self.n
+        return Metadata(shape, self.dtype, self.chunk, "F", "row-major")
 
     def state_sizes(self) -> list[int]:
         """Return the bytes of each matrix in the state for resuming."""
