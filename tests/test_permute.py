@@ -250,6 +250,8 @@ def test_a_changed_source_and_another_permutation_are_refused(
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({}, "need kind=, one of transpose, .*, or matrix=, have neither; "),
     ({"kind": "reversed"}, "need kind=, one of .*, have 'reversed'; "),
+    ({"kind": ["gray"]}, r"need kind=, one of .*, have \['gray'\]; "),
+    ({"matrix": [[1, 0], [1]]}, "have rows of several lengths; pass a square one"),
     ({"kind": "gray", "axes": 0}, "kind='gray' takes complement=, have axes=; leave it out"),
     ({"kind": "reverse", "complement": 1}, "kind='reverse' takes axes=, have complement=; "),
     ({"matrix": np.eye(9, dtype=int)}, r"need a 10 x 10 matrix, .*, have shape \(9, 9\); "),

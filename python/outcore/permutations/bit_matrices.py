@@ -123,8 +123,10 @@ def checked_matrix(given: Any, bits: int | None = None) -> Matrix:
     """
     try:
         rows = np.asarray(given)
-    except ValueError as error:
-        raise InvalidError(f"need a matrix of zeros and ones, have none: {error}") from None
+    except ValueError:
+        raise InvalidError(
+            "need a matrix of zeros and ones, have rows of several lengths; pass a square one"
+        ) from None
     n = rows.shape[0] if rows.ndim == 2 else 0
     need = f"{bits} x {bits}" if bits is not None else "square"
     if rows.ndim != 2 or rows.shape != (n, n) or n not in ((n,) if bits is None else (bits,)):

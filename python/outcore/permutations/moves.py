@@ -71,14 +71,14 @@ def move_of(
     InvalidError
         If they describe none, or none for an array of this shape.
     """
+    if kind is not None and kind not in KINDS:
+        raise InvalidError(f"need kind=, one of {', '.join(KINDS)}, have {kind!r}; choose one")
     given = {"axes": axes is not None, "turns": turns != 1, "matrix": matrix is not None}
     given["complement"] = not _is_zero(complement)
     taken = {
         None: ("matrix", "complement"), "transpose": ("axes",), "reverse": ("axes",),
         "rotate": ("axes", "turns"),
     }.get(kind, ("complement",))  # fmt: skip
-    if kind not in (None, *KINDS):
-        raise InvalidError(f"need kind=, one of {', '.join(KINDS)}, have {kind!r}; choose one")
     if kind is None and not given["matrix"] and not given["complement"]:
         raise InvalidError(
             f"need kind=, one of {', '.join(KINDS)}, or matrix=, have neither; pass one of them"
