@@ -48,6 +48,8 @@ def timed(items: Iterable[T], trace: Trace) -> Iterator[T]:
     for item in items:
         start_ns = trace.now_ns()
         yield item
+        # Its memory is free for the next item.
+        del item
         trace.record("compute", start_ns)
 
 
@@ -56,6 +58,7 @@ def polled(items: Iterable[T], poll: Callable[[], None]) -> Iterator[T]:
     for item in items:
         poll()
         yield item
+        del item
 
 
 def kept(items: Iterable[T], held: list[T], poll: Callable[[], None]) -> Iterator[T]:

@@ -238,10 +238,9 @@ class SlabFactorization(SlabLoop):
         g = self.g
         o, e = g.extent(K)
         for tiles in g.blocks_below(K):
-            block = self.blocks.take()
             first = tiles.start * g.rows
             top = max(o, first)
-            yield top - o, block[top - first : g.n - first, : e - o]
+            yield top - o, self.blocks.take()[top - first : g.n - first, : e - o]
 
 
 LEAF_COLUMNS = 32
@@ -316,9 +315,10 @@ def apply_blocks(kernels: Kernels, k: int, L: Iterable[tuple[int, Matrix]], C: M
     """
     U = C[:k]
     for row, block in L:
-        if not C.shape[1]:
-            continue
-        if row == 0:
-            solve_lower(kernels, block[:k], U, unit=True)
-            row, block = k, block[k:]
-        kernels.gemm(block, U, C[row : row + block.shape[0]], alpha=-1, beta=1)
+        if C.shape[1]:
+            if row == 0:
+                solve_lower(kernels, block[:k], U, unit=True)
+                row, block = k, block[k:]
+            kernels.gemm(block, U, C[row : row + block.shape[0]], alpha=-1, beta=1)
+        # Its memory is free while the next block arrives.
+        del block
