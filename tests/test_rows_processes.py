@@ -130,6 +130,14 @@ for dtype, m, n, side, layout, memory in (
     again, _ = gram(A, alpha=0.5, shift=2.0, out=f"{home}/G", if_exists="overwrite", **same)
     assert (again[...] == found).all()
     comm.barrier()
+# Each process has its copy of A in an order of its own.
+a, b = random((200, 30), "c16"), random((200,), "c16", 2)
+mine = np.array(a, order="FC"[rank % 2])
+for side, want in (("left", a.conj().T @ a), ("right", a @ a.conj().T)):
+    assert np.abs(gram(mine, side=side, **SAME)[0] - want).max() < 1e-10, side
+R = qr(mine, **SAME)[0]
+assert np.abs(R.conj().T @ R - a.conj().T @ a).max() < 1e-10
+assert np.abs(lstsq(mine, b, **SAME)[0] - np.linalg.lstsq(a, b)[0]).max() < 1e-10
 """
 
 

@@ -365,9 +365,15 @@ class _Product:
                 self._rows = first + len(blocks[0])
                 passed(block)
         self._read += sum(source.bytes_read() for source in narrowed)
+        # Row-major blocks are the transposes of the BLAS's operands, so their products are
+        # conjugated; those of columns must be conjugated. Matrices of processes differ in order.
+        if C.dtype.kind == "c" and (plans[0].order == "C") != self._is_right:
+            np.conjugate(inside, out=inside)
         self._add_up(part, inside)
         if self._team.rank == 0:
-            self._finish(part, inside)
+            if part.is_on_diagonal:
+                for j in range(columns):
+                    inside[j, j] += self._shift
             refuse_overflow(inside)
         return C
 
@@ -395,16 +401,6 @@ class _Product:
             those[...] = lines
 
         return strips, give, lambda columns, message: use(*sides(columns, message))
-
-    def _finish(self, part: Part, C: Matrix) -> None:
-        # Row-major blocks are the transposes of the BLAS's operands, so their products are
-        # conjugated; those of columns must be conjugated.
-        by_row = self._g.plans(part)[0].order == "C"
-        if C.dtype.kind == "c" and by_row != self._is_right:
-            np.conjugate(C, out=C)
-        if part.is_on_diagonal:
-            for j in range(C.shape[1]):
-                C[j, j] += self._shift
 
     def report(self, notes: list[str]) -> Report:
         """Return the report of this process."""
