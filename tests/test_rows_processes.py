@@ -244,6 +244,34 @@ def test_a_stopped_call_resumes_with_as_many_processes(tmp_path: Path) -> None:
     run(tmp_path, 3, STOPPED)
 
 
+IDLE = """
+steps_done.NOTE_S, steps_done.MOST_SHARE = 0.0, 1e9
+a = random((32, 200), "f8")
+A = put("A", a, order="C", chunks=(16, 200))
+check = Team.check
+# The last process has no rows, so it records nothing. Its budget determines the two parts of G:
+# columns 0 to 127 and the rest, or 0 to 191 and the rest.
+most, least = 620_000, 480_000
+for first, second, resumes in ((least, most, True), (most, least, False)):
+    out = f"{home}/G{resumes}"
+    at_block(2, stop)
+    raised(
+        Interrupted, lambda: gram(A, out=out, memory=first if rank == last else most, **SAME)
+    )
+    Team.check = check
+    assert Path(out, f"outcore.steps-{rank}").exists() == (rank != last)
+    comm.barrier()
+    G, report = gram(A, out=out, memory=second if rank == last else most, **SAME)
+    assert "2 slabs" in report.method and ("resumed" in str(report)) == resumes, report
+    assert np.abs(G[...] - a.T @ a).max() < 1e-12
+    comm.barrier()
+"""
+
+
+def test_a_process_without_rows_does_not_change_the_parts(tmp_path: Path) -> None:
+    run(tmp_path, 3, IDLE)
+
+
 REFUSED = """
 a, b = random((600, 30), "f8"), random((600,), "f8", 2)
 A = put("A", a, order="C", chunks=(16, 30))

@@ -88,7 +88,8 @@ class StepsDone:
         sharing: Sharing | None = None,
     ) -> None:
         self.made, self.sharing = made, sharing or Sharing()
-        self.memory_bytes = self.sharing.budget(memory)
+        self.memory_bytes = self._given_bytes = self.sharing.budget(memory)
+        self._most_bytes = budget.available_bytes() if memory is None else self.memory_bytes
         self.done = self._of = 0
         self._system: Any = {"verb": verb, **arguments}
         if self.sharing.size > 1:
@@ -104,10 +105,10 @@ class StepsDone:
                 if not isinstance(given, np.ndarray)
             }
         if resume:
-            self._find(budget.available_bytes() if memory is None else self.memory_bytes)
+            self._find()
         self.gone_on_at = self.done
 
-    def _find(self, most_bytes: int) -> None:
+    def _find(self) -> None:
         """Read the record of a stopped call; a damaged record is ignored."""
         record = self._record
         with contextlib.suppress(OutcoreError, ValueError, KeyError, TypeError):
@@ -115,9 +116,25 @@ class StepsDone:
                 return
             header = json.loads(record.lines()[0])
             memory_bytes, done = int(header["memory_bytes"]), record.done_of(header["steps"])
-            if memory_bytes <= most_bytes and header["system"] == self._described():
+            if memory_bytes <= self._most_bytes and header["system"] == self._described():
                 self.memory_bytes, self.done, self._of = memory_bytes, done, int(header["steps"])
                 record.header = json.dumps(header).encode() + b"\n"
+
+    def agree(self) -> int:
+        """Give all processes the same budget, and return it.
+
+        It is the smallest one, or that of the call that resumes. Some processes of that call may
+        have no record. All restart if there are records of several calls, or if its budget is too
+        large for one of them.
+        """
+        recorded = self.memory_bytes if self.done else None
+        all_of = self.sharing.exchange((recorded, self._given_bytes, self._most_bytes))
+        found = {each[0] for each in all_of if each[0] is not None}
+        if len(found) != 1 or max(found) > min(each[2] for each in all_of):
+            self.forget()
+            found = {min(each[1] for each in all_of)}
+        (self.memory_bytes,) = found
+        return self.memory_bytes
 
     def _described(self) -> Any:
         """Return the identity of this call. The checksums of operands in memory take a while."""

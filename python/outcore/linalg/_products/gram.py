@@ -8,6 +8,7 @@ columns of A as rows, and conjugated.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeAlias
@@ -197,7 +198,7 @@ def gram(
             source.layout, kind, out is not None, transform is not None,
             _one_pass(source, transform), sharing.size,
         )  # fmt: skip
-        geometry = dealt_gram_geometry(problem, min(sharing.exchange(steps.memory_bytes)), shares)
+        geometry = dealt_gram_geometry(problem, steps.agree(), shares)
         read = [source.array] if isinstance(source, StoredRows) else []
         try:
             with (
@@ -292,7 +293,8 @@ class _Product:
         later part than others repeats theirs.
         """
         g, call = self._g, self._call
-        kept = KeptState(target, steps, [g.rows.height], [self._memory], call)
+        division = zlib.crc32(repr((g.parts.edges, g.parts.is_tiled)).encode())
+        kept = KeptState(target, steps, [g.rows.height, division], [self._memory], call)
         done = kept.load(g.steps)
         is_idle = self._source.rows == 0
         reached = self._team.all_of(len(g.parts) if is_idle else done // max(g.blocks, 1))

@@ -300,9 +300,8 @@ def _for_q(
     if sharing.size == 1:
         return qr_geometry(source.layout, dtype, steps.memory_bytes), _Rows.alone(source)
     # Blocks of all processes have one height, since they are chunks of one Q.
-    least_bytes = min(sharing.exchange(steps.memory_bytes))
     shares, g = dealt_qr_geometry(
-        source.layout, dtype, least_bytes, sharing.size, sharing.rank
+        source.layout, dtype, steps.agree(), sharing.size, sharing.rank
     )  # fmt: skip
     return g, _Rows(sharing, source.rows, shares, [source.part(shares.own)])
 
