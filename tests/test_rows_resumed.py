@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from linpack import names_below, one_thread
-from rows_cases import VERBS, Case, K, same, tall_of
+from rows_cases import VERBS, Case, K, M, columns_of, same, tall_of
 from stopping import (
     at_line,
     interrupt,
@@ -28,7 +28,7 @@ from outcore._core import Trace
 from outcore.array_files.blocks_done import REFLECTIONS, STATE, STEPS
 from outcore.errors import CorruptError, DiskFullError, IncompleteError, Interrupted
 from outcore.files import catalog
-from outcore.linalg import gram, lstsq
+from outcore.linalg import gram, lstsq, svd
 from outcore.linalg._output import steps_done
 from outcore.linalg._output.steps_done import StepsDone
 from outcore.linalg._rows import kept_state, tsqr_plan
@@ -406,6 +406,24 @@ def test_what_cannot_be_known_again_is_not_kept(tmp_path: Path, kind: str) -> No
     assert bool(report.notes) == is_known
     np.testing.assert_allclose(G[...], a.T @ a, atol=1e-9)
     assert not {STATE, STEPS} & set(names_below(tmp_path / "G"))
+
+
+@pytest.mark.parametrize("verb", ["gram", "svd"])
+def test_a_matrix_in_memory_may_have_another_order_later(tmp_path: Path, verb: str) -> None:
+    """Of row-major blocks, the saved sum is the conjugate."""
+    a = columns_of(M, "c16", 120) if verb == "svd" else tall_of("c16")
+    options: dict[str, Any] = {"memory": 210_000, "progress": False}
+    if verb == "svd":
+        options |= {"memory": 900_000, "k": K, "power": 1, "tol": None, "seed": 1}
+    call: Callable[..., Any] = svd if verb == "svd" else gram
+    want = call(a, out=tmp_path / "W", **options)[:-1]
+    for order in ("F", "C"):
+        out = tmp_path / order
+        with stopped_at(2):
+            call(np.array(a, order="FC"[order == "F"]), out=out, **options)
+        *results, _ = call(np.array(a, order=order), out=out, **options)
+        for found, each in zip(results, want, strict=True):
+            np.testing.assert_allclose(found[...], each[...], rtol=0, atol=1e-9)
 
 
 def test_results_in_memory_keep_nothing(tmp_path: Path) -> None:

@@ -293,8 +293,9 @@ class _Product:
         later part than others repeats theirs.
         """
         g, call = self._g, self._call
-        division = zlib.crc32(repr((g.parts.edges, g.parts.is_tiled)).encode())
-        kept = KeptState(target, steps, [g.rows.height, division], [self._memory], call)
+        # The sum of row-major blocks is conjugated.
+        identity = zlib.crc32(repr((g.parts.edges, g.parts.is_tiled, g.rows.order)).encode())
+        kept = KeptState(target, steps, [g.rows.height, identity], [self._memory], call)
         done = kept.load(g.steps)
         is_idle = self._source.rows == 0
         reached = self._team.all_of(len(g.parts) if is_idle else done // max(g.blocks, 1))

@@ -299,7 +299,9 @@ class _Svd:
         matrices = [
             *self._basis.state, self._probes, self._exponents, self._squares, self._W, *q.state
         ]  # fmt: skip
-        self._kept = KeptState(self._target, self._steps, [g.q.height, g.blocks], matrices, call)
+        # The sum of products of row-major blocks is conjugated.
+        sizes = [g.q.height, g.blocks, g.rows.order == "C"]
+        self._kept = KeptState(self._target, self._steps, sizes, matrices, call)
         # A step is a block of rows, in a pass or of U.
         begun = self._kept.load(g.steps, REFLECTIONS)
         done = [min(max(begun - first, 0), g.q.blocks) for first in range(0, g.steps, g.q.blocks)]
