@@ -290,6 +290,26 @@ def test_bad_sources_and_full_disks_are_refused(
     assert not (tmp_path / "B").exists()
 
 
+def test_an_array_is_replaced_only_if_the_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector(tmp_path)
+    call = lambda **more: oc.permute(tmp_path / "A", tmp_path / "B", "gray", **QUIET, **more)  # noqa: E731
+    call().close()
+    need = permute.bytes_on_disk(tmp_path / "B")
+    monkeypatch.setattr(permute, "disk_bytes", lambda *_: (need, 0))
+    volume = type(permute.place(tmp_path / "B").volume)
+    monkeypatch.setattr(volume, "free_bytes", lambda _: 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(permute, "disk_bytes", lambda *_: (need, 1))
+        with pytest.raises(DiskFullError, match=f"need {need + 1} bytes .*, {need} .* are free"):
+            call(if_exists="overwrite")
+    oc.open_array(tmp_path / "B").close()
+    with pytest.raises(ExistsError, match="choose another name"):
+        call()
+    call(if_exists="overwrite").close()  # the bytes of the old array suffice
+
+
 @pytest.mark.parametrize("kind", ["gray", "bit-reversal"])
 def test_the_least_budget_is_stated_and_works(tmp_path: Path, kind: str) -> None:
     data = vector(tmp_path, 13)

@@ -278,7 +278,8 @@ def _by_passes(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume:
             done = record.done_of(geometry.requests[1])
             write_metadata(where, begun)  # this call may have other attributes
         else:
-            _check_room(job, geometry, is_new=not stopped)
+            is_replaced = stopped or if_exists == "overwrite"
+            _check_room(job, geometry, is_replaced=is_replaced)
             make_array(where, begun, if_exists="overwrite" if stopped else if_exists, reserve=True)
         steps = [geometry.block_bits, geometry.load_bits]
         record.describe_steps(version, source.casting, steps)
@@ -286,12 +287,17 @@ def _by_passes(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume:
         return _run(job, geometry, record, done, progress, made)
 
 
-def _check_room(job: Job, geometry: Geometry, *, is_new: bool) -> None:
-    need, free = sum(disk_bytes(job, geometry)), job.where.volume.free_bytes()
-    if is_new and not job.where.exists() and need > free:
+def _check_room(job: Job, geometry: Geometry, *, is_replaced: bool) -> None:
+    """Refuse a call that the disk has no room for, before the array that it replaces is removed."""
+    need, have = sum(disk_bytes(job, geometry)), job.where.volume.free_bytes()
+    if job.where.exists():
+        if not is_replaced:
+            return  # `make_array` refuses it
+        have += bytes_on_disk(job.where.path)
+    if need > have:
         raise DiskFullError(
             f"need {need} bytes ({format_bytes(need)}) for {job.where.path} and its intermediate "
-            f"array, {free} ({format_bytes(free)}) are free; free some room, or raise memory= for "
+            f"array, {have} ({format_bytes(have)}) are free; free some room, or raise memory= for "
             "fewer passes"
         )
 
