@@ -225,6 +225,26 @@ def test_a_stopped_call_resumes_in_its_pass(
         call()
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_failed_call_closes_its_intermediate_array(
+    tmp_path: Path, in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, between, make = vector(tmp_path), list[oc.Array](), permute._open_between
+
+    def watched(*arguments: Any, **options: Any) -> oc.Array:
+        between.append(make(*arguments, **options))
+        return between[-1]
+
+    monkeypatch.setattr(permute, "_open_between", watched)
+    writes_until(monkeypatch, 300)
+    source = data if in_memory else tmp_path / "A"
+    with pytest.raises(ZeroDivisionError):
+        oc.permute(source, tmp_path / "B", "bit-reversal", memory=170 << 10, **QUIET)
+    assert [array.is_closed for array in between] == [True]
+    # A call on data in memory restarts, so it keeps nothing.
+    assert (tmp_path / "B/outcore.between-1").exists() != in_memory
+
+
 def test_a_changed_source_and_another_permutation_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

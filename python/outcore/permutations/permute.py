@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from outcore.convert.copying import check_apart, copy_to_array, saying_how_to_re
 from outcore.convert.open_source import open_source
 from outcore.convert.sources import Source, Stored
 from outcore.convert.targets import ArrayTarget, array_side
-from outcore.errors import DiskFullError, InvalidError
+from outcore.errors import DiskFullError, InvalidError, OutcoreError
 from outcore.layout.attributes import carried_attributes
 from outcore.layout.zarr_format import Metadata
 from outcore.permutations.geometry import Geometry, geometry_of
@@ -382,16 +383,24 @@ def _run(
                 del ends
             if between is not None:
                 between.close()
-            below = where.below(BETWEEN[0])
-            if where.exists(BETWEEN[0]):
-                where.volume.remove(below.name)
+            _remove_between(where)
             array.mark(None, made=made)
             record.remove()
             array.report = _report(job, geometry, call, moved, before)
     except BaseException:
         array.close()
+        if between is not None:
+            between.close()
+        if not record.goes_on:
+            with contextlib.suppress(OutcoreError):
+                _remove_between(where)
         raise
     return array
+
+
+def _remove_between(where: Place) -> None:
+    if where.exists(BETWEEN[0]):
+        where.volume.remove(where.below(BETWEEN[0]).name)
 
 
 def _first_loads(geometry: Geometry, of_pass: list[int], done: int) -> list[int]:
