@@ -13,6 +13,7 @@ from chosen_cases import examples
 from command_line import outcore
 from hypothesis import given
 from hypothesis import strategies as st
+from stopped_copies import Fetched
 
 import outcore as oc
 from outcore.array_files import blocks_done
@@ -243,6 +244,26 @@ def test_a_failed_call_closes_its_intermediate_array(
     assert [array.is_closed for array in between] == [True]
     # A call on data in memory restarts, so it keeps nothing.
     assert (tmp_path / "B/outcore.between-1").exists() != in_memory
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("reverse", np.flip), ("rotate", np.rot90)])
+def test_moves_by_axes_resume_at_any_extent(
+    tmp_path: Path, kind: str, expected: Callable[[Any], Any], fetched: Fetched
+) -> None:
+    data = np.random.default_rng(0).random((253, 247))
+    source = oc.from_array(data, tmp_path / "A", chunks=(8, 10), **QUIET)
+    call = lambda path: oc.permute(  # noqa: E731
+        source, tmp_path / path, kind, memory=MEMORY, chunks=(1, 256), **QUIET
+    )
+    call("whole").close()
+    blocks = len(fetched.anew(20))
+    with pytest.raises(ZeroDivisionError):
+        call("B")
+    fetched.anew()
+    with call("B") as found:
+        np.testing.assert_array_equal(found[...], expected(data))
+        assert found.report.requests_before > 0
+    assert len(fetched.anew()) < blocks
 
 
 def test_a_changed_source_and_another_permutation_are_refused(

@@ -23,7 +23,8 @@ class MovedSource(Source):
         self._source, self._move, self._axes = source, move, move.axes
         side, old = source.side, [source.side.cuts[d] for d in move.axes]
         cuts = tuple(
-            _reversed(c) if d in move.flips else c for d, c in zip(move.axes, old, strict=True)
+            _reversed(c, whole=side.decoded) if d in move.flips else c
+            for d, c in zip(move.axes, old, strict=True)
         )
         # Sources without a queue of reads fill a block of their own before it is moved.
         self._is_direct = isinstance(source, Stored) and not source.converts
@@ -72,9 +73,13 @@ class MovedSource(Source):
         return None if version is None else {**version, "move": self._move.to_json()}
 
 
-def _reversed(cuts: Cuts) -> Cuts:
-    """Return the cuts of a dimension whose indices are reversed."""
-    if not cuts.edges and cuts.n % cuts.step == 0:
+def _reversed(cuts: Cuts, *, whole: bool) -> Cuts:
+    """Return the cuts of a dimension whose indices are reversed.
+
+    If each access reads `whole` chunks, the cuts are exact. Otherwise blocks of even steps, which a
+    stopped copy can resume, are worth more than whole chunks.
+    """
+    if not cuts.edges and (cuts.n % cuts.step == 0 or not whole):
         return cuts
     edges = cuts.edges or (*range(cuts.step, cuts.n, cuts.step), cuts.n)
     return Cuts(cuts.n, edges=tuple(sorted({cuts.n - e for e in edges[:-1]} | {cuts.n})))
