@@ -1,14 +1,18 @@
 """Memory that processes of a host share, and its semaphores."""
 
 import os
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from outcore._util.streams import BlockStream
 from outcore.processes import host_memory
+from outcore.processes.broadcasts import blocks_of
 from outcore.processes.host_memory import HostMemory
 from outcore.processes.team import Team
+from outcore.report.longcall import LongCall
 
 
 class Pair:
@@ -17,14 +21,15 @@ class Pair:
     rank, size = 0, 2
 
     def __init__(self, second: Any) -> None:
-        self._second = second
+        self._second, self.waits = second, list[float]()
 
-    def all_of(self, value: Any) -> list[Any]:
+    def all_of(self, value: Any, more_s: float = 0.0) -> list[Any]:
+        self.waits.append(more_s)
         return [value, value if isinstance(value, bool) else self._second(*value)]
 
 
 def memories(second: Any) -> list[HostMemory] | None:
-    return host_memory.host_memory(cast(Team, Pair(second)), 8192, [0, 2])
+    return host_memory.host_memory(cast(Team, Pair(second)), 8192, [0, 2], 0.0)
 
 
 def test_processes_see_the_same_memory() -> None:
@@ -37,6 +42,15 @@ def test_processes_see_the_same_memory() -> None:
     second.post(0)
     assert [first.wait(0), first.wait(0), second.wait(0, 0.001)] == [True, False, False]
     assert [second.wait(1, 9), first.wait(1, 9), first.wait(1)] == [True, True, False]
+
+
+def test_blocks_wait_for_the_work_of_others_before_they_share_memory() -> None:
+    pair = Pair(lambda *here: here)
+    arena = SimpleNamespace(allocate=bytearray)
+    call = cast(LongCall, SimpleNamespace(arena=arena, trace=None))
+    with blocks_of(cast(BlockStream, None), cast(Team, pair), call, 1, 2, 64, 7.0):
+        pass
+    assert pair.waits == [7.0, 7.0]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +71,12 @@ def test_a_system_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    assert host_memory.host_memory(cast(Team, Nobody()), 8192, [0]) is None
+    assert host_memory.host_memory(cast(Team, Nobody()), 8192, [0], 0.0) is None
 
 
 class Nobody(Pair):
     def __init__(self) -> None:
         pass
 
-    def all_of(self, value: Any) -> list[Any]:
+    def all_of(self, value: Any, more_s: float = 0.0) -> list[Any]:
         return [value, value]

@@ -182,7 +182,7 @@ def blocks_of(
     """
     if team.size == 1:
         return Blocks(stream)
-    rings = rings_of(team, call, ring, slot_bytes)
+    rings = rings_of(team, call, ring, slot_bytes, more_s)
     if rings is not None:
         return HostBlocks(stream, team, rings, call.trace, more_s)
     return Broadcasts(stream, team, call.arena, slots, slot_bytes, call.trace, more_s)

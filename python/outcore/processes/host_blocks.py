@@ -243,11 +243,14 @@ class Rings:
         return self._own.wait(len(self._memories), most_s)
 
 
-def rings_of(team: Team, call: LongCall, slots: int, slot_bytes: int) -> Rings | None:
+def rings_of(
+    team: Team, call: LongCall, slots: int, slot_bytes: int, more_s: float
+) -> Rings | None:
     """Return the rings of the processes, or `None` if these cannot share memory."""
     held = call.arena.allocate(slots * slot_bytes)
     values = [0] * (team.size + 1 + slots)
-    memories = host_memory(team, slots * (slot_bytes + np.dtype(np.int64).itemsize), values)
+    nbytes = slots * (slot_bytes + np.dtype(np.int64).itemsize)
+    memories = host_memory(team, nbytes, values, more_s)
     if memories is None:
         return None
     return Rings(memories, team.rank, slots, slot_bytes, held)

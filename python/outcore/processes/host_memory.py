@@ -72,7 +72,9 @@ class HostMemory:
         return ctypes.c_void_p(self._semaphores + number * _SEMAPHORE_BYTES)
 
 
-def host_memory(team: Team, nbytes: int, values: Sequence[int]) -> list[HostMemory] | None:
+def host_memory(
+    team: Team, nbytes: int, values: Sequence[int], more_s: float
+) -> list[HostMemory] | None:
     """Return `nbytes` of each process, in the order of the ranks.
 
     All processes call this together. The system frees the memory when the last of them has ended,
@@ -82,6 +84,8 @@ def host_memory(team: Team, nbytes: int, values: Sequence[int]) -> list[HostMemo
     ----------
     values
         First values of the semaphores of each process.
+    more_s
+        As for `Sharing.exchange`.
 
     Returns
     -------
@@ -101,13 +105,14 @@ def host_memory(team: Team, nbytes: int, values: Sequence[int]) -> list[HostMemo
             here = _namespace(), os.getpid(), handle, token
         except OSError:
             pass  # The others learn it here.
-        all_of = team.all_of(here)
+        all_of = team.all_of(here, more_s)
         found = [
             own if rank == team.rank else _opened(size, here, there)
             for rank, there in enumerate(all_of)
         ]
         usable = [HostMemory(each, len(values)) for each in found if each is not None]
-        is_shared = all(team.all_of(here is not None and len(usable) == team.size))
+        is_usable = here is not None and len(usable) == team.size
+        is_shared = all(team.all_of(is_usable, more_s))
     finally:
         if handle >= 0:
             os.close(handle)
