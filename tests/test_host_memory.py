@@ -1,6 +1,9 @@
 """Memory that processes of a host share, and its semaphores."""
 
+import ctypes
+import errno
 import os
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,6 +45,38 @@ def test_processes_see_the_same_memory() -> None:
     second.post(0)
     assert [first.wait(0), first.wait(0), second.wait(0, 0.001)] == [True, False, False]
     assert [second.wait(1, 9), first.wait(1, 9), first.wait(1)] == [True, True, False]
+
+
+@pytest.mark.skipif(not hasattr(host_memory._c, "sem_clockwait"), reason="an old library of C")
+def test_no_wait_uses_a_clock_that_someone_may_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = memories(lambda *here: here)
+    assert found is not None
+    asked, clock_gettime = [], time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda *at: asked.append(*at) or clock_gettime(*at))
+    assert not found[0].wait(0, 0.001)
+    assert asked == [time.CLOCK_MONOTONIC]
+
+
+def test_an_older_library_of_c_uses_the_other_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "_CLOCK", time.CLOCK_REALTIME)
+    found = memories(lambda *here: here)
+    assert found is not None
+    assert [found[1].wait(1, 9), found[0].wait(0, 0.001)] == [True, False]
+
+
+def test_a_wait_that_cannot_succeed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = memories(lambda *here: here)
+    assert found is not None
+
+    def fail(*_: object) -> int:
+        ctypes.set_errno(errno.EINVAL)
+        return -1
+
+    broken = SimpleNamespace(sem_trywait=fail, sem_clockwait=fail, sem_timedwait=fail)
+    monkeypatch.setattr(host_memory, "_c", broken)
+    for most_s in (0.0, 9.0):
+        with pytest.raises(OSError, match="cannot wait for a semaphore: Invalid"):
+            found[0].wait(0, most_s)
 
 
 def test_blocks_wait_for_the_work_of_others_before_they_share_memory() -> None:

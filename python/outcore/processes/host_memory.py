@@ -1,6 +1,7 @@
 """Memory of each process that the other processes of its host use in place, with semaphores."""
 
 import ctypes
+import errno
 import mmap
 import os
 import time
@@ -18,7 +19,12 @@ _TOKEN_BYTES = 16
 _SEMAPHORE_BYTES = 64
 """A semaphore takes at most 32 bytes. Each has a line of the cache for itself."""
 
-_c = ctypes.CDLL(None)
+_c = ctypes.CDLL(None, use_errno=True)
+
+_CLOCK = time.CLOCK_MONOTONIC if hasattr(_c, "sem_clockwait") else time.CLOCK_REALTIME
+"""The clock of waits. Older libraries of C only know one that may be set back during a wait."""
+
+_NOT_NOW = (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT)
 
 
 class _Time(ctypes.Structure):
@@ -56,13 +62,12 @@ class HostMemory:
     def wait(self, number: int, most_s: float = 0.0) -> bool:
         """Subtract one from a semaphore; wait at most `most_s`, and return whether it was done."""
         at = self._at(number)
-        if not _c.sem_trywait(at):
+        if not _c.sem_trywait(at) or (most_s and not _wait_until(at, most_s)):
             return True
-        if not most_s:
-            return False
-        end = time.clock_gettime(time.CLOCK_REALTIME) + most_s
-        until = _Time(int(end), int(end % 1 * 1e9))
-        return not _c.sem_timedwait(at, ctypes.byref(until))
+        error = ctypes.get_errno()
+        if error not in _NOT_NOW:
+            raise OSError(error, f"cannot wait for a semaphore: {os.strerror(error)}")
+        return False
 
     def array(self, first: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return a column-major array at byte `first` of the blocks."""
@@ -70,6 +75,14 @@ class HostMemory:
 
     def _at(self, number: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._semaphores + number * _SEMAPHORE_BYTES)
+
+
+def _wait_until(at: ctypes.c_void_p, most_s: float) -> int:
+    end = time.clock_gettime(_CLOCK) + most_s
+    until = ctypes.byref(_Time(int(end), int(end % 1 * 1e9)))
+    if _CLOCK == time.CLOCK_MONOTONIC:
+        return int(_c.sem_clockwait(at, _CLOCK, until))
+    return int(_c.sem_timedwait(at, until))
 
 
 def host_memory(
