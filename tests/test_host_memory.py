@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import mmap
 import os
 import time
 from types import SimpleNamespace
@@ -88,6 +89,17 @@ def test_blocks_wait_for_the_work_of_others_before_they_share_memory() -> None:
     assert pair.waits == [7.0, 7.0]
 
 
+def test_the_system_reserves_the_memory_before_its_use() -> None:
+    reserved = []
+
+    def note(*here: Any) -> Any:
+        reserved.append(os.fstat(here[2]).st_blocks * 512)
+        return here
+
+    assert memories(note) is not None
+    assert reserved[0] >= 8192 + mmap.PAGESIZE
+
+
 @pytest.mark.parametrize(
     "second",
     [
@@ -101,11 +113,12 @@ def test_processes_without_common_memory(second: Any) -> None:
     assert memories(second) is None
 
 
-def test_a_system_without_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["memfd_create", "posix_fallocate"])
+def test_a_system_without_such_memory(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def refuse(*_: object) -> int:
         raise OSError
 
-    monkeypatch.setattr(os, "memfd_create", refuse)
+    monkeypatch.setattr(os, name, refuse)
     assert host_memory.host_memory(cast(Team, Nobody()), 8192, [0], 0.0) is None
 
 

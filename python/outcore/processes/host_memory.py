@@ -111,7 +111,8 @@ def host_memory(
     try:
         try:
             handle = os.memfd_create("outcore", os.MFD_CLOEXEC)
-            os.ftruncate(handle, size)
+            # Memory that the system did not reserve would kill a process that uses it.
+            os.posix_fallocate(handle, 0, size)
             own = mmap.mmap(handle, size)
             own[-_TOKEN_BYTES:] = token
             HostMemory(own, len(values)).set_up(values)
