@@ -10,11 +10,13 @@ import pytest
 from test_lu_processes import outcore, run
 
 import outcore as oc
-from outcore.errors import BudgetError, InvalidError
+from outcore.errors import BudgetError, InvalidError, NonFiniteError
 from outcore.linalg._cholesky.plan import dealt_cholesky_geometry
 from outcore.linalg._geometry.deal import ALONE
 from outcore.machine.rates import NOMINAL
 from outcore.planning.processes import compare_processes
+from outcore.processes.sharing import Sharing
+from outcore.storage.volumes import is_held
 
 HELPERS = """
 import time
@@ -260,6 +262,19 @@ def test_mpiexec_starts_the_command(tmp_path: Path) -> None:
 
 def test_estimates_are_those_of_one_process(tmp_path: Path) -> None:
     run(tmp_path, 2, HELPERS + ESTIMATED)
+
+
+@pytest.mark.parametrize("factor", [oc.linalg.cho_factor, oc.linalg.lu_factor])
+def test_a_failed_process_holds_the_factors_until_the_others_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: Any
+) -> None:
+    """They may still write a slab. They have stopped when `tell` returns."""
+    A, out = oc.from_array(np.full((9, 9), np.nan), tmp_path / "A", progress=False), tmp_path / "F"
+    held: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(Sharing, "tell", lambda *_: held.append((is_held(out), out.exists())))
+    with pytest.raises(NonFiniteError):
+        factor(A, out=out, progress=False)
+    assert (held[0], held[-1]) == ((True, True), (False, False))
 
 
 def test_processes_read_what_one_process_reads_at_the_same_cuts() -> None:

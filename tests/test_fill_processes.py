@@ -12,9 +12,11 @@ from mpi_jobs import mpiexec
 
 import outcore as oc
 from outcore.array.fill_shares import Shares, blocks_in, from_the_first
-from outcore.errors import DiskError
+from outcore.errors import DiskError, InvalidError
 from outcore.layout.zarr_format import Metadata
 from outcore.processes.beats import Beats
+from outcore.processes.sharing import Sharing
+from outcore.storage.volumes import is_held
 
 JOB = """
 import json, os, signal, sys, time
@@ -267,6 +269,18 @@ def test_one_process_hears_itself() -> None:
         beats.tell([4], is_last=True)
         beats.wait(lambda: None)
     assert heard == [[[3]], [[4]]]
+
+
+def test_a_failed_process_holds_the_array_until_the_others_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may still write a block. They have stopped when `tell` returns."""
+    held = []
+    monkeypatch.setattr(Sharing, "tell", lambda *_: held.append(is_held(tmp_path / ".A.filling")))
+    with pytest.raises(InvalidError, match="must return shape"):
+        oc.create_array(tmp_path / "A", (9, 8), fill=lambda *_: np.ones(3), progress=False)
+    assert held[0]
+    assert not held[-1]
 
 
 def test_a_single_process_names_the_block(tmp_path: Path) -> None:

@@ -104,8 +104,9 @@ def fill_arrays(
     ]
     with (
         _saying_how_to_go_on(places, function),
-        Team(sharing) as team,
         contextlib.ExitStack() as held,
+        sharing.telling(),
+        Team(sharing) as team,
     ):
         done = None
         if team.rank == 0:

@@ -8,7 +8,8 @@ and its report meets the next message of the others, whatever that is.
 import functools
 import hashlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -83,6 +84,18 @@ class Sharing:
             vars(error)["is_told"] = True
         except Exception as lost:
             error.add_note(f"The other processes could not be notified: {lost}")
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Report an error of the block to the others, which have stopped when it goes on.
+
+        They may still use what the block has locked until then.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.tell(error)
+            raise
 
     def exchange(self, value: T, more_s: float = 0.0) -> list[T]:
         """Return the values of all processes, in the order of the ranks.

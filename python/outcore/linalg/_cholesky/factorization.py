@@ -62,7 +62,6 @@ from outcore.linalg._tiles.team import Team
 from outcore.processes.blocks import Blocks, Expected, Sent
 from outcore.processes.broadcasts import blocks_of
 from outcore.processes.sharing import Sharing, seconds_for
-from outcore.processes.team import Team as Processes
 from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 
@@ -173,7 +172,7 @@ def factor_cholesky(
         return dealt_cholesky_geometry(n, dtype, budgets, sharing.rank, tile)
 
     method = Method(cut, CholeskyStorage, CHOLESKY, lower, processes=sharing.size)
-    with Processes(sharing) as processes, open_storage(method, job, processes) as storage:
+    with open_storage(method, job, sharing) as storage:
         g = storage.geometry
         work = flops(g.n, g.dtype) if sharing.size == 1 else own_flops(g)
         left = own_flops(g, storage.first_panel)

@@ -45,7 +45,8 @@ from outcore.linalg._output.kept_solves import is_kept_solve
 from outcore.linalg._output.own import MARK, mark
 from outcore.linalg._tiles.matrix import place_of, refuse_transpose
 from outcore.linalg._tiles.result_dtype import factor_dtype
-from outcore.processes.team import Team, alone
+from outcore.processes.sharing import Sharing
+from outcore.processes.team import Team
 from outcore.report.longcall import check_threads
 from outcore.storage.pool_locks import is_lock
 from outcore.storage.volumes import (
@@ -119,27 +120,31 @@ class Method(Generic[G, S]):
 
 
 @contextmanager
-def open_storage(method: Method[G, S], job: Factoring, team: Team | None = None) -> Iterator[S]:
+def open_storage(
+    method: Method[G, S], job: Factoring, sharing: Sharing | None = None
+) -> Iterator[S]:
     """Check the arguments of a factorization, and start it or resume the stopped one.
 
     If an error leaves nothing to resume, the target is cleared too. The first process does all
-    this, and other processes of the call open the files that it has made.
+    this, and other processes of the call open the files that it has made. It holds the target until
+    they have stopped.
     """
     check_threads(job.threads)
     check_if_exists(job.if_exists)
     source, target = place_of(job.A), job.target(method.kind)
     metadata = read_metadata(source)
-    team = team or alone()
-    with contextlib.ExitStack() as stack:
+    sharing = sharing or Sharing()
+    with contextlib.ExitStack() as held, sharing.telling(), Team(sharing) as team:
         journal = None
         if team.rank == 0:
-            journal = stack.enter_context(_begun(method, job, source, metadata, target))
+            journal = held.enter_context(_begun(method, job, source, metadata, target))
         found = team.same(None if journal is None else (journal.header, journal.records))
         journal = journal or Journal(target, *(found or ()))
         g = _cut_for(method, job, metadata, journal.header)
         storage = method.storage(source, metadata, target, g, journal)
         storage.team = team
-        yield stack.enter_context(contextlib.closing(storage))
+        with contextlib.closing(storage):
+            yield storage
 
 
 def _cut_for(method: Method[G, S], job: Factoring, metadata: Metadata, header: Header) -> G:

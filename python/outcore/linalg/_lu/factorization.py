@@ -62,7 +62,6 @@ from outcore.linalg._output.own import opened_factors
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.processes.sharing import Sharing
-from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 from outcore.storage.volumes import PathLike
 
@@ -203,10 +202,10 @@ def factor_lu(
         played = _by_columns(job, TournamentGeometry, tournament_geometry, TournamentStorage)
         way = played, TournamentFactorization, _columns_left
     begun, run_of, flops_left = way
-    with Team(sharing) as team, open_storage(begun, job, team) as storage:
+    with open_storage(begun, job, sharing) as storage:
         storage.why = why
         g, left = storage.geometry, flops_left(storage)
-        work = flops(g.n, g.dtype) if team.size == 1 else own_flops(g)
+        work = flops(g.n, g.dtype) if sharing.size == 1 else own_flops(g)
         with running(storage, job, "LU", work, left) as call:
             run_of(storage, call).run()
             factor: LUFactor = storage.finish(call, left)
