@@ -138,7 +138,7 @@ def test_a_signal_stops_it_cleanly(
     add, calls = module._Multiplication.add, []
 
     def stop(self: Any, *arguments: Any) -> None:
-        calls.append(arguments)
+        calls.append(None)  # not the arguments: one is a piece, in memory that is needed again
         if len(calls) == 9:
             signal.raise_signal(number)
         add(self, *arguments)
