@@ -1,5 +1,6 @@
 """Programs run as jobs of MPI."""
 
+import json
 import os
 import subprocess
 import sys
@@ -58,6 +59,19 @@ def mpiexec(
         more |= {"MPI4PY_LIBMPI": str(mpi.library)}
         command = [sys.executable, str(script), *arguments]
         return mpi_program(size, *command, options=options, mpi=mpi, **more)
+
+
+def run_job(tmp_path: Path, size: int, job: str, options: object, *, is_well: bool = True) -> None:
+    """Run a Python program by MPI, which takes the directory and its options in JSON.
+
+    Each process must get to its end; without `is_well`, the job must fail.
+    """
+    script = tmp_path / "job.py"
+    script.write_text(job + '\nprint("well")\n')
+    done = mpiexec(size, script, str(tmp_path), json.dumps(options))
+    assert (done.returncode == 0) == is_well, done.stdout + done.stderr
+    if is_well:
+        assert "".join(done.stdout.split()) == "well" * size, done.stdout + done.stderr
 
 
 def mpi_program(

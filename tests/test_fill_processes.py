@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from mpi_jobs import mpiexec
+from mpi_jobs import run_job
 
 import outcore as oc
 from outcore.array.fill_shares import Shares, blocks_in, from_the_first
@@ -61,12 +61,7 @@ def raised(kind, call):
 
 
 def run(tmp_path: Path, size: int, job: str, is_well: bool = True, **options: object) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(JOB + job + '\nprint("well")\n')
-    done = mpiexec(size, script, str(tmp_path), json.dumps(options))
-    assert (done.returncode == 0) == is_well, done.stdout + done.stderr
-    if is_well:
-        assert "".join(done.stdout.split()) == "well" * size, done.stdout + done.stderr
+    run_job(tmp_path, size, JOB + job, options, is_well=is_well)
 
 
 FILLED = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi_jobs import MPICH, mpi_program, mpiexec
+from mpi_jobs import MPICH, mpi_program, mpiexec, run_job
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
@@ -99,11 +99,7 @@ def files(f):
 
 
 def run(tmp_path: Path, size: int, job: str, **options: object) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(JOB + job + '\nprint("well")\n')
-    done = mpiexec(size, script, str(tmp_path), json.dumps(options))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "".join(done.stdout.split()) == "well" * size, done.stdout + done.stderr
+    run_job(tmp_path, size, JOB + job, options)
 
 
 FACTORED = """

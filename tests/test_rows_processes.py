@@ -1,6 +1,5 @@
 """Methods that stream rows, by several processes of MPI, against NumPy and their own plans."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mpi_jobs import MPICH, mpi_program, mpiexec
+from mpi_jobs import MPICH, mpi_program, run_job
 from tall import RATES
 
 import outcore as oc
@@ -93,11 +92,7 @@ def raised(kind, call):
 
 
 def run(tmp_path: Path, size: int, job: str, **options: object) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(JOB + job + '\nprint("well")\n')
-    done = mpiexec(size, script, str(tmp_path), json.dumps(options))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "".join(done.stdout.split()) == "well" * size, done.stdout + done.stderr
+    run_job(tmp_path, size, JOB + job, options)
 
 
 GRAM = """
