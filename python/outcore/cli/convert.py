@@ -1,5 +1,6 @@
 """``outcore convert``."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -30,6 +31,27 @@ def extents(
 def name_or_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Open the pool of a URL; other text stays unchanged."""
     return str(ANY_PATH.convert(value, parameter, context)) if is_url(value) else value
+
+
+def read_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a verb that copies a source: how to read its elements."""
+    # The last one added comes first in the help.
+    for option in (
+        click.option("--offset", default=0, show_default=True, help="Bytes before the elements."),
+        click.option(
+            "--source-order", default="C", type=click.Choice(["C", "F"]),
+            help="Order of the elements.", show_default=True,
+        ),
+        click.option("--shape", metavar="N,...", callback=extents, help="Shape."),
+        click.option(
+            "--casting", default="same_kind", type=click.Choice(["same_kind", "unsafe"]),
+            help="Refuse numbers that --dtype cannot hold, or convert any number (unsafe).",
+            show_default=True,
+        ),
+        click.option("--dtype", help="Element type of DST; for a raw SRC, the type in the file."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -64,18 +86,7 @@ def name_or_url(context: click.Context, parameter: click.Parameter, value: str) 
 @click.option("--chunks", metavar="N,...", callback=extents, help="Shape of a chunk.")
 @click.option("--order", type=click.Choice(["C", "F"]), help="Order of the elements.")
 @click.option("--zarr-format", type=click.Choice(["2", "3"]), help="Version of Zarr.  [default: 3]")
-@click.option("--dtype", help="Element type of DST; for a raw SRC, the type in the file.")
-@click.option(
-    "--casting", default="same_kind", type=click.Choice(["same_kind", "unsafe"]),
-    help="Refuse numbers that --dtype cannot hold, or convert any number (unsafe).",
-    show_default=True,
-)  # fmt: skip
-@click.option("--shape", metavar="N,...", callback=extents, help="Shape.")
-@click.option(
-    "--source-order", default="C", type=click.Choice(["C", "F"]),
-    help="Order of the elements.", show_default=True,
-)  # fmt: skip
-@click.option("--offset", default=0, show_default=True, help="Bytes before the elements.")
+@read_options
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
 @overwrite_option(help="Replace an existing DST.")
 @key_option

@@ -7,7 +7,7 @@ import click
 
 from outcore._util.printable import as_line
 from outcore.cli.convert import extents, name_or_url
-from outcore.cli.places import key_option, overwrite_option
+from outcore.cli.places import key_option, overwrite_option, plan_option
 from outcore.cli.verbs import Verb, end, wants_json
 from outcore.permutations.moves import KINDS
 from outcore.permutations.permute import permute
@@ -41,10 +41,7 @@ from outcore.report.permute_report import PermuteReport
 @click.option("--chunks", metavar="N,...", callback=extents, help="Shape of a chunk.")
 @click.option("--order", type=click.Choice(["C", "F"]), help="Order of the elements in a chunk.")
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
-@click.option(
-    "--plan", "is_plan", is_flag=True,
-    help="Print passes, bytes, requests, disk space and time; copy nothing.",
-)  # fmt: skip
+@plan_option
 @overwrite_option(help="Replace an existing DST.")
 @key_option
 def command(source: str, target: str, is_plan: bool, if_exists: Any, **options: Any) -> None:

@@ -92,6 +92,14 @@ def overwrite_option(*short: str, help: str) -> Callable[[_Command], _Command]: 
     )
 
 
+def plan_option(command: _Command) -> _Command:
+    """Add the option ``--plan`` of a verb that copies an array, which gives `is_plan`."""
+    return click.option(
+        "--plan", "is_plan", is_flag=True,
+        help="Print passes, bytes, requests, disk space and time; copy nothing.",
+    )(command)  # fmt: skip
+
+
 class Failures:
     """The result of a verb with several paths, and the errors of some of them.
 

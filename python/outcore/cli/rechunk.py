@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from outcore._util.printable import as_line
-from outcore.cli.convert import extents, name_or_url
-from outcore.cli.places import key_option, overwrite_option
+from outcore.cli.convert import extents, name_or_url, read_options
+from outcore.cli.places import key_option, overwrite_option, plan_option
 from outcore.cli.verbs import Verb, end, wants_json
 from outcore.convert.export import CODECS, format_of
 from outcore.convert.rechunk import rechunk
@@ -51,23 +51,9 @@ from outcore.report.copy_report import CopyReport
     help="Format of DST.  [default: by its suffix, else outcore]",
 )  # fmt: skip
 @click.option("--codec", type=click.Choice(["zstd", "gzip", "blosc", "none"]), help="Compression.")
-@click.option("--dtype", help="Element type of DST; for a raw SRC, the type in the file.")
-@click.option(
-    "--casting", default="same_kind", type=click.Choice(["same_kind", "unsafe"]),
-    help="Refuse numbers that --dtype cannot hold, or convert any number (unsafe).",
-    show_default=True,
-)  # fmt: skip
-@click.option("--shape", metavar="N,...", callback=extents, help="Shape.")
-@click.option(
-    "--source-order", default="C", type=click.Choice(["C", "F"]),
-    help="Order of the elements.", show_default=True,
-)  # fmt: skip
-@click.option("--offset", default=0, show_default=True, help="Bytes before the elements.")
+@read_options
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
-@click.option(
-    "--plan", "is_plan", is_flag=True,
-    help="Print passes, bytes, requests, disk space and time; copy nothing.",
-)  # fmt: skip
+@plan_option
 @overwrite_option(help="Replace an existing DST.")
 @key_option
 def command(
