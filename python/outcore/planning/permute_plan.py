@@ -7,11 +7,11 @@ from outcore._util.sizes import format_bytes, format_seconds
 from outcore.convert.copy_plan import plan_copy
 from outcore.convert.open_source import open_source
 from outcore.convert.targets import array_side
-from outcore.errors import DiskFullError
 from outcore.machine.rates import Rates, stored_or_measured
 from outcore.permutations.moved_source import MovedSource
 from outcore.permutations.permute import Job, disk_bytes, job_of
-from outcore.storage.volumes import PathLike, place
+from outcore.planning.relayout_plan import check_room
+from outcore.storage.volumes import PathLike
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,7 @@ class PermutePlan:
         DiskFullError
             If it has too little.
         """
-        need, have = self.disk_bytes + self.between_bytes, place(self.path).volume.free_bytes()
-        if need > have:
-            raise DiskFullError(
-                f"need {need} bytes on disk for {self.path}, {have} are free; free some room or "
-                "choose another directory"
-            )
+        check_room(self.path, self.disk_bytes + self.between_bytes)
         return self
 
     def __str__(self) -> str:

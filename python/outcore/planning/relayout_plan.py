@@ -88,12 +88,7 @@ class RelayoutPlan:
         DiskFullError
             If it has too little.
         """
-        need, have = self.disk_bytes + self.between_bytes, place(self.path).volume.free_bytes()
-        if need > have:
-            raise DiskFullError(
-                f"need {need} bytes on disk for {self.path}, {have} are free; free some room or "
-                "choose another directory"
-            )
+        check_room(self.path, self.disk_bytes + self.between_bytes)
         return self
 
     def __str__(self) -> str:
@@ -118,6 +113,16 @@ class RelayoutPlan:
         rows += [("note", note) for note in self.notes]
         title = f"plan: rechunk {self.source} to {self.path}, {shape} {self.dtype}"
         return "\n".join([title, *(f"  {name:<12} {text}" for name, text in rows)])
+
+
+def check_room(path: str, need: int) -> None:
+    """Raise `DiskFullError` if the disk of a new array has fewer than `need` bytes free."""
+    have = place(path).volume.free_bytes()
+    if need > have:
+        raise DiskFullError(
+            f"need {need} bytes on disk for {path}, {have} are free; free some room or choose "
+            "another directory"
+        )
 
 
 def plan_rechunk(
