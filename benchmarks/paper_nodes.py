@@ -95,7 +95,7 @@ def with_servers(
 
 
 def run(bed: Testbed, hosts: Sequence[Any], words: Sequence[object]) -> dict[str, Any]:
-    """Run a job with a process on each host; return what the first one says."""
+    """Run a job with a process on each host; return the figures that the first one prints."""
     environment = ["env", *(f"{name}={value}" for name, value in VARIABLES.items())]
     said = bed.run([*environment, *job_on(hosts, "benchmarks.sweep_processes", words)])
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
