@@ -1,4 +1,4 @@
-"""Memory that processes of a host share, and its semaphores."""
+"""Memory that processes of a host share, its semaphores, and the slots of blocks there."""
 
 import ctypes
 import errno
@@ -14,6 +14,7 @@ import pytest
 from outcore._util.streams import BlockStream
 from outcore.processes import host_memory
 from outcore.processes.broadcasts import blocks_of
+from outcore.processes.host_blocks import Turns
 from outcore.processes.host_memory import HostMemory
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
@@ -128,3 +129,29 @@ class Nobody(Pair):
 
     def all_of(self, value: Any, more_s: float = 0.0) -> list[Any]:
         return [value, value]
+
+
+def test_blocks_get_slots_that_are_free_by_then() -> None:
+    turns = Turns(8)
+    # Of each ten blocks, the first three are kept until the tenth.
+    kept, last, before = [9, 8, 7, *[2] * 6, 1], [-1] * 8, [0] * 8
+    for number in range(100):
+        turn = turns.next(kept[number % 10])
+        assert (turn.number, turn.before) == (number, before[turn.slot])
+        assert last[turn.slot] < number
+        last[turn.slot] = number + kept[number % 10]
+        before[turn.slot] += 1
+    assert min(before) >= 10
+
+
+def test_blocks_kept_for_equally_long_use_all_slots_in_turn() -> None:
+    turns = Turns(6)
+    assert [turns.next(2).slot for _ in range(13)] == [*range(6), *range(6), 0]
+
+
+def test_more_blocks_in_use_than_slots() -> None:
+    turns = Turns(3)
+    for kept in (3, 2, 1):
+        turns.next(kept)
+    with pytest.raises(AssertionError, match="fill all slots"):
+        turns.next(0)

@@ -24,12 +24,15 @@ class Expected(NamedTuple):
     is_on_disk
         Whether the owner reads it from disk. Else the owner offers it from its memory, and does not
         take it.
+    kept
+        How many blocks after it a process may take or send before it lets this one go.
     """
 
     owner: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     is_on_disk: bool
+    kept: int = 2
 
 
 class Blocks:

@@ -15,7 +15,7 @@ import numpy as np
 from outcore._core import Arena, Trace
 from outcore._util.streams import BlockStream, Box, Pending
 from outcore.processes.blocks import Blocks, Data, Expected, Sent, opened
-from outcore.processes.host_blocks import HostBlocks, rings_of
+from outcore.processes.host_blocks import HostBlocks, ring_of
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 
@@ -182,7 +182,7 @@ def blocks_of(
     """
     if team.size == 1:
         return Blocks(stream)
-    rings = rings_of(team, call, ring, slot_bytes, more_s)
-    if rings is not None:
-        return HostBlocks(stream, team, rings, call.trace, more_s)
+    shared = ring_of(team, call, ring, slot_bytes, more_s)
+    if shared is not None:
+        return HostBlocks(stream, team, shared, call.trace, more_s)
     return Broadcasts(stream, team, call.arena, slots, slot_bytes, call.trace, more_s)

@@ -1,12 +1,18 @@
 """The blocks of several processes of one host: each process uses those of the others in place.
 
-The memory of each process has a ring of slots. A thread of the owner reads its next blocks into
-free slots, or copies them from its own memory. It notes the slot of each, and says by a semaphore
-for each process that the next one is full. A slot is free again when all processes have said so, by
-its semaphore. They may use some blocks longer than later ones.
+The memory of each process has as many slots, and together they are one ring: a block may lie in the
+memory of any process. All processes name the blocks in the same order, and for how long they keep
+them, so each knows the slots of all without asking. A thread of the owner reads its next blocks
+into their slots, or copies them from its own memory, once all processes have let go the block that
+had the slot before. By a semaphore for each process it says that its next block is there.
+
+There is no deadlock. All processes let go the block that had the slot of block N before they wait
+for N, or for it to be sent (`Turns`). So the first block that is not there yet always gets its
+slot: all wait for it or for later ones at most, and its owner has filled all own ones before it.
 """
 
 import contextlib
+import heapq
 import math
 import queue
 import threading
@@ -14,8 +20,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from outcore._core import Buffer, Ticket, Trace
 from outcore._util.streams import BlockStream, Box, Pending
@@ -35,41 +39,42 @@ class HostBlocks(Blocks):
         The file of the own blocks on disk.
     team
         The processes.
-    rings
-        The ring of each process.
+    ring
+        The slots of all processes.
     more_s
         Additional time to wait for a block, for the work of its owner.
     """
 
     def __init__(
-        self, stream: BlockStream, team: Team, rings: "Rings", trace: Trace, more_s: float
+        self, stream: BlockStream, team: Team, ring: "Ring", trace: Trace, more_s: float
     ) -> None:
         super().__init__(stream)
-        self._team, self._rings, self._trace, self._more_s = team, rings, trace, more_s
+        self._team, self._ring, self._trace, self._more_s = team, ring, trace, more_s
         self._bytes = self._messages = 0
-        self._named = [0] * team.size
-        self._to_take: deque[_Numbered] = deque()
-        self._own: queue.SimpleQueue[_Numbered | None] = queue.SimpleQueue()
+        self._turns = Turns(ring.slots)
+        # The blocks that this process uses, and the last ones for which it may keep them.
+        self._in_use: dict[int, int] = {}
+        self._to_take: deque[_Placed] = deque()
+        self._own: queue.SimpleQueue[_Placed | None] = queue.SimpleQueue()
         self._boxes: queue.SimpleQueue[Box | None] = queue.SimpleQueue()
         self._offered: queue.SimpleQueue[tuple[Data, Sent] | None] = queue.SimpleQueue()
         self._sending: set[Sent] = set()
         self._error: BaseException | None = None
         # Only the thread uses these: reads in flight, and the next own block.
-        self._reading: deque[tuple[Ticket, _Numbered]] = deque()
-        self._next: _Numbered | None = None
+        self._reading: deque[tuple[Ticket, _Placed]] = deque()
+        self._next: _Placed | None = None
         self._thread = threading.Thread(target=self._run, name="outcore-blocks", daemon=True)
         self._thread.start()
 
     def expect(self, blocks: Iterable[Expected]) -> None:
         """Name the next blocks in the order of their use, the same on all processes."""
         for block in blocks:
-            numbered = _Numbered(block, self._named[block.owner])
-            self._named[block.owner] += 1
+            placed = _Placed(block, self._turns.next(block.kept))
             is_own = block.owner == self._team.rank
             if is_own:
-                self._own.put(numbered)
+                self._own.put(placed)
             if block.is_on_disk or not is_own:
-                self._to_take.append(numbered)
+                self._to_take.append(placed)
 
     def read(self, boxes: Sequence[Box]) -> None:
         """Schedule reads of the next own blocks on disk."""
@@ -88,13 +93,19 @@ class HostBlocks(Blocks):
 
     def take(self) -> Data:
         """Return the next block of another process, or of the own disk; wait for it."""
-        (block, number), start_ns = self._to_take.popleft(), self._trace.now_ns()
-        self._wait(lambda most_s: self._rings.is_full(block.owner, most_s), block.owner)
+        (block, turn), start_ns = self._to_take.popleft(), self._trace.now_ns()
+        # A block that is kept too long may be one for whose slot all processes wait.
+        assert min(self._in_use.values(), default=turn.number) >= turn.number, self._in_use
+        self._wait(lambda most_s: self._ring.is_full(block.owner, most_s), block.owner)
         self._trace.record("wait", start_ns)
-        slot = self._rings.slot_of(block.owner, number)
-        data = self._rings.memory(block, slot)
-        weakref.finalize(data, self._rings.let_go, block.owner, slot).atexit = False
+        data = self._ring.memory(block, turn.slot)
+        self._in_use[turn.number] = turn.number + block.kept
+        weakref.finalize(data, self._let_go, turn).atexit = False
         return data
+
+    def _let_go(self, turn: "Turn") -> None:
+        del self._in_use[turn.number]
+        self._ring.let_go(turn.slot)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """End the thread. After an error it stops waiting for other processes."""
@@ -133,26 +144,24 @@ class HostBlocks(Blocks):
     def _start_next(self, *, wait: bool) -> bool:
         """Read the next own block, or copy it; without `wait` only if that is possible now."""
         try:
-            self._next = block, number = self._next or opened(self._own.get(wait))
+            self._next = block, turn = self._next or opened(self._own.get(wait))
             if not (wait or block.is_on_disk):
                 return False  # Blocks before it are still being read.
-            while (slot := self._rings.free_slot()) is None:
-                if not wait:
-                    return False
-                self._wait(self._rings.is_any_let_go, None)
-            into = self._rings.memory(block, slot)
+            if wait:
+                self._wait(lambda most_s: self._ring.is_free(turn, most_s), None)
+            elif not self._ring.is_free(turn):
+                return False
+            into = self._ring.memory(block, turn.slot)
             if block.is_on_disk:
                 box = opened(self._boxes.get(wait))
-                self._rings.use(slot, number)
                 start = [each.start for each in box]
                 ticket = self.stream.file.submit_read(start, [1] * len(box), into)
                 self._reading.append((ticket, self._next))
             else:
                 memory, sent = opened(self._offered.get(wait))
-                self._rings.use(slot, number)
                 into[...] = memory
                 self._fill(self._next)
-                self._rings.let_go(block.owner, slot)
+                self._ring.let_go(turn.slot)
                 sent.one_less()
                 if sent.done():
                     self._sending.discard(sent)
@@ -161,9 +170,9 @@ class HostBlocks(Blocks):
         self._next = None
         return True
 
-    def _fill(self, block: "_Numbered") -> None:
+    def _fill(self, block: "_Placed") -> None:
         """Let all processes use a block: this one, too, unless it has it in its memory anyway."""
-        self._rings.fill(itself=block.expected.is_on_disk)
+        self._ring.fill(itself=block.expected.is_on_disk)
         self._bytes += math.prod(block.expected.shape) * block.expected.dtype.itemsize
         self._messages += 1
 
@@ -172,85 +181,110 @@ class HostBlocks(Blocks):
         self._team.blocks.wait_until(attempt, self._more_s, whom)
 
 
-class _Numbered(NamedTuple):
-    """A block, and how many blocks its owner has had before it."""
+class Turn(NamedTuple):
+    """The slot of a block.
+
+    Attributes
+    ----------
+    number
+        How many blocks of all processes there were before it.
+    slot
+        The slot.
+    before
+        How many of those had the same slot.
+    """
+
+    number: int
+    slot: int
+    before: int
+
+
+class Turns:
+    """The slots of blocks, one after the other: the same on all processes, without messages.
+
+    A block gets the slot that is free first. The block that had it is not kept while processes wait
+    for the new one.
+    """
+
+    def __init__(self, slots: int) -> None:
+        # The last block for which each slot is kept.
+        self._kept = [(slot - slots, slot) for slot in range(slots)]
+        self._before = [0] * slots
+        self._number = 0
+
+    def next(self, kept: int) -> Turn:
+        """Return the slot of the next block, which is kept for the `kept` blocks after it."""
+        last, slot = self._kept[0]
+        assert last < self._number, "blocks in use fill all slots"
+        heapq.heapreplace(self._kept, (self._number + kept, slot))
+        turn = Turn(self._number, slot, self._before[slot])
+        self._before[slot] += 1
+        self._number += 1
+        return turn
+
+
+class _Placed(NamedTuple):
+    """A block and its slot."""
 
     expected: Expected
-    number: int
+    turn: Turn
 
 
-class Rings:
-    """The rings of all processes.
+class Ring:
+    """The slots of all processes, in turn one in the memory of each.
 
-    Each has semaphores for the processes, one for all slots, and one for each slot. Behind its
-    slots lie the numbers of the slots of its last blocks.
+    Each process has a semaphore for each process, which counts the blocks of that one that are
+    there, and one for each slot, which counts how often a process has let it go.
     """
 
     def __init__(
         self, memories: list[HostMemory], rank: int, slots: int, slot_bytes: int, held: Buffer
     ) -> None:
         self._memories, self._own, self._rank = memories, memories[rank], rank
-        self._slots, self._slot_bytes = slots, slot_bytes
+        self._size, self._slot_bytes = len(memories), slot_bytes
+        self.slots = self._size * slots
         # The account of this process counts its own slots. Nobody touches this memory.
         self._held = held
-        # Processes that may still use each own slot.
-        self._users = [0] * slots
-        kind, first = np.dtype(np.int64), slots * slot_bytes
-        self._slots_of = [memory.array(first, (slots,), kind) for memory in memories]
+        # How often processes have let each slot go, as far as this process knows.
+        self._let_go = [0] * self.slots
 
     def memory(self, block: Expected, slot: int) -> Data:
         """Return the memory of a block."""
-        first = slot * self._slot_bytes
-        return self._memories[block.owner].array(first, block.shape, block.dtype)
-
-    def slot_of(self, owner: int, number: int) -> int:
-        """Return the slot of a full block that this process has not let go."""
-        return int(self._slots_of[owner][number % self._slots])
-
-    def free_slot(self) -> int | None:
-        """Return an own slot that no process uses, if there is one."""
-        while self.is_any_let_go():
-            pass
-        for slot in range(self._slots):
-            while self._users[slot] and self._own.wait(len(self._memories) + 1 + slot):
-                self._users[slot] -= 1
-            if not self._users[slot]:
-                return slot
-        return None
-
-    def use(self, slot: int, number: int) -> None:
-        """Give a free slot to an own block, until all processes let it go."""
-        self._users[slot] = len(self._memories)
-        self._slots_of[self._rank][number % self._slots] = slot
+        turn, rank = divmod(slot, self._size)
+        return self._memories[rank].array(turn * self._slot_bytes, block.shape, block.dtype)
 
     def fill(self, *, itself: bool) -> None:
-        """Say to all processes that the next own slot is full, and to this one if `itself`."""
-        for rank in range(len(self._memories)):
+        """Say to all processes that the next own block is there, and to this one if `itself`."""
+        for rank, memory in enumerate(self._memories):
             if itself or rank != self._rank:
-                self._own.post(rank)
+                memory.post(self._rank)
 
     def is_full(self, owner: int, most_s: float) -> bool:
-        """Whether the next slot of a process is full; wait at most `most_s` for that."""
-        return self._memories[owner].wait(self._rank, most_s)
+        """Whether the next block of a process is there; wait at most `most_s` for that."""
+        return self._own.wait(owner, most_s)
 
-    def let_go(self, owner: int, slot: int) -> None:
-        """Say that this process no longer uses a slot."""
-        self._memories[owner].post(len(self._memories) + 1 + slot)
-        self._memories[owner].post(len(self._memories))
+    def let_go(self, slot: int) -> None:
+        """Say to all processes that this one no longer uses a slot."""
+        for memory in self._memories:
+            memory.post(self._size + slot)
 
-    def is_any_let_go(self, most_s: float = 0.0) -> bool:
-        """Whether a process has let an own slot go, once for each time; wait as `is_full`."""
-        return self._own.wait(len(self._memories), most_s)
+    def is_free(self, turn: Turn, most_s: float = 0.0) -> bool:
+        """Whether all processes have let go the blocks before; wait as `is_full`."""
+        while self._let_go[turn.slot] < turn.before * self._size:
+            if not self._own.wait(self._size + turn.slot, most_s):
+                return False
+            self._let_go[turn.slot] += 1
+        return True
 
 
-def rings_of(
-    team: Team, call: LongCall, slots: int, slot_bytes: int, more_s: float
-) -> Rings | None:
-    """Return the rings of the processes, or `None` if these cannot share memory."""
+def ring_of(team: Team, call: LongCall, slots: int, slot_bytes: int, more_s: float) -> Ring | None:
+    """Return the ring of the processes, or `None` if these cannot share memory.
+
+    `slots` is the number of slots in the memory of each process.
+    """
     held = call.arena.allocate(slots * slot_bytes)
-    values = [0] * (team.size + 1 + slots)
-    nbytes = slots * (slot_bytes + np.dtype(np.int64).itemsize)
-    memories = host_memory(team, nbytes, values, more_s)
+    values = [0] * (team.size + team.size * slots)
+    memories = host_memory(team, slots * slot_bytes, values, more_s)
     if memories is None:
         return None
-    return Rings(memories, team.rank, slots, slot_bytes, held)
+    return Ring(memories, team.rank, slots, slot_bytes, held)

@@ -311,11 +311,16 @@ class _Factorization(LeftLooking[Part]):
         """Name the blocks of panels that a part needs, if processes send them to each other."""
         g = self.g
         for K in panels if g.deal.size > 1 else ():
-            is_on_disk = part.slab.first > K
-            self.blocks.expect(
-                Expected(g.deal.owner(K), (len(tiles) * g.rows, g.columns), g.dtype, is_on_disk)
-                for tiles in g.blocks(part, K)
-            )
+            is_on_disk, blocks = part.slab.first > K, g.blocks(part, K)
+            for number, tiles in enumerate(blocks):
+                expected = Expected(
+                    g.deal.owner(K), (len(tiles) * g.rows, g.columns), g.dtype, is_on_disk
+                )
+                # Those beside the columns stay until the panel's last one, and are among these.
+                if number < g.ring_blocks:
+                    kept = max(len(blocks) - 1 - number, expected.kept)
+                    expected = expected._replace(kept=kept)
+                self.blocks.expect([expected])
 
     def let_go(self, panels: range, following: Part | None) -> None:
         """Write final panels, and schedule their reads for the following part."""
