@@ -4,6 +4,7 @@ import ctypes
 import errno
 import mmap
 import os
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +14,7 @@ import pytest
 
 from outcore._util.streams import BlockStream
 from outcore.processes import host_memory
+from outcore.processes.blocks import ClosedError, Expected
 from outcore.processes.broadcasts import blocks_of
 from outcore.processes.host_blocks import Turns
 from outcore.processes.host_memory import HostMemory
@@ -88,6 +90,41 @@ def test_blocks_wait_for_the_work_of_others_before_they_share_memory() -> None:
     with blocks_of(cast(BlockStream, None), cast(Team, pair), call, 1, 2, 64, 7.0):
         pass
     assert pair.waits == [7.0, 7.0]
+
+
+class Interrupted(threading.Event):
+    """An event whose first wait ends by Ctrl-C."""
+
+    _is_over = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._is_over:
+            return super().wait(timeout)
+        self._is_over = True
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_at_the_end_of_blocks_ends_their_thread() -> None:
+    left = threading.Event()
+
+    def wait_until(*_: object) -> None:
+        # The other process lets no slot go.
+        assert left.wait(60)
+        raise ClosedError
+
+    pair = Pair(lambda *here: here)
+    vars(pair).update(leave=left.set, blocks=SimpleNamespace(wait_until=wait_until))
+    arena = SimpleNamespace(allocate=bytearray)
+    call = cast(LongCall, SimpleNamespace(arena=arena, trace=None))
+    blocks: Any = blocks_of(cast(BlockStream, None), cast(Team, pair), call, 1, 1, 64, 0.0)
+    data = np.ones((2, 2), order="F")
+    blocks._thread._ended = Interrupted()
+    blocks.expect([Expected(0, data.shape, data.dtype, is_on_disk=False)] * 2)
+    blocks.offer([data, data])
+    with pytest.raises(KeyboardInterrupt):
+        blocks.__exit__(None)
+    assert left.is_set()
+    assert not blocks._thread.is_alive()
 
 
 def test_the_system_reserves_the_memory_before_its_use() -> None:

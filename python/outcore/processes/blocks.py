@@ -1,13 +1,14 @@
 """Blocks that all processes of a call use in the same order, and those of one process alone."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from outcore._util.streams import BlockStream, Box, Pending
+from outcore.processes.team import Team
 
 Data = npt.NDArray[Any]
 
@@ -104,6 +105,34 @@ class Sent:
         self._over.wait()
         if self._error is not None:
             raise self._error
+
+
+class BlocksThread(threading.Thread):
+    """A running thread that moves blocks, and waits for other processes until its team leaves."""
+
+    def __init__(self, work: Callable[[], None], name: str, team: Team) -> None:
+        super().__init__(target=work, name=name, daemon=True)
+        # Python before 3.13 takes a thread for ended if Ctrl-C interrupts a `join`.
+        self._team, self._ended = team, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Do the work."""
+        try:
+            super().run()
+        finally:
+            self._ended.set()
+
+    def end(self) -> None:
+        """Return when the work is done. After Ctrl-C it waits for no other process."""
+        try:
+            self._ended.wait()
+        except BaseException:
+            self._team.leave()
+            self._ended.wait()
+            raise
+        finally:
+            self.join()
 
 
 class ClosedError(Exception):

@@ -6,7 +6,6 @@ more of them than a ring of a few blocks.
 """
 
 import queue
-import threading
 import weakref
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from outcore._core import Arena, Trace
 from outcore._util.streams import BlockStream, Box, Pending
-from outcore.processes.blocks import Blocks, Data, Expected, Sent, opened
+from outcore.processes.blocks import Blocks, BlocksThread, Data, Expected, Sent, opened
 from outcore.processes.host_blocks import HostBlocks, ring_of
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
@@ -61,8 +60,7 @@ class Broadcasts(Blocks):
             self._may_take.put(True)
         self._sending: set[Sent] = set()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="outcore-broadcasts", daemon=True)
-        self._thread.start()
+        self._thread = BlocksThread(self._run, "outcore-broadcasts", team)
 
     def expect(self, blocks: Iterable[Expected]) -> None:
         """Name the next blocks in the order of their use, the same on all processes."""
@@ -104,7 +102,7 @@ class Broadcasts(Blocks):
         self._offered.put(None)
         self._free.put(None)
         self._may_take.put(False)
-        self._thread.join()
+        self._thread.end()
 
     @property
     def sent(self) -> tuple[int, int]:

@@ -15,7 +15,6 @@ import contextlib
 import heapq
 import math
 import queue
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +23,7 @@ from typing import NamedTuple
 from outcore._core import Buffer, Ticket, Trace
 from outcore._util.streams import BlockStream, Box, Pending
 from outcore.errors import OutcoreError
-from outcore.processes.blocks import Blocks, ClosedError, Data, Expected, Sent, opened
+from outcore.processes.blocks import Blocks, BlocksThread, ClosedError, Data, Expected, Sent, opened
 from outcore.processes.host_memory import HostMemory, host_memory
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
@@ -63,8 +62,7 @@ class HostBlocks(Blocks):
         # Only the thread uses these: reads in flight, and the next own block.
         self._reading: deque[tuple[Ticket, _Placed]] = deque()
         self._next: _Placed | None = None
-        self._thread = threading.Thread(target=self._run, name="outcore-blocks", daemon=True)
-        self._thread.start()
+        self._thread = BlocksThread(self._run, "outcore-blocks", team)
 
     def expect(self, blocks: Iterable[Expected]) -> None:
         """Name the next blocks in the order of their use, the same on all processes."""
@@ -114,7 +112,7 @@ class HostBlocks(Blocks):
         self._own.put(None)
         self._boxes.put(None)
         self._offered.put(None)
-        self._thread.join()
+        self._thread.end()
 
     @property
     def sent(self) -> tuple[int, int]:
