@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 import outcore as oc
+from outcore._util import budget
 from outcore.errors import *
 from outcore.linalg import matmul
 from outcore.linalg._output import steps_done
@@ -148,7 +149,54 @@ def test_an_error_of_one_process_is_one_of_all(tmp_path: Path) -> None:
     run(tmp_path, 3, REFUSED)
 
 
+UNEVEN = """
+from outcore.errors import OutcoreError
+from outcore.linalg import solve_triangular
+from outcore.linalg._products.solve_triangular import Substitution
+from outcore.processes.sharing import Sharing, seconds_for
+
+waits, added, exchange = [], [], Sharing.exchange
+
+def noted(self, value, more_s=0.0):
+    waits.append(more_s)
+    return exchange(self, value, more_s)
+
+Sharing.exchange = noted
+for kind in (_Multiplication, Substitution):
+    def run_and_mark(self, *more, run=kind.run):
+        run(self, *more)
+        waits.clear()
+    kind.run = run_and_mark
+# Both operands in memory: nobody waits for pieces, and the last process has the least to do.
+a, b = random(100, 64, "f8"), random(64, 70, "f8")
+matmul(a, b, memory=200_000, out=f"{home}/C", **SAME)
+assert waits[0] >= seconds_for(0, 2 * 100 * 64 * 70 / comm.size), waits
+X = solve_triangular(np.eye(64), b, memory=200_000, out=f"{home}/X", **SAME)
+assert (X[...] == b).all() and waits[0] >= seconds_for(0, 64 * 64 * 70 / comm.size), waits
+
+def add(self, *more):
+    if rank == last:
+        raise ValueError("out of paper")
+    added.append(1)
+    while True:  # the error arrives, and the next piece finds it
+        try:
+            self.team.check()
+        except OutcoreError:
+            return
+
+_Multiplication.add = add
+raised(Exception, lambda: matmul(a, b, memory=100_000, out=f"{home}/D", **SAME))
+assert len(added) <= 1, added
+"""
+
+
+def test_processes_wait_for_the_one_with_most_work(tmp_path: Path) -> None:
+    run(tmp_path, 3, UNEVEN)
+
+
 STOPPED = """
+if options["memory"] is None:
+    budget.LEAST_BYTES, budget.available_bytes = 1, lambda: options["available"]
 steps_done.NOTE_S = 0.0  # record each block
 steps_done.MOST_SHARE = 1e9
 calls, multiply = [], _Multiplication.multiply
@@ -185,6 +233,13 @@ def test_the_same_number_of_processes_resumes(tmp_path: Path) -> None:
     (tmp_path / "C").rename(tmp_path / "whole")
     run(tmp_path, 3, STOPPED, is_well=False, dies=1, is_there=True, resumes=False, **stop)
     run(tmp_path, 2, STOPPED, dies=-1, is_there=True, resumes=False, **stop)
+
+
+def test_a_call_with_the_default_memory_resumes_with_a_little_less(tmp_path: Path) -> None:
+    stop = {"at": 2, "memory": None, "available": 600_000}
+    run(tmp_path, 3, STOPPED, is_well=False, dies=1, is_there=False, resumes=False, **stop)
+    stop["available"] -= 6_000
+    run(tmp_path, 3, STOPPED, dies=-1, is_there=True, resumes=True, **stop)
 
 
 def test_parts_of_a_product() -> None:

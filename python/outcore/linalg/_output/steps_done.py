@@ -131,7 +131,8 @@ class StepsDone:
         all_of = self.sharing.exchange((recorded, self._given_bytes, self._most_bytes))
         found = {each[0] for each in all_of if each[0] is not None}
         if len(found) != 1 or max(found) > min(each[2] for each in all_of):
-            self.forget()
+            # The records are removed with the result, when it is locked.
+            self.done = self.gone_on_at = 0
             found = {min(each[1] for each in all_of)}
         (self.memory_bytes,) = found
         return self.memory_bytes

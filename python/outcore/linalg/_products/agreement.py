@@ -1,6 +1,6 @@
 """The agreement of all processes of a product on their arguments, and on the steps to do."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -39,25 +39,6 @@ def agree_on_product(
         raise InvalidError(
             f"{title} by several processes needs a result on disk, have out=None; pass out="
         )
-
-
-def steps_of_all(
-    steps_of: Callable[[int | str | None], StepsDone], memory: int | str | None, sharing: Sharing
-) -> tuple[StepsDone, int]:
-    """Return the steps of a call for a budget, and the budget that all processes use.
-
-    It is the smallest one, or that of a stopped call of the same processes.
-    """
-    if sharing.size == 1:
-        steps = steps_of(memory)
-        return steps, steps.memory_bytes
-    least = min(sharing.exchange(sharing.budget(memory)))
-    steps = steps_of(least)
-    # Records of different calls may remain.
-    if len(set(sharing.exchange(steps.memory_bytes))) > 1:
-        steps.forget()
-        steps.memory_bytes = least
-    return steps, steps.memory_bytes
 
 
 def left_of_all(steps: StepsDone, all_steps: Sequence[T]) -> list[tuple[int, T]]:

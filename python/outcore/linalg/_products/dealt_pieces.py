@@ -51,7 +51,8 @@ class Pieces:
             Additional time to wait for a part, for the work of the process that reads it.
         """
         if team.size == 1 or not isinstance(operand, DiskOperand):
-            yield operand.parts(boxes, pieces_in_memory(team.size) * piece_bytes)
+            parts = operand.parts(boxes, pieces_in_memory(team.size) * piece_bytes)
+            yield parts if team.size == 1 else _looked(parts, team)
             return
         schedule = list(boxes)
         file, _ = operand.opened()
@@ -66,6 +67,13 @@ class Pieces:
             blocks.read([operand.on_disk(box) for box in schedule[team.rank :: team.size]])
             yield _taken(operand, schedule, blocks.take, call)
         self.sent = blocks.sent
+
+
+def _looked(parts: Iterator[Part], team: Team) -> Iterator[Part]:
+    """Yield pieces of this process alone, and look for errors of others before each."""
+    for part in parts:
+        team.check()
+        yield part
 
 
 def _expected(operand: DiskOperand, schedule: Sequence[Extent], size: int) -> Iterator[Expected]:

@@ -35,7 +35,7 @@ from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, room, written
 from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._products.agreement import agree_on_product, left_of_all, steps_of_all
+from outcore.linalg._products.agreement import agree_on_product, left_of_all
 from outcore.linalg._products.dealt_pieces import Pieces
 from outcore.linalg._products.matmul_geometry import MatmulGeometry, Product, flops
 from outcore.linalg._products.matmul_plan import matmul_geometry
@@ -168,12 +168,10 @@ def matmul(
         agree_on_product("matmul", arrays, arguments | how, sharing)
         if 0 in (product.m, product.n, product.k):
             return _empty(product)
-        steps, memory_bytes = steps_of_all(
-            lambda memory: StepsDone(
-                out, "matmul", arguments, arrays, memory, resume=resume, made=made, sharing=sharing
-            ),
-            memory, sharing,
+        steps = StepsDone(
+            out, "matmul", arguments, arrays, memory, resume=resume, made=made, sharing=sharing,
         )  # fmt: skip
+        memory_bytes = steps.agree()
         g = matmul_geometry(product, memory_bytes, sharing.size, sharing.rank)
         try:
             with (
@@ -273,6 +271,9 @@ def _to_disk(
     with written(where, metadata, _WHY, steps) as array, Team(steps.sharing) as team:
         if team.rank:
             array.count_writing(elsewhere=True)
+        # Processes may have different amounts of work, and no other reason to wait for each other.
+        own_s = seconds_for(g.bytes_read() + g.bytes_written(), g.own_flops)
+        longest_s = max(team.all_of(own_s))
         file = open_whole_chunks(array, call, g.bounce_bytes("C"), 2, writable=True)
         result = DiskResult(
             file, call, dtype, g.block_shape,
@@ -281,6 +282,7 @@ def _to_disk(
         )  # fmt: skip
         work = _Multiplication(g, *operands, result, call, alpha, steps, team)
         work.run()
+        team.all_of(None, longest_s)
         own = _report(g, call, operands, file.counters()[1], steps)
         if team.size > 1:
             own.processes = [process_figures(own, work.pieces.sent, g.sent())]

@@ -22,7 +22,7 @@ from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, room, written
 from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._products.agreement import agree_on_product, left_of_all, steps_of_all
+from outcore.linalg._products.agreement import agree_on_product, left_of_all
 from outcore.linalg._products.dealt_pieces import Pieces
 from outcore.linalg._products.triangular_plan import (
     TriangularGeometry,
@@ -156,13 +156,11 @@ def solve_triangular(
             return np.zeros(system.shape, computed_in)
         matrix = operand(arrays["T"], letter, computed_in)
         system = dataclasses.replace(system, t=matrix.grains, copy_bytes=matrix.copy_bytes)
-        steps, memory_bytes = steps_of_all(
-            lambda memory: StepsDone(
-                out, "solve_triangular", arguments, arrays, memory, resume=resume, made=made,
-                sharing=sharing,
-            ),
-            memory, sharing,
+        steps = StepsDone(
+            out, "solve_triangular", arguments, arrays, memory, resume=resume, made=made,
+            sharing=sharing,
         )  # fmt: skip
+        memory_bytes = steps.agree()
         g = triangular_geometry(system, memory_bytes, sharing.size, sharing.rank)
         operands = list(arrays.values())
         try:
@@ -222,6 +220,9 @@ def _to_disk(
     with written(where, metadata, _WHY, steps) as array, Team(steps.sharing) as team:
         if team.rank:
             array.count_writing(elsewhere=True)
+        # Processes may have different amounts of work, and no other reason to wait for each other.
+        own_s = seconds_for(g.bytes_read() + g.bytes_written(), g.own_flops)
+        longest_s = max(team.all_of(own_s))
         file = open_whole_chunks(array, call, g.bounce_bytes("X"), 2, writable=True)
         result = DiskResult(
             file, call, system.dtype, g.block_shape,
@@ -230,6 +231,7 @@ def _to_disk(
             is_backward=not system.is_lower,
         )  # fmt: skip
         run.run(result, steps, team)
+        team.all_of(None, longest_s)
         own = _report(g, run, call, file.counters()[1], steps)
         if team.size > 1:
             own.processes = [process_figures(own, run.pieces.sent, g.sent())]
