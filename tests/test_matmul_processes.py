@@ -129,6 +129,8 @@ text = raised(InvalidError, lambda: matmul(A, random(50, 40, "f8", rank), **call
 assert "need the same B on every rank" in text, text
 text = raised(InvalidError, lambda: matmul(A, B, **call | {"out": None}))
 assert text.endswith("pass out="), text
+text = raised(InvalidError, lambda: matmul(A, B, **call | {"threads": 1 - (rank == last)}))
+assert "threads" in text and ("rank" in text) == (rank != last), text
 few = {"memory": 1000 if rank == last else 400_000}
 text = raised(BudgetError, lambda: matmul(A, B, **call | few))
 assert not Path(home, "C").exists()

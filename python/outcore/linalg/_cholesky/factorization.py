@@ -138,8 +138,8 @@ def cho_factor(
     Interrupted
         After Ctrl-C or SIGTERM. The same call resumes.
     """
-    check_progress(progress)
     with Sharing(comm, timeout) as sharing:
+        check_progress(progress)
         job = Factoring(
             A, sharing.budget(memory), out, dtype, overwrite_a, if_exists, resume,
             sharing.threads(threads), sharing.progress(progress),

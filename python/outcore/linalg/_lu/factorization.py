@@ -158,8 +158,8 @@ def lu_factor(
     GrowthWarning
         If the pivots grew so much that half of the digits may be lost.
     """
-    check_progress(progress)
     with Sharing(comm, timeout) as sharing:
+        check_progress(progress)
         job = Factoring(
             A, sharing.budget(memory), out, dtype, overwrite_a, if_exists, resume,
             sharing.threads(threads), sharing.progress(progress),

@@ -152,8 +152,8 @@ def matmul(
     Interrupted
         After Ctrl-C or SIGTERM. The same call resumes if the result is on disk.
     """
-    check_threads(threads)
     with Sharing(comm, timeout) as sharing:
+        check_threads(threads)
         arrays = read_arrays({"A": A, "B": B})
         made_in = result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
         alpha = _factor(alpha, made_in)

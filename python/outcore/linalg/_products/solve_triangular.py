@@ -134,8 +134,8 @@ def solve_triangular(
     Interrupted
         After Ctrl-C or SIGTERM. The same call resumes if the solution is on disk.
     """
-    check_threads(threads)
     with Sharing(comm, timeout) as sharing:
+        check_threads(threads)
         arrays = read_arrays({"T": T, "B": B})
         computed_in = result_dtype({name: x.dtype for name, x in arrays.items()}, dtype)
         if out is None and isinstance(arrays["B"], Array):

@@ -207,8 +207,8 @@ def qr(
     *Communication-optimal parallel and sequential QR and LU factorizations*, SIAM J. Sci. Comput.
     34 (2012), section 4.2.
     """
-    check_mode(mode)
     with Sharing(comm, timeout) as sharing:
+        check_mode(mode)
         source = row_source("A", A)
         dtype = result_dtype({"A": source.layout.dtype}, dtype)
         source.deliver(dtype)
