@@ -15,6 +15,7 @@ from stopping import at_line, in_a_fork
 
 import outcore as oc
 from outcore._util import budget
+from outcore.array_files.metadata import read_metadata
 from outcore.errors import (
     BudgetError,
     BusyError,
@@ -25,7 +26,10 @@ from outcore.errors import (
     InvalidError,
     NotFoundError,
 )
+from outcore.linalg._output.result import written
+from outcore.linalg._output.steps_done import StepsDone
 from outcore.linalg._products.matmul import matmul
+from outcore.processes.sharing import Sharing
 from outcore.storage.volumes import exclusive, place
 
 MEMORY = 450_000
@@ -217,6 +221,27 @@ def test_an_error_midway_leaves_nothing(
         matmul(square, square, out=tmp_path / "C", memory=MEMORY, progress=False)
     assert caught.value.kind == "truncated"
     assert names_below(tmp_path) == before
+
+
+class Unanswered(Sharing):
+    """Processes that do not learn of an error of this one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_over = False
+
+    def _gather(self, *more: Any) -> Any:
+        raise oc.errors.DiskError("nobody answers")
+
+
+def test_a_result_stays_while_another_process_may_write_it(
+    tmp_path: Path, square: oc.Array
+) -> None:
+    where, grid = place(tmp_path / "C"), read_metadata(place(square.path))
+    steps = StepsDone(where.path, "matmul", {}, {}, None, resume=False, sharing=Unanswered())
+    with pytest.raises(ValueError, match="out of paper"), written(where, grid, "why", steps):
+        raise ValueError("out of paper")
+    assert where.exists()
 
 
 def test_a_disk_too_full_is_said_before_any_work(small_disk: Path, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ class Sharing:
             self._gather(None, origin_of(error, self.rank), 0.0)
             vars(error)["is_told"] = True
         except Exception as lost:
+            vars(error)["is_lost"] = True  # so a process may go on
             error.add_note(f"The other processes could not be notified: {lost}")
 
     @contextmanager
