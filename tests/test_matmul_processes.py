@@ -20,7 +20,7 @@ import outcore as oc
 from outcore._util import budget
 from outcore.errors import *
 from outcore.linalg import matmul
-from outcore.linalg._output import steps_done
+from outcore.linalg._output import result, steps_done
 from outcore.linalg._products.matmul import _Multiplication
 
 comm = MPI.COMM_WORLD
@@ -135,12 +135,17 @@ few = {"memory": 1000 if rank == last else 400_000}
 text = raised(BudgetError, lambda: matmul(A, B, **call | few))
 assert not Path(home, "C").exists()
 
-if rank == last:
-    def fail(self, *more):
-        raise ValueError("out of paper")
-    _Multiplication.add = fail
-text = raised(Exception, lambda: matmul(A, B, **call))
-assert ("rank" in text) == (rank != last) and "out of paper" in text, text
+def fail(*more, **options):
+    raise ValueError("out of paper")
+
+# Before the processes duplicate the communicator, and while they compute.
+for holder, name in ((result, "open_array"), (_Multiplication, "add")):
+    right = getattr(holder, name)
+    if rank == last:
+        setattr(holder, name, fail)
+    text = raised(Exception, lambda: matmul(A, B, **call))
+    assert ("rank" in text) == (rank != last) and "out of paper" in text, text
+    setattr(holder, name, right)
 assert comm.allreduce(1) == comm.size  # The communicator works on.
 comm.barrier()
 assert not Path(home, "C").exists()

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 import numpy.typing as npt
 
 from outcore._util.communicator import Communicator
+from outcore._util.signals import signals_held
 from outcore.processes.sharing import Origin, Sharing, failure, origin_of
 
 T = TypeVar("T")
@@ -68,11 +69,20 @@ class Team:
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
-        if self.size > 1:
-            raw, self.blocks = self._sharing.duplicate(self.check)
-            self.raw, self.notes = self._sharing.duplicate(self.check)
-            self._duplicates = [raw, self.raw]
-            self._alarm = raw.Irecv(self._heard)
+        if self.size == 1:
+            return self
+        try:
+            with signals_held():
+                # Duplication carries no errors, so the others learn here of earlier ones.
+                self._sharing.meet()
+                raw, self.blocks = self._sharing.duplicate(self.check)
+                self.raw, self.notes = self._sharing.duplicate(self.check)
+                self._duplicates = [raw, self.raw]
+                self._alarm = raw.Irecv(self._heard)
+        except BaseException as error:
+            if self._alarm is not None:
+                self._end(error)
+            raise
         return self
 
     def __exit__(
