@@ -15,6 +15,17 @@ fn is_held() -> Error {
     Error::new(ErrorKind::Busy, "another owner has a lock on these bytes; try again later")
 }
 
+fn has_ended() -> Error {
+    let text = "the lock has ended before, and others may have taken it; check that this process reaches the manager";
+    Error::new(ErrorKind::Lost, text)
+}
+
+/// Whether an error of this kind says that the manager has not granted a lock. After others it may have.
+fn is_certain(kind: ErrorKind) -> bool {
+    use ErrorKind::{Busy, Denied, Invalid, Lost, NotFound};
+    matches!(kind, Busy | Denied | Invalid | Lost | NotFound)
+}
+
 impl Signs {
     /// Takes a lock on bytes of a file, and never waits. Returns its number.
     fn lock(self: &Arc<Self>, file: FileId, offset: u64, bytes: u64, kind: LockKind) -> Result<u64> {
@@ -63,28 +74,23 @@ impl Signs {
                 "need a lock of this file, have the number {number}; pass one"
             )));
         };
-        let ended = |_| {
-            let text = "the lock has ended before, and others may have taken it; check that this process reaches the manager";
-            Error::new(ErrorKind::Lost, text)
-        };
-        let unlock = || self.client.set_lock(LockWish { kind: LockKind::None, ..wish });
-        let mut done = if state == State::Known { unlock() } else { Err(Error::new(ErrorKind::Lost, "")) };
-        if done.as_ref().is_err_and(|error| error.kind == ErrorKind::Lost) {
+        let unlock = || self.client.set_lock(LockWish { kind: LockKind::None, ..wish }).map(drop);
+        let is_lost = |done: &Result<()>| done.as_ref().is_err_and(|error| error.kind == ErrorKind::Lost);
+        let mut done = if state == State::Forgotten { Err(has_ended()) } else { unlock() };
+        if is_lost(&done) {
+            done = match self.renew(&mut given).and_then(|_| self.reclaim(wish)) {
+                // The manager may have restored the lock before, although the answer was lost.
+                Err(error) if is_certain(error.kind) => unlock().and(Err(has_ended())),
+                Err(error) => Err(error),
+                Ok(()) => unlock(),
+            };
+        }
+        if done.is_ok() || is_lost(&done) {
             given.remove(&place);
-            self.renew(&mut given)?;
-            self.reclaim(wish).map_err(ended)?;
-            done = unlock();
+            return done.map_err(|_| has_ended());
         }
-        match done {
-            Ok(_) => {
-                given.remove(&place);
-                Ok(())
-            }
-            Err(error) => {
-                given.insert(place, Sign { wish, state: State::Withdrawn });
-                Err(error)
-            }
-        }
+        given.insert(place, Sign { wish, state: State::Withdrawn });
+        done
     }
 }
 
@@ -132,3 +138,7 @@ pub unsafe extern "C" fn outcore_file_unlock(file: *const File, lock: u64) -> c_
     // SAFETY: as the caller promises.
     call(unsafe { file.as_ref() }, |file| file.signs.unlock(file.file, lock))
 }
+
+#[cfg(test)]
+#[path = "lock_tests.rs"]
+mod tests;
