@@ -158,3 +158,24 @@ fn a_lock_that_has_ended_is_not_kept() {
     assert_eq!(rig.unlock(lock), Some(ErrorKind::Lost));
     assert!(!rig.is_locked());
 }
+
+#[test]
+fn only_locks_that_the_manager_may_have_are_kept() {
+    let rig = Rig::new();
+    rig.signs.unlock(rig.file, rig.lock().unwrap()).unwrap();
+    let kept = || rig.signs.given().values().filter(|sign| sign.state == State::Withdrawn).count();
+    rig.restart();
+    for _ in 0..2 {
+        // First the process learns that it has no lease.
+        assert_eq!(rig.lock().unwrap_err().kind, ErrorKind::Busy);
+        assert_eq!(kept(), 0);
+    }
+    // Now it grants locks again.
+    rig.pass(TERM_S + 1);
+    rig.signs.renew(&mut rig.signs.given()).unwrap();
+    for (fate, count) in [(Unsent, 1), (Unanswered, 2)] {
+        rig.fails(&[fate]);
+        assert_eq!(rig.lock().unwrap_err().kind, ErrorKind::Io);
+        assert_eq!(kept(), count);
+    }
+}

@@ -54,8 +54,9 @@ impl Signs {
             }
             Ok(Some(_)) => Err(is_held()),
             Err(error) => {
-                // The manager may have granted it.
-                given.insert(place, Sign { wish, state: State::Withdrawn });
+                if !is_certain(error.kind) {
+                    given.insert(place, Sign { wish, state: State::Withdrawn });
+                }
                 Err(error)
             }
         }
