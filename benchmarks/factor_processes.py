@@ -11,11 +11,29 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import threadpoolctl
 from mpi4py import MPI
 
 import outcore as oc
 from benchmarks.machine import touch_memory
 from benchmarks.matrices import random_array
+from outcore.blas.lapack import kernels
+
+PRODUCTS = 3
+
+
+def product_rate(comm: MPI.Comm, n: int, threads: int) -> float:
+    """Return the rate of products of order n, in flops per second, while all processes multiply."""
+    left, right = np.random.default_rng(comm.rank).random((2, n, n))
+    product, times = np.zeros((n, n), order="F"), list[float]()
+    with threadpoolctl.threadpool_limits(threads):
+        for _ in range(PRODUCTS):
+            comm.barrier()
+            start = time.perf_counter()
+            kernels(product.dtype).gemm(left.T, right.T, product, beta=0)
+            times.append(time.perf_counter() - start)
+    return 2 * n**3 / min(times)
 
 
 def main(function: str, directory: str, n: int, memory: int, threads: int, *groups: str) -> None:
@@ -40,7 +58,8 @@ def main(function: str, directory: str, n: int, memory: int, threads: int, *grou
         known = oc.open_array(factor.path / "l")[n - 8 : n, :n] if is_positive else factor.piv
     if factor.report is None:
         raise AssertionError("a factorization reports")
-    found = {**factor.report.to_dict(), "seconds": seconds}
+    rate = comm.reduce(product_rate(comm, min(n, 4_096), threads))
+    found = {**factor.report.to_dict(), "seconds": seconds, "product_flops_s": rate}
     if comm.rank == 0:
         print(json.dumps(found | {"known": known.tolist()}))
 

@@ -2,9 +2,10 @@
 
 All directories are on one disk.
 
-First two processes of one thread against one process of two threads, at the same total memory. Then
-Table 2 of Womble et al. (1993), scaled efficiency: the work of each process grows with the square
-root of their number. Each process has a quarter of a processor, so eight of them have two.
+First two processes of one thread against one process of two threads, at the same total memory, and
+against ScaLAPACK. Then Table 2 of Womble et al. (1993), scaled efficiency: the work of each process
+grows with the square root of their number. Each process has a quarter of a processor, so eight of
+them have two.
 """
 
 import functools
@@ -18,6 +19,7 @@ from typing import Any
 import mpi4py
 import numpy as np
 
+from benchmarks import scalapack
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.child import run_module
 from benchmarks.cpu_share import cpu_shares
@@ -44,7 +46,7 @@ ONE, TWO = "1 process of 2 threads", "2 processes of 1 thread"
 
 def measure(setting: Setting) -> Outcome:
     pairs = [one_against_two(setting, function) for function in PAIRS]
-    return Outcome([*pairs, *efficiencies(setting)])
+    return Outcome([*pairs, against_scalapack(setting), *efficiencies(setting)])
 
 
 def one_against_two(setting: Setting, function: str) -> Figure:
@@ -77,6 +79,41 @@ def one_against_two(setting: Setting, function: str) -> Figure:
         ours=f"{times.median(TWO):.1f} s, {sent / 2**20:.0f} MiB sent",
         rival=f"{times.median(ONE):.1f} s",
         details={"reports": found},
+    )
+
+
+def against_scalapack(setting: Setting) -> Figure:
+    """Compare shares of the rate of products: from disk here, in memory there."""
+    n, processes = ORDER[setting.size], 2
+    title = f"LU float64, n = {n}, {processes} processes: share of the rate of products"
+    what = f"{title}, with memory for 1/{SHARE} of the matrix, over that of pdgetrf in memory"
+    if lacking := scalapack.why_not():
+        return Figure(what, skipped=lacking)
+    program = scalapack.build(setting.scratch)
+    # The best of some widths is the rival's.
+    widths = [32] if setting.size == "tiny" else [64, 128, 256]
+    width = min(widths, key=lambda each: scalapack.factor(program, processes, n, each).seconds)
+
+    def ours() -> float:
+        memory = max(8 * n * n // SHARE, 2 << 20) // processes
+        words = ["lu_factor", setting.scratch / "lu_factor-2", n, memory, 1]
+        found = job(setting, "factor_processes", processes, words)
+        return scalapack.Timed(found["seconds"], found["product_flops_s"]).share(n)
+
+    def rival() -> float:
+        return scalapack.factor(program, processes, n, width).share(n)
+
+    rounds = 1 if setting.size == "tiny" else 3
+    shares = alternate(
+        title, {"outcore": ours, "pdgetrf": rival}, rounds=rounds, warmups=0,
+        show=lambda share: f"{share:.0%}",
+    )  # fmt: skip
+    return Figure(
+        what,
+        shares.ratios("outcore", "pdgetrf"),
+        Target("≥", 0.9),
+        ours=f"{shares.median('outcore'):.0%}",
+        rival=f"{shares.median('pdgetrf'):.0%}, blocks of {width} columns",
     )
 
 
