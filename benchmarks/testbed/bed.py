@@ -130,6 +130,8 @@ class Testbed:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
     def close(self) -> None:
         """End its processes, and remove its disks and hosts."""
