@@ -148,3 +148,4 @@ def same(found: Result, other: Result) -> None:
     np.testing.assert_array_equal(found[0][...], other[0][...])
     for one, two in zip(found[1], other[1], strict=True):
         np.testing.assert_array_equal(one, two)
+    assert found[2].triplet_residuals == other[2].triplet_residuals

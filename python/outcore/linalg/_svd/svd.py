@@ -320,7 +320,10 @@ class _Svd:
         left, s, right = scipy.linalg.svd(R)
         left, right = np.asfortranarray(left[:, :k]), np.asfortranarray(right[:k])
         probed = self._probed_squares(q, R, right)
-        self._finish_product()
+        if not built:
+            self._finish_product()
+            # V will replace W, which a call that resumes needs.
+            self._basis.second[...] = self._W
         V, residuals = self._right_vectors(right, s[:k])
         call.meter.skip(built * g.q.height * g.q.row_work)
         first = (g.power + 1) * g.q.blocks
@@ -465,16 +468,15 @@ class _Svd:
     def _right_vectors(
         self, right: Matrix, s: npt.NDArray[Any]
     ) -> tuple[Matrix, npt.NDArray[np.float64]]:
-        """Form V in the memory of W, and the residuals of the triplets."""
-        k, W = self._g.k, self._W
-        rest = self._basis.second[:, :k]
-        self._kernels.gemm(W, right, rest, beta=0, trans_b="C")
-        V = W[:, :k]
-        self._kernels.gemm(self._basis.first, right, V, beta=0, trans_b="C")
-        for j in range(k):
-            rest[:, j] -= V[:, j] * s[j] ** 2
+        """Form V in the memory of W, and the residuals of the triplets, from a copy of W."""
+        V, product = self._W[:, : self._g.k], self._kernels.gemm
+        X = np.asfortranarray(right.conj().T)
+        product(self._basis.second, X, V, beta=0)
+        product(self._basis.first, np.asfortranarray(X * s**2), V, alpha=-1)
+        residuals = triplet_residuals(norms(V), s)
+        product(self._basis.first, X, V, beta=0)
         np.conjugate(V, out=V)
-        return V, triplet_residuals(norms(rest), s)
+        return V, residuals
 
     def _probed_squares(self, q: TallQ, R: Matrix, right: Matrix) -> npt.NDArray[np.float64]:
         """Return the squared norms of E w, with E = A - U S Vᴴ, for the probe vectors w.
