@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import zarr
 from chosen_cases import examples
 from command_line import outcore
 from hypothesis import given
@@ -264,6 +265,23 @@ def test_moves_by_axes_resume_at_any_extent(
         np.testing.assert_array_equal(found[...], expected(data))
         assert found.report.requests_before > 0
     assert len(fetched.anew()) < blocks
+
+
+def test_a_stopped_reversal_of_uneven_chunks_restarts(tmp_path: Path, fetched: Fetched) -> None:
+    data = np.random.default_rng(0).random((61, 48))
+    for name in "AC":
+        zarr.create_array(tmp_path / name, data=data, chunks=(8, 12))
+    call = lambda **more: oc.permute(  # noqa: E731
+        tmp_path / "A", tmp_path / "B", "reverse", memory=MEMORY, chunks=(1, 12), **QUIET, **more
+    )
+    fetched.anew(5)
+    with pytest.raises(ZeroDivisionError):
+        call()
+    fetched.anew()
+    with pytest.raises(JournalError, match=f"half-made copy of {tmp_path}/A, and this is .*/C;"):
+        oc.permute(tmp_path / "C", tmp_path / "B", "reverse", chunks=(1, 12), **QUIET)
+    with call() as found:
+        np.testing.assert_array_equal(found[...], np.flip(data))
 
 
 def test_a_changed_source_and_another_permutation_are_refused(

@@ -85,7 +85,7 @@ class CopyRecord(BlocksDone):
         """Write the same header for given blocks."""
         self.goes_on = version is not None and steps is not None
         header = {
-            "source": version if self.goes_on else None,
+            "source": version,
             "casting": casting,
             "steps": steps,
             "before": before,
