@@ -14,7 +14,7 @@ from chosen_cases import examples
 from command_line import outcore
 from hypothesis import given
 from hypothesis import strategies as st
-from stopped_copies import Fetched
+from stopped_copies import Fetched, noted
 
 import outcore as oc
 from outcore.array_files import blocks_done
@@ -267,21 +267,28 @@ def test_moves_by_axes_resume_at_any_extent(
     assert len(fetched.anew()) < blocks
 
 
-def test_a_stopped_reversal_of_uneven_chunks_restarts(tmp_path: Path, fetched: Fetched) -> None:
+@pytest.mark.parametrize(("kind", "expected"), [("reverse", np.flip), ("transpose", np.transpose)])
+def test_copies_of_decoded_chunks_resume_in_the_same_blocks(
+    tmp_path: Path, kind: str, expected: Callable[[Any], Any], fetched: Fetched
+) -> None:
+    """Chunks of 8 do not fit into the reversed extent of 61, so the blocks are uneven."""
     data = np.random.default_rng(0).random((61, 48))
     for name in "AC":
         zarr.create_array(tmp_path / name, data=data, chunks=(8, 12))
-    call = lambda **more: oc.permute(  # noqa: E731
-        tmp_path / "A", tmp_path / "B", "reverse", memory=MEMORY, chunks=(1, 12), **QUIET, **more
+    call = lambda name: oc.permute(  # noqa: E731
+        tmp_path / name, tmp_path / "B", kind, memory=MEMORY, chunks=(1, 12), **QUIET
     )
     fetched.anew(5)
     with pytest.raises(ZeroDivisionError):
-        call()
-    fetched.anew()
+        call("A")
+    first, done = fetched.anew(), noted(tmp_path / "B")
+    assert 0 < done <= len(first)
     with pytest.raises(JournalError, match=f"half-made copy of {tmp_path}/A, and this is .*/C;"):
-        oc.permute(tmp_path / "C", tmp_path / "B", "reverse", chunks=(1, 12), **QUIET)
-    with call() as found:
-        np.testing.assert_array_equal(found[...], np.flip(data))
+        call("C")
+    with call("A") as found:
+        np.testing.assert_array_equal(found[...], expected(data))
+        assert found.report.requests_before == done
+    assert not set(first[:done]) & set(fetched.anew())
 
 
 def test_a_changed_source_and_another_permutation_are_refused(

@@ -10,7 +10,7 @@ from outcore._core import Ticket
 from outcore.array_files import blocks_done
 from outcore.array_files.blocks_done import COPY, BlocksDone
 from outcore.array_files.metadata import read_generation
-from outcore.convert.copy_plan import Pass
+from outcore.convert.copy_plan import Pass, Step
 from outcore.errors import JournalError, OutcoreError
 from outcore.layout.casting import Casting
 from outcore.storage.volumes import Place
@@ -31,7 +31,7 @@ class CopyRecord(BlocksDone):
 
     def passes_of(
         self, version: dict[str, Any] | None, casting: Casting
-    ) -> tuple[list[list[int]], list[tuple[int, ...]]] | None:
+    ) -> tuple[list[list[Any]], list[tuple[int, ...]]] | None:
         """Return the blocks of each pass of a stopped copy, and the chunks of arrays between them.
 
         The result is `None` if the copy must restart.
@@ -64,7 +64,7 @@ class CopyRecord(BlocksDone):
                 "if_exists='overwrite' to restart"
             )
         was_unsafe = header.get("casting") == "unsafe"
-        if version is None or steps is None or (was_unsafe and casting != "unsafe"):
+        if version is None or (was_unsafe and casting != "unsafe"):
             return None
         return [*(each for each, _ in before), steps], [chunks for _, chunks in before]
 
@@ -79,11 +79,11 @@ class CopyRecord(BlocksDone):
         self,
         version: dict[str, Any] | None,
         casting: Casting,
-        steps: list[int] | None,
+        steps: Sequence[Step],
         before: Sequence[Sequence[Any]] = (),
     ) -> None:
         """Write the same header for given blocks."""
-        self.goes_on = version is not None and steps is not None
+        self.goes_on = version is not None
         header = {
             "source": version,
             "casting": casting,

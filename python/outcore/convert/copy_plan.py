@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from outcore._util.streams import Box
 from outcore.errors import BudgetError
@@ -17,6 +17,9 @@ from outcore.errors import BudgetError
 PAGE_BYTES = 4096
 MOST_DEPTH = 8
 """Largest useful number of blocks in flight."""
+
+Step: TypeAlias = int | Sequence[int]
+"""Extent of the blocks along a dimension, except the last one; or the ends of all blocks."""
 
 _LEAST_BOUNCE_BYTES, _MOST_BOUNCE_BYTES = 64 << 10, 16 << 20
 
@@ -140,15 +143,19 @@ class CopyPlan:
         return math.prod(map(len, self.pieces))
 
     @property
-    def steps(self) -> list[int] | None:
-        """Extents of the blocks, except the last ones; `None` if other blocks differ too."""
-        steps = [each[0].stop if each else 1 for each in self.pieces]
-        is_even = all(
-            piece.start == i * step
-            for each, step in zip(self.pieces, steps, strict=True)
-            for i, piece in enumerate(each)
-        )
-        return steps if is_even else None
+    def extents(self) -> tuple[int, ...]:
+        """Largest extents of the blocks."""
+        return tuple(max((p.stop - p.start for p in each), default=1) for each in self.pieces)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The blocks along each dimension, from which `plan_copy` makes the same ones."""
+        return [
+            step
+            if all(piece.start == i * step for i, piece in enumerate(each))
+            else [piece.stop for piece in each]
+            for each, step in zip(self.pieces, self.extents, strict=True)
+        ]
 
     def boxes(self, *, column_major: bool = False) -> Iterator[Box]:
         """Yield the blocks with the last dimension varying fastest, or with the first."""
@@ -174,7 +181,7 @@ def plan_copy(
     target: Side,
     itemsize: int,
     have_bytes: int,
-    steps: Sequence[int] | None = None,
+    steps: Sequence[Step] | None = None,
     *,
     is_resumed: bool = True,
 ) -> CopyPlan:
@@ -189,7 +196,7 @@ def plan_copy(
     have_bytes
         The budget.
     steps
-        Extents of the blocks, if they are given: with `is_resumed`, those of a stopped copy.
+        The blocks, if they are given: with `is_resumed`, those of a stopped copy.
 
     Raises
     ------
@@ -207,14 +214,16 @@ def plan_copy(
 
     cuts = [a.common(b) for a, b in zip(source.cuts, target.cuts, strict=True)]
     given_up = _give_up(cuts, source, target, block_room(1) // itemsize)
-    least_bytes = _block_bytes([c.widest for c in cuts], itemsize)
+    given = None
     if steps is not None:
-        least_bytes = _block_bytes(
-            [min(step, c.n) for c, step in zip(cuts, steps, strict=True)], itemsize
-        )
+        given = [
+            Cuts(c.n, step) if isinstance(step, int) else Cuts(c.n, edges=tuple(step))
+            for c, step in zip(cuts, steps, strict=True)
+        ]
+    least_bytes = _block_bytes([c.widest for c in given or cuts], itemsize)
     need = least_bytes + library * max(least_bytes, chunk_bytes)
     if need > room:
-        is_begun = steps is not None and is_resumed
+        is_begun = given is not None and is_resumed
         how = "restart with if_exists='overwrite'" if is_begun else "choose smaller chunks="
         raise BudgetError(
             f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {least_bytes}"
@@ -232,10 +241,10 @@ def plan_copy(
     given_up.sort(key=lambda d: cuts[d].widest / source.cuts[d].widest)
     runs = [d for d in (source.run, target.run) if d is not None]
     extents = _grow(cuts, given_up, list(dict.fromkeys(runs)), most_bytes // itemsize)
-    if steps is None:
+    if given is None:
         pieces = tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
     else:
-        pieces = tuple(Cuts(c.n, step).pieces(1) for c, step in zip(cuts, steps, strict=True))
+        pieces = tuple(c.pieces(1) for c in given)
     largest = [max(p.stop - p.start for p in each) for each in pieces]
     block_bytes = _block_bytes(largest, itemsize)
     beside = library * max(block_bytes, chunk_bytes)
@@ -252,7 +261,7 @@ def planned_passes(
     target: Side,
     itemsize: int,
     have: int,
-    steps: Sequence[Sequence[int]],
+    steps: Sequence[Sequence[Step]],
     between: Sequence[tuple[int, ...]],
     *,
     is_resumed: bool,

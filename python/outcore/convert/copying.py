@@ -23,7 +23,7 @@ from outcore.array_files.blocks_done import BETWEEN
 from outcore.array_files.metadata import read_metadata, write_metadata
 from outcore.convert.block_copy import copy_blocks
 from outcore.convert.copy_notes import CopyNotes, CopyRecord
-from outcore.convert.copy_plan import CopyPlan, Pass, Side, plan_copy, planned_passes
+from outcore.convert.copy_plan import CopyPlan, Pass, Side, Step, plan_copy, planned_passes
 from outcore.convert.open_source import open_source
 from outcore.convert.sources import Source, Stored
 from outcore.convert.targets import ArrayTarget, Target, array_side
@@ -158,7 +158,7 @@ def from_array(
 
 
 def one_pass(
-    source: Source, metadata: Metadata, memory_bytes: int, steps: Sequence[int] | None = None
+    source: Source, metadata: Metadata, memory_bytes: int, steps: Sequence[Step] | None = None
 ) -> list[Pass]:
     """Choose the blocks of a copy in one pass, or use given ones."""
     side = array_side(metadata, in_parts=source.gridded)

@@ -24,7 +24,7 @@ from outcore._util.counts import is_count
 from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import ProgressLike
 from outcore.convert.block_copy import copy_blocks
-from outcore.convert.copy_plan import CopyPlan, Cuts, Side, plan_copy
+from outcore.convert.copy_plan import CopyPlan, Cuts, Side, Step, plan_copy
 from outcore.convert.copying import check_apart, copy_to_array, one_pass, report_on
 from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
@@ -327,7 +327,7 @@ class Export:
         chunks: tuple[int, ...],
         memory_bytes: int,
         progress: ProgressLike,
-        steps: list[int] | None = None,
+        steps: list[Step] | None = None,
     ) -> Iterator[tuple[Source, CopyReport]]:
         """Copy a source into a temporary array of outcore beside the target."""
         stage = _hidden(self._path)
@@ -351,10 +351,7 @@ class Export:
         """
         anywhere = Side(tuple(Cuts(n) for n in self._shape))
         first = plan_copy(self._source.side, anywhere, self._source.itemsize, memory_bytes)
-        chunks = tuple(
-            min(max(p.stop - p.start for p in both) for both in pair)
-            for pair in zip(first.pieces, plan.pieces, strict=True)
-        )
+        chunks = tuple(min(both) for both in zip(first.extents, plan.extents, strict=True))
         return chunks if first.times_read < plan.times_read else None
 
     def _copy(

@@ -76,8 +76,8 @@ class MovedSource(Source):
 def _reversed(cuts: Cuts, *, whole: bool) -> Cuts:
     """Return the cuts of a dimension whose indices are reversed.
 
-    If each access reads `whole` chunks, the cuts are exact. Otherwise blocks of even steps, which a
-    stopped copy can resume, are worth more than whole chunks.
+    If each access decodes `whole` chunks, the cuts are exact. Otherwise a block may cut chunks, and
+    even steps meet the chunks of the target more often.
     """
     if not cuts.edges and (cuts.n % cuts.step == 0 or not whole):
         return cuts

@@ -101,8 +101,7 @@ def permute(
         written to since.
     resume
         Whether to resume a stopped call, if `src` has not changed since. Without `resume`, a
-        half-made array is refused. A reversal of a compressed or foreign `src` restarts if its
-        extent is no multiple of its chunks.
+        half-made array is refused.
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left).
 

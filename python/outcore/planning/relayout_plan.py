@@ -177,7 +177,7 @@ def plan_rechunk(
         dtype=metadata.dtype.name,
         chunks=metadata.chunks,
         passes=len(passes),
-        blocks=tuple(tuple(one.plan.steps or ()) for one in passes),
+        blocks=tuple(one.plan.extents for one in passes),
         between=tuple(each.chunks for each in arrays),
         memory_bytes=memory_bytes,
         peak_memory_bytes=max(
@@ -240,6 +240,4 @@ def _counted(
 
 
 def _estimated(end: End, one: Pass, *, is_write: bool) -> Traffic:
-    steps = one.plan.steps
-    assert steps is not None, "the planner chose them"
-    return end.traffic(tuple(steps), is_write=is_write)
+    return end.traffic(one.plan.extents, is_write=is_write)
