@@ -1,6 +1,7 @@
 """Arrays larger than memory, and solvers that run out of core at in-core speed."""
 
 from . import errors, linalg
+from .array.advise import Advice, advise
 from .array.array import Array, open_array
 from .array.create import create_array, create_group
 from .array.info import Info
@@ -40,6 +41,7 @@ from .storage.pool_path import PoolPath
 from .storage.pool_stat import PoolStat
 
 __all__ = [
+    "Advice",
     "Array",
     "ArrayGroup",
     "ArraySpec",
@@ -68,6 +70,7 @@ __all__ = [
     "Report",
     "Schema",
     "Verification",
+    "advise",
     "bit_inverse",
     "bit_matrix",
     "bit_product",

@@ -70,6 +70,13 @@ def resolve(memory: int | str | None) -> int:
     return parse_bytes(memory)
 
 
+def stream_bounce_bytes(memory_bytes: int, largest: int) -> int:
+    """Return the bounce memory of a stream of blocks of at most `largest` bytes."""
+    # Boxes at the edge of an array go through buffers of their own, also in a small budget.
+    least = min(LEAST_BOUNCE_BYTES, max(memory_bytes - largest, 0))
+    return min(max(memory_bytes // 4, least), INDEXING_BYTES)
+
+
 indexing_arena = Arena(INDEXING_BYTES, short_lived=True)
 
 

@@ -286,9 +286,7 @@ class Array(ArrayOperand):
         chunk_bytes = self.metadata.grid().slot_bytes
         largest = max([chunk_bytes, *map(self._box_bytes, boxes)])
         memory_bytes = largest * 8 if memory is None else budget.resolve(memory)
-        # Boxes at the edge of an array go through buffers of their own, also in a small budget.
-        least = min(budget.LEAST_BOUNCE_BYTES, max(memory_bytes - largest, 0))
-        bounce_bytes = min(max(memory_bytes // 4, least), budget.INDEXING_BYTES)
+        bounce_bytes = budget.stream_bounce_bytes(memory_bytes, largest)
         arena = Arena(memory_bytes)
         stream = BlockStream(
             self.open_file(arena, bounce_bytes), self.dtype, arena, memory_bytes - bounce_bytes

@@ -19,10 +19,8 @@ from typing import Literal
 from outcore.convert.copy_plan import Cuts, Pass, Side, planned_passes
 from outcore.convert.sources import Permuted, Source, Stored, fast_to_slow
 from outcore.layout.box_traffic import Traffic
+from outcore.layout.disk_reads import REQUEST_BYTES
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, Metadata
-
-REQUEST_BYTES = 128 << 10
-"""A request takes about as long as moving so many bytes. Reads include gaps up to this size."""
 
 MOST_PASSES = 4
 

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+REQUEST_BYTES = 128 << 10
+"""A request takes about as long as moving so many bytes. Reads include gaps up to this size."""
+
 
 class DiskReads(NamedTuple):
     """Rules by which reads from a disk or a pool grow.
@@ -15,7 +18,7 @@ class DiskReads(NamedTuple):
         Block size of buffered transfers, which begin and end on a block.
     """
 
-    gap_bytes: int = 128 << 10
+    gap_bytes: int = REQUEST_BYTES
     block_bytes: int = 512
 
     def whole_blocks(self, start: int, nbytes: int) -> int:

@@ -1,0 +1,171 @@
+"""Advice on layouts: its figures against counters of real reads, closed forms, and bad input."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outcore as oc
+from outcore.array.access_figures import AdvisedLayout
+from outcore.errors import BudgetError, InvalidError
+from outcore.layout.disk_reads import DiskReads
+
+MIB = 1 << 20
+WORDS = {
+    1: ["rows", "rows in order", "boxes:999", "points"],
+    2: ["planes:1", "rows", "columns in order", "boxes:5x300", "points"],
+    3: ["planes:0", "planes:1", "planes:2 in order", "columns", "lines:1", "boxes:20x9x33"],
+    4: ["planes:3", "lines:2 in order", "boxes:3x9x8x4"],
+}
+
+
+def create(path: Path, advice: oc.Advice, layout: AdvisedLayout) -> oc.Array:
+    return oc.create_array(
+        path, advice.shape, advice.dtype,
+        chunks=layout.chunks, order=layout.order, chunk_order=layout.chunk_order,
+    )  # fmt: skip
+
+
+def streamed(A: oc.Array, advice: oc.Advice, word: str) -> tuple[int, int, int]:
+    """Read the sample of a word; return the reads, and the file's bytes and requests."""
+    boxes = advice.sample(word)
+    stream = A.stream(boxes, memory=advice.memory_bytes)
+    for _ in stream:
+        pass
+    if stream.file.read_granularity != DiskReads():
+        pytest.skip("this disk has blocks of another size than 512 bytes")
+    nbytes, _, requests, _ = stream.file.counters()
+    return len(boxes), nbytes, requests
+
+
+def runs_on_disk(A: oc.Array, boxes: list[Any]) -> int:
+    """Count runs of adjacent chunks by the index at the end of the array's file."""
+    slot = -(-math.prod(A.chunks) * A.dtype.itemsize // 4096) * 4096
+    counts = [-(-n // c) for n, c in zip(A.shape, A.chunks, strict=True)]
+    with (Path(str(A.path)) / "/".join("c" + "0" * A.ndim)).open("rb") as file:
+        file.seek(-4 - 16 * math.prod(counts), 2)
+        offsets = np.frombuffer(file.read()[:-4], "<u8").reshape(*counts, 2)[..., 0]
+    found = 0
+    for box in boxes:
+        wanted = {
+            int(offset)
+            for at, offset in np.ndenumerate(offsets)
+            if all(s.start < (i + 1) * c and s.stop > i * c
+                   for s, i, c in zip(box, at, A.chunks, strict=True))
+        }  # fmt: skip
+        found += sum(offset - slot not in wanted for offset in wanted)
+    return found
+
+
+@pytest.mark.exhaustive(every=4)
+@pytest.mark.parametrize("seed", range(24))
+def test_figures_are_those_of_real_reads(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    dims = 1 + seed % 4
+    shape = tuple(int(n) for n in rng.integers(5, (3_000_000, 2500, 160, 44)[dims - 1], dims))
+    dtype = ("i1", "f4", "f8", "c16")[rng.integers(4)]
+    words = [str(word) for word in rng.choice(WORDS[dims], 2, replace=False)]
+    advice = oc.advise(shape, dtype, access=words, memory=(None, "150 MB")[rng.integers(2)])
+    assert advice.best.cost <= advice.default.cost
+    for name, layout in (("best", advice.best), ("default", advice.default)):
+        A = create(tmp_path / name, advice, layout)
+        for word, one in zip(words, layout.figures, strict=True):
+            boxes = advice.sample(word)
+            reads, nbytes, requests = streamed(A, advice, word)
+            assert (one.access, one.reads) == (word, reads)
+            assert (one.bytes_read, one.requests) == (nbytes, requests), (shape, dtype, layout)
+            wanted = sum(A[box].nbytes for box in boxes)
+            assert one.bytes_wanted == wanted
+            assert one.places == runs_on_disk(A, boxes)
+
+
+def test_planes_and_columns_lie_in_one_piece() -> None:
+    planes = oc.advise((512, 256, 256), "f8", access="planes:0")
+    assert (planes.chunks[1:], planes.order) == ((256, 256), "C")
+    [one] = planes.best.figures
+    assert (one.bytes_read, one.requests, one.places) == (one.bytes_wanted, one.reads, one.reads)
+    [one] = planes.default.figures
+    # Chunks of 64 x 64 x 128 cut a plane into 8 parts.
+    assert one.requests == 8 * one.reads
+    columns = oc.advise((8192, 4096), "f8", access="columns")
+    assert columns.chunks[0] == 8192
+    [one] = columns.best.figures
+    assert (one.bytes_read, one.requests) == (one.bytes_wanted, one.reads)
+    last = oc.advise((64, 256, 512), "f4", access="planes:2")
+    assert last.best.figures[0].requests == last.best.figures[0].reads
+
+
+def test_weights_decide() -> None:
+    shape = (16384, 16384)
+    rows = oc.advise(shape, access={"rows": 1000, "columns": 1})
+    columns = oc.advise(shape, access={"rows": 1, "columns": 1000})
+    rows_only = oc.advise(shape, access={"rows": 5})
+    assert rows_only.best.figures[0].requests == rows_only.best.figures[0].reads
+    by_word = [{one.access: one.cost for one in advice.best.figures} for advice in (rows, columns)]
+    assert by_word[0]["rows"] < by_word[1]["rows"]
+    assert by_word[0]["columns"] > by_word[1]["columns"]
+
+
+def test_all_planes_and_boxes_gain() -> None:
+    cube = oc.advise((512, 512, 512), access=["planes:0", "planes:1", "planes:2"])
+    assert cube.best.cost < cube.default.cost / 2
+    boxes = oc.advise((512, 512, 512), access="boxes:64x64x64")
+    assert boxes.best.cost < boxes.default.cost / 2
+
+
+def test_reads_in_order_are_as_long_as_memory_allows() -> None:
+    advice = oc.advise((4096, 1024), "f8", access="rows in order", memory=32 * MIB)
+    # An eighth of the memory holds 512 rows.
+    assert advice.sample("rows in order") == [
+        (slice(i, i + 512), slice(0, 1024)) for i in range(0, 4096, 512)
+    ]
+    assert advice.best.figures[0].bytes_read == 4096 * 1024 * 8
+    columns = oc.advise((1000, 999), "f8", access="columns in order", memory=MIB)
+    boxes = columns.sample("columns in order")
+    assert len(boxes) == 16
+    assert all((b[0], b[1].start % 16) == (slice(0, 1000), 0) for b in boxes)
+    assert {b[1].stop - b[1].start for b in boxes} <= {16, 999 % 16}
+
+
+def test_words_are_read_as_people_write_them() -> None:
+    advice = oc.advise(100, access=["  Rows   in ORDER ", "rows"])
+    assert advice.access == {"rows in order": 1.0, "rows": 1.0}
+    assert advice.sample("ROWS") == [(slice(0, 100),)]
+
+
+def test_advice_can_be_printed_and_stored() -> None:
+    advice = oc.advise((300, 200, 100), "f4", access={"planes:0": 3, "columns": 1})
+    text = str(advice)
+    for part in ("best: ", "default: ", "planes:0", "columns", "read/wanted", "300 x 200 x 100"):
+        assert part in text
+    assert json.loads(json.dumps(advice.to_dict()))["best"]["chunks"] == list(advice.chunks)
+
+
+@pytest.mark.parametrize(
+    ("access", "message"),
+    [
+        ("diagonals", '"boxes:64x64x64"'),
+        ("planes", '"planes:D"'),
+        ("points in order", "the words are"),
+        ("boxes:0x3", "the words are"),
+        ([], "need a word"),
+        ([3], "no access 3"),
+        ("planes:2", "dimensions are 0 to 1"),
+        ("boxes:2x2x2", "need 2 sides"),
+        ({"rows": 0}, "positive number"),
+        ({"rows": math.nan}, "positive number"),
+        ({"rows": "much"}, "positive number"),
+    ],
+)
+def test_bad_words(access: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        oc.advise((30, 20), access=access)
+
+
+def test_memory_for_two_reads() -> None:
+    with pytest.raises(BudgetError, match="need 16777216 bytes"):
+        oc.advise((1024, 1024), access="boxes:1024x1024", memory="10 MB")
+    assert oc.advise((1 << 14, 1 << 12), access="boxes:16384x4096").memory_bytes == 1 << 30
