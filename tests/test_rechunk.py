@@ -18,7 +18,7 @@ from stopping import killed_until_whole
 
 import outcore as oc
 from outcore.array_files import blocks_done
-from outcore.convert import copying, rechunk_plan, targets
+from outcore.convert import copying, rechunk, rechunk_plan, targets
 from outcore.errors import (
     BudgetError,
     DiskFullError,
@@ -183,6 +183,28 @@ def test_it_resumes_in_each_pass(
         oc.rechunk(A, tmp_path / "B", **options, if_exists="open").close()
 
 
+def test_finished_passes_are_not_planned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first pass decodes chunks of 256 kB, for which the second budget is too small."""
+    options = many_passes(monkeypatch) | {"memory": 1_300_000}
+    model = np.arange(512 * 500.0).reshape(512, 500)
+    zarr.create_array(tmp_path / "A", data=model, chunks=(64, 500))
+    with watched_writes(monkeypatch, None) as all_writes:
+        oc.rechunk(tmp_path / "A", tmp_path / "whole", **options).close()
+    assert [name for name, _ in all_writes[-8:]] == ["whole"] * 8, "the last pass writes 8 blocks"
+    with watched_writes(monkeypatch, len(all_writes) - 4), pytest.raises(ZeroDivisionError):
+        oc.rechunk(tmp_path / "A", tmp_path / "B", **options)
+    with pytest.raises(BudgetError):
+        oc.rechunk(tmp_path / "A", tmp_path / "C", **options | {"memory": 600_000})
+    with monkeypatch.context() as patch, watched_writes(patch, None) as second:
+        patch.setattr(rechunk, "choose_passes", None)
+        with oc.rechunk(tmp_path / "A", tmp_path / "B", **options | {"memory": 600_000}) as B:
+            np.testing.assert_array_equal(B[...], model)
+            assert len(B.report.between) == 2
+    assert second == [("B", at) for _, at in all_writes[-len(second) :]]
+
+
 def test_between_a_directory_and_a_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = many_passes(monkeypatch)
     model, A = made(tmp_path, (512, 500), (1, 500), "f8", "C")
@@ -300,6 +322,14 @@ def test_a_disk_without_room_between_passes(
         with pytest.raises(DiskFullError):
             oc.rechunk(A, small_disk / "B", **options)
     (small_disk / "filler").unlink()
+    with watched_writes(monkeypatch, None) as all_writes:
+        oc.rechunk(A, tmp_path / "whole", **options).close()
+    with watched_writes(monkeypatch, len(all_writes) - 2), pytest.raises(ZeroDivisionError):
+        oc.rechunk(A, small_disk / "B", **options)
+    # The finished passes need no room any more.
+    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+    with (small_disk / "filler").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free - (64 << 10))
     with oc.rechunk(A, small_disk / "B", **options) as B:
         np.testing.assert_array_equal(B[...], model)
 

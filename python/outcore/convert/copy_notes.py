@@ -10,7 +10,7 @@ from outcore._core import Ticket
 from outcore.array_files import blocks_done
 from outcore.array_files.blocks_done import COPY, BlocksDone
 from outcore.array_files.metadata import read_generation
-from outcore.convert.copy_plan import Pass, Step
+from outcore.convert.copy_plan import Step
 from outcore.errors import JournalError, OutcoreError
 from outcore.layout.casting import Casting
 from outcore.storage.volumes import Place
@@ -69,26 +69,19 @@ class CopyRecord(BlocksDone):
         return [*(each for each, _ in before), steps], [chunks for _, chunks in before]
 
     def describe(
-        self, version: dict[str, Any] | None, casting: Casting, passes: Sequence[Pass]
-    ) -> None:
-        """Write the source and the blocks into the header, before the first note."""
-        before = [[one.plan.steps, one.chunks] for one in passes[:-1]]
-        self.describe_steps(version, casting, passes[-1].plan.steps, before)
-
-    def describe_steps(
         self,
         version: dict[str, Any] | None,
         casting: Casting,
-        steps: Sequence[Step],
-        before: Sequence[Sequence[Any]] = (),
+        steps: Sequence[Sequence[Step]],
+        between: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        """Write the same header for given blocks."""
+        """Write the source, and the result of `passes_of`, into the header."""
         self.goes_on = version is not None
         header = {
             "source": version,
             "casting": casting,
-            "steps": steps,
-            "before": before,
+            "steps": steps[-1],
+            "before": list(zip(steps[:-1], between, strict=True)),
             # The generation that the array has once it is open for writing.
             "generation": read_generation(self.where) + 1,
         }

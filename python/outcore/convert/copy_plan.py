@@ -145,7 +145,7 @@ class CopyPlan:
     @property
     def extents(self) -> tuple[int, ...]:
         """Largest extents of the blocks."""
-        return tuple(max((p.stop - p.start for p in each), default=1) for each in self.pieces)
+        return _largest(self.pieces)
 
     @property
     def steps(self) -> list[Step]:
@@ -214,13 +214,9 @@ def plan_copy(
 
     cuts = [a.common(b) for a, b in zip(source.cuts, target.cuts, strict=True)]
     given_up = _give_up(cuts, source, target, block_room(1) // itemsize)
-    given = None
-    if steps is not None:
-        given = [
-            Cuts(c.n, step) if isinstance(step, int) else Cuts(c.n, edges=tuple(step))
-            for c, step in zip(cuts, steps, strict=True)
-        ]
-    least_bytes = _block_bytes([c.widest for c in given or cuts], itemsize)
+    given = None if steps is None else pieces_of([c.n for c in cuts], steps)
+    least = [c.widest for c in cuts] if given is None else _largest(given)
+    least_bytes = _block_bytes(least, itemsize)
     need = least_bytes + library * max(least_bytes, chunk_bytes)
     if need > room:
         is_begun = given is not None and is_resumed
@@ -241,12 +237,8 @@ def plan_copy(
     given_up.sort(key=lambda d: cuts[d].widest / source.cuts[d].widest)
     runs = [d for d in (source.run, target.run) if d is not None]
     extents = _grow(cuts, given_up, list(dict.fromkeys(runs)), most_bytes // itemsize)
-    if given is None:
-        pieces = tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
-    else:
-        pieces = tuple(c.pieces(1) for c in given)
-    largest = [max(p.stop - p.start for p in each) for each in pieces]
-    block_bytes = _block_bytes(largest, itemsize)
+    pieces = given or tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
+    block_bytes = _block_bytes(_largest(pieces), itemsize)
     beside = library * max(block_bytes, chunk_bytes)
     depth = min((room - beside) // block_bytes, MOST_DEPTH, math.prod(map(len, pieces)))
     times_read = 1.0
@@ -254,6 +246,18 @@ def plan_copy(
         for c, each in zip(source.cuts, pieces, strict=True):
             times_read *= sum(map(c.cover, each)) / c.n
     return CopyPlan(pieces, block_bytes, max(depth, 1), bounce_bytes, times_read)
+
+
+def pieces_of(shape: Sequence[int], steps: Sequence[Step]) -> tuple[list[slice], ...]:
+    """Return the pieces of each dimension from the `steps` of a plan."""
+    return tuple(
+        (Cuts(n, step) if isinstance(step, int) else Cuts(n, edges=tuple(step))).pieces(1)
+        for n, step in zip(shape, steps, strict=True)
+    )
+
+
+def _largest(pieces: Sequence[Sequence[slice]]) -> tuple[int, ...]:
+    return tuple(max((p.stop - p.start for p in each), default=1) for each in pieces)
 
 
 def planned_passes(
@@ -265,10 +269,12 @@ def planned_passes(
     between: Sequence[tuple[int, ...]],
     *,
     is_resumed: bool,
+    finished: int = 0,
 ) -> list[Pass]:
     """Return the passes of given steps, through arrays of the chunks `between`.
 
-    Parameters are those of `plan_copy`, with the steps of each pass.
+    Parameters are those of `plan_copy`, with the steps of each pass. The first `finished` passes
+    are left out, and need no memory.
 
     Raises
     ------
@@ -280,7 +286,7 @@ def planned_passes(
     pairs = zip(itertools.pairwise(ends), steps, (*between, None), strict=True)
     return [
         Pass(plan_copy(*sides, itemsize, have, each, is_resumed=is_resumed), chunks)
-        for sides, each, chunks in pairs
+        for sides, each, chunks in itertools.islice(pairs, finished, None)
     ]
 
 

@@ -23,7 +23,15 @@ from outcore.array_files.blocks_done import BETWEEN
 from outcore.array_files.metadata import read_metadata, write_metadata
 from outcore.convert.block_copy import copy_blocks
 from outcore.convert.copy_notes import CopyNotes, CopyRecord
-from outcore.convert.copy_plan import CopyPlan, Pass, Side, Step, plan_copy, planned_passes
+from outcore.convert.copy_plan import (
+    CopyPlan,
+    Pass,
+    Side,
+    Step,
+    pieces_of,
+    plan_copy,
+    planned_passes,
+)
 from outcore.convert.open_source import open_source
 from outcore.convert.sources import Source, Stored
 from outcore.convert.targets import ArrayTarget, Target, array_side
@@ -205,7 +213,6 @@ def copy_to_array(
     where = place(path)
     is_chosen = bool(chunks or chunk_order or order == "F")
     metadata = (layout or DiskLayout()).of(where, metadata, is_chosen=is_chosen)
-    passes = choose(source, metadata, memory_bytes)
     side = array_side(metadata, in_parts=source.gridded)
     check_apart(source, where.path)
     refuse_being_made(where)
@@ -221,7 +228,8 @@ def copy_to_array(
         if found is not None:
             if made is not None:
                 refuse_other(where, found.metadata.made, made, "the source")
-            return found, _report_opened(found, passes[-1].plan.blocks)
+            blocks = choose(source, metadata, memory_bytes)[-1].plan.blocks
+            return found, _report_opened(found, blocks)
     record = CopyRecord(where)
     with (
         saying_how_to_resume(record, resume=resume, if_exists=if_exists),
@@ -229,30 +237,40 @@ def copy_to_array(
     ):
         begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
         stopped = resume and if_exists != "overwrite" and record.was_stopped(begun)
-        done = 0
+        done = finished = 0
         before = record.passes_of(version, source.casting) if stopped else None
         if before is not None:
+            steps, between = before
+            blocks = math.prod(map(len, pieces_of(source.shape, steps[-1])))
+            done = record.done_of(blocks)
+            finished = len(between) if done == blocks else _finished(record, len(between))
             passes = planned_passes(
-                source.side, side, source.itemsize, memory_bytes, *before, is_resumed=True
-            )
-            done = record.done_of(passes[-1].plan.blocks)
+                source.side, side, source.itemsize, memory_bytes, steps, between,
+                is_resumed=True, finished=finished,
+            )  # fmt: skip
             write_metadata(where, begun)  # this call may have other attributes
         else:
+            passes = choose(source, metadata, memory_bytes)
+            steps = [one.plan.steps for one in passes]
+            between = [one.chunks for one in passes if one.chunks is not None]
             is_replaced = stopped or if_exists == "overwrite"
             _check_room(where, begun, source.order, passes, is_replaced=is_replaced)
             make_array(where, begun, if_exists="overwrite" if stopped else if_exists, reserve=True)
-        record.describe(version, source.casting, passes)
+        record.describe(version, source.casting, steps, between)
         record.begin(done)
-        plan, earlier = passes[-1].plan, passes[:-1] if done < passes[-1].plan.blocks else []
-        with _between(record, source, earlier, memory_bytes, progress) as (nearest, reports):
+        *earlier, (plan, _) = passes
+        if done == plan.blocks:
+            finished = 0  # no array between is needed any more
+        with _between(record, source, finished, earlier, memory_bytes, progress) as (
+            nearest, reports,
+        ):  # fmt: skip
             array, report = _copy_to(
                 where, record, side, nearest, plan, done, memory_bytes, progress, made,
-                has_between=len(passes) > 1,
+                has_between=bool(between),
             )  # fmt: skip
         for each in reversed(reports):
             report = report.after(each)
-        between = tuple(one.chunks for one in passes if one.chunks is not None)
-        array.report = report = dataclasses.replace(report, between=between)
+        array.report = report = dataclasses.replace(report, between=tuple(between))
         return array, report
 
 
@@ -290,24 +308,24 @@ def array_between(metadata: Metadata, one: Pass, order: str) -> Metadata:
 def _between(
     record: CopyRecord,
     source: Source,
+    finished: int,
     passes: Sequence[Pass],
     memory_bytes: int,
     progress: ProgressLike,
 ) -> Iterator[tuple[Source, list[CopyReport]]]:
     """Copy a source through arrays inside the unfinished copy; yield the last one as a source.
 
-    A stopped call may have made some of them. They are removed once the copy is complete, or has
-    failed and cannot resume.
+    A stopped call `finished` some passes before these. The arrays are removed once the copy is
+    complete, or has failed and cannot resume.
     """
     reports: list[CopyReport] = []
-    where = record.where
-    places = [where.below(name) for name, _ in zip(BETWEEN, passes, strict=False)]
-    whole = [number for number, each in enumerate(places) if _is_whole(each)]
+    places = _places_between(record, finished + len(passes))
     try:
         with contextlib.ExitStack() as opened:
-            for number in range(max(whole, default=0), len(passes)):
-                here, one = places[number], passes[number]
-                if number not in whole:
+            for number in range(max(finished - 1, 0), len(places)):
+                here = places[number]
+                if number >= finished:
+                    one = passes[number - finished]
                     array, report = copy_to_array(
                         source, here.path, memory=memory_bytes, chunks=one.chunks,
                         order=source.order, chunk_order="row-major", attributes={},
@@ -317,8 +335,7 @@ def _between(
                     array.close()
                     reports.append(report)
                 opened.close()
-                if number:
-                    _remove_there(places[:number])
+                _remove_there(places[:number])
                 array = open_array(here.path)
                 source = opened.enter_context(Stored(array))
                 source.keep(array)
@@ -337,8 +354,17 @@ def _remove_there(places: Sequence[Place]) -> None:
             each.volume.remove(each.name)
 
 
-def _is_whole(where: Place) -> bool:
-    return where.exists() and read_metadata(where).state is None
+def _finished(record: CopyRecord, count: int) -> int:
+    """Return the number of passes, of the `count` before the last one, that a call finished."""
+    places = enumerate(_places_between(record, count), 1)
+    whole = [
+        number for number, each in places if each.exists() and read_metadata(each).state is None
+    ]
+    return max(whole, default=0)
+
+
+def _places_between(record: CopyRecord, count: int) -> list[Place]:
+    return [record.where.below(name) for name in BETWEEN[:count]]
 
 
 @contextlib.contextmanager

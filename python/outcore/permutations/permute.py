@@ -283,7 +283,7 @@ def _by_passes(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume:
             _check_room(job, geometry, is_replaced=is_replaced)
             make_array(where, begun, if_exists="overwrite" if stopped else if_exists, reserve=True)
         steps = [geometry.block_bits, geometry.load_bits]
-        record.describe_steps(version, source.casting, steps)
+        record.describe(version, source.casting, [steps])
         record.begin(done)
         return _run(job, geometry, record, done, progress, made)
 
