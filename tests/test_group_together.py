@@ -1,18 +1,21 @@
-"""A step of many arrays by several ranks: one agreement, and a fixed number of messages each."""
+"""A step of many arrays by several ranks: few agreements, and a fixed number of messages each."""
 
+import functools
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from communicators import ThreadComm, ThreadJob
+from communicators import PATIENCE_S, ThreadComm, ThreadJob
 from served_pools import some_pool
 from test_collective import whole
 
 import outcore as oc
 from outcore._util.at_once import at_once, entered_at_once
+from outcore.array_files import growing
 from outcore.collective.call import Call
-from outcore.errors import DiskError, OutcoreError
+from outcore.collective.several import AGREED
+from outcore.errors import DiskError, DiskFullError, OutcoreError
 from outcore.storage import rights
 from outcore.storage.volumes import Place
 
@@ -76,11 +79,12 @@ def steps(pool: oc.Pool, count: int) -> tuple[int, int]:
     return broadcasts, messages
 
 
-def test_ranks_agree_once_on_a_step_of_many_arrays() -> None:
-    with some_pool("embedded") as pool:
-        (few, some), (many, more), (most, all_of) = (steps(pool, count) for count in (1, 4, 7))
+@pytest.mark.parametrize("kind", ["embedded", "served"])
+def test_ranks_agree_once_on_a_step_of_many_arrays(kind: str) -> None:
+    with some_pool(kind) as pool:
+        (few, some), (many, more), (most, all_of) = (steps(pool, count) for count in (1, 4, AGREED))
         assert few == many == most
-        assert [more - some, all_of - more] == [3 * EACH, 3 * EACH]
+        assert [more - some, all_of - more] == [3 * EACH, (AGREED - 4) * EACH]
 
 
 def test_the_files_of_a_new_group_are_made_without_questions(
@@ -130,6 +134,48 @@ def test_an_error_of_one_array_ends_the_step_of_all(monkeypatch: pytest.MonkeyPa
         whole(ThreadJob(RANKS).run(work))
         kept = {"c", "outcore.generation", "outcore.group", "zarr.json"}
         assert {path.name for path in (pool / "run/u0").iterdir()} == kept
+
+
+def test_files_are_made_while_others_are_in_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the smallest array is made last: the test waits for a transfer before that."""
+    exchange, make = Call.exchange, growing.begin_file
+    is_under_way, made = threading.Event(), list[str]()
+
+    def note(self: Any, local: Any) -> Any:
+        is_under_way.set()
+        return exchange(self, local)
+
+    def wait(begun: Place, metadata: Any, *, reserve: bool) -> None:
+        made.append(begun.path.parent.name)
+        assert made[-1] != "small" or is_under_way.wait(PATIENCE_S)
+        if made[-1] == "full":
+            raise DiskFullError("no room")
+        make(begun, metadata, reserve=reserve)
+
+    def work(comm: ThreadComm, other: str) -> None:
+        shapes = {other: (ROWS, 1), "small": (ROWS, 2)} | dict.fromkeys(names(AGREED), (ROWS, 5))
+        specs = {name: oc.ArraySpec(shape) for name, shape in shapes.items()}
+        local = {n: np.full((ROWS // RANKS, s[1]), comm.rank + 1.0) for n, s in shapes.items()}
+        with oc.ArrayGroup(pool / other, specs, comm=comm) as group:
+            if other == "full":
+                with pytest.raises(DiskFullError, match="no room"):
+                    group.timestep(local, schema="block,*")
+                assert group.steps == 0
+            else:
+                group.timestep(local, schema="block,*")
+
+    monkeypatch.setattr(Call, "exchange", note)
+    monkeypatch.setattr(growing, "begin_file", wait)
+    with some_pool("unix") as pool:
+        for other in ("fits", "full"):
+            is_under_way.clear()
+            made.clear()
+            whole(ThreadJob(RANKS).run(functools.partial(work, other=other)))
+            assert set(made[AGREED:]) == {"small", other}
+        kept = {"outcore.generation", "outcore.group", "zarr.json"}
+        assert {path.name for path in (pool / "full/u0").iterdir()} == kept
+        with oc.open_array(pool / "fits/small") as array:
+            np.testing.assert_array_equal(array[0], np.repeat([1.0, 2, 3], 4)[:, None] * [1, 1])
 
 
 def test_calls_at_once_end_before_an_error_is_raised() -> None:

@@ -32,11 +32,20 @@ def served() -> Iterator[Served]:
         yield found
 
 
-def claim(path: Any, host: str | None = None, numbered_in: str | None = None) -> None:
-    """Leave the claim of a process that no longer exists, if `host` is this machine."""
+def claim(
+    path: Any, host: str | None = None, numbered_in: str | None = None, *, is_file: bool = False
+) -> None:
+    """Leave the claim of a process that no longer exists, if `host` is this machine.
+
+    Earlier versions made files.
+    """
     host = pool_locks._host() if host is None else host
     space = pool_locks._numbered_in() if numbered_in is None else numbered_in
-    (path / f"lock.1.1.{space}.{random.randbytes(8).hex()}.{host}").open("x").close()
+    left = path / f"lock.1.1.{space}.{random.randbytes(8).hex()}.{host}"
+    if is_file:
+        left.open("x").close()
+    else:
+        left.root.core.make_directory(left.inside)
 
 
 def test_a_name_is_held_against_other_clients(served: Served) -> None:
@@ -55,8 +64,8 @@ def test_a_name_is_held_against_other_clients(served: Served) -> None:
             pass
         assert one.ls() == []
         # A call takes over the name of dead processes.
-        for _ in range(3):
-            claim(one / "C")
+        for number in range(3):
+            claim(one / "C", is_file=number == 1)
         assert not is_held(one / "C")
         with exclusive(place(other / "C"), "other"):
             assert is_held(one / "C")
@@ -74,6 +83,14 @@ def test_a_name_is_held_against_other_clients(served: Served) -> None:
             one.rm(f"C/{left}")
             with exclusive(place(other / "C"), "other"):
                 pass
+
+
+def test_a_claim_asks_the_manager_only(served: Served) -> None:
+    with oc.connect(served.url, key=served.key) as pool:
+        before = pool.messages
+        with exclusive(place(pool / "A"), "a test"):
+            pass
+        assert pool.messages == before
 
 
 def test_a_lock_of_another_kind_is_nobodys_claim(served: Served) -> None:
@@ -107,7 +124,7 @@ def test_what_is_left_is_listed_and_removed(served: Served) -> None:
         left = [pool / name for name in (".A.filling", "B.lu", ".C.copying", "run/.writing")]
         oc.create_group(pool / "run")
         for path in left:
-            claim(path)
+            claim(path, is_file=path.name == "B.lu")
         assert [(one.path, one.state) for one in find(pool / "")[0] if one.kind == "left-over"] == [
             (str(path), "incomplete") for path in sorted(left[1:])
         ]
@@ -339,13 +356,12 @@ class Names:
 
     # The part of a pool's interface that locks use.
 
-    def create(self, name: str) -> Any:
+    def make(self, name: str) -> None:
         if name in self.names:
             raise ExistsError(name)
         # An administrator may set the clock back.
         self.clock += self.draw.randrange(-1, 3)
         self.names[name] = self.clock
-        return types.SimpleNamespace(close=lambda: None)
 
     def remove(self, name: str) -> None:
         if name == "D" and self.names:
@@ -355,7 +371,7 @@ class Names:
 
     def listed(self, _: str) -> list[tuple[str, Any]]:
         return [
-            (n, (False, 0, 0, 0, 0, at, 0, None, (), None)) for n, at in sorted(self.names.items())
+            (n, (True, 0, 0, 0, 0, at, 0, None, (), None)) for n, at in sorted(self.names.items())
         ]
 
 
@@ -363,7 +379,7 @@ def take_and_let_go(names: Names, number: int) -> None:
     """Take and release the name a few times, each time for some steps of other processes."""
     core = types.SimpleNamespace(
         names=lambda path: names.ask(lambda: names.listed(path)),
-        create=lambda path, *_: names.ask(lambda: names.create(path.removeprefix("D/"))),
+        make_directory=lambda path: names.ask(lambda: names.make(path.removeprefix("D/"))),
         remove_one=lambda path: names.ask(lambda: names.remove(path)),
     )
     held: set[str] = set()

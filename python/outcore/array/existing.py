@@ -113,7 +113,8 @@ def make_array(where: Place, metadata: Metadata, *, if_exists: IfExists, reserve
         remove_array(where)
     try:
         write_first_generation(where)
-        ArrayFile.create(where.volume, where.name, grid, reserve, metadata.stripe_count)
+        if grid.shards:
+            ArrayFile.create(where.volume, where.name, grid, reserve, metadata.stripe_count)
         where.make_small("zarr.json", metadata.to_json())
     except BaseException:
         with contextlib.suppress(OSError):

@@ -110,6 +110,7 @@ def parts(metadata: Metadata, box: Selection) -> Iterator[tuple[list[int], slice
 
 def _discard(begun: Place) -> None:
     # The array's own zarr.json records that a collective is running.
-    for name, _, _ in begun.names():
-        if name in ("c", "zarr.json"):
-            begun.volume.remove(begun.inside(name))
+    with contextlib.suppress(FileNotFoundError):
+        for path in begun.path.iterdir():
+            if path.name in ("c", "zarr.json"):
+                begun.volume.remove(begun.inside(path.name))

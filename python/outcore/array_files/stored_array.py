@@ -1,5 +1,6 @@
 """The part of an `Array` that collectives and the block interface use: they lie below its class."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -64,11 +65,13 @@ class StoredArray(Protocol):
 class NewArray:
     """A new array that nobody reads yet, such as a step before it counts.
 
-    Its files exist, but not its ``zarr.json``, so there is nothing to mark.
+    It has no ``zarr.json``, so there is nothing to mark. `make` creates its files: of several
+    processes, the first one calls it before the transfer.
     """
 
     place: Place
     metadata: Metadata
+    make: Callable[[], None]
     mode: Literal["r", "r+"] = "r+"
     is_closed: bool = False
 

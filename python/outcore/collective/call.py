@@ -12,6 +12,7 @@ import numpy.typing as npt
 from outcore._core import Collective, Grid, MemorySchema, PoolFile
 from outcore._core import Pool as PoolCore
 from outcore._util import budget
+from outcore._util.at_once import at_once
 from outcore._util.communicator import TIMEOUT_S, Alone, Communicator
 from outcore._util.progress import ProgressLike, is_shown
 from outcore._util.signals import stop_on_signals
@@ -113,6 +114,10 @@ class Call:
         assert not isinstance(self._array, NewArray), "nothing of a new array is marked or counted"
         return self._array
 
+    def _begin(self) -> None:
+        # Assign at once: a signal may stop this process after the others have the result.
+        self._begun = self._prepare()
+
     def _prepare(self) -> Agreement:
         array, path, atomic = self._array, self._path, self._is_atomic
         self._check_own()
@@ -123,6 +128,8 @@ class Call:
         if is_written and atomic:
             self._check_whole()
             where = self._fresh = atomic_write.make(where, metadata)
+        if isinstance(array, NewArray):
+            array.make()
         files = tuple(where.inside(grid.shard_key(shard)) for shard in range(grid.shards))
         return Agreement(
             verb=self._verb,
@@ -386,7 +393,7 @@ class Call:
 
 
 def begin(calls: Sequence[Call]) -> None:
-    """Agree with the others on some collectives, by one message; rank 0 prepares them.
+    """Agree with the others on some collectives, by one message; rank 0 prepares all at once.
 
     Raises
     ------
@@ -398,9 +405,7 @@ def begin(calls: Sequence[Call]) -> None:
     comm = calls[0]._comm
     if comm.rank == 0:
         try:
-            # Assign at once: a signal may stop this process after the others have the result.
-            for call in calls:
-                call._begun = call._prepare()
+            at_once(Call._begin, calls)
             said = [call._begun for call in calls]
         except BaseException as error:
             mine, said = error, _why(error)

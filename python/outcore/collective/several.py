@@ -1,7 +1,8 @@
 """Several new arrays that all processes of a program write at the same time."""
 
+import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from outcore._util import budget
@@ -17,6 +18,12 @@ AT_ONCE = 4
 Servers transfer two and prepare others; one is then never idle while processes meet for the next.
 """
 
+AGREED = 2 * AT_ONCE
+"""Arrays on which the processes agree at a time.
+
+While servers transfer these, process 0 makes the files of the next ones.
+"""
+
 
 def write_several(
     arrays: Sequence[NewArray],
@@ -29,8 +36,8 @@ def write_several(
 ) -> None:
     """Write new arrays from the memory of all processes of a program; each of them makes this call.
 
-    The call returns on every process when all arrays are durable. The processes agree on all of
-    them at once, and the servers direct a collective for each.
+    The call returns on every process when all arrays are durable. The servers direct a collective
+    for each. The largest arrays come first: their transfer hides the making of the others' files.
 
     Parameters
     ----------
@@ -54,15 +61,18 @@ def write_several(
         for array, schema in zip(arrays, schemas, strict=True)
     ]
     doing = f"the write of {len(arrays)} arrays"
+    nbytes = [math.prod(array.shape) * array.dtype.itemsize for array in arrays]
+    order = sorted(range(len(arrays)), key=nbytes.__getitem__, reverse=True)
     # The threads end last, when the servers have told them of an error.
     with ThreadPoolExecutor(several, "outcore-several") as threads, giving_up(calls, doing):
-        begin(calls)
-        # All processes take the arrays in the same order, so the first one that has not ended is
-        # under way on each of them.
-        begun = [
-            threads.submit(call.exchange, mine) for call, mine in zip(calls, local, strict=True)
-        ]
+        begun: list[Future[object]] = []
         try:
+            # All processes take the arrays in the same order, so the first one that has not ended
+            # is under way on each of them.
+            for first in range(0, len(order), AGREED):
+                next_ones = order[first : first + AGREED]
+                begin([calls[i] for i in next_ones])
+                begun += [threads.submit(calls[i].exchange, local[i]) for i in next_ones]
             for one in begun:
                 one.result()
         finally:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.at_once import at_once
 from outcore._util.communicator import TIMEOUT_S, Communicator
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
@@ -216,19 +217,29 @@ def write_new(
     local: Mapping[str, Own],
     schemas: Mapping[str, Any],
     ranks: Ranks,
+    make: Callable[[str], None],
 ) -> None:
     """Write each rank's parts of arrays that nobody reads yet, as `write` does.
 
-    In a pool, several ranks write all arrays together: they agree once, and mark nothing.
+    In a pool, several ranks write all arrays together: they agree on many at once, and mark
+    nothing.
+
+    Parameters
+    ----------
+    make
+        Creates the files of an array; the first rank calls it, also from several threads.
     """
-    together = {}
+    together, alone = {}, {}
     for name, (where, metadata) in arrays.items():
-        schema = schemas.get(name)
-        if isinstance(where.path, PoolPath) and (ranks.size > 1 or has_boxes(schema)):
-            together[name] = NewArray(where, metadata)
+        if isinstance(where.path, PoolPath) and (ranks.size > 1 or has_boxes(schemas.get(name))):
+            together[name] = NewArray(where, metadata, functools.partial(make, name))
         else:
+            alone[name] = where, metadata
+    if alone:
+        ranks.first(lambda: at_once(make, alone))
+        for name, (where, metadata) in alone.items():
             with ranks.each(lambda w=where, m=metadata: Array(w, m, "r+")) as array:  # type: ignore[misc]
-                write(array, local[name], schema, ranks)
+                write(array, local[name], schemas.get(name), ranks)
     if not together:
         return
     new = list(together.values())

@@ -281,12 +281,11 @@ def _write_step(
         array, metadata = where.below(name), arrays[name]
         growing.place_file(array.below(growing.BEGUN), array, metadata, metadata.shape[0])
 
-    ranks.first(lambda: at_once(begin, arrays))
     begun = {
         name: (where.below(name).below(growing.BEGUN), growing.step_metadata(metadata))
         for name, metadata in arrays.items()
     }
-    group_transfer.write_new(begun, local, schema, ranks)
+    group_transfer.write_new(begun, local, schema, ranks, begin)
     ranks.first(lambda: at_once(place, arrays))
 
 

@@ -1,8 +1,8 @@
 """Locks on names in a pool: one call holds a name, and no other call writes there meanwhile.
 
-To lock a directory of a served pool, a process creates a file in it, its *claim*, whose name
-identifies the process. Then it lists the directory. It holds the lock if no other live process has
-a claim.
+To lock a directory of a served pool, a process creates an empty directory in it, its *claim*, whose
+name identifies the process. Then it lists the directory. It holds the lock if no other live process
+has a claim. No server has data of a claim, so only the manager makes and removes it.
 
 Two processes never hold the lock at once. One of their two claims was created after the other, and
 its owner lists the directory after that. This list contains the first claim, because a claim
@@ -108,7 +108,7 @@ def is_held(path: PoolPath) -> bool:
 def _claimed(path: PoolPath, doing: str) -> Iterator[None]:
     mine = path / f"{LOCK_FILE}.{new_owner()}"
     try:
-        mine.open("x").close()
+        path.root.core.make_directory(mine.inside)
         _remove_all(path, _wait_for_others(path, mine, doing))
         yield
     finally:
