@@ -8,7 +8,7 @@ and exchange. The last place is the machine's own disk.
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,6 +81,7 @@ class Job:
 
     setting: Setting
     scale: Scale
+    contenders: Sequence[Contender] = tuple(CONTENDERS)
     points: list[Point] = field(default_factory=list)
     types: list[Figure] = field(default_factory=list)
     own_disk_bytes_s: float = 0.0
@@ -88,8 +89,9 @@ class Job:
     def __post_init__(self) -> None:
         folder = self.setting.scratch / "programs"
         folder.mkdir()
-        self.programs = {name: programs.build(name, folder) for name in programs.PACKAGES}
-        self.library = mpi_io.library(programs.MPICC)
+        ways = {contender.way for contender in self.contenders}
+        self.programs = {name: programs.build(name, folder) for name in ways & {*programs.PACKAGES}}
+        self.library = mpi_io.library(programs.MPICC) if self.programs else None
 
     def outcome(self) -> Outcome:
         """Return the results so far."""
@@ -104,8 +106,26 @@ class Job:
     def with_servers(self, servers: int) -> None:
         """Measure on disks, and the largest job in memory, for its split."""
         largest = [self.most[1]] if servers == self.most[0] else []
-        room = int(2.5 * self.bytes_of(max(self.scale.processes)))
-        limit = servers * DISK_BYTES_S
+        self.on_pools(servers, self.scale.processes, largest)
+        room, limit = self.room_bytes, servers * DISK_BYTES_S
+        # One disk with the rate of all: a file of plain MPI-IO lies on one.
+        with (
+            Testbed(
+                self.setting.scratch, disks=1, disk_bytes=room + SPARE_BYTES, disk_bytes_s=limit
+            ) as bed,
+            memory() as folder,
+        ):
+            self.measure_all("disks", servers, limit, plain=bed.disks[0].path, bed=bed)
+            self.measure_all("memory", servers, 0, largest, plain=folder)
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of disk for the files of a job."""
+        return int(2.5 * self.bytes_of(max(self.scale.processes)))
+
+    def on_pools(self, servers: int, counts: Sequence[int], largest: Sequence[int]) -> None:
+        """Measure pools on disks with these numbers of processes, and in memory with `largest`."""
+        limit, room = servers * DISK_BYTES_S, self.room_bytes
         with (
             Testbed(
                 self.setting.scratch, disks=servers, disk_bytes=room // servers + SPARE_BYTES,
@@ -120,19 +140,10 @@ class Job:
             in_memory = BedPool(
                 bed, folder / "pool", [folder / str(i) for i in range(servers)], is_local=True
             )
-            self.measure_all("disks", servers, limit, pool=on_disks)
-            if servers == self.most[0]:
+            self.measure_all("disks", servers, limit, counts, pool=on_disks)
+            if servers == self.most[0] and self.programs:
                 self.measure_types(on_disks, servers)
             self.measure_all("memory", servers, 0, largest, pool=in_memory)
-        # One disk with the rate of all: a file of plain MPI-IO lies on one.
-        with (
-            Testbed(
-                self.setting.scratch, disks=1, disk_bytes=room + SPARE_BYTES, disk_bytes_s=limit
-            ) as bed,
-            memory() as folder,
-        ):
-            self.measure_all("disks", servers, limit, plain=bed.disks[0].path, bed=bed)
-            self.measure_all("memory", servers, 0, largest, plain=folder)
 
     def measure_types(self, pool: BedPool, servers: int) -> None:
         """Measure a memory type of many runs against contiguous memory."""
@@ -230,7 +241,7 @@ class Job:
         place: str,
         servers: int,
         limit: float,
-        counts: "list[int] | None" = None,
+        counts: "Sequence[int] | None" = None,
         *,
         pool: BedPool | None = None,
         plain: Path | None = None,
@@ -241,7 +252,7 @@ class Job:
             has_target = place != "memory" and (servers, processes) == self.most
             rounds = self.scale.rounds if has_target else 1
             extent = Extent(processes, self.scale.factor, rounds)
-            for contender in CONTENDERS:
+            for contender in self.contenders:
                 if contender.is_plain != (pool is None):
                     continue
                 if pool is not None:

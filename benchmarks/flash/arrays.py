@@ -29,6 +29,7 @@ class Writer:
         self.blocks = model.blocks_of(comm.size, factor)
         self.own = self.blocks[comm.rank]
         self.memory = model.cells(self.own)
+        self._packed: dict[tuple[str, str], npt.NDArray[Any]] = {}
 
     def parts(self, content: str, *, is_packed: bool) -> dict[str, npt.NDArray[Any]]:
         """Return this process's part of each array; a checkpoint's are views unless packed."""
@@ -36,19 +37,30 @@ class Writer:
         found: dict[str, npt.NDArray[Any]] = {}
         variables = []
         for name, numbers, layout in model.arrays(content, self.memory, self.own):
-            if self.is_joined and name not in model.TREE:
+            if name in model.TREE:
+                found[name] = np.ascontiguousarray(numbers, layout.dtype)
+            elif self.is_joined:
                 variables.append(numbers)
-            elif is_view and name not in model.TREE:
+            elif is_view:
                 found[name] = numbers
             else:
-                found[name] = np.ascontiguousarray(numbers, layout.dtype)
-        if self.is_joined:
-            real = found["sizes"].dtype
-            view = model.interiors(self.memory)
-            found[JOINED] = (
-                view if is_view else np.stack(variables, dtype=real, casting="same_kind")
-            )
+                kept = found[name] = self._kept(content, name, numbers.shape, layout.dtype)
+                np.copyto(kept, numbers, casting="same_kind")
+        if self.is_joined and is_view:
+            found[JOINED] = model.interiors(self.memory)
+        elif self.is_joined:
+            shape = (len(variables), *variables[0].shape)
+            kept = found[JOINED] = self._kept(content, JOINED, shape, found["sizes"].dtype)
+            np.stack(variables, out=kept, casting="same_kind")
         return found
+
+    def _kept(
+        self, content: str, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike
+    ) -> npt.NDArray[Any]:
+        """Return memory for packed numbers, which stays between files as in the C programs."""
+        if (content, name) not in self._packed:
+            self._packed[content, name] = np.empty(shape, dtype)
+        return self._packed[content, name]
 
     def spec(self, part: npt.NDArray[Any]) -> tuple[oc.ArraySpec, oc.Schema]:
         """Return the whole array of a part, and the parts of all processes."""
