@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,8 +13,10 @@ from test_collective import whole
 import outcore as oc
 from outcore._util.at_once import at_once, entered_at_once
 from outcore.array_files import growing
+from outcore.collective import several
 from outcore.collective.call import Call
-from outcore.collective.several import AGREED
+from outcore.collective.interleaved import is_interleaved, packed
+from outcore.collective.several import AGREED, AT_ONCE
 from outcore.errors import DiskError, DiskFullError, OutcoreError
 from outcore.storage import rights
 from outcore.storage.volumes import Place
@@ -176,6 +178,69 @@ def test_files_are_made_while_others_are_in_transfer(monkeypatch: pytest.MonkeyP
         assert {path.name for path in (pool / "full/u0").iterdir()} == kept
         with oc.open_array(pool / "fits/small") as array:
             np.testing.assert_array_equal(array[0], np.repeat([1.0, 2, 3], 4)[:, None] * [1, 1])
+
+
+def test_arrays_that_interleave_are_packed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a rank is cells x variables, and each variable an array."""
+    count = 2 * AT_ONCE + 3
+    rank_of: dict[int, int] = {}
+    ended, packings = ([list[int]() for _ in range(RANKS)] for _ in range(2))
+    exchange, pack = Call.exchange, several.packed
+
+    def note_end(self: Any, local: Any) -> Any:
+        found = exchange(self, local)
+        ended[self._comm.rank].append(1)
+        return found
+
+    def note(local: Any) -> Any:
+        of_rank = packings[rank_of[threading.get_ident()]]
+        # Copies of two groups are in memory at most.
+        assert len(ended[rank_of[threading.get_ident()]]) >= (len(of_rank) - 1) * AT_ONCE
+        of_rank.append(len(local))
+        return pack(local)
+
+    def cells_of(rank: int) -> Any:
+        return np.random.default_rng(rank).random((6, 5, count + 1))
+
+    def work(comm: ThreadComm) -> None:
+        rank_of[threading.get_ident()] = comm.rank
+        cells = cells_of(comm.rank)
+        specs = {name: oc.ArraySpec((RANKS * 4, 5)) for name in names(count)}
+        local = {name: cells[1:-1, ::-1, i] for i, name in enumerate(names(count))}
+        with oc.ArrayGroup(pool / "run", specs, comm=comm) as group:
+            group.timestep(local, schema="block,*")
+
+    monkeypatch.setattr(Call, "exchange", note_end)
+    monkeypatch.setattr(several, "packed", note)
+    with some_pool("unix") as pool:
+        whole(ThreadJob(RANKS).run(work))
+        assert packings == [[AT_ONCE, AT_ONCE, 3]] * RANKS
+        for i, name in enumerate(names(count)):
+            with oc.open_array(pool / "run" / name) as array:
+                expected = [cells_of(rank)[1:-1, ::-1, i] for rank in range(RANKS)]
+                np.testing.assert_array_equal(array[0], np.concatenate(expected))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_only_arrays_that_interleave_are_packed(order: Literal["C", "F"]) -> None:
+    memory = np.random.default_rng(5).random((7, 6, 5, 4)).copy(order)
+    axis = 3 if order == "C" else 0
+    views = list(np.moveaxis(memory, axis, 0))
+    own = [[view] for view in views[:2]]
+    assert is_interleaved(own, 2 * views[0].nbytes)
+    assert not is_interleaved(own, 2 * views[0].nbytes - 1)
+    for found, view in zip(packed(own), views, strict=False):
+        assert isinstance(found, list)
+        assert found[0].flags[f"{order}_CONTIGUOUS"]
+        np.testing.assert_array_equal(found[0], view)
+    (alone, *_), others = views, list(np.moveaxis(memory, 3 - axis, 0))
+    for parts in (
+        [alone], [alone, alone], [alone, alone.copy()], [alone, None], [None, alone], others,
+        [alone[:0], views[1][:0]], [alone[:2], views[1]], [[alone, alone], [views[1], views[1]]],
+        [alone.view("i8"), views[1]], [np.ma.masked_array(one) for one in views],
+        [alone[0, 0, 0], views[1][0, 0, 0]],
+    ):  # fmt: skip
+        assert not is_interleaved(parts, 1 << 20)
 
 
 def test_calls_at_once_end_before_an_error_is_raised() -> None:

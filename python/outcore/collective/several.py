@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from outcore._util import budget
 from outcore._util.communicator import TIMEOUT_S
 from outcore.array_files.stored_array import NewArray
-from outcore.collective.call import LEAST_MEMORY_BYTES, MEMORY_BYTES, Call, begin, giving_up
+from outcore.collective.call import (
+    LEAST_MEMORY_BYTES,
+    MEMORY_BYTES,
+    Call,
+    begin,
+    give_up,
+    giving_up,
+)
+from outcore.collective.interleaved import is_interleaved, packed
 from outcore.collective.memory import Local
 from outcore.layout.schema import SchemaLike
 
@@ -56,8 +64,11 @@ def write_several(
     """
     memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
     several = max(min(AT_ONCE, len(arrays), memory_bytes // LEAST_MEMORY_BYTES), 1)
+    # Half of the memory is for arrays that interleave.
+    each_bytes = max(memory_bytes // (2 * several), LEAST_MEMORY_BYTES)
+    room_bytes = memory_bytes - several * each_bytes
     calls = [
-        Call("write_all", array, schema, comm, timeout, memory_bytes // several)
+        Call("write_all", array, schema, comm, timeout, each_bytes)
         for array, schema in zip(arrays, schemas, strict=True)
     ]
     doing = f"the write of {len(arrays)} arrays"
@@ -70,11 +81,30 @@ def write_several(
             # All processes take the arrays in the same order, so the first one that has not ended
             # is under way on each of them.
             for first in range(0, len(order), AGREED):
-                next_ones = order[first : first + AGREED]
-                begin([calls[i] for i in next_ones])
-                begun += [threads.submit(calls[i].exchange, local[i]) for i in next_ones]
+                agreed = order[first : first + AGREED]
+                begin([calls[i] for i in agreed])
+                for at in range(0, len(agreed), AT_ONCE):
+                    group = agreed[at : at + AT_ONCE]
+                    parts = [local[i] for i in group]
+                    if is_interleaved(parts, room_bytes // 2):
+                        # Copies of two groups are in memory at most.
+                        wait(begun[:-AT_ONCE])
+                        parts = packed(parts)
+                    begun += [
+                        threads.submit(_exchange, calls[i], part)
+                        for i, part in zip(group, parts, strict=True)
+                    ]
             for one in begun:
                 one.result()
         finally:
             for one in begun:
                 one.cancel()
+
+
+def _exchange(call: Call, local: Local) -> None:
+    """Transfer an array. After an error, the other processes learn of it at once."""
+    try:
+        call.exchange(local)
+    except BaseException as error:
+        give_up([call], error)
+        raise
