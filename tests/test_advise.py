@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import outcore as oc
 from outcore.array.access_figures import AdvisedLayout
-from outcore.errors import BudgetError, InvalidError
+from outcore.errors import BudgetError, ExistsError, InvalidError
 from outcore.layout.disk_reads import DiskReads
 
 MIB = 1 << 20
@@ -142,6 +143,50 @@ def test_advice_can_be_printed_and_stored() -> None:
     for part in ("best: ", "default: ", "planes:0", "columns", "read/wanted", "300 x 200 x 100"):
         assert part in text
     assert json.loads(json.dumps(advice.to_dict()))["best"]["chunks"] == list(advice.chunks)
+
+
+def test_create_array_follows_and_keeps_the_words(tmp_path: Path) -> None:
+    words = {"planes:2": 3, "columns": 1}
+    advice = oc.advise((60, 50, 70), "f4", access=words)
+    with oc.create_array(tmp_path / "A", (60, 50, 70), "f4", access=words) as A:
+        assert (A.chunks, A.order) == (advice.chunks, advice.order)
+        assert A.metadata.chunk_order == advice.chunk_order
+        A[:, :, 3] = 1
+    with oc.open_array(tmp_path / "A") as A:
+        assert A.access == advice.access == {"planes:2": 3.0, "columns": 1.0}
+        assert A[...].sum() == 3000
+        assert "planes:2 (3), columns (1)" in str(A.info())
+    plain = zarr.open_array(tmp_path / "A", mode="r")
+    assert np.asarray(plain[:, :, 3]).min() == 1
+    with oc.create_array(tmp_path / "none", 5) as none:
+        assert none.access is None
+        assert "access" not in str(none.info())
+    A = oc.create_array(tmp_path / "A", (60, 50, 70), "f4", access=words, if_exists="open")
+    assert A.access == advice.access
+    with pytest.raises(ExistsError, match="has access"):
+        oc.create_array(tmp_path / "A", (60, 50, 70), "f4", access="planes:2", if_exists="open")
+
+
+def test_words_of_other_arrays(tmp_path: Path) -> None:
+    steps = oc.create_array(tmp_path / "steps", (0, 64, 32), growing=True, access=iter(["columns"]))
+    steps.append(np.arange(64 * 32.0).reshape(64, 32))
+    assert (steps.chunks[0], steps.access) == (1, {"columns": 1.0})
+    again = oc.open_array(tmp_path / "steps")
+    assert again.access == steps.access
+    assert np.array_equal(again[0], np.arange(64 * 32.0).reshape(64, 32))
+    matrix = oc.create_array(tmp_path / "matrix", (64, 32), access="columns")
+    assert matrix.T.access is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"chunks": 5}, {"order": "F"}, {"chunk_order": "hilbert"}, {"disk_schema": "block"}]
+)
+def test_access_chooses_the_whole_layout(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidError, match="leave them out"):
+        oc.create_array(tmp_path / "A", 20, access="rows", **options)
+    with pytest.raises(InvalidError, match="single numbers"):
+        oc.create_array(tmp_path / "A", 0, growing=True, access="rows")
+    assert not (tmp_path / "A").exists()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from outcore._util import budget
 from outcore._util.sizes import format_bytes, parse_bytes
 from outcore._util.streams import Box
-from outcore.array.access import Access, Pattern, patterns_of
+from outcore.array.access import Access, Pattern, patterns_of, weights_of
 from outcore.array.access_figures import AdvisedLayout, counted, places
 from outcore.layout.disk_reads import REQUEST_BYTES
 from outcore.layout.zarr_format import (
@@ -158,16 +158,17 @@ def advise(
     """
     extents = check_shape((shape,) if isinstance(shape, int | np.integer) else shape)
     kind = check_dtype(dtype)
+    weights = weights_of(access)
     memory_bytes = MEMORY_BYTES if memory is None else parse_bytes(memory)
     largest = max(
         math.prod(pattern.sides) * kind.itemsize
-        for pattern in patterns_of(access, extents, kind.itemsize, _read_bytes(memory_bytes))
+        for pattern in patterns_of(weights, extents, kind.itemsize, _read_bytes(memory_bytes))
     )
     if memory is None:
         memory_bytes = max(memory_bytes, 2 * largest)
     elif 2 * largest > memory_bytes:
         raise budget.too_small(2 * largest, memory_bytes, "two reads")
-    patterns = patterns_of(access, extents, kind.itemsize, _read_bytes(memory_bytes))
+    patterns = patterns_of(weights, extents, kind.itemsize, _read_bytes(memory_bytes))
     default = Metadata(extents, kind, default_chunks(extents, kind.itemsize, "C"))
     layouts = [
         counted(metadata, patterns, memory_bytes)

@@ -144,6 +144,11 @@ class Array(ArrayOperand):
         return self.metadata.dims
 
     @property
+    def access(self) -> dict[str, float] | None:
+        """The words and weights of `create_array(access=)`; `None` without, and for a transpose."""
+        return copy.copy(self.metadata.access)
+
+    @property
     def attrs(self) -> dict[str, Any]:
         """The user's attributes (a copy)."""
         return copy.deepcopy(self.metadata.attributes)
@@ -327,6 +332,7 @@ class Array(ArrayOperand):
             block=self.metadata.block,
             disk_schema=self.metadata.disk_schema,
             placement=placement_of(self._place, self.metadata),
+            access=self.access,
         )
 
     def append(self, values: npt.ArrayLike) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from outcore._util.communicator import TIMEOUT_S
 from outcore._util.counts import is_count
 from outcore._util.if_exists import IfExists, check_if_exists
 from outcore._util.progress import ProgressLike
+from outcore.array.access import Access
+from outcore.array.advise import advise
 from outcore.array.array import Array, open_array
 from outcore.array.existing import make_array, open_existing, remove_array
 from outcore.array.fill import Fill, Filled, fill_arrays
@@ -40,18 +43,22 @@ from outcore.processes.sharing import Sharing
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, PathLike, Place, place, refuse_being_made
 
+Lengths: TypeAlias = Sequence[int] | int
+"""A number for each dimension; for one dimension also the number itself."""
+
 
 def create_array(
     path: PathLike,
-    shape: Sequence[int] | int,
+    shape: Lengths,
     dtype: npt.DTypeLike = "f8",
     *,
-    chunks: Sequence[int] | int | None = None,
+    chunks: Lengths | None = None,
     order: str = "C",
     chunk_order: str | None = None,
     disk_schema: Rules | None = None,
     memory_schema: MemorySchema | None = None,
-    mesh: Sequence[int] | int | None = None,
+    mesh: Lengths | None = None,
+    access: Access | None = None,
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
     growing: bool = False,
@@ -102,6 +109,10 @@ def create_array(
     mesh
         For ``"natural"``, processes along each dimension; otherwise servers along each distributed
         dimension. If there is only one, the default is all servers.
+    access
+        How programs will read the array, or each step if it is growing: words as in `advise`, such
+        as ``"planes:0"``. The array gets the advised layout, instead of `chunks`, `order` and
+        `chunk_order`, and keeps the words as ``access``.
     dims
         Names of the dimensions, for xarray.
     attributes
@@ -182,8 +193,11 @@ def create_array(
                 "an array that grows begins empty, without blocks to fill; append its steps"
             )
         where = place(path)
+        is_chosen = bool(chunks or chunk_order or order != "C")
+        if access is not None:
+            metadata = _advised(metadata, access, is_chosen=is_chosen or disk_schema is not None)
         layout = DiskLayout(disk_schema, memory_schema, mesh)
-        metadata = layout.of(where, metadata, is_chosen=bool(chunks or chunk_order or order != "C"))
+        metadata = layout.of(where, metadata, is_chosen=is_chosen)
         if fill is None and fill_id is not None:
             raise InvalidError(
                 f"fill_id= belongs to fill=, have fill_id={fill_id!r} alone; pass both"
@@ -195,7 +209,7 @@ def create_array(
         )  # fmt: skip
         given = {
             "chunks": chunks, "chunk_order": chunk_order, "disk_schema": disk_schema,
-            "dims": dims, "attributes": attributes,
+            "access": access, "dims": dims, "attributes": attributes,
         }  # fmt: skip
         chosen = [name for name in given if given[name] is not None]
         if check_if_exists(if_exists) == "open":
@@ -217,6 +231,35 @@ def create_array(
             progress=progress,
             sharing=sharing,
         )[0]
+
+
+def _advised(metadata: Metadata, access: Access, *, is_chosen: bool) -> Metadata:
+    """Lay an array out by `advise`, and keep the words.
+
+    Raises
+    ------
+    InvalidError
+        If the words do not fit the array, or the caller chose a layout, too.
+    """
+    if is_chosen:
+        raise InvalidError(
+            "need access= to choose chunks, order, chunk_order and disk_schema, have some of "
+            "these, too; leave them out, or access="
+        )
+    shape = metadata.shape[int(metadata.growing) :]
+    if not shape:
+        raise InvalidError(
+            "need steps of at least one dimension for access=, have an array that grows by single "
+            "numbers; leave it out"
+        )
+    advice = advise(shape, metadata.dtype, access=access)
+    return dataclasses.replace(
+        metadata,
+        chunks=(1, *advice.chunks) if metadata.growing else advice.chunks,
+        order=advice.order,
+        chunk_order=advice.chunk_order,
+        access=advice.access,
+    )
 
 
 def _opened(

@@ -27,6 +27,8 @@ class Info:
         with a disk schema; else `None`.
     placement
         Share of each server, for an array in a pool; else `None`.
+    access
+        Words and weights for which the layout was chosen; else `None`.
     """
 
     path: str
@@ -45,6 +47,7 @@ class Info:
     block: tuple[int, ...] | None = None
     disk_schema: DiskSchema | None = None
     placement: Placement | None = None
+    access: dict[str, float] | None = None
 
     def __str__(self) -> str:
         chunk_order = "in blocks" if self.block else self.chunk_order
@@ -55,6 +58,9 @@ class Info:
             "disk schema": f"{self.disk_schema}, blocks of {self.block}"
             if self.disk_schema
             else "",
+            "access": ", ".join(
+                f"{word} ({weight:g})" for word, weight in (self.access or {}).items()
+            ),
             "dims": ", ".join(self.dims) if self.dims else "",
             "files": f"{self.shards} of {format_bytes(self.file_bytes / max(self.shards, 1))}",
             "generation": str(self.generation),

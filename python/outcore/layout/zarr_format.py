@@ -54,7 +54,8 @@ class Metadata:
     number of chunks of a block along each dimension, if a ``disk_schema`` arranges chunks in
     blocks. Slots of chunks are padded to ``slot_align_bytes``. An array that is ``growing`` along
     its first dimension has separate shard files for each row of chunks, each with its own blocks.
-    ``made`` identifies the call that made a complete array, for ``if_exists="open"``. With
+    ``made`` identifies the call that made a complete array, for ``if_exists="open"``. ``access``
+    has the words for which the layout was chosen, and their weights; a transpose has none. With
     ``is_transposed`` the object describes the transpose of the array in ``zarr.json``.
     """
 
@@ -73,6 +74,7 @@ class Metadata:
     block_chunks: tuple[int, ...] | None = None
     disk_schema: DiskSchema | None = None
     made: dict[str, Any] | None = None
+    access: dict[str, float] | None = None
     is_transposed: bool = False
 
     def transposed(self) -> "Metadata":
@@ -84,6 +86,7 @@ class Metadata:
             order="C" if self.order == "F" else "F",
             chunk_order=_TRANSPOSED.get(self.chunk_order, self.chunk_order),
             dims=None if self.dims is None else self.dims[::-1],
+            access=None,
             is_transposed=not self.is_transposed,
         )
 
@@ -168,6 +171,8 @@ class Metadata:
             own |= {"state": self.state, "why": self.why}
         if self.made is not None:
             own["made"] = self.made
+        if self.access is not None:
+            own["access"] = self.access
         document: dict[str, Any] = {
             "zarr_format": 3,
             "node_type": "array",
@@ -202,6 +207,10 @@ class Metadata:
 
 def _integers(given: list[int] | None) -> tuple[int, ...] | None:
     return None if given is None else tuple(int(number) for number in given)
+
+
+def _weights(given: dict[str, float] | None) -> dict[str, float] | None:
+    return None if given is None else {str(word): float(given[word]) for word in given}
 
 
 def _zero(dtype: np.dtype[Any]) -> Any:
@@ -257,6 +266,7 @@ def parse(text: bytes, path: str) -> Metadata | None:
             block_chunks=_integers(own.get("block_chunks")),
             disk_schema=None if schema is None else DiskSchema.from_json(schema, divided),
             made=None if own.get("made") is None else dict(own["made"]),
+            access=_weights(own.get("access")),
         )
         # Attributes are easily copied from array to array; the layout identifies an array of
         # outcore.
