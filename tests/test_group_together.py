@@ -184,20 +184,16 @@ def test_arrays_that_interleave_are_packed_together(monkeypatch: pytest.MonkeyPa
     """The memory of a rank is cells x variables, and each variable an array."""
     count = 2 * AT_ONCE + 3
     rank_of: dict[int, int] = {}
-    ended, packings = ([list[int]() for _ in range(RANKS)] for _ in range(2))
-    exchange, pack = Call.exchange, several.packed
-
-    def note_end(self: Any, local: Any) -> Any:
-        found = exchange(self, local)
-        ended[self._comm.rank].append(1)
-        return found
+    packings, waits = ([list[int]() for _ in range(RANKS)] for _ in range(2))
+    pack, wait = several.packed, several.wait
 
     def note(local: Any) -> Any:
-        of_rank = packings[rank_of[threading.get_ident()]]
-        # Copies of two groups are in memory at most.
-        assert len(ended[rank_of[threading.get_ident()]]) >= (len(of_rank) - 1) * AT_ONCE
-        of_rank.append(len(local))
+        packings[rank_of[threading.get_ident()]].append(len(local))
         return pack(local)
+
+    def note_wait(begun: Any) -> Any:
+        waits[rank_of[threading.get_ident()]].append(len(begun))
+        return wait(begun)
 
     def cells_of(rank: int) -> Any:
         return np.random.default_rng(rank).random((6, 5, count + 1))
@@ -210,11 +206,13 @@ def test_arrays_that_interleave_are_packed_together(monkeypatch: pytest.MonkeyPa
         with oc.ArrayGroup(pool / "run", specs, comm=comm) as group:
             group.timestep(local, schema="block,*")
 
-    monkeypatch.setattr(Call, "exchange", note_end)
     monkeypatch.setattr(several, "packed", note)
+    monkeypatch.setattr(several, "wait", note_wait)
     with some_pool("unix") as pool:
         whole(ThreadJob(RANKS).run(work))
         assert packings == [[AT_ONCE, AT_ONCE, 3]] * RANKS
+        # Copies of two groups are in memory at most.
+        assert waits == [[0, 0, AT_ONCE]] * RANKS
         for i, name in enumerate(names(count)):
             with oc.open_array(pool / "run" / name) as array:
                 expected = [cells_of(rank)[1:-1, ::-1, i] for rank in range(RANKS)]
