@@ -21,6 +21,7 @@ from outcore.array_files import blocks_done
 from outcore.convert import copying, rechunk, rechunk_plan, targets
 from outcore.errors import (
     BudgetError,
+    CorruptError,
     DiskFullError,
     ExistsError,
     IncompleteError,
@@ -64,7 +65,8 @@ def test_bytes_and_requests_are_as_planned(
     if passes > 1:
         let_small_arrays_need_passes(monkeypatch)
     model, A = made(tmp_path, shape, before, dtype, orders[0])
-    options = {"chunks": after, "order": orders[1], "memory": memory}
+    verify = dtype == "f8"
+    options = {"chunks": after, "order": orders[1], "memory": memory, "verify": verify}
     plan = oc.plan("rechunk", source=A, path=tmp_path / "B", rates=NOMINAL, **options)
     with oc.rechunk(A, tmp_path / "B", progress=False, **options) as B:
         np.testing.assert_array_equal(B[...], model)
@@ -76,11 +78,105 @@ def test_bytes_and_requests_are_as_planned(
         plan.bytes_read, plan.reads, plan.bytes_written, plan.writes,
     )  # fmt: skip
     assert r.between == plan.between
+    assert r.verified == verify
     assert plan.passes == 1 + len(plan.between) == passes
     assert r.peak_memory_bytes <= plan.peak_memory_bytes <= memory
     assert sorted(p.name for p in (tmp_path / "B").iterdir()) == [
         "c", "outcore.generation", "zarr.json",
     ]  # fmt: skip
+
+
+def damage(path: Path) -> None:
+    """Invert one byte of the data of an array, or of a file."""
+    file = max((p for p in [path, *path.glob("c/**/*")] if p.is_file()), key=str)
+    with file.open("r+b") as opened:
+        opened.seek(file.stat().st_size // 2)
+        byte = opened.read(1)[0]
+        opened.seek(-1, os.SEEK_CUR)
+        opened.write(bytes([byte ^ 255]))
+        os.fsync(opened.fileno())
+
+
+@contextmanager
+def damaged_at_the_end(monkeypatch: pytest.MonkeyPatch, kind: type, number: int) -> Iterator[None]:
+    """Damage the target of pass `number` once it is durable."""
+    finish, finished = kind.finish, []
+
+    def finish_and_damage(target: Any) -> None:
+        finish(target)
+        finished.append(target)
+        if len(finished) == number:
+            damage(Path(target._array.path if kind is targets.ArrayTarget else target._path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "finish", finish_and_damage)
+        yield
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_verification_finds_a_damaged_byte(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = many_passes(monkeypatch) | {"verify": True}
+    model, A = made(tmp_path, (512, 500), (1, 500), "f8", "C")
+    name = "B" if number == 3 else f"outcore.between-{number}"
+    with (
+        damaged_at_the_end(monkeypatch, targets.ArrayTarget, number),
+        pytest.raises(
+            CorruptError, match=rf"elements \[\d+:\d+, \d+:\d+\] of .*{name}, .* call again"
+        ),
+    ):
+        oc.rechunk(A, tmp_path / "B", **options)
+    with watched_writes(monkeypatch, None) as again:
+        B = oc.rechunk(A, tmp_path / "B", **options)
+    np.testing.assert_array_equal(B[...], model)
+    assert again[0][0] == name, "it resumes at the block that was damaged"
+    assert "verified" in str(B.report)
+    # Without verify=, nobody notices.
+    with damaged_at_the_end(monkeypatch, targets.ArrayTarget, number):
+        C = oc.rechunk(A, tmp_path / "C", **options | {"verify": False})
+    assert np.sum(C[...] != model) == 1
+
+
+def test_verification_of_blocks_that_an_earlier_call_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
+    model, A = made(tmp_path, (61, 67), (10, 67), "f8", "F")
+    options: dict[str, Any] = {"chunks": (7, 61), "memory": 160_000, "progress": False}
+    options |= {"transpose": (1, 0)}
+    with watched_writes(monkeypatch, 4), pytest.raises(ZeroDivisionError):
+        oc.rechunk(A, tmp_path / "B", **options)
+    damage(tmp_path / "B")
+    with pytest.raises(CorruptError, match="read back"):
+        oc.rechunk(A, tmp_path / "B", **options, verify=True)
+    with oc.rechunk(A, tmp_path / "B", **options, verify=True) as B:
+        np.testing.assert_array_equal(B[...], model.T)
+
+
+@pytest.mark.parametrize("kind", ["zarr", "hdf5", "npy", "raw"])
+@pytest.mark.parametrize("source", ["memory", "array"])
+def test_verification_of_other_formats(
+    tmp_path: Path, kind: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, A = made(tmp_path, (61, 67), (10, 67), "f4", "C")
+    given = A if source == "array" else np.asfortranarray(model)[::-1, :]
+    options: dict[str, Any] = {"format": kind, "verify": True, "progress": False}
+    report = oc.rechunk(given, tmp_path / f"B.{kind}", **options)
+    assert report.verified
+    found = oc.from_array(
+        tmp_path / f"B.{kind}", tmp_path / "back", progress=False,
+        **({"shape": model.shape, "dtype": "f4"} if kind == "raw" else {}),
+    )  # fmt: skip
+    np.testing.assert_array_equal(found[...], model if source == "array" else model[::-1, :])
+    if kind == "zarr":
+        options["codec"] = "none"
+        with (
+            damaged_at_the_end(monkeypatch, targets.ZarrTarget, 1),
+            pytest.raises(CorruptError, match=r"C\.zarr, as they were written"),
+        ):
+            oc.rechunk(given, tmp_path / "C.zarr", **options)
+        assert not (tmp_path / "C.zarr").exists()
 
 
 @pytest.mark.parametrize(

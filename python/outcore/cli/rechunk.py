@@ -34,7 +34,7 @@ from outcore.report.copy_report import CopyReport
             "casting",
             "if_exists",
         ),
-        "Output": ("is_plan",),
+        "Output": ("is_plan", "verify"),
     },
 )
 @click.argument("source", metavar="SRC", callback=name_or_url)
@@ -53,6 +53,9 @@ from outcore.report.copy_report import CopyReport
 @click.option("--codec", type=click.Choice(["zstd", "gzip", "blosc", "none"]), help="Compression.")
 @read_options
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
+@click.option(
+    "--verify", is_flag=True, help="Read the copy back after each pass, and compare checksums."
+)
 @plan_option
 @overwrite_option(help="Replace an existing DST.")
 @key_option

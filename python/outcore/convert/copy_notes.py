@@ -30,13 +30,14 @@ class CopyRecord(BlocksDone):
         self.goes_on = False
 
     def passes_of(
-        self, version: dict[str, Any] | None, casting: Casting
+        self, version: dict[str, Any] | None, casting: Casting, *, verify: bool = False
     ) -> tuple[list[list[Any]], list[tuple[int, ...]]] | None:
         """Return the blocks of each pass of a stopped copy, and the chunks of arrays between them.
 
         The result is `None` if the copy must restart.
 
-        Blocks copied with ``casting="unsafe"`` may differ from those of another casting.
+        Blocks copied with ``casting="unsafe"`` may differ from those of another casting. To
+        `verify` a copy in several passes, the stopped call must have done so too.
 
         Raises
         ------
@@ -64,7 +65,8 @@ class CopyRecord(BlocksDone):
                 "if_exists='overwrite' to restart"
             )
         was_unsafe = header.get("casting") == "unsafe"
-        if version is None or (was_unsafe and casting != "unsafe"):
+        was_unverified = bool(before) and not header.get("verify")
+        if (was_unsafe and casting != "unsafe") or (was_unverified and verify) or version is None:
             return None
         return [*(each for each, _ in before), steps], [chunks for _, chunks in before]
 
@@ -74,12 +76,15 @@ class CopyRecord(BlocksDone):
         casting: Casting,
         steps: Sequence[Sequence[Step]],
         between: Sequence[tuple[int, ...]] = (),
+        *,
+        verify: bool = False,
     ) -> None:
         """Write the source, and the result of `passes_of`, into the header."""
         self.goes_on = version is not None
         header = {
             "source": version,
             "casting": casting,
+            "verify": verify,
             "steps": steps[-1],
             "before": list(zip(steps[:-1], between, strict=True)),
             # The generation that the array has once it is open for writing.
@@ -141,6 +146,11 @@ class CopyNotes:
         if self._writes:
             self._begin_sync()
             self._note()
+
+    def back_to(self, number: int) -> None:
+        """Record that only the first blocks are good, `number` of them."""
+        self.done = number
+        self._record.begin(number)
 
     def stop(self) -> None:
         """After a failure, record the blocks that are durable. Errors here are ignored.

@@ -21,7 +21,7 @@ from outcore.array.create import DiskLayout, array_metadata
 from outcore.array.existing import make_array, open_existing, refuse_other
 from outcore.array_files.blocks_done import BETWEEN
 from outcore.array_files.metadata import read_metadata, write_metadata
-from outcore.convert.block_copy import copy_blocks
+from outcore.convert.block_copy import check_blocks, copy_blocks
 from outcore.convert.copy_notes import CopyNotes, CopyRecord
 from outcore.convert.copy_plan import (
     CopyPlan,
@@ -194,11 +194,12 @@ def copy_to_array(
     resume: bool = True,
     progress: ProgressLike = True,
     choose: Choose = one_pass,
+    verify: bool = False,
 ) -> tuple[Array, CopyReport]:
     """Copy an open source as `from_array` does; return the array and a report.
 
     `layout` divides the array over disks. `choose` returns the passes of a copy that begins, for
-    the source, the array, and the budget.
+    the source, the array, and the budget. With `verify`, the array is read back after each pass.
     """
     metadata = array_metadata(
         source.shape, source.dtype, chunks, source.order if order is None else order, chunk_order,
@@ -237,13 +238,16 @@ def copy_to_array(
     ):
         begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
         stopped = resume and if_exists != "overwrite" and record.was_stopped(begun)
-        done = finished = 0
-        before = record.passes_of(version, source.casting) if stopped else None
+        done, finished, is_left = 0, 0, True
+        before = record.passes_of(version, source.casting, verify=verify) if stopped else None
         if before is not None:
             steps, between = before
             blocks = math.prod(map(len, pieces_of(source.shape, steps[-1])))
             done = record.done_of(blocks)
-            finished = len(between) if done == blocks else _finished(record, len(between))
+            finished = _finished(record, len(between))
+            is_left = done < blocks or finished == len(between)
+            if not is_left:
+                finished = len(between)  # the arrays between were removed: the copy is whole
             passes = planned_passes(
                 source.side, side, source.itemsize, memory_bytes, steps, between,
                 is_resumed=True, finished=finished,
@@ -256,21 +260,21 @@ def copy_to_array(
             is_replaced = stopped or if_exists == "overwrite"
             _check_room(where, begun, source.order, passes, is_replaced=is_replaced)
             make_array(where, begun, if_exists="overwrite" if stopped else if_exists, reserve=True)
-        record.describe(version, source.casting, steps, between)
+        record.describe(version, source.casting, steps, between, verify=verify)
         record.begin(done)
         *earlier, (plan, _) = passes
-        if done == plan.blocks:
-            finished = 0  # no array between is needed any more
-        with _between(record, source, finished, earlier, memory_bytes, progress) as (
-            nearest, reports,
-        ):  # fmt: skip
+        with _between(
+            record, source, finished if is_left else 0, earlier, memory_bytes, progress,
+            verify=verify,
+        ) as (nearest, reports):  # fmt: skip
             array, report = _copy_to(
                 where, record, side, nearest, plan, done, memory_bytes, progress, made,
-                has_between=bool(between),
+                has_between=bool(between), verify=verify and is_left,
             )  # fmt: skip
         for each in reversed(reports):
             report = report.after(each)
-        array.report = report = dataclasses.replace(report, between=tuple(between))
+        report = dataclasses.replace(report, between=tuple(between), verified=verify)
+        array.report = report
         return array, report
 
 
@@ -312,6 +316,8 @@ def _between(
     passes: Sequence[Pass],
     memory_bytes: int,
     progress: ProgressLike,
+    *,
+    verify: bool,
 ) -> Iterator[tuple[Source, list[CopyReport]]]:
     """Copy a source through arrays inside the unfinished copy; yield the last one as a source.
 
@@ -329,7 +335,7 @@ def _between(
                     array, report = copy_to_array(
                         source, here.path, memory=memory_bytes, chunks=one.chunks,
                         order=source.order, chunk_order="row-major", attributes={},
-                        progress=progress,
+                        progress=progress, verify=verify,
                         choose=functools.partial(one_pass, steps=one.plan.steps),
                     )  # fmt: skip
                     array.close()
@@ -397,21 +403,25 @@ def _copy_to(
     made: dict[str, Any] | None,
     *,
     has_between: bool,
+    verify: bool,
 ) -> tuple[Array, CopyReport]:
     """Copy into a new array, from block number `done` on; the caller holds the array's lock."""
     array = open_array(where.path, "r+", allow_incomplete=True)
     target = ArrayTarget(array, side)
     boxes = plan.boxes(column_major=target.column_major)
+    sums: list[int] | None = [] if verify else None
     copied = sum(math.prod(s.stop - s.start for s in box) for box in itertools.islice(boxes, done))
     try:
         title = f"copying to {where.path.name}"
         with long_call(
-            title, memory_bytes=memory_bytes, work=array.nbytes,
+            title, memory_bytes=memory_bytes, work=array.nbytes * (1 + verify),
             work_done=copied * array.dtype.itemsize, progress=progress,
         ) as call:  # fmt: skip
             notes = CopyNotes(record, target.sync, done) if record.goes_on else None
-            copy_blocks(source, target, plan, call, where.path, notes)
+            copy_blocks(source, target, plan, call, where.path, notes, sums)
             target.finish()
+            if sums is not None:
+                check_blocks(source, target, target, plan, call, where.path, sums, notes)
             if has_between:
                 record.note(plan.blocks)  # a later call that finds no array between needs none
                 _remove_there([where.below(name) for name in BETWEEN])
@@ -452,7 +462,11 @@ def report_on(
     moved: tuple[Source, Target] | None = None,
 ) -> CopyReport:
     """Return the report on a finished copy, with the counts of both sides if they are given."""
-    read, written = (None, None) if moved is None else (moved[0].moved(), moved[1].moved())
+    read = written = None
+    if moved is not None:
+        read, written = moved[0].moved(), moved[1].moved()
+        back = moved[1].moved_back()
+        read = read and (read[0] + back[0], read[1] + back[1])
     return CopyReport(
         path=str(path),
         format=file_format,

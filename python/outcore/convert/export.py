@@ -23,14 +23,14 @@ from outcore._util import budget
 from outcore._util.counts import is_count
 from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import ProgressLike
-from outcore.convert.block_copy import copy_blocks
+from outcore.convert.block_copy import check_blocks, copy_blocks
 from outcore.convert.copy_plan import CopyPlan, Cuts, Side, Step, plan_copy
 from outcore.convert.copying import check_apart, copy_to_array, one_pass, report_on
 from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
 from outcore.convert.open_source import open_source
 from outcore.convert.rechunk_plan import End, Kind, choose_passes, source_end
-from outcore.convert.sources import Source, Stored, fast_to_slow
+from outcore.convert.sources import Flat, Source, Stored, fast_to_slow
 from outcore.convert.targets import (
     FlatTarget,
     Hdf5Target,
@@ -256,9 +256,12 @@ class Export:
         return f"the copy leaves out attributes that HDF5 cannot hold: {names}"
 
     def run_passes(
-        self, memory: int | str | None, if_exists: Replace, progress: ProgressLike
+        self, memory: int | str | None, if_exists: Replace, progress: ProgressLike, *, verify: bool
     ) -> CopyReport:
-        """Copy like `run`, in the passes that `choose_passes` chooses, if the disk has room."""
+        """Copy like `run`, in the passes that `choose_passes` chooses, if the disk has room.
+
+        With `verify`, read the copy back after each pass.
+        """
         memory_bytes = budget.resolve(memory)
         nbytes = math.prod(self._shape) * self._dtype.itemsize
         self._check_room(nbytes, if_exists)
@@ -274,16 +277,18 @@ class Export:
                 assert one.chunks is not None, "it is not the last pass"
                 # The earlier stage is not needed any more once this one is complete.
                 earlier = stages.pop_all()
-                staged = self._staged(source, one.chunks, memory_bytes, progress, one.plan.steps)
+                staged = self._staged(
+                    source, one.chunks, memory_bytes, progress, one.plan.steps, verify=verify
+                )
                 with earlier:
                     source, report = stages.enter_context(staged)
                 reports.append(report)
-            call = self._copy(source, passes[-1].plan, fresh, memory_bytes, progress)
+            call = self._copy(source, passes[-1].plan, fresh, memory_bytes, progress, verify=verify)
         report = self._report(passes[-1].plan, call)
         for each in reversed(reports):
             report = report.after(each)
         between = tuple(one.chunks for one in passes if one.chunks is not None)
-        return dataclasses.replace(report, between=between)
+        return dataclasses.replace(report, between=between, verified=verify)
 
     def run(
         self, memory: int | str | None, if_exists: Replace, progress: ProgressLike
@@ -328,6 +333,8 @@ class Export:
         memory_bytes: int,
         progress: ProgressLike,
         steps: list[Step] | None = None,
+        *,
+        verify: bool = False,
     ) -> Iterator[tuple[Source, CopyReport]]:
         """Copy a source into a temporary array of outcore beside the target."""
         stage = _hidden(self._path)
@@ -335,7 +342,7 @@ class Export:
             stage.mkdir(mode=0o700)  # the target may be private
             array, report = copy_to_array(
                 source, stage / "array", memory=memory_bytes, chunks=chunks, progress=progress,
-                choose=functools.partial(one_pass, steps=steps),
+                choose=functools.partial(one_pass, steps=steps), verify=verify,
             )  # fmt: skip
             with Stored(array) as made:
                 made.keep(array)
@@ -361,11 +368,14 @@ class Export:
         fresh: Path,
         memory_bytes: int,
         progress: ProgressLike,
+        *,
+        verify: bool = False,
     ) -> LongCall:
         """Copy all blocks of the source into a new file or directory."""
-        nbytes = math.prod(self._shape) * self._dtype.itemsize
+        work = math.prod(self._shape) * self._dtype.itemsize * (1 + verify)
+        sums: list[int] | None = [] if verify else None
         title = f"exporting to {self._path.name}"
-        with long_call(title, memory_bytes=memory_bytes, work=nbytes, progress=progress) as call:
+        with long_call(title, memory_bytes=memory_bytes, work=work, progress=progress) as call:
             kept = rights.rights_of(self._path)
             with writing(self._path):
                 target = self._target(fresh)
@@ -373,15 +383,28 @@ class Export:
                 # Set the rights before the file has data; a directory must stay writable meanwhile.
                 rights.give(fresh, kept and kept._replace(mode=kept.mode | 0o300))
             try:
-                copy_blocks(source, target, plan, call, self._path)
+                copy_blocks(source, target, plan, call, self._path, sums=sums)
                 with writing(self._path):
                     target.finish()
+                if sums is not None:
+                    with self._reopened(fresh) as made:
+                        check_blocks(source, target, made, plan, call, self._path, sums)
+                with writing(self._path):
                     rights.give(fresh, kept)
             except BaseException:
                 with contextlib.suppress(Exception):
                     target.abandon()
                 raise
         return call
+
+    def _reopened(self, path: Path) -> Source:
+        """Open the new file or directory as a source that reads from the disk."""
+        for file in [path, *path.rglob("*")]:
+            if file.is_file():
+                _drop_from_cache(file)
+        if self._kind == "raw":
+            return Flat(path, self._shape, self._dtype, self._order, 0)
+        return open_source(f"{path}::{self._dataset}" if self._kind == "hdf5" else path)
 
     def _end(self) -> End:
         """Describe the target to the planner."""
@@ -441,6 +464,14 @@ def _check_dimensions(source: Source) -> None:
 def _free_bytes(directory: Path) -> int:
     disk = os.statvfs(directory)
     return disk.f_bavail * disk.f_frsize
+
+
+def _drop_from_cache(file: Path) -> None:
+    handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(handle)
 
 
 def _hidden(path: Path) -> Path:

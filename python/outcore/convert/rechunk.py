@@ -54,6 +54,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
     memory: int | str | None = None,
     if_exists: IfExists = "error",
     resume: bool = True,
+    verify: bool = False,
     progress: ProgressLike = True,
 ) -> Array | CopyReport:
     """Copy an array into other chunks, in as few bytes and requests as the memory allows.
@@ -81,6 +82,9 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
         Budget in bytes for blocks, buffers, and the library that reads the source.
     if_exists, resume, progress
         As for `from_array`. A stopped call resumes in the pass that it had reached.
+    verify
+        Read the copy back once it is durable, in each pass, and compare the CRC-32C of its blocks
+        with those of the blocks that were read. A copy that ``if_exists="open"`` finds is not read.
 
     Returns
     -------
@@ -94,6 +98,9 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
         If not even the smallest blocks fit in `memory`.
     DiskFullError
         If the disk has no room for the new array, and for that between two passes.
+    CorruptError
+        With `verify`, if the data read back differ from the data written. The error names the first
+        block that differs. The next call with the same arguments resumes there.
     JournalError
         If `out` contains a half-made copy of another layout or source, or `source` has changed.
     InvalidError, NotFoundError, TruncatedError, ExistsError, BusyError, Interrupted
@@ -116,7 +123,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
                 )
             named = Named.of(out, format, 3, if_exists)
             made = Export(chosen, named, codec, chunks, order)
-            report = made.run_passes(memory, if_exists, progress)
+            report = made.run_passes(memory, if_exists, progress, verify=verify)
             if made.left_out:
                 warnings.warn(made.left_out_text, LeftOutWarning, stacklevel=2)
             return report
@@ -129,7 +136,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
         return copy_to_array(
             chosen, out, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
             layout=DiskLayout(disk_schema), if_exists=if_exists, resume=resume, progress=progress,
-            choose=choose,
+            choose=choose, verify=verify,
         )[0]  # fmt: skip
 
 

@@ -138,6 +138,10 @@ class Target(ABC):
         """Return the bytes and the requests written since `begin`; `None` if not counted."""
         return None
 
+    def moved_back(self) -> tuple[int, int]:
+        """Return the bytes and the requests read from it since `begin`."""
+        return 0, 0
+
     def finish(self) -> None:
         """Make all writes durable."""
 
@@ -147,6 +151,8 @@ class Target(ABC):
 
 class ArrayTarget(Target):
     """An array of outcore's own layout."""
+
+    reads_ahead = True
 
     def __init__(self, array: Array, side: Side) -> None:
         self._array, self.side = array, side
@@ -162,11 +168,22 @@ class ArrayTarget(Target):
         assert self._file is not None, "begin comes first"
         return self._file.submit_write([s.start for s in box], [1] * len(box), data)
 
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket:
+        """Read a box back into `out`, after `finish`."""
+        assert self._file is not None, "begin comes first"
+        return self._file.submit_read([s.start for s in box], [1] * len(box), out)
+
     def moved(self) -> tuple[int, int] | None:
         """See `Target`."""
         assert self._file is not None, "begin comes first"
         counted = self._file.counters()
         return counted[1], counted[3]
+
+    def moved_back(self) -> tuple[int, int]:
+        """See `Target`."""
+        assert self._file is not None, "begin comes first"
+        counted = self._file.counters()
+        return counted[0], counted[2]
 
     def sync(self) -> Ticket:
         """Start to make all completed and pending writes durable."""

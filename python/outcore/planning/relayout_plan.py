@@ -140,6 +140,7 @@ def plan_rechunk(
     source_order: str = "C",
     offset: int = 0,
     memory: int | str | None = None,
+    verify: bool = False,
     rates: Rates | None = None,
 ) -> RelayoutPlan:
     """Plan `outcore.rechunk` to `path`; see `outcore.plan`. It has no array yet."""
@@ -161,7 +162,7 @@ def plan_rechunk(
         made = [*arrays, metadata]
         sources: list[Source | Metadata] = [opened, *arrays]
         moves = [
-            _moved(*ends, known.reads, fast_to_slow(opened.order, len(opened.shape)))
+            _moved(*ends, known.reads, fast_to_slow(opened.order, len(opened.shape)), verify=verify)
             for ends in zip(sources, made, passes, strict=True)
         ]
         sides = [opened.side, *(array_end(each).side for each in made)]
@@ -207,13 +208,21 @@ def _file_bytes(metadata: Metadata) -> int:
 
 
 def _moved(
-    source: Source | Metadata, target: Metadata, one: Pass, disk: DiskReads, memory: Dims
+    source: Source | Metadata,
+    target: Metadata,
+    one: Pass,
+    disk: DiskReads,
+    memory: Dims,
+    *,
+    verify: bool,
 ) -> tuple[Traffic, Traffic, bool]:
-    """Return the traffic of both sides of a pass, and whether it is exact."""
+    """Return the reads and the writes of a pass, and whether they are exact."""
     if isinstance(source, Source):
         memory = source.fast_to_slow
     read, is_exact = _counted(source, one, one.plan.pieces, disk, memory, is_write=False)
     written, is_counted = _counted(target, one, one.plan.pieces, disk, memory, is_write=True)
+    if verify:
+        read += _counted(target, one, one.plan.pieces, disk, memory, is_write=False)[0]
     return read, written, is_exact and is_counted
 
 

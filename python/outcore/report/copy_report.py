@@ -27,6 +27,9 @@ class CopyReport:
     bytes_read, reads, bytes_written, writes
         Bytes and requests of arrays in outcore's own layout, in all passes; `None` if a source or
         the copy is in another format.
+    verified
+        Whether the copy was read back, and has the checksums of the blocks that were read. Arrays
+        of outcore count these reads too.
     """
 
     path: str
@@ -49,6 +52,7 @@ class CopyReport:
     reads: int | None = None
     bytes_written: int | None = None
     writes: int | None = None
+    verified: bool = False
 
     def after(self, earlier: "CopyReport") -> "CopyReport":
         """Return the report on this pass and an earlier one."""
@@ -71,6 +75,8 @@ class CopyReport:
         if self.between:
             through = " and ".join(" x ".join(map(str, each)) for each in self.between)
             again += f", in {1 + len(self.between)} passes through chunks of {through}"
+        if self.verified:
+            again += ", verified"
         if self.blocks_before:
             again += f", resumed at block {self.blocks_before} of {self.blocks}"
         return (
