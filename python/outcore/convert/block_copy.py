@@ -33,23 +33,25 @@ class Readable(Protocol):
 
 
 @dataclass
-class _Slot:
+class Slot:
     """Memory of a block, and the pending write that uses it."""
 
     buffer: Buffer | None
     writing: Ticket | None = None
 
     def wait(self) -> None:
+        """Wait for the write."""
         if self.writing is not None:
             self.writing.wait()
         self.writing = None
 
     def checksum(self, data: npt.NDArray[Any]) -> int:
+        """Return the CRC-32C of a block in this memory."""
         assert self.buffer is not None, "blocks with checksums have memory"
         return self.buffer.crc32c(data.nbytes)
 
 
-Take = Callable[[Box, _Slot, npt.NDArray[Any]], None]
+Take = Callable[[Box, Slot, npt.NDArray[Any]], None]
 
 
 def copy_blocks(
@@ -60,17 +62,17 @@ def copy_blocks(
     path: AnyPath,
     notes: CopyNotes | None = None,
     sums: list[int] | None = None,
-) -> None:
+) -> list[Slot]:
     """Copy all blocks; read ahead and write behind as far as the plan's memory allows.
 
     With `notes`, skip the blocks that are already durable, and record the progress. Append the
-    CRC-32C of each block to `sums`.
+    CRC-32C of each block to `sums`. Return the memory of the blocks.
     """
     source.begin(call.arena, plan.bounce_bytes)
     target.begin(call.arena, plan.bounce_bytes)
     slots = _slots(source, plan, call.arena, summed=sums is not None)
 
-    def write(box: Box, slot: _Slot, data: npt.NDArray[Any]) -> None:
+    def write(box: Box, slot: Slot, data: npt.NDArray[Any]) -> None:
         if sums is not None:
             sums.append(slot.checksum(data))
         with writing(path):
@@ -91,12 +93,14 @@ def copy_blocks(
         if notes is not None:
             notes.stop()
         raise
+    return slots
 
 
 def check_blocks(
     source: Source,
     target: Target,
     made: Readable,
+    slots: list[Slot],
     plan: CopyPlan,
     call: LongCall,
     path: AnyPath,
@@ -105,26 +109,24 @@ def check_blocks(
 ) -> None:
     """Read a finished copy back from `made`, and compare the checksums of its blocks.
 
-    `sums` has those of the blocks that this call copied. The blocks before them are read from the
-    source again.
+    `slots` are the result of `copy_blocks`. `sums` are the checksums of the blocks that this call
+    copied. The blocks before them are read from the source again.
 
     Raises
     ------
     CorruptError
         If a block differs. The next call then resumes at this block.
     """
-    call.wait_for_memory()
-    slots = _slots(source, plan, call.arena, summed=True)
     boxes = functools.partial(plan.boxes, column_major=target.column_major)
     known: list[int] = []
 
-    def note(_: Box, slot: _Slot, data: npt.NDArray[Any]) -> None:
+    def note(_: Box, slot: Slot, data: npt.NDArray[Any]) -> None:
         known.append(slot.checksum(data))
 
     _move(itertools.islice(boxes(), plan.blocks - len(sums)), slots, source, source, note)
     expected = enumerate([*known, *sums])
 
-    def compare(box: Box, slot: _Slot, data: npt.NDArray[Any]) -> None:
+    def compare(box: Box, slot: Slot, data: npt.NDArray[Any]) -> None:
         (number, need), found = next(expected), slot.checksum(data)
         if found != need:
             if notes is not None:
@@ -141,11 +143,11 @@ def check_blocks(
 
 
 def _move(
-    boxes: Iterable[Box], slots: list[_Slot], source: Source, reader: Readable, take: Take
+    boxes: Iterable[Box], slots: list[Slot], source: Source, reader: Readable, take: Take
 ) -> None:
     """Read boxes ahead, in the memory layout of `source`, and call `take` for each in order."""
     ahead = len(slots) // 2 if reader.reads_ahead else 0
-    reading: deque[tuple[Box, _Slot, npt.NDArray[Any], Ticket | None]] = deque()
+    reading: deque[tuple[Box, Slot, npt.NDArray[Any], Ticket | None]] = deque()
 
     def take_first() -> None:
         box, slot, data, ticket = reading[0]
@@ -172,14 +174,14 @@ def _move(
                     ticket.wait()
 
 
-def _slots(source: Source, plan: CopyPlan, arena: Arena, *, summed: bool) -> list[_Slot]:
+def _slots(source: Source, plan: CopyPlan, arena: Arena, *, summed: bool) -> list[Slot]:
     if isinstance(source, InMemory) and not source.converts and not summed:
-        return [_Slot(None) for _ in range(plan.depth)]
-    return [_Slot(arena.allocate(plan.block_bytes)) for _ in range(plan.depth)]
+        return [Slot(None) for _ in range(plan.depth)]
+    return [Slot(arena.allocate(plan.block_bytes)) for _ in range(plan.depth)]
 
 
 def _fetch(
-    source: Source, reader: Readable, box: Box, slot: _Slot
+    source: Source, reader: Readable, box: Box, slot: Slot
 ) -> tuple[npt.NDArray[Any], Ticket | None]:
     if slot.buffer is None:
         assert isinstance(source, InMemory)

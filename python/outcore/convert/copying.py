@@ -418,10 +418,10 @@ def _copy_to(
             work_done=copied * array.dtype.itemsize, progress=progress,
         ) as call:  # fmt: skip
             notes = CopyNotes(record, target.sync, done) if record.goes_on else None
-            copy_blocks(source, target, plan, call, where.path, notes, sums)
+            slots = copy_blocks(source, target, plan, call, where.path, notes, sums)
             target.finish()
             if sums is not None:
-                check_blocks(source, target, target, plan, call, where.path, sums, notes)
+                check_blocks(source, target, target, slots, plan, call, where.path, sums, notes)
             if has_between:
                 record.note(plan.blocks)  # a later call that finds no array between needs none
                 _remove_there([where.below(name) for name in BETWEEN])

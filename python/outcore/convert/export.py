@@ -383,12 +383,12 @@ class Export:
                 # Set the rights before the file has data; a directory must stay writable meanwhile.
                 rights.give(fresh, kept and kept._replace(mode=kept.mode | 0o300))
             try:
-                copy_blocks(source, target, plan, call, self._path, sums=sums)
+                slots = copy_blocks(source, target, plan, call, self._path, sums=sums)
                 with writing(self._path):
                     target.finish()
                 if sums is not None:
                     with self._reopened(fresh) as made:
-                        check_blocks(source, target, made, plan, call, self._path, sums)
+                        check_blocks(source, target, made, slots, plan, call, self._path, sums)
                 with writing(self._path):
                     rights.give(fresh, kept)
             except BaseException:
