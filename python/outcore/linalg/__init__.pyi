@@ -17,7 +17,8 @@ from ._qr.qr import qr
 from ._slab_qr.factorization import qr_factor
 from ._slab_qr.form_q import form_q
 from ._slab_qr.solve import qr_solve
-from ._svd.svd import SvdReport, svd
+from ._svd.iteration import SvdReport
+from ._svd.svd import svd
 from ._systems.solve import solve
 from .iterative.cg import cg
 from .iterative.gauss_seidel import gauss_seidel

@@ -282,8 +282,9 @@ def plan(
         methods take ``out=`` for a solution on disk, and ``b=`` for right-hand sides on disk or of
         another type. ``"gauss_seidel"`` takes ``processes=``: then bytes and time are those of the
         process that reads most, and memory is per process. ``"lu"``, ``"cholesky"``, ``"matmul"``,
-        ``"solve_triangular"``, ``"gram"``, ``"lstsq"`` and ``"qr"`` take it too, and ``link=``, the
-        rate of each process's network link, such as ``"1 GB/s"`` or ``"10 Gbit/s"``; without `link`
+        ``"solve_triangular"``, ``"gram"``, ``"lstsq"``, ``"qr"`` and ``"svd"`` take it too, and
+        ``link=``, the rate of each process's network link, such as ``"1 GB/s"`` or
+        ``"10 Gbit/s"``; without `link`
         the network takes no time. Each process has a machine and a disk of its own.
         ``"write_all"`` and ``"read_all"`` take
         ``array=`` (an `Array`, its path, or an `ArraySpec`), ``schema=`` and ``processes=`` instead

@@ -162,10 +162,10 @@ class Team:
         """Fill a contiguous array with one that another process sends."""
         self.notes.receive(memory, rank, more_s)
 
-    def broadcast(self, memory: npt.NDArray[Any], more_s: float) -> None:
-        """Copy a contiguous array of the first process to all others."""
+    def broadcast(self, memory: npt.NDArray[Any], more_s: float, rank: int = 0) -> None:
+        """Copy a contiguous array of the first process, or of process `rank`, to all others."""
         if self.size > 1:
-            self._fill(memory, 0, more_s)
+            self._fill(memory, rank, more_s)
 
     def _fill(self, memory: npt.NDArray[Any], rank: int, more_s: float = 0.0) -> None:
         self.blocks.fill(memory, rank, more_s)

@@ -14,8 +14,9 @@ from outcore.linalg._rows.merge_plan import (
     Strips,
     merging_phases,
     planned_shares,
+    q_sent,
+    r_sent,
     sent,
-    sent_to_merge,
     strip_bytes,
 )
 from outcore.linalg._rows.plan import RowLayout, RowPlan, blocks_bytes, fit_rows
@@ -62,13 +63,6 @@ def r_bytes(plan: RowPlan, *, is_stored: bool, processes: int = 1) -> int:
     own = tsqr_bytes(n, 0, plan.dtype, most, lanes_of(plan))
     message = strip_bytes(Strips(n, n), plan.dtype, processes)
     return own + plan.memory_bytes + is_stored * TRANSFER_BYTES[0] + message
-
-
-def r_sent(n: int, dtype: np.dtype[Any], shares: Shares) -> tuple[int, int]:
-    """Return the bytes and messages that this process sends for R: its triangle, or R to all."""
-    if shares.size > 1 and shares.rank == 0:
-        return sent(Strips(n, n), dtype)
-    return sent_to_merge(Strips(n, n), dtype, shares)
 
 
 _FIX = "raise memory=, or factor A on disk with qr_factor, and make Q with form_q"
@@ -233,14 +227,6 @@ def dealt_qr_geometry(
     return shares, QrGeometry(q, own)
 
 
-def q_sent(g: QrGeometry, shares: Shares) -> tuple[int, int]:
-    """Return the bytes and messages that this process sends for Q and R."""
-    nbytes, messages = r_sent(g.q.n, g.q.dtype, shares)
-    each = sent(Strips(g.q.n, g.q.n), g.q.dtype)
-    count = len(shares.sources())
-    return nbytes + count * each[0], messages + count * each[1]
-
-
 def check_mode(mode: object) -> None:
     """Refuse a mode that `qr` does not have.
 
@@ -323,5 +309,5 @@ def qr_cost(problem: Problem) -> Cost:
             ),
         ),
         processes=size,
-        bytes_sent=0 if size == 1 else q_sent(g, shares)[0],
+        bytes_sent=0 if size == 1 else q_sent(n, dtype, shares)[0],
     )

@@ -28,16 +28,14 @@ from outcore.linalg._qr.plan import (
     WideQrGeometry,
     check_mode,
     dealt_qr_geometry,
-    q_sent,
     qr_geometry,
     r_blocks,
-    r_sent,
 )
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
 from outcore.linalg._rows.agreement import agree_on_rows
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.merge import Merging, seconds_of
-from outcore.linalg._rows.merge_plan import Strips
+from outcore.linalg._rows.merge_plan import Strips, q_sent, r_sent
 from outcore.linalg._rows.plan import RowPlan
 from outcore.linalg._rows.report import row_report, written_too
 from outcore.linalg._rows.shares import ALONE, Shares
@@ -425,7 +423,9 @@ def _with_q(
         is_stored=g.rows.layout.is_stored, words_written=float(g.q.m * g.q.n),
     )  # fmt: skip
     if team.size > 1:
-        report.processes = [process_figures(report, team.sent, q_sent(g, rows.shares))]
+        report.processes = [
+            process_figures(report, team.sent, q_sent(g.q.n, g.q.dtype, rows.shares))
+        ]
     return target, R, whole_report(report, team)
 
 

@@ -6,13 +6,14 @@ only, so the same call has the same result, bit by bit. Messages are strips of a
 columns, for which there is a buffer.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore.linalg._rows.merge_plan import Strips
+from outcore.linalg._rows.merge_plan import Strips, vector_strips
 from outcore.linalg._rows.plan import RowLayout
 from outcore.linalg._rows.shares import Shares
 from outcore.linalg._rows.stream import allocated
@@ -117,6 +118,25 @@ class Merging:
             if self._team.rank:
                 take(lines, message)
 
+    def add_up(self, X: Matrix) -> None:
+        """Add the vectors of other processes, columns of X: the first process has the sum."""
+
+        def add(rows: slice, message: Message) -> None:
+            part, those = _sides(X, rows, message)
+            with np.errstate(over="ignore", invalid="ignore"):
+                part += those
+
+        self.join(vector_strips(X.shape, X.dtype), functools.partial(_give, X), add)
+
+    def spread_vectors(self, X: Matrix) -> None:
+        """Copy the vectors of the first process, columns of X, to all others."""
+
+        def take(rows: slice, message: Message) -> None:
+            part, those = _sides(X, rows, message)
+            part[...] = those
+
+        self.spread(vector_strips(X.shape, X.dtype), functools.partial(_give, X), take)
+
     def join_triangles(self, factor: TallQR) -> None:
         """Factor the triangles of all processes: the first one has R, and Qᴴ applied to b.
 
@@ -157,3 +177,14 @@ class Merging:
     def _message(self, strips: Strips, lines: slice) -> Message:
         count, length = strips.shape(lines)
         return self._memory[: count * length]
+
+
+def _sides(X: Matrix, rows: slice, message: Message) -> tuple[Matrix, Matrix]:
+    """Return rows of X, and the message with these rows."""
+    part = X[rows]
+    return part, message.reshape(part.shape, order="F")
+
+
+def _give(X: Matrix, rows: slice, message: Message) -> None:
+    part, those = _sides(X, rows, message)
+    those[...] = part

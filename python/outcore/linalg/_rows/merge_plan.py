@@ -13,7 +13,10 @@ from outcore.linalg._tiles.cost import Phase, Problem
 from outcore.linalg._tiles.grains import cut, pages
 
 STRIP_LINES = 64
-"""Most rows or columns of a message."""
+"""Most rows or columns of a message with a part of a triangle."""
+
+_MESSAGE_BYTES = 1 << 20
+"""Approximate size of a message with rows of a few vectors."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +31,20 @@ class Strips:
         Elements that each line has beside those of the matrix.
     is_triangle
         Whether each line is shorter than the one before it, by an element.
+    most_lines
+        Most lines of a message.
     """
 
     count: int
     length: int
     more: int = 0
     is_triangle: bool = True
+    most_lines: int = STRIP_LINES
 
     @property
     def parts(self) -> list[slice]:
         """The lines of each message."""
-        return cut(0, self.count, STRIP_LINES)
+        return cut(0, self.count, self.most_lines)
 
     def shape(self, lines: slice) -> tuple[int, int]:
         """Return the number of lines of a message, and the elements of each that it carries."""
@@ -54,7 +60,13 @@ class Strips:
     @property
     def most_words(self) -> int:
         """Elements of the first message, which is the largest."""
-        return min(STRIP_LINES, self.count) * (self.length + self.more)
+        return min(self.most_lines, self.count) * (self.length + self.more)
+
+
+def vector_strips(shape: tuple[int, int], dtype: np.dtype[np.generic]) -> Strips:
+    """Return messages with the rows of a matrix whose columns are a few vectors."""
+    lines = max(_MESSAGE_BYTES // (shape[1] * dtype.itemsize), 1)
+    return Strips(*shape, is_triangle=False, most_lines=lines)
 
 
 def strip_bytes(strips: Strips, dtype: np.dtype[np.generic], processes: int) -> int:
@@ -70,6 +82,21 @@ def sent_to_merge(strips: Strips, dtype: np.dtype[np.generic], shares: Shares) -
 def sent(strips: Strips, dtype: np.dtype[np.generic]) -> tuple[int, int]:
     """Return the bytes and the number of all messages."""
     return strips.words * dtype.itemsize, len(strips.parts)
+
+
+def r_sent(n: int, dtype: np.dtype[np.generic], shares: Shares) -> tuple[int, int]:
+    """Return the bytes and messages that this process sends for R: its triangle, or R to all."""
+    if shares.size > 1 and shares.rank == 0:
+        return sent(Strips(n, n), dtype)
+    return sent_to_merge(Strips(n, n), dtype, shares)
+
+
+def q_sent(n: int, dtype: np.dtype[np.generic], shares: Shares) -> tuple[int, int]:
+    """Return the bytes and messages that this process sends for Q and R."""
+    nbytes, messages = r_sent(n, dtype, shares)
+    each = sent(Strips(n, n), dtype)
+    count = len(shares.sources())
+    return nbytes + count * each[0], messages + count * each[1]
 
 
 def planned_shares(problem: Problem, layouts: Sequence[RowLayout], least: int = 1) -> Shares:

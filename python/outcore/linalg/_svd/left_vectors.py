@@ -7,6 +7,7 @@ from outcore._util.streams import wait
 from outcore.array.array import Array
 from outcore.blas.lapack import kernels
 from outcore.layout.zarr_format import Metadata
+from outcore.linalg._rows.shares import Shares
 from outcore.linalg._rows.stream import allocated
 from outcore.linalg._rows.tall_q import Passed, TallQ, build_from_disk
 from outcore.linalg._rows.tsqr_plan import block_bounce_bytes, block_chunk
@@ -14,14 +15,28 @@ from outcore.linalg._svd.plan import SvdGeometry
 from outcore.linalg._tiles.grains import cut
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.linalg._tiles.operand import open_whole_chunks
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 
 
 class MemoryU:
-    """U in memory, which replaces the reflections."""
+    """U in memory, which replaces the reflections.
 
-    def __init__(self, g: SvdGeometry, call: LongCall) -> None:
-        self._g, self._call = g, call
+    Parameters
+    ----------
+    g, call
+        Geometry, and the call.
+    team, shares
+        The processes, and their rows.
+    more_s
+        Additional time to wait for rows of another process.
+    """
+
+    def __init__(
+        self, g: SvdGeometry, call: LongCall, team: Team, shares: Shares, more_s: float
+    ) -> None:
+        self._g, self._call, self._team, self._shares = g, call, team, shares
+        self._more_s = more_s
         self._memory = allocated(call, (g.q.m, g.q.n), g.q.dtype)
 
     def rows(self, first: int, count: int) -> Matrix:
@@ -43,7 +58,22 @@ class MemoryU:
             q.build(rows.start, inside)
             kernels(g.q.dtype).gemm(inside, left, block[: len(inside)], beta=0)
             inside[:, : g.k] = block[: len(inside)]
-        return self._memory[:, : g.k]
+        own = self._memory[:, : g.k]
+        return own if self._team.size == 1 else self._gathered(own, block)
+
+    def _gathered(self, own: Matrix, block: Matrix) -> Matrix:
+        """Return all rows: each process sends its own to the others. `block` is scratch."""
+        g, team, edges = self._g, self._team, self._shares.edges
+        U, message = allocated(self._call, (g.m, g.k), g.q.dtype), block.reshape(-1, order="F")
+        for rank in range(team.size):
+            for rows in cut(edges[rank], edges[rank + 1], g.q.height):
+                part = message[: (rows.stop - rows.start) * g.k]
+                those = part.reshape((-1, g.k), order="F")
+                if rank == team.rank:
+                    those[...] = own[rows.start - edges[rank] : rows.stop - edges[rank]]
+                team.broadcast(part, self._more_s, rank)
+                U[rows] = those
+        return U
 
     def bytes_moved(self) -> tuple[int, int]:
         """Return bytes read and written."""
@@ -59,10 +89,14 @@ class DiskU:
         Arrays that are open for writing.
     g, call
         Geometry, and the call.
+    first_row
+        First row of this process in U.
     """
 
-    def __init__(self, target: Array, reflections: Array, g: SvdGeometry, call: LongCall) -> None:
-        self._target, self._g, self._call = target, g, call
+    def __init__(
+        self, target: Array, reflections: Array, g: SvdGeometry, call: LongCall, first_row: int
+    ) -> None:
+        self._target, self._g, self._call, self._first_row = target, g, call, first_row
         self._reflections: ArrayFile = open_whole_chunks(
             reflections, call, g.q.bounce_bytes, number=1, writable=True
         )
@@ -105,7 +139,7 @@ class DiskU:
             blocks.rotate()
             product.gemm(rows, left, U[: len(rows)], beta=0)
             U[len(rows) :] = 0
-            return self._file.submit_write([first, 0], [1, 1], U)
+            return self._file.submit_write([self._first_row + first, 0], [1, 1], U)
 
         build_from_disk(q, self._reflections, self._file, call, put, built, passed)
         return self._target
@@ -119,4 +153,4 @@ class DiskU:
 def u_metadata(g: SvdGeometry) -> Metadata:
     """Return the metadata of U on disk."""
     chunk = block_chunk(g.q.height, g.k, g.q.dtype)
-    return Metadata((g.q.m, g.k), g.q.dtype, chunk, "F", "row-major")
+    return Metadata((g.m, g.k), g.q.dtype, chunk, "F", "row-major")
