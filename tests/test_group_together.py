@@ -219,6 +219,39 @@ def test_arrays_that_interleave_are_packed_together(monkeypatch: pytest.MonkeyPa
                 np.testing.assert_array_equal(array[0], np.concatenate(expected))
 
 
+def test_a_rank_that_cannot_pack_ends_the_step_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes part in the agreements on the other arrays, and nobody waits for its arrays."""
+    pack, fails = several.packed, [True]
+    rank_of: dict[int, int] = {}
+
+    def fail(local: Any) -> Any:
+        if fails and rank_of[threading.get_ident()] == 1:
+            raise MemoryError("no memory for a copy")
+        return pack(local)
+
+    def work(comm: ThreadComm) -> None:
+        rank_of[threading.get_ident()] = comm.rank
+        every = names(2 * AGREED + 1)
+        cells = np.full((4, 5, len(every)), comm.rank + 1.0)
+        with oc.ArrayGroup(
+            pool / "run", {name: oc.ArraySpec((ROWS, 5)) for name in every}, comm=comm
+        ) as group:
+            local = {name: cells[..., i] for i, name in enumerate(every)}
+            with pytest.raises((MemoryError, OutcoreError), match="no memory for a copy"):
+                group.timestep(local, schema="block,*")
+            assert group.steps == 0
+            comm.barrier()
+            fails.clear()
+            comm.barrier()
+            assert group.timestep(local, schema="block,*") == 0
+
+    monkeypatch.setattr(several, "packed", fail)
+    with some_pool("unix") as pool:
+        whole(ThreadJob(RANKS).run(work))
+        with oc.open_array(pool / "run/u3") as array:
+            np.testing.assert_array_equal(array[0][:, 0], np.repeat([1.0, 2, 3], 4))
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_only_arrays_that_interleave_are_packed(order: Literal["C", "F"]) -> None:
     memory = np.random.default_rng(5).random((7, 6, 5, 4)).copy(order)

@@ -64,41 +64,58 @@ def write_several(
     """
     memory_bytes = MEMORY_BYTES if memory is None else budget.resolve(memory)
     several = max(min(AT_ONCE, len(arrays), memory_bytes // LEAST_MEMORY_BYTES), 1)
-    # Half of the memory is for arrays that interleave.
+    # Half of the memory is for arrays that interleave, in two groups at a time.
     each_bytes = max(memory_bytes // (2 * several), LEAST_MEMORY_BYTES)
-    room_bytes = memory_bytes - several * each_bytes
-    calls = [
-        Call("write_all", array, schema, comm, timeout, each_bytes)
-        for array, schema in zip(arrays, schemas, strict=True)
-    ]
-    doing = f"the write of {len(arrays)} arrays"
+    group_bytes = (memory_bytes - several * each_bytes) // 2
+    # All processes take the arrays in the same order, so the first one that has not ended is under
+    # way on each of them.
     nbytes = [math.prod(array.shape) * array.dtype.itemsize for array in arrays]
     order = sorted(range(len(arrays)), key=nbytes.__getitem__, reverse=True)
+    calls = [Call("write_all", arrays[i], schemas[i], comm, timeout, each_bytes) for i in order]
+    doing = f"the write of {len(arrays)} arrays"
+    begun: list[Future[None]] = []
+    failed: BaseException | None = None
     # The threads end last, when the servers have told them of an error.
     with ThreadPoolExecutor(several, "outcore-several") as threads, giving_up(calls, doing):
-        begun: list[Future[object]] = []
         try:
-            # All processes take the arrays in the same order, so the first one that has not ended
-            # is under way on each of them.
             for first in range(0, len(order), AGREED):
-                agreed = order[first : first + AGREED]
-                begin([calls[i] for i in agreed])
-                for at in range(0, len(agreed), AT_ONCE):
-                    group = agreed[at : at + AT_ONCE]
-                    parts = [local[i] for i in group]
-                    if is_interleaved(parts, room_bytes // 2):
-                        # Copies of two groups are in memory at most.
-                        wait(begun[:-AT_ONCE])
-                        parts = packed(parts)
-                    begun += [
-                        threads.submit(_exchange, calls[i], part)
-                        for i, part in zip(group, parts, strict=True)
-                    ]
+                agreed = calls[first : first + AGREED]
+                own = [local[i] for i in order[first : first + AGREED]]
+                begin(agreed)
+                if failed is None:
+                    try:
+                        _start(threads, begun, agreed, own, group_bytes)
+                    except BaseException as error:
+                        failed = error
+                if failed is not None:
+                    # The others agree on the next arrays, so this process does, too.
+                    give_up(agreed, failed)
+            if failed is not None:
+                raise failed
             for one in begun:
                 one.result()
         finally:
             for one in begun:
                 one.cancel()
+            del failed  # it is in no cycle with this frame
+
+
+def _start(
+    threads: ThreadPoolExecutor,
+    begun: list[Future[None]],
+    calls: Sequence[Call],
+    local: Sequence[Local],
+    most_bytes: int,
+) -> None:
+    """Start the transfer of arrays; pack those that interleave, in at most these bytes a group."""
+    for at in range(0, len(calls), AT_ONCE):
+        parts = list(local[at : at + AT_ONCE])
+        if is_interleaved(parts, most_bytes):
+            # Copies of two groups are in memory at most.
+            wait(begun[:-AT_ONCE])
+            parts = packed(parts)
+        group = zip(calls[at : at + AT_ONCE], parts, strict=True)
+        begun += [threads.submit(_exchange, *each) for each in group]
 
 
 def _exchange(call: Call, local: Local) -> None:
