@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 import outcore as oc
+from outcore._core import Arena
 from outcore.array.access_figures import AdvisedLayout
 from outcore.errors import BudgetError, ExistsError, InvalidError
 from outcore.layout.disk_reads import DiskReads
@@ -83,6 +84,66 @@ def test_figures_are_those_of_real_reads(tmp_path: Path, seed: int) -> None:
             assert one.places == runs_on_disk(A, boxes)
 
 
+POOL_CASES = [
+    ((64, 128, 64), 4, ["planes:0", "planes:2"]),
+    ((256, 256, 64), 3, ["planes:0", "boxes:16x32x64"]),
+    ((512, 512), 2, ["columns", "rows in order"]),
+    ((100, 80, 90), 3, ["planes:1", "lines:0"]),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("shape", "count", "words"), POOL_CASES)
+def test_servers_send_the_wanted_bytes(
+    tmp_path: Path, shape: tuple[int, ...], count: int, words: list[str]
+) -> None:
+    advice = oc.advise(shape, "c16", access=words, servers=count)
+    assert advice.best.cost <= advice.default.cost
+    with oc.Pool.embedded([tmp_path / f"disk{i}" for i in range(count)]) as pool:
+        best = oc.create_array(pool / "best", shape, "c16", access=words)
+        made = best.metadata.disk_schema
+        assert (made and made.distribution) == advice.disk_schema
+        assert (best.chunks, best.order) == (advice.chunks, advice.order)
+        default = oc.create_array(pool / "default", shape, "c16")
+        for A, layout in ((best, advice.best), (default, advice.default)):
+            placement = A.info().placement
+            assert placement is not None
+            rest = {*range(count)} - {*placement.servers}
+            for word, one in zip(words, layout.figures, strict=True):
+                sent = np.array([sent_by_servers(pool, A, box) for box in advice.sample(word)])
+                assert one.server_bytes == tuple(sent.sum(0)[[*placement.servers, *rest]]), layout
+                assert one.busiest_bytes == sent.max(1).sum()
+
+
+def sent_by_servers(pool: oc.Pool, A: oc.Array, box: Any) -> list[int]:
+    """Read a box of an array in a pool; return the bytes that each server sent."""
+    arena = Arena(1 << 28)
+    file = A.open_file(arena, 64 * MIB)
+    count = [s.stop - s.start for s in box]
+    memory = memoryview(arena.allocate(math.prod(count) * A.dtype.itemsize))
+    order: Any = A.order
+    data: np.ndarray = np.ndarray(count, A.dtype, buffer=memory, order=order)  # type: ignore[type-arg]
+    before = [each.bytes_read for each in pool.servers()]
+    file.submit_read([s.start for s in box], [1] * len(box), data).wait()
+    after = [each.bytes_read for each in pool.servers()]
+    return [b - a for a, b in zip(before, after, strict=True)]
+
+
+def test_planes_lie_on_all_servers() -> None:
+    advice = oc.advise((256, 512, 512), "f8", access="planes:0", servers=4)
+    [best], [default] = advice.best.figures, advice.default.figures
+    assert best.imbalance == 1
+    assert best.bytes_read == best.bytes_wanted
+    assert best.server_bytes == (best.bytes_wanted // 4,) * 4
+    assert best.cost < default.cost
+    # One server stores a point, whatever the layout.
+    [points] = oc.advise((256, 512), "f8", access="points", servers=4).best.figures
+    assert points.imbalance == 4
+    assert "imbalance" in str(advice)
+    with pytest.raises(InvalidError, match="servers="):
+        oc.advise(5, access="rows", servers=0)
+
+
 def test_planes_and_columns_lie_in_one_piece() -> None:
     planes = oc.advise((512, 256, 256), "f8", access="planes:0")
     assert (planes.chunks[1:], planes.order) == ((256, 256), "C")
@@ -100,7 +161,7 @@ def test_planes_and_columns_lie_in_one_piece() -> None:
 
 
 def test_weights_decide() -> None:
-    shape = (16384, 16384)
+    shape = (4096, 4096)
     rows = oc.advise(shape, access={"rows": 1000, "columns": 1})
     columns = oc.advise(shape, access={"rows": 1, "columns": 1000})
     rows_only = oc.advise(shape, access={"rows": 5})

@@ -8,8 +8,10 @@ array or sides of the program's boxes. It counts the cost of the `_COUNTED` best
 default, by a sample of the reads.
 """
 
+import contextlib
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,14 +19,20 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._util import budget
+from outcore._util.counts import count_of
 from outcore._util.sizes import format_bytes, parse_bytes
 from outcore._util.streams import Box
 from outcore.array.access import Access, Pattern, patterns_of, weights_of
-from outcore.array.access_figures import AdvisedLayout, counted, places
+from outcore.array.access_figures import AdvisedLayout, Sample
+from outcore.errors import InvalidError
+from outcore.layout.disk_chunks import with_disk_schema
 from outcore.layout.disk_reads import REQUEST_BYTES
+from outcore.layout.disk_schema import divide
 from outcore.layout.zarr_format import (
     MAX_TILE_BYTES,
     MAX_TILES,
+    POOL_SLOT_ALIGN_BYTES,
+    SLOT_ALIGN_BYTES,
     TILE_BYTES,
     Metadata,
     check_dtype,
@@ -56,18 +64,23 @@ class Advice:
         The words, and their weights.
     memory_bytes
         Memory of the program's stream.
+    servers
+        Number of I/O servers of the pool; `None` for a plain path.
     best, default
         The advised layout and that of `create_array` without options. Each has ``chunks``,
-        ``order``, ``chunk_order``, ``cost``, and in ``figures`` for each word: ``access``,
-        ``weight``; ``reads`` and ``bytes_wanted`` of a sample; the ``bytes_read`` and ``requests``
-        of `Array.stream` for this sample; ``places``, the runs of adjacent chunks on disk that each
-        read touches, summed over the reads.
+        ``order``, ``chunk_order``, ``disk_schema``, ``mesh``, ``cost``, and in ``figures`` for each
+        word: ``access``, ``weight``; ``reads`` and ``bytes_wanted`` of a sample; the ``bytes_read``
+        and ``requests`` of `Array.stream` for this sample on a plain path; ``places``, the runs of
+        adjacent chunks on disk that each read touches, summed over the reads. In a pool also
+        ``server_bytes``, the wanted bytes on each server; ``busiest_bytes``, those on the busiest
+        server of each read, summed over the reads; ``imbalance``, their ratio to the mean.
     """
 
     shape: tuple[int, ...]
     dtype: str
     access: dict[str, float]
     memory_bytes: int
+    servers: int | None
     best: AdvisedLayout
     default: AdvisedLayout
 
@@ -86,6 +99,16 @@ class Advice:
         """Advised order of the chunks on disk."""
         return self.best.chunk_order
 
+    @property
+    def disk_schema(self) -> str | None:
+        """Advised `disk_schema` of `create_array`; it then replaces the chunks and both orders."""
+        return self.best.disk_schema
+
+    @property
+    def mesh(self) -> tuple[int, ...] | None:
+        """Servers along each dimension that `disk_schema` distributes; `None` without one."""
+        return self.best.mesh
+
     def sample(self, word: str) -> list[Box]:
         """Return the boxes for which the figures of a word are exact, for `Array.stream`."""
         itemsize = np.dtype(self.dtype).itemsize
@@ -98,20 +121,23 @@ class Advice:
 
     def __str__(self) -> str:
         extents = " x ".join(map(str, self.shape))
+        head = "weight  read/wanted  requests   places" + "  imbalance" * bool(self.servers)
         width = max(len("for each read"), *map(len, self.access))
         lines = [
             f"advice: {extents} {self.dtype}, reads by streams of {format_bytes(self.memory_bytes)}"
+            + (f", {self.servers} servers" if self.servers else "")
         ]
         for name, layout in (("best", self.best), ("default", self.default)):
             lines += [
                 f"  {name}: {layout}; cost {layout.cost:.4g}",
-                f"    {'for each read':<{width}}  weight  read/wanted  requests   places",
+                f"    {'for each read':<{width}}  {head}",
             ]
             for one in layout.figures:
                 ratio = one.bytes_read / one.bytes_wanted
                 lines.append(
                     f"    {one.access:<{width}}  {one.weight:>6.4g}  {ratio:>11.4g}  "
                     f"{one.requests / one.reads:>8.4g}  {one.places / one.reads:>7.4g}"
+                    + (f"  {one.imbalance:>9.4g}" if self.servers else "")
                 )
         return "\n".join(lines)
 
@@ -122,6 +148,7 @@ def advise(
     *,
     access: Access,
     memory: int | str | None = None,
+    servers: int | None = None,
 ) -> Advice:
     """Choose the layout of an array for the reads of a program, and predict these reads.
 
@@ -142,12 +169,17 @@ def advise(
         - ``"points"``: single elements, anywhere.
     memory
         Budget of the program's stream, by default 256 MiB, or two reads if that is more.
+    servers
+        Number of I/O servers of a pool; `None` for a plain path. A read then costs as much as if
+        all servers had as many bytes as its busiest one. Disk schemas that divide the array into
+        one block for each server are tried, too.
 
     Returns
     -------
     Advice
         The layout with the lowest cost, and the default one. The figures are exact for
-        ``A.stream(advice.sample(word), memory=advice.memory_bytes)`` on a plain path.
+        ``A.stream(advice.sample(word), memory=advice.memory_bytes)`` on a plain path. Servers send
+        exactly the wanted bytes, and gaps of up to 32 bytes between them.
 
     Raises
     ------
@@ -158,6 +190,8 @@ def advise(
     """
     extents = check_shape((shape,) if isinstance(shape, int | np.integer) else shape)
     kind = check_dtype(dtype)
+    if servers is not None:
+        servers = count_of("servers=", servers)
     weights = weights_of(access)
     memory_bytes = MEMORY_BYTES if memory is None else parse_bytes(memory)
     largest = max(
@@ -169,19 +203,23 @@ def advise(
     elif 2 * largest > memory_bytes:
         raise budget.too_small(2 * largest, memory_bytes, "two reads")
     patterns = patterns_of(weights, extents, kind.itemsize, _read_bytes(memory_bytes))
-    default = Metadata(extents, kind, default_chunks(extents, kind.itemsize, "C"))
-    layouts = [
-        counted(metadata, patterns, memory_bytes)
-        for metadata in [default, *_candidates(default, patterns)]
-    ]
-    best = min(layouts, key=lambda layout: layout.cost)
+    like = Metadata(
+        extents,
+        kind,
+        default_chunks(extents, kind.itemsize, "C"),
+        slot_align_bytes=SLOT_ALIGN_BYTES if servers is None else POOL_SLOT_ALIGN_BYTES,
+    )
+    sample = Sample(patterns, extents, memory_bytes, servers)
+    default = sample.counted(like)
+    layouts = _layouts(default, like, patterns, sample, servers)
     return Advice(
         shape=extents,
         dtype=kind.name,
         access={pattern.word: pattern.weight for pattern in patterns},
         memory_bytes=memory_bytes,
-        best=_in_places(best, default, patterns),
-        default=layouts[0],
+        servers=servers,
+        best=min(layouts, key=lambda layout: (layout.cost, layout.distance)),
+        default=default,
     )
 
 
@@ -190,21 +228,41 @@ def _read_bytes(memory_bytes: int) -> int:
     return memory_bytes // 8
 
 
-def _in_places(
-    best: AdvisedLayout, default: Metadata, patterns: Sequence[Pattern]
-) -> AdvisedLayout:
-    """Choose the order of chunks with the fewest places: disks with arms move to each of them."""
-    found = [best]
-    for chunk_order in (*_ROW_MAJOR.values(), *_CURVES):
-        metadata = replace(default, chunks=best.chunks, order=best.order, chunk_order=chunk_order)
-        figures = tuple(
-            replace(one, places=sum(places(metadata, pattern.sample(metadata.shape))))
-            for one, pattern in zip(best.figures, patterns, strict=True)
-        )
-        found.append(replace(best, chunk_order=chunk_order, figures=figures))
-    return min(
-        found, key=lambda each: sum(f.weight * f.places / f.bytes_wanted for f in each.figures)
-    )
+def _layouts(
+    default: AdvisedLayout,
+    like: Metadata,
+    patterns: Sequence[Pattern],
+    sample: Sample,
+    servers: int | None,
+) -> Iterator[AdvisedLayout]:
+    """Yield the layouts to choose from, the default one first."""
+    yield default
+    candidates = _candidates(like, patterns)
+    for metadata in [like, *candidates]:
+        layout = default if metadata is like else sample.counted(metadata)
+        for chunk_order in (metadata.chunk_order, *_ROW_MAJOR.values(), *_CURVES):
+            yield sample.reordered(layout, replace(metadata, chunk_order=chunk_order))
+    if servers is not None and servers > 1:
+        for metadata in _divided(like, servers):
+            yield sample.counted(metadata)
+
+
+def _divided(like: Metadata, servers: int) -> Iterator[Metadata]:
+    """Yield the disk schemas that give each server one block of the array."""
+    sides = [[n for n in range(1, servers + 1) if servers % n == 0]] * len(like.shape)
+    for mesh in itertools.product(*sides):
+        if math.prod(mesh) == servers and all(
+            m <= n for m, n in zip(mesh, like.shape, strict=True)
+        ):
+            rules = ["block" if m > 1 else "*" for m in mesh]
+            along = [m for m in mesh if m > 1]
+            # A schema needs an array of at most 4 TiB, and no more chunks than a file can have.
+            with contextlib.suppress(InvalidError):
+                divided = divide(like.shape, rules, None, along, servers)
+                metadata = with_disk_schema(like, *divided, like.slot_align_bytes)
+                # Figures are counted for chunks that begin on a block of the disk.
+                if metadata.slot_align_bytes == like.slot_align_bytes:
+                    yield metadata
 
 
 def _candidates(default: Metadata, patterns: Sequence[Pattern]) -> list[Metadata]:

@@ -194,9 +194,10 @@ def create_array(
             )
         where = place(path)
         is_chosen = bool(chunks or chunk_order or order != "C")
-        if access is not None:
-            metadata = _advised(metadata, access, is_chosen=is_chosen or disk_schema is not None)
         layout = DiskLayout(disk_schema, memory_schema, mesh)
+        if access is not None:
+            metadata, layout = _advised(where, metadata, access, layout, is_chosen=is_chosen)
+            is_chosen = False
         metadata = layout.of(where, metadata, is_chosen=is_chosen)
         if fill is None and fill_id is not None:
             raise InvalidError(
@@ -233,15 +234,17 @@ def create_array(
         )[0]
 
 
-def _advised(metadata: Metadata, access: Access, *, is_chosen: bool) -> Metadata:
-    """Lay an array out by `advise`, and keep the words.
+def _advised(
+    where: Place, metadata: Metadata, access: Access, given: DiskLayout, *, is_chosen: bool
+) -> tuple[Metadata, DiskLayout]:
+    """Return the metadata and the disk schema that `advise` chooses; the metadata keep the words.
 
     Raises
     ------
     InvalidError
         If the words do not fit the array, or the caller chose a layout, too.
     """
-    if is_chosen:
+    if is_chosen or given != DiskLayout():
         raise InvalidError(
             "need access= to choose chunks, order, chunk_order and disk_schema, have some of "
             "these, too; leave them out, or access="
@@ -252,14 +255,19 @@ def _advised(metadata: Metadata, access: Access, *, is_chosen: bool) -> Metadata
             "need steps of at least one dimension for access=, have an array that grows by single "
             "numbers; leave it out"
         )
-    advice = advise(shape, metadata.dtype, access=access)
-    return dataclasses.replace(
+    servers = len(where.path.root.core.server_ids) if isinstance(where.path, PoolPath) else None
+    advice = advise(shape, metadata.dtype, access=access, servers=servers)
+    if advice.disk_schema is not None:
+        layout = DiskLayout(advice.disk_schema, None, advice.mesh)
+        return dataclasses.replace(metadata, access=advice.access), layout
+    metadata = dataclasses.replace(
         metadata,
         chunks=(1, *advice.chunks) if metadata.growing else advice.chunks,
         order=advice.order,
         chunk_order=advice.chunk_order,
         access=advice.access,
     )
+    return metadata, given
 
 
 def _opened(

@@ -19,6 +19,7 @@ from outcore.errors import CorruptError, InvalidError
 from outcore.layout.disk_schema import DiskSchema
 
 SLOT_ALIGN_BYTES = 4096
+POOL_SLOT_ALIGN_BYTES = 64 << 10
 TILE_BYTES = 4 << 20
 """Default size of a chunk: one disk request, and a good operand for a matrix product."""
 
