@@ -7,6 +7,7 @@ and its report meets the next message of the others, whatever that is.
 
 import functools
 import hashlib
+import pickle
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ LEAST_FLOPS_S = 1e9
 class Sharing:
     """The processes of a call, or this one alone; the call runs within its ``with``.
 
+    A call inside another one may have its own.
+
     If one process fails, each of the others fails at its next message, with an error that names the
     process and the reason. All these errors have the attribute ``is_told``.
 
@@ -58,7 +61,7 @@ class Sharing:
         self.rank, self.size = (0, 1) if given is None else (given.rank, given.size)
         self._comm = given if self.size > 1 else None
         self._timeout = timeout
-        self._is_over = self._comm is None
+        self._is_over, self._has_failed = self._comm is None, False
 
     def __enter__(self) -> Self:
         return self
@@ -69,15 +72,23 @@ class Sharing:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self.tell(error)
-        elif not self._is_over:
-            self.meet()
-            self._is_over = True
+        try:
+            if error is not None:
+                self.tell(error)
+            elif not self._is_over:
+                self.meet()
+                self._is_over = True
+        except BaseException as late:
+            error = late
+            raise
+        finally:
+            if error is not None and self._has_failed:
+                # All processes have an error, so a call around this one tells nobody again.
+                vars(error)["is_known"] = True
 
     def tell(self, error: BaseException) -> None:
         """Report an error to the others, once; return when all of them have one."""
-        if self._is_over or getattr(error, "is_lost", False):
+        if self._is_over or getattr(error, "is_known", False) or getattr(error, "is_lost", False):
             return  # A process that does not answer does not listen.
         try:
             self._gather(None, origin_of(error, self.rank), 0.0)
@@ -171,11 +182,12 @@ class Sharing:
         seconds_of(self._timeout)
         if self._comm is None:
             return
-        all_of = self.exchange(dict(have))
+        # If a value cannot be sent, the others learn that.
+        all_of = [pickle.loads(each) for each in self.exchange(pickle.dumps(dict(have)))]
         for rank, theirs in enumerate(all_of):
             for name, first in all_of[0].items():
                 if theirs[name] != first:
-                    self._is_over = True
+                    self._is_over = self._has_failed = True
                     text = f"{first!r} on the first and {theirs[name]!r} on rank {rank}"
                     if isinstance(first, bytes):
                         text = f"another on rank {rank} than on the first"
@@ -254,7 +266,7 @@ class Sharing:
                 raise
             found = [theirs[1] for theirs in all_of if theirs[1]]
             # If any process has failed, all of them know it now, so no further message follows.
-            self._is_over = bool(found)
+            self._is_over = self._has_failed = bool(found)
         if found and failed is None:
             raise failure(found[0])
         return [theirs[0] for theirs in all_of]

@@ -102,14 +102,14 @@ def cond_est(
     BudgetError
         If two vectors and a block of the factors do not fit in memory.
     """
-    refuse_others(factor, LUFactor, CholeskyFactor)
-    names: dict[Any, str] = {1: "1", "1": "1", np.inf: "inf", "inf": "inf", "I": "inf"}
-    if not isinstance(norm, int | float | str) or norm not in names:
-        raise InvalidError(f"norm must be 1 or numpy.inf, have {norm!r}")
-    is_inf = names[norm] == "inf"
-    if norm_a is not None and not (is_finite(norm_a) and norm_a >= 0):
-        raise InvalidError(f"norm_a must be a norm, at least 0 and finite, have {norm_a!r}")
     with Sharing(comm, timeout) as sharing:
+        refuse_others(factor, LUFactor, CholeskyFactor)
+        names: dict[Any, str] = {1: "1", "1": "1", np.inf: "inf", "inf": "inf", "I": "inf"}
+        if not isinstance(norm, int | float | str) or norm not in names:
+            raise InvalidError(f"norm must be 1 or numpy.inf, have {norm!r}")
+        is_inf = names[norm] == "inf"
+        if norm_a is not None and not (is_finite(norm_a) and norm_a >= 0):
+            raise InvalidError(f"norm_a must be a norm, at least 0 and finite, have {norm_a!r}")
         if sharing.size > 1:
             sharing.check_mpi("a condition estimate by several processes")
             sharing.agree(

@@ -84,26 +84,22 @@ def opens_results(
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
-            if check_if_exists(given["if_exists"]) != "open":
-                return function(None, *args, **kwargs)
-            out = given["out"] if given["out"] is not None else default(given)
-            if out is None:
-                return function(None, *args, **kwargs)
-            where = place(out)
-            made = {"call": function.__name__, "arguments": _described(given)}
-            comm, timeout = given.get("comm"), given.get("timeout", TIMEOUT_S)
-            with Sharing(comm, timeout) as sharing:
-                # The first of several processes looks, and all do what it finds right.
-                found = sharing.same(_whole(where, made) if sharing.rank == 0 else None)
-                if found is not None:
-                    returned = _opened(where, found, report)
-                    if sharing.same(returned is not None):
-                        return returned  # type: ignore[no-any-return]
-                    # The call that made it was killed before it wrote its other values.
-                    given["if_exists"] = "overwrite"
-            result = function(made, *bound.args, **bound.kwargs)
-            with Sharing(comm, timeout) as sharing:
-                if sharing.rank == 0:
+            made: Made = None
+            # The others learn of an error wherever it was, in `function` or beside it.
+            with Sharing(given.get("comm"), given.get("timeout", TIMEOUT_S)) as sharing:
+                where = _place_to_open(given, default, sharing)
+                if where is not None:
+                    made = {"call": function.__name__, "arguments": _described(given)}
+                    # The first of several processes looks, and all do what it finds right.
+                    found = sharing.same(_whole(where, made) if sharing.rank == 0 else None)
+                    if found is not None:
+                        returned = _opened(where, found, report)
+                        if sharing.same(returned is not None):
+                            return returned  # type: ignore[no-any-return]
+                        # The call that made it was killed before it wrote its other values.
+                        given["if_exists"] = "overwrite"
+                result = function(made, *bound.args, **bound.kwargs)
+                if where is not None and sharing.rank == 0:
                     _complete(where, result)
             return result
 
@@ -112,6 +108,20 @@ def opens_results(
         return call
 
     return decorate
+
+
+def _place_to_open(
+    given: Mapping[str, Any],
+    default: Callable[[Mapping[str, Any]], PathLike | None],
+    sharing: Sharing,
+) -> Place | None:
+    """Return the place that ``if_exists="open"`` names; all processes have one, or none."""
+    is_opening = check_if_exists(given["if_exists"]) == "open"
+    out = given["out"] if given["out"] is not None else default(given)
+    sharing.agree(
+        {"if_exists=": given["if_exists"], "out=": None if out is None else "a directory"}
+    )
+    return place(out) if is_opening and out is not None else None
 
 
 def with_version(made: Made, array: Array) -> dict[str, Any] | None:
