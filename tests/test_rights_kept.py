@@ -95,7 +95,7 @@ def test_the_content_is_not_readable_before(
     os.chmod(tmp_path / "x.npy", 0o600)
     seen = []
 
-    def look(*_: object) -> None:
+    def look(*_: object, **__: object) -> None:
         seen.extend(path.stat().st_mode & 0o077 for path in tmp_path.glob(".*.part"))
 
     monkeypatch.setattr("outcore.convert.export.copy_blocks", look)
