@@ -24,7 +24,7 @@ from outcore._util.counts import is_count
 from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import ProgressLike
 from outcore.convert.block_copy import check_blocks, copy_blocks
-from outcore.convert.copy_plan import CopyPlan, Cuts, Side, Step, plan_copy
+from outcore.convert.copy_plan import CopyPlan, Side, Step
 from outcore.convert.copying import check_apart, copy_to_array, one_pass, report_on
 from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
@@ -62,9 +62,6 @@ CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
 
 DATASET = "data"
 """Default name of the dataset in an HDF5 file."""
-
-MOST_TIMES_READ = 2.0
-"""If source elements would be decoded more often, the copy goes through a temporary array."""
 
 
 def export_array(
@@ -112,8 +109,9 @@ def export_array(
         attribute ``_ARRAY_DIMENSIONS``, which may have no other value.
     memory
         Budget in bytes for the blocks in flight, and for the memory of both sides' libraries beside
-        them. If chunks of the source would be decoded more than twice, the copy goes through a
-        temporary array beside `path`, if the disk has room for it.
+        them. If one pass would decode chunks of the source several times, or move short runs, the
+        copy may take several passes, as in `rechunk`. The array between two passes lies beside
+        `path`, if the disk has room for it.
     if_exists
         ``"overwrite"`` replaces a file or Zarr array, once the new one is whole. For an HDF5 file
         it removes all datasets.
@@ -255,12 +253,18 @@ class Export:
         names = listed(list(self.left_out))
         return f"the copy leaves out attributes that HDF5 cannot hold: {names}"
 
-    def run_passes(
-        self, memory: int | str | None, if_exists: Replace, progress: ProgressLike, *, verify: bool
+    def run(
+        self,
+        memory: int | str | None,
+        if_exists: Replace,
+        progress: ProgressLike,
+        *,
+        verify: bool = False,
     ) -> CopyReport:
-        """Copy like `run`, in the passes that `choose_passes` chooses, if the disk has room.
+        """Copy under a temporary name, which becomes `path` when the copy is complete.
 
-        With `verify`, read the copy back after each pass.
+        The copy takes the passes that `choose_passes` chooses, if the disk has room. With `verify`,
+        read it back after each pass.
         """
         memory_bytes = budget.resolve(memory)
         nbytes = math.prod(self._shape) * self._dtype.itemsize
@@ -290,33 +294,6 @@ class Export:
         between = tuple(one.chunks for one in passes if one.chunks is not None)
         return dataclasses.replace(report, between=between, verified=verify)
 
-    def run(
-        self, memory: int | str | None, if_exists: Replace, progress: ProgressLike
-    ) -> CopyReport:
-        """Copy under a temporary name, which becomes `path` when the copy is complete."""
-        memory_bytes = budget.resolve(memory)
-        plan = plan_copy(self._source.side, self._side(), self._source.itemsize, memory_bytes)
-        nbytes = math.prod(self._shape) * self._dtype.itemsize
-        self._check_room(nbytes, if_exists)
-        chunks, before = None, None
-        if plan.times_read > MOST_TIMES_READ and 2 * nbytes <= _free_bytes(self._path.parent):
-            chunks = self._stage_chunks(plan, memory_bytes)
-        with _new(self._path, if_exists) as fresh:
-            if chunks is None:
-                call = self._copy(self._source, plan, fresh, memory_bytes, progress)
-            else:
-                staged = self._staged(self._source, chunks, memory_bytes, progress)
-                with staged as (source, before):
-                    plan = plan_copy(source.side, self._side(), source.itemsize, memory_bytes)
-                    call = self._copy(source, plan, fresh, memory_bytes, progress)
-        report = self._report(plan, call)
-        if before is None:
-            return report
-        return dataclasses.replace(
-            report, times_read=before.times_read, seconds=before.seconds + report.seconds,
-            peak_memory_bytes=max(before.peak_memory_bytes, report.peak_memory_bytes),
-        )  # fmt: skip
-
     def _report(self, plan: CopyPlan, call: LongCall) -> CopyReport:
         flat = self._kind in ("npy", "raw")
         return report_on(
@@ -332,9 +309,9 @@ class Export:
         chunks: tuple[int, ...],
         memory_bytes: int,
         progress: ProgressLike,
-        steps: list[Step] | None = None,
+        steps: list[Step],
         *,
-        verify: bool = False,
+        verify: bool,
     ) -> Iterator[tuple[Source, CopyReport]]:
         """Copy a source into a temporary array of outcore beside the target."""
         stage = _hidden(self._path)
@@ -350,17 +327,6 @@ class Export:
         finally:
             _remove(stage)
 
-    def _stage_chunks(self, plan: CopyPlan, memory_bytes: int) -> tuple[int, ...] | None:
-        """Choose chunks for a temporary array between a source and a target whose chunks clash.
-
-        They are parts of the blocks in which it is written and read. The result is `None` if the
-        temporary array would not reduce the number of decodings.
-        """
-        anywhere = Side(tuple(Cuts(n) for n in self._shape))
-        first = plan_copy(self._source.side, anywhere, self._source.itemsize, memory_bytes)
-        chunks = tuple(min(both) for both in zip(first.extents, plan.extents, strict=True))
-        return chunks if first.times_read < plan.times_read else None
-
     def _copy(
         self,
         source: Source,
@@ -369,7 +335,7 @@ class Export:
         memory_bytes: int,
         progress: ProgressLike,
         *,
-        verify: bool = False,
+        verify: bool,
     ) -> LongCall:
         """Copy all blocks of the source into a new file or directory."""
         work = math.prod(self._shape) * self._dtype.itemsize * (1 + verify)

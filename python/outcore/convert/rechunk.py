@@ -123,7 +123,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
                 )
             named = Named.of(out, format, 3, if_exists)
             made = Export(chosen, named, codec, chunks, order)
-            report = made.run_passes(memory, if_exists, progress, verify=verify)
+            report = made.run(memory, if_exists, progress, verify=verify)
             if made.left_out:
                 warnings.warn(made.left_out_text, LeftOutWarning, stacklevel=2)
             return report
