@@ -7,6 +7,8 @@ import pytest
 from rows_jobs import run
 from tall import RATES
 
+from outcore.planning.processes import compare_processes
+
 SVD = """
 import scipy.linalg
 from outcore.machine.rates import Rates
@@ -54,6 +56,11 @@ for dtype, m, n, k, layout in (
             again = svd(A, k, out=out, if_exists="overwrite", **same)
             assert all((x[...] == y).all() for x, y in zip(again, (u, values, vh)))
     comm.barrier()
+# Each process has its copy of A in an order of its own.
+mine = np.array(random((200, 30), "c16"), order="FC"[rank % 2])
+U, s, Vh, _ = svd(mine, 15, tol=None, power=2, **SAME)
+assert np.abs(same_bits(s) - scipy.linalg.svdvals(mine)[:15]).max() < 1e-10
+assert np.abs(same_bits(U) * s - mine @ same_bits(Vh).conj().T).max() < 1e-10
 # The plan is of a process that reads most, and gives its result to another one.
 given = {"memory": 900_000, "power": 2}
 *_, report = svd(f"{home}/Af8", 6, tol=None, out=f"{home}/U", **SAME | given)
@@ -95,8 +102,11 @@ for other, text in (
     told = raised(InvalidError, lambda: found(**other))
     assert text in told, told
 assert "leave out comm=" in raised(InvalidError, lambda: svd(iter([a]), 3, **SAME))
-told = raised(BudgetError, lambda: found(memory=20_000 if rank == last else 700_000))
-assert "need" in told and "give out=" in told, told
+for out in (None, f"{home}/least"):
+    told = raised(BudgetError, lambda: found(memory=20_000 if rank == last else 700_000, out=out))
+    assert ("give out=" in told) == (out is None), told
+    # The least budget that is named suffices.
+    counted(found(memory=int(told.split("need ")[1].split()[0]), out=out)[3])
 a[3500, 7] = np.nan
 told = raised(NonFiniteError, lambda: svd(a, 3, **SAME))
 assert "A[3500, 7]" in told, told
@@ -115,6 +125,12 @@ assert ("ValueError: out of paper" in told) == (rank != last), told
 Team.check = check
 comm.barrier()
 assert not Path(home, "x").exists()
+
+# A later call opens the result.
+for note in ("block Krylov", "opened"):
+    *_, report = found(out=f"{home}/opened", if_exists="open")
+    assert note in str(report), report
+comm.barrier()
 
 # A stop in each pass, and records of one process that end a pass earlier than those of others.
 steps_done.NOTE_S, steps_done.MOST_SHARE = 0.0, 1e9
@@ -162,3 +178,18 @@ for number, late, size in (
 
 def test_errors_and_stops_of_one_process_are_those_of_all(tmp_path: Path) -> None:
     run(tmp_path, 3, TOGETHER)
+
+
+def test_plans_of_several_processes() -> None:
+    options = {"n": 500, "m": 400_000, "k": 10, "power": 3, "memory": "60 MB", "rates": RATES}
+    one, four = compare_processes("svd", [1, 4], out=True, **options).plans
+    assert one.bytes_sent == 0
+    # Each has whole blocks, which are the chunks of U.
+    assert four.bytes_read == pytest.approx(one.bytes_read / 4, rel=0.02)
+    # A sum of products in each of four passes, and a triangle, or two.
+    assert 0 < four.bytes_sent - 4 * 500 * 20 * 8 < 2 * 20 * 20 * 8
+    assert four.seconds < one.seconds / 3
+    for given in ({"out": True}, {"out": False}):
+        assert compare_processes("svd", [4], link="1 kB/s", **options | given).plans[0].bound == (
+            "network"
+        )
