@@ -1,7 +1,7 @@
 """``outcore plan`` for each verb prints the result of `oc.plan`; options are as in Python."""
 
+import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ CASES: list[tuple[str, list[object], dict[str, Any]]] = [
 
 @pytest.fixture(autouse=True)
 def rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sys.modules["outcore.planning.plan"], "stored_or_measured", lambda path: RATES
-    )
+    # The name of the module is also that of a function.
+    module = importlib.import_module("outcore.planning.plan")
+    monkeypatch.setattr(module, "stored_or_measured", lambda path: RATES)
 
 
 def said(*arguments: object) -> Any:
