@@ -386,8 +386,8 @@ a = random(300, "f8")
 A = put("A", a, order="F")
 if comm.rank == 1:
     before_late_panels(lambda: os.kill(os.getpid(), signal.SIGKILL))
-text = raised(DiskError, lambda: lu_factor(A, memory=300_000, **SAME | {"timeout": 8}))
-assert "waited 8" in text, text
+text = raised(DiskError, lambda: lu_factor(A, memory=300_000, **SAME))
+assert "rank 1 died" in text, text
 Path(home, f"{comm.rank}").write_text("well")
 os._exit(0)
 """
@@ -405,8 +405,7 @@ def test_others_stop_waiting_for_a_process_that_died(tmp_path: Path, apart: bool
         3, "sh", "-c", shell, str(tmp_path), *words, MPI4PY_LIBMPI=str(MPICH.library)
     )
     found = {path.name: path.read_text() for path in tmp_path.glob("?") if path.is_file()}
-    # On a very slow machine they may stop waiting before it dies.
-    assert found | {"1": "well"} == dict.fromkeys("012", "well"), done.stdout + done.stderr
+    assert found == dict.fromkeys("02", "well"), done.stdout + done.stderr
 
 
 def test_a_deal_gives_no_process_more_than_it_holds() -> None:

@@ -246,8 +246,8 @@ a, b = random((600, 30), "f8"), random((600,), "f8", 2)
 A = put("A", a, order="C", chunks=(16, 30))
 if rank == 1:
     at_block(1, lambda: os.kill(os.getpid(), signal.SIGKILL))
-text = raised(DiskError, lambda: lstsq(A, b, **SAME | {"timeout": 4}))
-assert "waited" in text, text
+text = raised(DiskError, lambda: lstsq(A, b, **SAME))
+assert "rank 1 died" in text, text
 Path(home, f"{rank}").write_text("well")
 os._exit(0)
 """
@@ -263,7 +263,7 @@ def test_others_stop_waiting_for_a_process_that_died(tmp_path: Path) -> None:
         3, "sh", "-c", shell, str(tmp_path), *words, MPI4PY_LIBMPI=str(MPICH.library)
     )
     found = {path.name: path.read_text() for path in tmp_path.glob("?") if path.is_file()}
-    assert found | {"1": "well"} == dict.fromkeys("012", "well"), done.stdout + done.stderr
+    assert found == dict.fromkeys("02", "well"), done.stdout + done.stderr
 
 
 @given(st.integers(1, 3000), st.integers(1, 9), st.integers(1, 70), st.integers(1, 400))

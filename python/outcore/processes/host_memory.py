@@ -6,12 +6,12 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from outcore.processes.deaths import numbering
 from outcore.processes.team import Team
 
 _TOKEN_BYTES = 16
@@ -116,7 +116,7 @@ def host_memory(
             own = mmap.mmap(handle, size)
             own[-_TOKEN_BYTES:] = token
             HostMemory(own, len(values)).set_up(values)
-            here = _namespace(), os.getpid(), handle, token
+            here = numbering(), os.getpid(), handle, token
         except OSError:
             pass  # The others learn it here.
         all_of = team.all_of(here, more_s)
@@ -131,11 +131,6 @@ def host_memory(
         if handle >= 0:
             os.close(handle)
     return usable if is_shared else None
-
-
-def _namespace() -> tuple[str, str]:
-    """Identify the host and the space of process numbers, where a number means one process."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
 
 
 def _opened(size: int, here: Any, there: Any) -> mmap.mmap | None:

@@ -26,6 +26,7 @@ from outcore.blas import blas_choice
 from outcore.collective.call import LEAST_BYTES_S, patience_of, seconds_of
 from outcore.errors import Interrupted, InvalidError, OutcoreError, from_kind
 from outcore.layout.zarr_format import Metadata
+from outcore.processes.deaths import Deaths, identity
 from outcore.storage.volumes import Place
 
 T = TypeVar("T")
@@ -54,14 +55,19 @@ class Sharing:
     ----------
     rank, size
         Number of this process, and number of processes.
+    deaths
+        Deaths of the others on this host, which end all waits.
     """
 
     def __init__(self, comm: Any = None, timeout: float = TIMEOUT_S) -> None:
-        given = None if comm is None else Communicator(comm, patience_of(timeout))
+        self.deaths = Deaths()
+        given = None
+        if comm is not None:
+            given = Communicator(comm, patience_of(timeout), self.deaths.check)
         self.rank, self.size = (0, 1) if given is None else (given.rank, given.size)
         self._comm = given if self.size > 1 else None
         self._timeout = timeout
-        self._is_over, self._has_failed = self._comm is None, False
+        self._is_over, self._has_failed, self._is_met = self._comm is None, False, False
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +88,7 @@ class Sharing:
             error = late
             raise
         finally:
+            self.deaths.close()
             if error is not None and self._has_failed:
                 # All processes have an error, so a call around this one tells nobody again.
                 vars(error)["is_known"] = True
@@ -260,7 +267,11 @@ class Sharing:
         assert self._comm is not None
         with signals_held():
             try:
-                all_of = self._comm.allgather((value, failed), more_s)
+                own = None if self._is_met else identity()
+                all_of = self._comm.allgather((value, failed, own), more_s)
+                if not self._is_met:
+                    self._is_met = True
+                    self.deaths.watch([theirs[2] for theirs in all_of], self.rank)
             except BaseException:
                 self._is_over = True
                 raise

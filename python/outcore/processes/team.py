@@ -181,7 +181,7 @@ class Team:
         self._failure = error
 
     def check(self) -> None:
-        """Raise the error of another process, or of another thread of this one, if any."""
+        """Raise the error of another process, or of another thread of this one, or a death."""
         if self._failure is not None:
             raise self._failure
         if self._is_left:
@@ -191,6 +191,7 @@ class Team:
                 self._origin = Origin(*pickle.loads(self._heard))
         if self._origin is not None:
             raise failure(self._origin)
+        self._sharing.deaths.check()
 
     def same(self, value: T) -> T:
         """Return the value of the first process. All meet here, outside of the run."""

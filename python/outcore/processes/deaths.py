@@ -1,0 +1,113 @@
+"""Processes of the same host that die during a call.
+
+A process that was killed sends no error. The others would wait for the time that its work may take.
+"""
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from outcore.errors import DiskError
+
+_LAST_S = 1.0
+"""Time for the last messages of a process that has ended, which may tell the reason."""
+
+
+class Identity(NamedTuple):
+    """A process, among all of this and other hosts.
+
+    Attributes
+    ----------
+    numbering
+        The host and the space of process numbers, where a number means one process.
+    number
+        The process number.
+    began
+        When the process began, so that a later one with the same number is another.
+    """
+
+    numbering: tuple[str, str]
+    number: int
+    began: str
+
+
+def numbering() -> tuple[str, str]:
+    """Identify the host and the space of process numbers, where a number means one process."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")
+
+
+def identity() -> Identity | None:
+    """Identify this process; `None` if the system does not tell."""
+    try:
+        return Identity(numbering(), os.getpid(), _began(os.getpid()))
+    except OSError:
+        return None
+
+
+class Deaths:
+    """The deaths of the other processes of this host, as far as the system tells of them."""
+
+    def __init__(self) -> None:
+        self._ended: select.epoll | None = None
+        self._ranks: dict[int, int] = {}
+        self._noticed_s = 0.0
+
+    def watch(self, all_of: Sequence[Identity | None], rank: int) -> None:
+        """Watch the processes of a call, of which this one is number `rank`."""
+        own = all_of[rank]
+        for other, each in enumerate(all_of):
+            if own and each and each != own and each.numbering == own.numbering:
+                # Old kernels, and some sandboxes, have no handles of processes.
+                with contextlib.suppress(OSError, AttributeError):
+                    self._watch(other, each)
+
+    def _watch(self, rank: int, process: Identity) -> None:
+        handle = os.pidfd_open(process.number)
+        try:
+            if _began(process.number) == process.began:
+                self._ended = self._ended or select.epoll()
+                self._ended.register(handle, select.EPOLLIN)
+                self._ranks[handle] = rank
+        finally:
+            if handle not in self._ranks:
+                os.close(handle)
+
+    def check(self) -> None:
+        """Raise if one of the processes has ended, and its last messages have had time to come.
+
+        Raises
+        ------
+        DiskError
+            If so. It has the attribute ``is_lost``.
+        """
+        found = self._ended.poll(0) if self._ended else []
+        if not found:
+            return
+        now = time.monotonic()
+        self._noticed_s = self._noticed_s or now
+        if now - self._noticed_s < _LAST_S:
+            return
+        error = DiskError(
+            f"rank {self._ranks[found[0][0]]} died during the call; look for its error, or for a "
+            "message of the system that it had no memory for it"
+        )
+        vars(error)["is_lost"] = True
+        raise error
+
+    def close(self) -> None:
+        """Stop watching."""
+        for handle in self._ranks:
+            os.close(handle)
+        if self._ended:
+            self._ended.close()
+        self._ended, self._ranks = None, {}
+
+
+def _began(number: int) -> str:
+    """Return when a process began, from its field 22 in proc(5), as text."""
+    # The name in parentheses, field 2, may have spaces and parentheses.
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
