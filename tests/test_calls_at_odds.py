@@ -40,6 +40,7 @@ CALLS = {
     "solve_triangular": lambda **more: solve_triangular(A, b, **more),
     "qr": lambda **more: qr(A, mode="economic", **more),
     "lstsq": lambda **more: lstsq(A, np.ones(16), **more),
+    "svd": lambda **more: svd(A, 2, **more),
     "gauss_seidel": lambda **more: gauss_seidel(A, np.ones(16), **more),
     "create_array": lambda out, **more: oc.create_array(
         out, (8, 8), fill=fill, fill_id="1", **more
@@ -91,7 +92,7 @@ for name, call, here, message in (
     ("cond_est", lambda lu=lu, **more: cond_est(lu, **more), {"norm_a": -1}, "norm_a must be"),
     # A function without a name cannot be sent.
     ("lu_factor", CALLS["lu_factor"], {"resume": lambda: 1}, "<lambda>"),
-    ("svd", lambda **more: svd(A, 2, **more), {"tol": -1}, "tol must be above 0"),
+    ("svd", CALLS["svd"], {"tol": -1}, "tol must be above 0"),
     ("slogdet", lambda lu=lu, **more: slogdet(lu, **more), {"memory": "much"}, "cannot read"),
 ):
     check(name, call, here, {}, message)

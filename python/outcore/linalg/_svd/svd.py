@@ -155,9 +155,9 @@ def svd(
     Anal. Appl. 22 (2000); Halko, Martinsson & Tropp, *Finding structure with randomness*, SIAM
     Review 53 (2011), for the error bound.
     """
-    if tol is not None and not (is_finite(tol) and tol > 0):
-        raise InvalidError(f"tol must be above 0 and finite, or None, have {tol!r}")
     with Sharing(comm, timeout) as sharing:
+        if tol is not None and not (is_finite(tol) and tol > 0):
+            raise InvalidError(f"tol must be above 0 and finite, or None, have {tol!r}")
         source = row_source("A", A)
         dtype = result_dtype({"A": source.layout.dtype}, dtype)
         source.deliver(dtype)
