@@ -100,7 +100,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
         If the disk has no room for the new array, and for that between two passes.
     CorruptError
         With `verify`, if the data read back differ from the data written. The error names the first
-        block that differs. The next call with the same arguments resumes there.
+        block that differs. The next call resumes there, if it can resume.
     JournalError
         If `out` contains a half-made copy of another layout or source, or `source` has changed.
     InvalidError, NotFoundError, TruncatedError, ExistsError, BusyError, Interrupted
