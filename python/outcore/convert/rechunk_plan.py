@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from outcore.convert.copy_plan import Cuts, Pass, Side, planned_passes
+from outcore.convert.copy_plan import Cuts, Pass, Side, Step, planned_passes
 from outcore.convert.sources import Permuted, Source, Stored, fast_to_slow
 from outcore.layout.box_traffic import Traffic
 from outcore.layout.disk_reads import REQUEST_BYTES
@@ -355,9 +355,21 @@ def choose_passes(
     assert best is not None, "there is one pass at least"
     _, steps, chain = best
     between = [chain.best_between(a, b)[1] for a, b in itertools.pairwise(steps)]
+    is_whole = len(steps) == 1 and target.kind == "encoded"
+    first = _along_edges(source.side, target.chunks if is_whole else (1,) * len(steps[0]), steps[0])
     return planned_passes(
-        source.side, target.side, itemsize, have, steps, between, is_resumed=False
+        source.side, target.side, itemsize, have, [first, *steps[1:]], between, is_resumed=False
     )
+
+
+def _along_edges(side: Side, units: Sequence[int], steps: Steps) -> list[Step]:
+    """Cut blocks as long as a source's uneven chunks at their ends, in multiples of `units`."""
+    found: list[Step] = list(steps)
+    for d, (cuts, unit, step) in enumerate(zip(side.cuts, units, steps, strict=True)):
+        common = cuts.common(Cuts(cuts.n, unit))
+        if cuts.edges and common.widest <= step:
+            found[d] = [piece.stop for piece in common.pieces(step)]
+    return found
 
 
 def source_end(source: Source) -> End:
