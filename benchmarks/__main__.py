@@ -29,6 +29,7 @@ BENCHMARKS = {
     "lstsq": "tall least squares against reading the rows, or geqrf, whichever is longer",
     "lstsq_processes": "tall least squares by 2 processes of 1 thread against 1 of 2 threads",
     "svd": "the largest singular triplets against ARPACK and randomized_svd of scikit-learn",
+    "distributions": "orders of chunks, ways to read, 1 to 8 slow disks, and the rule of advise",
     "rechunk": "copies into other chunks against fio, dask, rechunker and cubed",
     "rivals": "array strips against TensorStore and zarr-python",
     "pool_embedded": "a pool embedded over two directories against a plain one: streams, LU",

@@ -8,9 +8,9 @@ from benchmarks.figures import Figure, table
 
 ORDER = (
     "lu", "matmul", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "boxes", "lstsq",
-    "gauss_seidel", "svd", "mixed", "dask_linalg", "rivals", "pool_embedded", "pool_served",
-    "pool_disks", "pool_network", "pool_requests", "pool_hdf5", "mount", "collective",
-    "collective_disks",
+    "gauss_seidel", "svd", "mixed", "dask_linalg", "rivals", "rechunk",
+    "pool_embedded", "pool_served", "pool_disks", "pool_network", "pool_requests", "pool_hdf5",
+    "mount", "collective", "collective_disks", "distributions",
     "checkpoint",
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from benchmarks import dask_linalg, environment, lu, report
+from benchmarks import dask_linalg, distributions, distributions_page, environment, lu, report
 from benchmarks.cost_curve import draw
 from benchmarks.figures import Figure, Target, table
 from benchmarks.rounds import alternate
@@ -54,6 +54,7 @@ def run(
         "mixed",
         "rechunk",
         "rivals",
+        "distributions",
         "pool_embedded",
         "pool_served",
         "pool_disks",
@@ -85,6 +86,24 @@ def test_a_benchmark_leaves_its_result_and_nothing_else(tmp_path: Path, name: st
     # The last matrix of LU has chunks larger than memory, of which block columns copy parts.
     assert len(beyond[cases:]) == (name == "lu")
     assert all(words >= 0 for [words] in beyond[cases:])
+
+
+def test_predictions_of_layouts() -> None:
+    def point(access: str, layout: str, rate: float, cost: float) -> distributions.Point:
+        return distributions.Point(4, access, layout, (8, 8), [rate, rate, 9e9], 1.5, 2.0, cost)
+
+    points = [
+        point("rows", "hilbert", 90e6, 3.0), point("rows", "blocks", 91e6, 4.0),
+        point("planes:0", "hilbert", 10e6, 3.0), point("planes:0", "blocks", 20e6, 3.0),
+        point("points", "hilbert", 10e6, 1.0), point("points", "blocks", 20e6, 3.0),
+    ]  # fmt: skip
+    *figures, share = distributions.outcome(points).figures
+    assert [figure.median for figure in figures] == [90 / 91, 1, 0.5]
+    assert share.median == 2 / 3
+    text = distributions_page.tables(points)
+    assert "| `rows` | **90** (1.5; 2) | **91** (1.5; 2) | hilbert |" in text
+    assert "| `planes:0` | 10 (1.5; 2) | **20** (1.5; 2) | any |" in text
+    assert "in 2 of 3." in text
 
 
 @pytest.mark.exhaustive(keep=0)

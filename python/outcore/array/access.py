@@ -48,19 +48,17 @@ class Pattern:
     sides: tuple[int, ...]
     is_in_order: bool = False
 
-    def sample(self, shape: Sequence[int]) -> list[Box]:
-        """Return all boxes, or `MOST_READS` of them at fixed places that no chunk shape favours."""
+    def sample(self, shape: Sequence[int], most: int = MOST_READS) -> list[Box]:
+        """Return all boxes, or `most` of them at fixed places that no chunk shape favours."""
         ends = zip(shape, self.sides, strict=True)
         counts = [-(-n // b) if self.is_in_order else n - b + 1 for n, b in ends]
         places: Iterable[tuple[int, ...]]
-        if math.prod(counts) <= MOST_READS:
+        if math.prod(counts) <= most:
             places = itertools.product(*map(range, counts))
         else:
             roots = itertools.cycle(_ROOTS)
             steps = [(n, next(roots)) for n in counts]
-            places = (
-                tuple(int((i + 1) * root % 1 * n) for n, root in steps) for i in range(MOST_READS)
-            )
+            places = (tuple(int((i + 1) * root % 1 * n) for n, root in steps) for i in range(most))
         return [tuple(self._boxes(place, shape)) for place in places]
 
     def _boxes(self, place: Sequence[int], shape: Sequence[int]) -> Iterable[slice]:
