@@ -56,6 +56,9 @@ class Deal:
 
 ALONE = Deal()
 
+_ALIKE = 0.8
+"""Part of the most memory from which less memory counts as the same."""
+
 
 @functools.lru_cache(maxsize=64)
 def _turns(counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -80,7 +83,11 @@ def dealt(capacities: Sequence[int], panels: int) -> tuple[int, ...]:
     """Return how many panels of a slab each process holds, given how many fit in its memory.
 
     All panels of a small matrix form one slab, which is divided in proportion to the memory.
+    Processes with nearly the same memory hold as many panels. So these stay on their own servers,
+    to which the panels of factors are dealt one by one.
     """
+    if min(capacities) >= _ALIKE * max(capacities):
+        capacities = [min(capacities)] * len(capacities)
     total = sum(capacities)
     if total <= panels:
         return tuple(capacities)
