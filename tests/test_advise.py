@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from click.testing import CliRunner
 
 import outcore as oc
 from outcore._core import Arena
 from outcore.array.access_figures import AdvisedLayout
+from outcore.cli import main
 from outcore.errors import BudgetError, ExistsError, InvalidError
 from outcore.layout.disk_reads import DiskReads
 
@@ -250,13 +252,23 @@ def test_access_chooses_the_whole_layout(tmp_path: Path, options: dict[str, Any]
     assert not (tmp_path / "A").exists()
 
 
+def test_the_command_prints_the_advice() -> None:
+    words = ["--access", "planes:0=3", "--access", "rows in order"]
+    done = CliRunner().invoke(main, ["advise", "40,30,20", *words, "--servers", "2", "--json"])
+    advice = oc.advise((40, 30, 20), access={"planes:0": 3, "rows in order": 1}, servers=2)
+    assert json.loads(done.stdout) == json.loads(json.dumps(advice.to_dict()))
+    bad = CliRunner().invoke(main, ["advise", "40,30", "--access", "rows=many"])
+    assert bad.exit_code == 2
+    assert "have 'many'" in bad.stderr
+
+
 @pytest.mark.parametrize(
     ("access", "message"),
     [
         ("diagonals", '"boxes:64x64x64"'),
         ("planes", '"planes:D"'),
-        ("points in order", "the words are"),
-        ("boxes:0x3", "the words are"),
+        ("points in order", 'use "planes:D"'),
+        ("boxes:0x3", 'use "planes:D"'),
         ([], "need a word"),
         ([3], "no access 3"),
         ("planes:2", "dimensions are 0 to 1"),

@@ -16,9 +16,9 @@ Access: TypeAlias = str | Iterable[str] | Mapping[str, float]
 
 WORDS = (
     '"planes:D" (one index along dimension D), "lines:D" (all indices along dimension D, one along '
-    'the others), "rows" and "columns" (lines along the last and the first dimension), '
-    '"boxes:64x64x64" (boxes of this shape, anywhere) and "points"; the first four may end with '
-    '" in order"'
+    'the others), "rows" and "columns" (lines along the last and the first dimension), each of '
+    'them also with " in order" at its end, "boxes:64x64x64" (boxes of this shape, anywhere) or '
+    '"points"'
 )
 
 MOST_READS = 16
@@ -82,7 +82,7 @@ def weights_of(access: Access) -> dict[str, float]:
     else:
         given = dict.fromkeys(access, 1.0)
     if not given:
-        raise InvalidError(f"need a word for access=, have none; the words are {WORDS}")
+        raise InvalidError(f"need a word for access=, have none; use {WORDS}")
     found: dict[str, float] = {}
     for word, weight in given.items():
         if not isinstance(word, str):
@@ -163,4 +163,4 @@ def _longer(sides: tuple[int, ...], shape: Sequence[int], most: int) -> tuple[in
 
 
 def _unknown(word: object) -> InvalidError:
-    return InvalidError(f"there is no access {word!r}; the words are {WORDS}")
+    return InvalidError(f"there is no access {word!r}; use {WORDS}")
