@@ -160,9 +160,11 @@ for dtype, n, memory in options["cases"]:
 """
 
 
+COMMAND = str(Path(sys.executable).with_name("outcore"))
+
+
 def outcore(size: int, *words: object) -> tuple[int, str, str]:
-    program = Path(sys.executable).with_name("outcore")
-    done = mpi_program(size, str(program), *map(str, words))
+    done = mpi_program(size, COMMAND, *map(str, words))
     return done.returncode, done.stdout, done.stderr
 
 
@@ -183,6 +185,14 @@ def test_mpiexec_starts_the_command(tmp_path: Path) -> None:
     assert said == ""
     # One process prints the error of all.
     assert errors.count("error: ") == 1, errors
+    # The second one runs elsewhere, and does not find b.
+    (tmp_path / "elsewhere").mkdir()
+    move = 'cd "$0"; if [ "$PMI_RANK" = 1 ]; then cd elsewhere; fi; exec "$@"'
+    done = mpi_program(
+        2, "sh", "-c", move, str(tmp_path), COMMAND, "solve", "A", "b.npy", "-o", "y"
+    )
+    assert done.returncode == 1
+    assert "rank 1: there is no file b.npy" in done.stderr, done.stderr
 
 
 CHOLESKY = """

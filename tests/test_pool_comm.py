@@ -1,6 +1,7 @@
 """Pools of parallel jobs: of threads, of processes of which one dies, and of MPI."""
 
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -295,6 +296,13 @@ def test_a_launcher_of_another_library_is_noticed() -> None:
         check_launcher(1, {variable: "1"}, World(1))
         check_launcher(1, {variable: "4"}, World(4))  # one rank of several, on its own
     check_launcher(1, {"PMI_SIZE": "many"}, None)
+
+
+def test_solvers_notice_a_launcher_of_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_SIZE", "4")
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    with pytest.raises(InvalidError, match="started 4 processes"):
+        oc.linalg.gram(np.ones((3, 2)), comm=ThreadComm(0, ThreadJob(1)))
 
 
 MPI_JOB = """

@@ -28,6 +28,7 @@ from outcore.linalg._systems.plan import ASSUMPTIONS
 from outcore.linalg._systems.solve import solve_system
 from outcore.machine.machine import nearest_directory
 from outcore.planning.plan import Plan, plan
+from outcore.processes.sharing import Sharing
 from outcore.report import report_file
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, Place, as_path, how_they_meet, place
@@ -101,16 +102,19 @@ def command(
     is_first = comm is None or comm.Get_rank() == 0
     if comm is not None:
         run_as(comm.Get_rank())
-    _check_writable(output, overwrite=if_exists == "overwrite" or output.suffix != ".npy")
-    if report_path:
-        _check_report(report_path, {"A": a, "B": b, "the output": output, "the factors": factors})
     options: dict[str, Any] = {"factor_dtype": factor_dtype} if factor_dtype else {}
     is_plain = output.suffix == ".npy"
-    rhs = _right_hand_side(b, in_memory=is_plain)
-    planned = _planned(
-        a, rhs, factors, memory, 1 if comm is None else comm.Get_size(),
-        options | {"assume_a": assume_a, "overwrite_a": overwrite_a, "condition": condition},
-    )  # fmt: skip
+    # On other machines than this one, files may be missing: an error of one process is one of all.
+    with Sharing(comm) as sharing:
+        _check_writable(output, overwrite=if_exists == "overwrite" or not is_plain)
+        if report_path:
+            others = {"A": a, "B": b, "the output": output, "the factors": factors}
+            _check_report(report_path, others)
+        rhs = _right_hand_side(b, in_memory=is_plain)
+        planned = _planned(
+            a, rhs, factors, sharing.budget(memory), sharing.size,
+            options | {"assume_a": assume_a, "overwrite_a": overwrite_a, "condition": condition},
+        )  # fmt: skip
     if planned:
         say(planned.summary)
     try:
@@ -187,7 +191,7 @@ def _planned(
     a: AnyPath,
     rhs: Any,
     factors: AnyPath | None,
-    memory: str | None,
+    memory: int,
     processes: int,
     options: dict[str, Any],
 ) -> Plan | None:

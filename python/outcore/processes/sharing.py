@@ -7,8 +7,10 @@ and its report meets the next message of the others, whatever that is.
 
 import functools
 import hashlib
+import os
 import pickle
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -19,6 +21,7 @@ import numpy.typing as npt
 
 from outcore._util import budget
 from outcore._util.communicator import TIMEOUT_S, Communicator
+from outcore._util.launchers import check_launcher
 from outcore._util.progress import ProgressLike
 from outcore._util.signals import signals_held
 from outcore.array_files.metadata import read_generation
@@ -65,6 +68,8 @@ class Sharing:
         if comm is not None:
             given = Communicator(comm, patience_of(timeout), self.deaths.check)
         self.rank, self.size = (0, 1) if given is None else (given.rank, given.size)
+        if given is not None:
+            check_launcher(self.size, os.environ, sys.modules.get("mpi4py.MPI"))
         self._comm = given if self.size > 1 else None
         self._timeout = timeout
         self._is_over, self._has_failed, self._is_met = self._comm is None, False, False

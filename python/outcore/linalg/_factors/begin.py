@@ -202,7 +202,9 @@ def _begun(
             yield journal
         except OutcoreError as error:
             useless = isinstance(error, _HOPELESS) or not journal.records
-            if useless and not journal.header.overwrite_a:
+            # A process that does not answer may still write there.
+            is_lost = getattr(error, "is_lost", False)
+            if useless and not is_lost and not journal.header.overwrite_a:
                 with contextlib.suppress(OutcoreError):
                     _clear(target)
             raise
