@@ -118,7 +118,7 @@ def test_killed_anywhere(case: Case, tmp_path: Path, all_lines: bool) -> None:
         assert resume or found[2].notes == []
         shutil.rmtree(out)
         assert sorted(p.name for p in tmp_path.iterdir()) == before
-        line += 7 + line // (6 if all_lines else 3)
+        line += 7 + line // (9 if all_lines else 3)
     assert resumed > 2
 
 
