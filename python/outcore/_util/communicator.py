@@ -121,13 +121,21 @@ class Communicator:
             self._wait(start(rest, root), more_s, rest, _TESTS)
         return value if self.rank == root else pickle.loads(_content(head, rest))
 
-    def fill(self, memory: Any, root: int, more_s: float = 0.0) -> None:
+    def fill(
+        self,
+        memory: Any,
+        root: int,
+        more_s: float = 0.0,
+        starts: Callable[[], None] = lambda: None,
+    ) -> None:
         """Send a contiguous array of rank `root` into those of the others; needs ``Ibcast``.
 
         Parameters
         ----------
         more_s
             As for `bcast`.
+        starts
+            Called when the others are ready for a large array, before it is sent.
 
         Raises
         ------
@@ -137,6 +145,7 @@ class Communicator:
         if memory.nbytes > _SMALL_BYTES:
             self._wait(self._comm.Ibarrier(), more_s, whom=f"the others, and data of rank {root}")
         whom = f"data of rank {root}"
+        starts()
         self._wait(self._comm.Ibcast(memory, root), more_s, memory, _TESTS, whom)
 
     def send(self, memory: Any, rank: int, more_s: float = 0.0) -> None:

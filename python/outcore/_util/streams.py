@@ -3,7 +3,7 @@
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,11 @@ class BlockStream:
         self._stream = Stream(file, arena, memory_bytes, least_bytes)
         self._dtype = dtype
         self._trace = trace
+
+    def untimed(self) -> Self:
+        """Return this stream, whose caller records the waits itself."""
+        self._trace = None
+        return self
 
     def extend(self, schedule: Iterable[Box]) -> None:
         """Add blocks, each a tuple of slices without steps, at the end of the schedule."""

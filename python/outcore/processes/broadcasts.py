@@ -86,7 +86,8 @@ class Broadcasts(Blocks):
     def take(self) -> Data:
         """Return the next block of another process, or of the own disk; wait for it."""
         start_ns = self._trace.now_ns()
-        found = self._ready.get()
+        with self._team.transfers.waiting(self._trace.now_ns):
+            found = self._ready.get()
         self._trace.record("wait", start_ns)
         if isinstance(found, BaseException):
             self._ready.put(found)
@@ -150,7 +151,11 @@ class Broadcasts(Blocks):
         self._messages += 1
 
     def _fill(self, block: Data, owner: int) -> None:
-        self._team.blocks.fill(block.T, owner, self._more_s)
+        transfers, now, began = self._team.transfers, self._trace.now_ns, []
+        self._team.blocks.fill(
+            block.T, owner, self._more_s, lambda: began.append(transfers.started(now))
+        )
+        transfers.ended(began[0], now)
 
     def _slot(self, expected: Expected) -> Data:
         """Return free memory for a block. It is free again when its last view dies."""
@@ -183,4 +188,4 @@ def blocks_of(
     shared = ring_of(team, call, ring, slot_bytes, more_s)
     if shared is not None:
         return HostBlocks(stream, team, shared, call.trace, more_s)
-    return Broadcasts(stream, team, call.arena, slots, slot_bytes, call.trace, more_s)
+    return Broadcasts(stream.untimed(), team, call.arena, slots, slot_bytes, call.trace, more_s)

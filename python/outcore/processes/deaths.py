@@ -54,7 +54,8 @@ class Deaths:
     def __init__(self) -> None:
         self._ended: select.epoll | None = None
         self._ranks: dict[int, int] = {}
-        self._noticed_s = 0.0
+        # The first that has ended, and when this process noticed that.
+        self._first: tuple[int, float] | None = None
 
     def watch(self, all_of: Sequence[Identity | None], rank: int) -> None:
         """Watch the processes of a call, of which this one is number `rank`."""
@@ -87,12 +88,12 @@ class Deaths:
         found = self._ended.poll(0) if self._ended else []
         if not found:
             return
-        now = time.monotonic()
-        self._noticed_s = self._noticed_s or now
-        if now - self._noticed_s < _LAST_S:
+        self._first = self._first or (self._ranks[found[0][0]], time.monotonic())
+        rank, noticed_s = self._first
+        if time.monotonic() - noticed_s < _LAST_S:
             return
         error = DiskError(
-            f"rank {self._ranks[found[0][0]]} died during the call; look for its error, or for a "
+            f"rank {rank} died during the call; look for its error, or for a "
             "message of the system that it had no memory for it"
         )
         vars(error)["is_lost"] = True

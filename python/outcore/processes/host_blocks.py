@@ -94,7 +94,8 @@ class HostBlocks(Blocks):
         (block, turn), start_ns = self._to_take.popleft(), self._trace.now_ns()
         # A block that is kept too long may be one for whose slot all processes wait.
         assert min(self._in_use.values(), default=turn.number) >= turn.number, self._in_use
-        self._wait(lambda most_s: self._ring.is_full(block.owner, most_s), block.owner)
+        with self._team.transfers.waiting(self._trace.now_ns):
+            self._wait(lambda most_s: self._ring.is_full(block.owner, most_s), block.owner)
         self._trace.record("wait", start_ns)
         data = self._ring.memory(block, turn.slot)
         self._in_use[turn.number] = turn.number + block.kept

@@ -31,4 +31,6 @@ def whole_report(own: Report, team: Team) -> Report:
     """Return the report of all processes, the same on each, from that of this one."""
     if team.size == 1:
         return own
+    times = team.transfers.figures()
+    own.processes = [figures | times for figures in own.processes]
     return of_processes(own, team.all_of(dataclasses.replace(own, spans=None)))

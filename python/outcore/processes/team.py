@@ -17,6 +17,7 @@ import numpy.typing as npt
 from outcore._util.communicator import Communicator
 from outcore._util.signals import signals_held
 from outcore.processes.sharing import Origin, Sharing, failure, origin_of
+from outcore.processes.transfers import Transfers
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ class Team:
         Number of this process, and number of processes.
     sent
         Bytes and messages that this process has sent, other than by `blocks`.
+    transfers
+        Times of the transfers of blocks, and of the waits for them.
     """
 
     blocks: Communicator
@@ -65,7 +68,7 @@ class Team:
         self._heard = bytearray(_ALARM_BYTES)
         self._duplicates: list[Any] = []
         self._alarm: Any = None
-        self._is_left, self.sent = False, (0, 0)
+        self._is_left, self.sent, self.transfers = False, (0, 0), Transfers()
         self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:

@@ -93,8 +93,10 @@ class Report:
         The BLAS of the arithmetic, and its threads in each process.
     processes
         Figures of each process of a parallel call, by rank: bytes read, written and sent, and
-        messages sent, as counted and as planned. The other figures of such a call are sums, or of
-        times and memory the largest.
+        messages sent, as counted and as planned; seconds in which blocks were in transfer between
+        hosts, the part of them in which the process did not wait for a block (hidden), and its
+        waits for blocks. The other figures of such a call are sums, or of times and memory the
+        largest.
     notes
         Remarks on the call.
     arrays
@@ -333,6 +335,7 @@ class Report:
             ]
             text = f"{len(self.processes)}, which sent {_against(*sent[:2])}, in {sent[2]} messages"
             rows.append(("processes", text))
+            rows += _blocks_row(self.processes)
         if self.method:
             rows.insert(0, ("method", self.method))
         if self.job:
@@ -418,6 +421,21 @@ def of_processes(own: Report, reports: Sequence[Report]) -> Report:
             )
         },
     )  # fmt: skip
+
+
+def _blocks_row(processes: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return a row on the blocks that processes get from one another."""
+    moving, hidden, waited = (
+        [each.get(name, 0.0) for each in processes]
+        for name in ("transfer_seconds", "hidden_transfer_seconds", "block_wait_seconds")
+    )
+    if not any(waited):
+        return []
+    text = f"waited for {format_seconds(max(waited))}"
+    if any(moving):
+        busy = format_seconds(max(moving))
+        text = f"in transfer {busy}, {text}: {sum(hidden) / sum(moving):.0%} hidden"
+    return [("blocks", text)]
 
 
 def _against(done: int, planned: int | None) -> str:

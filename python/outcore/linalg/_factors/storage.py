@@ -196,10 +196,12 @@ class FactorStorage(Generic[G]):
         return 0, 0
 
     def joined(self, records: Sequence[Record]) -> Record:
-        """Return the record of a slab from those of all processes, each about its own columns."""
-        if len(records) == 1:
-            return records[0]
-        raise NotImplementedError(f"{type(self).__name__} is not for several processes")
+        """Return the record of a slab from those of all processes, each about its own columns.
+
+        Here, for the methods of one process, it is the only record.
+        """
+        (record,) = records
+        return record
 
     def commit_if_durable(self) -> None:
         """Record the pending slab in the background, if it has become durable."""
