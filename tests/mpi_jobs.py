@@ -16,6 +16,18 @@ PREFIX = Path(mpi4py.__file__).parents[4]
 """The folder with the directories bin, lib and include of the package mpich."""
 
 
+RAISED = """
+
+def raised(kind, call):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__} on rank {comm.rank}")
+"""
+"""A function of programs for `run_job`: it returns the text of the error that a call must raise."""
+
+
 @dataclass(frozen=True)
 class Mpi:
     """The commands and the library of an MPI."""

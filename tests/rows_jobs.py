@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from mpi_jobs import run_job
+from mpi_jobs import RAISED, run_job
 
-JOB = """
+JOB = (
+    """
 import json, os, signal, sys
 from pathlib import Path
 import numpy as np
@@ -68,15 +69,9 @@ def at_block(number, do):
 
 def stop():
     raise KeyboardInterrupt
-
-
-def raised(kind, call):
-    try:
-        call()
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__} on rank {rank}")
 """
+    + RAISED
+)
 
 
 def run(tmp_path: Path, size: int, job: str, **options: object) -> None:

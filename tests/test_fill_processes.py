@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from mpi_jobs import run_job
+from mpi_jobs import RAISED, run_job
 
 import outcore as oc
 from outcore.array.fill_shares import Shares, blocks_in, from_the_first
@@ -18,7 +18,8 @@ from outcore.processes.beats import Beats
 from outcore.processes.sharing import Sharing
 from outcore.storage.volumes import is_held
 
-JOB = """
+JOB = (
+    """
 import json, os, signal, sys, time
 from pathlib import Path
 import numpy as np
@@ -49,15 +50,9 @@ def files(name):
 
 def names(name):
     return sorted(path.name for path in Path(home, name).iterdir())
-
-
-def raised(kind, call):
-    try:
-        call()
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__} on rank {rank}")
 """
+    + RAISED
+)
 
 
 def run(tmp_path: Path, size: int, job: str, is_well: bool = True, **options: object) -> None:

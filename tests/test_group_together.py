@@ -110,6 +110,17 @@ def test_the_files_of_a_new_group_are_made_without_questions(
         assert counts[0] == counts[1] == counts[2] > 0
 
 
+def write_after_an_error(
+    group: oc.ArrayGroup, local: dict[str, Any], comm: ThreadComm, fails: list[bool]
+) -> None:
+    """The group stayed as it was; all ranks write the step when nothing fails any more."""
+    assert group.steps == 0
+    comm.barrier()
+    fails.clear()
+    comm.barrier()
+    assert group.timestep(local, schema="block,*") == 0
+
+
 def test_an_error_of_one_array_ends_the_step_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank waits for the arrays that another has not begun, and the group stays as it was."""
     go_on, fails = Call._open, [True]
@@ -125,11 +136,7 @@ def test_an_error_of_one_array_ends_the_step_of_all(monkeypatch: pytest.MonkeyPa
             local = {name: part(comm.rank, i) for i, name in enumerate(names(9))}
             with pytest.raises(OutcoreError, match="too many open files"):
                 group.timestep(local, schema="block,*")
-            assert group.steps == 0
-            comm.barrier()
-            fails.clear()
-            comm.barrier()
-            assert group.timestep(local, schema="block,*") == 0
+            write_after_an_error(group, local, comm, fails)
 
     monkeypatch.setattr(Call, "_open", fail)
     with some_pool("unix") as pool:
@@ -239,11 +246,7 @@ def test_a_rank_that_cannot_pack_ends_the_step_of_all(monkeypatch: pytest.Monkey
             local = {name: cells[..., i] for i, name in enumerate(every)}
             with pytest.raises((MemoryError, OutcoreError), match="no memory for a copy"):
                 group.timestep(local, schema="block,*")
-            assert group.steps == 0
-            comm.barrier()
-            fails.clear()
-            comm.barrier()
-            assert group.timestep(local, schema="block,*") == 0
+            write_after_an_error(group, local, comm, fails)
 
     monkeypatch.setattr(several, "packed", fail)
     with some_pool("unix") as pool:

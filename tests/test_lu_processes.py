@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi_jobs import MPICH, mpi_program, mpiexec, run_job
+from mpi_jobs import MPICH, RAISED, mpi_program, mpiexec, run_job
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
@@ -18,7 +18,8 @@ from outcore.linalg._geometry.factor_plan import dealt_lu_geometry
 from outcore.machine.rates import NOMINAL
 from outcore.planning.processes import compare_processes
 
-JOB = """
+JOB = (
+    """
 import json, os, signal, sys, warnings
 from pathlib import Path
 import numpy as np
@@ -82,14 +83,6 @@ def random(n, dtype, seed=1):
     return a.astype(dtype)
 
 
-def raised(kind, call):
-    try:
-        call()
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__} on rank {comm.rank}")
-
-
 def before_late_panels(do):
     factor = SlabFactorization.factor
     def first(self, K, *more):
@@ -102,6 +95,8 @@ def before_late_panels(do):
 def files(f):
     return [path.read_bytes() for path in sorted(Path(f).glob("lu/c/**/*")) if path.is_file()]
 """
+    + RAISED
+)
 
 
 def run(tmp_path: Path, size: int, job: str, **options: object) -> None:

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mpi_jobs import run_job
+from mpi_jobs import RAISED, run_job
 
 import outcore as oc
 from outcore.linalg._products.matmul_geometry import Product
 from outcore.linalg._products.matmul_plan import matmul_geometry
 from outcore.linalg._tiles.grains import Grains
 
-JOB = """
+JOB = (
+    """
 import json, os, signal, sys
 from pathlib import Path
 import numpy as np
@@ -52,15 +53,9 @@ def counted(report, whole_pages=True):
         assert each["peak_memory_bytes"] <= report.memory_bytes
     assert len(report.processes) == comm.size
     assert len(set(comm.allgather(str(report)))) == 1
-
-
-def raised(kind, call):
-    try:
-        call()
-    except kind as error:
-        return str(error)
-    raise AssertionError(f"no {kind.__name__} on rank {rank}")
 """
+    + RAISED
+)
 
 
 def run(tmp_path: Path, size: int, job: str, *, is_well: bool = True, **options: object) -> None:
