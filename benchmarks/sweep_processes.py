@@ -47,7 +47,7 @@ def make(path: oc.PoolPath, n: int, rows: int) -> None:
         block[on_it - here.start, on_it - across.start] += 2 * math.sqrt(n)
         return block
 
-    # Of at most 4 MiB, and equally wide, so the disk holds no more than the matrix.
+    # Chunks are equally wide, of at most 4 MiB, so the disk holds no more than the matrix.
     chunks = (rows, -(-n // -(-16 * rows * n // (4 << 20))))
     oc.create_array(path, (n, n), "c16", chunks=chunks, fill=fill, progress=False).close()
 

@@ -15,7 +15,7 @@ use crate::pool::Client;
 /// So long that the thread never renews a lease in a test.
 const TERM_S: u64 = 1_000_000;
 
-/// What happens to a request for a lease or lock.
+/// The end of a request for a lease or lock.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Answered,
