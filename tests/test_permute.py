@@ -18,6 +18,7 @@ from stopped_copies import Fetched, noted
 
 import outcore as oc
 from outcore.array_files import blocks_done
+from outcore.convert.sources import Stored
 from outcore.convert.targets import ArrayTarget
 from outcore.errors import (
     BudgetError,
@@ -31,6 +32,7 @@ from outcore.machine.rates import NOMINAL
 from outcore.permutations import geometry, gf2, permute
 from outcore.permutations.bit_matrices import BIT_KINDS
 from outcore.permutations.factors import gamma_rank
+from outcore.permutations.shuffle import Shuffle
 
 QUIET: dict[str, Any] = {"progress": False}
 LEAST = 2048
@@ -189,6 +191,40 @@ def writes_until(monkeypatch: pytest.MonkeyPatch, fail_at: int | None) -> list[i
 
     monkeypatch.setattr(ArrayTarget, "write", watched)
     return count
+
+
+@pytest.mark.parametrize(("memory", "share"), [(170 << 10, 0), (190 << 10, 1)])
+def test_the_disk_reads_the_next_load_while_one_moves_if_three_fit(
+    tmp_path: Path, memory: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, write, fetch, move = vector(tmp_path), ArrayTarget.write, Stored.fetch, Shuffle.move
+    moving, reads = [False], {False: 0, True: 0}
+
+    def written(*arguments: Any) -> Any:
+        ticket = write(*arguments)
+        ticket.wait()  # so that its memory is idle when the next load moves
+        return ticket
+
+    def fetched(*arguments: Any) -> Any:
+        reads[moving[0]] += 1
+        return fetch(*arguments)
+
+    def moved(*arguments: Any) -> None:
+        moving[0] = True
+        move(*arguments)
+        moving[0] = False
+
+    monkeypatch.setattr(ArrayTarget, "write", written)
+    monkeypatch.setattr(Stored, "fetch", fetched)
+    monkeypatch.setattr(Shuffle, "move", moved)
+    with oc.permute(
+        tmp_path / "A", tmp_path / "B", "bit-reversal", memory=memory, **QUIET
+    ) as found:
+        np.testing.assert_array_equal(found[...], naive(data, oc.bit_matrix("bit-reversal", 16)))
+        report = found.report
+    assert report.passes == 3
+    loads = data.nbytes // report.load_bytes
+    assert reads[True] == share * report.reads * (loads - 1) // loads
 
 
 @pytest.mark.exhaustive(keep=2)

@@ -28,8 +28,8 @@ class Geometry:
     most_block_bits
         Logarithm of the longest run of addresses that is a box of both arrays.
     buffers
-        Loads in memory: 1 before the move and 1 after it; or 2 and 2, to move one load while the
-        disk transfers others.
+        Loads in memory: one before the move and one after it; and a third, if it fits, to move
+        one load while the disk transfers others.
     bounce_bytes
         Bounce buffers of each of two files.
     passes
@@ -113,7 +113,7 @@ def geometry_of(
         return _memory_bytes(load_bits, itemsize, buffers, bounce_bytes)
 
     found = []
-    for buffers in (2, 1):
+    for buffers in (3, 2):
         sizes = [steps] if steps else []
         if steps is None:
             load_bits = max(
@@ -126,12 +126,12 @@ def geometry_of(
             count = passes_of(matrix, block_bits, load_bits)
             if count is not None and need_of(load_bits, buffers) <= memory_bytes:
                 # A single load overlaps with no other.
-                used = 1 if load_bits == bits else buffers
+                used = 2 if load_bits == bits else buffers
                 found.append((count, -used, -block_bits, load_bits))
     if not found:
         need_bits = steps[1] if steps else least + (passes_of(matrix, least, least) is None)
         raise too_small(
-            need_of(need_bits, 1), memory_bytes, f"a load of {itemsize << need_bits} bytes, twice"
+            need_of(need_bits, 2), memory_bytes, f"a load of {itemsize << need_bits} bytes, twice"
         )
     _, buffers, block_bits, load_bits = min(found)
     each = factors(matrix, -block_bits, load_bits)
@@ -146,4 +146,4 @@ def geometry_of(
 
 def _memory_bytes(load_bits: int, itemsize: int, buffers: int, bounce_bytes: int) -> int:
     load = -(-(itemsize << load_bits) // PAGE_BYTES) * PAGE_BYTES
-    return 2 * buffers * load + scratch_bytes(load_bits, itemsize) + 2 * bounce_bytes
+    return buffers * load + scratch_bytes(load_bits, itemsize) + 2 * bounce_bytes

@@ -93,7 +93,7 @@ def permute(
     complement
         Bits of the new index to invert: an integer, or zeros and ones, lowest bit first.
     memory
-        Budget in bytes. A load is its largest power of two that fits twice, or four times.
+        Budget in bytes. A load is the largest power of two of which two fit, or three.
     chunks, order, chunk_order, attributes
         As for `create_array`; by default the order and the attributes of `src`.
     if_exists

@@ -1,7 +1,7 @@
 """The passes of a permutation: read loads, permute them in memory, write them."""
 
 import contextlib
-import itertools
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,40 +36,46 @@ class Ends:
     path: AnyPath
 
 
-class _Buffers:
-    """Memory of loads, and the transfers that use it."""
+class _Buffer:
+    """Memory of a load, and the pending transfers that use it."""
 
-    def __init__(self, geometry: Geometry, dtype: np.dtype[Any], call: LongCall) -> None:
-        elements = 1 << geometry.load_bits
-        self.data: list[npt.NDArray[Any]] = [
-            np.frombuffer(
-                memoryview(call.arena.allocate(elements * dtype.itemsize)), dtype, elements
-            )
-            for _ in range(geometry.buffers)
-        ]
-        self.tickets: list[list[Ticket]] = [[] for _ in self.data]
+    def __init__(self, data: npt.NDArray[Any]) -> None:
+        self.data = data
+        self.tickets: list[Ticket] = []
 
-    def wait(self, number: int) -> npt.NDArray[Any]:
-        """Wait for the transfers of a buffer, and return it."""
-        slot = number % len(self.data)
-        while self.tickets[slot]:
-            self.tickets[slot].pop().wait()
-        return self.data[slot]
+    def wait(self) -> npt.NDArray[Any]:
+        """Wait for the transfers, and return the load."""
+        while self.tickets:
+            self.tickets.pop().wait()
+        return self.data
+
+    def is_idle(self) -> bool:
+        """Whether no transfer is pending. A failed one raises its error."""
+        while self.tickets and self.tickets[-1].done():
+            self.tickets.pop().wait()
+        return not self.tickets
 
     def abandon(self) -> None:
-        """Wait for all transfers, and ignore their errors."""
-        for ticket in itertools.chain(*self.tickets):
+        """Wait for the transfers, and ignore their errors."""
+        for ticket in self.tickets:
             with contextlib.suppress(OutcoreError):
                 ticket.wait()
 
 
 class Passes:
-    """The buffers of all passes, and the work of one."""
+    """The memory of all passes, and the work of one."""
 
     def __init__(self, geometry: Geometry, dtype: np.dtype[Any], call: LongCall) -> None:
         self._geometry, self._dtype, self._call = geometry, dtype, call
-        self._before = _Buffers(geometry, dtype, call)
-        self._after = _Buffers(geometry, dtype, call)
+        elements = 1 << geometry.load_bits
+        self._buffers = [
+            _Buffer(
+                np.frombuffer(
+                    memoryview(call.arena.allocate(elements * dtype.itemsize)), dtype, elements
+                )
+            )
+            for _ in range(geometry.buffers)
+        ]
 
     def run(self, number: int, ends: Ends, first: int, notes: CopyNotes | None) -> None:
         """Run a pass from load `first` on; return when its target is durable."""
@@ -84,39 +90,44 @@ class Passes:
         positions = np.arange(1 << loads.load_bits - write_bits, dtype=np.int64) << write_bits
         writes = times_each(loads.target, positions)
         base, rest, shift = loads.places()
-        before, after = self._before, self._after
+        to_read = deque(range(first, loads.count))
+        ahead: deque[_Buffer] = deque()
+        free = deque(self._buffers)  # the oldest writes first
 
-        def read(load: int) -> None:
-            if load < loads.count:
-                data, layout = before.wait(load), ends.source_layout
-                tickets = before.tickets[load % len(before.data)]
-                for box, part in _parts(layout, reads ^ base[load], read_bits, data):
-                    ticket = ends.source.fetch(box, part)
-                    if ticket is not None:
-                        tickets.append(ticket)
+        def read_ahead() -> None:
+            """Start to read the next load, once memory for it is idle."""
+            if ahead or not to_read or not free or not free[0].is_idle():
+                return
+            buffer, load = free.popleft(), to_read.popleft()
+            ahead.append(buffer)
+            boxes = _parts(ends.source_layout, reads ^ base[load], read_bits, buffer.data)
+            for box, part in boxes:
+                ticket = ends.source.fetch(box, part)
+                if ticket is not None:
+                    buffer.tickets.append(ticket)
 
-        def write(load: int, data: npt.NDArray[Any]) -> None:
-            tickets = after.tickets[load % len(after.data)]
-            for box, part in _parts(ends.target_layout, writes ^ rest[load], write_bits, data):
+        def write(load: int, buffer: _Buffer) -> None:
+            boxes = _parts(ends.target_layout, writes ^ rest[load], write_bits, buffer.data)
+            for box, part in boxes:
                 with writing(ends.path):
                     ticket = ends.target.write(box, part)
-                tickets.append(ticket)
+                buffer.tickets.append(ticket)
                 if notes is not None:
                     notes.add(ticket, part.nbytes)
 
         try:
-            read(first)
+            read_ahead()
             for load in range(first, loads.count):
-                if len(before.data) > 1:
-                    read(load + 1)
-                data, moved = before.wait(load), after.wait(load)
-                shuffle.move(data, moved, int(shift[load]))
-                if len(before.data) == 1:
-                    read(load + 1)
-                write(load, moved)
+                before, after = ahead.popleft(), free.popleft()
+                data, moved = before.wait(), after.wait()
+                shuffle.move(data, moved, int(shift[load]), read_ahead)
+                free.appendleft(before)
+                read_ahead()
+                write(load, after)
+                free.append(after)
                 self._call.meter.advance(moved.nbytes)
-            for load in range(len(after.data)):
-                after.wait(load)
+            for buffer in self._buffers:
+                buffer.wait()
             if notes is None:
                 ends.target.finish()
             else:
@@ -127,8 +138,8 @@ class Passes:
             raise
         finally:
             # After a failure, the first error counts.
-            before.abandon()
-            after.abandon()
+            for buffer in self._buffers:
+                buffer.abandon()
 
 
 def _parts(

@@ -1,5 +1,6 @@
 """Permutations of a load in memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,17 @@ class Shuffle:
         tiles = memoryview(arena.allocate(2 * dtype.itemsize << tile_bits)).cast("B")
         self._tile, self._moved = np.frombuffer(tiles, dtype, 2 << tile_bits).reshape(2, -1)
 
-    def move(self, data: npt.NDArray[Any], out: npt.NDArray[Any], complement: int) -> None:
-        """Move a load from `data` to `out`, both of one dimension."""
+    def move(
+        self,
+        data: npt.NDArray[Any],
+        out: npt.NDArray[Any],
+        complement: int,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Move a load from `data` to `out`, both of one dimension.
+
+        Call `meanwhile` after each tile.
+        """
         data, out = data.reshape(-1, self._row), out.reshape(-1, self._row)
         tile, moved = self._tile.reshape(-1, self._row), self._moved.reshape(-1, self._row)
         target = self._loads.target
@@ -68,6 +78,7 @@ class Shuffle:
             np.bitwise_xor(self._taken, times(self._back, int(shift)), out=self._index)
             np.take(self._tile, self._index, out=self._moved, mode="clip")
             out[self._rows_written ^ rest] = moved
+            meanwhile()
 
 
 def _tile_bits(load_bits: int) -> int:
