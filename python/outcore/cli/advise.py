@@ -3,7 +3,7 @@
 import click
 
 from outcore.array.advise import advise
-from outcore.cli.convert import extents
+from outcore.cli.copy_options import extents
 from outcore.cli.verbs import Verb, end
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from outcore._util.printable import as_line
-from outcore.cli.convert import extents, name_or_url, read_options
+from outcore.cli.copy_options import extents, name_or_url, read_options
 from outcore.cli.places import key_option, overwrite_option, plan_option
 from outcore.cli.verbs import Verb, end, wants_json
 from outcore.convert.export import CODECS, format_of
