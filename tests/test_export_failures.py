@@ -266,12 +266,12 @@ def test_a_disk_that_fills_up_meanwhile(small_disk: Path, kind: str, codec: str)
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.zarr"])
-@pytest.mark.parametrize("moment", ["_put_in_place", "_remove"])
+@pytest.mark.parametrize("moment", ["_put_in_place", "remove"])
 def test_what_a_killed_export_leaves_is_known(tmp_path: Path, name: str, moment: str) -> None:
     oc.from_array(np.arange(6.0), tmp_path / "A").close()
     oc.export_array(tmp_path / "A", tmp_path / name, progress=False)
     script = (
-        "import os, sys, outcore as oc, outcore.convert.export as e\n"
+        "import os, sys, outcore as oc, outcore.convert.new_file as e\n"
         "setattr(e, sys.argv[1], lambda *_: os.kill(os.getpid(), 9))\n"
         "oc.export_array(sys.argv[2], sys.argv[3], if_exists='overwrite', progress=False)"
     )
@@ -279,10 +279,10 @@ def test_what_a_killed_export_leaves_is_known(tmp_path: Path, name: str, moment:
     ended = subprocess.run([sys.executable, "-c", script, *arguments], check=False)
     assert ended.returncode == -9
     # Replacing a file leaves nothing behind; a directory's old content is removed last.
-    replaced = moment == "_remove" and name == "x.npy"
+    replaced = moment == "remove" and name == "x.npy"
     entries = [e for e in catalog.find(tmp_path)[0] if e.kind == "left-over"]
     assert [entry.path.rpartition(".")[2] for entry in entries] == (
-        [] if replaced else ["old" if moment == "_remove" else "part"]
+        [] if replaced else ["old" if moment == "remove" else "part"]
     )
     for entry in entries:
         assert name in entry.text

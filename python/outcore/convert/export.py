@@ -8,8 +8,6 @@ import functools
 import io
 import math
 import os
-import shutil
-import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +26,7 @@ from outcore.convert.copy_plan import CopyPlan, Side, Step
 from outcore.convert.copying import check_apart, copy_to_array, one_pass, report_on
 from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
+from outcore.convert.new_file import check_replaceable, hidden_name, new_file, remove
 from outcore.convert.open_source import open_source
 from outcore.convert.rechunk_plan import End, Kind, choose_passes, source_end
 from outcore.convert.sources import Flat, Source, Stored, fast_to_slow
@@ -42,8 +41,6 @@ from outcore.convert.targets import (
 )
 from outcore.errors import (
     DiskFullError,
-    ExistsError,
-    Interrupted,
     InvalidError,
     LeftOutWarning,
     NotFoundError,
@@ -54,7 +51,7 @@ from outcore.report.copy_report import CopyReport
 from outcore.report.longcall import LongCall, long_call
 from outcore.storage import rights
 from outcore.storage.pool_path import check_text, is_url
-from outcore.storage.volumes import PathLike, is_same, sync_file
+from outcore.storage.volumes import PathLike, is_same
 
 CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
           "zarr": ("zstd", "gzip", "blosc", "none")}  # fmt: skip
@@ -276,7 +273,7 @@ class Export:
         if free < min(len(passes), 3) * nbytes:
             passes = choose_passes(*ends, itemsize, memory_bytes, most_passes=1)
         reports, source = [], self._source
-        with contextlib.ExitStack() as stages, _new(self._path, if_exists) as fresh:
+        with contextlib.ExitStack() as stages, new_file(self._path, if_exists) as fresh:
             for one in passes[:-1]:
                 assert one.chunks is not None, "it is not the last pass"
                 # The earlier stage is not needed any more once this one is complete.
@@ -314,7 +311,7 @@ class Export:
         verify: bool,
     ) -> Iterator[tuple[Source, CopyReport]]:
         """Copy a source into a temporary array of outcore beside the target."""
-        stage = _hidden(self._path)
+        stage = hidden_name(self._path)
         try:
             stage.mkdir(mode=0o700)  # the target may be private
             array, report = copy_to_array(
@@ -325,7 +322,7 @@ class Export:
                 made.keep(array)
                 yield made, report
         finally:
-            _remove(stage)
+            remove(stage)
 
     def _copy(
         self,
@@ -403,7 +400,7 @@ class Export:
         path = self._path
         if not path.parent.is_dir():
             raise NotFoundError(f"there is no directory {path.parent}; make it first")
-        _check_replaceable(path, if_exists)
+        check_replaceable(path, if_exists)
         source = self._source.path
         if not path.is_file() or source is None or not is_same(path, source):
             check_apart(self._source, path)
@@ -440,11 +437,6 @@ def _drop_from_cache(file: Path) -> None:
         os.close(handle)
 
 
-def _hidden(path: Path) -> Path:
-    """Return a hidden name for an unfinished copy; it contains the number of this process."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.part")
-
-
 def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> bytes:
     text = io.BytesIO()
     fields = {
@@ -454,56 +446,3 @@ def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> byt
     }
     np.lib.format.write_array_header_1_0(text, fields)
     return text.getvalue()
-
-
-def _check_replaceable(path: Path, if_exists: Replace) -> None:
-    if not os.path.lexists(path):
-        return
-    if not overwrites(if_exists):
-        raise ExistsError(f"{path} exists; choose another name, or pass if_exists='overwrite'")
-    zarr = path.is_dir() and any((path / name).is_file() for name in ("zarr.json", ".zarray"))
-    if not path.is_file() and not zarr:
-        raise ExistsError(
-            f"{path} exists and is no file or Zarr array, so it is not overwritten; "
-            "remove it yourself or choose another name"
-        )
-
-
-@contextmanager
-def _new(path: Path, if_exists: Replace) -> Iterator[Path]:
-    """Yield a temporary name for a new file or directory, and rename it to `path` at the end.
-
-    After a failure the unfinished copy is removed. A killed process leaves it under its hidden
-    name, which contains the process number; `outcore.files.catalog` recognises it.
-    """
-    fresh = _hidden(path)
-    try:
-        yield fresh
-        _check_replaceable(path, if_exists)
-        with writing(path):
-            _put_in_place(fresh, path)
-    except KeyboardInterrupt:
-        _remove(fresh)
-        raise Interrupted(
-            f"exporting to {path} was stopped, and nothing is left of it; start it again"
-        ) from None
-    except BaseException:
-        _remove(fresh)
-        raise
-
-
-def _put_in_place(fresh: Path, path: Path) -> None:
-    old = fresh.with_suffix(".old")
-    # A rename can replace neither a directory, nor a file by a directory.
-    if path.is_dir() or (fresh.is_dir() and path.exists()):
-        os.rename(path, old)
-    os.rename(fresh, path)
-    sync_file(path.parent)
-    _remove(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
