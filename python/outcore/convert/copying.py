@@ -51,6 +51,7 @@ from outcore.storage.volumes import (
     how_they_meet,
     place,
     refuse_being_made,
+    room_at,
 )
 
 _WHY = (
@@ -289,9 +290,7 @@ def _check_room(
     # An array between two passes exists until the next one is complete.
     most = max(a + b for a, b in itertools.pairwise([0, *sizes, 0]))
     need = metadata.grid().shard_bytes * metadata.grid().shards + most
-    have = where.volume.free_bytes()
-    if is_replaced and where.exists():
-        have += bytes_on_disk(where.path)
+    have = room_at(where, is_replaced=is_replaced)
     if need > have:
         raise DiskFullError(
             f"need {need} bytes on disk for {where.path}, with {most} for the array between two "

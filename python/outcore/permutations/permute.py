@@ -43,6 +43,7 @@ from outcore.storage.volumes import (
     bytes_on_disk,
     place,
     refuse_being_made,
+    room_at,
 )
 
 _WHY = "permuting into it was stopped; call permute again with the same arguments"
@@ -290,11 +291,9 @@ def _by_passes(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume:
 
 def _check_room(job: Job, geometry: Geometry, *, is_replaced: bool) -> None:
     """Refuse a call that the disk has no room for, before the array that it replaces is removed."""
-    need, have = sum(disk_bytes(job, geometry)), job.where.volume.free_bytes()
-    if job.where.exists():
-        if not is_replaced:
-            return  # `make_array` refuses it
-        have += bytes_on_disk(job.where.path)
+    if job.where.exists() and not is_replaced:
+        return  # `make_array` refuses it
+    need, have = sum(disk_bytes(job, geometry)), room_at(job.where, is_replaced=is_replaced)
     if need > have:
         raise DiskFullError(
             f"need {need} bytes ({format_bytes(need)}) for {job.where.path} and its intermediate "

@@ -220,6 +220,12 @@ def bytes_on_disk(path: AnyPath) -> int:
     return total
 
 
+def room_at(where: Place, *, is_replaced: bool) -> int:
+    """Return the bytes free for a new object, with those of the one that it replaces."""
+    free = where.volume.free_bytes()
+    return free + bytes_on_disk(where.path) if is_replaced and where.exists() else free
+
+
 def move(old: Place, new: Place) -> None:
     """Rename a file or directory to a name on the same disk, or in the same pool."""
     if isinstance(old.path, PoolPath) or isinstance(new.path, PoolPath):
