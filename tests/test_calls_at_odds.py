@@ -7,11 +7,13 @@ from mpi_jobs import run_job
 JOB = """
 import pickle, re, sys
 from pathlib import Path
+from unittest import mock
 import numpy as np
 from mpi4py import MPI
 import outcore as oc
 from outcore.errors import OutcoreError
 from outcore.linalg import *
+from outcore.processes import sharing
 
 comm, home = MPI.COMM_WORLD, sys.argv[1]
 SAME = {"comm": comm, "timeout": 30, "progress": False}
@@ -49,11 +51,15 @@ CALLS = {
         [out, f"{out}2"], (8, 8), fill=lambda *_: [fill(*_)] * 2, fill_id="1", **more
     ),
 }
+FACTORED = {
+    "cond_est": lambda lu=lu, **more: cond_est(lu, **more),
+    "slogdet": lambda lu=lu, **more: slogdet(lu, **more),
+}
 AT = "/ is the root directory|need the same (out=|path)"
 
 
-def check(name, call, here, everywhere, message):
-    # One process in turn has other arguments than the other.
+def check(name, call, here, everywhere, message, own=None):
+    # One process in turn has other arguments than the other, and perhaps a message of its own.
     for at in range(comm.size):
         arguments = everywhere | (here if comm.rank == at else {})
         try:
@@ -62,7 +68,15 @@ def check(name, call, here, everywhere, message):
             found = str(error)
         else:
             found = "no error"
-        assert re.search(message, found), (name, here, at, comm.rank, found)
+        expected = own if own and comm.rank == at else message.format(at=at)
+        assert re.search(expected, found), (name, here, at, comm.rank, found)
+
+
+def by_version(call):
+    def found(version=sharing.VERSION, **more):
+        with mock.patch.object(sharing, "VERSION", version):
+            call(**more)
+    return found
 
 
 for name, call in CALLS.items():
@@ -73,7 +87,16 @@ for name, call in CALLS.items():
     check(name, call, {"if_exists": "never"}, out, "if_exists")
     for if_exists in ("open", "error"):
         check(name, call, {"out": "/"}, out | {"if_exists": if_exists}, AT)
+    named = "rank {at}(: need [0-9]+ bytes|, have 1 )"
+    check(name, call, {"memory": "1 B"}, out, named, own="need [0-9]+ bytes")
     assert not Path(out["out"]).exists()
+
+for name, call in (CALLS | FACTORED).items():
+    out = {"out": f"{home}/{name}"} if name in CALLS else {}
+    check(name, by_version(call), {"version": "0"}, out, "need the same version of outcore on")
+    other = CALLS["matmul" if name == "gram" else "gram"]
+    either = lambda is_other=False, **more: (other if is_other else call)(**more)
+    check(name, either, {"is_other": True}, out, f"need the same function on .*'{name}'")
 
 # Errors before the common work, and results that only one process has on disk.
 OPEN = {"out": f"{home}/G", "if_exists": "open"}
@@ -88,12 +111,13 @@ for name, call, here, message in (
     ("gram", CALLS["gram"], {"side": "top"}, "side must be"),
     ("lu_solve", lambda lu=lu, **more: lu_solve(lu, b, **more), {"lu": c}, "lu_solve"),
     ("cho_solve", lambda c=c, **more: cho_solve(c, b, **more), {"c": lu}, "cho_solve"),
-    ("cond_est", lambda lu=lu, **more: cond_est(lu, **more), {"norm": 2}, "norm must be 1 or"),
-    ("cond_est", lambda lu=lu, **more: cond_est(lu, **more), {"norm_a": -1}, "norm_a must be"),
+    ("cond_est", FACTORED["cond_est"], {"norm": 2}, "norm must be 1 or"),
+    ("cond_est", FACTORED["cond_est"], {"norm_a": -1}, "norm_a must be"),
     # A function without a name cannot be sent.
     ("lu_factor", CALLS["lu_factor"], {"resume": lambda: 1}, "<lambda>"),
     ("svd", CALLS["svd"], {"tol": -1}, "tol must be above 0"),
-    ("slogdet", lambda lu=lu, **more: slogdet(lu, **more), {"memory": "much"}, "cannot read"),
+    ("slogdet", FACTORED["slogdet"], {"memory": "much"}, "cannot read"),
+    ("slogdet", FACTORED["slogdet"], {"lu": A}, "need the same arguments on every rank"),
 ):
     check(name, call, here, {}, message)
 G, _ = gram(A, **OPEN, **SAME)

@@ -184,7 +184,7 @@ def create_array(
     FillChangedWarning
         If the call resumes, or opens, an array whose `fill` had a different source text.
     """
-    with Sharing(comm, timeout) as sharing:
+    with Sharing(comm, timeout, "create_array") as sharing:
         metadata = array_metadata(
             shape, dtype, chunks, order, chunk_order, dims, attributes, growing=growing
         )

@@ -7,7 +7,6 @@ from outcore.array.fill_identity import FillIdentity
 from outcore.layout.zarr_format import Metadata
 from outcore.processes.sharing import Sharing
 from outcore.storage.volumes import Place
-from outcore.version import VERSION
 
 
 def agree_on_creation(
@@ -31,10 +30,10 @@ def agree_on_creation(
     m = metadata
     sharing.agree(
         {
-            "version of outcore": VERSION, "path": where.source, "shape": m.shape,
-            "dtype": m.dtype.str, "chunks": m.chunks, "order": m.order,
-            "chunk_order": m.chunk_order, "dims": m.dims, "attributes": m.attributes,
-            "layout": m.to_json(), "fill=": identity is not None, **arguments,
+            "path": where.source, "shape": m.shape, "dtype": m.dtype.str, "chunks": m.chunks,
+            "order": m.order, "chunk_order": m.chunk_order, "dims": m.dims,
+            "attributes": m.attributes, "layout": m.to_json(), "fill=": identity is not None,
+            **arguments,
         }
     )  # fmt: skip
     if identity is not None:

@@ -88,7 +88,7 @@ def create_arrays(
     FillChangedWarning
         If the call resumes, or opens, an array whose `fill` had different source text.
     """
-    with Sharing(comm, timeout) as sharing:
+    with Sharing(comm, timeout, "create_arrays") as sharing:
         places = _places(paths)
         metadata = _metadata(places, shape, dtype, chunks, order, chunk_order, dims, attributes)
         count = len(places)

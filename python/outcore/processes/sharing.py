@@ -11,7 +11,7 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -31,6 +31,7 @@ from outcore.errors import Interrupted, InvalidError, OutcoreError, from_kind
 from outcore.layout.zarr_format import Metadata
 from outcore.processes.deaths import Deaths, identity
 from outcore.storage.volumes import Place
+from outcore.version import VERSION
 
 T = TypeVar("T")
 
@@ -45,7 +46,8 @@ class Sharing:
     A call inside another one may have its own.
 
     If one process fails, each of the others fails at its next message, with an error that names the
-    process and the reason. All these errors have the attribute ``is_told``.
+    process and the reason. All these errors have the attribute ``is_told``. Each message fails if
+    the processes have several versions of outcore, or call several functions.
 
     Parameters
     ----------
@@ -53,6 +55,8 @@ class Sharing:
         Communicator for `Communicator`; `None` for this process alone.
     timeout
         Time to wait for the other processes, beyond the time for their work.
+    function
+        Name of the function that all of them must call.
 
     Attributes
     ----------
@@ -62,8 +66,10 @@ class Sharing:
         Deaths of the others on this host, which end all waits.
     """
 
-    def __init__(self, comm: Any = None, timeout: float = TIMEOUT_S) -> None:
-        self.deaths = Deaths()
+    def __init__(
+        self, comm: Any = None, timeout: float = TIMEOUT_S, function: str | None = None
+    ) -> None:
+        self.deaths, self._function = Deaths(), function
         given = None
         if comm is not None:
             given = Communicator(comm, patience_of(timeout), self.deaths.check)
@@ -195,17 +201,8 @@ class Sharing:
         if self._comm is None:
             return
         # If a value cannot be sent, the others learn that.
-        all_of = [pickle.loads(each) for each in self.exchange(pickle.dumps(dict(have)))]
-        for rank, theirs in enumerate(all_of):
-            for name, first in all_of[0].items():
-                if theirs[name] != first:
-                    self._is_over = self._has_failed = True
-                    text = f"{first!r} on the first and {theirs[name]!r} on rank {rank}"
-                    if isinstance(first, bytes):
-                        text = f"another on rank {rank} than on the first"
-                    raise InvalidError(
-                        f"need the same {name} on every rank, have {text}; give the same everywhere"
-                    )
+        mine = pickle.dumps({"arguments": tuple(have), **have})
+        self._compare([pickle.loads(each) for each in self.exchange(mine)])
 
     def agree_on(self, name: str, X: npt.NDArray[Any]) -> None:
         """Check that columns are equal on all processes."""
@@ -267,13 +264,30 @@ class Sharing:
         hosts = self.exchange(socket.gethostname())
         return hosts.count(hosts[self.rank])
 
+    def _compare(self, all_of: Sequence[Mapping[str, Any]]) -> None:
+        """Check that the values of all processes, which all of them have, are those of the first.
+
+        If names differ, the first name does not.
+        """
+        for rank, theirs in enumerate(all_of):
+            for name, first in all_of[0].items():
+                if theirs[name] != first:
+                    self._is_over = self._has_failed = True
+                    text = f"{first!r} on the first and {theirs[name]!r} on rank {rank}"
+                    if isinstance(first, bytes):
+                        text = f"another on rank {rank} than on the first"
+                    raise InvalidError(
+                        f"need the same {name} on every rank, have {text}; give the same everywhere"
+                    )
+
     def _gather(self, value: Any, failed: "Origin | None", more_s: float) -> list[Any]:
         """Exchange values. A process that fails reports that, and receives nothing."""
         assert self._comm is not None
+        same = {"version of outcore": VERSION, "function": self._function}
         with signals_held():
             try:
                 own = None if self._is_met else identity()
-                all_of = self._comm.allgather((value, failed, own), more_s)
+                all_of = self._comm.allgather((value, failed, own, same), more_s)
                 if not self._is_met:
                     self._is_met = True
                     self.deaths.watch([theirs[2] for theirs in all_of], self.rank)
@@ -283,8 +297,10 @@ class Sharing:
             found = [theirs[1] for theirs in all_of if theirs[1]]
             # If any process has failed, all of them know it now, so no further message follows.
             self._is_over = self._has_failed = bool(found)
-        if found and failed is None:
-            raise failure(found[0])
+        if failed is None:
+            if found:
+                raise failure(found[0])
+            self._compare([theirs[3] for theirs in all_of])
         return [theirs[0] for theirs in all_of]
 
 

@@ -138,7 +138,7 @@ def cho_factor(
     Interrupted
         After Ctrl-C or SIGTERM. The same call resumes.
     """
-    with Sharing(comm, timeout) as sharing:
+    with Sharing(comm, timeout, "cho_factor") as sharing:
         check_progress(progress)
         job = Factoring(
             A, sharing.budget(memory), out, dtype, overwrite_a, if_exists, resume,

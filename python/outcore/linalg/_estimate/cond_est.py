@@ -36,7 +36,6 @@ from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import place, place_of_source
-from outcore.version import VERSION
 
 Norm: TypeAlias = Literal[1, "1", "inf", "I"] | float
 Solve: TypeAlias = Callable[[Matrix, bool], None]
@@ -102,7 +101,7 @@ def cond_est(
     BudgetError
         If two vectors and a block of the factors do not fit in memory.
     """
-    with Sharing(comm, timeout) as sharing:
+    with Sharing(comm, timeout, "cond_est") as sharing:
         refuse_others(factor, LUFactor, CholeskyFactor)
         names: dict[Any, str] = {1: "1", "1": "1", np.inf: "inf", "inf": "inf", "I": "inf"}
         if not isinstance(norm, int | float | str) or norm not in names:
@@ -114,10 +113,12 @@ def cond_est(
             sharing.check_mpi("a condition estimate by several processes")
             sharing.agree(
                 {
-                    "version of outcore": VERSION, "factors": version_of_operand(factor),
-                    "norm=": names[norm], "norm_a=": norm_a, "resume=": resume,
+                    "factors": version_of_operand(factor),
+                    "norm=": names[norm],
+                    "norm_a=": norm_a,
+                    "resume=": resume,
                 }
-            )  # fmt: skip
+            )
         with Team(sharing) as team:
             return estimate_condition(
                 factor, sharing.budget(memory), sharing.threads(threads),

@@ -26,7 +26,6 @@ from outcore.processes.sharing import Sharing, seconds_for
 from outcore.report.longcall import long_call
 from outcore.report.report import Report
 from outcore.storage.volumes import PathLike, place
-from outcore.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,12 @@ def slogdet(
     OutcoreError
         For a matrix, also any error of `lu_factor`.
     """
-    with Sharing(comm, timeout) as sharing:
+    with Sharing(comm, timeout, "slogdet") as sharing:
         memory_bytes, threads = sharing.budget(memory), sharing.threads(threads)
         progress = sharing.progress(progress)
         if isinstance(A, LUFactor | CholeskyFactor):
             if sharing.size > 1:
-                sharing.agree({"version of outcore": VERSION, "factors": version_of_operand(A)})
+                sharing.agree({"factors": version_of_operand(A)})
             return _told(A, memory_bytes, threads, progress, sharing)
         if isinstance(A, Factor):
             refuse_others(A, LUFactor)

@@ -4,7 +4,6 @@ from outcore.array_files.metadata import read_metadata
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._tiles.matrix import place_of
 from outcore.processes.sharing import Sharing
-from outcore.version import VERSION
 
 
 def agree_on_factoring(title: str, job: Factoring, method: str, sharing: Sharing) -> None:
@@ -22,9 +21,9 @@ def agree_on_factoring(title: str, job: Factoring, method: str, sharing: Sharing
     source = place_of(job.A)
     sharing.agree(
         {
-            "version of outcore": VERSION, "A": source.source, "out=": str(job.out),
-            "dtype=": str(job.dtype), "overwrite_a=": job.overwrite_a,
-            "if_exists=": job.if_exists, "resume=": job.resume, "method=": method,
+            "A": source.source, "out=": str(job.out), "dtype=": str(job.dtype),
+            "overwrite_a=": job.overwrite_a, "if_exists=": job.if_exists, "resume=": job.resume,
+            "method=": method,
         }
     )  # fmt: skip
     sharing.agree_on_matrix(source, read_metadata(source))

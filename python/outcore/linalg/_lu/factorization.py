@@ -158,7 +158,7 @@ def lu_factor(
     GrowthWarning
         If the pivots grew so much that half of the digits may be lost.
     """
-    with Sharing(comm, timeout) as sharing:
+    with Sharing(comm, timeout, "lu_factor") as sharing:
         check_progress(progress)
         job = Factoring(
             A, sharing.budget(memory), out, dtype, overwrite_a, if_exists, resume,

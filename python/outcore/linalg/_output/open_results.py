@@ -86,7 +86,8 @@ def opens_results(
             given = bound.arguments
             made: Made = None
             # The others learn of an error wherever it was, in `function` or beside it.
-            with Sharing(given.get("comm"), given.get("timeout", TIMEOUT_S)) as sharing:
+            comm, timeout = given.get("comm"), given.get("timeout", TIMEOUT_S)
+            with Sharing(comm, timeout, function.__name__) as sharing:
                 where = _place_to_open(given, default, sharing)
                 if where is not None:
                     made = {"call": function.__name__, "arguments": _described(given)}

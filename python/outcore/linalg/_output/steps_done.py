@@ -20,10 +20,10 @@ from outcore._util import budget
 from outcore.array.array import Array
 from outcore.array_files.blocks_done import STEPS, BlocksDone, name_of
 from outcore.array_files.metadata import read_metadata, settle, version_of
-from outcore.errors import DiskFullError, OutcoreError
+from outcore.errors import BudgetError, DiskFullError, OutcoreError
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._output.factor import Factor
-from outcore.processes.sharing import Sharing
+from outcore.processes.sharing import Sharing, failure, origin_of
 from outcore.storage.volumes import PathLike, Place, place
 
 NOTE_S = 60.0
@@ -34,6 +34,7 @@ MOST_SHARE = 0.05
 
 _PART_BYTES, _PART_ROWS = 4 << 20, 1 << 16
 
+G = TypeVar("G")
 T = TypeVar("T")
 
 Operand = Array | npt.NDArray[Any] | Factor
@@ -120,22 +121,34 @@ class StepsDone:
                 self.memory_bytes, self.done, self._of = memory_bytes, done, int(header["steps"])
                 record.header = json.dumps(header).encode() + b"\n"
 
-    def agree(self) -> int:
-        """Give all processes the same budget, and return it.
+    def planned(self, plan: Callable[[int], G]) -> G:
+        """Give all processes the same budget, and return `plan` for it.
 
         It is the smallest one, or that of the call that resumes. Some processes of that call may
         have no record. All restart if there are records of several calls, or if its budget is too
         large for one of them.
+
+        Raises
+        ------
+        BudgetError
+            If it is too small. On several processes, the error names the one that has it.
         """
         recorded = self.memory_bytes if self.done else None
         all_of = self.sharing.exchange((recorded, self._given_bytes, self._most_bytes))
         found = {each[0] for each in all_of if each[0] is not None}
+        least = min(each[1] for each in all_of)
         if len(found) != 1 or max(found) > min(each[2] for each in all_of):
             # The records are removed with the result, when it is locked.
             self.done = self.gone_on_at = 0
-            found = {min(each[1] for each in all_of)}
+            found = {least}
         (self.memory_bytes,) = found
-        return self.memory_bytes
+        try:
+            return plan(self.memory_bytes)
+        except BudgetError as error:
+            if self.sharing.size == 1:
+                raise
+            rank = [each[1] for each in all_of].index(least)
+            raise failure(origin_of(error, rank)) from None
 
     def _described(self) -> Any:
         """Return the identity of this call. The checksums of operands in memory take a while."""

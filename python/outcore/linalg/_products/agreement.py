@@ -9,7 +9,6 @@ from outcore.array.array import Array
 from outcore.errors import InvalidError
 from outcore.linalg._output.steps_done import StepsDone, version_of_operand
 from outcore.processes.sharing import Sharing
-from outcore.version import VERSION
 
 T = TypeVar("T")
 
@@ -31,9 +30,7 @@ def agree_on_product(
     if sharing.size == 1:
         return
     sharing.check_mpi(f"{title} by several processes")
-    sharing.agree(
-        {"version of outcore": VERSION, **{f"{name}=": value for name, value in arguments.items()}}
-    )
+    sharing.agree({f"{name}=": value for name, value in arguments.items()})
     sharing.agree({name: version_of_operand(given) for name, given in operands.items()})
     if arguments["out"] is None:
         raise InvalidError(

@@ -198,7 +198,9 @@ def gram(
             source.layout, kind, out is not None, transform is not None,
             _one_pass(source, transform), sharing.size,
         )  # fmt: skip
-        geometry = dealt_gram_geometry(problem, steps.agree(), shares)
+        geometry = steps.planned(
+            lambda memory_bytes: dealt_gram_geometry(problem, memory_bytes, shares)
+        )
         read = [source.array] if isinstance(source, StoredRows) else []
         try:
             with (

@@ -171,8 +171,9 @@ def matmul(
         steps = StepsDone(
             out, "matmul", arguments, arrays, memory, resume=resume, made=made, sharing=sharing,
         )  # fmt: skip
-        memory_bytes = steps.agree()
-        g = matmul_geometry(product, memory_bytes, sharing.size, sharing.rank)
+        g = steps.planned(
+            lambda memory_bytes: matmul_geometry(product, memory_bytes, sharing.size, sharing.rank)
+        )
         try:
             with (
                 claimed(
@@ -180,8 +181,8 @@ def matmul(
                 ) as where,
                 long_call(
                     "product" if where is None else f"product {where.path.name}",
-                    memory_bytes=memory_bytes, work=g.own_flops, threads=sharing.threads(threads),
-                    progress=sharing.progress(progress),
+                    memory_bytes=steps.memory_bytes, work=g.own_flops,
+                    threads=sharing.threads(threads), progress=sharing.progress(progress),
                 ) as call,
             ):  # fmt: skip
                 left.open(call, g.bounce_bytes("A"), 0)

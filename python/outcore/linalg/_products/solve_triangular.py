@@ -160,14 +160,17 @@ def solve_triangular(
             out, "solve_triangular", arguments, arrays, memory, resume=resume, made=made,
             sharing=sharing,
         )  # fmt: skip
-        memory_bytes = steps.agree()
-        g = triangular_geometry(system, memory_bytes, sharing.size, sharing.rank)
+        g = steps.planned(
+            lambda memory_bytes: triangular_geometry(
+                system, memory_bytes, sharing.size, sharing.rank
+            )
+        )
         operands = list(arrays.values())
         try:
             with (
                 claimed(out, operands, if_exists=if_exists, why=_WHY, sharing=sharing) as where,
                 long_call(
-                    "triangular system", memory_bytes=memory_bytes, work=g.own_flops,
+                    "triangular system", memory_bytes=steps.memory_bytes, work=g.own_flops,
                     threads=sharing.threads(threads), progress=sharing.progress(progress),
                 ) as call,
             ):  # fmt: skip

@@ -298,9 +298,11 @@ def _for_q(
     if sharing.size == 1:
         return qr_geometry(source.layout, dtype, steps.memory_bytes), _Rows.alone(source)
     # Blocks of all processes have one height, since they are chunks of one Q.
-    shares, g = dealt_qr_geometry(
-        source.layout, dtype, steps.agree(), sharing.size, sharing.rank
-    )  # fmt: skip
+    shares, g = steps.planned(
+        lambda memory_bytes: dealt_qr_geometry(
+            source.layout, dtype, memory_bytes, sharing.size, sharing.rank
+        )
+    )
     return g, _Rows(sharing, source.rows, shares, [source.part(shares.own)])
 
 

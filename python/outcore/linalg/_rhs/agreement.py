@@ -9,7 +9,6 @@ from outcore.linalg._output.steps_done import version_of_operand
 from outcore.linalg._rhs.right_hand_side import RightHandSide
 from outcore.processes.sharing import Sharing, digest_of
 from outcore.storage.volumes import Place
-from outcore.version import VERSION
 
 
 def agree_on_solving(
@@ -28,7 +27,6 @@ def agree_on_solving(
     sharing.check_mpi(f"{title} by several processes")
     sharing.agree(
         {
-            "version of outcore": VERSION,
             "trans=": rhs.trans, "type": rhs.dtype.str, "shape of b": rhs.b.shape,
             "out=": None if rhs.out is None else str(rhs.out.path), "if_exists=": rhs.if_exists,
         }

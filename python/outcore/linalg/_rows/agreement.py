@@ -9,7 +9,6 @@ from outcore.errors import InvalidError
 from outcore.linalg._output.steps_done import version_of_operand
 from outcore.linalg._rows.source import RowSource, StoredRows
 from outcore.processes.sharing import Sharing
-from outcore.version import VERSION
 
 
 def agree_on_rows(
@@ -47,11 +46,8 @@ def agree_on_rows(
                 f"several processes need {name} as an array, of which each reads its own rows, "
                 "have an iterator; copy it to disk with oc.from_array, or leave out comm="
             )
-    sharing.agree(
-        {"version of outcore": VERSION, "operands": tuple(given)} | {
-            f"{name}=": value for name, value in arguments.items()
-        }
-    )  # fmt: skip
+    named = {f"{name}=": value for name, value in arguments.items()}
+    sharing.agree({"operands": tuple(given), **named})
     sharing.agree({name: _identity(*each) for name, each in given.items()})
 
 

@@ -173,9 +173,11 @@ def svd(
             out if known else None, "svd", arguments, known, memory, resume=resume, made=made,
             sharing=sharing,
         )  # fmt: skip
-        shares, g = svd_geometry(
-            source.layout, k, dtype, steps.agree(), oversample=oversample, power=power,
-            is_stored=out is not None, processes=sharing.size, rank=sharing.rank,
+        shares, g = steps.planned(
+            lambda memory_bytes: svd_geometry(
+                source.layout, k, dtype, memory_bytes, oversample=oversample, power=power,
+                is_stored=out is not None, processes=sharing.size, rank=sharing.rank,
+            )
         )  # fmt: skip
         part = source if sharing.size == 1 else source.part(shares.own)
         operands = [source.array] if isinstance(source, StoredRows) else []
