@@ -241,6 +241,46 @@ def test_words_of_other_arrays(tmp_path: Path) -> None:
     assert matrix.T.access is None
 
 
+def test_several_arrays_follow_the_words(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"planes:1": 2, "rows": 1}
+    whole = np.arange(60 * 50 * 70.0).reshape(60, 50, 70)
+    fill = lambda *box: (whole[box].astype("f4"), whole[box])  # noqa: E731
+    paths = [tmp_path / "S", tmp_path / "K"]
+    call: dict[str, Any] = {"fill": fill, "progress": False, "if_exists": "open"}
+    advice = oc.advise(whole.shape, "f8", access=words, servers=1)
+    for A in oc.create_arrays(paths, whole.shape, ["f4", "f8"], access=words, **call):
+        assert (A.chunks, A.order, A.access) == (advice.chunks, advice.order, advice.access)
+        assert A.metadata.chunk_order == advice.chunk_order
+        np.testing.assert_array_equal(A[...], whole)
+    with pytest.raises(ExistsError, match="has access"):
+        oc.create_arrays(paths, whole.shape, ["f4", "f8"], access="planes:1", **call)
+    with pytest.raises(InvalidError, match="leave them out"):
+        oc.create_arrays(paths, whole.shape, chunks=5, access=words, **call)
+
+
+def test_arrays_in_a_pool_follow_the_words(tmp_path: Path) -> None:
+    shape, words = (64, 64, 64), ["planes:0"]
+    advice = oc.advise(shape, "f8", access=words, servers=2)
+    assert advice.disk_schema is not None
+    with oc.Pool.embedded([tmp_path / "1", tmp_path / "2"]) as pool:
+        one = oc.create_array(pool / "one", shape, access=words).metadata
+        fill = lambda *box: (np.ones([s.stop - s.start for s in box]),) * 2  # noqa: E731
+        call: dict[str, Any] = {"access": iter(words), "fill": fill, "progress": False}
+        for A in oc.create_arrays([pool / "S", pool / "K"], shape, **call):
+            assert A.metadata.disk_schema == one.disk_schema
+            assert (A.chunks, A.access) == (one.chunks, one.access)
+            assert A[...].all()
+        group = oc.ArrayGroup(pool / "run", {"u": oc.ArraySpec(shape, access=words)})
+        group.timestep({"u": np.full(shape, 2.0)})
+        with oc.open_array(pool / "run" / "u") as steps:
+            assert steps.metadata.disk_schema == one.disk_schema
+            assert (steps.chunks, steps.access) == ((1, *one.chunks), one.access)
+            assert (steps[0] == 2).all()
+        spec = oc.ArraySpec(shape, chunks=(8, 8, 8), access=words)
+        with pytest.raises(InvalidError, match="leave them out"):
+            oc.ArrayGroup(pool / "bad", {"u": spec})
+
+
 @pytest.mark.parametrize(
     "options", [{"chunks": 5}, {"order": "F"}, {"chunk_order": "hilbert"}, {"disk_schema": "block"}]
 )

@@ -194,10 +194,7 @@ def create_array(
             )
         where = place(path)
         is_chosen = bool(chunks or chunk_order or order != "C")
-        layout = DiskLayout(disk_schema, memory_schema, mesh)
-        if access is not None:
-            metadata, layout = _advised(where, metadata, access, layout, is_chosen=is_chosen)
-            is_chosen = False
+        layout = DiskLayout(disk_schema, memory_schema, mesh, access)
         metadata = layout.of(where, metadata, is_chosen=is_chosen)
         if fill is None and fill_id is not None:
             raise InvalidError(
@@ -234,42 +231,6 @@ def create_array(
         )[0]
 
 
-def _advised(
-    where: Place, metadata: Metadata, access: Access, given: DiskLayout, *, is_chosen: bool
-) -> tuple[Metadata, DiskLayout]:
-    """Return the metadata and the disk schema that `advise` chooses; the metadata keep the words.
-
-    Raises
-    ------
-    InvalidError
-        If the words do not fit the array, or the caller chose a layout, too.
-    """
-    if is_chosen or given != DiskLayout():
-        raise InvalidError(
-            "need access= to choose chunks, order, chunk_order and disk_schema, have some of "
-            "these, too; leave them out, or access="
-        )
-    shape = metadata.shape[int(metadata.growing) :]
-    if not shape:
-        raise InvalidError(
-            "need steps of at least one dimension for access=, have an array that grows by single "
-            "numbers; leave it out"
-        )
-    servers = len(where.path.root.core.server_ids) if isinstance(where.path, PoolPath) else None
-    advice = advise(shape, metadata.dtype, access=access, servers=servers)
-    if advice.disk_schema is not None:
-        layout = DiskLayout(advice.disk_schema, None, advice.mesh)
-        return dataclasses.replace(metadata, access=advice.access), layout
-    metadata = dataclasses.replace(
-        metadata,
-        chunks=(1, *advice.chunks) if metadata.growing else advice.chunks,
-        order=advice.order,
-        chunk_order=advice.chunk_order,
-        access=advice.access,
-    )
-    return metadata, given
-
-
 def _opened(
     where: Place, metadata: Metadata, chosen: Sequence[str], sharing: Sharing
 ) -> Array | None:
@@ -292,12 +253,18 @@ def _zeros(
     return Array(where, metadata, "r+")
 
 
+def servers_of(where: Place) -> int | None:
+    """Return the number of I/O servers of the pool of a place; `None` for a plain path."""
+    return len(where.path.root.core.server_ids) if isinstance(where.path, PoolPath) else None
+
+
 class DiskLayout(NamedTuple):
-    """The arguments of `create_array` that divide an array over disks."""
+    """The arguments of `create_array` that divide an array over disks, or let `advise` do so."""
 
     disk_schema: Rules | None = None
     memory_schema: MemorySchema | None = None
     mesh: Sequence[int] | int | None = None
+    access: Access | None = None
 
     def of(
         self, where: Place, metadata: Metadata, *, is_chosen: bool, servers: int | None = None
@@ -316,8 +283,13 @@ class DiskLayout(NamedTuple):
         Raises
         ------
         InvalidError
-            If the schema does not fit the array, or conflicts with another argument.
+            If the schema or the words of `access` do not fit the array, or conflict with another
+            argument.
         """
+        if servers is None:
+            servers = servers_of(where)
+        if self.access is not None:
+            return self._advised(where, metadata, servers, is_chosen=is_chosen)
         if self.disk_schema is None:
             if self.memory_schema is not None or self.mesh is not None:
                 raise InvalidError(
@@ -338,10 +310,36 @@ class DiskLayout(NamedTuple):
                 "need steps of at least one dimension for a disk_schema, have an array that grows "
                 "by single numbers; leave it out"
             )
-        if servers is None and isinstance(where.path, PoolPath):
-            servers = len(where.path.root.core.server_ids)
         divided = divide(shape, self.disk_schema, self.memory_schema, self.mesh, servers)
         return with_disk_schema(metadata, *divided, where.volume.slot_align_bytes)
+
+    def _advised(
+        self, where: Place, metadata: Metadata, servers: int | None, *, is_chosen: bool
+    ) -> Metadata:
+        """Return the metadata that `advise` chooses; they keep the words."""
+        assert self.access is not None, "there are words"
+        if is_chosen or self != DiskLayout(access=self.access):
+            raise InvalidError(
+                "need access= to choose chunks, order, chunk_order and disk_schema, have some of "
+                "these, too; leave them out, or access="
+            )
+        shape = metadata.shape[int(metadata.growing) :]
+        if not shape:
+            raise InvalidError(
+                "need steps of at least one dimension for access=, have an array that grows by "
+                "single numbers; leave it out"
+            )
+        advice = advise(shape, metadata.dtype, access=self.access, servers=servers)
+        metadata = dataclasses.replace(metadata, access=advice.access)
+        if advice.disk_schema is None:
+            metadata = dataclasses.replace(
+                metadata,
+                chunks=(1, *advice.chunks) if metadata.growing else advice.chunks,
+                order=advice.order,
+                chunk_order=advice.chunk_order,
+            )
+        layout = DiskLayout(advice.disk_schema, None, advice.mesh)
+        return layout.of(where, metadata, is_chosen=False, servers=servers)
 
 
 def array_metadata(

@@ -13,8 +13,9 @@ import numpy.typing as npt
 from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists, check_if_exists
 from outcore._util.progress import ProgressLike
+from outcore.array.access import Access, weights_of
 from outcore.array.array import Array, open_array
-from outcore.array.create import array_metadata
+from outcore.array.create import DiskLayout, array_metadata, servers_of
 from outcore.array.existing import open_existing
 from outcore.array.fill import Fill, Filled, fill_arrays, is_stopped
 from outcore.array.fill_agreement import agree_on_creation
@@ -35,6 +36,7 @@ def create_arrays(
     chunks: Sequence[int] | int | None = None,
     order: str = "C",
     chunk_order: str | None = None,
+    access: Access | None = None,
     dims: Sequence[str] | None = None,
     attributes: dict[str, Any] | None = None,
     if_exists: IfExists = "error",
@@ -62,8 +64,9 @@ def create_arrays(
     fill
         Called as ``fill(rows, cols)`` for blocks of whole chunks; returns a tuple with a block for
         each path. The blocks of all arrays together are as large as those of `create_array`.
-    chunks, order, chunk_order, dims, attributes
-        As in `create_array`, for each array. By default the chunks suit the widest type.
+    chunks, order, chunk_order, access, dims, attributes
+        As in `create_array`, for each array. By default the chunks suit the widest type. Arrays of
+        several types, or on different numbers of servers, get no disk schema.
     if_exists
         As in `create_array`. ``"open"`` opens the complete arrays, and creates the others.
     fill_id, reserve, memory, threads, resume, progress, comm, timeout
@@ -90,7 +93,8 @@ def create_arrays(
     """
     with Sharing(comm, timeout, "create_arrays") as sharing:
         places = _places(paths)
-        metadata = _metadata(places, shape, dtype, chunks, order, chunk_order, dims, attributes)
+        plain = (chunks, order, chunk_order, dims, attributes)
+        metadata = _metadata(places, shape, dtype, access, *plain)
         count = len(places)
         identities = [
             FillIdentity.of(fill, fill_id, f"{number} of {count}") for number in range(1, count + 1)
@@ -100,7 +104,8 @@ def create_arrays(
         for each in zip(places, metadata, identities, strict=True):
             agree_on_creation(*each, sharing, how)
         given = {
-            "chunks": chunks, "chunk_order": chunk_order, "dims": dims, "attributes": attributes
+            "chunks": chunks, "chunk_order": chunk_order, "access": access, "dims": dims,
+            "attributes": attributes,
         }  # fmt: skip
         chosen = [name for name in given if given[name] is not None]
         # The first of several processes looks for whole arrays.
@@ -173,7 +178,11 @@ def _metadata(
     places: Sequence[Place],
     shape: Sequence[int] | int,
     dtype: npt.DTypeLike | Sequence[npt.DTypeLike],
-    *layout: Any,
+    access: Access | None,
+    chunks: Sequence[int] | int | None,
+    order: str,
+    chunk_order: str | None,
+    *others: Any,
 ) -> list[Metadata]:
     """Return the metadata of the arrays, which all have the chunks of the widest type."""
     given = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * len(places)
@@ -183,8 +192,16 @@ def _metadata(
             "give as many"
         )
     dtypes: list[np.dtype[Any]] = [check_dtype(each) for each in given]
-    widest = array_metadata(shape, max(dtypes, key=lambda each: each.itemsize), *layout)
+    dtype = max(dtypes, key=lambda each: each.itemsize)
+    widest = array_metadata(shape, dtype, chunks, order, chunk_order, *others)
+    layout = DiskLayout(access=None if access is None else weights_of(access))
+    is_chosen = bool(chunks or chunk_order or order != "C")
+    # The chunks of a disk schema depend on the type and on the number of servers.
+    is_one_kind = len({*dtypes}) == len({servers_of(where) for where in places}) == 1
+    servers = None if is_one_kind else 1
     return [
-        dataclasses.replace(widest, dtype=each).on(where.volume)
+        dataclasses.replace(
+            layout.of(where, widest, is_chosen=is_chosen, servers=servers), dtype=each
+        )
         for each, where in zip(dtypes, places, strict=True)
     ]

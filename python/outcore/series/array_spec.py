@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from outcore.array.access import Access
 from outcore.array.create import DiskLayout, array_metadata
 from outcore.errors import InvalidError
 from outcore.layout.disk_schema import MemorySchema
@@ -30,7 +31,7 @@ class ArraySpec:
     dims
         Names of its dimensions, without the time dimension; by default derived from the array's
         name.
-    chunks, order, chunk_order, disk_schema, memory_schema, mesh, attributes
+    chunks, order, chunk_order, disk_schema, memory_schema, mesh, access, attributes
         As for `outcore.create_array`.
     """
 
@@ -43,6 +44,7 @@ class ArraySpec:
     disk_schema: Rules | None = None
     memory_schema: MemorySchema | None = None
     mesh: Sequence[int] | int | None = None
+    access: Access | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def metadata(self, name: str, time: str) -> Metadata:
@@ -64,7 +66,7 @@ class ArraySpec:
 
     def laid_out(self, where: Place, metadata: Metadata, servers: int | None = None) -> Metadata:
         """Add the disk layout at `where` to the metadata, for `servers` or the whole pool."""
-        layout = DiskLayout(self.disk_schema, self.memory_schema, self.mesh)
+        layout = DiskLayout(self.disk_schema, self.memory_schema, self.mesh, self.access)
         is_chosen = bool(self.chunks or self.chunk_order or self.order != "C")
         return layout.of(where, metadata, is_chosen=is_chosen, servers=servers)
 
