@@ -13,7 +13,7 @@ from served_pools import pool
 from test_mount_lock_failures import pool_at
 
 import outcore as oc
-from outcore._util import mpi_io
+from outcore._util import c_library, mpi_io
 
 __all__ = ["pool"]  # fixtures
 
@@ -25,31 +25,59 @@ def library() -> Path:
     return mpi_io.library(str(MPICH.mpicc))
 
 
-@pytest.mark.exhaustive(keep=1)
-@pytest.mark.parametrize("when", ["later", "first"])
-def test_a_process_that_dies_is_noticed(library: Path, when: str, tmp_path: Path) -> None:
+def test_a_process_that_dies_is_noticed(library: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     results.mkdir()
     # The launcher knows the shells only: it ends a job in which a process dies.
     shell = '"$@"; while ! [ -e "$0/0" -a -e "$0/1" -a -e "$0/2" ]; do sleep 0.05; done'
-    if when == "first":
-        # The last process dies as soon as it has told the others its number.
-        (tmp_path / "dies.c").write_text(
-            "#include <signal.h>\n#include <unistd.h>\n"
-            "int outcore_file_open(void) { return kill(getpid(), SIGKILL); }\n"
-        )
-        run("cc", "-shared", "-fPIC", "dies.c", "-o", "dies.so", cwd=tmp_path)
-        shell = f'[ $PMI_RANK != 3 ] || LD_PRELOAD="{tmp_path}/dies.so $LD_PRELOAD"; {shell}'
     with pool_at(tmp_path, 2) as started:
         served = started.served
         done = mpi_program(
             4, "sh", "-c", shell, str(results),
-            sys.executable, str(JOBS / "deaths.py"), f"{served.url}f", str(results), when,
+            sys.executable, str(JOBS / "deaths.py"), f"{served.url}f", str(results),
             LD_PRELOAD=str(library), MPI4PY_LIBMPI=str(MPICH.library),
             OUTCORE_KEY=str(served.key), OUTCORE_TIMEOUT="3",
         )  # fmt: skip
     found = {path.name: path.read_text() for path in results.glob("?")}
     assert found == dict.fromkeys("012", "well"), done.stdout + done.stderr
+
+
+IS_GONE = "need all processes of "
+DEATHS = [
+    # The function before which a process dies inside a call, which time, and the other's error.
+    # In the first opening, before the processes have opened a file of the pool together:
+    ("open", "PMPI_Comm_idup", 1, IS_GONE),
+    ("open", "PMPI_Iallreduce", 1, IS_GONE),
+    ("close", "PMPI_Iallreduce", 1, IS_GONE),
+    ("write_all", "outcore_file_write_all", 1, IS_GONE),
+    ("read_all", "PMPI_Ibcast", 1, IS_GONE),
+    ("read_all", "outcore_file_read_all", 1, IS_GONE),
+    ("set_size", "PMPI_Iallreduce", 2, IS_GONE),
+    ("write_ordered", "PMPI_Iexscan", 1, IS_GONE),
+    ("read_ordered_begin", "PMPI_Iallreduce", 3, IS_GONE),
+    ("write_shared", "outcore_remove", 1, "need the turn of another process to end"),
+]
+
+
+def test_the_other_process_gets_an_error_wherever_one_dies(library: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    program = tmp_path / "dies_inside"
+    flags = ["-Wall", "-Wextra", "-Werror", "-rdynamic", *c_library.cflags().split()]
+    run(MPICH.mpicc, JOBS / "dies_inside.c", *flags, *c_library.libs().split(), "-o", program)
+    cases = [f"{call}:{function}:{count}" for call, function, count, _ in DEATHS]
+    # The launcher knows the shells only: it ends a job in which a process dies.
+    shell = f'"$@"; while [ $(ls "$0" | wc -l) -lt {len(cases)} ]; do sleep 0.05; done'
+    with pool_at(tmp_path, 2) as started:
+        served = started.served
+        done = mpi_program(
+            2 * len(cases), "sh", "-c", shell, str(results), str(program), served.url,
+            str(results), *cases, LD_PRELOAD=str(library), OUTCORE_KEY=str(served.key),
+            OUTCORE_TIMEOUT="3",
+        )  # fmt: skip
+    for number, (case, (*_, error)) in enumerate(zip(cases, DEATHS, strict=True)):
+        found = (results / str(number)).read_text()
+        assert found.startswith(f"MPI_ERR_IO: {error}"), f"{case}: {found}\n{done.stderr}"
 
 
 @pytest.mark.exhaustive(keep=1)

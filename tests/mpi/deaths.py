@@ -1,8 +1,7 @@
 """One process of a job in which the last process dies, before calls of all processes.
 
 Run it as ``deaths.py FILE FOLDER``, below processes that the launcher of MPI starts, and that
-outlive it. Each other process leaves its result in a file of the folder, named for its rank. With
-``first`` behind these, the last process dies while all open a file for the first time.
+outlive it. Each other process leaves its result in a file of the folder, named for its rank.
 """
 
 import os
@@ -89,14 +88,9 @@ def survive(path: str) -> None:
     own.Close()
 
 
-def survive_first(path: str) -> None:
-    """Go through the death of the last process in its first opening."""
-    check(last, error_of(MPI.File.Open, comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR))
-
-
 unlink_shared_memory()
 try:
-    (survive_first if sys.argv[3:] == ["first"] else survive)(sys.argv[1])
+    survive(sys.argv[1])
     result = "well"
 except BaseException:
     result = traceback.format_exc()

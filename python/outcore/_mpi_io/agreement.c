@@ -130,24 +130,45 @@ int combine(struct open_file *file, enum combination how, int count, MPI_Offset 
     return class;
 }
 
-/* Returns the same error class on all processes: that of one that failed, or 0 if none has. `numbers` get the largest; at most
- * MOST_NUMBERS. */
-int agreed_numbers(struct open_file *file, int class, int count, MPI_Offset *numbers) {
-    MPI_Offset most[1 + MOST_NUMBERS] = {class};
-    memcpy(most + 1, numbers, (size_t)count * sizeof *numbers);
-    int lost = combine(file, LARGEST, 1 + count, most);
+/* Gets numbers of all processes, in the order of their ranks, in memory that the caller frees. */
+int gather(struct open_file *file, int count, const MPI_Offset *numbers, MPI_Offset **all) {
+    MPI_Request request;
+    int size;
+    PMPI_Comm_size(file->comm, &size);
+    /* After an error, MPI may still use its memory. */
+    size_t own = (size_t)count, others = own * (size_t)size;
+    MPI_Offset *to = calloc(others + own, sizeof *to), *from = to + others;
+    *all = NULL;
+    if (to == NULL) {
+        leave(file, -1);
+        return failed(MPI_ERR_NO_MEM, "need memory for a message; free some");
+    }
+    memcpy(from, numbers, own * sizeof *from);
+    int result = PMPI_Iallgather(from, count, MPI_INT64_T, to, count, MPI_INT64_T, file->comm, &request);
+    int class = result != MPI_SUCCESS ? leave(file, -1) : wait_for_all(file, &request);
+    if (class == 0) {
+        *all = to;
+    }
+    return class;
+}
+
+/* Returns the largest error class of all processes; this one found `own`. */
+int class_of_all(MPI_Offset largest, int own) {
+    if (largest != own) {
+        failed((int)largest, "another process of the file failed; its error says why");
+    }
+    return (int)largest;
+}
+
+/* Returns the same error class on all processes: that of one that failed, or 0 if none has. `number` gets the largest. */
+int agreed_most(struct open_file *file, int class, MPI_Offset *number) {
+    MPI_Offset most[] = {class, *number};
+    int lost = combine(file, LARGEST, 2, most);
     if (lost != 0) {
         return lost;
     }
-    memcpy(numbers, most + 1, (size_t)count * sizeof *numbers);
-    if (most[0] != class) {
-        failed((int)most[0], "another process of the file failed; its error says why");
-    }
-    return (int)most[0];
-}
-
-int agreed_most(struct open_file *file, int class, MPI_Offset *number) {
-    return agreed_numbers(file, class, 1, number);
+    *number = most[1];
+    return class_of_all(most[0], class);
 }
 
 int agreed(struct open_file *file, int class) {

@@ -178,15 +178,14 @@ int check_pointer(const struct open_file *file);
 
 enum combination { LARGEST, SUM, BEFORE };
 
-#define MOST_NUMBERS 4
-
 double now_s(void);
 void give_sign(struct open_file *file);
 void withdraw_sign(struct open_file *file);
 int leave(struct open_file *file, int lost);
 int wait_for_all(struct open_file *file, MPI_Request *request);
 int combine(struct open_file *file, enum combination how, int count, MPI_Offset *numbers);
-int agreed_numbers(struct open_file *file, int class, int count, MPI_Offset *numbers);
+int gather(struct open_file *file, int count, const MPI_Offset *numbers, MPI_Offset **all);
+int class_of_all(MPI_Offset largest, int own);
 int agreed_most(struct open_file *file, int class, MPI_Offset *number);
 int agreed(struct open_file *file, int class);
 int is_same(struct open_file *file, MPI_Offset number, int *same);
@@ -201,7 +200,7 @@ int sync_changes(struct open_file *file);
 /* ---- peers.c */
 
 int know_peers(struct open_file *file);
-int tell_peers(struct open_file *file);
+void remember_peers(struct open_file *file, const MPI_Offset *told, int stride);
 void forget_peers(struct open_file *file);
 
 /* ---- view.c */

@@ -58,25 +58,38 @@ int open_shadow(MPI_File *handle) {
                                               path);
 }
 
-/* Finds out whether all processes open a file in a pool, and in the same mode. `is_in_pool` becomes 0 if none does. */
+/* The first message of an opening: tells the others the sign of life of this process, and finds out whether all open a file in a
+ * pool, in the same mode. `is_in_pool` becomes 0 if none does. */
 static int compare(struct open_file *file, int class, const char *name, int *is_in_pool) {
-    MPI_Offset ends[MOST_NUMBERS] = {*is_in_pool, -*is_in_pool, file->amode, -(MPI_Offset)file->amode};
-    class = agreed_numbers(file, class, MOST_NUMBERS, ends);
-    if (class != 0) {
+    enum { CLASS, IN_POOL, AMODE, SIGN, COUNT };
+    MPI_Offset sign = file->peers != NULL ? (MPI_Offset)file->peers[file->rank] : 0, *all, largest = 0;
+    MPI_Offset own[COUNT] = {[CLASS] = class, [IN_POOL] = *is_in_pool, [AMODE] = file->amode, [SIGN] = sign};
+    int in_pool = 0, same_mode = 0, size;
+    int lost = gather(file, COUNT, own, &all);
+    if (lost != 0) {
         /* MPI says why it cannot reach all processes of a file of its own. */
-        *is_in_pool |= !file->is_broken;
-        return class;
+        return lost;
     }
-    *is_in_pool = (int)ends[0];
-    if (ends[0] != -ends[1]) {
-        return failed(MPI_ERR_NOT_SAME, "need a file of one pool on all processes, have '%s' in a pool on some only; mount the "
-                                        "pool on all machines",
-                      name);
+    PMPI_Comm_size(file->comm, &size);
+    for (const MPI_Offset *each = all; each < all + COUNT * size; each += COUNT) {
+        largest = each[CLASS] > largest ? each[CLASS] : largest;
+        in_pool += each[IN_POOL] != 0;
+        same_mode += each[AMODE] == file->amode;
     }
-    if (*is_in_pool && ends[2] != -ends[3]) {
-        return failed(MPI_ERR_NOT_SAME, "need the same access mode on all processes; pass the same");
+    *is_in_pool = in_pool > 0 || largest != 0;
+    if (largest != 0) {
+        class = class_of_all(largest, class);
+    } else if (in_pool > 0 && in_pool < size) {
+        class = failed(MPI_ERR_NOT_SAME, "need a file of one pool on all processes, have '%s' in a pool on some only; mount the "
+                                         "pool on all machines",
+                       name);
+    } else if (in_pool > 0 && same_mode < size) {
+        class = failed(MPI_ERR_NOT_SAME, "need the same access mode on all processes; pass the same");
+    } else {
+        remember_peers(file, all + SIGN, COUNT);
     }
-    return 0;
+    free(all);
+    return class;
 }
 
 static int check_amode(int amode, const struct place *place) {
@@ -255,9 +268,6 @@ int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info,
     *fh = MPI_FILE_NULL;
     if (class == 0 && (class = check_amode(amode, &place)) == 0) {
         class = duplicate_comm(file);
-    }
-    if (class == 0) {
-        class = tell_peers(file);
     }
     if (class == 0) {
         class = open_on_all(file, &place, info);

@@ -1,8 +1,8 @@
 /* The processes that this one knows from earlier openings: by their signs of life in a pool, it notices while it opens a file that
  * one of them is gone.
  *
- * Each process has a number, and gives its sign of life until it ends. In each opening, the processes tell each other their
- * numbers. Before that, a process knows those that earlier openings have told it.
+ * Each process has a number, and gives its sign of life until it ends. By the first message of each opening, the processes tell
+ * each other their numbers. Before that, a process knows those that earlier openings have told it.
  */
 
 #include "mpi_io.h"
@@ -106,35 +106,22 @@ int know_peers(struct open_file *file) {
     return 0;
 }
 
-/* Tells all processes of a file the numbers of each other. */
-int tell_peers(struct open_file *file) {
-    MPI_Request request;
+/* Keeps what the processes of a file have told each other: number i is `told[i * stride]`. */
+void remember_peers(struct open_file *file, const MPI_Offset *told, int stride) {
     int size;
     if (file->peers == NULL) {
-        return 0;
+        return;
     }
     PMPI_Comm_size(file->comm, &size);
-    /* After an error, MPI may still use its memory. */
-    uint64_t *numbers = calloc((size_t)size + 1, sizeof *numbers);
-    if (numbers == NULL) {
-        return leave(file, -1);
+    for (int i = 0; i < size; i++) {
+        file->peers[i] = (uint64_t)told[i * stride];
     }
-    numbers[size] = file->peers[file->rank];
-    int class = PMPI_Iallgather(numbers + size, 1, MPI_UINT64_T, numbers, 1, MPI_UINT64_T, file->comm, &request) != MPI_SUCCESS
-                    ? leave(file, -1)
-                    : wait_for_all(file, &request);
-    if (class != 0) {
-        return class;
-    }
-    memcpy(file->peers, numbers, (size_t)size * sizeof *numbers);
-    free(numbers);
     pthread_mutex_lock(&lock);
     struct known *known = known_in(file->pool);
     if (known != NULL) {
         copy(known, file, FROM_FILE);
     }
     pthread_mutex_unlock(&lock);
-    return 0;
 }
 
 /* Ends an opening that this process leaves: takes its sign from the others, so that they leave too. It and they get new ones in
