@@ -31,6 +31,7 @@ BENCHMARKS = {
     "svd": "the largest singular triplets against ARPACK and randomized_svd of scikit-learn",
     "distributions": "orders of chunks, ways to read, 1 to 8 slow disks, and the rule of advise",
     "rechunk": "copies into other chunks against fio, dask, rechunker and cubed",
+    "permute": "a transpose and a bit reversal against fio, numpy.memmap, zarr-python and dask",
     "rivals": "array strips against TensorStore and zarr-python",
     "pool_embedded": "a pool embedded over two directories against a plain one: streams, LU",
     "pool_served": "LU in a pool served on this machine against a plain path",

@@ -53,6 +53,7 @@ def run(
         "svd",
         "mixed",
         "rechunk",
+        "permute",
         "rivals",
         "distributions",
         "pool_embedded",

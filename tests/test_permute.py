@@ -127,6 +127,8 @@ def test_passes_bytes_and_requests_are_those_of_the_bound(tmp_path: Path, kind: 
     assert report.passes == {"gray": 1}.get(kind, bound) <= bound + 2
     assert report.request_bytes >= LEAST
     assert report.bytes_read == report.bytes_written == report.passes * data.nbytes
+    assert len(report.pass_seconds) == report.passes
+    assert 0 < min(report.pass_seconds) <= sum(report.pass_seconds) <= report.seconds
     for name in ("passes", "load_bytes", "request_bytes", "bytes_read", "reads", "writes"):
         assert getattr(report, name) == getattr(plan, name), name
     assert plan.bytes_written == report.bytes_written

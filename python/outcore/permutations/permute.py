@@ -245,6 +245,7 @@ def _report_of_copy(job: Job, report: CopyReport) -> PermuteReport:
         bytes_written=moved, reads=0, writes=0, requests_before=report.blocks_before,
         nbytes=report.nbytes, file_bytes=report.file_bytes, seconds=report.seconds,
         memory_bytes=report.memory_bytes, peak_memory_bytes=report.peak_memory_bytes,
+        pass_seconds=(report.seconds,) if moved else (),
     )  # fmt: skip
 
 
@@ -319,15 +320,17 @@ def _between(job: Job) -> Metadata:
 
 @dataclass
 class _Moved:
-    """Bytes and requests of a call."""
+    """Bytes and requests of a call, and the time of its passes."""
 
     bytes_read: int = 0
     bytes_written: int = 0
     reads: int = 0
     writes: int = 0
+    pass_seconds: tuple[float, ...] = ()
 
-    def add(self, ends: Ends, nbytes: int, reads: int) -> None:
+    def add(self, ends: Ends, nbytes: int, reads: int, seconds: float) -> None:
         """Add those of a pass; `nbytes` and `reads` count for a source that does not count."""
+        self.pass_seconds += (seconds,)
         nbytes, reads = ends.source.moved() or (nbytes, reads)
         self.bytes_read += nbytes
         self.reads += reads
@@ -372,12 +375,13 @@ def _run(
                 at = sum(of_pass[:i]) + first * per_load
                 ends = _ends(job, array, between, i, count)
                 notes = CopyNotes(record, ends.target.sync, at) if record.goes_on else None
+                began = call.seconds()
                 passes.run(i, ends, first, notes)
                 left = loads.count - first
                 read_bits = geometry.request_bits(i)[0]
                 moved.add(
                     ends, left * geometry.itemsize << geometry.load_bits,
-                    left << geometry.load_bits - read_bits,
+                    left << geometry.load_bits - read_bits, call.seconds() - began,
                 )  # fmt: skip
                 del ends
             if between is not None:

@@ -25,6 +25,8 @@ class PermuteReport:
         Bytes of the elements, and bytes that the new array occupies on disk.
     seconds, memory_bytes, peak_memory_bytes
         Time, budget, and the budget's peak use.
+    pass_seconds
+        Time of each pass of this call, until its elements were durable.
     """
 
     path: str
@@ -44,6 +46,7 @@ class PermuteReport:
     seconds: float
     memory_bytes: int
     peak_memory_bytes: int
+    pass_seconds: tuple[float, ...]
 
     def __str__(self) -> str:
         extents = " x ".join(map(str, self.shape))
