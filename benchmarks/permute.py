@@ -9,6 +9,7 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -184,7 +185,9 @@ class _Work:
         path = self.directory / ("source.npy" if rival == "memmap" else "source.zarr")
         if not path.exists():
             side = min(1024, *self.case.shape)
-            given = {"chunks": (side, side), "codec": "none"} if rival != "memmap" else {}
+            given: dict[str, Any] = {"chunks": (side, side), "codec": "none"}
+            if rival == "memmap":
+                given = {}
             oc.export_array(self.source, path, progress=False, **given)
         return path
 
