@@ -60,6 +60,7 @@ class PoolJob:
         self._sockets: SocketDirectory | None = None
         self.core: _core.Pool
         self.url: str
+        self.own_server: int
 
     @classmethod
     def start(
@@ -145,6 +146,8 @@ class PoolJob:
                 core.close()
 
         numbers = _server_numbers(seats, self._all(used)[managing])
+        places = [(seat.machine, seat.identity) for seat in seats]
+        self.own_server = numbers[places.index(places[rank])]
 
         def start_server() -> None:
             if rank in numbers:

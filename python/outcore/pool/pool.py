@@ -36,6 +36,8 @@ class Pool(PoolNames):
     ) -> None:
         super().__init__(PoolRoot(url, core, is_shared, key))
         self._job = job
+        if job is not None:
+            self._root.own_server = job.own_server
         self._disks: weakref.WeakSet[LogicalDisk] = weakref.WeakSet()
 
     @classmethod

@@ -7,7 +7,12 @@ from outcore.processes.team import Team
 from outcore.report.report import Report, of_processes
 
 
-def process_figures(own: Report, sent: tuple[int, int], planned: tuple[int, int]) -> dict[str, Any]:
+def process_figures(
+    own: Report,
+    sent: tuple[int, int],
+    planned: tuple[int, int],
+    remote_read: tuple[int, int] | None = None,
+) -> dict[str, Any]:
     """Return a process's entry of ``Report.processes``.
 
     Parameters
@@ -16,6 +21,8 @@ def process_figures(own: Report, sent: tuple[int, int], planned: tuple[int, int]
         Its report.
     sent, planned
         Bytes and messages that it sent, and those of the plan.
+    remote_read
+        Bytes of panels that a factorization read from I/O servers of others, and those of the plan.
     """
     names = (
         "bytes_read", "planned_bytes_read", "bytes_written", "planned_bytes_written", "seconds",
@@ -24,7 +31,10 @@ def process_figures(own: Report, sent: tuple[int, int], planned: tuple[int, int]
     return {name: getattr(own, name) for name in names} | {
         "bytes_sent": sent[0], "planned_bytes_sent": planned[0],
         "messages_sent": sent[1], "planned_messages_sent": planned[1],
-    }  # fmt: skip
+    } | (
+        {} if remote_read is None
+        else {"remote_bytes_read": remote_read[0], "planned_remote_bytes_read": remote_read[1]}
+    )  # fmt: skip
 
 
 def whole_report(own: Report, team: Team) -> Report:

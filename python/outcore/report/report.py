@@ -93,10 +93,11 @@ class Report:
         The BLAS of the arithmetic, and its threads in each process.
     processes
         Figures of each process of a parallel call, by rank: bytes read, written and sent, and
-        messages sent, as counted and as planned; seconds in which blocks were in transfer between
-        hosts, the part of them in which the process did not wait for a block (hidden), and its
-        waits for blocks. The other figures of such a call are sums, or of times and memory the
-        largest.
+        messages sent, as counted and as planned; of a factorization in a pool also the bytes of
+        earlier panels that it read from I/O servers of others (remote); seconds in which blocks
+        were in transfer between hosts, the part of them in which the process did not wait for a
+        block (hidden), and its waits for blocks. The other figures of such a call are sums, or of
+        times and memory the largest.
     notes
         Remarks on the call.
     arrays
@@ -335,6 +336,12 @@ class Report:
             ]
             text = f"{len(self.processes)}, which sent {_against(*sent[:2])}, in {sent[2]} messages"
             rows.append(("processes", text))
+            remote = [
+                sum(each.get(name, 0) for each in self.processes)
+                for name in ("remote_bytes_read", "planned_remote_bytes_read")
+            ]
+            if any(remote):
+                rows.append(("other servers", f"{_against(*remote)}, of panels"))
             rows += _blocks_row(self.processes)
         if self.method:
             rows.insert(0, ("method", self.method))
@@ -386,8 +393,8 @@ def _joined_processes(
         return first or later
     return [
         {
-            name: max(a[name], b[name]) if name.startswith("peak") else a[name] + b[name]
-            for name in a
+            name: (max if name.startswith("peak") else sum)((a.get(name, 0), b.get(name, 0)))
+            for name in a | b
         }
         for a, b in zip(first, later, strict=True)
     ]

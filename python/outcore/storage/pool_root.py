@@ -24,6 +24,8 @@ class PoolRoot:
         File of the key that the connection used.
     process
         The process that opened the pool: its forks cannot use it.
+    own_server
+        Number of the I/O server of this process, in a pool of a parallel job; `None` in others.
     """
 
     url: str
@@ -32,6 +34,7 @@ class PoolRoot:
     key: str | None = None
     volume: _core.Volume = field(init=False)
     process: int = field(default_factory=os.getpid)
+    own_server: int | None = None
     _held: set[str] = field(default_factory=set)
     _looked_at: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)

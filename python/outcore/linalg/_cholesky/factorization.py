@@ -435,6 +435,8 @@ class _Factorization(LeftLooking[Part]):
             columns = slice(place * g.columns, (place + 1) * g.columns)
             rows = [slice(tiles.start * g.rows, tiles.stop * g.rows) for tiles in g.blocks(part, K)]
             self.blocks.read([(each, columns) for each in rows])
+            for tiles in g.blocks(part, K):
+                self.storage.remote_read += self.storage.remote_bytes(K, tiles)
 
     def blocks_of(self, K: int, part: Part) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (first row, block)."""

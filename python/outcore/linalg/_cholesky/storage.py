@@ -49,6 +49,14 @@ class CholeskyStorage(FactorStorage[CholeskyGeometry]):
         """Return the bytes and messages that this process sends according to the plan."""
         return self.geometry.sent(self.first_panel)
 
+    def planned_remote_read(self) -> int:
+        """Return the `remote_read` of the plan."""
+        g, total = self.geometry, 0
+        for slab in g.slabs(self.first_panel):
+            (part,) = g.parts(slab)
+            total += sum(self.remote_bytes(K, part.tiles) for K in g.deal.held(0, slab.first))
+        return total
+
     def finish(self, call: LongCall, flops_done: float) -> CholeskyFactor:
         """Complete the factor on disk and return it, with the report."""
         g, first, state = self.geometry, self.first_panel, self.state

@@ -10,6 +10,7 @@ from outcore._util.streams import wait
 from outcore.array_files.metadata import version_of, write_metadata
 from outcore.errors import ClosedError, JournalError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata
+from outcore.linalg._factors.remote import RemoteBytes
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES, Slab
 from outcore.linalg._geometry.geometry import Geometry
 from outcore.linalg._geometry.loads import ColumnLoads, Loads
@@ -70,6 +71,9 @@ class FactorStorage(Generic[G]):
         The processes of the call.
     sent
         Bytes and messages that this process has sent to others.
+    remote_read
+        Bytes of earlier panels that this process has read, or is going to, from I/O servers of
+        others.
     """
 
     team: Team
@@ -89,6 +93,7 @@ class FactorStorage(Generic[G]):
         self._note: Future[None] | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="outcore-journal")
         self.sent = self._aside = (0, 0)
+        self.remote_read = 0
         self._matrix: MatrixFile | None = None
         self._factors: ArrayFile | None = None
 
@@ -111,6 +116,10 @@ class FactorStorage(Generic[G]):
         """Open the files within a call's budget."""
         g, where = self.geometry, self._target
         self._trace = call.trace
+        if self.team.size > 1:
+            # Several processes have the factors in one file, panel by panel.
+            self._tiles = self._grid(range(g.panels))
+            self._remote = RemoteBytes(where.path / self.kind.array / self._tiles.shard_key(0))
         if not self.journal.header.overwrite_a:
             grid = self._grid(range(g.panels))
             self._factors = open_tiles(
@@ -194,6 +203,18 @@ class FactorStorage(Generic[G]):
     def planned_sent(self) -> tuple[int, int]:
         """Return the bytes and messages that this process sends according to the plan."""
         return 0, 0
+
+    def remote_bytes(self, panel: int, tiles: Iterable[int]) -> int:
+        """Return the bytes of some tiles of a panel on I/O servers of other processes."""
+        if self.team.size == 1:
+            return 0
+        first = self._tiles.locate([0, self.places[panel]])[1]
+        slot_bytes, tile_bytes = self._tiles.slot_bytes, self.geometry.tile_bytes
+        return sum(self._remote.of(first + tile * slot_bytes, tile_bytes) for tile in tiles)
+
+    def planned_remote_read(self) -> int:
+        """Return the `remote_read` of the plan."""
+        return 0
 
     def joined(self, records: Sequence[Record]) -> Record:
         """Return the record of a slab from those of all processes, each about its own columns.
@@ -341,7 +362,8 @@ class FactorStorage(Generic[G]):
             notes=notes + more.pop("notes", []), **more,
         )  # fmt: skip
         if self.team.size > 1:
-            own.processes = [process_figures(own, self.sent, self.planned_sent())]
+            remote = self.remote_read, self.planned_remote_read()
+            own.processes = [process_figures(own, self.sent, self.planned_sent(), remote)]
         return whole_report(own, self.team)
 
 

@@ -21,8 +21,8 @@ class Geometry(Protocol):
         Rows and columns of the matrix.
     rows, columns
         Shape of a tile.
-    tiles, panels
-        Tiles in a panel, and panels in the matrix.
+    tiles, tile_bytes, panels
+        Tiles in a panel, bytes of each on disk, and panels in the matrix.
     slab_panels
         Panels of the widest slab.
     bounce_bytes, budget_bytes
@@ -41,6 +41,8 @@ class Geometry(Protocol):
     def columns(self) -> int: ...
     @property
     def tiles(self) -> int: ...
+    @property
+    def tile_bytes(self) -> int: ...
     @property
     def panels(self) -> int: ...
     @property

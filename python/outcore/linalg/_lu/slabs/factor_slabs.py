@@ -228,6 +228,7 @@ class SlabFactorization(SlabLoop):
                 for tiles in g.blocks_below(K)
             ]
             self.blocks.read([(each, columns) for each in rows])
+            self.storage.remote_read += self.storage.remote_bytes(self.before + K, g.tiles_below(K))
 
     def blocks_of(self, K: int) -> Iterator[tuple[int, Matrix]]:
         """Take panel K of L from the stream: (row counted from the panel's first, block)."""

@@ -1,6 +1,7 @@
 """Storage of LU's row swaps, and the completion of its factors."""
 
 import dataclasses
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
@@ -129,3 +130,14 @@ class LuStorage(LuFiles[LuGeometry]):
     def planned_sent(self) -> tuple[int, int]:
         """Return the bytes and messages that this process sends according to the plan."""
         return self.geometry.sent(self.first_panel)
+
+    def planned_remote_read(self) -> int:
+        """Return the `remote_read` of the plan."""
+        g = self.geometry
+        # Each slab reads the panels of this process to its left, from the diagonal down.
+        own = [
+            self.remote_bytes(K, g.tiles_below(K)) if g.deal.owner(K) == g.deal.rank else 0
+            for K in range(g.panels)
+        ]
+        left_of = list(itertools.accumulate(own, initial=0))
+        return sum(left_of[slab.first] for slab in g.slabs(self.first_panel))
