@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import outcore as oc
 from outcore.permutations import gf2
 from outcore.permutations.bit_matrices import BIT_KINDS, columns_of
 from outcore.permutations.factors import Loads, factors, gamma_rank, passes_of
+from outcore.permutations.geometry import geometry_of
 from outcore.permutations.gf2 import Matrix
 
 
@@ -121,6 +123,25 @@ def test_classes_of_one_pass_take_one_pass() -> None:
         mld = gf2.product(tuple(swapped), mrc)
         for matrix in (mrc, mld, gf2.inverse(mrc), gf2.inverse(mld)):
             assert passes_of(matrix, block_bits, load_bits) == 1
+
+
+def test_the_stated_budget_is_the_least() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        bits = int(rng.integers(1, 25))
+        matrix = tuple(1 << int(j) for j in rng.permutation(bits))
+        most_block_bits = int(rng.integers(0, bits + 1))
+
+        def memory_of(memory: int, given: tuple[Any, ...] = (matrix, 0, most_block_bits, 8)) -> int:
+            return geometry_of(*given, memory).memory_bytes
+
+        with pytest.raises(oc.errors.BudgetError) as error:
+            memory_of(1)
+        least = int(str(error.value).split()[1])
+        with pytest.raises(oc.errors.BudgetError, match=f"need {least} bytes"):
+            memory_of(least - 1)
+        for memory in (least, least + int(rng.integers(1 << 25))):
+            assert memory_of(memory) <= memory
 
 
 def test_passes_of_known_permutations() -> None:

@@ -1,5 +1,6 @@
 """The blocks, loads and passes of a permutation, within a budget."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from outcore._util.budget import too_small
@@ -109,31 +110,34 @@ def geometry_of(
     least = max(bits_of(LEAST_REQUEST_BYTES // itemsize), 0)
     least = min(least, most_block_bits, bits)
 
-    def need_of(load_bits: int, buffers: int) -> int:
-        return _memory_bytes(load_bits, itemsize, buffers, bounce_bytes)
+    def choices(bounce_bytes: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield passes, buffers, blocks, loads and bounce buffers that fit; the best is least."""
+        for buffers in (3, 2):
 
-    found = []
-    for buffers in (3, 2):
-        sizes = [steps] if steps else []
-        if steps is None:
-            load_bits = max(
-                (m for m in range(least, bits + 1) if need_of(m, buffers) <= memory_bytes),
-                default=-1,
-            )
-            most = min(most_block_bits, load_bits)
-            sizes = [(b, load_bits) for b in range(least, most + 1)]
-        for block_bits, load_bits in sizes:
-            count = passes_of(matrix, block_bits, load_bits)
-            if count is not None and need_of(load_bits, buffers) <= memory_bytes:
-                # A single load overlaps with no other.
-                used = 2 if load_bits == bits else buffers
-                found.append((count, -used, -block_bits, load_bits))
+            def fits(load_bits: int, buffers: int = buffers) -> bool:
+                need = _memory_bytes(load_bits, itemsize, buffers, bounce_bytes)
+                return need <= memory_bytes
+
+            sizes = [steps] if steps else []
+            if steps is None:
+                load_bits = max(filter(fits, range(least, bits + 1)), default=-1)
+                most = min(most_block_bits, load_bits)
+                sizes = [(b, load_bits) for b in range(least, most + 1)]
+            for block_bits, load_bits in sizes:
+                count = passes_of(matrix, block_bits, load_bits)
+                if count is not None and fits(load_bits):
+                    # A single load overlaps with no other.
+                    used = 2 if load_bits == bits else buffers
+                    yield count, -used, -block_bits, load_bits, bounce_bytes
+
+    found = [*choices(bounce_bytes)] or [*choices(_LEAST_BOUNCE_BYTES)]
     if not found:
         need_bits = steps[1] if steps else least + (passes_of(matrix, least, least) is None)
         raise too_small(
-            need_of(need_bits, 2), memory_bytes, f"a load of {itemsize << need_bits} bytes, twice"
-        )
-    _, buffers, block_bits, load_bits = min(found)
+            _memory_bytes(need_bits, itemsize, 2, _LEAST_BOUNCE_BYTES), memory_bytes,
+            f"a load of {itemsize << need_bits} bytes, twice",
+        )  # fmt: skip
+    _, buffers, block_bits, load_bits, bounce_bytes = min(found)
     each = factors(matrix, -block_bits, load_bits)
     added = [0] * (len(each) - 1) + [complement]
     passes = tuple(
