@@ -204,13 +204,17 @@ def test_other_formats(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatc
     model = np.arange(512 * 500, dtype="f8").reshape(512, 500)
     zarr.create_array(tmp_path / "rows.zarr", data=model, chunks=(1, 500))
     name = tmp_path / f"out.{kind}"
-    given = {} if kind == "npy" else {"chunks": (512, 1)}
-    report = oc.rechunk(
-        tmp_path / "rows.zarr", name, format=kind, transpose=(1, 0) if kind == "npy" else None,
-        memory=1_000_000, progress=False, **given,
-    )  # fmt: skip
+    given: dict[str, Any] = {"transpose": (1, 0)} if kind == "npy" else {"chunks": (512, 1)}
+    given |= {"format": kind, "memory": 1_000_000}
+    plan = oc.plan("rechunk", source=tmp_path / "rows.zarr", path=name, **given)
+    report = oc.rechunk(tmp_path / "rows.zarr", name, progress=False, **given)
     assert report.times_read == 1.0, "each chunk is decoded once"
-    assert report.between
+    assert report.between == plan.between != ()
+    for moved in (plan.bytes_read, plan.bytes_written):
+        assert 1 <= moved / (len(plan.blocks) * model.nbytes) < 1.05, "slots are whole pages"
+    assert (plan.disk_bytes, plan.is_exact) == (model.nbytes, False)
+    assert plan.chunks == (model.T.shape if kind == "npy" else (512, 1))
+    assert any("smaller than stated" in note for note in plan.notes) == (kind == "zarr")
     with oc.from_array(name, tmp_path / "back", progress=False) as back:
         np.testing.assert_array_equal(back[...], model.T if kind == "npy" else model)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["back", name.name, "rows.zarr"]

@@ -77,9 +77,10 @@ def command(
     """
     kind = file_format or format_of(target) or "outcore"
     if is_plan:
-        if kind != "outcore":
-            raise click.UsageError(f"--plan is for arrays of outcore, have the format {kind}")
-        plan = plan_rechunk(source=source, path=target, **options)
+        plan = plan_rechunk(
+            source=source, path=target, format=None if kind == "outcore" else kind, codec=codec,
+            **options,
+        )  # fmt: skip
         end(plan.to_dict(), str(plan))
         plan.validate()
         return

@@ -22,7 +22,7 @@ from outcore._util.counts import is_count
 from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import ProgressLike
 from outcore.convert.block_copy import check_blocks, copy_blocks
-from outcore.convert.copy_plan import CopyPlan, Side, Step
+from outcore.convert.copy_plan import CopyPlan, Pass, Side, Step
 from outcore.convert.copying import check_apart, copy_to_array, one_pass, report_on
 from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
@@ -250,6 +250,30 @@ class Export:
         names = listed(list(self.left_out))
         return f"the copy leaves out attributes that HDF5 cannot hold: {names}"
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements before compression."""
+        return math.prod(self._shape) * self._dtype.itemsize
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks on the sizes in a plan."""
+        if self._codec == "none":
+            return []
+        return [
+            f"{self._codec} makes the file and its writes smaller than stated; the time is without "
+            "compression"
+        ]
+
+    def passes(self, memory_bytes: int) -> list[Pass]:
+        """Choose the passes; only one if the disk has no room for the arrays between several."""
+        ends, itemsize = (source_end(self._source), self.end()), self._source.itemsize
+        passes = choose_passes(*ends, itemsize, memory_bytes)
+        # An array between two passes exists until the next one is complete.
+        if _free_bytes(self._path.parent) < min(len(passes), 3) * self.nbytes:
+            passes = choose_passes(*ends, itemsize, memory_bytes, most_passes=1)
+        return passes
+
     def run(
         self,
         memory: int | str | None,
@@ -264,14 +288,8 @@ class Export:
         read it back after each pass.
         """
         memory_bytes = budget.resolve(memory)
-        nbytes = math.prod(self._shape) * self._dtype.itemsize
-        self._check_room(nbytes, if_exists)
-        free, ends = _free_bytes(self._path.parent), (source_end(self._source), self._end())
-        itemsize = self._source.itemsize
-        passes = choose_passes(*ends, itemsize, memory_bytes)
-        # An array between two passes exists until the next one is complete.
-        if free < min(len(passes), 3) * nbytes:
-            passes = choose_passes(*ends, itemsize, memory_bytes, most_passes=1)
+        self._check_room(self.nbytes, if_exists)
+        passes = self.passes(memory_bytes)
         reports, source = [], self._source
         with contextlib.ExitStack() as stages, new_file(self._path, if_exists) as fresh:
             for one in passes[:-1]:
@@ -335,7 +353,7 @@ class Export:
         verify: bool,
     ) -> LongCall:
         """Copy all blocks of the source into a new file or directory."""
-        work = math.prod(self._shape) * self._dtype.itemsize * (1 + verify)
+        work = self.nbytes * (1 + verify)
         sums: list[int] | None = [] if verify else None
         title = f"exporting to {self._path.name}"
         with long_call(title, memory_bytes=memory_bytes, work=work, progress=progress) as call:
@@ -369,7 +387,7 @@ class Export:
             return Flat(path, self._shape, self._dtype, self._order, 0)
         return open_source(f"{path}::{self._dataset}" if self._kind == "hdf5" else path)
 
-    def _end(self) -> End:
+    def end(self) -> End:
         """Describe the target to the planner."""
         kind: Kind = "flat" if self._kind in ("npy", "raw") else "encoded"
         chunks = self._shape if kind == "flat" else self._chunks

@@ -112,25 +112,18 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
         opened.warn(2)
         chosen = permuted(opened, transpose)
         if format is not None:
-            if chunk_order is not None or disk_schema is not None:
-                raise InvalidError(
-                    f"{format} has no chunk_order and no disk_schema; leave them out"
-                )
             if if_exists == "open":
                 raise InvalidError(
                     f'if_exists="open" is for arrays of outcore, have format={format!r}; use '
                     '"error" or "overwrite"'
                 )
             named = Named.of(out, format, 3, if_exists)
-            made = Export(chosen, named, codec, chunks, order)
+            made = export_to(chosen, named, codec, chunks, order, chunk_order, disk_schema)
             report = made.run(memory, if_exists, progress, verify=verify)
             if made.left_out:
                 warnings.warn(made.left_out_text, LeftOutWarning, stacklevel=2)
             return report
-        if codec not in (None, "none"):
-            raise InvalidError(
-                f'arrays of outcore are not compressed, have codec={codec!r}; give format="zarr"'
-            )
+        check_no_codec(codec)
         if order is None and disk_schema is not None:
             order = "C"
         return copy_to_array(
@@ -138,6 +131,29 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
             layout=DiskLayout(disk_schema), if_exists=if_exists, resume=resume, progress=progress,
             choose=choose, verify=verify,
         )[0]  # fmt: skip
+
+
+def export_to(
+    source: Source,
+    named: Named,
+    codec: str | None,
+    chunks: Sequence[int] | int | None,
+    order: str | None,
+    chunk_order: str | None,
+    disk_schema: Rules | None,
+) -> Export:
+    """Check the arguments of a copy to another format."""
+    if chunk_order is not None or disk_schema is not None:
+        raise InvalidError(f"{named.kind} has no chunk_order and no disk_schema; leave them out")
+    return Export(source, named, codec, chunks, order)
+
+
+def check_no_codec(codec: str | None) -> None:
+    """Refuse the codec of an array of outcore."""
+    if codec not in (None, "none"):
+        raise InvalidError(
+            f'arrays of outcore are not compressed, have codec={codec!r}; give format="zarr"'
+        )
 
 
 def permuted(source: Source, transpose: Sequence[int] | None) -> Source:

@@ -1,5 +1,6 @@
 """Predict the passes, bytes, requests, disk space and time of a re-layout before it starts."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
@@ -11,8 +12,9 @@ from outcore._util.sizes import format_bytes, format_seconds
 from outcore.array.create import DiskLayout, array_metadata
 from outcore.convert.copy_plan import Pass
 from outcore.convert.copying import array_between
+from outcore.convert.export import Named
 from outcore.convert.open_source import open_source
-from outcore.convert.rechunk import choose, permuted
+from outcore.convert.rechunk import check_no_codec, choose, export_to, permuted
 from outcore.convert.rechunk_plan import End, array_end, source_end
 from outcore.convert.sources import Permuted, Source, Stored, fast_to_slow
 from outcore.errors import DiskFullError
@@ -43,13 +45,14 @@ class RelayoutPlan:
     memory_bytes, peak_memory_bytes
         The budget, and the largest amount that the call will use of it.
     disk_bytes, between_bytes
-        Disk space of the new array, and the most beside it for an array between two passes.
+        Disk space of the new array, before compression, and the most beside it for an array between
+        two passes.
     bytes_read, reads, bytes_written, writes
         Bytes and requests of all passes. They are exact on plain paths if `is_exact` is true; a
         pool gathers several requests in one message.
     is_exact
         Whether bytes and requests are counted one by one. Otherwise they are estimates: for sources
-        in other formats, and for chunks and blocks that meet in too many ways.
+        and targets in other formats, and for chunks and blocks that meet in too many ways.
     seconds
         Time at the measured rates of the disk of the new array.
     notes
@@ -135,6 +138,8 @@ def plan_rechunk(
     disk_schema: Rules | None = None,
     transpose: Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
+    format: str | None = None,  # noqa: A002  # as in `rechunk`
+    codec: str | None = None,
     casting: Casting = "same_kind",
     shape: Sequence[int] | int | None = None,
     source_order: str = "C",
@@ -144,28 +149,50 @@ def plan_rechunk(
     rates: Rates | None = None,
 ) -> RelayoutPlan:
     """Plan `outcore.rechunk` to `path`; see `outcore.plan`. It has no array yet."""
-    memory_bytes, where = budget.resolve(memory), place("rechunked" if path is None else path)
-    known = rates or stored_or_measured(where.path.parent)
+    memory_bytes, path = budget.resolve(memory), "rechunked" if path is None else path
     with open_source(
         source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as given:
         opened = permuted(given, transpose)
-        if order is None:
-            order = opened.order if disk_schema is None else "C"
-        metadata = array_metadata(
-            opened.shape, opened.dtype, chunks, order, chunk_order, None, None
-        )
-        is_chosen = bool(chunks or chunk_order or order == "F")
-        metadata = DiskLayout(disk_schema).of(where, metadata, is_chosen=is_chosen)
-        passes = choose(opened, metadata, memory_bytes)
+        target: Metadata | End
+        if format is None:
+            check_no_codec(codec)
+            where, notes = place(path), []
+            if order is None:
+                order = opened.order if disk_schema is None else "C"
+            target = metadata = array_metadata(
+                opened.shape, opened.dtype, chunks, order, chunk_order, None, None
+            )
+            is_chosen = bool(chunks or chunk_order or order == "F")
+            target = metadata = DiskLayout(disk_schema).of(where, metadata, is_chosen=is_chosen)
+            passes, disk_bytes = choose(opened, metadata, memory_bytes), _file_bytes(metadata)
+        else:
+            named = Named.of(path, format, 3, "error")
+            made = export_to(opened, named, codec, chunks, order, chunk_order, disk_schema)
+            where, target, disk_bytes, notes = (
+                place(named.path),
+                made.end(),
+                made.nbytes,
+                made.notes,
+            )
+            passes = made.passes(memory_bytes)
+            metadata = array_metadata(
+                opened.shape, opened.dtype, None, opened.order, None, None, None
+            )
+        known = rates or stored_or_measured(where.path.parent)
         arrays = [array_between(metadata, one, opened.order) for one in passes[:-1]]
-        made = [*arrays, metadata]
-        sources: list[Source | Metadata] = [opened, *arrays]
+        ends = [opened, *arrays, target]
         moves = [
-            _moved(*ends, known.reads, fast_to_slow(opened.order, len(opened.shape)), verify=verify)
-            for ends in zip(sources, made, passes, strict=True)
+            _moved(
+                *pair,
+                one,
+                known.reads,
+                fast_to_slow(opened.order, len(opened.shape)),
+                verify=verify,
+            )
+            for pair, one in zip(itertools.pairwise(ends), passes, strict=True)
         ]
-        sides = [opened.side, *(array_end(each).side for each in made)]
+        sides = [_described(each).side for each in ends]
         name = str(opened.path or type(source).__name__)
     sizes = [_file_bytes(each) for each in arrays]
     read = sum((each[0] for each in moves), Traffic())
@@ -176,7 +203,7 @@ def plan_rechunk(
         path=str(where.path),
         shape=metadata.shape,
         dtype=metadata.dtype.name,
-        chunks=metadata.chunks,
+        chunks=target.chunks,
         passes=len(passes),
         blocks=tuple(one.plan.extents for one in passes),
         between=tuple(each.chunks for each in arrays),
@@ -186,7 +213,7 @@ def plan_rechunk(
             + (sides[i].bounces + sides[i + 1].bounces) * one.plan.bounce_bytes
             for i, one in enumerate(passes)
         ),
-        disk_bytes=_file_bytes(metadata),
+        disk_bytes=disk_bytes,
         between_bytes=max(
             (a + b for a, b in zip([0, *sizes], [*sizes, 0], strict=True)), default=0
         ),
@@ -198,7 +225,7 @@ def plan_rechunk(
         seconds=read.nbytes / known.read_bytes_s
         + written.nbytes / known.write_bytes_s
         + requests * known.request_s,
-        notes=known.notes,
+        notes=[*notes, *known.notes],
     )
 
 
@@ -208,8 +235,8 @@ def _file_bytes(metadata: Metadata) -> int:
 
 
 def _moved(
-    source: Source | Metadata,
-    target: Metadata,
+    source: Source | Metadata | End,
+    target: Source | Metadata | End,
     one: Pass,
     disk: DiskReads,
     memory: Dims,
@@ -227,7 +254,7 @@ def _moved(
 
 
 def _counted(
-    end: Source | Metadata,
+    end: Source | Metadata | End,
     one: Pass,
     pieces: Sequence[Sequence[slice]],
     disk: DiskReads,
@@ -244,9 +271,10 @@ def _counted(
         traffic = BoxTraffic(metadata, is_write, memory, one.plan.bounce_bytes, disk)
         if traffic.kinds(pieces) <= MOST_KINDS:
             return traffic.of_pieces(pieces), True
-    described = array_end(end) if isinstance(end, Metadata) else source_end(end)
-    return _estimated(described, one, is_write=is_write), False
+    return _described(end).traffic(one.plan.extents, is_write=is_write), False
 
 
-def _estimated(end: End, one: Pass, *, is_write: bool) -> Traffic:
-    return end.traffic(one.plan.extents, is_write=is_write)
+def _described(end: Source | Metadata | End) -> End:
+    if isinstance(end, End):
+        return end
+    return array_end(end) if isinstance(end, Metadata) else source_end(end)
