@@ -1,6 +1,9 @@
 """Assembly by several processes of MPI, against one process."""
 
+import functools
 import json
+import os
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,6 +227,7 @@ class Silent:
 
     def __init__(self) -> None:
         self.raw, self.failed, self.is_heard = self, threading.Event(), True
+        self.cancelled: list[int] = []
 
     def Isend(self, memory: Any, rank: int) -> Any:  # noqa: N802
         return SimpleNamespace(Test=lambda: True)
@@ -231,7 +235,8 @@ class Silent:
     def Irecv(self, memory: Any, rank: int) -> Any:  # noqa: N802
         if rank == 1:
             memory[:] = 7, 8, 1
-        return SimpleNamespace(Test=lambda: rank == 1, Cancel=lambda: None, Wait=lambda: None)
+        cancel = functools.partial(self.cancelled.append, rank)
+        return SimpleNamespace(Test=lambda: rank == 1, Cancel=cancel, Wait=lambda: None)
 
     def fail(self, error: BaseException) -> None:
         self.error = error
@@ -259,6 +264,21 @@ def test_one_process_hears_itself() -> None:
         beats.tell([4], is_last=True)
         beats.wait(lambda: None)
     assert heard == [[[3]], [[4]]]
+
+
+def test_ctrl_c_at_the_end_waits_for_the_thread_that_uses_the_requests() -> None:
+    team = Silent()
+
+    def heard(numbers: object) -> None:
+        if beats._is_left:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    beats = Beats(cast(Any, team), 2, heard)
+    with pytest.raises(KeyboardInterrupt), beats:
+        pass
+    assert beats._thread is not None
+    assert not beats._thread.is_alive()
+    assert team.cancelled == [1, 2]
 
 
 def test_a_failed_process_holds_the_array_until_the_others_stop(

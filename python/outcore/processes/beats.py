@@ -14,7 +14,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.signals import signals_held
 from outcore.errors import DiskError
+from outcore.processes.blocks import BlocksThread
 from outcore.processes.team import Team
 
 Numbers = npt.NDArray[np.int64]
@@ -51,7 +53,7 @@ class Beats:
         self._mine: Numbers = np.zeros(count + 1, np.int64)
         self._all = np.zeros((team.size, count + 1), np.int64)
         self._is_over, self._is_left = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="outcore-beats", daemon=True)
+        self._thread: BlocksThread | None = None
         self._others = [rank for rank in range(team.size) if rank != team.rank]
 
     @property
@@ -66,20 +68,21 @@ class Beats:
             self._coming = {rank: self._receive(rank) for rank in self._others}
             self._going: dict[int, tuple[Any, Numbers]] = {}
             self._heard_at = dict.fromkeys(self._others, time.monotonic())
-            self._thread.start()
+            self._thread = BlocksThread(self._run, "outcore-beats", self._team)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_left = True
-        self._is_over.set()
-        if not self._others:
-            return
-        self._thread.join()
-        for request in self._coming.values():
-            with contextlib.suppress(Exception):
-                request.Cancel()
-                request.Wait()
-        _unsent.extend(going for going in self._going.values() if not going[0].Test())
+        with signals_held():
+            self._is_left = True
+            self._is_over.set()
+            if self._thread is None:
+                return
+            self._thread.end()
+            for request in self._coming.values():
+                with contextlib.suppress(Exception):
+                    request.Cancel()
+                    request.Wait()
+            _unsent.extend(going for going in self._going.values() if not going[0].Test())
 
     def tell(self, numbers: Sequence[int], *, is_last: bool = False) -> None:
         """Set the numbers of this process."""
@@ -98,7 +101,7 @@ class Beats:
         OutcoreError
             If another process has failed, or does not answer.
         """
-        while not self._all[:, -1].all() or self._thread.is_alive():
+        while not self._all[:, -1].all() or (self._thread and self._thread.is_alive()):
             self._team.check()
             meanwhile()
             time.sleep(_POLL_S)

@@ -1,16 +1,22 @@
 """Blocks that all processes of a call use in the same order, and those of one process alone."""
 
+import queue
 import threading
+import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from outcore._core import Trace
 from outcore._util.streams import BlockStream, Box, Pending
 from outcore.processes.team import Team
 
 Data = npt.NDArray[Any]
+
+T = TypeVar("T")
 
 
 class Expected(NamedTuple):
@@ -107,8 +113,109 @@ class Sent:
             raise self._error
 
 
+class BlocksOfAll(Blocks):
+    """The blocks of several processes, which a thread of each one moves ahead of their use.
+
+    Parameters
+    ----------
+    stream
+        Own blocks on disk.
+    team
+        The processes.
+    more_s
+        Additional time to wait for a block, for the work of its owner.
+    """
+
+    _thread: "BlocksThread"
+
+    def __init__(self, stream: BlockStream, team: Team, trace: Trace, more_s: float) -> None:
+        super().__init__(stream)
+        self._team, self._trace, self._more_s = team, trace, more_s
+        self._offered: queue.SimpleQueue[tuple[Data, Sent] | None] = queue.SimpleQueue()
+        self._sending: set[Sent] = set()
+        self._error: BaseException | None = None
+        self._bytes = self._messages = 0
+
+    def offer(self, blocks: Sequence[Data]) -> Pending:
+        """Send own blocks from memory, which must not change until the result is done."""
+        sent = Sent(len(blocks))
+        self._sending.add(sent)
+        for block in blocks:
+            self._offered.put((block, sent))
+        if self._error is not None:
+            sent.fail(self._error)
+        return sent
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the thread. After an error it stops waiting for other processes."""
+        if kind is not None:
+            self._team.leave()
+        self._close()
+        self._thread.end()
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """Bytes and messages that this process has sent."""
+        return self._bytes, self._messages
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Let the thread end after its work so far."""
+
+    def _count(self, nbytes: int) -> None:
+        """Count a message."""
+        self._bytes += nbytes
+        self._messages += 1
+
+    def _one_less(self, sent: Sent) -> None:
+        """Note that an offered block has been sent."""
+        sent.one_less()
+        if sent.done():
+            self._sending.discard(sent)
+
+    def _fail(self, error: BaseException) -> None:
+        """Note that the thread has failed, and sends nothing more."""
+        self._error = error
+        for sent in list(self._sending):
+            sent.fail(error)
+
+
+class Returned(Generic[T]):
+    """Values that come back when the last views of blocks die.
+
+    No bytecode runs then, so that a signal cannot raise an exception there, which would be lost
+    together with the value.
+
+    Parameters
+    ----------
+    first
+        Values that are there already.
+    """
+
+    def __init__(self, first: Iterable[T] = ()) -> None:
+        self._first = list(first)
+        self._dead: queue.SimpleQueue[weakref.ref[Data] | None] = queue.SimpleQueue()
+        self._lent: dict[int, tuple[weakref.ref[Data], T]] = {}
+
+    def after(self, block: Data, value: T) -> "weakref.ref[Data]":
+        """Return the reference to a block at whose end `value` comes back."""
+        reference = weakref.ref(block, self._dead.put)
+        self._lent[id(reference)] = reference, value
+        return reference
+
+    def get(self) -> T:
+        """Return a value; wait for one. Raise `ClosedError` after the last one before `close`."""
+        if self._first:
+            return self._first.pop()
+        return self._lent.pop(id(opened(self._dead.get())))[1]
+
+    def close(self) -> None:
+        """End the waits of `get`."""
+        self._dead.put(None)
+
+
 class BlocksThread(threading.Thread):
-    """A running thread that moves blocks, and waits for other processes until its team leaves."""
+    """A running thread, which waits for other processes until its team leaves."""
 
     def __init__(self, work: Callable[[], None], name: str, team: Team) -> None:
         super().__init__(target=work, name=name, daemon=True)

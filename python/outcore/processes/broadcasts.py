@@ -6,33 +6,38 @@ more of them than a ring of a few blocks.
 """
 
 import queue
-import weakref
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from outcore._core import Arena, Trace
-from outcore._util.streams import BlockStream, Box, Pending
-from outcore.processes.blocks import Blocks, BlocksThread, Data, Expected, Sent, opened
+from outcore._util.streams import BlockStream, Box
+from outcore.processes.blocks import (
+    Blocks,
+    BlocksOfAll,
+    BlocksThread,
+    Data,
+    Expected,
+    Returned,
+    opened,
+)
 from outcore.processes.host_blocks import HostBlocks, ring_of
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 
 
-class Broadcasts(Blocks):
-    """The blocks of several processes.
+class Broadcasts(BlocksOfAll):
+    """The blocks of several processes, each of which has copies of those of the others.
 
     Parameters
     ----------
     stream
         Own blocks on disk. It has memory for one more than `slots`.
-    team
-        The processes.
     slots, slot_bytes
         Number and size of the blocks in memory that this process receives or sends from memory. As
         many own blocks may be in use.
-    more_s
-        Additional time to wait for a block, for the work of its owner.
+    team, more_s
+        As for `BlocksOfAll`.
     """
 
     def __init__(
@@ -45,21 +50,13 @@ class Broadcasts(Blocks):
         trace: Trace,
         more_s: float,
     ) -> None:
-        super().__init__(stream)
-        self._team, self._trace, self._more_s = team, trace, more_s
-        self._bytes = self._messages = 0
+        super().__init__(stream, team, trace, more_s)
         self._expected: queue.SimpleQueue[Expected | None] = queue.SimpleQueue()
-        # Own blocks that may be read from disk now, and those in memory.
+        # Own blocks that may be read from disk now.
         self._readable: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._offered: queue.SimpleQueue[tuple[Data, Sent] | None] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[Data | BaseException] = queue.SimpleQueue()
-        self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
-        self._may_take: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        for _ in range(slots):
-            self._free.put(memoryview(arena.allocate(slot_bytes)))
-            self._may_take.put(True)
-        self._sending: set[Sent] = set()
-        self._error: BaseException | None = None
+        self._free = Returned(memoryview(arena.allocate(slot_bytes)) for _ in range(slots))
+        self._may_take = Returned([None] * slots)
         self._thread = BlocksThread(self._run, "outcore-broadcasts", team)
 
     def expect(self, blocks: Iterable[Expected]) -> None:
@@ -73,16 +70,6 @@ class Broadcasts(Blocks):
         for _ in boxes:
             self._readable.put(True)
 
-    def offer(self, blocks: Sequence[Data]) -> Pending:
-        """Send own blocks from memory, which must not change until the result is done."""
-        sent = Sent(len(blocks))
-        self._sending.add(sent)
-        for block in blocks:
-            self._offered.put((block, sent))
-        if self._error is not None:
-            sent.fail(self._error)
-        return sent
-
     def take(self) -> Data:
         """Return the next block of another process, or of the own disk; wait for it."""
         start_ns = self._trace.now_ns()
@@ -94,30 +81,19 @@ class Broadcasts(Blocks):
             raise found
         return found
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End the thread. After an error it stops waiting for other processes."""
-        if kind is not None:
-            self._team.leave()
+    def _close(self) -> None:
         self._expected.put(None)
         self._readable.put(False)
         self._offered.put(None)
-        self._free.put(None)
-        self._may_take.put(False)
-        self._thread.end()
-
-    @property
-    def sent(self) -> tuple[int, int]:
-        """Bytes and messages that this process has sent."""
-        return self._bytes, self._messages
+        self._free.close()
+        self._may_take.close()
 
     def _run(self) -> None:
         try:
             while (expected := self._expected.get()) is not None:
                 self._pass_on(expected)
         except BaseException as error:
-            self._error = error
-            for sent in list(self._sending):
-                sent.fail(error)
+            self._fail(error)
             self._ready.put(error)
 
     def _pass_on(self, expected: Expected) -> None:
@@ -128,17 +104,15 @@ class Broadcasts(Blocks):
             self._ready.put(block)
         elif expected.is_on_disk:
             opened(self._readable.get())
-            opened(self._may_take.get())
+            self._may_take.get()
             block = self.stream.take().data
-            weakref.finalize(block, self._may_take.put, True).atexit = False
+            self._may_take.after(block, None)
             self._send(block, expected)
             self._ready.put(block)
         else:
             memory, sent = opened(self._offered.get())
             self._send(memory, expected)
-            sent.one_less()
-            if sent.done():
-                self._sending.discard(sent)
+            self._one_less(sent)
 
     def _send(self, block: Data, expected: Expected) -> None:
         if not block.flags.f_contiguous:
@@ -147,8 +121,7 @@ class Broadcasts(Blocks):
             block = copy
         assert block.shape == expected.shape, (block.shape, expected)
         self._fill(block, self._team.rank)
-        self._bytes += block.nbytes
-        self._messages += 1
+        self._count(block.nbytes)
 
     def _fill(self, block: Data, owner: int) -> None:
         transfers, now, began = self._team.transfers, self._trace.now_ns, []
@@ -159,9 +132,9 @@ class Broadcasts(Blocks):
 
     def _slot(self, expected: Expected) -> Data:
         """Return free memory for a block. It is free again when its last view dies."""
-        memory = opened(self._free.get())
+        memory = self._free.get()
         block: Data = np.ndarray(expected.shape, expected.dtype, buffer=memory, order="F")
-        weakref.finalize(block, self._free.put, memory).atexit = False
+        self._free.after(block, memory)
         return block
 
 

@@ -21,48 +21,51 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from outcore._core import Buffer, Ticket, Trace
-from outcore._util.streams import BlockStream, Box, Pending
+from outcore._util.streams import BlockStream, Box
 from outcore.errors import OutcoreError
-from outcore.processes.blocks import Blocks, BlocksThread, ClosedError, Data, Expected, Sent, opened
+from outcore.processes.blocks import (
+    BlocksOfAll,
+    BlocksThread,
+    ClosedError,
+    Data,
+    Expected,
+    Returned,
+    opened,
+)
 from outcore.processes.host_memory import HostMemory, host_memory
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall
 
 
-class HostBlocks(Blocks):
+class HostBlocks(BlocksOfAll):
     """The blocks of several processes of one host.
 
     Parameters
     ----------
     stream
         The file of the own blocks on disk.
-    team
-        The processes.
     ring
         The slots of all processes.
-    more_s
-        Additional time to wait for a block, for the work of its owner.
+    team, more_s
+        As for `BlocksOfAll`.
     """
 
     def __init__(
         self, stream: BlockStream, team: Team, ring: "Ring", trace: Trace, more_s: float
     ) -> None:
-        super().__init__(stream)
-        self._team, self._ring, self._trace, self._more_s = team, ring, trace, more_s
-        self._bytes = self._messages = 0
-        self._turns = Turns(ring.slots)
+        super().__init__(stream, team, trace, more_s)
+        self._ring, self._turns = ring, Turns(ring.slots)
         # The blocks that this process uses, and the last ones for which it may keep them.
-        self._in_use: dict[int, int] = {}
+        self._in_use: list[tuple[weakref.ref[Data], int]] = []
+        self._returned: Returned[Turn] = Returned()
         self._to_take: deque[_Placed] = deque()
         self._own: queue.SimpleQueue[_Placed | None] = queue.SimpleQueue()
         self._boxes: queue.SimpleQueue[Box | None] = queue.SimpleQueue()
-        self._offered: queue.SimpleQueue[tuple[Data, Sent] | None] = queue.SimpleQueue()
-        self._sending: set[Sent] = set()
-        self._error: BaseException | None = None
         # Only the thread uses these: reads in flight, and the next own block.
         self._reading: deque[tuple[Ticket, _Placed]] = deque()
         self._next: _Placed | None = None
         self._thread = BlocksThread(self._run, "outcore-blocks", team)
+        self._releases = BlocksThread(self._release, "outcore-releases", team)
 
     def expect(self, blocks: Iterable[Expected]) -> None:
         """Name the next blocks in the order of their use, the same on all processes."""
@@ -79,46 +82,37 @@ class HostBlocks(Blocks):
         for box in boxes:
             self._boxes.put(box)
 
-    def offer(self, blocks: Sequence[Data]) -> Pending:
-        """Send own blocks from memory, which must not change until the result is done."""
-        sent = Sent(len(blocks))
-        self._sending.add(sent)
-        for block in blocks:
-            self._offered.put((block, sent))
-        if self._error is not None:
-            sent.fail(self._error)
-        return sent
-
     def take(self) -> Data:
         """Return the next block of another process, or of the own disk; wait for it."""
         (block, turn), start_ns = self._to_take.popleft(), self._trace.now_ns()
+        self._in_use = [(used, last) for used, last in self._in_use if used() is not None]
         # A block that is kept too long may be one for whose slot all processes wait.
-        assert min(self._in_use.values(), default=turn.number) >= turn.number, self._in_use
+        assert all(last >= turn.number for _, last in self._in_use), (turn, self._in_use)
         with self._team.transfers.waiting(self._trace.now_ns):
             self._wait(lambda most_s: self._ring.is_full(block.owner, most_s), block.owner)
         self._trace.record("wait", start_ns)
         data = self._ring.memory(block, turn.slot)
-        self._in_use[turn.number] = turn.number + block.kept
-        weakref.finalize(data, self._let_go, turn).atexit = False
+        self._in_use.append((self._returned.after(data, turn), turn.number + block.kept))
         return data
 
-    def _let_go(self, turn: "Turn") -> None:
-        del self._in_use[turn.number]
-        self._ring.let_go(turn.slot)
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End the thread. After an error it stops waiting for other processes."""
-        if kind is not None:
-            self._team.leave()
+        """End the threads. After an error they stop waiting for other processes."""
+        try:
+            super().__exit__(kind)
+        finally:
+            self._returned.close()
+            self._releases.end()
+
+    def _close(self) -> None:
         self._own.put(None)
         self._boxes.put(None)
         self._offered.put(None)
-        self._thread.end()
 
-    @property
-    def sent(self) -> tuple[int, int]:
-        """Bytes and messages that this process has sent."""
-        return self._bytes, self._messages
+    def _release(self) -> None:
+        """Let go blocks that this process no longer uses."""
+        with contextlib.suppress(ClosedError):
+            while True:
+                self._ring.let_go(self._returned.get().slot)
 
     def _run(self) -> None:
         try:
@@ -131,9 +125,7 @@ class HostBlocks(Blocks):
         except ClosedError:
             pass
         except BaseException as error:
-            self._error = error
-            for sent in list(self._sending):
-                sent.fail(error)
+            self._fail(error)
             self._team.fail(error)
         finally:
             for ticket, _ in self._reading:
@@ -161,9 +153,7 @@ class HostBlocks(Blocks):
                 into[...] = memory
                 self._fill(self._next)
                 self._ring.let_go(turn.slot)
-                sent.one_less()
-                if sent.done():
-                    self._sending.discard(sent)
+                self._one_less(sent)
         except queue.Empty:
             return False
         self._next = None
@@ -172,8 +162,7 @@ class HostBlocks(Blocks):
     def _fill(self, block: "_Placed") -> None:
         """Let all processes use a block: this one, too, unless it has it in its memory anyway."""
         self._ring.fill(itself=block.expected.is_on_disk)
-        self._bytes += math.prod(block.expected.shape) * block.expected.dtype.itemsize
-        self._messages += 1
+        self._count(math.prod(block.expected.shape) * block.expected.dtype.itemsize)
 
     def _wait(self, attempt: Callable[[float], bool], owner: int | None) -> None:
         whom = "the others" if owner is None else f"data of rank {owner}"
