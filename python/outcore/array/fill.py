@@ -28,13 +28,13 @@ from outcore.array.fill_writer import Writer
 from outcore.array_files import blocks_done
 from outcore.array_files.blocks_done import FILL, BlocksDone, Range, blocks_of
 from outcore.array_files.metadata import read_metadata
-from outcore.errors import BudgetError, Interrupted, InvalidError, JournalError, OutcoreError
+from outcore.errors import BudgetError, InvalidError, JournalError, OutcoreError
 from outcore.layout.casting import convert, is_allowed
 from outcore.layout.elements import array_of
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata
 from outcore.processes.beats import Beats, Numbers
 from outcore.processes.reports import process_figures, whole_report
-from outcore.processes.sharing import Sharing
+from outcore.processes.sharing import Sharing, interrupted
 from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.report import Report
@@ -298,12 +298,10 @@ def _size(box: Box) -> int:
 def _saying_how_to_go_on(places: Sequence[Place], function: str) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         names = " and ".join(str(where.path) for where in places)
-        raise Interrupted(
-            f"assembly of {names} stopped; call {function} again with the same arguments to resume "
-            "from here"
-        ) from None
+        fix = f"call {function} again with the same arguments to resume from here"
+        raise interrupted(f"assembly of {names} stopped", error, fix) from None
 
 
 class _Records:

@@ -342,6 +342,26 @@ def failure(origin: Origin) -> BaseException:
     return error
 
 
+def interrupted(doing: str, stop: BaseException, fix: str) -> Interrupted:
+    """Return the error with which a call ends after Ctrl-C.
+
+    Parameters
+    ----------
+    doing
+        What stopped, such as "LU of A stopped".
+    stop
+        The exception. If it is about another process, the error names that process.
+    fix
+        How to resume.
+    """
+    origin = getattr(stop, "_origin", None)
+    because = "" if origin is None else f", because rank {origin.rank} {origin.message}"
+    error = Interrupted(f"{doing}{because}; {fix}")
+    if origin is not None:
+        vars(error)["_origin"] = origin
+    return error
+
+
 def seconds_for(nbytes: float, flops: float = 0.0) -> float:
     """Additional time to wait for a process with so much work."""
     return nbytes / LEAST_BYTES_S + flops / LEAST_FLOPS_S

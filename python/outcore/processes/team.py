@@ -9,6 +9,8 @@ import contextlib
 import pickle
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -70,6 +72,7 @@ class Team:
         self._alarm: Any = None
         self._is_left, self.sent, self.transfers = False, (0, 0), Transfers()
         self._failure: BaseException | None = None
+        self._has_warned = False
 
     def __enter__(self) -> Self:
         if self.size == 1:
@@ -106,6 +109,20 @@ class Team:
         finally:
             self._end(failed)
 
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Report an error of the block to the others, which have stopped when it goes on.
+
+        They may still use what the block has locked until then.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self.size > 1:
+                self._warn_of(error)
+                self._sharing.tell(error)
+            raise
+
     def _end(self, error: BaseException | None) -> None:
         """Stop listening, and tell the others of an error that they do not know."""
         with self._lock:
@@ -119,9 +136,7 @@ class Team:
             return
         # The communicators stay: requests of them may be pending.
         _unsent.append(self._duplicates)
-        if self._origin is None and not getattr(error, "is_told", False):
-            with contextlib.suppress(Exception):
-                self._warn(origin_of(error, self.rank))
+        self._warn_of(error)
 
     def part_of(self, columns: slice, rank: int | None = None) -> slice:
         """Return the columns of process `rank`, or of this one, if all divide some evenly."""
@@ -213,6 +228,14 @@ class Team:
             As for `Sharing.exchange`.
         """
         return [value] if self.size == 1 else self.notes.allgather(value, more_s)
+
+    def _warn_of(self, error: BaseException) -> None:
+        """Send an error of this process to all others, once, if they do not know it."""
+        is_known = self._origin is not None or getattr(error, "is_told", False)
+        if not (is_known or self._has_warned):
+            self._has_warned = True
+            with contextlib.suppress(Exception):
+                self._warn(origin_of(error, self.rank))
 
     def _warn(self, origin: Origin) -> None:
         """Send the error of this process to all others."""

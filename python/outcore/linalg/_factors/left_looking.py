@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, Generic
 
 from outcore._util.streams import BlockStream, Pending, wait
-from outcore.errors import Interrupted
 from outcore.linalg._factors.checks import Extremes, check_finite
 from outcore.linalg._factors.conveyor import Conveyor, P, SlabConveyor
 from outcore.linalg._factors.storage import FactorStorage
@@ -19,6 +18,7 @@ from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import Record
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.processes.blocks import Sent
+from outcore.processes.sharing import interrupted
 from outcore.report.longcall import LongCall, long_call
 
 
@@ -209,9 +209,8 @@ def running(
             storage.team.same(None)
             yield call
         except KeyboardInterrupt as error:
-            because = f", because {error}," if isinstance(error, Interrupted) else ""
-            raise Interrupted(
-                f"{title} of {storage.name} stopped{because} with {storage.journal.panels_done} of "
-                f"{storage.geometry.panels} panels done; call {storage.kind.function} again with "
-                "the same arguments to resume"
-            ) from None
+            done, panels = storage.journal.panels_done, storage.geometry.panels
+            raise interrupted(
+                f"{title} of {storage.name} stopped with {done} of {panels} panels done", error,
+                f"call {storage.kind.function} again with the same arguments to resume",
+            ) from None  # fmt: skip

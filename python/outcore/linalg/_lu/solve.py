@@ -13,7 +13,7 @@ from outcore._util.communicator import TIMEOUT_S
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
-from outcore.errors import Interrupted, InvalidError, SingularMatrixError
+from outcore.errors import InvalidError, SingularMatrixError
 from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of, swept_by
 from outcore.linalg._output.factor import Factor, LUFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
@@ -25,7 +25,7 @@ from outcore.linalg._rhs.groups import Groups, report_on, solve_groups
 from outcore.linalg._rhs.right_hand_side import RightHandSide, Which, opened, substituted_in
 from outcore.linalg._rhs.solutions import shared_solution, system_of
 from outcore.processes.reports import process_figures, whole_report
-from outcore.processes.sharing import Sharing
+from outcore.processes.sharing import Sharing, interrupted
 from outcore.processes.team import Team, alone
 from outcore.report.longcall import long_call
 from outcore.report.report import Report, keep
@@ -256,8 +256,6 @@ def stopping_cleanly(doing: str, factor: Factor) -> Iterator[None]:
     """Turn Ctrl-C in a call that only reads factors into an error that says how to continue."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"{doing} {factor.path.name} stopped; the factors are as they were, call again with "
-            "the same arguments"
-        ) from None
+    except KeyboardInterrupt as error:
+        fix = "the factors are as they were, call again with the same arguments"
+        raise interrupted(f"{doing} {factor.path.name} stopped", error, fix) from None

@@ -144,7 +144,8 @@ def solution(
                 # The same iterate would lead to the same error again.
                 if isinstance(error, ArithmeticError | np.linalg.LinAlgError) and solving.iterate:
                     solving.note(solving.done)
-                if not solving.has_begun:
+                # A process that does not answer may still write there.
+                if not solving.has_begun and not getattr(error, "is_lost", False):
                     where.volume.remove(where.name)
             raise
 
@@ -157,10 +158,14 @@ def shared_solution(
     system: Mapping[str, Any] | None = None,
     resume: bool = False,
 ) -> Iterator[Solution]:
-    """Create or open a solution like `solution`, on the first process for all."""
+    """Create or open a solution like `solution`, on the first process for all.
+
+    That process holds it, after an error too, until no other one writes there.
+    """
     with contextlib.ExitStack() as stack:
         if rhs.out is None or team.rank == 0:
             into = stack.enter_context(solution(rhs, system=system, resume=resume))
+        stack.enter_context(team.telling())
         done = team.same(into.done if team.rank == 0 else 0)
         if rhs.out is not None and team.rank:
             x = open_array(rhs.out.path, "r+", allow_incomplete=True)

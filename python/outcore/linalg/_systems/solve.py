@@ -13,7 +13,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import Meter, ProgressLike
 from outcore.array.array import Array
 from outcore.array_files.metadata import read_metadata
-from outcore.errors import Interrupted, InvalidError, NonFiniteError, NotPositiveDefiniteError
+from outcore.errors import InvalidError, NonFiniteError, NotPositiveDefiniteError
 from outcore.linalg._cholesky.plan import cholesky_geometry
 from outcore.linalg._factors.begin import tile_to_reuse
 from outcore.linalg._output.factor import CHOLESKY, KINDS, LU
@@ -35,7 +35,7 @@ from outcore.linalg._tiles.cost import Phase
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype as factor_dtype_of
 from outcore.linalg._tiles.result_dtype import matrix_dtype, result_dtype
-from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.sharing import Sharing, interrupted, seconds_for
 from outcore.report.report import Report
 from outcore.storage.volumes import SAME, PathLike, Place, how_they_meet, place
 
@@ -253,11 +253,9 @@ def solve_system(
                     x, report = solve_directly(job, overwrite_a=overwrite_a)
                     if assume_a != "gen":
                         report.notes.append(f"assume_a={assume_a!r}: solved by LU")
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"solving with {source.title} stopped; call solve again with the same "
-                    "arguments to resume"
-                ) from None
+            except KeyboardInterrupt as error:
+                fix = "call solve again with the same arguments to resume"
+                raise interrupted(f"solving with {source.title} stopped", error, fix) from None
         if look is not None:
             report = _after_looking(look, report)
         if factor_dtype is not None and low is None:
