@@ -171,7 +171,7 @@ def factor_cholesky(
     ) -> CholeskyGeometry:
         return dealt_cholesky_geometry(n, dtype, budgets, sharing.rank, tile)
 
-    method = Method(cut, CholeskyStorage, CHOLESKY, lower, processes=sharing.size)
+    method = Method(cut, CholeskyStorage, CHOLESKY, lower)
     with open_storage(method, job, sharing) as storage:
         g = storage.geometry
         work = flops(g.n, g.dtype) if sharing.size == 1 else own_flops(g)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -40,7 +40,13 @@ from outcore.linalg._output.factor import (
     write_group,
 )
 from outcore.linalg._output.factoring import Factoring
-from outcore.linalg._output.journal import Header, Journal, read_journal
+from outcore.linalg._output.journal import (
+    Header,
+    Journal,
+    Settings,
+    read_journal,
+    settings_of,
+)
 from outcore.linalg._output.kept_solves import is_kept_solve
 from outcore.linalg._output.own import MARK, mark
 from outcore.linalg._tiles.matrix import place_of, refuse_transpose
@@ -105,8 +111,6 @@ class Method(Generic[G, S]):
         Returns the cuts that `again` needs.
     scratch_bytes
         Disk space beside the factors.
-    processes
-        Number of processes of the call.
     """
 
     geometry: Callable[[int, np.dtype[Any], int, tuple[int, int] | None], G]
@@ -116,7 +120,6 @@ class Method(Generic[G, S]):
     again: Callable[[int, np.dtype[Any], int, Header], G] | None = None
     cuts: Callable[[G], dict[str, Any] | None] = lambda g: None
     scratch_bytes: Callable[[G], int] = lambda g: 0
-    processes: int = 1
 
 
 @contextmanager
@@ -135,9 +138,10 @@ def open_storage(
     metadata = read_metadata(source)
     sharing = sharing or Sharing()
     with contextlib.ExitStack() as held, sharing.telling(), Team(sharing) as team:
-        journal = None
+        journal, (kernels, threads) = None, blas_choice.in_use()
+        settings = team.all_of(Settings(kernels, int(job.threads or threads), job.memory_bytes))
         if team.rank == 0:
-            journal = held.enter_context(_begun(method, job, source, metadata, target))
+            journal = held.enter_context(_begun(method, job, source, metadata, target, settings))
         found = team.same(None if journal is None else (journal.header, journal.records))
         journal = journal or Journal(target, *(found or ()))
         g = _cut_for(method, job, metadata, journal.header)
@@ -157,7 +161,12 @@ def _cut_for(method: Method[G, S], job: Factoring, metadata: Metadata, header: H
 
 @contextmanager
 def _begun(
-    method: Method[G, S], job: Factoring, source: Place, metadata: Metadata, target: Place
+    method: Method[G, S],
+    job: Factoring,
+    source: Place,
+    metadata: Metadata,
+    target: Place,
+    settings: Sequence[Settings],
 ) -> Iterator[Journal]:
     """Start a factorization, or find the stopped one; hold its target."""
     kind, memory_bytes = method.kind, job.memory_bytes
@@ -179,16 +188,12 @@ def _begun(
             _check_content(source, metadata)
             if job.overwrite_a:
                 _check_move(source, metadata, target, fresh)
-            journal = _begin(method, job, source, metadata, target, fresh)
+            journal = _begin(method, job, source, metadata, target, fresh, settings)
         else:
             for half_written in (target, target.below(kind.array)):
                 half_written.remove_half_written()
         mark(target, is_temporary=job.is_temporary)
-        g = _cut_for(method, job, metadata, journal.header)
-        kernels, threads_now = blas_choice.in_use()
-        header = journal.header.gone_on_with(
-            kernels, job.threads or threads_now, g.budget_bytes, method.processes
-        )
+        header = journal.header.gone_on_with(settings)
         if journal.is_torn or header != journal.header:
             if not journal.records:
                 header = dataclasses.replace(header, is_mixed=False)
@@ -399,10 +404,15 @@ def _clear(target: Place) -> None:
 
 
 def _begin(
-    method: Method[G, S], job: Factoring, source: Place, metadata: Metadata, target: Place, g: G
+    method: Method[G, S],
+    job: Factoring,
+    source: Place,
+    metadata: Metadata,
+    target: Place,
+    g: G,
+    settings: Sequence[Settings],
 ) -> Journal:
     kind, overwrite_a = method.kind, job.overwrite_a
-    kernels, threads_now = blas_choice.in_use()
     m, _ = kind.shape_of(metadata.shape)
     settle(source)
     version = version_of(source)
@@ -413,15 +423,12 @@ def _begin(
         source=source.source,
         generation=version.generation,
         modified_ns=version.modified_ns,
-        kernels=kernels,
-        threads=int(job.threads or threads_now),
-        memory_bytes=g.budget_bytes,
         overwrite_a=overwrite_a,
-        processes=method.processes,
         kind=kind.name,
         lower=method.lower,
         m=None if kind.is_square else m,
         cuts=method.cuts(g),
+        **settings_of(settings),
     )
     journal = Journal(target, header)
     why = f"its factorization was stopped; call {kind.function} again to finish it"
@@ -432,7 +439,7 @@ def _begin(
     try:
         tiles = target.below(kind.array)
         grid, panel_bytes, base = unfinished.grid(), None, None
-        if method.processes > 1:
+        if len(settings) > 1:
             # In a pool, panel by panel on the servers in turn, as processes hold them.
             panel_bytes, base = g.tiles * grid.slot_bytes, 0
         if not overwrite_a and kind.is_lower:

@@ -193,7 +193,7 @@ def factor_lu(
     ) -> LuGeometry:
         return dealt_lu_geometry(n, dtype, budgets, sharing.rank, tile)
 
-    by_slabs = Method(cut, LuStorage, LU, processes=sharing.size)
+    by_slabs = Method(cut, LuStorage, LU)
     way: _Way = by_slabs, _by_slabs, _flops_left
     if algorithm == "block-columns":
         start = _by_columns(job, PartialGeometry, partial_geometry, PartialStorage)

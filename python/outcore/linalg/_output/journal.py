@@ -9,8 +9,9 @@ would be lost too.
 import base64
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,21 @@ NAME = "journal"
 _FORMAT = 1
 
 
+class Settings(NamedTuple):
+    """The settings of one process, on which the last bits of factors depend."""
+
+    kernels: str
+    threads: int
+    memory_bytes: int
+
+
+def settings_of(all_of: Sequence[Settings]) -> dict[str, Any]:
+    """Return the values of a `Header` for the settings of each process."""
+    first, *others = all_of
+    beside = [list(each) for each in others] or None
+    return {**first._asdict(), "processes": len(all_of), "others": beside}
+
+
 @dataclass(frozen=True)
 class Header:
     """The identity of the run, and the settings with which it started.
@@ -31,7 +47,8 @@ class Header:
     the matrix, if it reads only one. LU journals are older than both and omit them. ``m`` is the
     number of rows of a matrix that need not be square, which is read whole. ``is_mixed`` says that
     some panels were computed with another budget, BLAS, or number of threads or processes than in
-    this header.
+    this header. ``others`` holds ``kernels``, ``threads`` and ``memory_bytes`` of each process
+    after the first one.
     """
 
     n: int
@@ -50,14 +67,11 @@ class Header:
     cuts: dict[str, Any] | None = None
     is_mixed: bool = False
     processes: int = 1
+    others: list[list[Any]] | None = None
 
-    def gone_on_with(
-        self, kernels: str, threads: int, memory_bytes: int, processes: int
-    ) -> "Header":
-        """Return the header of the same run, resumed with these settings."""
-        now = dataclasses.replace(
-            self, kernels=kernels, threads=threads, memory_bytes=memory_bytes, processes=processes
-        )
+    def gone_on_with(self, settings: Sequence[Settings]) -> "Header":
+        """Return the header of the same run, resumed with these settings of each process."""
+        now = dataclasses.replace(self, **settings_of(settings))
         return now if now == self else dataclasses.replace(now, is_mixed=True)
 
 
@@ -110,7 +124,7 @@ class Journal:
         if not self.header.is_mixed:
             del values["is_mixed"]
         if self.header.processes == 1:
-            del values["processes"]
+            del values["processes"], values["others"]
         lines = [_line(values), *map(_record_line, self.records)]
         self.place.replace_small(NAME, b"".join(lines))
 
