@@ -347,7 +347,7 @@ def test_nonblocking_calls_return_before_their_bytes_move(
     assert done.stdout == "well\n", done.stdout + done.stderr
 
 
-def test_atomic_accesses_wait_for_the_same_bytes_only(
+def test_overlapping_writes_take_turns_by_block_or_access(
     library: Path, pool: Served, tmp_path: Path
 ) -> None:
     flags = ["-Wall", "-Werror", "-shared", "-fPIC", *c_library.cflags().split()]

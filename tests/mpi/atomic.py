@@ -1,7 +1,8 @@
-"""One of two processes that access a file in atomic mode at the same time.
+"""One of two processes that access the same bytes of a file at the same time.
 
-Run it as ``atomic.py FILE EVENTS``, behind ``held_access.c``: process 0 is inside an access while
-process 1 accesses the same file. Only an access to the same bytes waits for it.
+Run it as ``atomic.py FILE EVENTS``, behind ``held_access.c``. In a collective write, each block of
+64 KiB gets the bytes of one process. In atomic mode, process 0 is inside an access while process 1
+accesses the same file: only an access to the same bytes waits for it.
 """
 
 import os
@@ -25,8 +26,26 @@ def inside(turn: str) -> Path:
     return events / f"{turn}.over"
 
 
+def overlap(file: MPI.File) -> None:
+    """Write runs of 8 bytes by process 1 into the bytes of process 0."""
+    whole = np.zeros((40, 1 << 12, 16), "u1")
+    if comm.rank == 1:
+        file.Set_view(0, MPI.BYTE, MPI.BYTE.Create_vector(whole.size // 16, 8, 16).Commit())
+    else:
+        file.Set_view(0, MPI.BYTE, MPI.BYTE)
+    file.Write_all(np.full(whole.size >> comm.rank, 1 + comm.rank, "u1"))
+    file.Set_view(0, MPI.BYTE, MPI.BYTE)
+    file.Read_all(whole)
+    assert (whole[..., 8:] == 1).all()
+    for block in whole[..., :8]:
+        assert block[0, 0] in {1, 2}
+        assert (block == block[0, 0]).all()
+    file.Set_size(0)
+
+
 def main() -> None:
     file = MPI.File.Open(comm, sys.argv[1], MPI.MODE_CREATE | MPI.MODE_RDWR)
+    overlap(file)
     file.Set_atomicity(True)
     found = np.zeros(100, "u1")
     if comm.rank == 0:
