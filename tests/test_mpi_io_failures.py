@@ -128,3 +128,13 @@ def test_parts_that_do_not_fit_are_refused(library: Path, pool: Served, tmp_path
         assert "need" in said
         assert ("start them by" if variable else "outcore env --mpi-io") in said
         assert "opened" not in said
+
+
+def test_a_launcher_under_which_mpi_cannot_start_is_named(library: Path, pool: Served) -> None:
+    skip_without(OPEN_MPI)
+    done = mpi_program(
+        2, sys.executable, str(JOBS / "failures.py"), f"{pool.url}/f", "1", mpi=OPEN_MPI,
+        MPI4PY_LIBMPI=str(MPICH.library), LD_PRELOAD=str(library),
+    )  # fmt: skip
+    assert "have 2 of them from mpirun of Open MPI" in done.stderr
+    assert "start them by the launcher of the program's MPI" in done.stderr

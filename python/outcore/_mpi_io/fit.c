@@ -32,26 +32,68 @@ void require_same_mpi(void) {
     exit(1);
 }
 
-/* Refuses a job whose launcher belongs to another MPI: then each process is alone in a world of its own. */
-static int check_launcher(void) {
+/* The variable in which a launcher leaves the number of processes, and the launcher; NULL if no launcher has started several. */
+static const char *const *find_launcher(void) {
     static const char *const launchers[][2] = {
         {"PMI_SIZE", "mpiexec of MPICH"},
         {"OMPI_COMM_WORLD_SIZE", "mpirun of Open MPI"},
         {"MV2_COMM_WORLD_SIZE", "mpirun of MVAPICH"},
         {"SLURM_STEP_NUM_TASKS", "srun"},
     };
-    int size = 0;
-    PMPI_Comm_size(MPI_COMM_WORLD, &size);
-    for (size_t i = 0; size == 1 && i < sizeof launchers / sizeof launchers[0]; i++) {
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         const char *said = getenv(launchers[i][0]);
         if (said != NULL && atoi(said) > 1) {
-            return failed(MPI_ERR_OTHER, "need processes that find each other, have %s of them from %s (%s), each of which is "
-                                         "alone; start them by the launcher of the program's MPI",
-                          said, launchers[i][1], launchers[i][0]);
+            return launchers[i];
         }
     }
-    return 0;
+    return NULL;
 }
+
+#define FIND_EACH_OTHER \
+    "need processes that find each other, have %s of them from %s (%s), %s; start them by the launcher of the program's MPI"
+
+/* Refuses a job whose launcher belongs to another MPI: then each process is alone in a world of its own. */
+static int check_launcher(void) {
+    const char *const *launcher = find_launcher();
+    int size = 0;
+    PMPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size > 1 || launcher == NULL) {
+        return 0;
+    }
+    return failed(MPI_ERR_OTHER, FIND_EACH_OTHER, getenv(launcher[0]), launcher[1], launcher[0], "each of which is alone");
+}
+
+/* MPI is starting. MPICH 5 ends a process then that the launcher of another MPI has started. */
+static int is_starting;
+
+static void say_launcher(void) {
+    const char *const *launcher = find_launcher();
+    if (is_starting && launcher != NULL && strstr(launcher[1], FAMILY) == NULL) {
+        fprintf(stderr, "outcore: " FIND_EACH_OTHER "\n", getenv(launcher[0]), launcher[1], launcher[0], FAMILY " cannot start");
+    }
+}
+
+static void begin_start(void) {
+    is_starting = 1;
+    atexit(say_launcher);
+}
+
+int MPI_Init(int *argc, char ***argv) {
+    begin_start();
+    int result = NEXT(MPI_Init)(argc, argv);
+    is_starting = 0;
+    return result;
+}
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    begin_start();
+    int result = NEXT(MPI_Init_thread)(argc, argv, required, provided);
+    is_starting = 0;
+    return result;
+}
+
+BOTH_NAMES(MPI_Init)
+BOTH_NAMES(MPI_Init_thread)
 
 int check_fit(void) {
     if (outcore_interface() != OUTCORE_INTERFACE) {

@@ -2,7 +2,8 @@
  *
  * The library defines MPI_File_* over the profiling interface: calls on other files go to PMPI_File_* unchanged. A file of a
  * pool has a shadow, a small temporary file that MPI opened, so that its handle is valid for all of MPI. Inside, the library
- * calls PMPI_* only. It also defines the calls that complete requests, which give errors of its own requests to their files.
+ * calls PMPI_* only. It also defines the calls that complete requests, which give errors of its own requests to their files,
+ * and those that start MPI.
  *
  * Functions that may fail return an MPI error class, or 0, and leave a text for `raise_error`.
  */
