@@ -21,6 +21,7 @@ from stopping import bits, noted_at_once
 
 import outcore as oc
 from outcore.array_files import blocks_done
+from outcore.convert import rechunk_plan
 from outcore.linalg import (
     cho_factor,
     cho_solve,
@@ -88,6 +89,17 @@ def permutation(home: Path) -> None:
         ).close()
 
 
+def relayout(home: Path) -> None:
+    """Copy columns into rows in two passes."""
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(rechunk_plan, "WORTH_BYTES", 0)
+        small.setattr(rechunk_plan, "_BLOCK_BYTES", 0)
+        small.setattr(blocks_done, "NOTE_S", 0.0)
+        oc.rechunk(
+            home / "A", home / "F", chunks=(1, N), order="C", memory=200_000, progress=False
+        ).close()
+
+
 def of_factors(home: Path) -> list[Any]:
     return list(bits(open_factor(home / "F")))  # type: ignore[arg-type]
 
@@ -109,6 +121,7 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], list[Any]]]] = [
     (reflections, of_array),
     (sweeps, of_array),
     (permutation, of_array),
+    (relayout, of_array),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,9 @@ def test_bad_sources_and_full_disks_are_refused(
     vector(tmp_path)
     with pytest.raises(InvalidError, match="onto itself; "):
         oc.permute(tmp_path / "A", tmp_path / "A", "gray", if_exists="overwrite", **QUIET)
+    for kind in ("gray", "reverse"):
+        with pytest.raises(InvalidError, match="lies in"):
+            oc.permute(tmp_path / "A", tmp_path / "A" / "B", kind, **QUIET)
     monkeypatch.setattr(permute, "disk_bytes", lambda *_: (1 << 59, 1 << 59))
     with pytest.raises(DiskFullError, match=f"need {1 << 60} bytes .* are free; free some room"):
         oc.permute(tmp_path / "A", tmp_path / "B", "gray", **QUIET)
@@ -413,6 +417,32 @@ def test_an_array_is_replaced_only_if_the_disk_has_room(
     with pytest.raises(ExistsError, match="choose another name"):
         call()
     call(if_exists="overwrite").close()  # the bytes of the old array suffice
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("room", [800 << 10, 300 << 10], ids=["between", "the new array"])
+def test_a_disk_that_fills_up_midway(
+    disk_without_reserving: Path, tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program takes the room after the check; the call resumes once there is room."""
+    data, disk = vector(tmp_path), disk_without_reserving
+    call = lambda: oc.permute(  # noqa: E731
+        tmp_path / "A", disk / "B", "bit-reversal", memory=170 << 10, **QUIET
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(permute, "_check_room", lambda *_, **__: None)
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        with (disk / "filler").open("wb") as file:
+            file.write(bytes(free - room))
+            os.fsync(file.fileno())
+        with pytest.raises(DiskFullError, match=r"; .*free"):
+            call()
+    with pytest.raises(DiskFullError, match="free some room"):
+        call()
+    (disk / "filler").unlink()
+    with call() as found:
+        np.testing.assert_array_equal(found[...], naive(data, oc.bit_matrix("bit-reversal", 16)))
+    assert not (disk / "B/outcore.between-1").exists()
 
 
 @pytest.mark.parametrize("kind", ["gray", "bit-reversal"])

@@ -48,6 +48,7 @@ from outcore.storage.volumes import (
     Place,
     being_made,
     bytes_on_disk,
+    filling,
     how_they_meet,
     place,
     refuse_being_made,
@@ -353,8 +354,8 @@ def _between(
 
 
 def _remove_there(places: Sequence[Place]) -> None:
-    """Remove the arrays at these places, if they exist."""
-    for each in places:
+    """Remove the arrays at these places, if they exist, and locks that killed calls left."""
+    for each in [*places, *map(filling, places)]:
         if each.volume.exists(each.name):
             each.volume.remove(each.name)
 
