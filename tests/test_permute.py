@@ -266,6 +266,27 @@ def test_a_stopped_call_resumes_in_its_pass(
         call()
 
 
+def test_into_a_pool_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = vector(tmp_path)
+    with oc.Pool.embedded([tmp_path / "one", tmp_path / "two"]) as pool:
+        call = lambda source, path: oc.permute(  # noqa: E731
+            source, path, "bit-reversal", memory=170 << 10, **QUIET
+        )
+        with monkeypatch.context() as stopping:
+            writes_until(stopping, 300)
+            with pytest.raises(ZeroDivisionError):
+                call(tmp_path / "A", pool / "B")
+        with call(tmp_path / "A", pool / "B") as there:
+            np.testing.assert_array_equal(
+                there[...], naive(data, oc.bit_matrix(there.report.kind, 16))
+            )
+            assert there.report.passes == 3
+            assert there.report.requests_before > 0
+        assert not (pool / "B" / "outcore.between-1").exists()
+        with call(pool / "B", tmp_path / "C") as back:
+            np.testing.assert_array_equal(back[...], data)
+
+
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_failed_call_closes_its_intermediate_array(
     tmp_path: Path, in_memory: bool, monkeypatch: pytest.MonkeyPatch

@@ -75,8 +75,10 @@ class Shuffle:
         places = zip(self._base, self._rest ^ left, self._shift ^ turn, strict=True)
         for base, rest, shift in places:
             np.take(data, self._rows_read ^ base, axis=0, out=tile, mode="clip")
-            np.bitwise_xor(self._taken, times(self._back, int(shift)), out=self._index)
-            np.take(self._tile, self._index, out=self._moved, mode="clip")
+            index = self._taken
+            if shift:
+                index = np.bitwise_xor(index, times(self._back, int(shift)), out=self._index)
+            np.take(self._tile, index, out=self._moved, mode="clip")
             out[self._rows_written ^ rest] = moved
             meanwhile()
 
