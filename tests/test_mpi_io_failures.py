@@ -42,7 +42,7 @@ def test_a_process_that_dies_is_noticed(library: Path, tmp_path: Path) -> None:
     assert found == dict.fromkeys("012", "well"), done.stdout + done.stderr
 
 
-IS_GONE = "need all processes of "
+IS_GONE = "need all processes of f"
 DEATHS = [
     # The function before which a process dies inside a call, which time, and the other's error.
     # In the first opening, before the processes have opened a file of the pool together:
@@ -56,6 +56,9 @@ DEATHS = [
     ("write_ordered", "PMPI_Iexscan", 1, IS_GONE),
     ("read_ordered_begin", "PMPI_Iallreduce", 3, IS_GONE),
     ("write_shared", "outcore_remove", 1, "need the turn of another process to end"),
+    # A process that ends MPI after an error of its own, as Python does:
+    ("write_all", "MPI_Finalize", 1, IS_GONE),
+    ("open again", "MPI_Finalize", 1, IS_GONE),
 ]
 
 

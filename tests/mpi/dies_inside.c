@@ -2,7 +2,8 @@
  * call returns.
  *
  * Run it as `dies_inside URL FOLDER CALL:FUNCTION:COUNT...`, with a case for each pair: in CALL, the second process dies before it
- * calls FUNCTION for the time COUNT. The results are files in the folder, named for the pairs. */
+ * calls FUNCTION for the time COUNT. With `MPI_Finalize`, it calls that instead of CALL. The results are files in the folder, named
+ * for the pairs. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -54,7 +55,7 @@ static int open_it(MPI_Comm comm, const char *path, MPI_File *file) {
 static int call(const char *name, MPI_Comm comm, const char *path, MPI_File *file) {
     char memory[100] = {0};
     int code;
-    if (strcmp(name, "open") == 0) {
+    if (strcmp(name, "open") == 0 || strcmp(name, "open again") == 0) {
         return open_it(comm, path, file);
     } else if (strcmp(name, "close") == 0) {
         return MPI_File_close(file);
@@ -75,6 +76,19 @@ static int call(const char *name, MPI_Comm comm, const char *path, MPI_File *fil
     return code;
 }
 
+/* Ends MPI, which waits for all processes, until the other process of the pair has its result. */
+static void end_mpi(const char *result) {
+    pid_t parent = getpid();
+    if (fork() == 0) {
+        while (access(result, F_OK) != 0) {
+            usleep(10000);
+        }
+        kill(parent, SIGKILL);
+        _exit(0);
+    }
+    MPI_Finalize();
+}
+
 int main(int argc, char **argv) {
     int rank, class = MPI_SUCCESS, length = 0;
     char name[64], path[4096], made[4096], result[4096], text[MPI_MAX_ERROR_STRING] = "";
@@ -93,6 +107,10 @@ int main(int argc, char **argv) {
         open_it(comm, path, &file);
         MPI_File_write_at_all(file, 0, path, 100, MPI_BYTE, MPI_STATUS_IGNORE);
     }
+    snprintf(result, sizeof result, "%s/%d", argv[2], pair);
+    if (dies && strcmp(function, "MPI_Finalize") == 0) {
+        end_mpi(result);
+    }
     left = dies ? count : 0;
     int code = call(name, comm, path, &file);
     if (code != MPI_SUCCESS) {
@@ -100,7 +118,6 @@ int main(int argc, char **argv) {
         MPI_Error_string(code, text, &length);
     }
     snprintf(made, sizeof made, "%s/.%d", argv[2], rank);
-    snprintf(result, sizeof result, "%s/%d", argv[2], pair);
     FILE *out = fopen(made, "w");
     fprintf(out, "%s: %s", dies ? "alive" : class == MPI_ERR_IO ? "MPI_ERR_IO" : "no MPI_ERR_IO", text);
     fclose(out);

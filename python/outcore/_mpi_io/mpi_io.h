@@ -3,7 +3,7 @@
  * The library defines MPI_File_* over the profiling interface: calls on other files go to PMPI_File_* unchanged. A file of a
  * pool has a shadow, a small temporary file that MPI opened, so that its handle is valid for all of MPI. Inside, the library
  * calls PMPI_* only. It also defines the calls that complete requests, which give errors of its own requests to their files,
- * and those that start MPI.
+ * and those that start and end MPI.
  *
  * Functions that may fail return an MPI error class, or 0, and leave a text for `raise_error`.
  */
@@ -159,6 +159,7 @@ struct open_file {
 };
 
 struct open_file *find_file(MPI_File handle);
+void withdraw_all_signs(void);
 int open_shadow(MPI_File *handle);
 int check_writable(const struct open_file *file);
 int check_pointer(const struct open_file *file);

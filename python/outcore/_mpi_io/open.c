@@ -24,6 +24,15 @@ struct open_file *find_file(MPI_File handle) {
     return found;
 }
 
+/* Withdraws this process's signs of life in all files. */
+void withdraw_all_signs(void) {
+    pthread_mutex_lock(&lock);
+    for (struct open_file *file = all; file != NULL; file = file->next) {
+        withdraw_sign(file);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 /* Refuses to change a file that is open for reading. */
 int check_writable(const struct open_file *file) {
     if ((file->amode & MPI_MODE_RDONLY) == 0) {
@@ -193,13 +202,10 @@ static void free_file(struct open_file *file) {
 }
 
 /* Opens the file on all processes: the first one creates it, and the others follow. */
-static int open_on_all(struct open_file *file, const struct place *place, MPI_Info info) {
+static int open_on_all(struct open_file *file, MPI_Info info) {
     MPI_Offset has_no_sign, pointer;
-    int class = check_hints(info);
-    if (class == 0 && (file->path = strdup(place->path)) == NULL) {
-        class = failed(MPI_ERR_NO_MEM, "need memory for a name; free some");
-    }
-    if ((class = agreed(file, class)) != 0) {
+    int class = agreed(file, check_hints(info));
+    if (class != 0) {
         return class;
     }
     class = name_new(file);
@@ -257,6 +263,9 @@ int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info,
         return raise_error(MPI_FILE_NULL, failed(MPI_ERR_NO_MEM, "need memory for a file; free some"));
     }
     int class = find_place(filename, &place);
+    if (class == 0 && (file->path = strdup(place.is_in_pool ? place.path : filename)) == NULL) {
+        class = failed(MPI_ERR_NO_MEM, "need memory for a name; free some");
+    }
     if (class == 0 && place.is_in_pool && (class = check_fit()) == 0 && (class = connect_pool(place.url, file)) == 0) {
         class = know_peers(file);
     }
@@ -270,7 +279,7 @@ int MPI_File_open(MPI_Comm comm, const char *filename, int amode, MPI_Info info,
         class = duplicate_comm(file);
     }
     if (class == 0) {
-        class = open_on_all(file, &place, info);
+        class = open_on_all(file, info);
     }
     if (class != 0) {
         free_file(file);

@@ -140,3 +140,19 @@ void forget_peers(struct open_file *file) {
     pthread_mutex_unlock(&lock);
     outcore_pool_sign_withdraw(file->pool, own);
 }
+
+/* A process that ends MPI comes to no call any more, also if it leaves files open, as after an error: the others need not wait. */
+int MPI_Finalize(void) {
+    withdraw_all_signs();
+    pthread_mutex_lock(&lock);
+    for (struct known *known = all; known != NULL; known = known->next) {
+        if (known->own != 0) {
+            outcore_pool_sign_withdraw(known->pool, known->own);
+            known->own = 0;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return NEXT(MPI_Finalize)();
+}
+
+BOTH_NAMES(MPI_Finalize)
