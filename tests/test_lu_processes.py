@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi_jobs import MPICH, RAISED, mpi_program, mpiexec, run_job
+from mpi_jobs import RAISED, mpi_program, mpiexec, run_job
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
@@ -391,33 +391,6 @@ def test_a_killed_process_loses_only_the_last_slab(tmp_path: Path) -> None:
     x = np.ones(300)
     solved = oc.linalg.lu_solve(f, a @ x, progress=False)
     assert np.abs(solved - x).max() < 1e-9
-
-
-DIES = """
-a = random(300, "f8")
-A = put("A", a, order="F")
-if comm.rank == 1:
-    before_late_panels(lambda: os.kill(os.getpid(), signal.SIGKILL))
-text = raised(DiskError, lambda: lu_factor(A, memory=300_000, **SAME))
-assert "rank 1 died" in text, text
-Path(home, f"{comm.rank}").write_text("well")
-os._exit(0)
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("apart", [False, True])
-def test_others_stop_waiting_for_a_process_that_died(tmp_path: Path, apart: bool) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(JOB + DIES)
-    # The launcher knows the shells only: it ends a job in which a process dies.
-    shell = '"$@"; while ! [ -e "$0/0" -a -e "$0/2" ]; do sleep 0.05; done'
-    words = sys.executable, str(script), str(tmp_path), json.dumps({"apart": apart})
-    done = mpi_program(
-        3, "sh", "-c", shell, str(tmp_path), *words, MPI4PY_LIBMPI=str(MPICH.library)
-    )
-    found = {path.name: path.read_text() for path in tmp_path.glob("?") if path.is_file()}
-    assert found == dict.fromkeys("02", "well"), done.stdout + done.stderr
 
 
 def test_a_deal_gives_no_process_more_than_it_holds() -> None:

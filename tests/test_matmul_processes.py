@@ -51,7 +51,7 @@ def counted(report, whole_pages=True):
         for what in exact:
             assert each[what] == each["planned_" + what], (what, each, report.method)
         assert each["peak_memory_bytes"] <= report.memory_bytes
-    assert len(report.processes) == comm.size
+    assert len(report.processes) == (comm.size if comm.size > 1 else 0)
     assert len(set(comm.allgather(str(report)))) == 1
 """
     + RAISED
@@ -95,7 +95,9 @@ BY_COLUMN = {"order": "F", "chunks": (32, 16)}
 BY_ROW = {"order": "C", "chunks": (16, 32)}
 
 
-def test_products_are_those_of_numpy(tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("size", [3, 1, 2, 4])
+def test_products_are_those_of_numpy(tmp_path: Path, size: int) -> None:
     # Lengths one off the boundaries of chunks, and fewer of these than processes.
     both, mixed = (BY_COLUMN, BY_COLUMN), (BY_ROW, BY_COLUMN)
     cases = [
@@ -111,7 +113,23 @@ def test_products_are_those_of_numpy(tmp_path: Path) -> None:
         (16, 129, 97, ("f8", "f8"), "NN", (None, BY_ROW), 80_000),
         (3, 1, 2, ("f8", "f8"), "NN", both, 120_000),
     ]
-    run(tmp_path, 3, PRODUCTS, cases=cases)
+    run(tmp_path, size, PRODUCTS, cases=cases)
+
+
+MEMORY = {"f4": 100_000, "f8": 120_000, "c8": 120_000, "c16": 200_000}
+"""A budget with which chunks of 32 x 16 elements form several blocks or groups."""
+
+
+@pytest.mark.exhaustive(keep=0)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_products_of_lengths_by_a_boundary(tmp_path: Path, size: int) -> None:
+    """Each length is a multiple of those of chunks, or one off."""
+    cases = [
+        (128 + m, 96 + n, 64 + k, (dtype, dtype), "NN", (BY_COLUMN, BY_COLUMN), memory)
+        for dtype, memory in MEMORY.items()
+        for m, n, k in ((0, 0, 0), (1, 1, 1), (-1, -1, -1), (1, -1, 0), (-1, 0, 1), (0, 1, -1))
+    ]
+    run(tmp_path, size, PRODUCTS, cases=cases)
 
 
 REFUSED = """

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-from test_matmul_processes import BY_COLUMN, BY_ROW, run
+import pytest
+from test_matmul_processes import BY_COLUMN, BY_ROW, MEMORY, run
 
 import outcore as oc
 from outcore.linalg._products.triangular_plan import TriangularSystem, triangular_geometry
@@ -40,7 +41,9 @@ assert not Path(home, "Y").exists()
 """
 
 
-def test_solutions_are_those_of_scipy(tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("size", [3, 1, 2, 4])
+def test_solutions_are_those_of_scipy(tmp_path: Path, size: int) -> None:
     cases = [
         (128, 96, ("f8", "f8"), 0, False, (BY_COLUMN, BY_COLUMN), 120_000),
         (127, 65, ("f4", "f4"), 1, False, (BY_ROW, BY_COLUMN), 100_000),
@@ -50,7 +53,19 @@ def test_solutions_are_those_of_scipy(tmp_path: Path) -> None:
         (33, 2, ("f8", "f8"), 0, False, (BY_COLUMN, BY_COLUMN), 120_000),
         (33, None, ("f8", "f8"), 0, False, (BY_COLUMN, None), 120_000),
     ]
-    run(tmp_path, 3, SOLVED, cases=cases)
+    run(tmp_path, size, SOLVED, cases=cases)
+
+
+@pytest.mark.exhaustive(keep=0)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_systems_of_orders_by_a_boundary(tmp_path: Path, size: int) -> None:
+    """The order and the number of columns are multiples of those of chunks, or one off."""
+    cases = [
+        (128 + n, 64 + k, (dtype, dtype), 0, n > 0, (BY_COLUMN, BY_COLUMN), memory)
+        for dtype, memory in MEMORY.items()
+        for n, k in ((0, 0), (1, 1), (-1, -1), (1, -1), (-1, 0), (0, 1))
+    ]
+    run(tmp_path, size, SOLVED, cases=cases)
 
 
 def test_parts_of_a_solution() -> None:
