@@ -255,7 +255,7 @@ def test_mpiexec_starts_the_command(tmp_path: Path) -> None:
     code, said, errors = outcore(2, *words, "--assume-a", "pos", "--memory", "300kB", "--json")
     assert code == 0, errors
     document = json.loads(said)
-    assert (document["plan"]["verb"], document["plan"]["processes"]) == ("cholesky", 2)
+    assert (document["plan"]["verb"], document["plan"]["processes"]) == ("solve", 2)
     assert document["report"]["method"] == "Cholesky"
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), np.arange(150.0), atol=1e-10)
 

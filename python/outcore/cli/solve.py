@@ -195,24 +195,13 @@ def _planned(
     processes: int,
     options: dict[str, Any],
 ) -> Plan | None:
-    """Plan the call; `None` if the call will fail, since its own error is clearer.
-
-    For a call on several processes, this is the plan of the factorization.
-    """
+    """Plan the call; `None` if the call will fail, since its own error is clearer."""
     with contextlib.suppress(OutcoreError):
         metadata = read_metadata(place(a))
         columns = rhs.shape[1] if isinstance(rhs, Array | np.ndarray) and rhs.ndim == 2 else 1
-        if processes > 1:
-            verb = "cholesky" if options["assume_a"] == "pos" else "lu"
-            suits: dict[str, Any] = {"lower": metadata.order == "F"} if verb == "cholesky" else {}
-            return plan(
-                verb, n=metadata.shape[0], dtype=metadata.dtype, memory=memory,
-                path=as_path(factors or a).parent, order=metadata.order, chunks=metadata.chunks,
-                processes=processes, **suits,
-            )  # fmt: skip
         return plan(
             "solve", n=metadata.shape[0], dtype=metadata.dtype, memory=memory, rhs=columns,
             path=as_path(factors or a).parent, order=metadata.order, chunks=metadata.chunks,
-            **options,
+            processes=processes, **options,
         )  # fmt: skip
     return None

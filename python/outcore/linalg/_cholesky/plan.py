@@ -11,7 +11,6 @@ import numpy as np
 
 from outcore._util.budget import too_small
 from outcore._util.counts import count_of
-from outcore._util.sizes import parse_rate
 from outcore.layout.zarr_format import MAX_TILE_BYTES, MAX_TILES, SLOT_ALIGN_BYTES, tile_shape
 from outcore.linalg._cholesky.cuts import Triangle, cut_slabs
 from outcore.linalg._cholesky.geometry import ROUNDING_BYTES, CholeskyGeometry, Part
@@ -20,7 +19,7 @@ from outcore.linalg._geometry.deal import ALONE, Deal, dealt
 from outcore.linalg._geometry.factor_plan import check_order
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._lu.choice import refuse_for_several
-from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
+from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight, of_several
 
 MOST_BLOCK_ROWS = 4096
 """Products with taller blocks, or with wider groups, are no faster."""
@@ -331,30 +330,18 @@ def own_flops(g: CholeskyGeometry, first_panel: int = 0) -> float:
 
 def cholesky_cost(problem: Problem) -> Cost:
     """Plan `cho_factor`: of several processes, the cost of the one that moves most."""
+    return of_several(cholesky_costs(problem)[0], problem.option("link", None))
+
+
+def cholesky_costs(problem: Problem) -> tuple[list[Cost], tuple[int, int]]:
+    """Plan `cho_factor`: the cost of each process, and the tile shape of the factor."""
     processes = count_of("processes", problem.option("processes", 1))
-    link = problem.option("link", None)
-    if processes == 1:
-        return _cost(problem, cholesky_geometry_of(problem))
-    refuse_for_several("slabs", overwrite_a=problem.option("overwrite_a", False))
-    budgets = (problem.memory_bytes,) * processes
-    cuts = [
-        dealt_cholesky_geometry(problem.n, problem.dtype, budgets, at) for at in range(processes)
-    ]
-    # Each block goes to every process, so each link carries all that the processes send.
-    total = sum(g.sent()[0] for g in cuts)
-    seconds = 0.0 if link is None else total / parse_rate(link)
-    found = []
-    for g in cuts:
-        cost = _cost(problem, g)
-        (phase,) = cost.phases
-        phase = dataclasses.replace(phase, network_seconds=seconds)
-        found.append(
-            dataclasses.replace(
-                cost, phases=(phase,), processes=processes, bytes_sent=g.sent()[0],
-                words_lower_bound=None,
-            )
-        )  # fmt: skip
-    return max(found, key=lambda cost: (cost.bytes_read + cost.bytes_written, cost.bytes_sent))
+    cuts = [cholesky_geometry_of(problem)] if processes == 1 else []
+    if processes > 1:
+        refuse_for_several("slabs", overwrite_a=problem.option("overwrite_a", False))
+        n, dtype, budgets = problem.n, problem.dtype, (problem.memory_bytes,) * processes
+        cuts = [dealt_cholesky_geometry(n, dtype, budgets, at) for at in range(processes)]
+    return [_cost(problem, g) for g in cuts], (cuts[0].rows, cuts[0].columns)
 
 
 def _cost(problem: Problem, g: CholeskyGeometry) -> Cost:
@@ -374,6 +361,7 @@ def _cost(problem: Problem, g: CholeskyGeometry) -> Cost:
         other_seconds=g.n * g.held_columns(0, g.panels) / 2 * g.dtype.itemsize * _SUM_S_PER_BYTE,
         ends_read_bytes=ends,
         ends_written_bytes=ends,
+        bytes_sent=g.sent()[0],
     )
     spare = g.slab_panels * g.tiles
     return Cost(

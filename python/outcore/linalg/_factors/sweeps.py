@@ -46,6 +46,14 @@ from outcore.report.longcall import LongCall
 Swept: TypeAlias = LUFactor | CholeskyFactor
 
 
+class PlannedFactors(NamedTuple):
+    """Order, type, and tiles of factors that may not exist yet."""
+
+    n: int
+    dtype: np.dtype[Any]
+    tile: tuple[int, int]
+
+
 class TiledFactors(Protocol):
     """The attributes of factors that determine their reads."""
 
@@ -86,13 +94,20 @@ def swept_by(factor: Swept, block_tiles: int, team: Team) -> tuple[int, int]:
 
     Each reads its panels once in each of the two passes, and sends all that it reads.
     """
-    (rows, columns), n = factor.tile, factor.n
-    tiles, is_cholesky = -(-n // rows), factor.kind is CHOLESKY
+    return sweep_part(factor.kind, factor, block_tiles, team.rank, team.size)
+
+
+def sweep_part(
+    kind: Kind, factors: TiledFactors, block_tiles: int, rank: int, processes: int
+) -> tuple[int, int]:
+    """Return the result of `swept_by` for factors of a kind that may not exist yet."""
+    (rows, columns), n = factors.tile, factors.n
+    tiles, is_cholesky = -(-n // rows), kind is CHOLESKY
     nbytes = messages = 0
-    for first in range(team.rank * columns, n, team.size * columns):
+    for first in range(rank * columns, n, processes * columns):
         below = tiles - first // rows
         for count in (below, below if is_cholesky else first // rows + 1):
-            nbytes += count * tile_bytes(factor)
+            nbytes += count * tile_bytes(factors)
             messages += -(-count // block_tiles)
     return nbytes, messages
 

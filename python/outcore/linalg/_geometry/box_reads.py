@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outcore.array.array import Array
-from outcore.layout.chunk_walk import small_shape
+from outcore.layout.chunk_walk import in_disk_order, small_boxes, small_shape
 from outcore.layout.disk_reads import DiskReads
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
 from outcore.linalg._geometry.segments import Layout
@@ -263,6 +263,26 @@ class StreamReads(NamedTuple):
             for extent, chunk, step in zip(self.shape, layout.chunks, steps, strict=True)
         )
         return self.bytes_of(rows, columns)
+
+    def bytes_of_shares(self, box_bytes: int, processes: int) -> list[int]:
+        """Return the bytes that each process reads in such a pass; boxes are dealt in turn."""
+        layout, shares = self.layout, [0] * processes
+        if processes == 1:
+            return [self.bytes_of_pass(box_bytes)]
+        counts = [-(-n // c) for n, c in zip(self.shape, layout.chunks, strict=True)]
+        order = "column-major" if layout.order == "F" else "row-major"
+        chunks = (
+            tuple(
+                slice(i * c, min((i + 1) * c, n))
+                for i, c, n in zip(at, layout.chunks, self.shape, strict=True)
+            )
+            for at in in_disk_order(counts, order)
+        )
+        boxes = small_boxes(chunks, layout.chunks, layout.order, self.dtype.itemsize, box_bytes)
+        for number, (rows, columns) in enumerate(boxes):
+            read = self.bytes_of([(rows.start, rows.stop)], [(columns.start, columns.stop)])
+            shares[number % processes] += read
+        return shares
 
     def bytes_of_grid(self, box: tuple[int, int]) -> int:
         """Return the bytes read for all boxes of a grid with the given rows and columns."""

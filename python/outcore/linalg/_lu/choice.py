@@ -18,14 +18,14 @@ from outcore.linalg._lu.block_columns.plan import partial_geometry, tournament_g
 from outcore.linalg._lu.block_columns.tournament_geometry import TournamentGeometry
 from outcore.linalg._lu.slabs.loads import (
     lu_cost,
-    lu_cost_of_several,
+    lu_costs,
     lu_geometry_of,
     slabs_cost,
 )
 from outcore.linalg._output.factor import LU, read_any_group
 from outcore.linalg._output.factoring import Factoring
 from outcore.linalg._output.journal import read_journal
-from outcore.linalg._tiles.cost import Cost, Problem
+from outcore.linalg._tiles.cost import Cost, Problem, of_several
 from outcore.linalg._tiles.matrix import place_of
 from outcore.linalg._tiles.result_dtype import factor_dtype
 from outcore.machine import rates
@@ -189,10 +189,11 @@ def better(slabs: Cost, columns: Cost | None, seconds: Callable[[Cost], float]) 
 
 
 class Planned(NamedTuple):
-    """The cost of an LU, and the tile shape of its factors."""
+    """The cost of an LU, the tile shape of its factors, and the costs of several processes."""
 
     cost: Cost
     tile: tuple[int, int]
+    of_each: tuple[Cost, ...] = ()
 
 
 def lu_plan(problem: Problem) -> Cost:
@@ -208,11 +209,12 @@ def planned_lu(problem: Problem) -> Planned:
     n, dtype, memory_bytes = problem.n, problem.dtype, problem.memory_bytes
     layout = layout_of(problem)
     processes = count_of("processes", problem.option("processes", 1))
+    link = problem.option("link", None)
     if processes > 1:
         refuse_for_several(method, overwrite_a=overwrite_a)
         dealt = dealt_lu_geometry(n, dtype, (memory_bytes,) * processes, 0)
-        return Planned(lu_cost_of_several(problem, processes), (dealt.rows, dealt.columns))
-    problem.option("link", None)
+        costs = tuple(lu_costs(problem, processes))
+        return Planned(of_several(costs, link), (dealt.rows, dealt.columns), costs)
     if method == "slabs" or overwrite_a or dtype.name not in DTYPES:
         return _by_slabs(problem)
     if method == "tournament":

@@ -5,14 +5,12 @@ type of the factors.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from outcore.linalg._cholesky.plan import cholesky_cost, cholesky_geometry_of
+from outcore._util.counts import count_of
+from outcore.linalg._cholesky.plan import cholesky_cost, cholesky_costs
 from outcore.linalg._estimate.cond_est import USUAL_SOLVES, vectors_bytes
-from outcore.linalg._factors.sweeps import cut_sweep, ring_bytes, sweep_bytes
-from outcore.linalg._geometry.factor_plan import solve_flops
+from outcore.linalg._factors.sweeps import PlannedFactors, cut_sweep, ring_bytes
 from outcore.linalg._geometry.layouts import tile_of
 from outcore.linalg._lstsq.plan import lstsq_cost
 from outcore.linalg._lu.choice import lu_plan, planned_lu
@@ -27,18 +25,10 @@ from outcore.linalg._slab_qr.form_q import form_q_cost
 from outcore.linalg._slab_qr.loads import slab_qr_cost
 from outcore.linalg._slab_qr.plan import PROBES, Tiles, slab_qr_geometry, solve_phase
 from outcore.linalg._svd.plan import svd_cost
-from outcore.linalg._systems.plan import solve_plan
-from outcore.linalg._tiles.cost import Cost, Phase, Planner, Problem
+from outcore.linalg._systems.plan import estimating_phase, kind_of, solve_plan, solving_phase
+from outcore.linalg._tiles.cost import Cost, Phase, Planner, Problem, of_several
 from outcore.linalg._tiles.grains import pages
 from outcore.linalg.iterative.cost import cg_cost, gauss_seidel_cost, gmres_cost, jacobi_cost
-
-
-class _Factors(NamedTuple):
-    """Order, type, and tiles of factors."""
-
-    n: int
-    dtype: np.dtype[Any]
-    tile: tuple[int, int]
 
 
 def lu_solve_cost(problem: Problem) -> Cost:
@@ -77,24 +67,21 @@ def cond_est_cost(problem: Problem) -> Cost:
 
     It uses factors of LU, or of Cholesky with the option ``assume_a="pos"``.
     """
-    kind = CHOLESKY if problem.option("assume_a", "gen") == "pos" else LU
+    kind, (processes, link) = kind_of(problem), _processes(problem)
     factors = _factors(problem, kind)
-    each = sweep_bytes(kind, *factors)
     beside = vectors_bytes(factors.n, factors.dtype)
-    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, 2, beside)
-    return Cost(
-        method=f"{USUAL_SOLVES} solves, as most matrices take",
-        peak_memory_bytes=ring_bytes(factors, block_tiles) + beside,
-        disk_bytes=0,
-        words_lower_bound=None,
-        phases=(
-            Phase(
-                dtype=factors.dtype,
-                bytes_read=USUAL_SOLVES * each,
-                flops=solve_flops(factors.n, factors.dtype, USUAL_SOLVES),
-            ),
-        ),
-    )
+    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, 2, beside, processes=processes)
+    costs = [
+        Cost(
+            method=f"{USUAL_SOLVES} solves, as most matrices take",
+            peak_memory_bytes=ring_bytes(factors, block_tiles, processes=processes) + beside,
+            disk_bytes=0,
+            words_lower_bound=None,
+            phases=(estimating_phase(kind, factors, rank, processes),),
+        )
+        for rank in range(processes)
+    ]
+    return of_several(costs, link)
 
 
 def export_cost(problem: Problem) -> Cost:
@@ -119,39 +106,46 @@ def export_cost(problem: Problem) -> Cost:
 
 def slogdet_cost(problem: Problem) -> Cost:
     """Plan `slogdet` of a matrix: its LU, and a read of the tiles with the diagonal."""
-    factoring, (rows, columns) = planned_lu(problem)
+    factoring, (rows, columns), _ = planned_lu(problem)
     looked_at = -(-problem.n // columns) * pages(rows * columns * problem.dtype.itemsize)
     look = Phase(dtype=problem.dtype, bytes_read=looked_at)
     return dataclasses.replace(factoring, phases=(*factoring.phases, look))
 
 
-def _factors(problem: Problem, kind: Kind) -> _Factors:
+def _factors(problem: Problem, kind: Kind) -> PlannedFactors:
     tile = tile_of(problem)
     # The type that the factors have on disk.
     made = dataclasses.replace(problem, dtype=problem.on_disk, stored=None)
-    if tile is None and kind is CHOLESKY:
-        g = cholesky_geometry_of(made)
-        tile = g.rows, g.columns
-    return _Factors(made.n, made.dtype, tile or planned_lu(made).tile)
+    if tile is None:
+        tile = cholesky_costs(made)[1] if kind is CHOLESKY else planned_lu(made).tile
+    return PlannedFactors(made.n, made.dtype, tile)
+
+
+def _processes(problem: Problem) -> tuple[int, Any]:
+    """Return the number of processes, and the rate of their networks."""
+    return count_of("processes", problem.option("processes", 1)), problem.option("link", None)
 
 
 def _solving(problem: Problem, kind: Kind, passes: str) -> Cost:
-    factors = _factors(problem, kind)
-    block_tiles, _ = cut_sweep(factors, problem.memory_bytes, 0, problem.rhs, dtype=problem.dtype)
-    rows, columns = factors.tile
-    return Cost(
-        method=f"two passes, {passes}, in blocks of {block_tiles} tiles of {rows} x {columns}",
-        peak_memory_bytes=ring_bytes(factors, block_tiles, problem.dtype),
-        disk_bytes=0,
-        words_lower_bound=kind.words(factors.n, factors.n),
-        phases=(
-            Phase(
-                dtype=problem.dtype,
-                bytes_read=sweep_bytes(kind, *factors),
-                flops=solve_flops(factors.n, problem.dtype, problem.rhs),
-            ),
-        ),
+    factors, (processes, link) = _factors(problem, kind), _processes(problem)
+    rhs, dtype = problem.rhs, problem.dtype
+    block_tiles, _ = cut_sweep(
+        factors, problem.memory_bytes, 0, rhs, dtype=dtype, processes=processes
     )
+    rows, columns = factors.tile
+    dealt = f", dealt to {processes} processes" if processes > 1 else ""
+    costs = [
+        Cost(
+            method=f"two passes, {passes}, in blocks of {block_tiles} tiles of {rows} x {columns}"
+            f"{dealt}",
+            peak_memory_bytes=ring_bytes(factors, block_tiles, dtype, processes),
+            disk_bytes=0,
+            words_lower_bound=kind.words(factors.n, factors.n),
+            phases=(solving_phase(kind, factors, dtype, rhs, rank, processes),),
+        )
+        for rank in range(processes)
+    ]
+    return of_several(costs, link)
 
 
 PLANNERS: dict[str, Planner] = {

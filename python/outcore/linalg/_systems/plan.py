@@ -8,20 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.counts import count_of
 from outcore._util.sizes import format_bytes, format_seconds
 from outcore.errors import BudgetError, InvalidError
-from outcore.linalg._cholesky.plan import (
-    cholesky_cost,
-    cholesky_geometry_of,
-)
+from outcore.linalg._cholesky.plan import cholesky_costs
 from outcore.linalg._estimate.cond_est import USUAL_SOLVES
-from outcore.linalg._factors.sweeps import sweep_bytes
+from outcore.linalg._factors.sweeps import PlannedFactors, sweep_part
 from outcore.linalg._geometry.box_reads import StreamReads, pass_box_bytes, pass_ring_bytes
 from outcore.linalg._geometry.factor_plan import lu_geometry, solve_bytes_read, solve_flops
 from outcore.linalg._geometry.layouts import LAYOUT_OPTIONS, layout_of
 from outcore.linalg._lu.choice import planned_lu
 from outcore.linalg._lu.slabs.loads import lu_cost
-from outcore.linalg._output.factor import CHOLESKY, LU
+from outcore.linalg._output.factor import CHOLESKY, LU, Kind
 from outcore.linalg._rhs.condition import PROBES, probe_bytes, with_probes
 from outcore.linalg._systems.hermitian import LookGeometry
 from outcore.linalg._systems.refine_plan import (
@@ -31,7 +29,7 @@ from outcore.linalg._systems.refine_plan import (
     copy_height,
     refine_geometry,
 )
-from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem
+from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, Cost, Phase, Problem, of_several
 
 ASSUMPTIONS = ("gen", "sym", "her", "pos", "auto")
 
@@ -65,6 +63,8 @@ def solve_cost(problem: Problem) -> Cost:
     ``factor_dtype``, they are those of a copy of A in that type, with `PLANNED_STEPS` of
     refinement. With the option ``condition=True``, the solves of `cond_est` come last.
 
+    With the option ``processes``, several processes divide all of this.
+
     With the option ``overwrite_a`` there is no residual. With ``assume_a="pos"``, a pass over A
     then comes first, which compares its triangles.
     """
@@ -81,24 +81,30 @@ def solve_cost(problem: Problem) -> Cost:
     if assume_a == "pos":
         # If a matrix has both triangles, Cholesky reads the one that suits its layout.
         options = {**problem.options, "lower": problem.option("order", "F") == "F"}
-        factoring = cholesky_cost(dataclasses.replace(problem, options=options))
-        g = cholesky_geometry_of(problem)
-        tile = g.rows, g.columns
+        costs, tile = cholesky_costs(dataclasses.replace(problem, options=options))
     else:
-        factoring, tile = planned_lu(problem)
-    solving, checking = passes(problem, tile)
-    first, last = [], [solving, checking]
-    peak_bytes = factoring.peak_memory_bytes
+        planned = planned_lu(problem)
+        costs, tile = [*(planned.of_each or [planned.cost])], planned.tile
+    solving, checking = passes_of_each(problem, tile, len(costs))
+    conditions = conditions_of_each(problem, problem.dtype, tile, len(costs))
+    first: list[Phase] = []
+    peak_bytes = max(cost.peak_memory_bytes for cost in costs)
     if problem.option("overwrite_a", False):
         # There is no matrix to form the residual with.
-        last.remove(checking)
+        checking = [()] * len(costs)
         if assume_a == "pos":
             first.append(looking_phase(problem))
             peak_bytes = max(peak_bytes, _look(problem).memory_bytes)
-    last += condition_phases(problem, problem.dtype, tile)
-    return dataclasses.replace(
-        factoring, phases=(*first, *factoring.phases, *last), peak_memory_bytes=peak_bytes
-    )
+    whole = [
+        dataclasses.replace(
+            cost, phases=(*first, *cost.phases, *solved, *checked, *estimated),
+            peak_memory_bytes=peak_bytes,
+        )
+        for cost, solved, checked, estimated in zip(
+            costs, solving, checking, conditions, strict=True
+        )
+    ]  # fmt: skip
+    return of_several(whole, problem.option("link", None))
 
 
 def _look(problem: Problem) -> LookGeometry:
@@ -119,18 +125,42 @@ def condition_phases(
     problem: Problem, dtype: np.dtype[Any], tile: tuple[int, int]
 ) -> tuple[Phase, ...]:
     """Plan `cond_est` with factors of this type and tile shape, if the problem includes it."""
+    return conditions_of_each(problem, dtype, tile, 1)[0]
+
+
+def conditions_of_each(
+    problem: Problem, dtype: np.dtype[Any], tile: tuple[int, int], processes: int
+) -> list[tuple[Phase, ...]]:
+    """Return the `condition_phases` of each process. The first one has the vectors."""
     if not problem.option("condition", False):
-        return ()
-    n = problem.n
-    each = _bytes_of_solve(problem, dtype, tile)
-    flops = solve_flops(n, dtype, USUAL_SOLVES)
-    return (Phase(dtype=dtype, bytes_read=USUAL_SOLVES * each, flops=flops),)
+        return [()] * processes
+    factors, kind = PlannedFactors(problem.n, dtype, tile), kind_of(problem)
+    return [(estimating_phase(kind, factors, rank, processes),) for rank in range(processes)]
 
 
-def _bytes_of_solve(problem: Problem, dtype: np.dtype[Any], tile: tuple[int, int]) -> int:
-    """Return the bytes of one solve with factors of this type and tile shape."""
-    kind = CHOLESKY if problem.option("assume_a", "gen") == "pos" else LU
-    return sweep_bytes(kind, problem.n, dtype, tile)
+def estimating_phase(kind: Kind, factors: PlannedFactors, rank: int, processes: int) -> Phase:
+    """Plan the solves of `cond_est` as one of several processes, which wait for the first."""
+    each, _ = sweep_part(kind, factors, 1, rank, processes)
+    nbytes, flops = USUAL_SOLVES * each, solve_flops(factors.n, factors.dtype, USUAL_SOLVES)
+    sent = nbytes if processes > 1 else 0
+    return Phase(dtype=factors.dtype, bytes_read=nbytes, flops=flops, bytes_sent=sent)
+
+
+def solving_phase(
+    kind: Kind, factors: PlannedFactors, dtype: np.dtype[Any], rhs: int, rank: int, processes: int
+) -> Phase:
+    """Plan a solve as one of several processes, which divide the columns of x, in type `dtype`."""
+    nbytes, _ = sweep_part(kind, factors, 1, rank, processes)
+    own = -(-rhs * (rank + 1) // processes) - -(-rhs * rank // processes)
+    # Each process also gets the columns of all others.
+    sent = nbytes + own * factors.n * dtype.itemsize if processes > 1 else 0
+    flops = solve_flops(factors.n, dtype, own)
+    return Phase(dtype=dtype, bytes_read=nbytes, flops=flops, bytes_sent=sent)
+
+
+def kind_of(problem: Problem) -> Kind:
+    """Return the kind of the factors of a system."""
+    return CHOLESKY if problem.option("assume_a", "gen") == "pos" else LU
 
 
 def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | None:
@@ -158,16 +188,28 @@ def lower(dtype: np.dtype[Any], given: npt.DTypeLike | None) -> np.dtype[Any] | 
 
 def passes(problem: Problem, tile: tuple[int, int]) -> tuple[Phase, Phase]:
     """Plan a forward and a backward pass over factors in tiles of this shape, and one over A."""
-    n, dtype = problem.n, problem.dtype
-    read = _bytes_of_solve(problem, dtype, tile)
-    flops = solve_flops(n, dtype, problem.rhs)
+    ((solving,),), ((checking,),) = passes_of_each(problem, tile, 1)
+    return solving, checking
+
+
+def passes_of_each(
+    problem: Problem, tile: tuple[int, int], processes: int
+) -> tuple[list[tuple[Phase, ...]], list[tuple[Phase, ...]]]:
+    """Return the `passes` of each process: those over the factors, and those over A."""
+    n, dtype, rhs = problem.n, problem.dtype, problem.rhs
+    factors, kind = PlannedFactors(n, dtype, tile), kind_of(problem)
     whole = _reads(problem, 0)
-    ring = pass_ring_bytes(whole.slot_bytes, problem.memory_bytes, problem.on_disk, problem.dtype)
-    checked = _bytes_of_pass(problem, ring)
-    return (
-        Phase(dtype=dtype, bytes_read=read, flops=flops),
-        Phase(dtype=dtype, bytes_read=checked, flops=flops),
-    )
+    ring = pass_ring_bytes(whole.slot_bytes, problem.memory_bytes, problem.on_disk, dtype)
+    box = pass_box_bytes(ring, problem.on_disk, dtype)
+    flops = solve_flops(n, dtype, rhs) / processes
+    # The processes add up their products with blocks of A.
+    sent = n * rhs * dtype.itemsize if processes > 1 else 0
+    return [
+        (solving_phase(kind, factors, dtype, rhs, rank, processes),) for rank in range(processes)
+    ], [
+        (Phase(dtype=dtype, bytes_read=read, flops=flops, bytes_sent=sent),)
+        for read in _reads(problem, ring // 4).bytes_of_shares(box, processes)
+    ]
 
 
 def _bytes_of_pass(problem: Problem, ring: int) -> int:
@@ -225,6 +267,11 @@ def planned_refining(
 
 def _refined_cost(problem: Problem, low: np.dtype[Any]) -> Cost:
     n, dtype = problem.n, problem.dtype
+    if count_of("processes", problem.option("processes", 1)) > 1:
+        raise InvalidError(
+            f"need processes=1 with factor_dtype={low}, have {problem.options['processes']}; leave "
+            "one of them out"
+        )
     # The copy has the tiles of its factors, whatever the layout of A.
     options = {name: value for name, value in problem.options.items() if name not in LAYOUT_OPTIONS}
     factoring = lu_cost(dataclasses.replace(problem, dtype=low, stored=None, options=options))

@@ -4,12 +4,14 @@ A planner is a function of a `Problem` that does arithmetic only: it opens and a
 `oc.plan` converts its `Cost` into time with the rates of the machine.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from outcore._util.sizes import parse_rate
 from outcore.errors import InvalidError
 from outcore.layout.disk_reads import DiskReads
 from outcore.machine.rates import Rates
@@ -109,8 +111,8 @@ class Phase:
         Number of short requests, each of which takes time regardless of its size.
     ends_read_bytes, ends_written_bytes
         Bytes that are moved before the arithmetic can begin, and after its end.
-    network_seconds
-        Time of the network alone, which overlaps with both.
+    bytes_sent, network_seconds
+        Bytes that a process sends to others; time of the network alone, which overlaps with both.
     workers
         Largest number of computing threads; `None` for all.
     slowdown
@@ -129,6 +131,7 @@ class Phase:
     requests: int = 0
     slowdown: float = 0.0
     workers: int | None = None
+    bytes_sent: int = 0
     network_seconds: float = 0.0
 
     def compute_seconds(self, rates: Rates) -> float:
@@ -198,6 +201,36 @@ class Cost:
     def seconds(self, rates: Rates) -> float:
         """Return the time of all phases, one after the other."""
         return sum(phase.seconds(rates) for phase in self.phases)
+
+
+def of_several(costs: Sequence[Cost], link: Any) -> Cost:
+    """Return the cost of a call of several processes: that of the one that moves most.
+
+    Parameters
+    ----------
+    costs
+        The costs of all processes, in the same phases. One alone is its own result.
+    link
+        Rate of each process's network, such as ``"10 Gbit/s"``; `None` for one that takes no time.
+        Each block goes to every process, so each link carries all that the processes send.
+    """
+    if len(costs) == 1:
+        return costs[0]
+    rate = None if link is None else parse_rate(link)
+    sent = [sum(phase.bytes_sent for phase in cost.phases) for cost in costs]
+    moved = [cost.bytes_read + cost.bytes_written for cost in costs]
+    most = max(range(len(costs)), key=lambda rank: (moved[rank], sent[rank]))
+    phases = [
+        dataclasses.replace(
+            own,
+            network_seconds=0.0 if rate is None else sum(each.bytes_sent for each in of_all) / rate,
+        )
+        for own, *of_all in zip(costs[most].phases, *(cost.phases for cost in costs), strict=True)
+    ]
+    return dataclasses.replace(
+        costs[most], phases=tuple(phases), processes=len(costs), bytes_sent=sent[most],
+        words_lower_bound=None,
+    )  # fmt: skip
 
 
 Planner: TypeAlias = Callable[[Problem], Cost]

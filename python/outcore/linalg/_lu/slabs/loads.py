@@ -1,8 +1,5 @@
 """The loads of the slabs of an LU, for any layout, and its cost."""
 
-import dataclasses
-
-from outcore._util.sizes import parse_rate
 from outcore.layout.disk_reads import DiskReads
 from outcore.layout.zarr_format import tile_shape
 from outcore.linalg._geometry.factor_plan import (
@@ -64,23 +61,12 @@ def lu_geometry_of(problem: Problem) -> LuGeometry:
     return lu_geometry(problem.n, problem.dtype, problem.memory_bytes, tile)
 
 
-def lu_cost_of_several(problem: Problem, processes: int) -> Cost:
-    """Plan `lu_factor` of several processes: the cost of the one that moves most."""
+def lu_costs(problem: Problem, processes: int) -> list[Cost]:
+    """Plan `lu_factor` of several processes: the cost of each."""
     layout, disk = layout_of(problem), problem.disk()
     budgets = (problem.memory_bytes,) * processes
     cuts = [dealt_lu_geometry(problem.n, problem.dtype, budgets, at) for at in range(processes)]
-    # Each block goes to every process, so each link carries all that the processes send.
-    link, total = problem.option("link", None), sum(g.sent()[0] for g in cuts)
-    seconds = 0.0 if link is None else total / parse_rate(link)
-    found = []
-    for g in cuts:
-        cost = slabs_cost(g, layout, disk)
-        first, *others = cost.phases
-        phases = dataclasses.replace(first, network_seconds=seconds), *others
-        found.append(
-            dataclasses.replace(cost, phases=phases, processes=processes, bytes_sent=g.sent()[0])
-        )
-    return max(found, key=lambda cost: (cost.bytes_read + cost.bytes_written, cost.bytes_sent))
+    return [slabs_cost(g, layout, disk) for g in cuts]
 
 
 def lu_cost(problem: Problem) -> Cost:
@@ -106,6 +92,7 @@ def slabs_cost(
         ends_read_bytes=panel * g.held_panels,
         ends_written_bytes=panel,
         slowdown=_SLOWDOWN,
+        bytes_sent=g.sent()[0],
     )
     return Cost(
         method=loads.method(g.method),
