@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from outcore._core import Trace
 from outcore.report.report import Report
+from outcore.report.spans import KINDS
 
-KINDS = Trace.kinds()
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 NO_ARRAY = 2**32 - 1
 
@@ -33,6 +32,9 @@ A_FEW = spans(
     ("wait", NO_ARRAY, 3.0, 4.25, 0, 0),
     ("read", 0, 3.0, 3.5, 1000, 1000),
 )
+
+APART = np.concatenate([A_FEW, spans(("transfer", NO_ARRAY, 0.5, 1.25, 0, 500))])
+"""Those of a process that got a block from another host."""
 
 
 def report(**values: object) -> Report:

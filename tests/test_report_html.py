@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from matplotlib import image
-from report_cases import A_FEW, Page, many, report, spans
+from report_cases import A_FEW, APART, Page, many, report, spans
 
 import outcore as oc
 from outcore.cli import main
@@ -175,7 +175,7 @@ def test_every_picture_says_what_it_shows() -> None:
 
 
 def test_lanes_are_as_high_as_they_were_busy() -> None:
-    page = Page(html_page(report()))
+    page = Page(html_page(report(spans=APART)))
     for kind in LANES:
         (lane,) = page.all("path", **{"data-lane": kind})
         height = float(lane["data-height"] or 0)
@@ -184,7 +184,7 @@ def test_lanes_are_as_high_as_they_were_busy() -> None:
         for y, x in steps:
             area += (height - float(y)) * (float(x) - before)
             before = float(x)
-        busy = Spans.of(A_FEW).chosen(kind).busy_seconds()
+        busy = Spans.of(APART).chosen(kind).busy_seconds()
         assert area / height / WIDTH * 4.25 == pytest.approx(busy, abs=0.01)
 
 
@@ -203,14 +203,14 @@ def test_heat_maps_show_reads_and_writes_where_and_when_they_were() -> None:
 
 
 def test_the_script_gets_the_lanes_in_fine_bins() -> None:
-    page = Page(html_page(report()))
+    page = Page(html_page(report(spans=APART)))
     data = json.loads(page.scripts[1])
     assert data["seconds"] == 4.25
     lanes = {name: np.frombuffer(base64.b64decode(text), np.uint8) for name, text in
              data["lanes"].items()}  # fmt: skip
     assert {len(lane) for lane in lanes.values()} == {FINE_BINS}
     for kind in LANES:
-        busy = Spans.of(A_FEW).chosen(kind).busy_seconds()
+        busy = Spans.of(APART).chosen(kind).busy_seconds()
         assert lanes[kind].mean() / 255 * 4.25 == pytest.approx(busy, abs=0.01)
     read = (lanes["read-rate"] / 255 * data["most"]).mean() * 4.25
     assert read == pytest.approx(2000, rel=0.01)

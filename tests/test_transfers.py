@@ -36,11 +36,26 @@ def test_the_hidden_part_is_outside_of_all_waits(moving: list[int], waiting: lis
         if clock[0] in moving[::2]:
             start = found.started(now)
         elif clock[0] in moving:
-            found.ended(start, now)
+            found.ended(start, now, 1)
     busy, waited = covered(moving), covered(waiting)
     figures = [round(value * 1e9) for value in found.figures().values()]
     assert figures == [len(waited), len(busy), len(busy - waited)]
     assert not any(found.figures().values()), "a second report is of the time since the first"
+    rows = found.spans()
+    assert rows[:, 2:4].ravel().tolist() == moving
+    assert rows[:, 5].tolist() == [1] * len(rows)
+    assert not len(found.spans())
+
+
+def test_a_long_call_has_few_spans() -> None:
+    clock, found = [0], Transfers()
+    for clock[0] in range(1 << 17):
+        found.ended(found.started(lambda: clock[0]), lambda: clock[0] + 1, 3)
+    rows = found.spans()
+    assert 1 << 14 <= len(rows) < 1 << 15
+    assert (rows[0, 2], rows[-1, 3]) == (0, 1 << 17)
+    assert rows[:, 5].sum() == 3 << 17
+    assert (rows[1:, 2] >= rows[:-1, 3]).all()
 
 
 def test_the_row_of_a_report() -> None:
@@ -65,6 +80,8 @@ from outcore._util.streams import BlockStream
 from outcore.linalg import *
 from outcore.processes import host_blocks, team
 from outcore.processes.transfers import Transfers
+from outcore.report.page import html_page
+from outcore.report.spans import KINDS
 
 comm, home, apart = MPI.COMM_WORLD, sys.argv[1], json.loads(sys.argv[2])
 if apart:
@@ -82,9 +99,9 @@ class Noted(Transfers):
             yield
             waiting.append((start, now()))
 
-    def ended(self, start, now):
+    def ended(self, start, now, nbytes):
         end = now()
-        super().ended(start, now)
+        super().ended(start, now, nbytes)
         moving.append((start[0], end, now()))
 
 
@@ -120,6 +137,19 @@ for call in ("lu_factor", "lu_solve"):
     for each in report.processes:
         assert (each["transfer_seconds"] > 0) == apart, each
         assert each["hidden_transfer_seconds"] <= each["transfer_seconds"] <= each["seconds"], each
+    # The trace of each process has the blocks that it has sent and received.
+    rows = report.spans[report.spans[:, 0] == KINDS.index("transfer")]
+    assert len(rows) == len(moving), (len(rows), len(moving))
+    for row, (start, least, most) in zip(rows[:, 2:4].tolist(), moving):
+        assert start == row[0] and least <= row[1] <= most
+    assert sum(b - a for a, b in rows[:, 2:4].tolist()) == round(
+        1e9 * report.processes[comm.rank]["transfer_seconds"]
+    )
+    if apart and call == "lu_factor":
+        sent = sum(each["bytes_sent"] for each in report.processes)
+        assert rows[:, 5].sum() == sent, "each block goes to all"
+    page = html_page(report)
+    assert ("blocks between hosts" in page) == apart
     own, nearly = report.processes[comm.rank], 1e-9
     rows = report.spans[report.spans[:, 0] == Trace.kinds().index("wait")]
     waits = sorted((int(a), int(b)) for a, b in rows[:, 2:4])

@@ -128,7 +128,7 @@ class Broadcasts(BlocksOfAll):
         self._team.blocks.fill(
             block.T, owner, self._more_s, lambda: began.append(transfers.started(now))
         )
-        transfers.ended(began[0], now)
+        transfers.ended(began[0], now, block.nbytes)
 
     def _slot(self, expected: Expected) -> Data:
         """Return free memory for a block. It is free again when its last view dies."""

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from outcore.processes.team import Team
 from outcore.report.report import Report, of_processes
 
@@ -43,4 +45,6 @@ def whole_report(own: Report, team: Team) -> Report:
         return own
     times = team.transfers.figures()
     own.processes = [figures | times for figures in own.processes]
+    if own.spans is not None:
+        own.spans = np.concatenate([own.spans, team.transfers.spans()])
     return of_processes(own, team.all_of(dataclasses.replace(own, spans=None)))

@@ -34,8 +34,8 @@ def draw_lanes(spans: Spans) -> str:
     """Draw a lane for each kind of span, and the rates of the disk."""
     axis = TimeAxis(spans.seconds)
     edges = np.linspace(0, axis.seconds, BINS + 1)
-    parts, busy = [], []
-    for number, (kind, (label, colour)) in enumerate(LANES.items()):
+    parts, busy, lanes = [], [], spans.lanes()
+    for number, (kind, (label, colour)) in enumerate(lanes.items()):
         mine = spans.chosen(kind)
         y = _TOP + number * (_LANE + _GAP)
         seconds = mine.busy_seconds()
@@ -48,7 +48,7 @@ def draw_lanes(spans: Spans) -> str:
             _staircase(mine.busy(edges), kind, colour, y, _LANE),
             text(LEFT + WIDTH + 10, y + _LANE * 0.65, said),
         ]
-    y = _TOP + len(LANES) * (_LANE + _GAP) + 18
+    y = _TOP + len(lanes) * (_LANE + _GAP) + 18
     rates = {kind: spans.chosen(kind).rate(edges) for kind in ("read", "write")}
     most = max(rate.max(initial=0) for rate in rates.values())
     unit, size = byte_unit(most)
@@ -85,7 +85,7 @@ def zoom_data(spans: Spans) -> str:
     axis = TimeAxis(spans.seconds)
     bins = int(min(FINE_BINS, max(BINS, axis.seconds * 1e6)))
     edges = np.linspace(0, axis.seconds, bins + 1)
-    lanes = {kind: spans.chosen(kind).busy(edges) for kind in LANES}
+    lanes = {kind: spans.chosen(kind).busy(edges) for kind in spans.lanes()}
     rates = {f"{kind}-rate": spans.chosen(kind).rate(edges) for kind in ("read", "write")}
     most = max(float(max(rate.max(initial=0) for rate in rates.values())), 1.0)
     name, unit = axis.unit

@@ -9,12 +9,19 @@ from outcore._core import Trace
 
 Floats = npt.NDArray[np.float64]
 
+TRANSFER = "transfer"
+"""The kind of spans of blocks between processes, which no `Trace` records."""
+
+KINDS = (*Trace.kinds(), TRANSFER)
+"""Kinds of spans, by number."""
+
 LANES = {
     "compute": ("arithmetic", "#009e73"),
     "wait": ("waiting for the disk", "#d55e00"),
     "read": ("disk: reads", "#2588c8"),
     "write": ("disk: writes", "#e69f00"),
     "sync": ("disk: sync", "#cc79a7"),
+    TRANSFER: ("blocks between hosts", "#f0e442"),
 }
 """Label and colour of each kind of span, after Okabe & Ito: distinct with any colour vision."""
 
@@ -26,7 +33,7 @@ class Spans:
     Attributes
     ----------
     kind
-        (k,) index into `Trace.kinds()`.
+        (k,) index into `KINDS`.
     array
         (k,) number of the array of a read or write.
     times
@@ -65,7 +72,7 @@ class Spans:
 
     def chosen(self, kind: str, array: int | None = None) -> "Spans":
         """Return the spans of one kind, and of one array if it is given."""
-        mine = self.kind == Trace.kinds().index(kind)
+        mine = self.kind == KINDS.index(kind)
         if array is not None:
             mine &= self.array == array
         return Spans(
@@ -73,9 +80,14 @@ class Spans:
             self.bytes[mine],
         )  # fmt: skip
 
+    def lanes(self) -> dict[str, tuple[str, str]]:
+        """Return the lanes to draw: not that of blocks between hosts, if there were none."""
+        is_apart = len(self.chosen(TRANSFER)) > 0
+        return {kind: lane for kind, lane in LANES.items() if kind != TRANSFER or is_apart}
+
     def arrays(self) -> list[int]:
         """List the arrays with reads or writes."""
-        moved = np.isin(self.kind, [Trace.kinds().index(kind) for kind in ("read", "write")])
+        moved = np.isin(self.kind, [KINDS.index(kind) for kind in ("read", "write")])
         return [int(number) for number in np.unique(self.array[moved])]
 
     def busy_seconds(self) -> float:
