@@ -144,6 +144,15 @@ def test_the_stated_budget_is_the_least() -> None:
             assert memory_of(memory) <= memory
 
 
+def test_large_budgets_leave_loads_that_overlap() -> None:
+    gray = geometry_of(columns_of("gray", 24), 0, 24, 8, 1 << 30)
+    assert ([each.count for each in gray.passes], gray.buffers) == ([16], 3)
+    assert gray.request_bits(0) == (19, 19), "4 MiB"
+    # Only a load of all elements needs a single pass.
+    reversal = geometry_of(columns_of("bit-reversal", 24), 0, 24, 8, 1 << 30)
+    assert ([each.count for each in reversal.passes], reversal.buffers) == ([1], 2)
+
+
 def test_passes_of_known_permutations() -> None:
     # 2^28 elements of 8 bytes: blocks of 256 KiB, loads of 8 and 16 MiB.
     reversal = columns_of("bit-reversal", 28)

@@ -13,6 +13,9 @@ LEAST_REQUEST_BYTES = 256 << 10
 """Smallest request of a pass, if the array and its chunks are not smaller."""
 
 MOST_REQUEST_BYTES = 4 << 20
+_ENOUGH_LOADS = 16
+"""With more loads, the first read and the last write, which overlap with no move, hardly count."""
+
 _LEAST_BOUNCE_BYTES, _MOST_BOUNCE_BYTES = 64 << 10, 4 << 20
 
 
@@ -84,7 +87,7 @@ def geometry_of(
     memory_bytes: int,
     steps: tuple[int, int] | None = None,
 ) -> Geometry:
-    """Choose blocks and loads: the fewest passes, then overlap, then the largest blocks.
+    """Choose blocks and loads: the fewest passes, then overlap, then the largest.
 
     Parameters
     ----------
@@ -109,26 +112,20 @@ def geometry_of(
     bounce_bytes = bounce_bytes // PAGE_BYTES * PAGE_BYTES
     least = max(bits_of(LEAST_REQUEST_BYTES // itemsize), 0)
     least = min(least, most_block_bits, bits)
+    most = min(max(bits_of(MOST_REQUEST_BYTES // itemsize), least), most_block_bits)
 
-    def choices(bounce_bytes: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield passes, buffers, blocks, loads and bounce buffers that fit; the best is least."""
-        for buffers in (3, 2):
-
-            def fits(load_bits: int, buffers: int = buffers) -> bool:
-                need = _memory_bytes(load_bits, itemsize, buffers, bounce_bytes)
-                return need <= memory_bytes
-
-            sizes = [steps] if steps else []
-            if steps is None:
-                load_bits = max(filter(fits, range(least, bits + 1)), default=-1)
-                most = min(most_block_bits, load_bits)
-                sizes = [(b, load_bits) for b in range(least, most + 1)]
-            for block_bits, load_bits in sizes:
-                count = passes_of(matrix, block_bits, load_bits)
-                if count is not None and fits(load_bits):
-                    # A single load overlaps with no other.
-                    used = 2 if load_bits == bits else buffers
-                    yield count, -used, -block_bits, load_bits, bounce_bytes
+    def choices(bounce_bytes: int) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """Yield what fits: passes, overlap, block, load, buffers, bounce; the least is best."""
+        sizes = [(b, m) for m in range(least, bits + 1) for b in range(least, min(m, most) + 1)]
+        for block_bits, load_bits in [steps] if steps else sizes:
+            count = passes_of(matrix, block_bits, load_bits)
+            if count is None:
+                continue
+            loads = 1 << bits - load_bits
+            for buffers in (3, 2) if loads > 1 else (2,):
+                if _memory_bytes(load_bits, itemsize, buffers, bounce_bytes) <= memory_bytes:
+                    overlap = min(loads, _ENOUGH_LOADS) if buffers == 3 else 1
+                    yield count, -overlap, -block_bits, -load_bits, buffers, bounce_bytes
 
     found = [*choices(bounce_bytes)] or [*choices(_LEAST_BOUNCE_BYTES)]
     if not found:
@@ -137,15 +134,14 @@ def geometry_of(
             _memory_bytes(need_bits, itemsize, 2, _LEAST_BOUNCE_BYTES), memory_bytes,
             f"a load of {itemsize << need_bits} bytes, twice",
         )  # fmt: skip
-    _, buffers, block_bits, load_bits, bounce_bytes = min(found)
-    each = factors(matrix, -block_bits, load_bits)
+    _, _, less_block_bits, less_load_bits, buffers, bounce_bytes = min(found)
+    block_bits, load_bits = -less_block_bits, -less_load_bits
+    each = factors(matrix, block_bits, load_bits)
     added = [0] * (len(each) - 1) + [complement]
     passes = tuple(
-        Loads.of(factor, c, -block_bits, load_bits) for factor, c in zip(each, added, strict=True)
+        Loads.of(factor, c, block_bits, load_bits) for factor, c in zip(each, added, strict=True)
     )
-    return Geometry(
-        itemsize, -block_bits, load_bits, most_block_bits, -buffers, bounce_bytes, passes
-    )
+    return Geometry(itemsize, block_bits, load_bits, most_block_bits, buffers, bounce_bytes, passes)
 
 
 def _memory_bytes(load_bits: int, itemsize: int, buffers: int, bounce_bytes: int) -> int:

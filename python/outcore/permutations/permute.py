@@ -94,7 +94,7 @@ def permute(
     complement
         Bits of the new index to invert: an integer, or zeros and ones, lowest bit first.
     memory
-        Budget in bytes. A load is the largest power of two of which two fit, or three.
+        Budget in bytes. A load is at most the largest power of two of which two fit.
     chunks, order, chunk_order, attributes
         As for `create_array`; by default the order and the attributes of `src`.
     if_exists
