@@ -35,7 +35,7 @@ from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, columns_of, put, written
 from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
-from outcore.linalg._rows.agreement import agree_on_rows
+from outcore.linalg._rows.agreement import agreed_steps
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.merge import Merging, seconds_of
 from outcore.linalg._rows.plan import RowPlan
@@ -46,7 +46,6 @@ from outcore.linalg._rows.source import (
     RowsLike,
     RowSource,
     StoredRows,
-    known_operands,
     own_rows,
     paired_rows,
     row_source,
@@ -222,13 +221,8 @@ def lstsq(
             operands_given["weights"] = beside, weights
         # States of version 0.1 before damping came last, with "damp", have other triangles.
         arguments = {"cond": problem.cond, "damp_last": problem.damp, "dtype": problem.dtype.name}
-        how = {"keep_r": keep_r, "if_exists": if_exists, "resume": resume, "out": out and str(out)}
-        agree_on_rows("least squares", operands_given, arguments | how, sharing)
-        known = known_operands(operands_given)
-        steps = StepsDone(
-            out if known else None, "lstsq", arguments, known, memory, resume=resume, made=made,
-            sharing=sharing,
-        )  # fmt: skip
+        how = {"keep_r": keep_r, "if_exists": if_exists, "resume": resume, "out": out}
+        steps = agreed_steps("lstsq", operands_given, arguments, how, memory, made, sharing)
         memory_bytes = steps.memory_bytes
         planned = problem.operands(is_stored=out is not None)
         way = lstsq_way(planned, memory_bytes, problem.use_slabs_if(), keep_r=keep_r)

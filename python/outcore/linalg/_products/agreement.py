@@ -1,6 +1,7 @@
 """The agreement of all processes of a product on their arguments, and on the steps to do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -8,7 +9,8 @@ import numpy.typing as npt
 from outcore.array.array import Array
 from outcore.errors import InvalidError
 from outcore.linalg._output.steps_done import StepsDone, version_of_operand
-from outcore.processes.sharing import Sharing
+from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.team import Team
 
 T = TypeVar("T")
 
@@ -36,6 +38,22 @@ def agree_on_product(
         raise InvalidError(
             f"{title} by several processes needs a result on disk, have out=None; pass out="
         )
+
+
+@contextmanager
+def meeting_at_the_end(team: Team, nbytes: float, flops: float) -> Iterator[None]:
+    """Meet after the work of each process, for which the others wait long enough.
+
+    Processes may have different amounts of work, and no other reason to wait for each other.
+
+    Parameters
+    ----------
+    nbytes, flops
+        Bytes that this process moves, and its operations.
+    """
+    longest_s = max(team.all_of(seconds_for(nbytes, flops)))
+    yield
+    team.all_of(None, longest_s)
 
 
 def left_of_all(steps: StepsDone, all_steps: Sequence[T]) -> list[tuple[int, T]]:

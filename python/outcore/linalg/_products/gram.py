@@ -38,7 +38,7 @@ from outcore.linalg._products.gram_plan import (
     check_arguments,
     dealt_gram_geometry,
 )
-from outcore.linalg._rows.agreement import agree_on_rows
+from outcore.linalg._rows.agreement import agreed_steps
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.merge import Merging, Message, Use, seconds_of
 from outcore.linalg._rows.merge_plan import Strips
@@ -48,7 +48,6 @@ from outcore.linalg._rows.source import (
     RowsLike,
     RowSource,
     StoredRows,
-    known_operands,
     own_rows,
     row_source,
 )
@@ -184,14 +183,12 @@ def gram(
         arguments = {
             "side": side, "alpha": alpha, "shift": shift, "triangle": triangle, "dtype": str(kind)
         }  # fmt: skip
-        how = {"transform": transform is not None, "out": out and str(out)}
+        how = {"transform": transform is not None, "out": out}
         how |= {"if_exists": if_exists, "resume": resume}
-        agree_on_rows("gram", {"A": (source, A)}, arguments | how, sharing)
         # The behaviour of a transform may change without a trace.
-        known = {} if transform else known_operands({"A": (source, A)})
-        steps = StepsDone(
-            out if known else None, "gram", arguments, known, memory, resume=resume, made=made,
-            sharing=sharing,
+        steps = agreed_steps(
+            "gram", {"A": (source, A)}, arguments, how, memory, made, sharing,
+            is_known=transform is None,
         )  # fmt: skip
         shares, (part,) = own_rows([source], sharing)
         problem = GramProblem(

@@ -35,7 +35,11 @@ from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, room, written
 from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._products.agreement import agree_on_product, left_of_all
+from outcore.linalg._products.agreement import (
+    agree_on_product,
+    left_of_all,
+    meeting_at_the_end,
+)
 from outcore.linalg._products.dealt_pieces import Pieces
 from outcore.linalg._products.matmul_geometry import MatmulGeometry, Product, flops
 from outcore.linalg._products.matmul_plan import matmul_geometry
@@ -272,9 +276,6 @@ def _to_disk(
     with written(where, metadata, _WHY, steps) as array, Team(steps.sharing) as team:
         if team.rank:
             array.count_writing(elsewhere=True)
-        # Processes may have different amounts of work, and no other reason to wait for each other.
-        own_s = seconds_for(g.bytes_read() + g.bytes_written(), g.own_flops)
-        longest_s = max(team.all_of(own_s))
         file = open_whole_chunks(array, call, g.bounce_bytes("C"), 2, writable=True)
         result = DiskResult(
             file, call, dtype, g.block_shape,
@@ -282,8 +283,8 @@ def _to_disk(
             steps=1 if g.is_one_piece else _steps(g),
         )  # fmt: skip
         work = _Multiplication(g, *operands, result, call, alpha, steps, team)
-        work.run()
-        team.all_of(None, longest_s)
+        with meeting_at_the_end(team, g.bytes_read() + g.bytes_written(), g.own_flops):
+            work.run()
         own = _report(g, call, operands, file.counters()[1], steps)
         if team.size > 1:
             own.processes = [process_figures(own, work.pieces.sent, g.sent())]

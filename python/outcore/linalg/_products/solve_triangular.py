@@ -22,7 +22,11 @@ from outcore.linalg._output.open_results import beside, opens_results
 from outcore.linalg._output.result import claimed, room, written
 from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._products.agreement import agree_on_product, left_of_all
+from outcore.linalg._products.agreement import (
+    agree_on_product,
+    left_of_all,
+    meeting_at_the_end,
+)
 from outcore.linalg._products.dealt_pieces import Pieces
 from outcore.linalg._products.triangular_plan import (
     TriangularGeometry,
@@ -223,9 +227,6 @@ def _to_disk(
     with written(where, metadata, _WHY, steps) as array, Team(steps.sharing) as team:
         if team.rank:
             array.count_writing(elsewhere=True)
-        # Processes may have different amounts of work, and no other reason to wait for each other.
-        own_s = seconds_for(g.bytes_read() + g.bytes_written(), g.own_flops)
-        longest_s = max(team.all_of(own_s))
         file = open_whole_chunks(array, call, g.bounce_bytes("X"), 2, writable=True)
         result = DiskResult(
             file, call, system.dtype, g.block_shape,
@@ -233,8 +234,8 @@ def _to_disk(
             steps=sum(len(g.pieces(strip)) for strip in g.strips()),
             is_backward=not system.is_lower,
         )  # fmt: skip
-        run.run(result, steps, team)
-        team.all_of(None, longest_s)
+        with meeting_at_the_end(team, g.bytes_read() + g.bytes_written(), g.own_flops):
+            run.run(result, steps, team)
         own = _report(g, run, call, file.counters()[1], steps)
         if team.size > 1:
             own.processes = [process_figures(own, run.pieces.sent, g.sent())]

@@ -32,7 +32,7 @@ from outcore.linalg._qr.plan import (
     r_blocks,
 )
 from outcore.linalg._rhs.columns import TRANSFER_BYTES
-from outcore.linalg._rows.agreement import agree_on_rows
+from outcore.linalg._rows.agreement import agreed_steps
 from outcore.linalg._rows.kept_state import KeptState
 from outcore.linalg._rows.merge import Merging, seconds_of
 from outcore.linalg._rows.merge_plan import Strips, q_sent, r_sent
@@ -43,7 +43,6 @@ from outcore.linalg._rows.source import (
     RowsLike,
     RowSource,
     StoredRows,
-    known_operands,
     own_rows,
     row_source,
 )
@@ -215,13 +214,8 @@ def qr(
                 raise InvalidError("A is not on disk, so Q needs a place; give out=")
             out = f"{source.array.place.stem}.q"
         arguments = {"mode": mode, "dtype": dtype.name}
-        how = {"out": out and str(out), "if_exists": if_exists, "resume": resume}
-        agree_on_rows("QR", {"A": (source, A)}, arguments | how, sharing)
-        known = known_operands({"A": (source, A)})
-        steps = StepsDone(
-            out if known else None, "qr", arguments, known, memory, resume=resume, made=made,
-            sharing=sharing,
-        )  # fmt: skip
+        how = {"out": out, "if_exists": if_exists, "resume": resume}
+        steps = agreed_steps("qr", {"A": (source, A)}, arguments, how, memory, made, sharing)
         n, work = source.columns, None
         if mode == "r":
             rows = _Rows(sharing, source.rows, *own_rows([source], sharing, n))

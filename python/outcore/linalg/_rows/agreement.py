@@ -1,4 +1,4 @@
-"""The check that all processes that read the rows of a matrix have the same arguments."""
+"""The beginning of a call that reads the rows of a matrix, by one process or several."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,30 +6,35 @@ from typing import Any
 import numpy as np
 
 from outcore.errors import InvalidError
-from outcore.linalg._output.steps_done import version_of_operand
-from outcore.linalg._rows.source import RowSource, StoredRows
+from outcore.linalg._output.steps_done import Made, StepsDone, version_of_operand
+from outcore.linalg._rows.source import RowSource, StoredRows, known_operands
 from outcore.processes.sharing import Sharing
 
 
-def agree_on_rows(
-    title: str,
+def agreed_steps(
+    verb: str,
     given: Mapping[str, tuple[RowSource, object]],
     arguments: Mapping[str, Any],
+    how: Mapping[str, Any],
+    memory: int | str | None,
+    made: Made,
     sharing: Sharing,
-) -> None:
-    """Check that all processes make the same call, before it reads any rows.
+    *,
+    is_known: bool = True,
+) -> StepsDone:
+    """Check that all processes make the same call, before it reads any rows; return its steps.
 
     Parameters
     ----------
-    title
-        The call, for messages.
+    verb, arguments, memory, made, sharing
+        As for `StepsDone`.
     given
         Source and original argument of each operand. The elements of a memmap, or of another sliced
         object, are not compared.
-    arguments
-        The other arguments, by name.
-    sharing
-        The processes.
+    how
+        The other arguments, with ``out`` and ``resume``.
+    is_known
+        Whether a later call can recognize this one by its operands and `arguments`.
 
     Raises
     ------
@@ -37,18 +42,24 @@ def agree_on_rows(
         On all of them, if one process has another argument, version or operand, an operand is an
         iterator, or there is no MPI for several threads.
     """
-    if sharing.size == 1:
-        return
-    sharing.check_mpi(f"{title} by several processes")
-    for name, (source, _) in given.items():
-        if source.rows is None:
-            raise InvalidError(
-                f"several processes need {name} as an array, of which each reads its own rows, "
-                "have an iterator; copy it to disk with oc.from_array, or leave out comm="
-            )
-    named = {f"{name}=": value for name, value in arguments.items()}
-    sharing.agree({"operands": tuple(given), **named})
-    sharing.agree({name: _identity(*each) for name, each in given.items()})
+    out = how["out"]
+    if sharing.size > 1:
+        sharing.check_mpi(f"{verb} by several processes")
+        for name, (source, _) in given.items():
+            if source.rows is None:
+                raise InvalidError(
+                    f"several processes need {name} as an array, of which each reads its own rows, "
+                    "have an iterator; copy it to disk with oc.from_array, or leave out comm="
+                )
+        values = {**arguments, **how, "out": out and str(out)}
+        named = {f"{name}=": value for name, value in values.items()}
+        sharing.agree({"operands": tuple(given), **named})
+        sharing.agree({name: _identity(*each) for name, each in given.items()})
+    known = known_operands(given) if is_known else {}
+    return StepsDone(
+        out if known else None, verb, arguments, known, memory, resume=how["resume"], made=made,
+        sharing=sharing,
+    )  # fmt: skip
 
 
 def _identity(source: RowSource, given: object) -> Any:

@@ -30,9 +30,9 @@ from outcore.array.array import Array
 from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
 from outcore.linalg._output.open_results import opens_results
 from outcore.linalg._output.result import claimed, written
-from outcore.linalg._output.steps_done import Made, StepsDone
-from outcore.linalg._rows.agreement import agree_on_rows
-from outcore.linalg._rows.source import RowsLike, StoredRows, known_operands, row_source
+from outcore.linalg._output.steps_done import Made
+from outcore.linalg._rows.agreement import agreed_steps
+from outcore.linalg._rows.source import RowsLike, StoredRows, row_source
 from outcore.linalg._svd.iteration import Iteration, SvdReport
 from outcore.linalg._svd.left_vectors import u_metadata
 from outcore.linalg._svd.plan import MOST_PASSES, svd_geometry
@@ -166,13 +166,8 @@ def svd(
             "k": repr(k), "oversample": repr(oversample), "power": repr(power), "tol": repr(tol),
             "seed": _seed_of(seed, draw), "dtype": dtype.name,
         }  # fmt: skip
-        how = {"out": out and str(out), "if_exists": if_exists, "resume": resume}
-        agree_on_rows("svd", {"A": (source, A)}, arguments | how, sharing)
-        known = known_operands({"A": (source, A)})
-        steps = StepsDone(
-            out if known else None, "svd", arguments, known, memory, resume=resume, made=made,
-            sharing=sharing,
-        )  # fmt: skip
+        how = {"out": out, "if_exists": if_exists, "resume": resume}
+        steps = agreed_steps("svd", {"A": (source, A)}, arguments, how, memory, made, sharing)
         shares, g = steps.planned(
             lambda memory_bytes: svd_geometry(
                 source.layout, k, dtype, memory_bytes, oversample=oversample, power=power,
