@@ -42,8 +42,8 @@ with oc.Pool.embedded(["d"]) as pool:
 def test_verbs_that_do_not_compute_need_none_of_them(tmp_path: Path) -> None:
     """The first verb that imports one of them is named."""
     verbs = [
-        "attr", "chmod", "chown", "cp", "df", "env", "info", "ls", "mkdir", "mv", "pool", "rm",
-        "serve", "stat", "verify",
+        "attr", "chmod", "chown", "cp", "df", "env", "find", "info", "ls", "mkdir", "mv", "pool",
+        "rm", "serve", "stat", "verify",
     ]  # fmt: skip
     assert set(verbs) <= set(VERBS)
     script = f"""

@@ -86,7 +86,7 @@ def test_a_store_of_the_format_before_is_read_and_gets_checksums(places: list[Pa
         assert walk(pool) == names
         assert fsck(pool, patience_s=0).findings == ()
     with opened(places[0]) as store:
-        assert store.execute("PRAGMA user_version").fetchone() == (2,)
+        assert store.execute("PRAGMA user_version").fetchone() == (3,)
         tree = [each for each in records(store) if each[0][:1] in b"in"]
         assert tree == [each for each in before if each[0][:1] in b"in"]
         for key, value, version, kept in store.execute("SELECT * FROM entries").fetchall():

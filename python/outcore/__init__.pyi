@@ -27,6 +27,7 @@ from .planning.permute_plan import PermutePlan
 from .planning.plan import Plan, plan
 from .planning.relayout_plan import RelayoutPlan
 from .pool.connect import connect
+from .pool.found import Found
 from .pool.logical_disk import LogicalDisk
 from .pool.pool import Pool
 from .report.collective_report import CollectiveReport
@@ -52,6 +53,7 @@ __all__ = [
     "CopyReport",
     "Distribution",
     "FileCopyReport",
+    "Found",
     "Info",
     "LogicalDisk",
     "MethodComparison",

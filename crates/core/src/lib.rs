@@ -54,8 +54,8 @@ pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
 pub use locks::{FileLock, FileLocks, LockFamily, LockKind, LockOwner, LockWish};
 pub use manager_message::{
-    Durable, Hints, Inode, ManagerReply, ManagerRequest, Named, Opened, Origin, ServerAddress, files_among,
-    handle_in, path_at,
+    Durable, Hints, Hit, Inode, ManagerReply, ManagerRequest, Named, Opened, Origin, ServerAddress,
+    files_among, handle_in, path_at,
 };
 pub use message::{Grant, IoReply, IoRequest, IoStatus, LengthGrant, Target};
 pub use names::Names;

@@ -82,6 +82,13 @@ impl Inode {
     pub fn is_directory(&self) -> bool {
         !self.is_file() && !self.is_link()
     }
+
+    /// The minimum length of a file in bytes by its durable lengths; 0 for anything else.
+    pub fn durable_length(&self) -> u64 {
+        let Some(layout) = &self.layout else { return 0 };
+        let ends = self.durable.lengths.iter().zip(0..);
+        ends.filter_map(|(&local, entry)| layout.stripes.length_from(entry, local)).max().unwrap_or(0)
+    }
 }
 
 /// One name of a listing.
@@ -91,6 +98,18 @@ pub struct Named {
     pub name: String,
     /// The record of the name.
     pub inode: Inode,
+}
+
+/// A file or directory that a search found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Its path from the pool's root.
+    pub path: String,
+    /// Its record.
+    pub inode: Inode,
+    /// The attribute that describes an array, a group or a report; empty without one, or without the right to read
+    /// it.
+    pub description: Vec<u8>,
 }
 
 /// Identifies a request of a client. A retry has the same numbers, even after a restart of the server.
@@ -359,6 +378,24 @@ pub enum ManagerRequest {
         /// The other one.
         wish: LockWish,
     },
+    /// Searches a directory and everything below it.
+    Find {
+        /// The directory, or a file.
+        path: String,
+        /// The query; an empty one means everything.
+        query: String,
+        /// The end of the previous page; empty for the first page.
+        after: Vec<u8>,
+        /// Maximum number of records that the manager compares for a page.
+        most: u64,
+    },
+    /// Repairs the index of attributes. Only for root.
+    Mend {
+        /// The last key of the previous page; empty for the first page.
+        after: Vec<u8>,
+        /// Maximum number of records of a page.
+        most: u64,
+    },
 }
 
 impl ManagerRequest {
@@ -379,6 +416,7 @@ impl ManagerRequest {
             | Self::Time
             | Self::Describe { .. }
             | Self::RenewLease { .. }
+            | Self::Find { .. }
             | Self::TestLock { .. } => false,
             Self::Create { .. }
             | Self::MakeDirectory { .. }
@@ -399,6 +437,7 @@ impl ManagerRequest {
             | Self::BeginCut { .. }
             | Self::EndCut { .. }
             | Self::EndLease { .. }
+            | Self::Mend { .. }
             | Self::SetLock { .. } => true,
         }
     }
@@ -416,6 +455,7 @@ impl ManagerRequest {
             | Self::MakeDirectory { .. }
             | Self::MakeLink { .. }
             | Self::SetDefaultLayout { .. }
+            | Self::Mend { .. }
             | Self::NewServer => true,
             Self::SetExtended { value, .. } => value.is_some(),
             _ => false,
@@ -493,9 +533,9 @@ pub enum ManagerReply {
         /// A number of this run of the manager. I/O servers report their files again to a new run.
         run: u64,
     },
-    /// For `Check`.
+    /// For `Check` and `Mend`.
     Checked {
-        /// Records that contradict others, in the order of their keys.
+        /// Records that contradict others, or contradicted them, in the order of their keys.
         odd: Vec<OddRecord>,
         /// The key after which to continue; `None` at the end.
         next: Option<Vec<u8>>,
@@ -517,6 +557,13 @@ pub enum ManagerReply {
     },
     /// For `SetLock` and `TestLock`: the lock of another owner that excludes the wanted one.
     Locked(Option<FileLock>),
+    /// For `Find`.
+    Found {
+        /// The hits of this page, in no order. Another page may have the same ones again.
+        hits: Vec<Hit>,
+        /// The end of this page; `None` at the end of the search.
+        next: Option<Vec<u8>>,
+    },
 }
 
 /// The path of a file or directory with this handle, wherever it is. `/` and names may follow that of a directory.

@@ -170,5 +170,7 @@ pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
         ManagerRequest::EndLease { .. } => "end_lease",
         ManagerRequest::SetLock { .. } => "set_lock",
         ManagerRequest::TestLock { .. } => "test_lock",
+        ManagerRequest::Find { .. } => "find",
+        ManagerRequest::Mend { .. } => "mend",
     }
 }

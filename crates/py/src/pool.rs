@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outcore_client::{Attributes, Listed as Listing, Silent, system_clock};
-use outcore_core::{ErrorKind, Hints, Inode, IoStatus, Link, OpenMode, ServerId, Volume as _};
+use outcore_core::{ErrorKind, Hints, Hit, Inode, IoStatus, Link, OpenMode, ServerId, Volume as _};
 use outcore_memory::Region;
 use outcore_net::{Address, Credentials, Key, ServedLink, User};
 use pyo3::prelude::*;
@@ -21,6 +21,9 @@ use outcored::EmbeddedLink;
 /// nanoseconds. The distributed stripe units are `None` without a tail. For a directory or link the three before the
 /// target are 0, `None` and empty.
 type Status = (bool, u32, u32, u32, u64, u64, u64, Option<u64>, Vec<u32>, Option<String>);
+
+/// (path, status, length in bytes as far as the manager knows it, description).
+type Found = (String, Status, u64, Cow<'static, [u8]>);
 
 /// (name, status, length in bytes, the reason why the length may be larger).
 type Listed = (String, Status, u64, Option<String>);
@@ -242,6 +245,17 @@ impl Pool {
             Ok((each.name, status(&each.inode), each.length, each.unknown.map(|error| error.message)))
         };
         Ok((listed.into_iter().map(tuple).collect::<outcore_core::Result<_>>().or_raise(py)?, more))
+    }
+
+    /// The files and directories at and below a path for which a query holds, sorted by path. An array, a group and
+    /// a report have a description, in JSON; others have an empty one.
+    #[pyo3(signature = (path, query = ""))]
+    fn find(&self, py: Python<'_>, path: &str, query: &str) -> PyResult<Vec<Found>> {
+        let hits = py.detach(|| self.client.find(path, query)).or_raise(py)?;
+        let tuple = |hit: Hit| {
+            (hit.path, status(&hit.inode), hit.inode.durable_length(), Cow::Owned(hit.description))
+        };
+        Ok(hits.into_iter().map(tuple).collect())
     }
 
     /// Changes the attributes that are not `None`.

@@ -112,6 +112,13 @@ impl PoolCheck {
         Ok((odd.into_iter().map(|odd| (odd.handle.0, odd.what)).collect(), next.map(Cow::Owned)))
     }
 
+    /// Repairs the index of attributes for a page of records. Returns the repaired ones, each with its handle and a
+    /// description, and the key after which to continue, if more follow.
+    fn mend(&self, py: Python<'_>, after: Vec<u8>, most: u64) -> PyResult<OddRecords> {
+        let (odd, next) = py.detach(|| self.0.mend(after, most)).or_raise(py)?;
+        Ok((odd.into_iter().map(|odd| (odd.handle.0, odd.what)).collect(), next.map(Cow::Owned)))
+    }
+
     /// The paths of some files; `None` for a file that no name leads to.
     fn paths(&self, py: Python<'_>, handles: Vec<u64>) -> PyResult<Vec<Option<String>>> {
         py.detach(|| self.0.paths(of(&handles))).or_raise(py)

@@ -19,6 +19,7 @@ from outcore.files.ends import PlainEnd, PoolEnd
 from outcore.files.file_copy import FileCopy, Piece
 from outcore.files.journal import CopyJournal
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
+from outcore.layout import description
 from outcore.layout.hints import hints_of
 from outcore.storage import rights
 from outcore.storage.file_attributes import (
@@ -34,7 +35,15 @@ from outcore.storage.modes import current_umask, pool_mode
 from outcore.storage.pool_locks import is_lock
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.rights import Rights
-from outcore.storage.volumes import AnyPath, exclusive, is_there, move, place, sync_file
+from outcore.storage.volumes import (
+    AnyPath,
+    exclusive,
+    is_there,
+    move,
+    place,
+    set_description,
+    sync_file,
+)
 
 _FLUSH_BYTES = 256 << 20
 """Bytes between two writes of the journal."""
@@ -232,6 +241,8 @@ class CopyJob:
 
     def _mark_file(self, file: FileCopy, _: Buffer) -> None:
         self._mark(file.source, file.target, fresh=file.fresh)
+        if file.target.name == _METADATA and isinstance(file.target, PoolPath):
+            set_description(file.target.parent, description.of_document(file.target.read_bytes()))
 
     def _mark(self, source: FileStatus, target: AnyPath, *, fresh: bool = True) -> None:
         """Give a copy the mode of its source, and with `preserve` all other attributes.

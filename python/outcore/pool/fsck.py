@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal[
     "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
     "retired server", "missing data", "missing checksums", "short data", "impossible length",
     "unfinished file", "unreadable data", "older data", "long data", "old checksums",
-    "broken record",
+    "broken record", "old index",
 ]  # fmt: skip
 """Kinds of findings."""
 
@@ -35,6 +35,9 @@ _LONG_NS = 24 * 3600 * 10**9
 _PATHS = 100
 _MOST_LENGTH = (1 << 63) - 1
 _CUT = "cut them"
+_MEND = "rebuild the index"
+_OLD_INDEX = "the search index"
+"""Begins the finding of the manager about its index."""
 
 _Answer = TypeVar("_Answer")
 
@@ -140,7 +143,8 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
     pool
         A pool that the caller runs, or whose key the caller has. It may be in use.
     repair
-        Whether to remove data files without an owner, to finish interrupted removals, and to cut
+        Whether to remove data files without an owner, to finish interrupted removals, to rebuild
+        an index of attributes that does not fit them, and to cut
         bytes of data files that no write explains. Nothing else ever changes, and data that a file
         may own stays.
     patience_s
@@ -194,6 +198,9 @@ class _Check:
         while after is not None:
             odd, after = self._core.odd_records(after, _PAGE)
             for handle, what in odd:
+                if what.startswith(_OLD_INDEX):
+                    yield Finding("old index", _digits(handle), None, None, what, _MEND)
+                    continue
                 text = f"{what}; restore the pool's metadata from a backup"
                 yield Finding("broken record", _digits(handle), None, None, text)
 
@@ -404,9 +411,18 @@ class _Check:
             if server not in self.away:
                 yield from some
 
+    def _mended(self) -> Iterator[int]:
+        """Rebuild the index of attributes, and yield the handles that it did not fit."""
+        after: bytes | None = b""
+        while after is not None:
+            odd, after = self._core.mend(after, _PAGE)
+            yield from (handle for handle, _ in odd)
+
     def repaired(self, pool: Pool, findings: list[Finding]) -> list[Finding]:
         """Make the repairs that touch no data that a file may own."""
         removed: set[tuple[int | None, int]] = set()
+        if any(finding.kind == "old index" for finding in findings):
+            removed |= {(None, handle) for handle in self._mended()}
         for server in self.servers:
             strays = [
                 int(finding.handle, 16)

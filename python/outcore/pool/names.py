@@ -5,6 +5,7 @@ from typing import Any
 
 from outcore.errors import ExistsError, InvalidError
 from outcore.layout.hints import hints_of, mode_bits, modified_ns_of
+from outcore.pool.found import Found
 from outcore.storage.pool_file import PoolFile
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_root import PoolRoot
@@ -132,6 +133,36 @@ class PoolNames:
         one to each server.
         """
         return self._at(path).scandir()
+
+    def find(self, path: str | PoolPath = "", where: str = "") -> list[Found]:
+        """Search a directory and everything below it.
+
+        Parameters
+        ----------
+        path
+            The directory; by default the whole pool.
+        where
+            The query, such as ``'dtype = "c16" and shape[0] > 50000 and attr.run = "x12"'``; by
+            default everything. See the guide :doc:`/how-to/find`.
+
+        Returns
+        -------
+        list of Found
+            Sorted by path, without what the user may not list. A search that begins after a
+            change sees it.
+
+        Raises
+        ------
+        InvalidError
+            If the query cannot be read, has an unknown field, or compares values of different
+            types. The message says at which character.
+        NotFoundError
+            If the directory does not exist.
+        DeniedError
+            If the user may not list the directory.
+        """
+        inside = self._at("" if path == "/" else path).inside
+        return [Found.of(self._root, *each) for each in self._root.core.find(inside, where)]
 
     def exists(self, path: str | PoolPath) -> bool:
         """Whether the name exists."""

@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore.errors import CorruptError, ExistsError, InvalidError, NotFoundError
+from outcore.layout import description
 from outcore.storage import rights
-from outcore.storage.volumes import AnyPath, PathLike, as_path, place
+from outcore.storage.pool_path import PoolPath
+from outcore.storage.volumes import AnyPath, PathLike, as_path, place, set_description
 
 FORMAT = 1
 KIND = "outcore report"
@@ -47,6 +49,9 @@ def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
             entry = zipfile.ZipInfo(SPANS, _FIXED_TIME)
             archive.writestr(entry, columns.getvalue(), zipfile.ZIP_DEFLATED)
     replace(path, packed.getvalue())
+    where = as_path(path)
+    if isinstance(where, PoolPath):
+        set_description(where, description.of_report(values))
 
 
 def replace(path: PathLike, content: bytes) -> None:

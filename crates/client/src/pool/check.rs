@@ -76,6 +76,15 @@ where
         }
     }
 
+    /// Repairs the index of attributes for a page of records. Returns the repaired ones, and the key after which to
+    /// continue. The first page comes after the empty key.
+    pub fn mend(&self, after: Vec<u8>, most: u64) -> Result<(Vec<OddRecord>, Option<Vec<u8>>)> {
+        match self.0.manager(ManagerRequest::Mend { after, most })? {
+            ManagerReply::Checked { odd, next } => Ok((odd, next)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
     /// The paths of some files, at most 100.
     pub fn paths(&self, handles: Vec<Handle>) -> Result<Vec<Option<String>>> {
         let count = handles.len();

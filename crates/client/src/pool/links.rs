@@ -205,6 +205,7 @@ fn paths_of(request: &mut ManagerRequest) -> Vec<&mut String> {
         | R::GetExtended { path, .. }
         | R::SetExtended { path, .. }
         | R::Look { path, .. }
+        | R::Find { path, .. }
         | R::Touch { path } => vec![path],
         R::Rename { from, to, .. } | R::Replace { from, to } => vec![from, to],
         R::Move { from, to, kept } => [from, to].into_iter().chain(kept).collect(),
@@ -216,6 +217,7 @@ fn paths_of(request: &mut ManagerRequest) -> Vec<&mut String> {
         | R::Retire { .. }
         | R::Files { .. }
         | R::Check { .. }
+        | R::Mend { .. }
         | R::Know { .. }
         | R::Paths { .. }
         | R::Time

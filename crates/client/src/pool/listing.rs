@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use outcore_core::{
-    Error, ErrorKind, Gather, Inode, IoReply, IoRequest, LengthGrant, Link, ManagerReply, ManagerRequest,
-    Named, Result, ServerId, Target, files_among,
+    Error, ErrorKind, Gather, Hit, Inode, IoReply, IoRequest, LengthGrant, Link, ManagerReply,
+    ManagerRequest, Named, Result, ServerId, Target, files_among,
 };
 
 use crate::PoolVolume;
 use crate::pool::call::unexpected;
 use crate::pool::shared::{Shared, TRIES, checked};
+
+/// Records that the manager compares for one page of a search.
+const PAGE_OF_SEARCH: u64 = 1000;
 
 /// A name with its record and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +57,29 @@ impl<L: Link + ?Sized + 'static> PoolVolume<L>
 where
     L::Buffer: Gather + Sync,
 {
+    /// The files and directories at and below a path for which a query holds, sorted by path. With an empty query, all
+    /// of them.
+    ///
+    /// # Errors
+    ///
+    /// If the query cannot be read; the message says at which character. If the user may not list the directory.
+    pub fn find(&self, path: &str, query: &str) -> Result<Vec<Hit>> {
+        let path = checked(path)?;
+        let (mut found, mut after) = (BTreeMap::new(), Vec::new());
+        loop {
+            let request =
+                ManagerRequest::Find { path: path.clone(), query: query.into(), after, most: PAGE_OF_SEARCH };
+            match self.0.manager(request)? {
+                ManagerReply::Found { hits, next } => {
+                    found.extend(hits.into_iter().map(|hit| (hit.path.clone(), hit)));
+                    let Some(next) = next else { return Ok(found.into_values().collect()) };
+                    after = next;
+                }
+                reply => return Err(unexpected(&reply)),
+            }
+        }
+    }
+
     /// At most `most` names of a directory after `after`, sorted, and whether more follow. For a file, the
     /// file itself.
     ///
@@ -100,7 +126,7 @@ where
             }
         }
         let unlooked =
-            |Named { name, inode }| Listed { length: durable_length(&inode), name, inode, unknown: None };
+            |Named { name, inode }| Listed { length: inode.durable_length(), name, inode, unknown: None };
         let mut listed: Vec<Listed> = names.into_iter().map(unlooked).collect();
         asked.retain(|&server, targets| {
             let why = silent.why(server);
@@ -143,11 +169,4 @@ where
 
 fn leave_unknown(listed: &mut [Listed], asked: &[(usize, Target)], why: &Error) {
     asked.iter().for_each(|&(number, _)| listed[number].unknown = Some(why.clone()));
-}
-
-/// The minimum length of a file, even if data files are lost: readers then get an error.
-fn durable_length(inode: &Inode) -> u64 {
-    let Some(layout) = &inode.layout else { return 0 };
-    let ends = inode.durable.lengths.iter().zip(0..);
-    ends.filter_map(|(&local, entry)| layout.stripes.length_from(entry, local)).max().unwrap_or(0)
 }

@@ -2,8 +2,8 @@
 
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
-    Durable, FileLock, Hints, Inode, Known, Layout, LockFamily, LockKind, LockOwner, LockWish, ManagerReply,
-    ManagerRequest, Named, OddRecord, Opened, Result, ServerAddress, ServerId,
+    Durable, FileLock, Hints, Hit, Inode, Known, Layout, LockFamily, LockKind, LockOwner, LockWish,
+    ManagerReply, ManagerRequest, Named, OddRecord, Opened, Result, ServerAddress, ServerId,
 };
 
 structure!(ServerAddress { id, addresses });
@@ -11,6 +11,7 @@ structure!(Hints { stripe_unit_bytes, round_units, stripe_count, base, others })
 structure!(Durable { lengths, cuts, cuts_done, generations });
 structure!(Inode { handle, layout, owner, group, mode, modified_ns, changed_ns, durable, target });
 structure!(Named { name, inode });
+structure!(Hit { path, inode, description });
 structure!(Opened { inode, grant });
 structure!(OddRecord { handle, what });
 structure!(LockOwner { lease, family, number });
@@ -64,6 +65,8 @@ choice!(ManagerRequest {
     33 = EndLease { lease },
     34 = SetLock { wish },
     35 = TestLock { wish },
+    36 = Find { path, query, after, most },
+    37 = Mend { after, most },
 });
 
 choice!(Known {
@@ -92,6 +95,7 @@ choice!(ManagerReply {
     16 = Link { path, target },
     17 = Lease { seconds, is_new },
     18 = Locked(excluded),
+    19 = Found { hits, next },
 });
 
 impl Record for Layout {

@@ -311,6 +311,9 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         any::<u128>().prop_map(|lease| ManagerRequest::EndLease { lease }),
         wish().prop_map(|wish| ManagerRequest::SetLock { wish }),
         wish().prop_map(|wish| ManagerRequest::TestLock { wish }),
+        (path(), any::<String>(), any::<Vec<u8>>(), any::<u64>())
+            .prop_map(|(path, query, after, most)| ManagerRequest::Find { path, query, after, most }),
+        (any::<Vec<u8>>(), any::<u64>()).prop_map(|(after, most)| ManagerRequest::Mend { after, most }),
         (path(), flag()).prop_map(|(path, recursive)| ManagerRequest::Remove { path, recursive }),
         (vec(handle(), 0..4), handle(), any::<u64>())
             .prop_map(|(gone, after, most)| ManagerRequest::Orphans { gone, after, most }),
@@ -385,6 +388,12 @@ pub fn manager_reply() -> impl Strategy<Value = ManagerReply> {
         error().prop_map(ManagerReply::Failed),
         any::<(u64, bool)>().prop_map(|(seconds, is_new)| ManagerReply::Lease { seconds, is_new }),
         option::of(wish().prop_map(|wish| wish.lock())).prop_map(|l| ManagerReply::Locked(l.flatten())),
+        (vec((any::<String>(), inode(), any::<Vec<u8>>()), 0..4), option::of(any::<Vec<u8>>())).prop_map(
+            |(hits, next)| {
+                let hit = |(path, inode, description)| Hit { path, inode, description };
+                ManagerReply::Found { hits: hits.into_iter().map(hit).collect(), next }
+            }
+        ),
         any::<(String, String)>().prop_map(|(path, target)| ManagerReply::Link { path, target }),
         any::<u32>().prop_map(|id| ManagerReply::NewServer(ServerId(id))),
         (vec(known(), 0..4), any::<bool>()).prop_map(|(known, more)| ManagerReply::Known { known, more }),

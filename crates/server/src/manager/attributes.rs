@@ -126,7 +126,8 @@ impl<S: Store> Step<'_, S> {
         self.meet(&node, path)?;
         require(&node.inode, self.who, WRITE, path)?;
         let key = keys::extended(node.handle(), name);
-        let is_known = self.store.get(&key)?.is_some();
+        let known = self.store.get(&key)?.map(|found| found.value);
+        let is_known = known.is_some();
         match value {
             Some(value) if value.len() > MAX_EXTENDED_BYTES => {
                 return Err(Error::invalid(format!(
@@ -143,6 +144,8 @@ impl<S: Store> Step<'_, S> {
             None if is_known => self.delete(key),
             None => return Err(no_attribute(path, name)),
         }
+        self.index(node.handle(), name, known.as_deref(), value);
+        self.note_own_name(&node)?;
         // Every change of an attribute also writes the record, so the record's guard covers the attributes.
         node.inode.changed_ns = self.now.unix_ns;
         self.put_node(&node);

@@ -62,7 +62,7 @@ impl<S: Store> Step<'_, S> {
     }
 
     /// The path of a file; `None` if no names lead to it.
-    fn path_of(&self, handle: Handle) -> Result<Option<String>> {
+    pub(super) fn path_of(&self, handle: Handle) -> Result<Option<String>> {
         let mut names = Vec::new();
         let mut at = handle;
         while at != ROOT {
@@ -79,7 +79,7 @@ impl<S: Store> Step<'_, S> {
     }
 
     /// The name of an entry in a directory.
-    fn name_of(&self, directory: Handle, wanted: Handle) -> Result<Option<String>> {
+    pub(super) fn name_of(&self, directory: Handle, wanted: Handle) -> Result<Option<String>> {
         let (mut from, until) = keys::names(directory, "");
         loop {
             let found = self.store.range(&from, &until, MAX_PAGE as usize)?;

@@ -19,6 +19,9 @@ pub(super) const DIRECTORY_MOVED: &[u8] = b"m";
 /// Present while mounts may hold locks, so that the next run of the manager lets them reclaim these.
 pub(super) const LEASES: &[u8] = b"l";
 
+/// The rules of the index of attributes; absent without a whole index.
+pub(super) const INDEXED: &[u8] = b"q";
+
 /// The next free number for an I/O server.
 pub(super) const NEXT_SERVER: &[u8] = b"k";
 
@@ -75,6 +78,21 @@ pub(super) fn name_in(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key.get(9..)?).ok()
 }
 
+/// All names.
+pub(super) fn all_names() -> KeyRange {
+    (b"n".to_vec(), b"o".to_vec())
+}
+
+/// All extended attributes.
+pub(super) fn all_attributes() -> KeyRange {
+    (b"x".to_vec(), b"y".to_vec())
+}
+
+/// The noted name of a directory, or of a file with attributes.
+pub(super) fn noted_name(handle: Handle) -> Vec<u8> {
+    below(b'w', handle.0, &[])
+}
+
 /// An extended attribute of a file or directory.
 pub(super) fn extended(handle: Handle, name: &str) -> Vec<u8> {
     below(b'x', handle.0, name.as_bytes())
@@ -105,7 +123,7 @@ pub(super) fn all_detached() -> KeyRange {
     (b"t".to_vec(), b"u".to_vec())
 }
 
-/// The handle in a key of [`inode`], [`orphan`] or [`detached`].
+/// The handle in a key of [`inode`], [`orphan`] or [`detached`], or at the start of one of [`name`] or [`extended`].
 pub(super) fn handle_in(key: &[u8]) -> Option<Handle> {
     Some(Handle(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?)))
 }

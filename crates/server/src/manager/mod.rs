@@ -19,6 +19,7 @@ mod paths;
 mod record;
 mod removal;
 mod rename;
+mod search;
 mod servers;
 mod step;
 mod tree;
@@ -45,6 +46,7 @@ pub use layouts::MAX_OTHER_HINTS;
 pub use leases::{LEASE_S, MAX_LEASES, MAX_LOCKS};
 pub use links::MAX_TARGET_BYTES;
 pub use paths::{MAX_NAME_BYTES, MAX_PATH_BYTES};
+pub use search::{DESCRIBING_ATTRIBUTE, MAX_QUERY_BYTES};
 pub use walk::MAX_MADE_ON_THE_WAY;
 
 /// The root directory, where every path begins.
@@ -154,6 +156,7 @@ impl<S: Store> Manager<S> {
             )
         })?;
         let pool = record::read(keys::POOL, &found.value)?;
+        search::index_all(&mut store)?;
         let (memory, answers) = (Memory::default(), Answers::load(&store)?);
         let leases = Leases::load(&store, config.lease_s)?;
         Ok(Self {
@@ -283,6 +286,7 @@ impl<S: Store> Manager<S> {
             | ManagerRequest::Know { .. }
             | ManagerRequest::Paths { .. }
             | ManagerRequest::Check { .. }
+            | ManagerRequest::Mend { .. }
                 if !who.is_root =>
             {
                 Err(Error::new(
@@ -308,6 +312,10 @@ impl<S: Store> Manager<S> {
             ManagerRequest::Know { handles } => self.know(now, who, &handles),
             ManagerRequest::Paths { handles } => self.paths(now, who, &handles),
             ManagerRequest::Check { after, most } => self.check(now, who, &after, most),
+            ManagerRequest::Mend { after, most } => self.mend(now, who, &after, most),
+            ManagerRequest::Find { path, query, after, most } => {
+                self.search(now, who, &path, &query, (&after, most))
+            }
             ManagerRequest::RenewLease { lease } => self.renew_lease(now, who, lease),
             ManagerRequest::EndLease { lease } => self.end_lease(now, who, lease),
             ManagerRequest::SetLock { wish } => self.set_lock(now, who, &wish),
@@ -484,6 +492,7 @@ fn make_pool<S: Store>(store: &mut S, config: &Config) -> Result<()> {
     let writes = [
         Write { key: keys::POOL.to_vec(), value: Some(record::write(&config.pool)) },
         Write { key: keys::inode(ROOT), value: Some(record::write(&root)) },
+        search::indexed(),
     ];
     match store.commit(&guards, &writes)? {
         Outcome::Done(_) | Outcome::Conflict => Ok(()),

@@ -5,6 +5,7 @@ use outcore_core::{Error, ErrorKind, Handle, Inode, ManagerReply, Opened, Result
 
 use super::access::{READ, SEARCH, STICKY, WRITE, require, require_unstuck};
 use super::record::{Detached, Node, Orphan};
+use super::search::entries;
 use super::step::Step;
 use super::walk::above;
 use super::{MAX_PAGE, Manager, Now, User, keys, record};
@@ -12,7 +13,7 @@ use crate::store::Store;
 
 /// Entries removed from a directory without a name in one commit. Each needs up to 4 operations.
 const NAMES_AT_ONCE: usize = 20;
-/// Extended attributes removed in one commit.
+/// Extended attributes and their entries in the index that one commit removes; at least those of one attribute.
 const ATTRIBUTES_AT_ONCE: usize = 60;
 
 impl<S: Store> Step<'_, S> {
@@ -137,15 +138,20 @@ impl<S: Store> Step<'_, S> {
         Ok((orphans, false))
     }
 
-    /// Removes up to `most` extended attributes. Returns whether none are left.
+    /// Removes up to `most` extended attributes and entries of the index. Returns whether none are left.
     fn remove_extended(&mut self, handle: Handle, most: usize) -> Result<bool> {
         let (from, until) = keys::all_extended(handle);
         let found = self.store.range(&from, &until, most + 1)?;
-        let is_last = found.len() <= most;
-        for (key, _) in found.into_iter().take(most) {
+        let mut left = most;
+        for (key, versioned) in found {
+            let indexed = entries(handle, keys::name_in(&key).unwrap_or_default(), &versioned.value);
+            let Some(fewer) = left.checked_sub(1 + indexed.len()) else { return Ok(false) };
+            left = fewer;
+            indexed.into_iter().for_each(|entry| self.delete(entry));
             self.delete(key);
         }
-        Ok(is_last)
+        self.delete(keys::noted_name(handle));
+        Ok(true)
     }
 
     /// Removes the record of an orphan whose data files are gone. Returns whether nothing of it is left.

@@ -98,6 +98,7 @@ impl<S: Store> Step<'_, S> {
         entry.parent = new.parent.handle();
         entry.inode.changed_ns = self.now.unix_ns;
         self.put_node(&entry);
+        self.note_name(&entry, &new.name)?;
         self.touch(old.parent.handle())?;
         self.touch(new.parent.handle())?;
         Ok(replaced)
@@ -114,6 +115,7 @@ impl<S: Store> Step<'_, S> {
         file.parent = place.parent.handle();
         file.inode.changed_ns = self.now.unix_ns;
         self.put_node(&file);
+        self.note_name(&file, &place.name)?;
         self.touch(place.parent.handle())
     }
 

@@ -61,6 +61,8 @@ pub(super) struct Step<'a, S> {
     pub is_stale: bool,
     /// The file that the request creates, if any.
     pub made: Option<Handle>,
+    /// The first handle that the request took.
+    first_new: Option<u64>,
     guards: BTreeMap<Vec<u8>, Option<u64>>,
     writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
@@ -69,7 +71,7 @@ impl<'a, S: Store> Step<'a, S> {
     pub(super) fn new(store: &'a S, now: Now, who: &'a User, memory: &'a mut Memory) -> Self {
         memory.met = None;
         let (guards, writes) = (BTreeMap::new(), BTreeMap::new());
-        Self { store, now, who, memory, is_stale: false, made: None, guards, writes }
+        Self { store, now, who, memory, is_stale: false, made: None, first_new: None, guards, writes }
     }
 
     /// The guards and the writes.
@@ -95,7 +97,10 @@ impl<'a, S: Store> Step<'a, S> {
         }
         let found = self.store.get(key)?;
         let version = found.as_ref().map(|found| found.version);
-        // The first of two reads counts: if they differ, the commit is refused.
+        // The first of two reads counts: if they differ, the commit is refused. Nobody else knows a new directory.
+        if key[0] == b'n' && keys::handle_in(key).is_some_and(|directory| self.is_new(directory)) {
+            return found.map(|found| record::read(key, &found.value)).transpose();
+        }
         self.guards.entry(key.to_vec()).or_insert(version);
         found.map(|found| record::read(key, &found.value)).transpose()
     }
@@ -131,7 +136,14 @@ impl<'a, S: Store> Step<'a, S> {
             ));
         }
         handles.next += 1;
-        Ok(Handle(handles.next - 1))
+        let handle = handles.next - 1;
+        self.first_new.get_or_insert(handle);
+        Ok(Handle(handle))
+    }
+
+    /// Whether the request in progress took this handle.
+    fn is_new(&self, handle: Handle) -> bool {
+        self.first_new.is_some_and(|first| (first..self.memory.handles.next).contains(&handle.0))
     }
 
     /// The error for two inconsistent reads. The manager repeats the step; if that happens every time, the store

@@ -4,6 +4,7 @@ use outcore_core::{Handle, ManagerReply, OddRecord, Result};
 
 use super::paths::MAX_PATH_BYTES;
 use super::record::{self, Node, Orphan};
+use super::search::OLD_INDEX;
 use super::step::Step;
 use super::{MAX_PAGE, Manager, Now, ROOT, User, keys};
 use crate::store::Store;
@@ -13,11 +14,14 @@ const ALL: (&[u8], &[u8]) = (b"\0", b"\xff");
 
 impl<S: Store> Step<'_, S> {
     /// A page of the inconsistent records after a key, and the last key of the page if there may be more.
-    fn odd_records(&self, after: &[u8], most: usize) -> Result<(Vec<OddRecord>, Option<Vec<u8>>)> {
+    fn odd_records(&mut self, after: &[u8], most: usize) -> Result<(Vec<OddRecord>, Option<Vec<u8>>)> {
         let from = if after.is_empty() { ALL.0.to_vec() } else { [after, &[0]].concat() };
         let found = self.store.range(&from, ALL.1, most)?;
         let mut odd = Vec::new();
         for (key, versioned) in &found {
+            if let Some(handle) = self.mend(key, &versioned.value)? {
+                odd.push(OddRecord { handle, what: OLD_INDEX.to_owned() });
+            }
             let Some(handle) = keys::handle_in(key) else { continue };
             let what = match key[0] {
                 b'i' => self.odd_node(handle, &record::read(key, &versioned.value)?)?,

@@ -221,7 +221,9 @@ impl<S: Store> Step<'_, S> {
         let mut inode = self.new_inode(parent, mode)?;
         // As on Linux, the bit of the directory above counts even if the user is not of the group.
         inode.mode = settable(mode, &inode, self.who) | parent.inode.mode & SET_GROUP;
-        self.add(parent, name, inode, path)
+        let node = self.add(parent, name, inode, path)?;
+        self.note_name(&node, name)?;
+        Ok(node)
     }
 
     /// The record of a new entry. It belongs to the user, and to the user's first group. In a directory with the

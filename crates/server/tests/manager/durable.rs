@@ -75,7 +75,7 @@ fn the_end_of_a_truncation_sets_the_time_of_the_last_write() {
 #[test]
 fn what_several_clients_tell_is_kept_together() {
     let mut told = Told::new();
-    assert_eq!(told.tell(0, &[]), []);
+    assert_eq!(told.tell(0, &[]), Vec::<u64>::new());
     assert_eq!(told.tell(0, &[10, 0]), [10, 0]);
     assert_eq!(told.tell(0, &[5, 7]), [10, 7], "who knows less takes nothing back");
     assert_eq!(

@@ -17,5 +17,6 @@ mod pool;
 mod races;
 mod rejections;
 mod rights;
+mod search;
 mod servers;
 mod tree;

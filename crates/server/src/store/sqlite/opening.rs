@@ -19,8 +19,10 @@ pub(super) const OLDEST_SQLITE: i32 = 3_051_003;
 /// Marks the file as a store of outcore: "outc".
 pub(super) const APPLICATION: i32 = 0x6f75_7463;
 /// The format of the tables below.
-pub(super) const FORMAT: i32 = 2;
-/// The previous format, whose records have no checksums.
+///
+/// The manager of format 2 changes attributes without their index.
+pub(super) const FORMAT: i32 = 3;
+/// The first format, whose records have no checksums.
 const UNSUMMED: i32 = 1;
 /// The size of a page. A commit changes a few bytes of some pages, and each changed page goes into the log.
 /// Smaller pages fill up sooner, so changes take longer.
@@ -72,8 +74,10 @@ pub(super) fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Re
         connection.execute_batch(TABLES)?;
         connection.pragma_update(None, "application_id", APPLICATION)?;
         connection.pragma_update(None, "user_version", FORMAT)?;
-    } else if format_of(connection)? == UNSUMMED {
-        add_sums(connection)?;
+    } else if format_of(connection)? < FORMAT {
+        if format_of(connection)? == UNSUMMED {
+            add_sums(connection)?;
+        }
         connection.pragma_update(None, "user_version", FORMAT)?;
     }
     connection.execute_batch("COMMIT")?;
@@ -86,7 +90,7 @@ pub(super) fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Re
     check_is_ours(connection, 1, path)
 }
 
-/// Adds a checksum to each record of a store in the previous format, within a transaction.
+/// Adds a checksum to each record of a store in the first format, within a transaction.
 fn add_sums(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("ALTER TABLE entries ADD COLUMN sum INTEGER NOT NULL DEFAULT 0")?;
     let mut page = connection

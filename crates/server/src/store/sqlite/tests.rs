@@ -83,7 +83,7 @@ fn a_store_with_larger_pages_keeps_them() {
     assert_eq!(page_bytes(&new), PAGE_BYTES);
 }
 
-/// The tables of the previous format.
+/// The tables of the first format.
 const UNSUMMED_TABLES: &str = "
     CREATE TABLE entries (key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE last (version INTEGER NOT NULL);
@@ -218,9 +218,9 @@ fn what_is_not_a_store_is_refused_and_stays_as_it_is() {
 
     let later = root.path().join("later");
     let store = SqliteStore::open(&later).unwrap();
-    store.connection.pragma_update(None, "user_version", 3).unwrap();
+    store.connection.pragma_update(None, "user_version", 4).unwrap();
     drop(store);
-    assert!(SqliteStore::open(&later).unwrap_err().message.contains("have format 3"));
+    assert!(SqliteStore::open(&later).unwrap_err().message.contains("have format 4"));
     let none = SqliteStore::open(root.path().join("none/metadata")).unwrap_err();
     assert_eq!(none.kind, ErrorKind::NotFound, "{none}");
 }

@@ -1,0 +1,256 @@
+//! The index: records whose keys sort the values of extended attributes, so that a search reads a range of them.
+//!
+//! An entry only proposes a file. The search compares the attributes themselves, so an entry without its attribute does no
+//! harm. Each attribute determines its entries.
+
+use std::collections::BTreeSet;
+
+use outcore_core::Handle;
+
+use super::super::files::HINT_PREFIX;
+use super::super::keys::KeyRange;
+use super::query::{
+    Comparison, DESCRIBED, DESCRIPTION, Field, Literal, Operator, Scalar, Stored, Type, beginning,
+};
+
+/// Entries of one attribute, at most. Of one with more, a single entry proposes the file to every search.
+const MAX_ENTRIES: usize = 40;
+/// Bytes of a text in an entry, at most: the rest does not sort.
+const MAX_TEXT_BYTES: usize = 128;
+
+const LETTER: u8 = b'y';
+const OF_ALL: u8 = 0;
+const NUMBER: u8 = 1;
+const TEXT: u8 = 2;
+const TIME: u8 = 3;
+/// Above each handle.
+const LAST: [u8; 9] = [0xff; 9];
+
+/// A value of a field, and its place in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Term {
+    pub field: String,
+    pub position: usize,
+    pub value: Scalar,
+}
+
+/// The values that an extended attribute contains.
+pub(super) fn terms(name: &str, value: &[u8]) -> Vec<Term> {
+    let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
+    if name != DESCRIPTION {
+        let field = Stored::attribute(name).field;
+        return vec![Term { field, position: 0, value: Scalar::Text(text.to_owned()) }];
+    }
+    let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(text) else { return Vec::new() };
+    let mut terms = Vec::new();
+    for (field, of, is_list) in DESCRIBED {
+        let values = match fields.get(field) {
+            Some(serde_json::Value::Array(values)) if is_list => values.as_slice(),
+            Some(value) if !is_list => std::slice::from_ref(value),
+            _ => &[],
+        };
+        for (position, value) in values.iter().enumerate() {
+            let value = match (of, value) {
+                (Type::Number, value) => value.as_f64().map(Scalar::Number),
+                (_, value) => value.as_str().map(|text| Scalar::Text(text.to_owned())),
+            };
+            terms.extend(value.map(|value| Term { field: field.to_owned(), position, value }));
+        }
+    }
+    terms
+}
+
+/// The keys of the entries of an attribute.
+pub(in super::super) fn entries(handle: Handle, name: &str, value: &[u8]) -> BTreeSet<Vec<u8>> {
+    if name.starts_with(HINT_PREFIX) {
+        return BTreeSet::new();
+    }
+    let mut found = BTreeSet::new();
+    for Term { field, value, .. } in terms(name, value) {
+        let mut add = |sorted: Vec<u8>| found.insert([sorted, handle.0.to_be_bytes().to_vec()].concat());
+        if let Scalar::Text(text) = &value {
+            add(sorted_text(&field, text));
+        }
+        if let Some(number) = value.as_number() {
+            add(sorted_number(&field, number));
+        }
+        if let Some(time) = value.as_time() {
+            add(sorted_time(&field, time));
+        }
+    }
+    if found.len() > MAX_ENTRIES {
+        let key = [&of_all()[..], name.as_bytes(), &[0], &handle.0.to_be_bytes()].concat();
+        return BTreeSet::from([key]);
+    }
+    found
+}
+
+/// The handle and the attribute of an entry, if the key is one.
+pub(in super::super) fn entry_in(key: &[u8]) -> Option<(Handle, String)> {
+    let (rest, handle) = key.split_last_chunk::<8>()?;
+    let rest = rest.strip_prefix(&[LETTER])?;
+    let of = rest.iter().position(|byte| *byte == 0)?;
+    let field = match rest.get(of + 1)? {
+        &OF_ALL => rest.get(of + 2..)?.strip_suffix(&[0])?,
+        _ => &rest[..of],
+    };
+    let field = std::str::from_utf8(field).ok()?;
+    let name = match (rest[of + 1], field.strip_prefix("attr.")) {
+        (OF_ALL, _) => field,
+        (_, Some(name)) => name,
+        (_, None) => DESCRIPTION,
+    };
+    Some((Handle(u64::from_be_bytes(*handle)), name.to_owned()))
+}
+
+/// All entries.
+pub(in super::super) fn all_entries() -> KeyRange {
+    (vec![LETTER], vec![LETTER + 1])
+}
+
+/// The start of the entries that every search reads.
+fn of_all() -> Vec<u8> {
+    vec![LETTER, 0, OF_ALL]
+}
+
+/// The entries that every search reads.
+pub(super) fn entries_of_all() -> KeyRange {
+    (of_all(), vec![LETTER, 0, OF_ALL + 1])
+}
+
+/// The start of the entries of a field with values of a type.
+fn start(field: &str, of: u8) -> Vec<u8> {
+    [&[LETTER], field.as_bytes(), &[0, of]].concat()
+}
+
+/// Ends before a zero byte: the texts of entries have none, so one behind them keeps their order.
+fn shortened(text: &str) -> &[u8] {
+    let bytes = &text.as_bytes()[..text.len().min(MAX_TEXT_BYTES)];
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn sorted_text(field: &str, text: &str) -> Vec<u8> {
+    [&start(field, TEXT)[..], shortened(text), &[0]].concat()
+}
+
+/// The bits of a number, so that they sort as numbers do: negative ones first, and these backwards.
+fn sorted_number(field: &str, number: f64) -> Vec<u8> {
+    let bits = (number + 0.0).to_bits(); // -0.0 is 0.0
+    let sorted = if bits >> 63 == 0 { bits ^ (1 << 63) } else { !bits };
+    [&start(field, NUMBER)[..], &sorted.to_be_bytes()].concat()
+}
+
+fn sorted_time(field: &str, time: i64) -> Vec<u8> {
+    [&start(field, TIME)[..], &((time as u64) ^ (1 << 63)).to_be_bytes()].concat()
+}
+
+/// The entries among which are those of all files for which a comparison holds; `None` if the index does not have
+/// them.
+pub(super) fn range(comparison: &Comparison) -> Option<KeyRange> {
+    let Comparison { field, operator, literal } = comparison;
+    let field = match (field, literal) {
+        (Field::Stored(stored), _) if !stored.attribute.starts_with(HINT_PREFIX) => stored.field.as_str(),
+        (Field::Kind, Literal::Text(kind))
+            if !super::is_recorded_kind(kind) && *operator == Operator::Equal =>
+        {
+            "kind"
+        }
+        _ => return None,
+    };
+    let (of, at) = match literal {
+        Literal::Number(number) => (NUMBER, sorted_number(field, *number)),
+        Literal::Text(text) => (TEXT, sorted_text(field, text)),
+        Literal::Time(time) => (TIME, sorted_time(field, *time)),
+    };
+    let (first, last) = (start(field, of), start(field, of + 1));
+    let behind = [&at[..], &LAST].concat();
+    Some(match (operator, literal) {
+        (Operator::Unequal, _) => return None,
+        (Operator::Like, Literal::Text(pattern)) => {
+            let beginning = beginning(pattern);
+            let begun = [&first[..], shortened(&beginning)].concat();
+            (begun.clone(), [&begun[..], &LAST].concat())
+        }
+        (Operator::Like, _) => return None,
+        (Operator::Equal, _) => (at, behind),
+        (Operator::Below | Operator::AtMost, _) => (first, behind),
+        (Operator::Above | Operator::AtLeast, _) => (at, last),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn holds_and_range(operator: Operator, literal: Literal, value: &str) -> (bool, bool) {
+        let comparison = Comparison { field: Field::Stored(Stored::attribute("a")), operator, literal };
+        let Some((from, until)) = range(&comparison) else { return (false, false) };
+        let in_range =
+            entries(Handle(7), "a", value.as_bytes()).iter().any(|key| from <= *key && *key < until);
+        (comparison.holds(&[Scalar::Text(value.to_owned())]), in_range)
+    }
+
+    const OPERATORS: [Operator; 6] = [
+        Operator::Equal,
+        Operator::Below,
+        Operator::AtMost,
+        Operator::Above,
+        Operator::AtLeast,
+        Operator::Like,
+    ];
+
+    proptest! {
+        /// Each file for which a comparison holds is in the range of its entries.
+        #[test]
+        fn ranges_have_all_that_holds(
+            value in "[ -~\0ü*]{0,4}|-?[0-9]{1,3}(\\.[0-9])?",
+            text in "[ -~\0ü*]{0,4}",
+            number in prop_oneof![Just(0.0), Just(-0.0), -200.0..200.0_f64],
+            operator in prop::sample::select(&OPERATORS[..]),
+        ) {
+            for literal in [Literal::Text(text.clone()), Literal::Text(value.clone()), Literal::Number(number)] {
+                let (holds, in_range) = holds_and_range(operator, literal, &value);
+                prop_assert!(in_range || !holds);
+            }
+        }
+
+        #[test]
+        fn long_texts_are_found_by_their_beginning(length in 100..300_usize, more in "[a-c]{0,3}") {
+            let (value, literal) = ("x".repeat(length), "x".repeat(length) + &more);
+            for operator in OPERATORS {
+                let (holds, in_range) = holds_and_range(operator, Literal::Text(literal.clone()), &value);
+                prop_assert!(in_range || !holds);
+            }
+        }
+
+        #[test]
+        fn numbers_sort(one in any::<f64>(), other in any::<f64>()) {
+            prop_assume!(one.is_finite() && other.is_finite());
+            prop_assert_eq!(one < other, sorted_number("a", one) < sorted_number("a", other));
+        }
+    }
+
+    #[test]
+    fn entries_name_their_attribute() {
+        let value =
+            br#"{"kind": "array", "shape": [3, 4, 3], "dims": ["x", "2026-11-01"], "odd": 1, "dtype": 5}"#;
+        let keys = entries(Handle(9), DESCRIPTION, value);
+        // Two numbers, three texts, and a time.
+        assert_eq!(keys.len(), 6);
+        for key in &keys {
+            assert_eq!(entry_in(key), Some((Handle(9), DESCRIPTION.to_owned())));
+        }
+        for key in entries(Handle(9), "run", b"12") {
+            assert_eq!(entry_in(&key), Some((Handle(9), "run".to_owned())));
+        }
+        let many: Vec<String> = (0..50).map(|n| format!("{n}")).collect();
+        let many = format!("{{\"shape\": [{}]}}", many.join(","));
+        let keys: Vec<_> = entries(Handle(9), DESCRIPTION, many.as_bytes()).into_iter().collect();
+        assert_eq!(keys.len(), 1);
+        assert_eq!(entry_in(&keys[0]), Some((Handle(9), DESCRIPTION.to_owned())));
+        let (from, until) = entries_of_all();
+        assert!(from <= keys[0] && keys[0] < until);
+        assert!(entries(Handle(9), "hint.a", b"b").is_empty() && entries(Handle(9), "a", b"\xff").is_empty());
+    }
+}

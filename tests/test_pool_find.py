@@ -1,0 +1,121 @@
+"""Searches of pools: arrays and reports describe themselves; the verb; the index after damage."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import outcore
+from metadata_store import opened
+from served import Served
+
+import outcore as oc
+from outcore.errors import InvalidError
+from outcore.pool.fsck import fsck
+
+
+def names(pool: oc.Pool, where: str, path: str = "") -> list[str]:
+    return [found.path.inside for found in pool.find(path, where)]
+
+
+def test_arrays_groups_and_reports_are_found_by_their_metadata(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    with oc.Pool.embedded([tmp_path / "a", tmp_path / "b"]) as pool:
+        A = pool / "x12" / "A"
+        oc.create_array(A, (40, 40), "c16", order="F", dims=("row", "column")).close()
+        with oc.open_array(A, "r+") as array:
+            array[:] = rng.normal(size=(40, 40)) + 9 * np.eye(40)
+        _, report = oc.linalg.solve(A, np.ones(40), memory="1 MB", progress=False)
+        report.save(pool / "x12" / "solve.report")
+        with oc.create_array(pool / "steps", (0, 5), "f4", growing=True) as steps:
+            steps.append(np.ones((2, 5), "f4"))
+        oc.create_group(pool / "g", attributes={"a": 1})
+        pool.open("notes", "w").close()
+
+        assert names(pool, 'dtype = "c16" and shape[0] >= 40 and shape[1] < 41') == ["x12/A"]
+        assert names(pool, 'dims[1] = "column" and size = 25600 and state = "complete"') == [
+            "x12/A"
+        ]
+        assert names(pool, "steps = 2") == ["steps"]
+        assert names(pool, 'kind = "group"') == ["g"]
+        assert names(pool, 'kind = "file" and name ~ "*.json"', "x12/A") == ["x12/A/zarr.json"]
+        (found,) = pool.find("/", 'kind = "report" and residual < 1e-12 and time > 0')
+        assert found.path == pool / "x12" / "solve.report"
+        assert found.kind == "report"
+        assert found.fields["method"] == report.method
+        assert found.fields["residual"] == report.backward_error
+        pool.setxattr("x12/A", "run", b"x12")
+        # A copy describes itself, also without the attributes; a killed fill does not look whole.
+        oc.copy_files(A, pool / "copy", progress=False)
+        assert names(pool, 'dtype = "c16"') == ["copy", "x12/A"]
+        assert names(pool, 'attr.run ~ "x*"') == ["x12/A"]
+        (found,) = pool.find(where='attr.run = "x12"')
+        assert (found.nbytes, found.fields["shape"], found.kind) == (25600, [40, 40], "array")
+
+        def stopped(rows: slice, columns: slice) -> np.ndarray:
+            raise ValueError("stopped")
+
+        with pytest.raises(ValueError, match="stopped"):
+            oc.create_array(pool / "half", (40, 40), "f8", fill=stopped, progress=False)
+        assert names(pool, 'state = "incomplete"') == ["half"]
+
+
+def test_a_search_sees_what_was_committed_before_it(served: Served) -> None:
+    with (
+        oc.connect(served.url, key=served.key) as one,
+        oc.connect(served.url, key=served.key) as other,
+    ):
+        one.open("seen/f", "w").close()
+        for number in range(5):
+            one.setxattr("seen/f", "level", str(number).encode())
+            assert names(other, f"attr.level = {number}", "seen") == ["seen/f"]
+            assert names(other, f"attr.level < {number}", "seen") == []
+        one.rm("seen", recursive=True)
+        assert names(other, "attr.level >= 0") == []
+        with pytest.raises(InvalidError, match=r"a field at character 15 of the query"):
+            other.find(where="owner = 0 or (shap = 1)")
+
+
+def test_the_verb_prints_paths_counts_and_the_wrong_character(served_here: Served) -> None:
+    url = served_here.url
+    with oc.connect(url, key=served_here.key) as pool:
+        for name in ("find/b", "find/a", "find/new\nline"):
+            pool.open(name, "w").close()
+            pool.setxattr(name, "run", b"7")
+    query = ("--where", "attr.run = 7")
+    found = outcore("find", f"{url}/find", *query)
+    assert found.exit_code == 0, found.stderr
+    assert found.stdout == f"{url}/find/a\n{url}/find/b\n{url}/find/new\\nline\n"
+    paths = outcore("find", f"{url}/find", *query, "--print0").stdout.split("\0")
+    assert paths == [f"{url}/find/a", f"{url}/find/b", f"{url}/find/new\nline", ""]
+    assert outcore("find", f"{url}/find", *query, "--count").stdout == "3\n"
+    document = json.loads(outcore("find", f"{url}/find", *query, "--json").stdout)
+    assert document["count"] == 3
+    assert document["errors"] == []
+    assert document["entries"][0]["path"] == f"{url}/find/a"
+    assert document["entries"][0]["kind"] == "file"
+    wrong = outcore("find", f"{url}/find", "--where", "attr.run == 7")
+    assert wrong.exit_code == 1
+    lines = wrong.stderr.splitlines()
+    assert lines[:2] == ["attr.run == 7", "          ^"]
+    assert "need a number, a time, or a text in quotes at character 11" in lines[2]
+    plain = outcore("find", ".", "--where", "attr.run = 7")
+    assert plain.exit_code == 1
+    assert "searches are in pools only" in plain.stderr
+    assert outcore("find", f"{url}/none").exit_code == 1
+
+
+def test_fsck_rebuilds_a_lost_index(tmp_path: Path) -> None:
+    places = [tmp_path / "a"]
+    with oc.Pool.embedded(places) as pool:
+        oc.create_array(pool / "d" / "A", (3, 4), "f8").close()
+        pool.setxattr("d/A", "run", b"7")
+        assert fsck(pool).is_well
+    with opened(places[0]) as store:
+        store.execute("DELETE FROM entries WHERE substr(key, 1, 1) IN (x'79', x'77')")
+    with oc.Pool.embedded(places) as pool:
+        assert names(pool, "attr.run = 7") == []
+        assert {finding.kind for finding in fsck(pool).findings} == {"old index"}
+        assert fsck(pool, repair=True).is_well
+        assert fsck(pool).findings == ()
+        assert names(pool, "attr.run = 7 and shape[1] = 4") == ["d/A"]
