@@ -13,7 +13,7 @@ from source_cases import in_hdf5, in_npy, in_zarr
 
 import outcore as oc
 from outcore.array_files import blocks_done
-from outcore.convert import sources, targets
+from outcore.convert import rechunk_plan, sources
 
 SHAPE, CHUNKS = (60, 40), (10, 13)
 MODEL = np.arange(2400.0).reshape(SHAPE)
@@ -60,13 +60,10 @@ class Fetched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
-        side = sources.Side
-
-        def small(*arguments: Any, **named: Any) -> Any:
-            return side(*arguments, **named | {"most_bytes": 1 << 10})
-
-        for each in (sources, targets):
-            monkeypatch.setattr(each, "Side", small)
+        self.block_bytes = 1 << 10
+        monkeypatch.setattr(
+            rechunk_plan._Chain, "_room", lambda chain, *_: self.block_bytes // chain.itemsize
+        )
         self.boxes: list[tuple[int, ...]] = []
         self.fail_at: int | None = None
         self.error: BaseException = ZeroDivisionError()

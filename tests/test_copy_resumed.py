@@ -17,7 +17,7 @@ from stopping import killed_until_whole
 
 import outcore as oc
 from outcore.array import existing
-from outcore.convert import copy_plan, sources, targets
+from outcore.convert import copy_plan, targets
 from outcore.errors import (
     BudgetError,
     ExistsError,
@@ -90,15 +90,11 @@ def test_blocks_that_may_have_wrapped_are_no_part_of_a_safe_copy(
             assert len(fetched.boxes) == array.report.blocks - done
 
 
-def test_a_budget_for_smaller_blocks_only_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetched: Fetched
-) -> None:
+def test_a_budget_for_smaller_blocks_only_is_refused(tmp_path: Path, fetched: Fetched) -> None:
     model = np.arange(1 << 19, dtype=float).reshape(1024, 512)
     source, chunks = in_npy(model, tmp_path), (64, 64)
-    with monkeypatch.context() as patch:
-        for each in (sources, targets):
-            patch.setattr(each, "Side", copy_plan.Side)
-        stopped(source, tmp_path / "A", fetched, at=2, memory="4 MiB", chunks=chunks)
+    fetched.block_bytes = 1 << 20
+    stopped(source, tmp_path / "A", fetched, at=2, memory="4 MiB", chunks=chunks)
     with pytest.raises(
         BudgetError, match=r"need \d+ bytes .* in which it was begun, .* if_exists='overwrite'"
     ):
@@ -106,6 +102,7 @@ def test_a_budget_for_smaller_blocks_only_is_refused(
     with copy(source, tmp_path / "A", memory="4 MiB", chunks=chunks) as array:
         np.testing.assert_array_equal(array[...], model)
         assert array.report.blocks_before > 0
+    fetched.block_bytes = 128 << 10
     with copy(source, tmp_path / "B", memory="512 KiB", chunks=chunks) as array:
         np.testing.assert_array_equal(array[...], model)
 
@@ -202,7 +199,7 @@ def test_what_is_no_array_of_ours_is_there_already(tmp_path: Path, kind: str) ->
 
 def test_the_budget_that_is_named_suffices(tmp_path: Path) -> None:
     side = copy_plan.Side((copy_plan.Cuts(4096, 8), copy_plan.Cuts(4096, 8)), bounces=True)
-    steps = copy_plan.plan_copy(side, side, 8, 64 << 20).steps
+    steps = [1024, 1024]
     have = 1 << 20
     with pytest.raises(BudgetError, match="in which it was begun") as refused:
         copy_plan.plan_copy(side, side, 8, have, steps)
@@ -335,10 +332,10 @@ SCRIPT = """
 import os, sys, time
 import outcore as oc
 from outcore.array_files import blocks_done
-from outcore.convert import sources
+from outcore.convert import rechunk_plan, sources
 blocks_done.NOTE_S = 0.0
-fetch, side = sources.Flat.fetch, sources.Side
-sources.Side = lambda *a, **k: side(*a, **k | {"most_bytes": 1 << 10})
+fetch = sources.Flat.fetch
+rechunk_plan._Chain._room = lambda chain, *_: 128
 
 def slow(source, box, out):
     print(*(s.start for s in box), flush=True)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from stopping import killed_until_whole
 
 import outcore as oc
 from outcore.array_files import blocks_done
-from outcore.convert import copying, rechunk, rechunk_plan, targets
+from outcore.convert import copying, rechunk_plan, targets
 from outcore.errors import (
     BudgetError,
     CorruptError,
@@ -84,6 +85,28 @@ def test_bytes_and_requests_are_as_planned(
     assert sorted(p.name for p in (tmp_path / "B").iterdir()) == [
         "c", "outcore.generation", "zarr.json",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "before", "after", "dtype", "orders", "memory", "passes"), CASES)
+def test_from_array_takes_the_same_passes(
+    tmp_path: Path, shape: Any, before: Any, after: Any, dtype: str, orders: str, memory: int,
+    passes: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if passes > 1:
+        let_small_arrays_need_passes(monkeypatch)
+    model, A = made(tmp_path, shape, before, dtype, orders[0])
+    options: dict[str, Any] = {"chunks": after, "order": orders[1], "memory": memory}
+    plan = oc.plan("rechunk", source=A, path=tmp_path / "B", rates=NOMINAL, **options)
+    with oc.from_array(A, tmp_path / "B", progress=False, **options) as B:
+        np.testing.assert_array_equal(B[...], model)
+        r = B.report
+    assert isinstance(r, oc.CopyReport)
+    assert plan.is_exact
+    assert (r.bytes_read, r.reads, r.bytes_written, r.writes) == (
+        plan.bytes_read, plan.reads, plan.bytes_written, plan.writes,
+    )  # fmt: skip
+    assert r.between == plan.between
+    assert len(r.between) == passes - 1
 
 
 def damage(path: Path) -> None:
@@ -298,10 +321,10 @@ def test_finished_passes_are_not_planned_again(
     with pytest.raises(BudgetError):
         oc.rechunk(tmp_path / "A", tmp_path / "C", **options | {"memory": 600_000})
     with monkeypatch.context() as patch, watched_writes(patch, None) as second:
-        patch.setattr(rechunk, "choose_passes", None)
+        patch.setattr(copying, "array_passes", None)
         with oc.rechunk(tmp_path / "A", tmp_path / "B", **options | {"memory": 600_000}) as B:
             np.testing.assert_array_equal(B[...], model)
-            assert len(B.report.between) == 2
+            assert len(B.report.between) == 1
     assert second == [("B", at) for _, at in all_writes[-len(second) :]]
 
 
@@ -416,9 +439,14 @@ def test_a_disk_without_room_between_passes(
             memory=600_000,
         ).validate()
     assert not (small_disk / "B").exists()
+    # No plan promises passes of from_array.
+    with oc.from_array(A, small_disk / "B", **options) as B:
+        np.testing.assert_array_equal(B[...], model)
+        assert B.report.between == ()
+    shutil.rmtree(small_disk / "B")
     # Another program takes the room after the check.
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "_check_room", lambda *_, **__: None)
+        patch.setattr(copying, "_lack_of_room", lambda *_: "")
         with pytest.raises(DiskFullError):
             oc.rechunk(A, small_disk / "B", **options)
     (small_disk / "filler").unlink()

@@ -1,7 +1,6 @@
-"""Choose the blocks of a copy: cut where both source and target are cut, within a budget.
+"""The blocks of a copy, and their memory within a budget.
 
-A compressed chunk is always decoded whole. So blocks follow the chunks of both sides where memory
-allows: they are multiples of the least common multiple of the two chunk shapes.
+`outcore.convert.rechunk_plan` chooses the blocks. A stopped copy resumes with those of its record.
 """
 
 import itertools
@@ -9,7 +8,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from outcore._util.streams import Box
 from outcore.errors import BudgetError
@@ -17,6 +16,9 @@ from outcore.errors import BudgetError
 PAGE_BYTES = 4096
 MOST_DEPTH = 8
 """Largest useful number of blocks in flight."""
+
+Kind: TypeAlias = Literal["array", "flat", "memory", "encoded"]
+"""An array of outcore; a file of elements; memory; or chunks that a library encodes."""
 
 Step: TypeAlias = int | Sequence[int]
 """Extent of the blocks along a dimension, except the last one; or the ends of all blocks."""
@@ -89,8 +91,8 @@ class Side:
     cuts
         The side's own cuts along each dimension.
     loose
-        Dimensions along which these cuts may be ignored if memory is short. A chunk is then read
-        more than once, or written in parts.
+        Dimensions along which blocks may ignore these cuts. A chunk is then read more than once, or
+        written in parts.
     library_blocks
         Memory of the side's library during the transfer of a block, in blocks, or in chunks of the
         source where those are larger.
@@ -98,10 +100,6 @@ class Side:
         Whether each access reads a whole chunk.
     bounces
         Whether the side needs bounce buffers from the budget.
-    most_bytes
-        Largest useful block on this side.
-    run
-        Dimension along which elements are contiguous, if that matters.
     """
 
     cuts: tuple[Cuts, ...]
@@ -109,8 +107,6 @@ class Side:
     library_blocks: int = 0
     decoded: bool = True
     bounces: bool = False
-    most_bytes: int = 64 << 20
-    run: int | None = None
 
 
 @dataclass(frozen=True)
@@ -181,11 +177,11 @@ def plan_copy(
     target: Side,
     itemsize: int,
     have_bytes: int,
-    steps: Sequence[Step] | None = None,
+    steps: Sequence[Step],
     *,
     is_resumed: bool = True,
 ) -> CopyPlan:
-    """Choose the blocks of a copy.
+    """Plan the memory of a copy in given blocks.
 
     Parameters
     ----------
@@ -196,64 +192,53 @@ def plan_copy(
     have_bytes
         The budget.
     steps
-        The blocks, if they are given: with `is_resumed`, those of a stopped copy.
+        The blocks. With `is_resumed`, they are those of a stopped copy.
 
     Raises
     ------
     BudgetError
-        If even the smallest blocks, or those of `steps`, do not fit.
+        If the blocks do not fit.
     """
     sides = source.bounces + target.bounces
     library = max(source.library_blocks, target.library_blocks)
     chunk_bytes = _block_bytes([c.widest for c in source.cuts], itemsize)
-    room = have_bytes - sides * _LEAST_BOUNCE_BYTES
-
-    def block_room(depth: int) -> int:
-        """Bytes of the largest block if `depth` of them must fit beside the library's memory."""
-        return _pages(min(room // (depth + library), (room - library * chunk_bytes) // depth))
-
-    cuts = [a.common(b) for a, b in zip(source.cuts, target.cuts, strict=True)]
-    given_up = _give_up(cuts, source, target, block_room(1) // itemsize)
-    given = None if steps is None else pieces_of([c.n for c in cuts], steps)
-    least = [c.widest for c in cuts] if given is None else _largest(given)
-    least_bytes = _block_bytes(least, itemsize)
-    need = least_bytes + library * max(least_bytes, chunk_bytes)
-    if need > room:
-        is_begun = given is not None and is_resumed
-        how = "restart with if_exists='overwrite'" if is_begun else "choose smaller chunks="
+    cuts = _cuts_of([c.n for c in source.cuts], steps)
+    block_bytes = _block_bytes([c.widest for c in cuts], itemsize)
+    need = block_bytes + library * max(block_bytes, chunk_bytes)
+    if need + sides * _LEAST_BOUNCE_BYTES > have_bytes:
+        how = "restart with if_exists='overwrite'" if is_resumed else "choose smaller chunks="
         raise BudgetError(
-            f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {least_bytes}"
-            f"{', in which it was begun' if is_begun else ''}, have {have_bytes}; raise memory= or "
-            f"{how}"
+            f"need {need + sides * _LEAST_BOUNCE_BYTES} bytes to copy in blocks of {block_bytes}"
+            f"{', in which it was begun' if is_resumed else ''}, have {have_bytes}; raise memory= "
+            f"or {how}"
         )
     spare = (have_bytes - need) // max(sides, 1)
     bounce_bytes = _pages(min(spare, max(have_bytes // 8, _LEAST_BOUNCE_BYTES), _MOST_BOUNCE_BYTES))
-    room = have_bytes - sides * bounce_bytes
-    most_bytes = min(max(source.most_bytes, target.most_bytes), block_room(4))
-    if given_up:
-        # The larger the blocks, the fewer chunks they cut.
-        most_bytes = block_room(1)
-    # Start with the largest gain: where the source's chunks are cut into the most pieces.
-    given_up.sort(key=lambda d: cuts[d].widest / source.cuts[d].widest)
-    runs = [d for d in (source.run, target.run) if d is not None]
-    extents = _grow(cuts, given_up, list(dict.fromkeys(runs)), most_bytes // itemsize)
-    pieces = given or tuple(c.pieces(extent) for c, extent in zip(cuts, extents, strict=True))
-    block_bytes = _block_bytes(_largest(pieces), itemsize)
-    beside = library * max(block_bytes, chunk_bytes)
-    depth = min((room - beside) // block_bytes, MOST_DEPTH, math.prod(map(len, pieces)))
+    beside = library * max(block_bytes, chunk_bytes) + sides * bounce_bytes
+    depth = min((have_bytes - beside) // block_bytes, MOST_DEPTH)
+    pieces = _pieces(cuts)
     times_read = 1.0
     if source.decoded:
         for c, each in zip(source.cuts, pieces, strict=True):
             times_read *= sum(map(c.cover, each)) / c.n
-    return CopyPlan(pieces, block_bytes, max(depth, 1), bounce_bytes, times_read)
+    depth = max(min(depth, math.prod(map(len, pieces))), 1)
+    return CopyPlan(pieces, block_bytes, depth, bounce_bytes, times_read)
 
 
 def pieces_of(shape: Sequence[int], steps: Sequence[Step]) -> tuple[list[slice], ...]:
     """Return the pieces of each dimension from the `steps` of a plan."""
-    return tuple(
-        (Cuts(n, step) if isinstance(step, int) else Cuts(n, edges=tuple(step))).pieces(1)
+    return _pieces(_cuts_of(shape, steps))
+
+
+def _cuts_of(shape: Sequence[int], steps: Sequence[Step]) -> list[Cuts]:
+    return [
+        Cuts(n, step) if isinstance(step, int) else Cuts(n, edges=tuple(step))
         for n, step in zip(shape, steps, strict=True)
-    )
+    ]
+
+
+def _pieces(cuts: Sequence[Cuts]) -> tuple[list[slice], ...]:
+    return tuple(each.pieces(1) for each in cuts)
 
 
 def _largest(pieces: Sequence[Sequence[slice]]) -> tuple[int, ...]:
@@ -297,44 +282,3 @@ def _block_bytes(extents: Sequence[int], itemsize: int) -> int:
 
 def _pages(nbytes: int) -> int:
     return nbytes // PAGE_BYTES * PAGE_BYTES
-
-
-def _give_up(cuts: list[Cuts], source: Side, target: Side, most: int) -> list[int]:
-    """Ignore one side's cuts where blocks are too large; return the dimensions concerned.
-
-    Ignore the target's cuts first: a chunk written in parts costs less than one decoded several
-    times.
-    """
-    given_up: list[int] = []
-    for loose, kept in ((target.loose, source.cuts), (source.loose, target.cuts)):
-        left = [d for d in loose if d not in given_up]
-        while left and math.prod(c.widest for c in cuts) > most:
-            d = max(left, key=lambda d: cuts[d].widest / kept[d].widest)
-            left.remove(d)
-            if kept[d].widest < cuts[d].widest:
-                cuts[d] = kept[d]
-                given_up.append(d)
-    return given_up
-
-
-def _grow(cuts: Sequence[Cuts], first: list[int], runs: list[int], most: int) -> list[int]:
-    """Return extents for at most `most` elements: long along `first`, then along all `runs`."""
-    extents = [c.widest for c in cuts]
-
-    def room(d: int) -> int:
-        rest = math.prod(extents) // extents[d]
-        return max(extents[d], min(most // rest, cuts[d].n))
-
-    for d in first:
-        extents[d] = room(d)
-    growing = True
-    while growing:
-        growing = False
-        for d in runs:
-            doubled = min(2 * extents[d], cuts[d].n)
-            if extents[d] < doubled <= room(d):
-                extents[d], growing = doubled, True
-    dims = range(len(cuts))
-    for d in [*runs, *(dims if 0 in runs[:1] else dims[::-1])]:
-        extents[d] = room(d)
-    return extents

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +25,15 @@ from outcore.convert.copy_notes import CopyNotes, CopyRecord
 from outcore.convert.copy_plan import (
     CopyPlan,
     Pass,
-    Side,
     Step,
     pieces_of,
     plan_copy,
     planned_passes,
 )
 from outcore.convert.open_source import open_source
+from outcore.convert.rechunk_plan import MOST_PASSES, array_end, array_passes
 from outcore.convert.sources import Source, Stored
-from outcore.convert.targets import ArrayTarget, Target, array_side
+from outcore.convert.targets import ArrayTarget, Target
 from outcore.errors import DiskFullError, Interrupted, InvalidError, OutcoreError
 from outcore.layout.attributes import carried_attributes
 from outcore.layout.casting import Casting
@@ -112,8 +111,9 @@ def from_array(
         For a raw file: the order of its elements, and the number of bytes before the first one.
     memory
         Budget in bytes for the blocks in flight, and for the memory of the source's library beside
-        them. Each chunk of the source is decoded once, if a block of whole chunks of both sides
-        fits. The budget excludes the memory in which a dask graph or an iterator makes a block.
+        them. If one pass would decode chunks of the source several times, or move short runs, the
+        copy may take several passes, as in `rechunk`, if the disk has room for the array between
+        them. The budget excludes the memory in which a dask graph or an iterator makes a block.
     order
         Order of elements in a chunk; by default that of `source`.
     dims, attributes
@@ -167,20 +167,6 @@ def from_array(
         )[0]  # fmt: skip
 
 
-def one_pass(
-    source: Source, metadata: Metadata, memory_bytes: int, steps: Sequence[Step] | None = None
-) -> list[Pass]:
-    """Choose the blocks of a copy in one pass, or use given ones."""
-    side = array_side(metadata, in_parts=source.gridded)
-    return [
-        Pass(plan_copy(source.side, side, source.itemsize, memory_bytes, steps, is_resumed=False))
-    ]
-
-
-Choose: TypeAlias = Callable[[Source, Metadata, int], list[Pass]]
-"""A function that chooses the passes of a copy to a new array, with a budget in bytes."""
-
-
 def copy_to_array(
     source: Source,
     path: PathLike,
@@ -195,13 +181,17 @@ def copy_to_array(
     if_exists: IfExists = "error",
     resume: bool = True,
     progress: ProgressLike = True,
-    choose: Choose = one_pass,
+    steps: Sequence[Step] | None = None,
+    most_passes: int = MOST_PASSES,
+    keeps_passes: bool = False,
     verify: bool = False,
 ) -> tuple[Array, CopyReport]:
     """Copy an open source as `from_array` does; return the array and a report.
 
-    `layout` divides the array over disks. `choose` returns the passes of a copy that begins, for
-    the source, the array, and the budget. With `verify`, the array is read back after each pass.
+    `layout` divides the array over disks. A copy that begins takes one pass in blocks of given
+    `steps`; by default the passes that `choose_passes` chooses, at most `most_passes`. If the disk
+    has no room for an array between two passes, it takes one pass, or is refused with
+    `keeps_passes`. With `verify`, the array is read back after each pass.
     """
     metadata = array_metadata(
         source.shape, source.dtype, chunks, source.order if order is None else order, chunk_order,
@@ -216,7 +206,16 @@ def copy_to_array(
     where = place(path)
     is_chosen = bool(chunks or chunk_order or order == "F")
     metadata = (layout or DiskLayout()).of(where, metadata, is_chosen=is_chosen)
-    side = array_side(metadata, in_parts=source.gridded)
+    target = array_end(metadata).side
+
+    def choose(most: int) -> list[Pass]:
+        if steps is None:
+            return array_passes(source, metadata, memory_bytes, most)
+        plan = plan_copy(
+            source.side, target, source.itemsize, memory_bytes, steps, is_resumed=False
+        )
+        return [Pass(plan)]
+
     check_apart(source, where.path)
     refuse_being_made(where)
     version = source.version()
@@ -231,7 +230,7 @@ def copy_to_array(
         if found is not None:
             if made is not None:
                 refuse_other(where, found.metadata.made, made, "the source")
-            blocks = choose(source, metadata, memory_bytes)[-1].plan.blocks
+            blocks = choose(most_passes)[-1].plan.blocks
             return found, _report_opened(found, blocks)
     record = CopyRecord(where)
     with (
@@ -243,26 +242,30 @@ def copy_to_array(
         done, finished, is_left = 0, 0, True
         before = record.passes_of(version, source.casting, verify=verify) if stopped else None
         if before is not None:
-            steps, between = before
-            blocks = math.prod(map(len, pieces_of(source.shape, steps[-1])))
+            begun_steps, between = before
+            blocks = math.prod(map(len, pieces_of(source.shape, begun_steps[-1])))
             done = record.done_of(blocks)
             finished = _finished(record, len(between))
             is_left = done < blocks or finished == len(between)
             if not is_left:
                 finished = len(between)  # the arrays between were removed: the copy is whole
             passes = planned_passes(
-                source.side, side, source.itemsize, memory_bytes, steps, between,
+                source.side, target, source.itemsize, memory_bytes, begun_steps, between,
                 is_resumed=True, finished=finished,
             )  # fmt: skip
             write_metadata(where, begun)  # this call may have other attributes
         else:
-            passes = choose(source, metadata, memory_bytes)
-            steps = [one.plan.steps for one in passes]
+            passes = choose(most_passes)
+            how: IfExists = "overwrite" if stopped else if_exists
+            lack = _lack_of_room(where, begun, source.order, passes, how)
+            if lack and keeps_passes:
+                raise DiskFullError(lack)
+            if lack:
+                passes = choose(1)
+            begun_steps = [one.plan.steps for one in passes]
             between = [one.chunks for one in passes if one.chunks is not None]
-            is_replaced = stopped or if_exists == "overwrite"
-            _check_room(where, begun, source.order, passes, is_replaced=is_replaced)
-            make_array(where, begun, if_exists="overwrite" if stopped else if_exists, reserve=True)
-        record.describe(version, source.casting, steps, between, verify=verify)
+            make_array(where, begun, if_exists=how, reserve=True)
+        record.describe(version, source.casting, begun_steps, between, verify=verify)
         record.begin(done)
         *earlier, (plan, _) = passes
         with _between(
@@ -270,7 +273,7 @@ def copy_to_array(
             verify=verify,
         ) as (nearest, reports):  # fmt: skip
             array, report = _copy_to(
-                where, record, side, nearest, plan, done, memory_bytes, progress, made,
+                where, record, nearest, plan, done, memory_bytes, progress, made,
                 has_between=bool(between), verify=verify and is_left,
             )  # fmt: skip
         for each in reversed(reports):
@@ -280,23 +283,25 @@ def copy_to_array(
         return array, report
 
 
-def _check_room(
-    where: Place, metadata: Metadata, order: str, passes: Sequence[Pass], *, is_replaced: bool
-) -> None:
-    """Refuse a copy in several passes if its arrays do not fit on the disk together."""
+def _lack_of_room(
+    where: Place, metadata: Metadata, order: str, passes: Sequence[Pass], if_exists: IfExists
+) -> str:
+    """Say that the disk has no room for the array and those between its passes; else nothing."""
     arrays = [array_between(metadata, one, order) for one in passes[:-1]]
     sizes = [array.grid().shard_bytes * array.grid().shards for array in arrays]
-    if not sizes:
-        return
+    is_replaced = if_exists == "overwrite"
+    if not sizes or (where.exists() and not is_replaced):
+        return ""  # `make_array` refuses what exists
     # An array between two passes exists until the next one is complete.
     most = max(a + b for a, b in itertools.pairwise([0, *sizes, 0]))
     need = metadata.grid().shard_bytes * metadata.grid().shards + most
     have = room_at(where, is_replaced=is_replaced)
-    if need > have:
-        raise DiskFullError(
-            f"need {need} bytes on disk for {where.path}, with {most} for the array between two "
-            f"passes, {have} are free; free some room, or raise memory= until one pass suffices"
-        )
+    if need <= have:
+        return ""
+    return (
+        f"need {need} bytes on disk for {where.path}, with {most} for the array between two "
+        f"passes, {have} are free; free some room, or raise memory= until one pass suffices"
+    )
 
 
 def array_between(metadata: Metadata, one: Pass, order: str) -> Metadata:
@@ -335,8 +340,7 @@ def _between(
                     array, report = copy_to_array(
                         source, here.path, memory=memory_bytes, chunks=one.chunks,
                         order=source.order, chunk_order="row-major", attributes={},
-                        progress=progress, verify=verify,
-                        choose=functools.partial(one_pass, steps=one.plan.steps),
+                        steps=one.plan.steps, progress=progress, verify=verify,
                     )  # fmt: skip
                     array.close()
                     reports.append(report)
@@ -394,7 +398,6 @@ def saying_how_to_resume(
 def _copy_to(
     where: Place,
     record: CopyRecord,
-    side: Side,
     source: Source,
     plan: CopyPlan,
     done: int,
@@ -407,7 +410,7 @@ def _copy_to(
 ) -> tuple[Array, CopyReport]:
     """Copy into a new array, from block number `done` on; the caller holds the array's lock."""
     array = open_array(where.path, "r+", allow_incomplete=True)
-    target = ArrayTarget(array, side)
+    target = ArrayTarget(array)
     boxes = plan.boxes(column_major=target.column_major)
     sums: list[int] | None = [] if verify else None
     copied = sum(math.prod(s.stop - s.start for s in box) for box in itertools.islice(boxes, done))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import io
 import math
 import os
@@ -22,13 +21,13 @@ from outcore._util.counts import is_count
 from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import ProgressLike
 from outcore.convert.block_copy import check_blocks, copy_blocks
-from outcore.convert.copy_plan import CopyPlan, Pass, Side, Step
-from outcore.convert.copying import check_apart, copy_to_array, one_pass, report_on
+from outcore.convert.copy_plan import CopyPlan, Kind, Pass, Side, Step
+from outcore.convert.copying import check_apart, copy_to_array, report_on
 from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
 from outcore.convert.new_file import check_replaceable, hidden_name, new_file, remove
 from outcore.convert.open_source import open_source
-from outcore.convert.rechunk_plan import End, Kind, choose_passes, source_end
+from outcore.convert.rechunk_plan import End, choose_passes, source_end
 from outcore.convert.sources import Flat, Source, Stored, fast_to_slow
 from outcore.convert.targets import (
     FlatTarget,
@@ -334,7 +333,7 @@ class Export:
             stage.mkdir(mode=0o700)  # the target may be private
             array, report = copy_to_array(
                 source, stage / "array", memory=memory_bytes, chunks=chunks, progress=progress,
-                choose=functools.partial(one_pass, steps=steps), verify=verify,
+                steps=steps, verify=verify,
             )  # fmt: skip
             with Stored(array) as made:
                 made.keep(array)
@@ -396,7 +395,7 @@ class Export:
 
     def _side(self) -> Side:
         if self._kind in ("npy", "raw"):
-            return flat_side(self._shape, self._order)
+            return flat_side(self._shape)
         return chunked_side(self._shape, self._chunks)
 
     def _target(self, path: Path) -> Target:

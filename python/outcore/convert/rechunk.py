@@ -5,26 +5,29 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Sequence
-from typing import Any, overload
+from dataclasses import replace
+from typing import Any, TypeVar, overload
 
 import numpy.typing as npt
 
+from outcore._core import Arena, Ticket
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
+from outcore._util.streams import Box
 from outcore.array.array import Array
 from outcore.array.create import DiskLayout
-from outcore.convert.copy_plan import Pass
+from outcore.convert.copy_plan import Kind
 from outcore.convert.copying import copy_to_array
 from outcore.convert.export import Export, Named
 from outcore.convert.open_source import open_source
-from outcore.convert.rechunk_plan import array_end, choose_passes, source_end
-from outcore.convert.sources import Permuted, Source
+from outcore.convert.sources import Source
 from outcore.errors import InvalidError, LeftOutWarning
-from outcore.layout.casting import Casting
+from outcore.layout.casting import AS_GIVEN, Casting
 from outcore.layout.distribution import Rules
-from outcore.layout.zarr_format import Metadata
 from outcore.report.copy_report import CopyReport
 from outcore.storage.volumes import PathLike
+
+T = TypeVar("T")
 
 
 @overload
@@ -129,7 +132,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
         return copy_to_array(
             chosen, out, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
             layout=DiskLayout(disk_schema), if_exists=if_exists, resume=resume, progress=progress,
-            choose=choose, verify=verify,
+            keeps_passes=True, verify=verify,
         )[0]  # fmt: skip
 
 
@@ -156,6 +159,74 @@ def check_no_codec(codec: str | None) -> None:
         )
 
 
+class Permuted(Source):
+    """A source with its dimensions in another order.
+
+    Parameters
+    ----------
+    source
+        The source; this object closes it.
+    axes
+        Its dimensions in their new order, as for `numpy.transpose`.
+    """
+
+    def __init__(self, source: Source, axes: tuple[int, ...]) -> None:
+        shape = tuple(source.shape[d] for d in axes)
+        super().__init__(shape, source.dtype, source.order, AS_GIVEN)
+        self.source, self.axes = source, axes
+        self.back = tuple(axes.index(d) for d in range(len(axes)))
+        self._given, self.casting = source._given, source.casting
+        side = source.side
+        self.side = replace(
+            side,
+            cuts=tuple(side.cuts[d] for d in axes),
+            loose=tuple(self.back[d] for d in side.loose),
+        )
+        self.dims = None if source.dims is None else tuple(source.dims[d] for d in axes)
+        self.attributes, self.left_out = source.attributes, source.left_out
+        self.path, self.reads_ahead = source.path, source.reads_ahead
+        self._opened.push(source)
+
+    @property
+    def kind(self) -> Kind:
+        """See `Source`."""
+        return self.source.kind
+
+    @property
+    def fast_to_slow(self) -> tuple[int, ...]:
+        """See `Source`."""
+        return tuple(self.back[d] for d in self.source.fast_to_slow)
+
+    def empty(self, box: Box, memory: memoryview) -> npt.NDArray[Any]:
+        """See `Source`."""
+        return self.source.empty(self.there(box), memory).transpose(self.axes)
+
+    def there(self, box: Sequence[T]) -> tuple[T, ...]:
+        """Return a box, or other values for each dimension, in the order of the source."""
+        return tuple(box[d] for d in self.back)
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """See `Source`."""
+        self.source.begin(arena, bounce_bytes)
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
+        """See `Source`."""
+        return self.source.fetch(self.there(box), out.transpose(self.back))
+
+    def check_end(self) -> None:
+        """See `Source`."""
+        self.source.check_end()
+
+    def moved(self) -> tuple[int, int] | None:
+        """See `Source`."""
+        return self.source.moved()
+
+    def version(self) -> dict[str, Any] | None:
+        """See `Source`."""
+        found = self.source.version()
+        return None if found is None else {**found, "transpose": list(self.axes)}
+
+
 def permuted(source: Source, transpose: Sequence[int] | None) -> Source:
     """Return a source with its dimensions in another order, or the source itself.
 
@@ -177,8 +248,3 @@ def permuted(source: Source, transpose: Sequence[int] | None) -> Source:
             f"{transpose!r}; give them in their new order"
         )
     return Permuted(source, axes)
-
-
-def choose(source: Source, metadata: Metadata, memory_bytes: int) -> list[Pass]:
-    """Choose the passes from a source to an array of outcore's own layout."""
-    return choose_passes(source_end(source), array_end(metadata), source.itemsize, memory_bytes)

@@ -14,10 +14,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from outcore.convert.copy_plan import Cuts, Pass, Side, Step, planned_passes
-from outcore.convert.sources import Permuted, Source, Stored, fast_to_slow
+from outcore.convert.copy_plan import Cuts, Kind, Pass, Side, Step, planned_passes
+from outcore.convert.sources import Source, fast_to_slow
 from outcore.layout.box_traffic import Traffic
 from outcore.layout.disk_reads import REQUEST_BYTES
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES, Metadata
@@ -40,7 +39,6 @@ WORTH_BYTES = 64 << 20
 _NEAR = 3
 """Neighbours of a step that the search tries when it changes two steps at once."""
 
-Kind = Literal["array", "flat", "encoded"]
 Steps = tuple[int, ...]
 
 
@@ -51,13 +49,11 @@ class End:
     Attributes
     ----------
     kind
-        An ``"array"`` of outcore's own layout; a ``"flat"`` file or memory; or one whose chunks are
-        ``"encoded"`` by a library.
+        Where the elements lie.
     chunks, order, itemsize
         Layout of the elements: shape of a chunk, dimensions in it from the fastest, and bytes.
     side
-        Constraints on the blocks. An encoded target, and dimensions of an encoded source that are
-        not loose, need whole chunks.
+        Constraints on the blocks.
     """
 
     kind: Kind
@@ -101,6 +97,8 @@ def _requests(
     is_write: bool,
 ) -> tuple[float, float]:
     """Estimate the bytes and the requests of all blocks, as if all parts of chunks were alike."""
+    if kind == "memory":
+        return 0, 0
     parts = [_parts(n, s, c) for n, s, c in zip(shape, steps, chunks, strict=True)]
     times = math.prod(parts)
     if kind == "encoded":
@@ -147,7 +145,9 @@ class _Chain:
         shape = source.shape
         self.between = End(
             "array", shape, shape, source.order, target.itemsize,
-            Side(target.side.cuts, bounces=True, decoded=False),
+            Side(
+                target.side.cuts, tuple(range(len(shape))), bounces=True, decoded=False
+            ),
         )  # fmt: skip
         ends = [(source, target)]
         if passes > 1:
@@ -157,13 +157,22 @@ class _Chain:
         self.most = [self._room(*pair, self.choices[i]) for i, pair in enumerate(ends)]
 
     def _room(self, source: End, target: End, choices: Sequence[Sequence[int]]) -> int:
-        """Return the most elements of a block: with three in memory if possible, else one."""
+        """Return the most elements of a block: with three in memory if possible, else one.
+
+        Larger blocks, in which fewer encoded chunks are decoded again, are worth more than three.
+        """
         least = math.prod(each[0] for each in choices)
-        for depth in range(_IN_FLIGHT, 0, -1):
-            most = block_room(source.side, target.side, self.itemsize, self.have, depth)
-            if least * self.itemsize <= most:
-                break
-        return most // self.itemsize
+        rooms = [
+            block_room(source.side, target.side, self.itemsize, self.have, depth) // self.itemsize
+            for depth in range(_IN_FLIGHT, 0, -1)
+        ]
+        if source.kind == "encoded":
+            multiples = (
+                [step for step in each if step % chunk == 0 or step == each[-1]]
+                for each, chunk in zip(choices, source.chunks, strict=True)
+            )
+            least = math.prod(each[0] for each in multiples)
+        return next((room for room in rooms if least <= room), rooms[-1])
 
     def cost(self, steps: Sequence[Steps]) -> float:
         """Return the cost of all passes, in bytes."""
@@ -280,12 +289,10 @@ def _choices(first: End, last: End, source: End, target: End) -> list[list[int]]
     found = []
     for d, n in enumerate(source.shape):
         unit = 1
-        for end, is_write in ((first, False), (last, True)):
-            is_strict = end.kind == "encoded" and (is_write or d not in end.side.loose)
-            if is_strict and end.side.cuts[d].edges:
-                unit = n
-            elif is_strict:
-                unit = math.lcm(unit, min(end.chunks[d], n))
+        for side in (first.side, last.side):
+            if d not in side.loose:
+                cuts = side.cuts[d]
+                unit = n if cuts.edges else math.lcm(unit, min(cuts.step, n))
         sizes = {unit}
         for size in (
             source.chunks[d],
@@ -342,7 +349,8 @@ def choose_passes(
     best: tuple[float, list[Steps], _Chain] | None = None
     for passes in range(1, most_passes + 1):
         # Further passes move at least these bytes.
-        least = (source.nbytes + target.nbytes) + 2 * (passes - 1) * target.nbytes
+        read = 0 if source.kind == "memory" else source.nbytes
+        least = read + target.nbytes + 2 * (passes - 1) * target.nbytes
         if best is not None and best[0] <= least + WORTH_BYTES:
             break
         chain = _Chain(source, target, passes, itemsize, have)
@@ -355,43 +363,48 @@ def choose_passes(
     assert best is not None, "there is one pass at least"
     _, steps, chain = best
     between = [chain.best_between(a, b)[1] for a, b in itertools.pairwise(steps)]
-    is_whole = len(steps) == 1 and target.kind == "encoded"
-    first = _along_edges(source.side, target.chunks if is_whole else (1,) * len(steps[0]), steps[0])
+    made = target.side if len(steps) == 1 else Side(tuple(Cuts(n) for n in source.shape))
+    first = _along_edges(source.side, made, steps[0])
     return planned_passes(
         source.side, target.side, itemsize, have, [first, *steps[1:]], between, is_resumed=False
     )
 
 
-def _along_edges(side: Side, units: Sequence[int], steps: Steps) -> list[Step]:
-    """Cut blocks as long as a source's uneven chunks at their ends, in multiples of `units`."""
+def _along_edges(source: Side, target: Side, steps: Steps) -> list[Step]:
+    """Cut blocks as long as a source's uneven chunks at their ends, and at those of the target.
+
+    Along dimensions of the target that are loose, its chunks may be cut.
+    """
     found: list[Step] = list(steps)
-    for d, (cuts, unit, step) in enumerate(zip(side.cuts, units, steps, strict=True)):
-        common = cuts.common(Cuts(cuts.n, unit))
-        if cuts.edges and common.widest <= step:
-            found[d] = [piece.stop for piece in common.pieces(step)]
+    for d, (cuts, other, step) in enumerate(zip(source.cuts, target.cuts, steps, strict=True)):
+        fitting = [cuts.common(other)] + [cuts] * (d in target.loose)
+        fitting = [each for each in fitting if cuts.edges and each.widest <= step]
+        if fitting:
+            found[d] = [piece.stop for piece in fitting[0].pieces(step)]
     return found
+
+
+def array_passes(
+    source: Source, metadata: Metadata, have: int, most_passes: int = MOST_PASSES
+) -> list[Pass]:
+    """Choose the passes from a source to an array of outcore's own layout; see `choose_passes`."""
+    return choose_passes(
+        source_end(source), array_end(metadata), source.itemsize, have, most_passes
+    )
 
 
 def source_end(source: Source) -> End:
     """Describe a source to the planner."""
-    shape, order, side = source.shape, source.fast_to_slow, source.side
-    if isinstance(source, Permuted):
-        inner = source_end(source.source)
-        chunks = tuple(inner.chunks[d] for d in source.axes)
-        return End(inner.kind, shape, chunks, order, inner.itemsize, side)
-    if isinstance(source, Stored):
-        metadata = source.metadata
-        return End("array", shape, metadata.chunks, order, metadata.dtype.itemsize, side)
-    if source.gridded:
-        chunks = tuple(c.widest if c.edges else min(c.step, c.n) for c in side.cuts)
-        return End("encoded", shape, chunks, order, source.itemsize, side)
-    return End("flat", shape, shape, order, source.itemsize, side)
+    return End(
+        source.kind, source.shape, source.chunks, source.stored_order, source.stored_itemsize,
+        source.side,
+    )  # fmt: skip
 
 
 def array_end(metadata: Metadata) -> End:
     """Describe an array of outcore's own layout, as a target, to the planner."""
     grid = zip(metadata.shape, metadata.chunks, strict=True)
     cuts = tuple(Cuts(n, min(c, n)) for n, c in grid)
-    side = Side(cuts, loose=tuple(range(len(cuts))), bounces=True, most_bytes=TILE_BYTES)
+    side = Side(cuts, loose=tuple(range(len(cuts))), bounces=True)
     order = fast_to_slow(metadata.order, len(metadata.shape))
     return End("array", metadata.shape, metadata.chunks, order, metadata.dtype.itemsize, side)

@@ -13,9 +13,8 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,16 +23,14 @@ from outcore._core import Arena, ArrayFile, Ticket
 from outcore._util.streams import Box
 from outcore.array.array import Array
 from outcore.array_files.metadata import settle, version_of
-from outcore.convert.copy_plan import Cuts, Side
+from outcore.convert.copy_plan import Cuts, Kind, Side
 from outcore.convert.flat_file import FlatFile
 from outcore.errors import InvalidError, LeftOutWarning
 from outcore.layout.casting import AS_GIVEN, FIX, Wanted, convert, is_allowed
 from outcore.layout.row_blocks import RowBlocks
 from outcore.layout.slicing import order_of, part_of, reading
-from outcore.layout.zarr_format import TILE_BYTES, Metadata, check_dtype, check_shape
+from outcore.layout.zarr_format import Metadata, check_dtype, check_shape
 from outcore.storage.volumes import AnyPath
-
-T = TypeVar("T")
 
 LIBRARY_BLOCKS = 3
 """Memory of zarr, h5py and dask during a read, in blocks.
@@ -106,14 +103,32 @@ class Source(ABC):
         return max(self._given.itemsize, self.dtype.itemsize)
 
     @property
-    def gridded(self) -> bool:
-        """Whether the array has chunks or rows of its own."""
-        return any(cuts.step > 1 or cuts.edges for cuts in self.side.cuts)
+    def kind(self) -> Kind:
+        """Where the elements lie."""
+        is_cut = any(cuts.step > 1 or cuts.edges for cuts in self.side.cuts)
+        return "encoded" if is_cut else "flat"
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Shape of its largest chunk; without chunks that of the whole array."""
+        if self.kind in ("flat", "memory"):
+            return self.shape
+        return tuple(cuts.widest for cuts in self.side.cuts)
 
     @property
     def fast_to_slow(self) -> tuple[int, ...]:
         """Dimensions of the elements of a block in memory, from the fastest."""
         return fast_to_slow(self.order, len(self.shape))
+
+    @property
+    def stored_itemsize(self) -> int:
+        """Bytes of an element where it lies."""
+        return self._given.itemsize
+
+    @property
+    def stored_order(self) -> tuple[int, ...]:
+        """Dimensions of the elements of a chunk where it lies, from the fastest."""
+        return self.fast_to_slow
 
     def empty(self, box: Box, memory: memoryview) -> npt.NDArray[Any]:
         """Return a block in memory for `fetch`."""
@@ -167,10 +182,11 @@ class Source(ABC):
 class InMemory(Source):
     """A NumPy array."""
 
+    kind = "memory"
+
     def __init__(self, array: npt.NDArray[Any], wanted: Wanted = AS_GIVEN) -> None:
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
         self._array = array
-        self.side = Side(self.side.cuts, most_bytes=TILE_BYTES)
 
     def view(self, box: Box) -> npt.NDArray[Any]:
         """Return a view of the elements, which needs no conversion."""
@@ -188,7 +204,7 @@ class Mapped(Source):
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
         self._array = array
         # While a block is copied, its pages are in memory twice.
-        self.side = Side(self.side.cuts, library_blocks=1, run=_run(self))
+        self.side = Side(self.side.cuts, library_blocks=1)
         filename = getattr(array, "filename", None)
         self.path = None if filename is None else Path(filename)
         base: Any = array
@@ -223,7 +239,7 @@ class Flat(Source):
         self.path = path
         self._fd = fd
         self._lies = {"offset": operator.index(offset), "order": order, "dtype": self._given.str}
-        self.side = Side(self.side.cuts, library_blocks=int(self.converts), run=_run(self))
+        self.side = Side(self.side.cuts, library_blocks=int(self.converts))
 
     def version(self) -> dict[str, Any] | None:
         """See `Source`."""
@@ -244,6 +260,8 @@ class Flat(Source):
 class Stored(Source):
     """An array of outcore's own layout."""
 
+    kind = "array"
+
     def __init__(self, array: Array, wanted: Wanted = AS_GIVEN) -> None:
         super().__init__(array.shape, array.dtype, array.order, wanted)
         self.reads_ahead = not self.converts
@@ -256,7 +274,6 @@ class Stored(Source):
             library_blocks=int(self.converts),
             decoded=False,
             bounces=True,
-            most_bytes=TILE_BYTES,
         )
         self.dims, self.attributes, self.path = array.dims, array.attrs, array.path
 
@@ -303,12 +320,8 @@ class Sliced(Source):
     def __init__(self, array: Any, wanted: Wanted = AS_GIVEN) -> None:
         super().__init__(array.shape, array.dtype, order_of(array), wanted)
         self._array, self._wanted = array, wanted
-        self.side = Side(
-            _cuts(array),
-            loose=tuple(range(len(self.shape))),
-            library_blocks=LIBRARY_BLOCKS,
-            run=_run(self),
-        )
+        loose = tuple(range(len(self.shape)))
+        self.side = Side(_cuts(array), loose, library_blocks=LIBRARY_BLOCKS)
         self.find_version: Callable[[], dict[str, Any] | None] = lambda: None
 
     def version(self) -> dict[str, Any] | None:
@@ -363,88 +376,21 @@ class Sliced(Source):
 class Rows(Source):
     """Blocks of rows from an iterator: each row is taken once, in order."""
 
+    kind = "memory"
+
     def __init__(self, rows: RowBlocks) -> None:
         super().__init__(rows.shape, rows.dtype, "C", AS_GIVEN)
         self._rows = rows
         cuts = (Cuts(self.shape[0]), *(Cuts(n, n) for n in self.shape[1:]))
-        self.side = Side(cuts, most_bytes=TILE_BYTES, run=0)
+        self.side = Side(cuts)
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
         self._rows.take(out)
 
-    @property
-    def gridded(self) -> bool:
-        """See `Source`."""
-        return True
-
     def check_end(self) -> None:
         """See `Source`."""
         self._rows.check_end()
-
-
-class Permuted(Source):
-    """A source with its dimensions in another order.
-
-    Parameters
-    ----------
-    source
-        The source; this object closes it.
-    axes
-        Its dimensions in their new order, as for `numpy.transpose`.
-    """
-
-    def __init__(self, source: Source, axes: tuple[int, ...]) -> None:
-        shape = tuple(source.shape[d] for d in axes)
-        super().__init__(shape, source.dtype, source.order, AS_GIVEN)
-        self.source, self.axes = source, axes
-        self.back = tuple(axes.index(d) for d in range(len(axes)))
-        self._given, self.casting = source._given, source.casting
-        side = source.side
-        self.side = replace(
-            side,
-            cuts=tuple(side.cuts[d] for d in axes),
-            loose=tuple(self.back[d] for d in side.loose),
-            run=None if side.run is None else self.back[side.run],
-        )
-        self.dims = None if source.dims is None else tuple(source.dims[d] for d in axes)
-        self.attributes, self.left_out = source.attributes, source.left_out
-        self.path, self.reads_ahead = source.path, source.reads_ahead
-        self._opened.push(source)
-
-    @property
-    def fast_to_slow(self) -> tuple[int, ...]:
-        """See `Source`."""
-        return tuple(self.back[d] for d in self.source.fast_to_slow)
-
-    def empty(self, box: Box, memory: memoryview) -> npt.NDArray[Any]:
-        """See `Source`."""
-        return self.source.empty(self.there(box), memory).transpose(self.axes)
-
-    def there(self, box: Sequence[T]) -> tuple[T, ...]:
-        """Return a box, or other values for each dimension, in the order of the source."""
-        return tuple(box[d] for d in self.back)
-
-    def begin(self, arena: Arena, bounce_bytes: int) -> None:
-        """See `Source`."""
-        self.source.begin(arena, bounce_bytes)
-
-    def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
-        """See `Source`."""
-        return self.source.fetch(self.there(box), out.transpose(self.back))
-
-    def check_end(self) -> None:
-        """See `Source`."""
-        self.source.check_end()
-
-    def moved(self) -> tuple[int, int] | None:
-        """See `Source`."""
-        return self.source.moved()
-
-    def version(self) -> dict[str, Any] | None:
-        """See `Source`."""
-        found = self.source.version()
-        return None if found is None else {**found, "transpose": list(self.axes)}
 
 
 def fast_to_slow(order: str, ndim: int) -> tuple[int, ...]:
@@ -485,10 +431,6 @@ def _state(found: os.stat_result) -> dict[str, int]:
         "inode": found.st_ino, "bytes": found.st_size,
         "modified_ns": found.st_mtime_ns, "changed_ns": found.st_ctime_ns,
     }  # fmt: skip
-
-
-def _run(source: Source) -> int:
-    return 0 if source.order == "F" else len(source.shape) - 1
 
 
 def _cuts(array: Any) -> tuple[Cuts, ...]:

@@ -22,7 +22,7 @@ from outcore.convert.flat_file import FlatFile
 from outcore.convert.hdf5_attributes import describe
 from outcore.convert.sources import LIBRARY_BLOCKS
 from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
-from outcore.layout.zarr_format import DIMENSIONS, TILE_BYTES, Metadata
+from outcore.layout.zarr_format import DIMENSIONS
 from outcore.storage.volumes import AnyPath, sync_file
 
 
@@ -115,15 +115,12 @@ class Target(ABC):
 
     Attributes
     ----------
-    side
-        Constraints on the blocks.
     column_major
         Whether blocks with the first dimension fastest are the best ones.
     left_out
         Names of attributes of the source that the target cannot hold.
     """
 
-    side: Side
     column_major = False
     left_out: Sequence[str] = ()
 
@@ -154,8 +151,8 @@ class ArrayTarget(Target):
 
     reads_ahead = True
 
-    def __init__(self, array: Array, side: Side) -> None:
-        self._array, self.side = array, side
+    def __init__(self, array: Array) -> None:
+        self._array = array
         self._file: ArrayFile | None = None
         self.column_major = array.metadata.chunk_order == "column-major"
 
@@ -202,7 +199,6 @@ class FlatTarget(Target):
         self, path: Path, shape: Sequence[int], dtype: np.dtype[Any], order: str, header: bytes
     ) -> None:
         self.column_major = order == "F"
-        self.side = flat_side(shape, order)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._file = FlatFile(self._fd, str(path), shape, dtype, order, len(header))
         os.pwrite(self._fd, header, 0)
@@ -236,7 +232,6 @@ class Hdf5Target(Target):
         dims: tuple[str, ...] | None,
         attributes: dict[str, Any],
     ) -> None:
-        self.side = chunked_side(shape, chunks)
         h5py = load("h5py", "writing HDF5")
         self._disk = UnfailingFile(path)
         self._file = h5py.File(self._disk, "w")
@@ -284,7 +279,6 @@ class ZarrTarget(Target):
         attributes: dict[str, Any],
         version: Literal[2, 3] = 3,
     ) -> None:
-        self.side = chunked_side(shape, chunks)
         self.column_major = order == "F"
         zarr = load("zarr", "writing Zarr")
         self._path = path
@@ -366,23 +360,9 @@ async def _others_done() -> None:
             await asyncio.wait(others)
 
 
-def array_side(metadata: Metadata, *, in_parts: bool) -> Side:
-    """Return the constraints on blocks of an array in outcore's own layout.
-
-    With `in_parts`, a chunk may be written in several parts if memory is short. The parts are
-    contiguous in the file, so the cuts are along the slowest dimension only.
-    """
-    grid = zip(metadata.shape, metadata.chunks, strict=True)
-    cuts = tuple(Cuts(n, min(c, n)) for n, c in grid)
-    slow_to_fast = range(len(cuts)) if metadata.order == "C" else range(len(cuts))[::-1]
-    slowest = next((d for d in slow_to_fast if cuts[d].step > 1), 0)
-    loose = (slowest,) if in_parts else ()
-    return Side(cuts, loose=loose, bounces=True, most_bytes=TILE_BYTES)
-
-
-def flat_side(shape: Sequence[int], order: str) -> Side:
-    """Return the constraints on blocks of a flat file: any blocks, preferably with long runs."""
-    return Side(tuple(Cuts(n) for n in shape), run=0 if order == "F" else len(shape) - 1)
+def flat_side(shape: Sequence[int]) -> Side:
+    """Return the constraints on blocks of a flat file: it takes any blocks."""
+    return Side(tuple(Cuts(n) for n in shape))
 
 
 def chunked_side(shape: Sequence[int], chunks: Sequence[int]) -> Side:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from outcore._core import Arena, Ticket
 from outcore._util.streams import Box
-from outcore.convert.copy_plan import Cuts
+from outcore.convert.copy_plan import Cuts, Kind
 from outcore.convert.sources import Source, Stored
 from outcore.layout.casting import AS_GIVEN
 from outcore.permutations.moves import Move
@@ -32,7 +32,6 @@ class MovedSource(Source):
             side,
             cuts=cuts,
             loose=tuple(move.axes.index(d) for d in side.loose),
-            run=None if side.run is None else move.axes.index(side.run),
             library_blocks=side.library_blocks + (not self._is_direct),
         )
         self.reads_ahead = self._is_direct and source.reads_ahead
@@ -41,9 +40,14 @@ class MovedSource(Source):
             self.dims = tuple(source.dims[d] for d in move.axes)
 
     @property
-    def gridded(self) -> bool:
+    def kind(self) -> Kind:
         """See `Source`."""
-        return self._source.gridded
+        return self._source.kind
+
+    @property
+    def stored_order(self) -> tuple[int, ...]:
+        """See `Source`."""
+        return tuple(self._axes.index(d) for d in self._source.stored_order)
 
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """See `Source`."""

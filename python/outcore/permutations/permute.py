@@ -24,7 +24,7 @@ from outcore.convert.copy_notes import CopyNotes, CopyRecord
 from outcore.convert.copying import check_apart, copy_to_array, saying_how_to_resume
 from outcore.convert.open_source import open_source
 from outcore.convert.sources import Source, Stored
-from outcore.convert.targets import ArrayTarget, array_side
+from outcore.convert.targets import ArrayTarget
 from outcore.errors import DiskFullError, InvalidError, OutcoreError
 from outcore.layout.attributes import carried_attributes
 from outcore.layout.zarr_format import Metadata
@@ -207,12 +207,11 @@ def job_of(
     metadata = metadata.on(where.volume)
     before = after = None
     if move.matrix is not None:
-        is_plain = isinstance(source, Stored) or not source.gridded
-        chunks_of = [c.widest for c in source.side.cuts] if source.gridded else source.shape
-        before = Layout.of(source.shape, chunks_of, source.order) if is_plain else None
+        if source.kind != "encoded":
+            before = Layout.of(source.shape, source.chunks, source.order)
         after = Layout.of(metadata.shape, metadata.chunks, metadata.order)
         if move.axes is None and (before is None or after is None):
-            name, found = ("src", tuple(chunks_of)) if before is None else ("out", metadata.chunks)
+            name, found = ("src", source.chunks) if before is None else ("out", metadata.chunks)
             fix = (
                 "copy src with oc.from_array(..., chunks=...)" if before is None else "pass chunks="
             )
@@ -231,7 +230,7 @@ def _by_copying(
     moved = MovedSource(source, job.move)
     array, report = copy_to_array(
         moved, job.where.path, memory=job.memory_bytes, order=job.metadata.order,
-        if_exists=if_exists, resume=resume, progress=progress, **job.given,
+        if_exists=if_exists, resume=resume, progress=progress, most_passes=1, **job.given,
     )  # fmt: skip
     array.report = _report_of_copy(job, report)
     return array
@@ -440,7 +439,7 @@ def _ends(job: Job, array: Array, between: Array | None, number: int, count: int
         return between, layout
 
     into, into_layout = target_of(number)
-    target = ArrayTarget(into, array_side(into.metadata, in_parts=True))
+    target = ArrayTarget(into)
     if number == 0:
         return Ends(job.source, before, target, into_layout, job.where.path)
     of, of_layout = target_of(number - 1)

@@ -4,9 +4,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from outcore._util.sizes import format_bytes, format_seconds
-from outcore.convert.copy_plan import plan_copy
 from outcore.convert.open_source import open_source
-from outcore.convert.targets import array_side
+from outcore.convert.rechunk_plan import array_end, array_passes
 from outcore.machine.rates import Rates, stored_or_measured
 from outcore.permutations.moved_source import MovedSource
 from outcore.permutations.permute import Job, disk_bytes, job_of
@@ -149,13 +148,12 @@ def _by_passes(job: Job) -> dict[str, Any]:
 
 def _by_boxes(job: Job) -> dict[str, Any]:
     moved = MovedSource(job.source, job.move)
-    side = array_side(job.metadata, in_parts=moved.gridded)
-    plan = plan_copy(moved.side, side, moved.itemsize, job.memory_bytes)
+    plan = array_passes(moved, job.metadata, job.memory_bytes, most_passes=1)[0].plan
     grid = job.metadata.grid()
     nbytes = job.metadata.dtype.itemsize
     for n in job.metadata.shape:
         nbytes *= n
-    bounces = (moved.side.bounces + side.bounces) * plan.bounce_bytes
+    bounces = (moved.side.bounces + array_end(job.metadata).side.bounces) * plan.bounce_bytes
     return {
         "passes": 1, "load_bytes": 0, "block_bytes": 0, "request_bytes": 0,
         "peak_memory_bytes": plan.depth * plan.block_bytes + bounces,

@@ -14,9 +14,9 @@ from outcore.convert.copy_plan import Pass
 from outcore.convert.copying import array_between
 from outcore.convert.export import Named
 from outcore.convert.open_source import open_source
-from outcore.convert.rechunk import check_no_codec, choose, export_to, permuted
-from outcore.convert.rechunk_plan import End, array_end, source_end
-from outcore.convert.sources import Permuted, Source, Stored, fast_to_slow
+from outcore.convert.rechunk import Permuted, check_no_codec, export_to, permuted
+from outcore.convert.rechunk_plan import End, array_end, array_passes, source_end
+from outcore.convert.sources import Source, Stored, fast_to_slow
 from outcore.errors import DiskFullError
 from outcore.layout.box_traffic import BoxTraffic, Traffic
 from outcore.layout.casting import Casting
@@ -165,7 +165,7 @@ def plan_rechunk(
             )
             is_chosen = bool(chunks or chunk_order or order == "F")
             target = metadata = DiskLayout(disk_schema).of(where, metadata, is_chosen=is_chosen)
-            passes, disk_bytes = choose(opened, metadata, memory_bytes), _file_bytes(metadata)
+            passes, disk_bytes = array_passes(opened, metadata, memory_bytes), _file_bytes(metadata)
         else:
             named = Named.of(path, format, 3, "error")
             made = export_to(opened, named, codec, chunks, order, chunk_order, disk_schema)
