@@ -146,7 +146,7 @@ impl<S: Store> Step<'_, S> {
         for (plan, number) in plans.iter().zip(0..).take(MAX_COUNTED) {
             let mut count = 0;
             for (from, until) in plan {
-                count += self.store.range(from, until, MAX_RANGE)?.len();
+                count += self.store.range(from, until, MAX_RANGE - count)?.len();
             }
             best = best.min((count, number));
         }
