@@ -155,9 +155,11 @@ where
         }
     }
 
+    /// Removes a file, a link or an empty directory; if `recursive`, also a directory with its contents, and the data
+    /// files of all files without a name that the user may remove.
     pub(crate) fn remove(&self, path: &str, recursive: bool) -> Result<()> {
         let request = ManagerRequest::Remove { path: path.into(), recursive };
-        self.remove_data(request, true)
+        self.remove_data(request, recursive)
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
@@ -175,7 +177,7 @@ where
     pub(crate) fn replace(&self, from: &str, to: &str) -> Result<()> {
         let reply = self.manager(ManagerRequest::Replace { from: from.into(), to: to.into() })?;
         // The rename is done. Data files that cannot be removed now, because a server does not answer, stay
-        // listed. The next removal of a directory, or check of the pool, removes them.
+        // listed. The next removal of a directory with its contents, or check of the pool, removes them.
         let _ = self.remove_orphans(reply, true);
         Ok(())
     }
@@ -186,8 +188,8 @@ where
         self.remove_data(first, true)
     }
 
-    /// Sends a request that leaves files without a name, and removes their data files. Those that cannot be
-    /// removed now stay listed with the manager.
+    /// Sends a request that leaves files without a name, and removes their data files, with `all` those of earlier
+    /// requests too. Data files that cannot be removed now stay listed with the manager.
     fn remove_data(&self, request: ManagerRequest, all: bool) -> Result<()> {
         self.remove_orphans(self.manager(request)?, all)
     }
@@ -208,7 +210,8 @@ where
                 Err(error) if error.kind == ErrorKind::Denied && tries < TRIES => {
                     let first = orphans.iter().map(|orphan| orphan.inode.handle.0).min().unwrap_or(0);
                     let after = Handle(first.saturating_sub(1));
-                    reply = self.manager(ManagerRequest::Orphans { gone: vec![], after, most: PAGE })?;
+                    let most = if all { PAGE } else { orphans.len() as u64 };
+                    reply = self.manager(ManagerRequest::Orphans { gone: vec![], after, most })?;
                     tries += 1;
                     continue;
                 }
@@ -216,7 +219,8 @@ where
             };
             tries = 1;
             let after = gone.iter().copied().max().unwrap_or(Handle(0));
-            reply = self.manager(ManagerRequest::Orphans { gone, after, most: PAGE })?;
+            let most = if all { PAGE } else { 1 };
+            reply = self.manager(ManagerRequest::Orphans { gone, after, most })?;
             if !all {
                 return Ok(());
             }

@@ -106,6 +106,25 @@ fn one_file_or_empty_directory_is_removed() {
     assert_eq!((pool.exists("d"), link.data_files()), (Ok(false), 0));
 }
 
+/// Those may belong to requests of others that are under way.
+#[test]
+fn one_removed_name_leaves_data_files_of_other_requests() {
+    let (pool, link) = pool(2);
+    for path in ["g", "d/f"] {
+        pool.replace_small(path, b"x").unwrap();
+    }
+    link.faults.lock().unwrap().push_back(Some(Error::new(ErrorKind::Io, "the disk")));
+    pool.remove_one("d/f").unwrap_err();
+    assert_eq!((pool.exists("d/f"), link.data_files()), (Ok(false), 2));
+    pool.remove_one("d").unwrap();
+    assert_eq!(link.data_files(), 2);
+    pool.remove_one("g").unwrap();
+    assert_eq!(link.data_files(), 1);
+    pool.replace_small("e/f", b"x").unwrap();
+    pool.remove("e").unwrap();
+    assert_eq!(link.data_files(), 0);
+}
+
 #[test]
 fn a_directory_replaces_another_and_what_cannot_be_removed_now_goes_later() {
     let (pool, link) = pool(2);

@@ -311,13 +311,16 @@ impl MemoryLink {
                 Ok(ManagerReply::Done)
             }
             ManagerRequest::Remove { path, recursive } => {
-                find(&names, &path)?;
+                let handle = find(&names, &path)?.handle;
                 let below = format!("{path}/");
                 if !recursive && names.inodes.keys().any(|name| name.starts_with(&below)) {
                     return Err(Error::new(ErrorKind::Exists, format!("{path} is not empty")));
                 }
                 names.forget(&path);
-                Ok(self.orphans(&names, Handle(0)))
+                if !recursive && !names.orphans.contains_key(&handle.0) {
+                    return Ok(ManagerReply::Orphans(vec![]));
+                }
+                Ok(self.orphans(&names, Handle(if recursive { 0 } else { handle.0 - 1 })))
             }
             ManagerRequest::Orphans { gone, after, .. } => {
                 for handle in gone {

@@ -61,6 +61,7 @@ impl<S: Store> Step<'_, S> {
         // conflict.
         if recursive {
             self.check_all_removable(entry.clone(), path)?;
+            self.detach(entry.handle());
         } else if !self.is_empty(entry.handle())? {
             return Err(Error::new(
                 ErrorKind::Exists,
@@ -68,8 +69,12 @@ impl<S: Store> Step<'_, S> {
                     "need an empty directory, have something in {path:?}; remove that first, or all of it"
                 ),
             ));
+        } else if self.remove_extended(entry.handle(), ATTRIBUTES_AT_ONCE)? {
+            self.delete(keys::inode(entry.handle()));
+        } else {
+            // A later sweep removes the other attributes.
+            self.detach(entry.handle());
         }
-        self.detach(entry.handle());
         Ok(None)
     }
 
@@ -207,7 +212,8 @@ impl<S: Store> Manager<S> {
             if let Some(file) = manager.change(now, who, |step| step.remove(path, recursive))? {
                 return Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)]));
             }
-            manager.swept(now, who)
+            // A single name leaves no orphans but its own. Those of other requests are for their senders.
+            if recursive { manager.swept(now, who) } else { Ok(ManagerReply::Orphans(vec![])) }
         };
         self.together(done)
     }

@@ -230,3 +230,32 @@ fn pages_of_orphans_follow_each_other() {
     }
     assert_eq!(found, made);
 }
+
+/// Other orphans are those of requests that may be under way.
+#[test]
+fn a_removed_name_has_no_orphans_but_its_own() {
+    let store = MemoryStore::new();
+    let mut manager = open(store.clone());
+    add_servers(&mut manager, 2);
+    for path in ["f", "g", "all/h"] {
+        ask(&mut manager, &root(), create(path)).unwrap();
+    }
+    for (path, attributes) in [("d", 0), ("e", 50), ("many", 130)] {
+        ask(&mut manager, &root(), make_directory(path, 0o755)).unwrap();
+        for i in 0..attributes {
+            ask(&mut manager, &root(), set_extended(path, &format!("a{i}"), Some(b"v"))).unwrap();
+        }
+    }
+    let f = handles(ask(&mut manager, &root(), remove("f", false)).unwrap());
+    let directories = count(&store, b'i');
+    for path in ["d", "e", "many"] {
+        assert_eq!(handles(ask(&mut manager, &root(), remove(path, false)).unwrap()), []);
+    }
+    assert_eq!(count(&store, b'i'), directories - 3);
+    let g = handles(ask(&mut manager, &root(), remove("g", false)).unwrap());
+    assert_eq!((f.len(), g.len()), (1, 1));
+    assert_ne!(f, g);
+    let all = handles(ask(&mut manager, &root(), remove("all", true)).unwrap());
+    assert!(all.len() == 3 && all.contains(&f[0]) && all.contains(&g[0]));
+    assert_eq!(count(&store, b't') + count(&store, b'x'), 0, "nothing of the directories is left");
+}
