@@ -163,6 +163,13 @@ def test_short_of_memory_the_target_is_written_in_parts_before_the_source_is_rea
     assert all(p.start % 256 == 0 for p in plan.pieces[0])
 
 
+def test_larger_blocks_in_flight_are_fewer_if_they_decode_no_chunk_again() -> None:
+    source = regular((6203, 6668), (895, 1171), loose=(0, 1), library_blocks=3)
+    target = regular((6203, 6668), (6203, 21), loose=(0, 1), bounces=True)
+    plan = plan_copy(source, target, 4, 256 << 20)
+    assert (plan.times_read, plan.depth) == (1, 2)
+
+
 def test_files_in_different_orders_are_copied_in_squares() -> None:
     shape = (1 << 14, 1 << 14)
     source, target = regular(shape, (1, 1)), regular(shape, shape, loose=(0, 1))

@@ -33,6 +33,9 @@ _MOST_CHUNK_BYTES = 64 << 20
 _IN_FLIGHT = 3
 """Blocks in memory at the same time, so that one is read while another is written."""
 
+_OVERLAP = 16
+"""Each further block in flight saves the time of moving this part of the array."""
+
 WORTH_BYTES = 64 << 20
 """Further passes are worth a search if they could save this cost."""
 
@@ -137,11 +140,13 @@ def _cost(
 
 
 class _Chain:
-    """The search for the steps of a number of passes."""
+    """The search for the steps of a number of passes, with `depth` blocks in memory."""
 
-    def __init__(self, source: End, target: End, passes: int, itemsize: int, have: int) -> None:
+    def __init__(
+        self, source: End, target: End, passes: int, itemsize: int, have: int, depth: int
+    ) -> None:
         self.source, self.target, self.passes = source, target, passes
-        self.itemsize, self.have = itemsize, have
+        self.itemsize, self.have, self.depth = itemsize, have, depth
         shape = source.shape
         self.between = End(
             "array", shape, shape, source.order, target.itemsize,
@@ -157,26 +162,27 @@ class _Chain:
         self.most = [self._room(*pair, self.choices[i]) for i, pair in enumerate(ends)]
 
     def _room(self, source: End, target: End, choices: Sequence[Sequence[int]]) -> int:
-        """Return the most elements of a block: with three in memory if possible, else one.
+        """Return the most elements of a block: with `depth` in memory if possible, else one.
 
-        Larger blocks, in which fewer encoded chunks are decoded again, are worth more than three.
+        Larger blocks, in which fewer encoded chunks are decoded again, are worth more than that.
         """
         least = math.prod(each[0] for each in choices)
-        rooms = [
-            block_room(source.side, target.side, self.itemsize, self.have, depth) // self.itemsize
-            for depth in range(_IN_FLIGHT, 0, -1)
-        ]
         if source.kind == "encoded":
             multiples = (
                 [step for step in each if step % chunk == 0 or step == each[-1]]
                 for each, chunk in zip(choices, source.chunks, strict=True)
             )
             least = math.prod(each[0] for each in multiples)
-        return next((room for room in rooms if least <= room), rooms[-1])
+        for depth in range(self.depth, 0, -1):
+            most = block_room(source.side, target.side, self.itemsize, self.have, depth)
+            if least * self.itemsize <= most:
+                break
+        return most // self.itemsize
 
     def cost(self, steps: Sequence[Steps]) -> float:
         """Return the cost of all passes, in bytes."""
-        total = self.source.cost(steps[0], is_write=False)
+        total = (_IN_FLIGHT - self.depth) * self.target.nbytes / _OVERLAP
+        total += self.source.cost(steps[0], is_write=False)
         total += self.target.cost(steps[-1], is_write=True)
         for first, second in itertools.pairwise(steps):
             total += self.best_between(first, second)[0]
@@ -353,8 +359,12 @@ def choose_passes(
         least = read + target.nbytes + 2 * (passes - 1) * target.nbytes
         if best is not None and best[0] <= least + WORTH_BYTES:
             break
-        chain = _Chain(source, target, passes, itemsize, have)
-        steps = chain.search()
+        # In one pass, fewer but larger blocks decode fewer chunks again.
+        least_depth = 1 if passes == 1 and source.kind == "encoded" else _IN_FLIGHT
+        depths = range(_IN_FLIGHT, least_depth - 1, -1)
+        chains = [_Chain(source, target, passes, itemsize, have, depth) for depth in depths]
+        found = [(chain.search(), chain) for chain in chains]
+        steps, chain = min(found, key=lambda each: each[1].cost(each[0]))
         cost = chain.cost(steps)
         if best is None or cost < best[0]:
             best = cost, steps, chain
