@@ -47,7 +47,7 @@ def test_a_number_that_is_none_in_the_upper_triangle(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
 @pytest.mark.parametrize("order", [1, 2, 16, 17, 100, 199, 200])
 def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:
-    """The error has LAPACK's info and SciPy's words, wherever the bad pivot is."""
+    """The error has LAPACK's info and the words of SciPy 1.17, wherever the bad pivot is."""
     a = definite(N, dtype)
     a[order - 1, order - 1] = -1
     # Zeros beside it, so that the result does not depend on rounding.
@@ -55,10 +55,8 @@ def test_not_positive_definite(tmp_path: Path, dtype: str, order: int) -> None:
     a[: order - 1, order - 1] = a[order - 1, order:] = 0
     *_, info = scipy.linalg.get_lapack_funcs(("potrf",), (a,))[0](a, lower=True)
     assert info == order
-    with pytest.raises(np.linalg.LinAlgError) as theirs:
+    with pytest.raises(np.linalg.LinAlgError):
         scipy.linalg.cholesky(a, lower=True)
-    words = str(theirs.value).split(" of ")[0]
-    assert words.startswith(f"{order}-th leading minor")
     B = on_disk(tmp_path / "Z", lower_only(a), CHUNKS)
     with refused(
         tmp_path, NotPositiveDefiniteError, f"^{order}-th leading minor of Z is not"

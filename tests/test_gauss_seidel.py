@@ -75,9 +75,13 @@ def test_every_type_to_its_precision(tmp_path: Path, dtype: str, shape: tuple[in
     for method in (gauss_seidel, jacobi):
         x, report = method(A, b, tol=tol, memory=400_000, progress=False)
         assert (x.shape, x.dtype) == (b.shape, b.dtype)
-        assert residual(a, x.reshape(N, -1), b.reshape(N, -1)) < tol
+        found = residual(a, x.reshape(N, -1), b.reshape(N, -1))
+        assert found < tol
         assert report.backward_error < tol
-        assert f"{residual(a, x.reshape(N, -1), b.reshape(N, -1)):.0e}"[-4:] in report.notes[0]
+        noted = re.search(r"‖b‖ = (\S+),", report.notes[0])
+        # Either sum has roundings of the same size as the residual.
+        assert noted is not None
+        assert 0.2 < float(noted[1]) / found < 5
         assert report.dtype == np.dtype(dtype).name
         assert report.flops > 2 * N**2
         assert_as_planned(report, 400_000)
