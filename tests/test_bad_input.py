@@ -262,7 +262,7 @@ def test_an_array_is_not_copied_onto_itself(path: Path) -> None:
 
 def test_a_copy_that_was_stopped_is_incomplete(tmp_path: Path) -> None:
     class Failing:
-        shape, dtype = (40, 30), np.dtype("f8")
+        shape, dtype = (4000, 30), np.dtype("f8")
 
         def __getitem__(self, box: tuple[slice, ...]) -> np.ndarray[Any, Any]:
             if box[0].start:
@@ -270,7 +270,7 @@ def test_a_copy_that_was_stopped_is_incomplete(tmp_path: Path) -> None:
             return np.ones([s.stop - s.start for s in box])
 
     with pytest.raises(ZeroDivisionError):
-        oc.from_array(Failing(), tmp_path / "A", chunks=(16, 16))
+        oc.from_array(Failing(), tmp_path / "A", chunks=(16, 16), memory=400_000)
     for mode in ("r", "r+"):
         with pytest.raises(IncompleteError, match="again with the same arguments"):
             oc.open_array(tmp_path / "A", mode)  # type: ignore[arg-type]
@@ -488,7 +488,7 @@ def test_npy_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InvalidError):
         oc.from_array(np.array(["text"]), tmp_path / "A")
     with pytest.raises(oc.OutcoreError, match="need"):
-        oc.from_array(np.ones((600, 600)), tmp_path / "A", memory="1 MiB")
+        oc.from_array(np.ones((600, 600)), tmp_path / "A", memory="64 KiB")
     assert not (tmp_path / "A").exists()
 
 

@@ -29,8 +29,11 @@ NAMES = [
 CHECKS = re.compile(r"<!-- [^\n]* by internal modules -->\n```python\n.*?\n```", re.DOTALL)
 """Code that checks a table of a page, and is no example for users."""
 
-FILES = r"generation|fill|copy|steps|state|reflections|solving|checksums|made|condition|group|pc"
-"""Endings of the names of files that docs/format.md or docs/how-to/c.md describes."""
+FILES = (
+    "generation|fill|copy|steps|state|reflections|solving|checksums|made|condition|group|pc"
+    "|description"
+)
+"""Endings of names of files and attributes that docs/format.md or docs/how-to/c.md describes."""
 
 
 def test_dir_lists_public_names_only() -> None:
