@@ -19,7 +19,7 @@ from stopping import killed_until_whole
 
 import outcore as oc
 from outcore.array_files import blocks_done
-from outcore.convert import copying, rechunk_plan, targets
+from outcore.convert import copying, rechunk_plan, sources, targets
 from outcore.errors import (
     BudgetError,
     CorruptError,
@@ -243,6 +243,24 @@ def test_other_formats(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatc
     assert sorted(p.name for p in tmp_path.iterdir()) == ["back", name.name, "rows.zarr"]
     with pytest.raises(ExistsError):
         oc.rechunk(model, name, format=kind, progress=False)
+
+
+def test_a_pass_releases_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that stays open holds the memory of all blocks of its call."""
+    let_small_arrays_need_passes(monkeypatch)
+    begun: list[sources.Stored] = []
+    begin = sources.Stored.begin
+
+    def watched(self: sources.Stored, *given: Any) -> None:
+        assert all(each._file is None for each in begun)
+        begun.append(self)
+        begin(self, *given)
+
+    monkeypatch.setattr(sources.Stored, "begin", watched)
+    a = oc.from_array(np.ones((512, 500)), tmp_path / "A", chunks=(1, 500), progress=False)
+    with oc.rechunk(a, tmp_path / "B", **many_passes(monkeypatch)) as b:
+        assert len(begun) == len(b.report.between) + 1 > 2
+        assert b.report.bytes_read > a.nbytes
 
 
 def many_passes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

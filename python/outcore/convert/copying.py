@@ -433,10 +433,13 @@ def _copy_to(
     except BaseException:
         array.close()
         raise
-    return array, report_on(
+    report = report_on(
         plan, call, path=where.path, file_format="outcore", shape=array.shape, dtype=array.dtype,
         order=array.order, chunks=array.chunks, done_before=done, moved=(source, target),
     )  # fmt: skip
+    # The next pass needs the memory.
+    source.end()
+    return array, report
 
 
 def _report_opened(array: Array, blocks: int) -> CopyReport:

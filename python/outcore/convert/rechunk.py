@@ -209,6 +209,10 @@ class Permuted(Source):
         """See `Source`."""
         self.source.begin(arena, bounce_bytes)
 
+    def end(self) -> None:
+        """See `Source`."""
+        self.source.end()
+
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
         """See `Source`."""
         return self.source.fetch(self.there(box), out.transpose(self.back))

@@ -143,6 +143,9 @@ class Source(ABC):
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """Prepare for `fetch`, with buffers from the call's budget."""
 
+    def end(self) -> None:
+        """Release the buffers of `begin`. The counts of `moved` stay."""
+
     @abstractmethod
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
         """Read a box into `out`, which `empty` made, or return a ticket for the read."""
@@ -267,6 +270,7 @@ class Stored(Source):
         self.reads_ahead = not self.converts
         self._array = array
         self._file: ArrayFile | None = None
+        self._moved: tuple[int, int] | None = None
         cuts = tuple(Cuts(n, min(c, n)) for n, c in zip(array.shape, array.chunks, strict=True))
         self.side = Side(
             cuts,
@@ -293,9 +297,14 @@ class Stored(Source):
         """See `Source`."""
         self._file = self._array.open_file(arena, bounce_bytes)
 
+    def end(self) -> None:
+        """See `Source`."""
+        self._moved, self._file = self.moved(), None
+
     def moved(self) -> tuple[int, int] | None:
         """See `Source`."""
-        assert self._file is not None, "begin comes first"
+        if self._file is None:
+            return self._moved
         counted = self._file.counters()
         return counted[0], counted[2]
 

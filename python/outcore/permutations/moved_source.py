@@ -53,6 +53,10 @@ class MovedSource(Source):
         """See `Source`."""
         self._source.begin(arena, bounce_bytes)
 
+    def end(self) -> None:
+        """See `Source`."""
+        self._source.end()
+
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
         """See `Source`."""
         old: list[slice] = [slice(0)] * len(box)
