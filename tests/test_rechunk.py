@@ -58,6 +58,17 @@ CASES = [
 ]
 
 
+def as_planned(r: object, plan: oc.RelayoutPlan) -> oc.CopyReport:
+    """Compare a report with the plan of all passes, and return it."""
+    assert isinstance(r, oc.CopyReport)
+    assert plan.is_exact
+    assert (r.bytes_read, r.reads, r.bytes_written, r.writes) == (
+        plan.bytes_read, plan.reads, plan.bytes_written, plan.writes,
+    )  # fmt: skip
+    assert r.between == plan.between
+    return r
+
+
 @pytest.mark.parametrize(("shape", "before", "after", "dtype", "orders", "memory", "passes"), CASES)
 def test_bytes_and_requests_are_as_planned(
     tmp_path: Path, shape: Any, before: Any, after: Any, dtype: str, orders: str, memory: int,
@@ -72,13 +83,7 @@ def test_bytes_and_requests_are_as_planned(
     with oc.rechunk(A, tmp_path / "B", progress=False, **options) as B:
         np.testing.assert_array_equal(B[...], model)
         assert (B.chunks, B.order, B.dtype) == (after, orders[1], model.dtype)
-        r = B.report
-    assert isinstance(r, oc.CopyReport)
-    assert plan.is_exact
-    assert (r.bytes_read, r.reads, r.bytes_written, r.writes) == (
-        plan.bytes_read, plan.reads, plan.bytes_written, plan.writes,
-    )  # fmt: skip
-    assert r.between == plan.between
+        r = as_planned(B.report, plan)
     assert r.verified == verify
     assert plan.passes == 1 + len(plan.between) == passes
     assert r.peak_memory_bytes <= plan.peak_memory_bytes <= memory
@@ -99,13 +104,7 @@ def test_from_array_takes_the_same_passes(
     plan = oc.plan("rechunk", source=A, path=tmp_path / "B", rates=NOMINAL, **options)
     with oc.from_array(A, tmp_path / "B", progress=False, **options) as B:
         np.testing.assert_array_equal(B[...], model)
-        r = B.report
-    assert isinstance(r, oc.CopyReport)
-    assert plan.is_exact
-    assert (r.bytes_read, r.reads, r.bytes_written, r.writes) == (
-        plan.bytes_read, plan.reads, plan.bytes_written, plan.writes,
-    )  # fmt: skip
-    assert r.between == plan.between
+        r = as_planned(B.report, plan)
     assert len(r.between) == passes - 1
 
 
@@ -213,12 +212,7 @@ def test_transposes_are_counted_too(tmp_path: Path, axes: Any, orders: str) -> N
     plan = oc.plan("rechunk", source=A, path=tmp_path / "B", rates=NOMINAL, **options)
     with oc.rechunk(A, tmp_path / "B", progress=False, **options) as B:
         np.testing.assert_array_equal(B[...], model.transpose(axes))
-        r = B.report
-    assert isinstance(r, oc.CopyReport)
-    assert plan.is_exact
-    assert (r.bytes_read, r.reads, r.bytes_written, r.writes) == (
-        plan.bytes_read, plan.reads, plan.bytes_written, plan.writes,
-    )  # fmt: skip
+        as_planned(B.report, plan)
 
 
 @pytest.mark.parametrize("kind", ["zarr", "hdf5", "npy"])
@@ -415,12 +409,7 @@ def test_any_layouts(case: Any, dtype: str, rng: int) -> None:
         plan = oc.plan("rechunk", source=A, path=f"{name}/B", rates=NOMINAL, **after)
         with oc.rechunk(A, f"{name}/B", progress=False, **after) as B:
             np.testing.assert_array_equal(B[...], model.transpose(after["transpose"]))
-            r = B.report
-        assert isinstance(r, oc.CopyReport)
-        assert plan.is_exact
-        assert (r.bytes_read, r.reads, r.bytes_written, r.writes) == (
-            plan.bytes_read, plan.reads, plan.bytes_written, plan.writes,
-        )  # fmt: skip
+            as_planned(B.report, plan)
 
 
 def test_the_least_budget(tmp_path: Path) -> None:

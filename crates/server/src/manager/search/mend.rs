@@ -61,8 +61,8 @@ impl<S: Store> Step<'_, S> {
         Ok(())
     }
 
-    /// Writes what the index lacks for a record, or removes the record if it is an entry without an attribute. Returns
-    /// whether there was anything to do, and the handle.
+    /// Writes the missing entries of a record, or removes the record if it is an entry without an attribute. Returns
+    /// the handle if there was anything to do.
     pub(in super::super) fn mend(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Handle>> {
         match key.first() {
             Some(b'n') => self.mend_name(key, Handle(record::read(key, value)?)),

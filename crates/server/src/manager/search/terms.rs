@@ -13,7 +13,7 @@ use super::query::{
     Comparison, DESCRIBED, DESCRIPTION, Field, Literal, Operator, Scalar, Stored, Type, beginning,
 };
 
-/// Entries of one attribute, at most. Of one with more, a single entry proposes the file to every search.
+/// Entries of one attribute, at most. One with more has a single entry, which proposes the file to all searches.
 const MAX_ENTRIES: usize = 40;
 /// Bytes of a text in an entry, at most: the rest does not sort.
 const MAX_TEXT_BYTES: usize = 128;
