@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,28 @@ def test_links_are_limited_and_networks_apart(scratch: Path) -> None:
                 bed.run([sys.executable, "-c", SEND, address, str(5 * MB)], a)
                 assert time.monotonic() - start > 0.35, "5 MB at 80 Mbit/s"
                 assert printed.read().strip() == a.addresses[network]
+
+
+def send(bed: Testbed, source: int, target: int, nbytes: int) -> None:
+    """Send bytes from one host to another in the first network."""
+    address = bed.hosts[target].addresses[0]
+    receiver = bed.start(
+        [sys.executable, "-c", RECEIVE, address],
+        bed.hosts[target], stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert receiver.stdout is not None
+    with receiver.stdout as printed:
+        assert printed.readline() == "ready\n"
+        bed.run([sys.executable, "-c", SEND, address, str(nbytes)], bed.hosts[source])
+
+
+def test_hosts_share_a_medium(scratch: Path) -> None:
+    with Testbed(scratch, hosts=4, shared_bits_s=80 * MB) as bed:
+        start = time.monotonic()
+        with ThreadPoolExecutor(2) as threads:
+            each = [threads.submit(send, bed, *ends, 4 * MB) for ends in ((0, 1), (2, 3))]
+            assert [one.result() for one in each] == [None, None]
+        assert time.monotonic() - start > 0.7, "two times 4 MB at 80 Mbit/s together"
 
 
 def test_processes_end_with_the_testbed(scratch: Path) -> None:

@@ -47,6 +47,8 @@ class Testbed:
         Number of networks of each host: parallel channels.
     link_bits_s
         Rate of every link, each way; `None`: no limit.
+    shared_bits_s
+        Rate of each network that its hosts share, as with a hub; `None`: a switch.
 
     Attributes
     ----------
@@ -66,6 +68,7 @@ class Testbed:
         hosts: int = 0,
         networks: int = 1,
         link_bits_s: int | None = None,
+        shared_bits_s: int | None = None,
     ) -> None:
         if lacking := why_not():
             raise OSError(lacking)
@@ -87,7 +90,7 @@ class Testbed:
                 self.disks.append(disk)
             switches = []
             for number in range(networks if hosts else 0):
-                switches.append(Switch(number))
+                switches.append(Switch(number, shared_bits_s))
                 stack.callback(switches[-1].close)
             for number in range(hosts):
                 host = Host(number)
@@ -105,12 +108,16 @@ class Testbed:
 
         `options` are those of `subprocess.Popen`. The testbed ends the process at its own end.
         """
+        process = subprocess.Popen(self.limited(command, host), **options)
+        self._processes.append(process)
+        return process
+
+    def limited(self, command: Sequence[object], host: Host | None = None) -> list[str]:
+        """Return the command that runs another one with limited disks, on a host if given."""
         words = host.command(*command) if host else list(map(str, command))
         # The process enters the group before it becomes the program, so all of its I/O is limited.
         enter = f'echo $$ > {self._group}/cgroup.procs && exec "$@"'
-        process = subprocess.Popen(["sh", "-c", enter, "sh", *words], **options)
-        self._processes.append(process)
-        return process
+        return ["sh", "-c", enter, "sh", *words]
 
     def run(self, command: Sequence[object], host: Host | None = None) -> str:
         """Run a program as `start` does; return its output."""
