@@ -496,7 +496,7 @@ def test_a_signal_stops_doctor_cleanly(
     scratch.mkdir()
     script = (
         "import functools, outcore.machine.doctor as d, outcore.cli.doctor as c\n"
-        "import outcore.machine.rates as r\n"
+        "import outcore.machine.disk_rates as r\n"
         "from outcore.cli import main\n"
         "c.examine = functools.partial(d.examine, seconds=60)\n"
         "passes = r._passes\n"

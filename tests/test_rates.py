@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 import outcore as oc
 from outcore.cli import main
 from outcore.errors import DiskFullError
-from outcore.machine import processor, rates
+from outcore.machine import disk_rates, processor, rates, timing
 from outcore.machine.rates import Rates
 
 MADE_UP = Rates(
@@ -132,14 +133,14 @@ def test_files_are_removed_when_measuring_fails(
     def fail(*arguments: object) -> tuple[float, float]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rates, "_passes", fail)
+    monkeypatch.setattr(disk_rates, "_passes", fail)
     with pytest.raises(KeyboardInterrupt):
         rates.measure(tmp_path, 0.1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_too_small_a_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "_MOST_TILES", 1)
+    monkeypatch.setattr(disk_rates, "_MOST_TILES", 1)
     with pytest.raises(DiskFullError, match=r"need 33554432 bytes .* have .*; free some room"):
         rates.measure(tmp_path, 0.1)
 
@@ -158,7 +159,7 @@ def read_only(directory: Path) -> None:
 def test_a_plan_comes_where_nothing_can_be_written(
     fails: Callable[[Path], None], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates.tempfile, "mkdtemp", lambda **given: fails(given["dir"]))
+    monkeypatch.setattr(disk_rates.tempfile, "mkdtemp", lambda **given: fails(given["dir"]))
     with pytest.raises(OSError, match=why):
         rates.measure(tmp_path, 0.1)
     given = {"n": 3000, "memory": "20 MB"}
@@ -183,7 +184,7 @@ def test_a_plan_comes_where_nothing_can_be_written(
 def test_a_plan_comes_where_too_little_room_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates, "_MOST_TILES", 1)
+    monkeypatch.setattr(disk_rates, "_MOST_TILES", 1)
     planned = oc.plan("solve", n=1000, factor_dtype="f4", memory="2 MB", path=tmp_path)
     assert "need 33554432 bytes" in planned.notes[-1]
     assert "float32" in planned.notes[0]
@@ -193,7 +194,7 @@ def test_ctrl_c_ends_a_plan_that_measures(tmp_path: Path, monkeypatch: pytest.Mo
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rates, "_passes", stop)
+    monkeypatch.setattr(disk_rates, "_passes", stop)
     with pytest.raises(KeyboardInterrupt):
         oc.plan("lu", n=1000, memory="2 MB", path=tmp_path)
 
@@ -234,8 +235,8 @@ def test_no_block_is_written_twice_and_each_pass_ends_durably(
 ) -> None:
     written, events = [], []
 
-    class Recorded(rates.WriteBehind):
-        def write(self, box: rates.Any, data: rates.Any) -> None:
+    class Recorded(disk_rates.WriteBehind):
+        def write(self, box: Any, data: Any) -> None:
             written.append(box[0].start)
             super().write(box, data)
 
@@ -243,7 +244,7 @@ def test_no_block_is_written_twice_and_each_pass_ends_durably(
             super().flush(sync=sync)
             events.append("synced" if sync else "flushed")
 
-    timed = rates._timed
+    timed = timing._timed
 
     def ends_durably(run: Callable[[int], object], count: int) -> float:
         before = len(written)
@@ -253,19 +254,19 @@ def test_no_block_is_written_twice_and_each_pass_ends_durably(
             events.append("timed")
         return found
 
-    monkeypatch.setattr(rates, "WriteBehind", Recorded)
-    monkeypatch.setattr(rates, "_timed", ends_durably)
-    rates._disk_rates(tmp_path, 0.2)
+    monkeypatch.setattr(disk_rates, "WriteBehind", Recorded)
+    monkeypatch.setattr(timing, "_timed", ends_durably)
+    disk_rates.disk_rates(tmp_path, 0.2)
     assert events.count("timed") == events.count("synced") >= 1
-    assert 2 <= len(written) == len(set(written)) <= rates._MOST_TILES
+    assert 2 <= len(written) == len(set(written)) <= disk_rates._MOST_TILES
 
 
 class Work:
-    """Units of work, each of which takes a fixed time of a clock that `rates` reads."""
+    """Units of work, each of which takes a fixed time of a clock that `timing` reads."""
 
     def __init__(self, unit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done, self._unit_s = 0, unit_s
-        monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=self._clock_s))
+        monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=self._clock_s))
 
     def _clock_s(self) -> float:
         return self.done * self._unit_s
@@ -278,7 +279,7 @@ class Work:
 @pytest.mark.parametrize("unit_s", [0.0, 1e-4])
 def test_a_bound_on_units_holds(most: int, unit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(unit_s, monkeypatch)
-    assert rates._median_rate(work.run, 0.01, most) > 0
+    assert timing.median_rate(work.run, 0.01, most) > 0
     assert 2 <= work.done <= most
 
 
@@ -297,5 +298,5 @@ def test_who_else_used_the_processors_is_told(
 
 def test_median_rate_counts_units(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(1e-4, monkeypatch)
-    assert rates._median_rate(work.run, 0.05) == pytest.approx(1e4)
+    assert timing.median_rate(work.run, 0.05) == pytest.approx(1e4)
     assert work.done * 1e-4 == pytest.approx(0.05, rel=0.1)

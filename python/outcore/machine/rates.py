@@ -10,33 +10,22 @@ import contextlib
 import datetime
 import json
 import os
-import secrets
-import shutil
 import socket
-import statistics
-import tempfile
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from outcore._core import Arena, ArrayFile, Ticket
-from outcore._util.signals import stop_on_signals
-from outcore._util.streams import BlockStream, WriteBehind
-from outcore.array.create import create_array
 from outcore.blas import blas_choice
-from outcore.errors import DiskFullError, OutcoreError
+from outcore.errors import OutcoreError
 from outcore.layout.disk_reads import DiskReads
-from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, TILE_BYTES
 from outcore.machine import machine, processor
+from outcore.machine.disk_rates import disk_rates
+from outcore.machine.timing import median_rate
 from outcore.storage.pool_path import PoolPath
-from outcore.storage.volumes import AnyPath, PathLike, as_path, place
+from outcore.storage.volumes import AnyPath, PathLike, as_path
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -46,13 +35,7 @@ REQUEST_S = 25e-6
 _FORMAT = 2
 """Format 1 measured writes over recently written blocks, which caches below the disk answer."""
 
-_MOST_TILES = 64
-_IN_FLIGHT = 8
-_PASSES = 3
 _QUICK_S = 1.5
-_PAGE_BYTES = SLOT_ALIGN_BYTES
-_ROWS = TILE_BYTES // _PAGE_BYTES
-_PAGES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -193,13 +176,13 @@ def _better(one: Rates, other: Rates) -> Rates:
 
 def _measured_now(directory: PathLike, seconds: float) -> Rates:
     where = _nearest(directory)
-    disk = _disk_rates(where, seconds / 3)
+    disk = disk_rates(where, seconds / 3)
     share = seconds * 2 / 3 / len(DTYPES)
     kernels, threads = blas_choice.in_use()
     return Rates(
         read_bytes_s=disk.read_bytes_s,
         write_bytes_s=disk.write_bytes_s,
-        gemm_flops_s={name: _gemm_rate(name, share) for name in DTYPES},
+        gemm_flops_s={name: gemm_rate(name, share) for name in DTYPES},
         cores=machine.usable_cores(),
         threads=threads,
         kernels=kernels,
@@ -237,124 +220,7 @@ def _nearest(directory: PathLike) -> AnyPath:
     return machine.nearest_directory(path)
 
 
-def _median_rate(run: Callable[[int], object], seconds: float, most: int | None = None) -> float:
-    """Measure units per second: ``run(count)`` does `count` units, in about `seconds` in total.
-
-    With `most`, all calls together do at most this number of units.
-    """
-    count, spent, done = 2, 0.0, 0
-    while True:
-        elapsed = _timed(run, count)
-        spent, done = spent + elapsed, done + count
-        is_long = elapsed >= seconds / 10 or spent >= seconds / 2
-        if is_long or (most is not None and done + 2 * count > most // 4):
-            break
-        count *= 2
-    each = int(count / elapsed * (seconds - spent) / _PASSES)
-    if most is not None:
-        each = min(each, (most - done) // _PASSES)
-        if each < 1:
-            return count / elapsed
-    if spent >= seconds:
-        return count / elapsed
-    count = max(1, each)
-    return statistics.median(count / _timed(run, count) for _ in range(_PASSES))
-
-
-def _timed(run: Callable[[int], object], count: int) -> float:
-    start = time.perf_counter()
-    run(count)
-    return max(time.perf_counter() - start, 1e-9)
-
-
-class _DiskRates(NamedTuple):
-    read_bytes_s: float
-    write_bytes_s: float
-    request_s: float
-    reads: DiskReads
-
-
-def _disk_rates(directory: AnyPath, seconds: float) -> _DiskRates:
-    """Measure the array engine in `directory`."""
-    free = place(directory / "x").volume.free_bytes()
-    tiles = min(_MOST_TILES, free // 4 // TILE_BYTES)
-    if tiles < 2:
-        raise DiskFullError(
-            f"need {8 * TILE_BYTES} bytes on disk in {directory} to measure it, have {free}; "
-            "free some room or choose another directory"
-        )
-    with stop_on_signals(), _scratch(directory) as scratch:
-        shape = tiles * _ROWS, _PAGE_BYTES
-        array = create_array(scratch / "tiles", shape, "u1", chunks=(_ROWS, _PAGE_BYTES))
-        arena = Arena((2 * _IN_FLIGHT + 2) * TILE_BYTES)
-        file = array.open_file(arena, TILE_BYTES, writable=True)
-        array.close()
-        if isinstance(scratch, Path):
-            # An open file outlives its name, so even a power loss leaves no file behind.
-            shutil.rmtree(scratch, ignore_errors=True)
-        return _passes(file, arena, tiles, seconds)
-
-
-@contextmanager
-def _scratch(directory: AnyPath) -> Iterator[AnyPath]:
-    """Create a directory for the measured files, and remove it at the end."""
-    if isinstance(directory, PoolPath):
-        scratch = directory / f".outcore-rates-{secrets.token_hex(4)}"
-        try:
-            yield scratch
-        finally:
-            with contextlib.suppress(OutcoreError):
-                scratch.root.volume.remove(scratch.inside)
-        return
-    made = Path(tempfile.mkdtemp(prefix=".outcore-rates-", dir=directory))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _passes(file: ArrayFile, arena: Arena, tiles: int, seconds: float) -> _DiskRates:
-    # Random bytes, because a disk with compression or deduplication would look fast on zeros.
-    data = np.frombuffer(memoryview(arena.allocate(TILE_BYTES)), np.uint8)
-    data[:] = np.frombuffer(np.random.default_rng(1).bytes(TILE_BYTES), np.uint8)
-    data = data.reshape(_ROWS, _PAGE_BYTES)
-    boxes = [(slice(i * _ROWS, (i + 1) * _ROWS), slice(0, _PAGE_BYTES)) for i in range(tiles)]
-    written = 0
-
-    def write(count: int) -> None:
-        # Each block is written once, as results are. A cache below the disk, such as that of a
-        # virtual machine's host, answers repeated writes several times as fast.
-        nonlocal written
-        with WriteBehind(file, most=_IN_FLIGHT) as writer:
-            for box in boxes[written : written + count]:
-                writer.write(box, data)
-            writer.flush(sync=True)
-        written += count
-
-    def read(count: int) -> None:
-        stream = BlockStream(file, np.dtype(np.uint8), arena, _IN_FLIGHT * TILE_BYTES)
-        stream.extend(boxes[number % written] for number in range(count))
-        for _ in stream:
-            pass
-
-    def read_pages(count: int) -> None:
-        draw, tickets = np.random.default_rng(2), deque[Ticket]()
-        parts = data[: 2 * _PAGES_AT_ONCE].reshape(2, _PAGES_AT_ONCE, _PAGE_BYTES)
-        for number in range(count):
-            rows = draw.integers(0, written * _ROWS, _PAGES_AT_ONCE)
-            if len(tickets) == len(parts):
-                tickets.popleft().wait()
-            tickets.append(file.submit_read_rows(rows, 0, parts[number % len(parts)]))
-        for ticket in tickets:
-            ticket.wait()
-
-    write_rate = _median_rate(write, seconds * 0.4, most=tiles) * TILE_BYTES
-    read_rate = _median_rate(read, seconds * 0.4) * TILE_BYTES
-    request_s = 1 / (_median_rate(read_pages, seconds * 0.2) * _PAGES_AT_ONCE)
-    return _DiskRates(read_rate, write_rate, request_s, DiskReads(*file.read_granularity))
-
-
-def _gemm_rate(dtype: str, seconds: float) -> float:
+def gemm_rate(dtype: str, seconds: float) -> float:
     """Measure real operations per second of LU's main update: a row tile of L times a panel."""
     m, n, k = 2048, 1024, 128 if dtype == "complex128" else 256
     from outcore.blas import lapack  # imported here because SciPy is slow to import
@@ -373,7 +239,7 @@ def _gemm_rate(dtype: str, seconds: float) -> float:
 
     flops = (8 if c.dtype.kind == "c" else 2) * m * n * k
     multiply(1)  # the first call starts the BLAS's threads
-    return _median_rate(multiply, seconds) * flops
+    return median_rate(multiply, seconds) * flops
 
 
 def _cache_file() -> Path:
