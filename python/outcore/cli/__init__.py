@@ -10,9 +10,9 @@ from outcore.cli.verbs import Verbs
 from outcore.errors import NotFoundError
 
 VERBS = (
-    "advise", "attr", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "env", "find",
-    "info", "ls", "mkdir", "mount", "mv", "permute", "plan", "pool", "rechunk", "repack", "report",
-    "rm", "serve", "solve", "stat", "umount", "verify",
+    "advise", "attr", "balance", "chmod", "chown", "convert", "cp", "demo", "df", "doctor", "env",
+    "find", "info", "ls", "mkdir", "mount", "mv", "permute", "plan", "pool", "rechunk", "repack",
+    "report", "rm", "serve", "solve", "stat", "umount", "verify",
 )  # fmt: skip
 """The verbs, in the order of the help."""
 

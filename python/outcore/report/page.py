@@ -4,15 +4,13 @@ from importlib.resources import files
 
 from outcore.report import report_file
 from outcore.report.charts import draw_bars, draw_history
+from outcore.report.document import document, section
 from outcore.report.heat_map import SHAPE, draw_heat_map
 from outcore.report.lanes import draw_lanes, zoom_data
 from outcore.report.report import Report, joined_spans
 from outcore.report.spans import Spans
 from outcore.report.svg import element, escaped
 from outcore.storage.volumes import PathLike
-
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""With this policy a browser fetches nothing, whatever the page contains."""
 
 _MOST_MAPS = 6
 _JOINED_FROM = 1 << 16
@@ -48,29 +46,12 @@ def html_page(report: Report) -> str:
                 "figures of their factorization only; save the report that the call returns.",
             )
         )
-    sections.append(_section("Bytes moved", draw_bars(report), _about_bytes(report)))
+    sections.append(section("Bytes moved", draw_bars(report), _about_bytes(report)))
     if report.history:
         sections.append(
-            _section("Residuals", draw_history(report.history), "One point for each step.")
+            section("Residuals", draw_history(report.history), "One point for each step.")
         )
-    head = [
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        element("title", escaped(report.title)),
-        element("style", (here / "page.css").read_text()),
-    ]
-    body = element("main", element("h1", escaped(report.title)), *sections)
-    return (
-        "<!doctype html>\n"
-        + element("html", element("head", *head), element("body", body, script), lang="en")
-        + "\n"
-    )
-
-
-def _section(title: str, drawing: str, caption: str) -> str:
-    about = element("figcaption", escaped(caption))
-    return element("section", element("h2", escaped(title)), element("figure", drawing, about))
+    return document(report.title, *sections, script=script)
 
 
 def _figures(report: Report) -> str:
@@ -96,7 +77,7 @@ def _timeline(spans: Spans) -> str:
         )
     ]
     controls = element("p", *buttons, "Or draw over a part of it with the mouse.", class_="zoom")
-    return _section(
+    return section(
         "Timeline",
         controls + draw_lanes(spans),
         "The height of a lane is the share of each moment in which it worked. A call is fast if "
@@ -108,7 +89,7 @@ def _timeline(spans: Spans) -> str:
 def _maps(names: list[str], spans: Spans) -> str:
     numbers = spans.arrays()
     shown = [
-        _section(
+        section(
             f"Reads and writes of {name}",
             draw_heat_map(spans, number, name),
             f"A cell is 1/{SHAPE[1]} of the time and 1/{SHAPE[0]} of the file. The more bytes of "

@@ -1,0 +1,1 @@
+"""Balance: measured disks, channels, memory and arithmetic, and a model of their limits."""
