@@ -116,14 +116,16 @@ class Sharing:
             error.add_note(f"The other processes could not be notified: {lost}")
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def telling(self, warn: Callable[[BaseException], None] | None = None) -> Iterator[None]:
         """Report an error of the block to the others, which have stopped when it goes on.
 
-        They may still use what the block has locked until then.
+        They may still use what the block has locked until then. `warn` gets the error first.
         """
         try:
             yield
         except BaseException as error:
+            if warn is not None and self.size > 1:
+                warn(error)
             self.tell(error)
             raise
 

@@ -9,8 +9,6 @@ import contextlib
 import pickle
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -109,19 +107,9 @@ class Team:
         finally:
             self._end(failed)
 
-    @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Report an error of the block to the others, which have stopped when it goes on.
-
-        They may still use what the block has locked until then.
-        """
-        try:
-            yield
-        except BaseException as error:
-            if self.size > 1:
-                self._warn_of(error)
-                self._sharing.tell(error)
-            raise
+    def telling(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block as `Sharing.telling` does, whose errors also end the waits of others."""
+        return self._sharing.telling(self._warn_of)
 
     def _end(self, error: BaseException | None) -> None:
         """Stop listening, and tell the others of an error that they do not know."""
