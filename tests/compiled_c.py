@@ -5,6 +5,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from timeouts import HANG_S
+
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "target/release/liboutcore.so"
 
@@ -18,7 +20,7 @@ def run(*command: str | Path, cwd: Path | None = None, **more: str) -> str:
     """Run a command, and return its output."""
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=os.environ | more,
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=HANG_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from timeouts import HANG_S
 
 BASE = Path("/sys/fs/cgroup")
 FIXED = 150 << 20
@@ -58,7 +59,7 @@ class Limit:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=HANG_S,
             check=False,
             env=os.environ | {"OPENBLAS_NUM_THREADS": "2"},
         )

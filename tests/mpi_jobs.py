@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mpi4py
 import pytest
+from timeouts import HANG_S
 
 PREFIX = Path(mpi4py.__file__).parents[4]
 """The folder with the directories bin, lib and include of the package mpich."""
@@ -105,5 +106,5 @@ def mpi_program(
     }
     return subprocess.run(
         [mpi.launcher, *options, "-n", str(size), *command],
-        env=environment | more, capture_output=True, text=True, timeout=100, check=False,
+        env=environment | more, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from timeouts import HANG_S
 
 SECTOR_BYTES = 512
 
@@ -53,7 +54,7 @@ class Machine:
             | {f"POWER_LOSS_{name}": value for name, value in settings.items()},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_S,
             check=False,
         )
         assert done.returncode == (-signal.SIGKILL if until else 0), done.stderr

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 from linpack import Matrix, packed
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore import linalg
@@ -115,7 +116,7 @@ def kill_at_random_moments(
         assert run.stdout.readline() == "ready\n"
         time.sleep(delay_s)
         run.kill()
-        _, errors = run.communicate(timeout=60)
+        _, errors = run.communicate(timeout=HANG_S)
         assert run.returncode in (0, -signal.SIGKILL), errors
         with contextlib.suppress(oc.OutcoreError):
             linalg.open_factor(result)

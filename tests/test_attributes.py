@@ -17,6 +17,7 @@ from chosen_cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import above, in_memory
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.errors import InvalidError
@@ -126,7 +127,7 @@ def test_attributes_of_a_background_checkpoint_are_copied(
     is_changed, write = threading.Event(), group_transfer.write
 
     def wait(*arguments: Any) -> None:
-        assert is_changed.wait(30)
+        assert is_changed.wait(HANG_S)
         write(*arguments)
 
     monkeypatch.setattr(group_transfer, "write", wait)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from strategies import values
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.errors import (
@@ -320,7 +321,7 @@ def test_killed_while_it_is_made(
     run_python: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
     run = run_python(KILLED.format(name=name, before=before), str(tmp_path / "A"))
-    _, errors = run.communicate(timeout=60)
+    _, errors = run.communicate(timeout=HANG_S)
     assert run.returncode == -9, errors
     if left is None:
         assert not (tmp_path / "A").exists()
@@ -371,7 +372,7 @@ def test_killed_while_it_is_overwritten(
     path: Path, removals: int, run_python: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
     run = run_python(DIES_AT_REMOVAL, str(path), str(removals))
-    _, errors = run.communicate(timeout=60)
+    _, errors = run.communicate(timeout=HANG_S)
     assert run.returncode == -9, errors
     assert len(os.listdir(path)) == 3 - removals
     if removals:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stopping import in_a_fork
+from timeouts import HANG_S
 
 import outcore as oc
 
@@ -68,7 +69,7 @@ def test_the_end_of_a_program(tmp_path: Path, run_python: Any, kind: str) -> Non
         "file": 'oc.BlockInterface("f", dtype="f8", block=(4, 4), blocks=(6, 4), mode="r+")',
     }[kind]
     run = run_python(f"import outcore as oc\nB = {make}\nB[1, 1] = 7\n")
-    run.communicate(timeout=60)
+    run.communicate(timeout=HANG_S)
     assert run.returncode == 0
     file = tmp_path / "f"
     data = oc.open_array(tmp_path / "A")[...] if kind == "array" else np.fromfile(file)

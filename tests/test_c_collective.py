@@ -12,6 +12,7 @@ import pytest
 from communicators import ThreadJob
 from compiled_c import ROOT, SANITIZED, Compile
 from served import Served, serve
+from timeouts import HANG_S
 
 import outcore as oc
 
@@ -68,7 +69,7 @@ class Job:
             end.close()
         hanging = [number for number, rank in enumerate(ranks) if rank.fault == "hangs"]
         others = [each for number, each in enumerate(started) if number not in hanging]
-        said = {each.pid: each.communicate(timeout=120) for each in others}
+        said = {each.pid: each.communicate(timeout=HANG_S) for each in others}
         for number in hanging:
             started[number].kill()
             said[started[number].pid] = started[number].communicate()

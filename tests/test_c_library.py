@@ -13,6 +13,7 @@ import pytest
 from compiled_c import LIBRARY, ROOT, SANITIZED, STRICT, Compile, run
 from served import Served
 from test_mount_lock_failures import pool_at
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore._util import c_library
@@ -59,7 +60,7 @@ def test_a_sign_of_life_and_a_lock_outlive_a_restart(compiled: Compile, tmp_path
             assert "have one of another; choose a random one" in other.stderr
             pool.manager.stop()
             pool.restart()
-            _, errors = running.communicate("\n", timeout=60)
+            _, errors = running.communicate("\n", timeout=HANG_S)
     assert running.returncode == 0, errors
 
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_pools import above, in_memory
 from strategies import DTYPES, values
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.array.array import Array
@@ -292,7 +293,7 @@ class Gate:
 
     def __call__(self, *arguments: Any) -> None:
         self.begun.set()
-        assert self.is_open.wait(30)
+        assert self.is_open.wait(HANG_S)
         self._write(*arguments)
 
 
@@ -302,7 +303,7 @@ def test_in_the_background_a_copy_is_written(monkeypatch: pytest.MonkeyPatch, ab
     with oc.ArrayGroup(above / "run", SPECS) as group:
         local = state(3)
         handle = group.checkpoint(local, {"step": 3}, background=True)
-        assert gate.begun.wait(30)
+        assert gate.begun.wait(HANG_S)
         for array in local.values():
             array[...] = 0
         assert not handle.done()
@@ -320,7 +321,7 @@ def test_one_at_a_time_and_closing_waits(monkeypatch: pytest.MonkeyPatch, tmp_pa
     gate = Gate(monkeypatch)
     group = oc.ArrayGroup(tmp_path / "run", SPECS)
     first = group.checkpoint(state(0), background=True)
-    assert gate.begun.wait(30)
+    assert gate.begun.wait(HANG_S)
     timer = threading.Timer(0.05, gate.is_open.set)
     timer.start()
     second = group.checkpoint(state(1), background=True)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 from command_line import outcore
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.cli import VERBS
@@ -510,7 +511,7 @@ def test_a_signal_stops_doctor_cleanly(
     assert process.stdout is not None
     assert process.stdout.readline() == "measuring\n"
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     assert said.startswith("stopped")
     assert "Traceback" not in said

@@ -16,6 +16,7 @@ from click.testing import Result
 from command_line import outcore
 from linpack import on_disk, random_matrix
 from stopping import after_notes, fill_up, interrupt
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.linalg import lu_factor, open_factor
@@ -298,13 +299,13 @@ def test_ctrl_c_in_another_process(here: Path) -> None:
     command = [sys.executable, "-c", code, "solve", "L", "c.npy", "-o", "y.npy", "--memory", "2MB"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     journal = here / "L.lu/journal"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while not (journal.exists() and journal.read_text().count("\n") > 2):
         assert time.monotonic() < deadline
         assert running.poll() is None
         time.sleep(0.005)
     os.kill(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=HANG_S)
     if running.returncode == 0:
         pytest.skip("it was done before the signal came")
     assert running.returncode == 130

@@ -13,6 +13,7 @@ from communicators import ThreadComm, ThreadJob
 from direct_memory import children_are_read, is_read_by_itself
 from served import daemon, make_key, serve
 from served_pools import in_memory, some_pool
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.errors import InvalidError
@@ -220,5 +221,5 @@ def test_what_the_system_refuses_goes_by_messages(monkeypatch: pytest.MonkeyPatc
                 assert run_rank(url, "hidden") == 0
                 assert (content(pool, "u") == 3).all()
         finally:
-            server.communicate(timeout=60)
+            server.communicate(timeout=HANG_S)
         assert server.returncode == 0

@@ -11,6 +11,7 @@ import pytest
 from communicators import ThreadComm, ThreadJob
 from served_pools import above, some_pool
 from test_collective import whole
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore._util import progress
@@ -20,7 +21,7 @@ from outcore.errors import OutcoreError
 
 __all__ = ["above"]  # a fixture
 
-PATIENCE_S = 60.0
+PATIENCE_S = HANG_S
 
 
 @pytest.fixture(params=["embedded", "served"])

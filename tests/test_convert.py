@@ -21,6 +21,7 @@ from export_cases import CODECS, NAMES, Values, read
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DTYPES, ORDERS, Layout, layouts, values
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.errors import InvalidError
@@ -234,7 +235,7 @@ main(["convert", "a.npy", sys.argv[1], "--memory", "200kB", *sys.argv[2:]])
     assert process.stdout.readline() == "reading\n"
     process.send_signal(number)
     (tmp_path / "signalled").touch()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, said
     assert said.startswith("stopped: ")
     assert "Traceback" not in said
@@ -298,7 +299,7 @@ def test_memory_of_the_whole_process(
     """The process grows by the budget of 12 MiB and the libraries' own memory for 96 MiB."""
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the kernel does not forget the most memory that a process had")
-    said, errors = run_python(RESIDENT).communicate(timeout=300)
+    said, errors = run_python(RESIDENT).communicate(timeout=HANG_S)
     lines = [line.rpartition(" ") for line in said.splitlines()]
     grown = {name: int(nbytes) for name, _, nbytes in lines}
     assert len(grown) == 8, errors

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from served import Served
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.errors import ExistsError
@@ -85,7 +86,7 @@ def run(
     process = start(
         SCRIPT, source, target, served.url, str(served.key), str(number), str(after), resume
     )
-    said, errors = process.communicate(timeout=60)
+    said, errors = process.communicate(timeout=HANG_S)
     return process.returncode, said, errors
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from linpack import two_threads
+from timeouts import HANG_S
 
 from outcore._core import Trace
 from outcore.blas import blas_choice
@@ -21,7 +22,7 @@ from outcore.linalg._tiles.crew import AHEAD, Crew
 
 __all__ = ["two_threads"]  # a fixture for every test here
 
-LONG = 60.0
+LONG = HANG_S
 
 
 @pytest.fixture(autouse=True)

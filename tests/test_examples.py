@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from timeouts import HANG_S
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -14,7 +15,7 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-W", "error", str(example), "here"],
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout

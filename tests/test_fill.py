@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from stopping import killed_until_whole
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.array import existing
@@ -85,7 +86,7 @@ def test_every_block_is_asked_for_once(tmp_path: Path, threads: int, order: str)
 
 
 def test_threads_call_at_the_same_time(tmp_path: Path) -> None:
-    together = threading.Barrier(3, timeout=60)
+    together = threading.Barrier(3, timeout=HANG_S)
 
     def fill(rows: slice, cols: slice) -> npt.NDArray[np.float64]:
         together.wait()
@@ -188,7 +189,7 @@ def test_sigterm_is_like_ctrl_c(tmp_path: Path, run_python: RunPython) -> None:
     first = [run.stdout.readline() for _ in range(6)][1:]
     run.terminate()
     (tmp_path / "signalled").touch()
-    rest, errors = run.communicate(timeout=60)
+    rest, errors = run.communicate(timeout=HANG_S)
     assert "Interrupted" in errors
     assert "create_array again" in errors
     done = [*first, *rest.splitlines(keepends=True)]
@@ -398,7 +399,7 @@ def test_nothing_takes_the_place_of_what_is_being_assembled(tmp_path: Path) -> N
 
     def slow(rows: slice) -> Any:
         busy.set()
-        assert over.wait(60)
+        assert over.wait(HANG_S)
         return np.ones(rows.stop - rows.start)
 
     def assemble() -> None:
@@ -407,7 +408,7 @@ def test_nothing_takes_the_place_of_what_is_being_assembled(tmp_path: Path) -> N
     thread = threading.Thread(target=assemble)
     thread.start()
     try:
-        assert busy.wait(60)
+        assert busy.wait(HANG_S)
         for replace in (
             lambda: oc.create_array(tmp_path / "A", 3, if_exists="overwrite"),
             lambda: oc.create_group(tmp_path / "A", if_exists="overwrite"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from served_pools import embedded_url, served_url
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.errors import BusyError, ForkedError
@@ -71,11 +72,11 @@ with fsspec.open(f"outcore://{directories[0]}:/d/f", "r") as file:
 
 def test_an_embedded_pool_is_opened_by_its_directories(tmp_path: Path, run_python: Start) -> None:
     places = [str(tmp_path / "a"), str(tmp_path / "b")]
-    out, err = run_python(BY_DIRECTORIES, *places).communicate(timeout=60)
+    out, err = run_python(BY_DIRECTORIES, *places).communicate(timeout=HANG_S)
     assert (out, err) == ("kept\n", "")
     with oc.Pool.embedded(places) as pool:
         assert (pool / "d/f").read_bytes() == b"kept"
-        out, err = run_python(BY_DIRECTORIES, *places).communicate(timeout=60)
+        out, err = run_python(BY_DIRECTORIES, *places).communicate(timeout=HANG_S)
         assert "BusyError" in err
         assert "outcore pool up" in err
 
@@ -90,9 +91,9 @@ with fsspec.open(f"outcore://{sys.argv[1]}:/d/f", "r") as file:
 def test_a_pool_of_one_directory_is_opened_by_it(tmp_path: Path, run_python: Start) -> None:
     with oc.Pool.embedded([tmp_path / "a"]) as pool:
         (pool / "d/f").write_bytes(b"kept")
-    out, err = run_python(BY_DIRECTORY, str(tmp_path / "a")).communicate(timeout=60)
+    out, err = run_python(BY_DIRECTORY, str(tmp_path / "a")).communicate(timeout=HANG_S)
     assert (out, err) == ("kept\n", "")
-    _, err = run_python(BY_DIRECTORY, str(tmp_path)).communicate(timeout=60)
+    _, err = run_python(BY_DIRECTORY, str(tmp_path)).communicate(timeout=HANG_S)
     assert "there is no pool in" in err
 
 
@@ -109,7 +110,7 @@ def test_a_killed_writer_leaves_no_file(served_url: str, run_python: Start) -> N
     fs = fsspec.url_to_fs(served_url)[0]
     fs.pipe_file("/checkpoint", b"the last one")
     writer = run_python(KILLED, served_url)
-    out, _ = writer.communicate(timeout=60)
+    out, _ = writer.communicate(timeout=HANG_S)
     assert (out, writer.returncode) == ("written\n", -9)
     assert fs.cat_file("/checkpoint") == b"the last one"
     assert fs.ls("/", detail=False) == ["/checkpoint"]

@@ -18,6 +18,7 @@ from iterative_cases import (
     residual,
 )
 from linpack import Matrix, names_below, one_thread
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.errors import BusyError, DivergenceError, ExistsError
@@ -168,7 +169,7 @@ DiagonalBlocks.solve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 gauss_seidel("A", np.ones({N}), block=64, memory={memory})
 """
     child = run_python(script)
-    child.communicate(timeout=60)
+    child.communicate(timeout=HANG_S)
     assert child.returncode == -signal.SIGKILL
     left = {entry.path: entry for entry in catalog.find(tmp_path)[0]}
     assert left[str(tmp_path / "A.diagonal")].state == "incomplete"
@@ -213,7 +214,7 @@ DiagonalBlocks.solve = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 gauss_seidel("one/A", np.ones({N}), block=64, memory={memory}, scratch="scratch")
 """
     child = run_python(script)
-    child.communicate(timeout=60)
+    child.communicate(timeout=HANG_S)
     assert child.returncode == -signal.SIGKILL
     left = list(scratch.iterdir())
     assert left

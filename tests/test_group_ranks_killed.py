@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from served_pools import in_memory
 from test_collective_servers_killed import Daemons
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.pool.fsck import fsck
@@ -69,7 +70,7 @@ def until_killed(
     time.sleep(draw.random() * MOST_S)
     for rank in draw.sample(ranks, size):
         rank.kill()
-    said = [rank.communicate(timeout=60) for rank in ranks]
+    said = [rank.communicate(timeout=HANG_S) for rank in ranks]
     assert all(rank.returncode == -9 for rank in ranks), said
     return [int(line) for line in (first + said[0][0]).splitlines()]
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from timeouts import HANG_S
 
 from outcore._util.streams import BlockStream
 from outcore.processes import host_memory
@@ -109,7 +110,7 @@ def test_ctrl_c_at_the_end_of_blocks_ends_their_thread() -> None:
 
     def wait_until(*_: object) -> None:
         # The other process lets no slot go.
-        assert left.wait(60)
+        assert left.wait(HANG_S)
         raise ClosedError
 
     pair = Pair(lambda *here: here)

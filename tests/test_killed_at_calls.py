@@ -18,6 +18,7 @@ import pytest
 from killed_at_call import preloaded
 from linpack import names_below, one_thread, random_matrix
 from stopping import bits, noted_at_once
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.array_files import blocks_done
@@ -147,7 +148,7 @@ def test_killed_before_calls(
         environment = {**os.environ, "LD_PRELOAD": str(preloaded), "PYTHONPATH": str(HERE)}
         return subprocess.run(
             [sys.executable, "-c", script, str(home)],
-            env=environment | more, capture_output=True, text=True, timeout=120,
+            env=environment | more, capture_output=True, text=True, timeout=HANG_S,
         )  # fmt: skip
 
     home = tmp_path / "whole"

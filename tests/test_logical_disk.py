@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from linpack import on_disk, one_thread, packed, random_matrix
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore.errors import BusyError, ClosedError, ExistsError, InvalidError
@@ -105,7 +106,7 @@ def test_of_two_processes_one_has_the_disk(
     with oc.connect(url, key=key) as pool:
         disk = pool.logical_disk(1)
         (disk / "lock").write_bytes(b"any name will do")
-        out, err = run_python(OWNER, url, str(key)).communicate(timeout=60)
+        out, err = run_python(OWNER, url, str(key)).communicate(timeout=HANG_S)
         assert out.startswith("busy logical disk 1 belongs"), err
         disk.close()
         assert pool.ls(".disks") == ["1"]

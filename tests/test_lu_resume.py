@@ -18,6 +18,7 @@ from stopping import (
     interrupt,
     stop_after,
 )
+from timeouts import HANG_S
 
 from outcore._util import progress
 from outcore.errors import (
@@ -141,7 +142,7 @@ lu_factor("Z", memory="400 kB", threads=1, progress=lambda done, left: print(don
     run.stdout.readline()
     run.stdout.readline()
     run.terminate()
-    _, errors = run.communicate(timeout=60)
+    _, errors = run.communicate(timeout=HANG_S)
     assert run.returncode != 0
     assert "Interrupted: LU of Z stopped with" in errors
     assert "call lu_factor again with the same arguments" in errors
@@ -173,7 +174,7 @@ def test_two_calls_for_one_target(tmp_path: Path, run_python: RunPython) -> None
         with pytest.raises(BusyError):
             factor(other, out=tmp_path / "Z.lu", if_exists="overwrite")
         run = run_python("from outcore.linalg import lu_factor\nlu_factor('Z', progress=False)")
-        seen.append(run.communicate(timeout=60)[1])
+        seen.append(run.communicate(timeout=HANG_S)[1])
 
     with after_notes(2, meanwhile):
         lu = factor(path)

@@ -18,6 +18,7 @@ from linpack import two_threads
 from rows_cases import Case, same
 from stopping import interrupted_after, note_each_step
 from tall import DTYPES, RATES, ragged, tall
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore._core import Trace
@@ -195,7 +196,7 @@ def test_work_is_not_said_to_be_waiting_for_the_disk(
             moments_ns.append(lanes[0]._trace.now_ns())
             helped.set()
         else:
-            assert helped.wait(60), "the caller waits for this step"
+            assert helped.wait(HANG_S), "the caller waits for this step"
 
     with before_each_step(held):
         report = lstsq(A, b, memory="700 KiB", progress=False)[1]
@@ -214,11 +215,11 @@ def test_given_up_while_steps_are_left() -> None:
 
     def slow() -> None:
         started.set()
-        go_on.wait(60)
+        go_on.wait(HANG_S)
 
     with crew:
         step = crew.add([("a", slow), ("a", slow)])
-        assert started.wait(60)
+        assert started.wait(HANG_S)
         # The state after a second Ctrl-C, while `close` waits for the threads.
         crew._due.clear()
         crew._is_over = True

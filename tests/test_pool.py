@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore import _core
@@ -284,7 +285,7 @@ def test_a_pool_is_opened_once(
             "except oc.errors.BusyError as error:\n    print('busy', error)\n"
         )
         other = run_python(script, *map(str, directories))
-        out, err = other.communicate(timeout=60)
+        out, err = other.communicate(timeout=HANG_S)
         assert out.startswith("busy"), err
         # Another pool cannot use a single directory of it either.
         with pytest.raises((BusyError, InvalidError)):

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from served import Gate, daemon, make_key
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore import _core
 from outcore.errors import ClosedError, CorruptError, InvalidError
 
-PATIENCE_S = 60.0
+PATIENCE_S = HANG_S
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from killed_at_call import preloaded
 from metadata_store import records
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore import _core
@@ -50,7 +51,7 @@ def stopped(tmp_path: Path) -> Path:
     stopped = tmp_path / "stopped"
     stopped.mkdir()
     made = [sys.executable, "-c", MAKE, str(stopped / "a"), str(stopped / "copy")]
-    assert subprocess.run(made, check=False, timeout=120).returncode == -signal.SIGKILL
+    assert subprocess.run(made, check=False, timeout=HANG_S).returncode == -signal.SIGKILL
     assert (stopped / "a/manager/metadata.sqlite-wal").stat().st_size > 0
     return stopped
 
@@ -60,7 +61,7 @@ def restore(preloaded: Path, home: Path, **more: str) -> "subprocess.CompletedPr
     return subprocess.run(
         [sys.executable, "-c", RESTORE, _core.__file__, str(home / "a"), str(home / "copy")],
         env={**os.environ, "LD_PRELOAD": str(preloaded)} | more,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
 
 

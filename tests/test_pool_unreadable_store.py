@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from timeouts import HANG_S
 
 import outcore as oc
 
@@ -30,7 +31,7 @@ def test_a_disk_that_fails_is_named(tmp_path: Path, first_byte: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "a")],
         env={**os.environ, "LD_PRELOAD": str(library), "UNREADABLE_STORE": str(first_byte)},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=HANG_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     store = tmp_path / "a/manager/metadata.sqlite"

@@ -14,7 +14,7 @@ import pytest
 from communicators import NonblockingComm, Said
 from mpi_jobs import mpiexec
 from served_pools import in_memory, some_pool
-from timeouts import TooBusyError, with_enough_time
+from timeouts import HANG_S, TooBusyError, with_enough_time
 
 import outcore as oc
 from outcore._util.communicator import Communicator
@@ -175,7 +175,7 @@ def test_a_rank_that_is_killed(
             assert rank.stdout.readline() == "begun\n"
         os.kill(ranks[who].pid, signal.SIGKILL)
         (where / "dead").touch()
-        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+        said = [rank.communicate(timeout=HANG_S)[0] for rank in ranks]
         for rank in {0, 1, 2} - {who}:
             assert "told" in said[rank], said
             assert "waited 120 s for the others without an answer" in said[rank], said

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from killed_writers import CONTEXT, opened
+from timeouts import HANG_S
 
 import outcore as oc
 
@@ -51,7 +52,7 @@ def test_a_handler_uses_the_chunks_of_an_assignment(
 ) -> None:
     process = CONTEXT.Process(target=assign, args=(kind, tmp_path, action))
     process.start()
-    process.join(timeout=300)
+    process.join(timeout=HANG_S)
     if process.exitcode is None:
         process.kill()
         process.join()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from timeouts import HANG_S
 
 import outcore as oc
 
@@ -58,7 +59,7 @@ class Lab:
         """Stop all daemons as the page says, and check that each exits with status 0."""
         for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
-            daemon.communicate(timeout=60)
+            daemon.communicate(timeout=HANG_S)
         assert [daemon.returncode for daemon in self.daemons] == [0] * len(self.daemons)
 
 

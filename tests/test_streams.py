@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from served_pools import in_memory
 from strategies import CHUNK_ORDERS, ORDERS, values
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore._core import Arena, ArrayFile
@@ -212,7 +213,7 @@ def test_a_stream_left_early_gives_its_memory_back(tmp_path: Path) -> None:
     assert data.size
     del data
     # Reads in flight hold their memory until they complete.
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while arena.used_bytes and time.monotonic() < deadline:
         time.sleep(0.01)
     assert arena.used_bytes == 0

@@ -6,6 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from linpack import Matrix, two_threads
+from timeouts import HANG_S
 
 from outcore.blas import blas_choice
 from outcore.blas.lapack import Kernels, kernels
@@ -13,7 +14,7 @@ from outcore.linalg._tiles.team import Team
 
 __all__ = ["two_threads"]  # a fixture for every test here
 
-LONG = 60.0
+LONG = HANG_S
 
 
 class _Recorder:

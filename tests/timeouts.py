@@ -11,6 +11,9 @@ from outcore._util import communicator
 
 T = TypeVar("T")
 
+HANG_S = 900.0
+"""What takes longer hangs, even on a busy machine."""
+
 
 class TooBusyError(Exception):
     """A live rank reached the timeout that a test gave it: the machine is too busy for that."""
