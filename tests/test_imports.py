@@ -39,6 +39,28 @@ with oc.Pool.embedded(["d"]) as pool:
     assert slow_modules_after(script, tmp_path) == set()
 
 
+def test_solvers_need_no_more_of_scipy_than_its_functions_in_c(tmp_path: Path) -> None:
+    script = """
+import sys
+import numpy as np
+import outcore as oc
+from outcore.blas import blas, lapack
+from outcore.linalg import gmres, lstsq, lu_factor, lu_solve
+A = oc.from_array(np.eye(9) + np.tri(9), "A", progress=False)
+assert abs(A @ lu_solve(lu_factor(A), np.ones(9)) - 1).max() < 1e-12
+assert abs(A @ lstsq(A, np.ones(9))[0] - 1).max() < 1e-12
+assert abs(A @ gmres(A, np.ones(9))[0] - 1).max() < 1e-4
+oc.plan("svd", m=900, n=40, k=3)
+assert "scipy.linalg" not in sys.modules
+import scipy.linalg.cython_blas
+import scipy.linalg.cython_lapack
+assert scipy.linalg.cython_blas is blas.cython_blas
+assert scipy.linalg.cython_lapack is lapack.cython_lapack
+assert scipy.linalg.cython_blas.__spec__.name == "scipy.linalg.cython_blas"
+"""
+    assert slow_modules_after(script, tmp_path) == {"scipy"}
+
+
 def test_verbs_that_do_not_compute_need_none_of_them(tmp_path: Path) -> None:
     """The first verb that imports one of them is named."""
     verbs = [

@@ -33,6 +33,7 @@ def test_herk(
     assert np.array_equal(outside(c), around)
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_herk_of_a_large_order() -> None:
     """OpenBLAS's own syrk crashes here, with two threads and AVX-512."""
     rng = np.random.default_rng(RNG_SEED)
@@ -88,6 +89,24 @@ def test_trtri_of_a_singular_triangle() -> None:
     assert kernels(np.float64).trtri(t, lower=True, unit=False) == 2
     with pytest.raises(ValueError, match="not square"):
         kernels(np.float64).trtri(t[:, :2], lower=True, unit=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_trcon(dtype: type) -> None:
+    t = view(np.random.default_rng(RNG_SEED), dtype, 30, 30)
+    np.fill_diagonal(t, 4)
+    before = t.copy()
+    (want,) = scipy.linalg.get_lapack_funcs(("trcon",), (before,))
+    found = kernels(dtype).trcon(t)
+    assert found == pytest.approx(want(before, norm="1")[0], rel=1e-4)
+    # At least the exact one, and seldom above its triple (Higham 2002, section 15.3).
+    exact = 1 / np.linalg.cond(np.triu(before).astype("c16"), 1)
+    assert 0.99 * exact <= found < 3 * exact
+    np.testing.assert_array_equal(t, before)
+    t[3, 3] = 0
+    assert kernels(dtype).trcon(t) == 0
+    with pytest.raises(ValueError, match="not square"):
+        kernels(dtype).trcon(t[:5])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -5,10 +5,6 @@ from typing import Any, Final
 
 import numpy as np
 
-# This import makes OpenBLAS choose its kernels, permanently.  The package has
-# called `blas_choice.choose` before, which influences the choice.
-from scipy.linalg import cython_blas  # type: ignore[import-untyped, unused-ignore]
-
 from outcore.blas.calls import (
     Array,
     Calls,
@@ -17,6 +13,11 @@ from outcore.blas.calls import (
     function,
     letter,
 )
+from outcore.blas.exported import exported
+
+# OpenBLAS now chooses its kernels, permanently.  The package has called
+# `blas_choice.choose` before, which influences the choice.
+cython_blas = exported("cython_blas")
 
 MOST_HERK = 8192
 """Order above which `Blas.herk` splits the matrix.

@@ -14,7 +14,6 @@ that loads a BLAS, and the package imports this module first.
 
 import contextlib
 import functools
-import importlib
 import importlib.util
 import os
 import re
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import threadpoolctl  # type: ignore[import-untyped, unused-ignore]
+
+from outcore.blas.exported import exported
 
 CORETYPE_VARIABLE = "OPENBLAS_CORETYPE"
 TIMEOUT_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
@@ -236,9 +237,8 @@ def choose() -> BlasChoice:
 @functools.cache
 def _controller() -> Any | None:
     """Find the threadpoolctl controller of SciPy's BLAS, if there is one."""
-    # Imported here, not at the top: it loads SciPy's BLAS, and `choose` must run
-    # before that.
-    importlib.import_module("scipy.linalg.cython_blas")
+    # Not at the top: it loads SciPy's BLAS, and `choose` must run before that.
+    exported("cython_blas")
     found = [
         library
         for library in threadpoolctl.ThreadpoolController().lib_controllers

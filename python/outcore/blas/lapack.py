@@ -6,9 +6,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-# As in `outcore.blas.blas`, import it after `blas_choice.choose`.
-from scipy.linalg import cython_lapack  # type: ignore[import-untyped, unused-ignore]
-
 from outcore._core import swap_rows
 from outcore.blas.blas import Blas
 from outcore.blas.calls import (
@@ -19,6 +16,9 @@ from outcore.blas.calls import (
     function,
     letter,
 )
+from outcore.blas.exported import exported
+
+cython_lapack = exported("cython_lapack")
 
 
 class Kernels(Blas):
@@ -31,6 +31,8 @@ class Kernels(Blas):
         self._lange: Final = function(cython_lapack, prefix + "lange", "ciixix", real)
         self._potrf: Final = function(cython_lapack, prefix + "potrf", "cixii")
         self._trtri: Final = function(cython_lapack, prefix + "trtri", "ccixii")
+        trcon = "cccixixxxi" if self.is_complex else "cccixixxii"
+        self._trcon: Final = function(cython_lapack, prefix + "trcon", trcon)
         self._geqrf: Final = function(cython_lapack, prefix + "geqrf", "iixixxii")
         self._larft: Final = function(cython_lapack, prefix + "larft", "cciixixxi")
         unmqr = prefix + ("unmqr" if self.is_complex else "ormqr")
@@ -168,6 +170,23 @@ class Kernels(Blas):
         n, ldt = self._square("t", t)
         triangle, diagonal = "L" if lower else "U", "U" if unit else "N"
         return int(self._trtri(triangle, diagonal, n, t, ldt, 0)) if n else 0
+
+    def trcon(self, t: Array) -> float:
+        """Estimate the reciprocal of the condition number of an upper triangle in the 1-norm.
+
+        A few times n**2 flops.
+
+        Parameters
+        ----------
+        t : ndarray
+            n x n, of which one triangle is read.
+        """
+        n, ldt = self._square("t", t, output=False)
+        found = self.real()
+        work = np.empty((2 if self.is_complex else 3) * n, self.dtype)
+        more = np.empty(n, work.real.dtype if self.is_complex else np.int32)
+        self._trcon("1", "U", "N", n, t, ldt, found, work, more, 0)
+        return float(found.value)
 
     def geqrf(self, a: Array, tau: Array, work: Array) -> None:
         """Factor a matrix as q @ r with Householder reflections, in place.
@@ -316,9 +335,9 @@ class Kernels(Blas):
             raise ValueError(f"trans must be N or C, not {trans!r}")
         return "T" if trans == "C" and not self.is_complex else trans
 
-    def _square(self, name: str, x: Array) -> tuple[int, int]:
-        """Check a square matrix to be overwritten; return its order and leading dimension."""
-        n, columns, leading = self.matrix(name, x, True)
+    def _square(self, name: str, x: Array, *, output: bool = True) -> tuple[int, int]:
+        """Check a square matrix; return its order and leading dimension."""
+        n, columns, leading = self.matrix(name, x, output)
         if n != columns:
             raise ValueError(f"{name} is {n} x {columns}, not square")
         return n, leading

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.linalg import LinAlgWarning
 
 from outcore._core import column_extremes
 from outcore.errors import GrowthWarning
@@ -94,6 +93,8 @@ def wild_growth(growth: float, dtype: np.dtype[Any]) -> str | None:
 def warn_of(factor: "LUFactor") -> None:
     """Warn of exact singularity, in SciPy's words, and of wild pivot growth."""
     if factor.info:
+        from scipy.linalg import LinAlgWarning  # slow, and seldom needed
+
         warnings.warn(
             f"Diagonal number {factor.info} is exactly zero. Singular matrix.",
             LinAlgWarning,

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
-from scipy.linalg import get_lapack_funcs
 
 from outcore._core import column_extremes
 from outcore.blas.calls import Trans
@@ -84,8 +82,7 @@ def condition_of(R: Matrix) -> float:
     """
     if not np.isfinite(column_extremes(R, True)[0]):
         raise InvalidError(f"numbers as large as those of A overflow {R.dtype}; scale its columns")
-    (trcon,) = get_lapack_funcs(("trcon",), (R,))
-    reciprocal = float(trcon(R, norm="1", uplo="U")[0])
+    reciprocal = kernels(R.dtype).trcon(R)
     return 1 / reciprocal if reciprocal > 0 else math.inf
 
 
@@ -107,6 +104,8 @@ def solve_by_singular_values(
     InvalidError
         If the iteration for the singular values does not converge.
     """
+    from scipy.linalg import get_lapack_funcs  # slow, and seldom needed
+
     gelsd, gelsd_work = get_lapack_funcs(("gelsd", "gelsd_lwork"), (A,))
     sizes = [int(np.real(size)) for size in gelsd_work(*A.shape, b.shape[1], cond)[:-1]]
     x, values, rank, info = gelsd(A, b, *sizes, cond, True, True)
@@ -219,6 +218,8 @@ def degrees_of_freedom(T: Matrix, rank: int, counted: int, damp: float) -> float
         The factor d.
     """
     if min(rank, counted) < len(T):
+        import scipy.linalg  # slow, and seldom needed
+
         return _freedom(scipy.linalg.svdvals(T, overwrite_a=True), rank, counted, damp)
     scale = power_of_two(float(largest(T).max()))
     T /= T.dtype.type(scale)

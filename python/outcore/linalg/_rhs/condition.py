@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy.linalg import LinAlgWarning
 
 from outcore.errors import BudgetError
 from outcore.linalg._tiles.columns import draw_normal, largest, squares
@@ -110,6 +109,8 @@ def is_singular(condition: float | None, dtype: np.dtype[Any]) -> bool:
 def warn_if_singular(condition: float | None, dtype: np.dtype[Any], stacklevel: int = 4) -> None:
     """Warn as SciPy does if a matrix is singular to working precision."""
     if is_singular(condition, dtype):
+        from scipy.linalg import LinAlgWarning  # slow, and seldom needed
+
         warnings.warn(
             f"A is ill-conditioned, singular to the precision of {dtype}, or badly scaled: "
             f"‖A‖ ‖A⁻¹‖ in the Frobenius norm is about {condition:.1e}, so x may have no correct "

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 
 from outcore._core import column_extremes
 from outcore.array.array import Array
@@ -430,6 +429,8 @@ class Iteration:
         # A w is Q c plus a rest; U S Vᴴ w is Q R g, with g = Ŵ Ŵᴴ Zᴴ w for the k columns of Ŵ.
         both: Matrix = np.empty((g.q.n, k + g.q.k), g.q.dtype, order="F")
         if team.rank == 0:
+            import scipy.linalg  # slow: not for plans
+
             left, s, right = scipy.linalg.svd(R)
             s, right = s[:k], np.asfortranarray(right[:k])
             both[:, :k] = left[:, :k]

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 
 from outcore.blas.lapack import kernels
 from outcore.linalg._rows.stream import allocated
@@ -105,6 +104,8 @@ class KrylovBasis:
 
     def add(self, W: Matrix) -> None:
         """Add W = G Z, with the newest block Z; W is overwritten."""
+        import scipy.linalg  # slow: not for plans
+
         end = self._end
         last, V = slice(end - self._width, end), self._V[:, :end]
         H = self._project_out(V, W)

@@ -6,7 +6,6 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_triangular
 
 from outcore._util.counts import count_of
 from outcore.array.array import Array
@@ -304,8 +303,9 @@ class Krylov:
                 used -= 1
             if not used:
                 continue
-            y = solve_triangular(T[:used, :used], self._g[:used, c], check_finite=False)
-            factors = np.asfortranarray(y.astype(X.dtype).reshape(-1, 1))
+            y = np.array(self._g[:used, c : c + 1], order="F")
+            kernels(y.dtype).trsm(T[:used, :used], y, lower=False, unit=False)
+            factors = np.asfortranarray(y.astype(X.dtype))
             self._kernels.gemm(self._Z[:, c : used * self._k : self._k], factors, X[:, c : c + 1])
 
     def _extend_column(self, c: int) -> None:
