@@ -99,6 +99,8 @@ def mpi_program(
         # MPI would read the memory of other processes, and fails if the system refuses it.
         "MPIR_CVAR_CH4_CMA_ENABLE": "0",
         "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+        # Processes share the processors, also for what their NumPy computes.
+        "OPENBLAS_NUM_THREADS": "1",
         # Tests may run as root, and with more processes than processors.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
