@@ -1,6 +1,7 @@
 """ARCHITECTURE.md against the code: the files it names, and the invariants a program can check."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -12,10 +13,14 @@ CRATES = ROOT / "crates"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 
 
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    """Return the syntax tree of each module."""
+    return {path: ast.parse(path.read_text()) for path in PYTHON.rglob("*.py")}
+
+
 def test_every_file_describes_itself() -> None:
-    modules = {
-        path: ast.get_docstring(ast.parse(path.read_text())) for path in PYTHON.rglob("*.py")
-    }
+    modules = {path: ast.get_docstring(tree) for path, tree in trees().items()}
     sources = {path: path.read_text() for path in CRATES.glob("*/src/**/*.rs")}
     silent = [path for path, text in modules.items() if not text]
     silent += [path for path, text in sources.items() if not text.startswith("//! ")]
@@ -37,18 +42,21 @@ def test_the_page_is_short() -> None:
     assert len(PAGE.encode()) <= 10_000
 
 
-def imports(tree: ast.Module, *, with_types: bool = False) -> Iterator[str]:
+def imports(tree: ast.AST, *, with_types: bool = False) -> Iterator[str]:
     """Yield the modules that an import of this one imports, with those for type checkers or not."""
-    for node in ast.walk(tree):
-        is_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if is_typing and not with_types:
-            node.body = []
-    for node in ast.walk(tree):
+    for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
             yield node.module
+        elif not isinstance(node, ast.expr) and (with_types or not is_for_types(node)):
+            yield from imports(node, with_types=with_types)
+
+
+def is_for_types(node: ast.AST) -> bool:
+    """Whether only type checkers run a statement."""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
 def modules_of(package: Path) -> dict[str, Path]:
@@ -63,7 +71,7 @@ def modules_of(package: Path) -> dict[str, Path]:
 def test_no_circles_between_modules() -> None:
     files = modules_of(PYTHON)
     graph = {
-        name: {found for found in imports(ast.parse(path.read_text())) if found in files}
+        name: {found for found in imports(trees()[path]) if found in files}
         for name, path in files.items()
     }
     assert len(list(TopologicalSorter(graph).static_order())) >= len(graph)
@@ -79,9 +87,7 @@ def test_no_circles_between_packages() -> None:
     graph: dict[str, set[str]] = {}
     for name, path in files.items():
         below = {
-            folder_of(found)
-            for found in imports(ast.parse(path.read_text()), with_types=True)
-            if found in files
+            folder_of(found) for found in imports(trees()[path], with_types=True) if found in files
         }
         graph.setdefault(folder_of(name), set()).update(below - {folder_of(name), "outcore"})
     del graph["outcore"]  # public modules, which may lie above or below any package

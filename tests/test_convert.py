@@ -255,7 +255,7 @@ import sys
 import dask.array, h5py, numpy as np, zarr, zarr.codecs
 import outcore as oc
 
-SHAPE, BUDGET = (3072, 4096), 12 << 20
+SHAPE, BUDGET = (2048, 3072), 12 << 20
 
 def kib(name):
     with open("/proc/self/status") as status:
@@ -296,7 +296,7 @@ assert np.array_equal(oc.open_array("B")[...], 2 * wanted)
 def test_memory_of_the_whole_process(
     tmp_path: Path, run_python: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """The process grows by the budget of 12 MiB and the libraries' own memory for 96 MiB."""
+    """The process grows by the budget of 12 MiB and the libraries' own memory for 48 MiB."""
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the kernel does not forget the most memory that a process had")
     said, errors = run_python(RESIDENT).communicate(timeout=HANG_S)

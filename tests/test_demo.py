@@ -71,6 +71,7 @@ def test_assembly_keeps_to_the_budget_too(tmp_path: Path, memory_bytes: int) -> 
     assert array.report.peak_memory_bytes <= memory_bytes
 
 
+@pytest.mark.exhaustive(keep=0)
 def test_never_killed(tmp_path: Path, limit: Limit) -> None:
     """Run assembly, factors, solution and pictures under a hard memory limit."""
     script = """

@@ -203,11 +203,11 @@ def test_of_two_budgets_that_are_too_small_the_smaller_is_named(tmp_path: Path) 
         solve(very_tall, np.ones(20_000), memory=50_000)
     need = int(str(refused.value).split()[1])
     assert solve(very_tall, np.ones(20_000), memory=need)[1].bytes_written == 0
-    square = oc.from_array(tall(600, 600, "f8"), tmp_path / "B", order="F")
-    with pytest.raises(BudgetError, match="two panels of a QR of 600 x 600") as refused:
-        solve(square, np.ones(600), memory=50_000)
+    square = oc.from_array(tall(300, 300, "f8"), tmp_path / "B", order="F")
+    with pytest.raises(BudgetError, match="two panels of a QR of 300 x 300") as refused:
+        solve(square, np.ones(300), memory=50_000)
     need = int(str(refused.value).split()[1])
-    assert solve(square, np.ones(600), memory=need)[1].peak_memory_bytes <= need
+    assert solve(square, np.ones(300), memory=need)[1].peak_memory_bytes <= need
 
 
 def test_other_verbs_name_it(tmp_path: Path) -> None:

@@ -360,7 +360,7 @@ def test_what_cannot_be_done_is_refused_with_a_way_out(tmp_path: Path) -> None:
 
 def test_the_least_budget_that_is_named_suffices(tmp_path: Path) -> None:
     for m, n, chunks, named in [
-        (600, 601, None, "two panels of a QR of 601 x 600"),
+        (300, 301, None, "two panels of a QR of 301 x 300"),
         (40, 9000, (40, 16), "with 40 rows and 9000 columns"),
         (40, 9000, (1, 9000), "two panels of a QR of 9000 x 40"),
     ]:
