@@ -9,8 +9,8 @@ from .array.several_arrays import create_arrays
 from .array.verification import Verification, verify
 from .blocks.blocks import Blocks
 from .blocks.file import BlockInterface
-from .convert.copying import from_array
 from .convert.export import export_array
+from .convert.from_array import from_array
 from .convert.rechunk import rechunk
 from .convert.repack import Repacked, repack
 from .errors import OutcoreError

@@ -9,8 +9,8 @@ from outcore._util.printable import as_line
 from outcore.cli.copy_options import extents, name_or_url, read_options
 from outcore.cli.places import key_option, overwrite_option
 from outcore.cli.verbs import Verb, end, wants_json
-from outcore.convert.copying import from_array
 from outcore.convert.export import CODECS, export_array, format_of
+from outcore.convert.from_array import from_array
 from outcore.errors import InvalidError
 from outcore.report.copy_report import CopyReport
 

@@ -23,7 +23,7 @@ from outcore._util.progress import ProgressLike
 from outcore.convert.block_copy import check_blocks, copy_blocks
 from outcore.convert.copy_plan import CopyPlan, Kind, Pass, Side, Step
 from outcore.convert.copying import check_apart, copy_to_array, report_on
-from outcore.convert.hdf5_names import dataset_to_write, is_named_hdf5
+from outcore.convert.formats.hdf5_names import dataset_to_write, is_named_hdf5
 from outcore.convert.hdf5_source import listed
 from outcore.convert.new_file import check_replaceable, hidden_name, new_file, remove
 from outcore.convert.open_source import open_source

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from outcore._util.packages import load
 from outcore._util.streams import Box
-from outcore.convert.hdf5_attributes import attributes_of, dims_of
-from outcore.convert.hdf5_names import SEPARATOR
+from outcore.convert.formats.hdf5_attributes import attributes_of, dims_of
+from outcore.convert.formats.hdf5_names import SEPARATOR
 from outcore.convert.sources import Sliced, Source, file_version
 from outcore.errors import (
     ClosedError,

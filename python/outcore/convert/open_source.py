@@ -14,7 +14,7 @@ from outcore._util.counts import is_count
 from outcore._util.packages import is_a, load, require_that_of
 from outcore.array.array import Array, open_array
 from outcore.array_files.foreign_shards import foreign_shards
-from outcore.convert.hdf5_names import (
+from outcore.convert.formats.hdf5_names import (
     beginning_of,
     dataset_to_read,
     is_hdf5,

@@ -24,7 +24,7 @@ from outcore._util.streams import Box
 from outcore.array.array import Array
 from outcore.array_files.metadata import settle, version_of
 from outcore.convert.copy_plan import Cuts, Kind, Side
-from outcore.convert.flat_file import FlatFile
+from outcore.convert.formats.flat_file import FlatFile
 from outcore.errors import InvalidError, LeftOutWarning
 from outcore.layout.casting import AS_GIVEN, FIX, Wanted, convert, is_allowed
 from outcore.layout.row_blocks import RowBlocks

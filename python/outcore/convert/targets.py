@@ -18,8 +18,8 @@ from outcore._util.packages import load
 from outcore._util.streams import Box
 from outcore.array.array import Array
 from outcore.convert.copy_plan import Cuts, Side
-from outcore.convert.flat_file import FlatFile
-from outcore.convert.hdf5_attributes import describe
+from outcore.convert.formats.flat_file import FlatFile
+from outcore.convert.formats.hdf5_attributes import describe
 from outcore.convert.sources import LIBRARY_BLOCKS
 from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.layout.zarr_format import DIMENSIONS

@@ -1,0 +1,1 @@
+"""Elements, names and attributes in files of other formats, for sources and targets."""
