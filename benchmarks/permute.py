@@ -11,23 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import outcore as oc
 from benchmarks.benchmark import Outcome, Setting, main
-from benchmarks.child import Ended, run_module
+from benchmarks.child import Ended
 from benchmarks.figures import Figure, Target
-from benchmarks.fio import Fio, is_installed
+from benchmarks.fio import is_installed
 from benchmarks.memory_limit import MemoryLimit, memory_limit
+from benchmarks.relayout import PROGRAM_BYTES, Relayout
 from benchmarks.rounds import alternate
-from benchmarks.scratch import drop_cached
 from outcore.permutations.bit_matrices import columns_of
 from outcore.permutations.factors import gamma_rank
 
 RIVALS = ("memmap", "zarr", "dask")
-TIMEOUT_S = 1800.0
-PROGRAM_BYTES = 150 << 20
-"""Memory beside the budget: Python, NumPy and the libraries."""
 
 
 @dataclass(frozen=True)
@@ -63,39 +58,22 @@ def measure(setting: Setting) -> Outcome:
     return Outcome(figures)
 
 
-class _Work:
+class _Work(Relayout):
     """The source of one case, as an array of outcore, and for rivals as ``.npy`` and Zarr."""
 
     def __init__(self, setting: Setting, case: Case) -> None:
-        self.setting, self.case = setting, case
-        self.directory = setting.scratch / "case"
-        self.directory.mkdir()
-        self.source = self.directory / "source"
-        self.rounds = 1 if setting.size == "tiny" else 3
-        self.ends: list[Ended] = []
-        rng = np.random.default_rng(1)
-        with oc.create_array(self.source, case.shape) as array:
-            step = max((64 << 20) * case.shape[0] // array.nbytes, 1)
-            for i in range(0, case.shape[0], step):
-                array[i : i + step] = rng.random((min(step, case.shape[0] - i), *case.shape[1:]))
-            array.flush()
-            self.nbytes = array.nbytes
+        super().__init__(setting, case.shape, "f8", lambda rng, count: rng.random(count))
+        self.case = case
         extents = " x ".join(map(str, case.shape))
         self.title = f"{case.kind} of {extents} float64, {case.memory >> 10} KiB"
 
     def run(self, who: str, source: Path, limit: MemoryLimit | None) -> Ended:
         result = self.directory / f"result-{who}"
-        shutil.rmtree(result, ignore_errors=True)
-        result.unlink(missing_ok=True)
-        drop_cached(source)
-        ended = run_module(
+        return self.run_case(
             "benchmarks.permute_case",
             [who, source, result, self.case.kind, self.case.memory],
-            environment=self.setting.child_environment(), timeout_s=TIMEOUT_S, limit=limit,
+            source, result, limit,
         )  # fmt: skip
-        if who == "outcore":
-            self.ends.append(ended)
-        return ended
 
     def against_fio(self, limit: MemoryLimit | None) -> list[Figure]:
         """Compare the time of the call with the disk's, or the rate of each pass."""
@@ -115,22 +93,14 @@ class _Work:
         )
         if not is_installed():
             return [*figures, Figure(what, skipped="fio is not installed")]
-        file = self.directory / "fio"
         slowest: list[float] = []
-
-        def fio() -> float:
-            write = Fio(file, self.nbytes, 4 << 20, 4, huge_pages=True, anew=True).rate("write")
-            drop_cached(file)
-            read = Fio(file, self.nbytes, 4 << 20, 4, huge_pages=True).rate("read")
-            file.unlink()
-            return self.nbytes / write + self.nbytes / read
 
         def ours() -> float:
             ended = self.run("outcore", self.source, limit)
             slowest.append(max(ended.found["pass_seconds"]))
             return ended.seconds
 
-        found = alternate(self.title, {"outcore": ours, "fio": fio}, rounds=self.rounds)
+        found = alternate(self.title, {"outcore": ours, "fio": self.fio}, rounds=self.rounds)
         if kind == "transpose":
             values, target = found.ratios("outcore", "fio"), Target("≤", 1.3)
         else:
@@ -162,22 +132,10 @@ class _Work:
         if limit is None:
             return Figure(what, skipped="no control groups here")
         source = self.source_of(rival)
-        first = self.run(rival, source, limit)
-        if not first.found:
-            reason = "killed at the limit" if first.is_out_of_memory else "its time was up"
-            return Figure(what, skipped=f"{rival}: {reason}")
-        found = alternate(
-            what,
-            {
-                "outcore": lambda: self.run("outcore", self.source, limit).seconds,
-                rival: lambda: self.run(rival, source, limit).seconds,
-            },
-            rounds=self.rounds,
-            warmups=0,
-        )
-        return Figure(
-            what, found.ratios("outcore", rival), Target("<", 1),
-            ours=f"{found.median('outcore'):.2f} s", rival=f"{found.median(rival):.2f} s",
+        return self.contest(
+            what, rival, self.run(rival, source, limit),
+            lambda: self.run("outcore", self.source, limit),
+            lambda: self.run(rival, source, limit), Target("<", 1),
         )  # fmt: skip
 
     def source_of(self, rival: str) -> Path:
@@ -190,17 +148,6 @@ class _Work:
                 given = {}
             oc.export_array(self.source, path, progress=False, **given)
         return path
-
-    def killed(self, limit: MemoryLimit | None) -> Figure:
-        """Count the calls that the limit killed."""
-        what = f"{self.title}: calls killed under a hard limit of the budget and 150 MiB"
-        if limit is None:
-            return Figure(what, skipped="no control groups here")
-        most = max((int(ended.found.get("rss_bytes", 0)) for ended in self.ends), default=0)
-        return Figure(
-            what, [sum(ended.is_out_of_memory for ended in self.ends)], Target("=", 0),
-            ours=f"{len(self.ends)} calls", peak=f"{most / (1 << 20):.0f} MiB",
-        )  # fmt: skip
 
 
 if __name__ == "__main__":

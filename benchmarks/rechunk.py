@@ -9,31 +9,28 @@ of the rivals. rechunker needs zarr 2, so it runs in an environment of its own:
 """
 
 import importlib.util
+import itertools
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import outcore as oc
 from benchmarks.benchmark import Outcome, Setting, main
 from benchmarks.child import Ended, run_module
 from benchmarks.figures import Figure, Target
-from benchmarks.fio import Fio, is_installed
+from benchmarks.fio import is_installed
 from benchmarks.memory_limit import MemoryLimit, memory_limit
+from benchmarks.relayout import PROGRAM_BYTES, TIMEOUT_S, Relayout
 from benchmarks.rounds import alternate
-from benchmarks.scratch import drop_cached
 
 RIVALS = ("dask", "rechunker", "cubed")
-TIMEOUT_S = 1800.0
-SLOW_S = 60.0
-"""A rival that takes longer runs in one round only."""
-
-PROGRAM_BYTES = 150 << 20
-"""Memory beside the budget: Python, NumPy and the libraries."""
-
 SHARES = (1, 2, 4, 8)
 """The budget over that of one task of a rival; its threads run several tasks at once."""
 
@@ -74,32 +71,19 @@ def measure(setting: Setting) -> Outcome:
     figures = []
     for case in CASES[setting.size]:
         work = _Work(setting, case)
-        figures.append(work.against_fio())
-        if case.has_rivals:
-            both = [(rival, codec) for codec in ("none", "zstd") for rival in RIVALS]
-            figures += [work.against(*each) for each in both]
-            figures.append(work.against_codec())
+        for figure in work.figures():
+            figures.append(figure)
+            setting.keep(Outcome(figures))
         shutil.rmtree(work.directory)
     return Outcome(figures)
 
 
-class _Work:
+class _Work(Relayout):
     """The source of one case, as an array of outcore and as Zarr."""
 
     def __init__(self, setting: Setting, case: Case) -> None:
-        self.setting, self.case = setting, case
-        self.directory = setting.scratch / "case"
-        self.directory.mkdir()
-        self.source = self.directory / "source"
-        self.rounds = 1 if setting.size == "tiny" else 3
-        rng = np.random.default_rng(1)
-        with oc.create_array(self.source, case.shape, "f4", chunks=case.before) as array:
-            for box in _slabs(case):
-                count = tuple(s.stop - s.start for s in box)
-                # Half of the bits are noise, so that a codec has work and gains something.
-                array[box] = rng.integers(0, 1 << 12, count).astype("f4")
-            array.flush()
-            self.nbytes = array.nbytes
+        super().__init__(setting, case.shape, "f4", _noise, chunks=case.before)
+        self.case = case
         extents = " x ".join(map(str, case.shape))
         chunks = " to ".join(" x ".join(map(str, c)) for c in (case.before, case.after))
         self.title = f"rechunk of {extents} float32, {chunks}, {case.memory >> 20} MiB"
@@ -108,16 +92,21 @@ class _Work:
         self, who: str, source: Path, codec: str, limit: MemoryLimit | None, share: int = 1
     ) -> Ended:
         result = self.directory / f"result-{who}"
-        for name in (result, self.directory / "temporary"):
-            shutil.rmtree(name, ignore_errors=True)
-        drop_cached(source)
         chunks = ",".join(map(str, self.case.after))
-        return run_module(
+        return self.run_case(
             "benchmarks.rechunk_case",
             [who, source, result, chunks, self.case.memory // share, codec],
-            environment=self.setting.child_environment(), timeout_s=TIMEOUT_S, limit=limit,
-            python=_interpreter(who) or sys.executable,
+            source, result, limit, _interpreter(who) or sys.executable,
         )  # fmt: skip
+
+    def figures(self) -> Iterator[Figure]:
+        yield self.against_fio()
+        if self.case.has_rivals:
+            for codec, rival in itertools.product(("none", "zstd"), RIVALS):
+                yield self.against(rival, codec)
+            yield self.against_codec()
+        with memory_limit(self.case.memory + PROGRAM_BYTES) as limit:
+            yield self.killed(limit)
 
     def against_fio(self) -> Figure:
         case = self.case
@@ -130,21 +119,12 @@ class _Work:
         )  # fmt: skip
         if self.setting.size == "full" and plan.passes != case.passes:
             raise AssertionError(f"need {case.passes} passes, the plan has {plan.passes}")
-        file = self.directory / "fio"
-
-        def fio() -> float:
-            write = Fio(file, self.nbytes, 4 << 20, 4, huge_pages=True, anew=True).rate("write")
-            drop_cached(file)
-            read = Fio(file, self.nbytes, 4 << 20, 4, huge_pages=True).rate("read")
-            file.unlink()
-            return self.nbytes / write + self.nbytes / read
-
         with memory_limit(case.memory + PROGRAM_BYTES) as limit:
             found = alternate(
                 self.title,
                 {
                     "outcore": lambda: self.run("outcore", self.source, "none", limit).seconds,
-                    "fio": fio,
+                    "fio": self.fio,
                 },
                 rounds=self.rounds,
             )
@@ -206,29 +186,12 @@ class _Work:
                 first, share = self.first_run(rival, source, codec, limit)
             except RuntimeError as error:
                 return Figure(what, skipped=f"{rival}: {str(error).splitlines()[-1]}")
-            task = f"{self.case.memory // share >> 20} MiB a task"
-            if not first.found:
-                reason = "killed at the limit" if first.is_out_of_memory else "its time was up"
-                return Figure(what, skipped=f"{rival}: {reason}, even with {task}")
             ours = self.source if codec == "none" else source
-            is_slow = first.seconds >= SLOW_S
-
-            def theirs() -> float:
-                return (first if is_slow else self.run(rival, source, codec, limit, share)).seconds
-
-            found = alternate(
-                what,
-                {
-                    "outcore": lambda: self.run("outcore", ours, codec, limit).seconds,
-                    rival: theirs,
-                },
-                rounds=1 if is_slow else self.rounds,
-                warmups=0,
-            )
-        return Figure(
-            f"{what} with {task}", found.ratios("outcore", rival), target,
-            ours=f"{found.median('outcore'):.2f} s", rival=f"{found.median(rival):.2f} s",
-        )  # fmt: skip
+            return self.contest(
+                f"{what} with {self.case.memory // share >> 20} MiB a task", rival, first,
+                lambda: self.run("outcore", ours, codec, limit),
+                lambda: self.run(rival, source, codec, limit, share), target,
+            )  # fmt: skip
 
     def first_run(
         self, rival: str, source: Path, codec: str, limit: MemoryLimit
@@ -244,20 +207,16 @@ class _Work:
         return ended, share
 
 
+def _noise(rng: np.random.Generator, count: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return elements with noise in half of their bits: a codec has work, and gains something."""
+    return rng.integers(0, 1 << 12, count).astype("f4")
+
+
 def _interpreter(who: str) -> str | None:
     """Return the interpreter that has the package of a contender."""
     if who == "rechunker":
         return os.environ.get("RECHUNKER_PYTHON")
     return sys.executable if importlib.util.find_spec(who) else None
-
-
-def _slabs(case: Case) -> list[tuple[slice, ...]]:
-    """Cut the array into slabs of about 64 MiB along its first dimension."""
-    n = case.shape[0]
-    row = 4 * int(np.prod(case.shape[1:]))
-    step = max((64 << 20) // row, 1)
-    rest = tuple(slice(0, extent) for extent in case.shape[1:])
-    return [(slice(i, min(i + step, n)), *rest) for i in range(0, n, step)]
 
 
 if __name__ == "__main__":
