@@ -372,7 +372,7 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
     try:
         extents = tuple(shape)
     except TypeError:
-        raise InvalidError(f"a shape is integers of at least 1, have {shape!r}") from None
+        raise InvalidError(_need_extents(shape)) from None
     if not extents:
         raise InvalidError("need an array of at least one dimension, have one without dimensions")
     if growing and extents[0] != 0:
@@ -382,8 +382,15 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
         )
     fixed = extents[1:] if growing else extents
     if not all(map(is_count, fixed)):
-        raise InvalidError(f"a shape is integers of at least 1, have {shape!r}")
+        raise InvalidError(_need_extents(shape))
     return tuple(int(n) for n in extents)
+
+
+def _need_extents(shape: object) -> str:
+    return (
+        f"need integers of at least 1 in a shape, have {shape!r}; leave out arrays without "
+        "elements, or make one that grows with create_array(..., growing=True)"
+    )
 
 
 def default_chunks(shape: Sequence[int], itemsize: int, order: str) -> tuple[int, ...]:
