@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from killed_at_call import preloaded
 from linpack import names_below, one_thread, random_matrix
 from stopping import bits, noted_at_once
@@ -23,6 +24,7 @@ from timeouts import HANG_S
 import outcore as oc
 from outcore.array_files import blocks_done
 from outcore.convert import rechunk_plan
+from outcore.files import catalog
 from outcore.linalg import (
     cho_factor,
     cho_solve,
@@ -51,6 +53,7 @@ OPTIONS: dict[str, Any] = {"threads": 1, "progress": False}
 def put(home: Path) -> None:
     """Write the matrix of each case."""
     a = random_matrix(N, "f8")
+    np.save(home / "a.npy", a)
     for name, matrix in (("A", a), ("S", a @ a.T + N * np.eye(N)), ("D", a + 4 * N * np.eye(N))):
         oc.from_array(
             matrix, home / name, order="F", chunks=(64, 32), if_exists="overwrite", progress=False
@@ -101,6 +104,26 @@ def relayout(home: Path) -> None:
         ).close()
 
 
+def conversion(home: Path) -> None:
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(blocks_done, "NOTE_S", 0.0)
+        oc.from_array(
+            home / "a.npy", home / "F", chunks=(16, 64), memory=100_000, progress=False
+        ).close()
+
+
+def export(home: Path) -> None:
+    """Replace an array of another layout, after removing the left-overs as ``outcore rm`` does."""
+    for entry in catalog.find(home)[0]:
+        if entry.kind == "left-over":
+            catalog.remove(entry)
+    for chunks in ((128, 128), (64, 32)):
+        oc.export_array(
+            home / "a.npy", home / "F.zarr", chunks=chunks, memory=600_000, progress=False,
+            if_exists="overwrite",
+        )  # fmt: skip
+
+
 def of_factors(home: Path) -> list[Any]:
     return list(bits(open_factor(home / "F")))  # type: ignore[arg-type]
 
@@ -114,6 +137,14 @@ def of_array(home: Path) -> list[Any]:
         return [array[...]]
 
 
+def of_export(home: Path) -> list[Any]:
+    entries = {entry.kind for entry in catalog.find(home)[0]}
+    found = zarr.open_array(home / "F.zarr", mode="r") if (home / "F.zarr").exists() else None
+    if found is None or found.chunks != (64, 32) or "left-over" in entries:
+        raise oc.errors.NotFoundError("the export is to be made again")
+    return [found[...]]
+
+
 CASES: list[tuple[Callable[[Path], None], Callable[[Path], list[Any]]]] = [
     (tournament, of_factors),
     (block_columns, of_factors),
@@ -123,6 +154,8 @@ CASES: list[tuple[Callable[[Path], None], Callable[[Path], list[Any]]]] = [
     (sweeps, of_array),
     (permutation, of_array),
     (relayout, of_array),
+    (conversion, of_array),
+    (export, of_export),
 ]
 
 
