@@ -51,6 +51,7 @@ def main() -> None:
     if comm.rank == 0:
         os.environ["HELD"] = str(events / "write")
         file.Write_at(0, np.full(100, 1, "u1"))
+        comm.Barrier()
         os.environ["HELD"] = str(events / "read")
         file.Read_at(0, found)
         del os.environ["HELD"]
@@ -61,6 +62,8 @@ def main() -> None:
         assert not over.exists(), "the bytes behind those of process 0 are free"
         file.Write_at(99, np.full(2, 3, "u1"))
         assert over.exists(), "the last byte of process 0 is not"
+        # Otherwise the next access of process 0 might exclude this write.
+        comm.Barrier()
         over = inside("read")
         file.Read_at(0, found)
         assert not over.exists(), "reads do not exclude each other"

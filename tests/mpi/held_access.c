@@ -23,7 +23,7 @@ static void happen(const char *variable, const char *event) {
 static void hold(void) {
     if (getenv("HELD") != NULL) {
         happen("HELD", "inside");
-        for (int i = 0; i < 3000 && access(named("HELD", "over"), F_OK) != 0; i++) {
+        while (access(named("HELD", "over"), F_OK) != 0) {
             usleep(10000);
         }
     }
