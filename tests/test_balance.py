@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Never
 
 import pytest
+from benchmarks.testbed import Testbed, why_not
 from command_line import outcore
 from served import Served
 from served_pools import pool
@@ -166,6 +167,18 @@ def test_two_directories(tmp_path: Path) -> None:
     assert "are on one disk" in found["notes"][0]
     assert [list(place.iterdir()) for place in places] == [[], []]
     assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.exhaustive(keep=0)
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_copy_has_the_rates_of_reads_and_writes_at_once(tmp_path: Path) -> None:
+    code = "import sys; from outcore.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "balance", "--json", "--seconds", 6, "--dirs"]
+    with Testbed(tmp_path, disks=1, disk_bytes=320 << 20, disk_bytes_s=20_000_000) as bed:
+        found = json.loads(bed.run([*words, bed.disks[0].path]))
+    # The testbed limits reads and writes separately.
+    (disk,) = found["hosts"][0]["disks"]
+    assert disk["alone"] == pytest.approx({"read": 20e6, "write": 20e6, "copy": 20e6}, rel=0.15)
 
 
 @pytest.mark.exhaustive

@@ -174,12 +174,14 @@ def _passes(
     def copy(count: int) -> None:
         nonlocal copied
         targets = boxes[tiles + copied : tiles + copied + count]
-        stream = BlockStream(file, np.dtype(np.uint8), arena, _IN_FLIGHT * TILE_BYTES)
+        # The engine's four threads read two blocks and write two at the same time, from the start.
+        # The blocks written are not those just read, so that a short copy has no first read alone.
+        stream = BlockStream(file, np.dtype(np.uint8), arena, 2 * TILE_BYTES)
         stream.extend(boxes[number % written] for number in range(count))
-        with WriteBehind(file, most=_IN_FLIGHT // 2) as writer:
-            for target, block in zip(targets, stream, strict=True):
-                writer.write(target, block.data)
-                del block
+        with WriteBehind(file, most=2) as writer:
+            for target in targets:
+                writer.write(target, data)
+                stream.take()
             writer.flush(sync=True)
         copied += count
 
