@@ -44,6 +44,7 @@ BENCHMARKS = {
     "mpi_io": "MPI-IO by the preloaded library: outcore's own collectives, and plain MPI-IO",
     "flash": "checkpoints of FLASH: arrays, HDF5 and PnetCDF, against plain MPI-IO and slow disks",
     "flash.groups": "of these, the groups of arrays with the most processes and servers only",
+    "beowulf": "Sterling et al. (1996): tokens, local and remote copies, and predicted gains",
     "collective_disks": "the same with 1 to 4 slow disks against the sum of their rates",
     "checkpoint": "a loop that computes while its arrays are written",
     "cliff": "time over the order of the matrix at a fixed memory limit: the cost curve",
