@@ -39,18 +39,18 @@ from outcore.convert.sources import (
     Sliced,
     Source,
     Stored,
-    file_version,
 )
 from outcore.convert.tiff_source import MAGICS as TIFF_MAGICS
 from outcore.convert.tiff_source import SUFFIXES as TIFF_SUFFIXES
 from outcore.convert.tiff_source import open_tiff
+from outcore.convert.zarr_source import ZarrSource
 from outcore.errors import ClosedError, InvalidError, NotFoundError, TruncatedError
 from outcore.layout.casting import Casting, Wanted
 from outcore.layout.elements import computed, refuse_masked, refuse_sparse
 from outcore.layout.row_blocks import RowBlocks
 from outcore.layout.slicing import check_extents, is_sliced, opening
 from outcore.layout.tables import refuse_nulls, refuse_promoted
-from outcore.layout.zarr_format import DIMENSIONS, check_dtype, check_shape, parse
+from outcore.layout.zarr_format import check_dtype, check_shape, parse
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, PathLike, as_path, place
 
@@ -155,10 +155,7 @@ def _array_like(source: Any, wanted: Wanted) -> Source:
                 "pass an iterator and shape="
             ) from None
     check_extents(source)
-    found = Sliced(source, wanted)
-    if is_a(source, "zarr", "Array"):
-        _describe_zarr(found, source)
-    return found
+    return ZarrSource(source, wanted) if is_a(source, "zarr", "Array") else Sliced(source, wanted)
 
 
 def _refuse_several(source: Any) -> None:
@@ -177,31 +174,6 @@ def _refuse_several(source: Any) -> None:
         f"need one array, have {type(source).__name__}, which holds several by name; pass one of "
         f"them: {listed(names)}"
     )
-
-
-def _describe_zarr(source: Sliced, array: Any) -> None:
-    """Copy the path, dimension names and attributes of a zarr-python array to the source."""
-    root = getattr(array.store, "root", None)
-    if root is not None:
-        source.path = path = Path(root) / array.path
-        # zarr-python opens each chunk when it reads it, so the version is taken later.
-        source.find_version = lambda: file_version(path)
-    if isinstance(inside := getattr(array.store, "path", None), PoolPath):
-        source.path = inside / array.path
-    attributes = dict(array.attrs.asdict())
-    dims = getattr(array.metadata, "dimension_names", None)
-    if array.metadata.zarr_format == 2:
-        # xarray's place for dimension names in Zarr v2.
-        dims = attributes.get(DIMENSIONS)
-        if not isinstance(dims, list) or len(dims) != array.ndim:
-            dims = None
-        elif all(isinstance(name, str) for name in dims):
-            del attributes[DIMENSIONS]
-    if dims and all(isinstance(name, str) for name in dims):
-        source.dims = tuple(dims)
-    # This attribute describes the disk layout of the array's own source.
-    attributes.pop("outcore", None)
-    source.attributes = attributes
 
 
 def _check_raw(order: str, offset: int) -> None:

@@ -20,6 +20,7 @@ from outcore.array.array import Array
 from outcore.convert.copy_plan import Cuts, Side
 from outcore.convert.formats.flat_file import FlatFile
 from outcore.convert.formats.hdf5_attributes import describe
+from outcore.convert.formats.zarr_chunks import ZarrChunks, place_of
 from outcore.convert.sources import LIBRARY_BLOCKS
 from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.layout.zarr_format import DIMENSIONS
@@ -265,7 +266,7 @@ class Hdf5Target(Target):
 
 
 class ZarrTarget(Target):
-    """A Zarr array of version 2 or 3, a file for each chunk, written by zarr-python."""
+    """A Zarr array of version 2 or 3 that zarr-python makes, and a file for each chunk."""
 
     def __init__(
         self,
@@ -297,10 +298,21 @@ class ZarrTarget(Target):
             attributes=attributes,
             **options,
         )
+        self._chunks = ZarrChunks.of(path)
+        # A chunk that does not exist has the fill value, which version 2 lacks.
+        self._skips_zeros = version == 3
 
     def write(self, box: Box, data: npt.NDArray[Any]) -> None:
         """See `Target`."""
-        self._array[box] = data
+        chunks = self._chunks
+        if chunks is None:
+            self._array[box] = data
+            return
+
+        def write(part: Box) -> None:
+            chunks.write(part, data[place_of(part, box)], skips_zeros=self._skips_zeros)
+
+        chunks.each(write, box, LIBRARY_BLOCKS * max(data.nbytes, chunks.chunk_bytes))
 
     def finish(self) -> None:
         """See `Target`."""
