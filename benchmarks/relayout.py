@@ -66,15 +66,21 @@ class Relayout:
         limit: MemoryLimit | None,
         python: str = sys.executable,
     ) -> Ended:
-        """Run a process that reads `source`, which is not in memory, and makes `result`."""
-        for name in (result, self.directory / "temporary"):
-            shutil.rmtree(name, ignore_errors=True)
-            name.unlink(missing_ok=True)
+        """Run a process that reads `source`, which is not in memory, and makes `result`.
+
+        The result is removed.
+        """
         drop_cached(source)
-        ended = run_module(
-            module, arguments, environment=self.setting.child_environment(), timeout_s=TIMEOUT_S,
-            limit=limit, python=python,
-        )  # fmt: skip
+        try:
+            ended = run_module(
+                module, arguments, environment=self.setting.child_environment(),
+                timeout_s=TIMEOUT_S, limit=limit, python=python,
+            )  # fmt: skip
+        finally:
+            # The next contender needs the room on the disk.
+            for name in (result, self.directory / "temporary"):
+                shutil.rmtree(name, ignore_errors=True)
+                name.unlink(missing_ok=True)
         if arguments[0] == "outcore":
             self.ends.append(ended)
         return ended
