@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Never
+from xml.etree import ElementTree
 
 import pytest
 from benchmarks.testbed import Testbed, why_not
@@ -18,9 +19,10 @@ from served import Served
 from served_pools import pool
 
 from outcore.balance import connections
-from outcore.balance.balance import Use
+from outcore.balance.balance import Balance, Link, MeasuredHost, Use
 from outcore.balance.hosts import HostName, balance_of_hosts, sample
 from outcore.balance.model import Cluster, Host, gains
+from outcore.balance.page import html_page
 from outcore.errors import DiskError, InvalidError, NotFoundError
 from outcore.machine import disk_rates, machine
 
@@ -236,6 +238,25 @@ def test_findings_name_the_limit() -> None:
 def test_an_agent_reports_its_error() -> None:
     with pytest.raises(NotFoundError, match=r"a: there is no directory /no/where; give one"):
         balance_of_hosts(["a"], ["/no/where"], 1, run=RUN)
+
+
+def test_the_page_draws_the_totals_and_escapes_names() -> None:
+    cluster = switched(4, 1, hosts=2)
+    hosts = tuple(MeasuredHost(name, ()) for name in ("<a>", "b"))
+    links = (Link("<a>", "b", "10.0.0.2", MB),)
+    found = Balance("2 hosts", hosts, links, 1, 1, (Use("copy", cluster),), ("a & b",))
+    page = html_page(found)
+    assert "<a>" not in page
+    assert "&lt;a&gt; to b" in page
+    assert "a &amp; b" in page
+    root = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
+    assert root.findtext("desc") == "From 8 MB/s, all local, to 2 MB/s, all remote."
+    # With another disk, with another channel, and as it is: each from all local to all remote.
+    curves = [each.attrib["points"].split() for each in root.iter("polyline")]
+    heights = [[float(points[i].split(",")[1]) for i in (0, -1)] for points in curves]
+    # 16 MB/s are 200 pixels high, and the top is at 10.
+    expected = [(16, 2), (8, 4), (8, 2)]
+    assert heights == [[210 - 200 * total / 16 for total in ends] for ends in expected]
 
 
 def test_hosts_and_directories_that_are_not_there(tmp_path: Path) -> None:
