@@ -17,6 +17,7 @@ pub mod doubles;
 mod error;
 mod grant_time;
 mod grid;
+mod inode;
 mod inventory;
 mod layout;
 mod link;
@@ -27,6 +28,7 @@ mod names;
 mod order;
 mod packing;
 mod peer_memory;
+mod pool_path;
 mod regions;
 mod room;
 mod schema;
@@ -49,14 +51,12 @@ pub use disk::{
 pub use error::{Error, ErrorKind, Result};
 pub use grant_time::GrantTime;
 pub use grid::{ChunkGrid, GridSpec, MAX_CHUNK_BYTES, MAX_CHUNKS_PER_SHARD, Slot, StorageOrder};
+pub use inode::{Durable, Hints, Inode, Named, files_among};
 pub use inventory::{Damage, DataFile, Inspection, Known, OddRecord, ScrubPlace, Scrubbed};
 pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
 pub use locks::{FileLock, FileLocks, LockFamily, LockKind, LockOwner, LockWish};
-pub use manager_message::{
-    Durable, Hints, Hit, Inode, ManagerReply, ManagerRequest, Named, Opened, Origin, ServerAddress,
-    files_among, handle_in, path_at,
-};
+pub use manager_message::{Hit, ManagerReply, ManagerRequest, Opened, Origin, ServerAddress};
 pub use message::{Grant, IoReply, IoRequest, IoStatus, LengthGrant, Target};
 pub use names::Names;
 pub use order::ChunkOrder;
@@ -64,6 +64,7 @@ pub use packing::{PackedLevel, Packing};
 pub use peer_memory::{
     DirectShare, LEAST_MEMORY_RUN_BYTES, LEAST_PIECE_RUN_BYTES, MemoryOffer, OfferedArray, PeerMemory,
 };
+pub use pool_path::{handle_in, path_at};
 pub use regions::{Level, LocalRuns, MAX_LEVELS, Nested, Regions, Run, Runs};
 pub use room::Room;
 pub use schema::{Axis, Distribution, ElementBox, MAX_RANKS, MemorySchema};
