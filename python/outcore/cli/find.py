@@ -74,8 +74,9 @@ def _print(path: str, *, print0: bool) -> None:
 
 
 def _to_dict(found: Found) -> dict[str, Any]:
+    stat = found.stat
     return {
         "path": str(found.path), "kind": found.kind, "nbytes": found.nbytes,
-        "mode": f"{found.mode:04o}", "owner": found.owner, "group": found.group,
-        "modified_ns": found.modified_ns, "changed_ns": found.changed_ns, "fields": found.fields,
+        "mode": f"{stat.mode:04o}", "owner": stat.owner, "group": stat.group,
+        "modified_ns": stat.modified_ns, "changed_ns": stat.changed_ns, "fields": found.fields,
     }  # fmt: skip

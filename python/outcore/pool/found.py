@@ -23,10 +23,8 @@ class Found:
     nbytes
         Bytes of all elements of an array. Length of a file as far as the manager knows it: as when
         a writer last closed it.
-    owner, group, mode
-        User and group id, and permission bits, as in POSIX.
-    modified_ns, changed_ns
-        Nanoseconds since 1970 of the last change of content, and of the attributes.
+    stat
+        Its other attributes. In it, `nbytes` is the length of a file.
     fields
         The description of an array, a group or a report, such as ``shape`` or ``residual``. It is
         empty for anything else, and for what the user may not read.
@@ -35,11 +33,7 @@ class Found:
     path: PoolPath
     kind: str
     nbytes: int
-    owner: int
-    group: int
-    mode: int
-    modified_ns: int
-    changed_ns: int
+    stat: PoolStat
     fields: dict[str, Any]
 
     @classmethod
@@ -47,7 +41,5 @@ class Found:
         """Convert the result of the compiled module."""
         stat, fields = PoolStat.of(status, length), description.read(described)
         kind = "link" if stat.is_link else "directory" if stat.is_directory else "file"
-        return cls(
-            PoolPath(root, path), fields.get("kind", kind), fields.get("size", stat.nbytes),
-            stat.owner, stat.group, stat.mode, stat.modified_ns, stat.changed_ns, fields,
-        )  # fmt: skip
+        kind, nbytes = fields.get("kind", kind), fields.get("size", stat.nbytes)
+        return cls(PoolPath(root, path), kind, nbytes, stat, fields)
