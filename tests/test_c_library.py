@@ -87,6 +87,8 @@ def test_python_opens_arrays_of_c(compiled: Compile, served: Served, tmp_path: P
             assert (array.order, array.chunks, array.dtype) == (order, (16, 8), np.int32)
             np.testing.assert_array_equal(array[:], expected)
             array.close()
+            found = pool.find(where=f'order = "{order}" and shape[1] = 30 and dtype = "i4"')
+            assert [each.path for each in found] == [pool / f"a{order}"]
             # The creation, and one opening that wrote.
             with pool.open(f"a{order}/outcore.generation") as file:
                 assert bytes(file.read()) == b"2"

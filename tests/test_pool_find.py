@@ -5,13 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from command_line import outcore
 from metadata_store import opened
+from mounted import counted
 from served import Served
 
 import outcore as oc
 from outcore.errors import InvalidError
+from outcore.layout.description import ATTRIBUTE
 from outcore.pool.fsck import fsck
+from outcore.zarr_store import PoolStore
 
 
 def names(pool: oc.Pool, where: str, path: str = "") -> list[str]:
@@ -58,6 +62,64 @@ def test_arrays_groups_and_reports_are_found_by_their_metadata(tmp_path: Path) -
         with pytest.raises(ValueError, match="stopped"):
             oc.create_array(pool / "half", (40, 40), "f8", fill=stopped, progress=False)
         assert names(pool, 'state = "incomplete"') == ["half"]
+
+
+def test_a_description_costs_no_request(tmp_path: Path) -> None:
+    with counted(tmp_path) as served, oc.connect(served.served.url, key=served.served.key) as pool:
+        before = served.requests(manager=True)
+        oc.create_array(pool / "A", (40, 40), "f8").close()
+        asked = served.requests(manager=True) - before
+        # The generation and the metadata are renamed, and the shard is closed.
+        changes = {"create": 3, "rename": 2, "wrote": 1}
+        assert asked == changes | {"list": 2, "open": 1, "stat": 1}
+        assert names(pool, 'state = "complete"') == ["A"]
+
+
+def test_arrays_of_other_software_are_found(tmp_path: Path) -> None:
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        group = zarr.open_group(PoolStore(pool / "z"), mode="w")
+        group.create_array("T", shape=(30, 40), chunks=(10, 20), dtype="f4")
+        group.create_group("sub").create_array("b", shape=(7,), dtype="bool")
+        assert names(pool, 'group = "z"') == ["z/T", "z/sub"]
+        assert names(pool, 'shape[0] = 30 and dtype = "f4" and chunks[1] = 20') == ["z/T"]
+        assert names(pool, 'group ~ "z/*" and size = 7 and dtype = "b1"') == ["z/sub/b"]
+        group["T"].resize((50, 40))
+        assert names(pool, "shape[0] = 50") == ["z/T"]
+        # A copy has the description of its source, which no request reads again.
+        oc.copy_files(pool / "z", pool / "copy", progress=False)
+        assert names(pool, 'group ~ "copy*"') == ["copy/T", "copy/sub", "copy/sub/b"]
+        assert fsck(pool).findings == ()
+
+
+def test_fsck_describes_arrays(tmp_path: Path) -> None:
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        for name in ("older", "changed", "d/right"):
+            oc.create_array(pool / name, (3, 4), "f8").close()
+        pool.mkdir("gone")
+        pool.removexattr("older", ATTRIBUTE)
+        for name in ("changed", "gone"):
+            pool.setxattr(name, ATTRIBUTE, b'{"kind": "array", "shape": [9, 9]}')
+        assert names(pool, "shape[1] = 4") == ["d/right"]
+        found = fsck(pool).findings
+        assert [each.path for each in found] == ["changed", "gone", "older"]
+        assert {each.kind for each in found} == {"old description"}
+        assert "searches do not find it" in found[2].text
+        assert fsck(pool, repair=True).is_well
+        assert fsck(pool).findings == ()
+        assert names(pool, "shape[1] = 4") == ["changed", "d/right", "older"]
+        assert names(pool, "shape[1] = 9") == []
+
+
+@pytest.mark.exhaustive(keep=0)
+def test_a_search_may_have_many_hits(tmp_path: Path) -> None:
+    count = 100_000
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        for number in range(count):
+            pool.core.make_directory(f"{number % 100}/{number}")
+        found = pool.find(where='kind = "directory" and path ~ "*/*"')
+        assert len(found) == count
+        expected = sorted(f"{number % 100}/{number}" for number in range(count))
+        assert [each.path.inside for each in found] == expected
 
 
 def test_a_search_sees_what_was_committed_before_it(served: Served) -> None:

@@ -15,6 +15,7 @@ pub use collective::shares::LocalArray;
 pub use errno::errno_of;
 pub use local::LocalVolume;
 pub use pool::attributes::Attributes;
+pub use pool::description::description_of;
 pub use pool::listing::{Listed, Silent};
 pub use pool::volume::{PoolVolume, WallClock, system_clock};
 pub use ticket::Ticket;

@@ -123,6 +123,9 @@ pub enum ManagerRequest {
         durable: Vec<u64>,
         /// The generations of the data files with these lengths. May be empty.
         generations: Vec<u64>,
+        /// The description of the directory of the new name, if the file is the metadata of an array or a group. An empty
+        /// one removes it.
+        description: Option<Vec<u8>>,
     },
     /// Like `Rename`, but a directory may atomically replace a directory with contents. Those are removed as
     /// by `Remove`. The renamed directory takes over the default layout of the replaced one.

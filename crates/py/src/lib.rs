@@ -16,6 +16,8 @@ mod pool_file;
 mod stream;
 mod volume;
 
+use std::borrow::Cow;
+
 use pyo3::prelude::*;
 
 #[pymodule]
@@ -30,6 +32,8 @@ mod _core {
     use super::crc32c;
     #[pymodule_export]
     use super::daemon::{Daemon, backup_metadata, restore_metadata, retire_server, server_mark};
+    #[pymodule_export]
+    use super::description_of;
     #[pymodule_export]
     use super::error::error_kinds;
     #[pymodule_export]
@@ -50,6 +54,12 @@ mod _core {
     use super::stream::{Stream, Trace};
     #[pymodule_export]
     use super::volume::Volume;
+}
+
+/// The description of an array or a group with this `zarr.json`, in JSON; `None` for anything else.
+#[pyfunction]
+fn description_of(metadata: &[u8]) -> Option<Cow<'static, [u8]>> {
+    outcore_client::description_of(metadata).map(Cow::Owned)
 }
 
 /// CRC-32C of bytes.

@@ -38,8 +38,8 @@ def command(paths: tuple[AnyPath, ...], where: str, print0: bool, is_count: bool
     times and texts by = != < <= > >=, and texts with patterns by ~. Its conditions are joined by
     and, or, not and parentheses. The fields are name, path, kind, size, owner, owner_group, mtime,
     ctime, stripe_unit_bytes, stripe_count, server, and attr.NAME for an extended attribute; of
-    arrays dtype, shape, shape[0] for one element, chunks, dims, ndim, order, chunk_order, state and
-    steps; of reports method, residual, condition and time. The command finds what you may
+    arrays dtype, shape, shape[0] for one element, chunks, dims, ndim, group, order, chunk_order,
+    state and steps; of reports method, residual, condition and time. The command finds what you may
     list and read. The exit code is 1 if a PATH cannot be searched.
     """
     document: dict[str, Any] = {"count": 0, "entries": []}

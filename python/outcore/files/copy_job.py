@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from outcore._core import Arena, Buffer, crc32c
+from outcore._core import Arena, Buffer, crc32c, description_of
 from outcore._util.if_exists import Replace, overwrites
 from outcore._util.progress import Meter, ProgressLike
 from outcore.convert.targets import writing
@@ -41,7 +41,6 @@ from outcore.storage.volumes import (
     is_there,
     move,
     place,
-    set_description,
     sync_file,
 )
 
@@ -218,6 +217,8 @@ class CopyJob:
         resumed = checksum is not None
         if checksum is None:
             checksum = _move(source, target, at, view, buffer, skip_zeros=file.fresh)
+        if file.target.name == _METADATA and nbytes == file.source.nbytes:
+            file.metadata = bytes(view)
         self._done(nbytes, resumed)
         with self._lock:
             if not resumed:
@@ -241,8 +242,9 @@ class CopyJob:
 
     def _mark_file(self, file: FileCopy, _: Buffer) -> None:
         self._mark(file.source, file.target, fresh=file.fresh)
-        if file.target.name == _METADATA and isinstance(file.target, PoolPath):
-            set_description(file.target.parent, description.of_document(file.target.read_bytes()))
+        if (described := description_of(file.metadata)) and isinstance(file.target, PoolPath):
+            directory = file.target.parent
+            directory.root.core.set_extended(directory.inside, description.ATTRIBUTE, described)
 
     def _mark(self, source: FileStatus, target: AnyPath, *, fresh: bool = True) -> None:
         """Give a copy the mode of its source, and with `preserve` all other attributes.

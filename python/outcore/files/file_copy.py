@@ -29,6 +29,8 @@ class FileCopy:
         For an existing target: (bytes, CRC-32C) of its pieces by offset, from the journal.
     sums
         CRC-32C of the copied pieces, by offset.
+    metadata
+        Content of a copied ``zarr.json`` of one piece.
     """
 
     def __init__(self, source: FileStatus, name: str, target: AnyPath) -> None:
@@ -38,6 +40,7 @@ class FileCopy:
         self.fresh = True
         self.known: dict[int, tuple[int, int]] = {}
         self.sums: dict[int, int] = {}
+        self.metadata = b""
         self._ends: tuple[PlainEnd | PoolEnd, PlainEnd | PoolEnd] | None = None
         self._reader: PlainEnd | PoolEnd | None = None
         self._left_to_verify = self.count

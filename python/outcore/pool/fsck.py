@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from outcore._core import PoolCheck, Stripes
 from outcore.errors import DeniedError, NotFoundError, OutcoreError
+from outcore.pool.descriptions import describe, odd_descriptions
 from outcore.pool.pool import Pool
 from outcore.pool.unchecked import Unchecked, away, summary
 from outcore.storage.pool_parts import is_left, parts_below
@@ -23,7 +24,7 @@ Kind: TypeAlias = Literal[
     "stray data", "newer data", "misplaced data", "unfinished removal", "missing server",
     "retired server", "missing data", "missing checksums", "short data", "impossible length",
     "unfinished file", "unreadable data", "older data", "long data", "old checksums",
-    "broken record", "old index",
+    "broken record", "old index", "old description",
 ]  # fmt: skip
 """Kinds of findings."""
 
@@ -36,6 +37,7 @@ _PATHS = 100
 _MOST_LENGTH = (1 << 63) - 1
 _CUT = "cut them"
 _MEND = "rebuild the index"
+_DESCRIBE = "describe it again"
 _OLD_INDEX = "the search index"
 """Begins the finding of the manager about its index."""
 
@@ -143,10 +145,10 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
     pool
         A pool that the caller runs, or whose key the caller has. It may be in use.
     repair
-        Whether to remove data files without an owner, to finish interrupted removals, to rebuild
-        an index of attributes that does not fit them, and to cut
-        bytes of data files that no write explains. Nothing else ever changes, and data that a file
-        may own stays.
+        Whether to remove data files without an owner, to finish interrupted removals, to describe
+        arrays that searches do not find, to rebuild an index of attributes that does not fit them,
+        and to cut bytes of data files that no write explains. Nothing else ever changes, and data
+        that a file may own stays.
     patience_s
         Time between the two inspections of a file, in seconds.
 
@@ -160,6 +162,8 @@ def fsck(pool: Pool, *, repair: bool = False, patience_s: float = PATIENCE_S) ->
     check = _Check(PoolCheck(pool.core), away(pool))
     findings = [*check.records(), *check.strays(), *check.files(patience_s)]
     findings = [*check.named(findings), *_unfinished(pool)]
+    if not check.away:
+        findings += _described(pool)
     if repair:
         findings = check.repaired(pool, findings)
     return FsckReport(
@@ -440,6 +444,11 @@ class _Check:
                 with contextlib.suppress(NotFoundError):
                     pool.core.remove_one(finding.path)
                 removed.add((None, int(finding.handle, 16)))
+            if finding.kind == "old description":
+                assert finding.path is not None
+                with contextlib.suppress(NotFoundError):
+                    describe(pool, finding.path)
+                removed.add((None, int(finding.handle, 16)))
         unfinished = [
             int(finding.handle, 16) for finding in findings if finding.kind == "unfinished removal"
         ]
@@ -474,6 +483,14 @@ def _unfinished(pool: Pool) -> Iterator[Finding]:
                 text = "it was begun a day ago or more; if its writer is gone, remove it"
                 repair = None
             yield Finding("unfinished file", digits, None, path.inside, text, repair)
+
+
+def _described(pool: Pool) -> Iterator[Finding]:
+    """Find arrays and groups with wrong descriptions."""
+    for path, text in odd_descriptions(pool):
+        with contextlib.suppress(NotFoundError):  # removed meanwhile
+            digits = _digits(pool.core.handle(path))
+            yield Finding("old description", digits, None, path, text, _DESCRIBE)
 
 
 def _digits(handle: int) -> str:

@@ -21,7 +21,7 @@ from outcore.errors import CorruptError, ExistsError, InvalidError, NotFoundErro
 from outcore.layout import description
 from outcore.storage import rights
 from outcore.storage.pool_path import PoolPath
-from outcore.storage.volumes import AnyPath, PathLike, as_path, place, set_description
+from outcore.storage.volumes import AnyPath, PathLike, as_path, place
 
 FORMAT = 1
 KIND = "outcore report"
@@ -51,7 +51,8 @@ def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
     replace(path, packed.getvalue())
     where = as_path(path)
     if isinstance(where, PoolPath):
-        set_description(where, description.of_report(values))
+        described = description.of_report(values)
+        where.root.core.set_extended(where.inside, description.ATTRIBUTE, described)
 
 
 def replace(path: PathLike, content: bytes) -> None:

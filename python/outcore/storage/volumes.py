@@ -22,7 +22,6 @@ from outcore.errors import (
     OutcoreError,
     ReadOnlyError,
 )
-from outcore.layout import description
 from outcore.layout.elements import in_memory
 from outcore.storage import pool_locks, rights
 from outcore.storage.pool_locks import LOCK_FILE, held
@@ -37,12 +36,6 @@ _FRESH = re.compile(r".+\.[0-9]+\.new")
 
 
 _TRANSPOSE = "the transpose of "
-
-
-def set_description(path: PoolPath, text: bytes | None) -> None:
-    """Set the description of an array, a group or a report in a pool, if it has one."""
-    if text is not None:
-        path.root.core.set_extended(path.inside, description.ATTRIBUTE, text)
 
 
 class Place(NamedTuple):
@@ -98,18 +91,11 @@ class Place(NamedTuple):
     def make_small(self, name: str, data: bytes) -> None:
         """Write a new small file below this place, atomically."""
         self.volume.replace_small(self.inside(name), data)
-        self._describe(name, data)
 
     def replace_small(self, name: str, data: bytes) -> None:
         """Replace a small file below this place, atomically; it keeps its owner, group and mode."""
         with rights.kept(self.path / name):
             self.volume.replace_small(self.inside(name), data)
-        self._describe(name, data)
-
-    def _describe(self, name: str, data: bytes) -> None:
-        """Describe an array or group in a pool, for searches, by its ``zarr.json``."""
-        if name == "zarr.json" and isinstance(self.path, PoolPath):
-            set_description(self.path, description.of_document(data))
 
     def remove_half_written(self) -> None:
         """Remove temporary files that a killed process left directly below this place."""

@@ -4,6 +4,7 @@ pub(crate) mod attributes;
 pub(crate) mod call;
 pub(crate) mod check;
 pub(crate) mod creation;
+pub(crate) mod description;
 pub(crate) mod durable;
 pub(crate) mod file;
 pub(crate) mod links;

@@ -9,6 +9,7 @@ use outcore_core::{
 };
 
 use crate::pool::call::{Call, unexpected};
+use crate::pool::description::{MAX_METADATA_BYTES, describes, description_of};
 use crate::pool::durable::DataEnd;
 use crate::pool::file::{PoolFile, ends_of};
 use crate::pool::listing::{Listed, Silent};
@@ -67,7 +68,8 @@ where
         let replaced = self.write_durably(&file, 0, bytes).and_then(|()| {
             // Reported together with the new name, it needs no separate commit.
             let durable = self.take_durable(file.handle);
-            self.rename_durable(&file.path, &path, &durable)
+            let description = describes(&path).then(|| description_of(bytes).unwrap_or_default());
+            self.rename_reporting(&file.path, &path, &durable, description)
         });
         if replaced.is_err() {
             // Report the first error.
@@ -162,14 +164,31 @@ where
         self.remove_data(request, recursive)
     }
 
+    /// Renames. A file that becomes the metadata of an array or a group describes its directory.
     pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.rename_durable(from, to, &[])
+        let description = if describes(to) { self.description_in(from) } else { None };
+        self.rename_reporting(from, to, &[], description)
     }
 
-    /// Renames a file with the durable state `durable`.
-    fn rename_durable(&self, from: &str, to: &str, durable: &[DataEnd]) -> Result<()> {
+    /// The description in a file, if the client can read it. The rename reports other errors.
+    fn description_in(&self, path: &str) -> Option<Vec<u8>> {
+        let file = self.open(path, false).ok()?;
+        let is_small = self.length(&file).ok()? <= MAX_METADATA_BYTES;
+        let metadata = if is_small { self.read_all(&file).ok()? } else { Vec::new() };
+        Some(description_of(&metadata).unwrap_or_default())
+    }
+
+    /// Renames a file with the durable state `durable`, and describes the directory of its new name.
+    fn rename_reporting(
+        &self,
+        from: &str,
+        to: &str,
+        durable: &[DataEnd],
+        description: Option<Vec<u8>>,
+    ) -> Result<()> {
         let (durable, generations) = separate(durable);
-        let request = ManagerRequest::Rename { from: from.into(), to: to.into(), durable, generations };
+        let (from, to) = (from.into(), to.into());
+        let request = ManagerRequest::Rename { from, to, durable, generations, description };
         self.remove_data(request, false)
     }
 

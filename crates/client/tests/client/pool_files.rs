@@ -25,6 +25,29 @@ fn a_file_that_cannot_be_made_whole_is_not_there() {
 }
 
 #[test]
+fn metadata_describe_their_directory_without_a_request_of_their_own() {
+    let (pool, link) = pool(2);
+    let group = br#"{"node_type": "group"}"#;
+    let requests = |of: &dyn Fn()| {
+        let before = link.asked();
+        of();
+        link.asked() - before
+    };
+    let other = requests(&|| pool.replace_small("d/A/zarr.txt", group).unwrap());
+    assert_eq!(requests(&|| pool.replace_small("d/A/zarr.json", group).unwrap()), other);
+    assert_eq!(link.description("d/A"), r#"{"kind":"group"}"#);
+    // A file that gets the name later; a file and a directory that describe nothing.
+    pool.replace_small("d/B/part", br#"{"node_type": "array", "shape": [3]}"#).unwrap();
+    pool.rename("d/B/part", "d/B/zarr.json").unwrap();
+    assert_eq!(link.description("d/B"), r#"{"kind":"array","ndim":1,"shape":[3]}"#);
+    pool.replace_small("d/C/part", &vec![b'['; 1 << 21]).unwrap();
+    pool.rename("d/C/part", "d/C/zarr.json").unwrap();
+    pool.make_directory("d/D/part").unwrap();
+    pool.rename("d/D/part", "d/D/zarr.json").unwrap();
+    assert_eq!([link.description("d/C"), link.description("d/D")], ["", ""]);
+}
+
+#[test]
 fn two_that_open_a_new_file_both_have_it() {
     let (pool, link) = pool(2);
     for (name, is_overtaken) in [("a", false), ("b", true)] {

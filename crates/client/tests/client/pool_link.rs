@@ -117,6 +117,12 @@ impl MemoryLink {
         || held.into_iter().rev().for_each(|job| job())
     }
 
+    /// The description that the manager has of a directory.
+    pub fn description(&self, directory: &str) -> String {
+        let found = self.names.lock().unwrap().descriptions.get(directory).cloned();
+        String::from_utf8(found.unwrap_or_default()).unwrap()
+    }
+
     /// Makes the manager lose a file whose data the servers have.
     pub fn lose(&self, path: &str) {
         let mut names = self.names.lock().unwrap();
@@ -328,8 +334,12 @@ impl MemoryLink {
                 }
                 Ok(self.orphans(&names, after))
             }
-            ManagerRequest::Rename { from, to, durable, generations } => {
+            ManagerRequest::Rename { from, to, durable, generations, description } => {
                 find(&names, &from)?;
+                if let Some(description) = description {
+                    let directory = to.rsplit_once('/').map_or("", |(directory, _)| directory);
+                    names.descriptions.insert(directory.to_owned(), description);
+                }
                 if !durable.is_empty() {
                     let known = &mut names.inodes.get_mut(&from).unwrap().durable;
                     (known.lengths, known.generations) = (durable, generations);

@@ -8,6 +8,8 @@ use outcore_core::{Durable, Error, ErrorKind, Handle, Inode, Layout, Result};
 pub struct Names {
     pub inodes: BTreeMap<String, Inode>,
     pub orphans: BTreeMap<u64, Inode>,
+    /// Descriptions of directories, by path.
+    pub descriptions: BTreeMap<String, Vec<u8>>,
     pub next: u64,
     pub renewals: u64,
 }

@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind, Result, crc32c};
 pub const MAGIC: [u8; 4] = *b"OUTC";
 
 /// The protocol version of this code. It follows [`MAGIC`] in every version.
-pub const VERSION: u16 = 12;
+pub const VERSION: u16 = 13;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 48;

@@ -38,7 +38,7 @@ choice!(ManagerRequest {
     6 = List { path, after, most },
     7 = MakeDirectory { path, mode },
     8 = Remove { path, recursive },
-    9 = Rename { from, to, durable, generations },
+    9 = Rename { from, to, durable, generations, description },
     10 = SetAttributes { path, mode, owner, group, modified_ns },
     11 = SetDefaultLayout { path, hints },
     12 = GetExtended { path, name },

@@ -130,7 +130,7 @@ fn a_foreign_version_is_refused_in_words() {
     bytes[4] = 7;
     let error = Header::decode(&bytes).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Invalid);
-    assert!(error.message.contains("version 12") && error.message.contains("version 7"), "{error}");
+    assert!(error.message.contains("version 13") && error.message.contains("version 7"), "{error}");
     let error = Header::decode(b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/htm").unwrap_err();
     assert!(error.message.contains("check the address"), "{error}");
 }

@@ -322,12 +322,15 @@ pub fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             to,
             kept
         }),
-        (path(), path(), lengths()).prop_map(|(from, to, durable)| ManagerRequest::Rename {
-            from,
-            to,
-            generations: durable.clone(),
-            durable
-        }),
+        (path(), path(), lengths(), option::of(any::<Vec<u8>>())).prop_map(
+            |(from, to, durable, description)| ManagerRequest::Rename {
+                from,
+                to,
+                generations: durable.clone(),
+                durable,
+                description
+            }
+        ),
         (path(), path()).prop_map(|(from, to)| ManagerRequest::Replace { from, to }),
         (handle(), option::of(any::<u64>()), any::<u64>(), lengths()).prop_map(
             |(handle, modified_ns, cuts, durable)| ManagerRequest::Wrote {

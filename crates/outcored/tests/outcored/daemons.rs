@@ -362,7 +362,13 @@ fn names_are_made_once_however_often_the_manager_is_killed() {
             let (path, to) = (format!("{worker}-{made}"), format!("{worker}-{made}-new"));
             let steps = [
                 ManagerRequest::MakeDirectory { path: path.clone(), mode: 0o755 },
-                ManagerRequest::Rename { from: path, to: to.clone(), durable: vec![], generations: vec![] },
+                ManagerRequest::Rename {
+                    from: path,
+                    to: to.clone(),
+                    durable: vec![],
+                    generations: vec![],
+                    description: None,
+                },
                 ManagerRequest::Remove { path: to, recursive: false },
             ];
             for request in steps.into_iter().take(2 + made % 2) {

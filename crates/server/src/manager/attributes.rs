@@ -6,6 +6,7 @@ use super::access::{READ, WRITE, allows, check_mode, require, require_owner, set
 use super::files::check_is_directory;
 use super::layouts::understood;
 use super::paths::MAX_NAME_BYTES;
+use super::record::Node;
 use super::step::Step;
 use super::{Manager, Now, User, keys};
 use crate::store::Store;
@@ -125,6 +126,24 @@ impl<S: Store> Step<'_, S> {
         let mut node = self.find_guarded(path)?;
         self.meet(&node, path)?;
         require(&node.inode, self.who, WRITE, path)?;
+        if !self.put_extended(&node, name, value, path)? && value.is_none() {
+            return Err(no_attribute(path, name));
+        }
+        // Every change of an attribute also writes the record, so the record's guard covers the attributes.
+        node.inode.changed_ns = self.now.unix_ns;
+        self.put_node(&node);
+        Ok(())
+    }
+
+    /// Sets or removes an extended attribute of a file that the user may write. The caller writes its record, which the
+    /// step guards. Returns whether the file had the attribute.
+    pub(super) fn put_extended(
+        &mut self,
+        node: &Node,
+        name: &str,
+        value: Option<&[u8]>,
+        path: &str,
+    ) -> Result<bool> {
         let key = keys::extended(node.handle(), name);
         let known = self.store.get(&key)?.map(|found| found.value);
         let is_known = known.is_some();
@@ -135,24 +154,21 @@ impl<S: Store> Step<'_, S> {
                     value.len()
                 )));
             }
-            Some(_) if !is_known && self.count_extended(&node)? >= MAX_EXTENDED => {
+            Some(_) if !is_known && self.count_extended(node)? >= MAX_EXTENDED => {
                 return Err(Error::invalid(format!(
                     "need at most {MAX_EXTENDED} extended attributes, have as many on {path:?}; remove one first"
                 )));
             }
+            _ if known.as_deref() == value => return Ok(is_known),
             Some(value) => self.put_bytes(key, value.to_vec()),
-            None if is_known => self.delete(key),
-            None => return Err(no_attribute(path, name)),
+            None => self.delete(key),
         }
         self.index(node.handle(), name, known.as_deref(), value);
-        self.note_own_name(&node)?;
-        // Every change of an attribute also writes the record, so the record's guard covers the attributes.
-        node.inode.changed_ns = self.now.unix_ns;
-        self.put_node(&node);
-        Ok(())
+        self.note_own_name(node)?;
+        Ok(is_known)
     }
 
-    fn count_extended(&self, node: &super::record::Node) -> Result<usize> {
+    fn count_extended(&self, node: &Node) -> Result<usize> {
         let (from, until) = keys::all_extended(node.handle());
         Ok(self.store.range(&from, &until, MAX_EXTENDED)?.len())
     }

@@ -38,6 +38,7 @@ use answers::{Answers, Note};
 use durable::Reached;
 use leases::Leases;
 use record::Node;
+use rename::Told;
 use step::{Memory, Step, take_handles};
 
 pub use attributes::{MAX_EXTENDED, MAX_EXTENDED_BYTES};
@@ -255,8 +256,10 @@ impl<S: Store> Manager<S> {
             ManagerRequest::MakeLink { path, target } => self.make_link(now, who, &path, &target),
             ManagerRequest::Remove { path, recursive } => self.remove(now, who, &path, recursive),
             ManagerRequest::Orphans { gone, after, most } => self.orphans(now, who, &gone, after, most),
-            ManagerRequest::Rename { from, to, durable, generations } => {
-                self.rename(now, who, &from, &to, Reached { lengths: &durable, generations: &generations })
+            ManagerRequest::Rename { from, to, durable, generations, description } => {
+                let durable = Reached { lengths: &durable, generations: &generations };
+                let told = Told { durable, description: description.as_deref() };
+                self.rename(now, who, &from, &to, told)
             }
             ManagerRequest::Move { from, to, kept } => self.relocate(now, who, &from, &to, kept.as_deref()),
             ManagerRequest::Replace { from, to } => self.replace(now, who, &from, &to),

@@ -6,6 +6,7 @@ use super::access::{WRITE, require, require_unstuck};
 use super::durable::Reached;
 use super::files::mode_on_the_way;
 use super::record::Node;
+use super::search::DESCRIBING_ATTRIBUTE;
 use super::step::Step;
 use super::walk::above;
 use super::{Manager, Now, User, keys};
@@ -24,16 +25,25 @@ enum Over<'a> {
     All,
 }
 
+/// A client's report with a new name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told<'a> {
+    /// The durable state of the file.
+    pub durable: Reached<'a>,
+    /// The description of the directory of the new name, if it may change; an empty one removes it.
+    pub description: Option<&'a [u8]>,
+}
+
 impl<S: Store> Step<'_, S> {
     /// Renames an entry. Returns the file that it replaced, if any.
-    fn rename(&mut self, from: &str, to: &str, durable: Reached<'_>, over: Over<'_>) -> Result<Option<Node>> {
+    fn rename(&mut self, from: &str, to: &str, told: Told<'_>, over: Over<'_>) -> Result<Option<Node>> {
         let all = over == Over::All;
         // This read comes before the walks. Otherwise another manager could meanwhile move a directory above both,
         // and this one could become its own descendant. The guard covers all such moves.
         let moves: u64 = self.get(keys::DIRECTORY_MOVED)?.unwrap_or(0);
         let old = self.place(from, None, "rename")?;
         let mut entry = old.entry(from)?.clone();
-        self.told_durable(&mut entry, durable)?;
+        self.told_durable(&mut entry, told.durable)?;
         if entry.is_directory() && to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
             return Err(Error::invalid(format!(
                 "need a place for {from:?} outside of itself, have {to:?}; choose another"
@@ -99,6 +109,10 @@ impl<S: Store> Step<'_, S> {
         entry.inode.changed_ns = self.now.unix_ns;
         self.put_node(&entry);
         self.note_name(&entry, &new.name)?;
+        if let Some(description) = told.description {
+            let description = Some(description).filter(|text| !text.is_empty());
+            self.put_extended(&new.parent, DESCRIBING_ATTRIBUTE, description, above(to))?;
+        }
         self.touch(old.parent.handle())?;
         self.touch(new.parent.handle())?;
         Ok(replaced)
@@ -156,7 +170,7 @@ impl<S: Store> Manager<S> {
         kept: Option<&str>,
     ) -> Result<ManagerReply> {
         let over = kept.map_or(Over::Nothing, Over::Kept);
-        self.change(now, who, |step| step.rename(from, to, Reached::default(), over))?;
+        self.change(now, who, |step| step.rename(from, to, Told::default(), over))?;
         Ok(ManagerReply::Done)
     }
 
@@ -166,9 +180,9 @@ impl<S: Store> Manager<S> {
         who: &User,
         from: &str,
         to: &str,
-        durable: Reached<'_>,
+        told: Told<'_>,
     ) -> Result<ManagerReply> {
-        let replaced = self.change(now, who, |step| step.rename(from, to, durable, Over::One))?;
+        let replaced = self.change(now, who, |step| step.rename(from, to, told, Over::One))?;
         let orphans = replaced.into_iter().map(|node| self.removable(now, node.inode)).collect();
         Ok(ManagerReply::Orphans(orphans))
     }
@@ -176,7 +190,7 @@ impl<S: Store> Manager<S> {
     /// Renames over any existing entry, in one commit. A replaced directory is emptied afterwards.
     pub(super) fn replace(&mut self, now: Now, who: &User, from: &str, to: &str) -> Result<ManagerReply> {
         self.together(|manager| {
-            match manager.change(now, who, |step| step.rename(from, to, Reached::default(), Over::All))? {
+            match manager.change(now, who, |step| step.rename(from, to, Told::default(), Over::All))? {
                 Some(file) => Ok(ManagerReply::Orphans(vec![manager.removable(now, file.inode)])),
                 None => manager.swept(now, who),
             }

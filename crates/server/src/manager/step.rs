@@ -105,6 +105,13 @@ impl<'a, S: Store> Step<'a, S> {
         found.map(|found| record::read(key, &found.value)).transpose()
     }
 
+    /// Guards a record that the step neither needs nor writes.
+    pub(super) fn guard(&mut self, key: &[u8]) -> Result<()> {
+        let version = self.store.get(key)?.map(|found| found.version);
+        self.guards.entry(key.to_vec()).or_insert(version);
+        Ok(())
+    }
+
     pub(super) fn put<R: Record>(&mut self, key: Vec<u8>, record: &R) {
         self.writes.insert(key, Some(record::write(record)));
     }

@@ -115,7 +115,7 @@ fn a_name_is_given_with_what_is_durable() {
     ask(
         &mut told.manager,
         &who,
-        ManagerRequest::Rename { from, to, durable: vec![4, 5], generations: vec![2] },
+        ManagerRequest::Rename { from, to, durable: vec![4, 5], generations: vec![2], description: None },
     )
     .unwrap();
     let known = told.ask(ManagerRequest::Describe { handle: told.handle });
@@ -162,6 +162,7 @@ fn lengths_that_no_data_file_has_are_refused() {
                 to: "g".into(),
                 durable: durable.clone(),
                 generations: vec![],
+                description: None,
             },
         ] {
             assert_eq!(told.ask_as(&who, request).unwrap_err().kind, ErrorKind::Invalid, "{durable:?}");

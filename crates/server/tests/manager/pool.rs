@@ -120,7 +120,17 @@ pub fn remove(path: &str, recursive: bool) -> ManagerRequest {
 }
 
 pub fn rename(from: &str, to: &str) -> ManagerRequest {
-    ManagerRequest::Rename { from: from.into(), to: to.into(), durable: vec![], generations: vec![] }
+    rename_describing(from, to, None)
+}
+
+pub fn rename_describing(from: &str, to: &str, description: Option<&[u8]>) -> ManagerRequest {
+    ManagerRequest::Rename {
+        from: from.into(),
+        to: to.into(),
+        durable: vec![],
+        generations: vec![],
+        description: description.map(<[u8]>::to_vec),
+    }
 }
 
 pub fn replace(from: &str, to: &str) -> ManagerRequest {

@@ -9,7 +9,7 @@ use super::terms::{all_entries, entries, entry_in};
 use crate::store::{MAX_OPERATIONS, MAX_RANGE, Outcome, Store, Write};
 
 /// The rules by which attributes have entries. A store whose index has others gets a new one.
-const RULES: u64 = 1;
+const RULES: u64 = 2;
 /// Writes of a commit that builds the index.
 const WRITES_AT_ONCE: usize = MAX_OPERATIONS - 1;
 /// Commits of a group that builds the index.
@@ -85,7 +85,8 @@ impl<S: Store> Step<'_, S> {
             Some(b'y') => {
                 let known = match entry_in(key) {
                     Some((handle, name)) => {
-                        self.get_node(handle)?;
+                        // Each change of an attribute also writes the file's record.
+                        self.guard(&keys::inode(handle))?;
                         let value = self.store.get(&keys::extended(handle, &name))?;
                         value.is_some_and(|found| entries(handle, &name, &found.value).contains(key))
                     }

@@ -1,11 +1,12 @@
 //! Searches: the files and directories below a directory for which a query holds, page by page.
 //!
-//! A page reads a range of the index, or of all names if no condition of the query is in the index. It compares each
+//! A page reads a part of the index, or of all names if no condition of the query is in the index. It compares each
 //! proposed file by the records themselves, with the rights of the user. So no query becomes text of a database: it
 //! only chooses keys.
 
 mod grammar;
 mod mend;
+mod plans;
 mod query;
 mod terms;
 mod times;
@@ -16,35 +17,29 @@ use outcore_core::wire::{decode, encode};
 use outcore_core::{Error, ErrorKind, Handle, Hit, ManagerReply, Result};
 
 use super::access::{READ, SEARCH, allows, require};
-use super::keys::KeyRange;
 use super::paths::{MAX_PATH_BYTES, parts};
 use super::record::{self, Node};
 use super::step::Step;
 use super::{MAX_PAGE, Manager, Now, ROOT, User, keys};
-use crate::store::{MAX_RANGE, Store};
-use query::{Comparison, DESCRIPTION, Field, Scalar, Stored, Tree};
-use terms::{Term, terms};
+use crate::store::Store;
+use plans::plans;
+use query::{Comparison, DESCRIPTION, Field, Scalar, Stored, Term, Tree};
+use terms::terms;
 
 pub use grammar::MAX_QUERY_BYTES;
 pub(super) use mend::{index_all, indexed};
 pub use query::DESCRIPTION as DESCRIBING_ATTRIBUTE;
 pub(super) use terms::entries;
 
-/// Conditions of which a search counts the entries, at most.
-const MAX_COUNTED: usize = 8;
 /// The finding for an index that does not fit its attributes.
 pub(super) const OLD_INDEX: &str = "the search index does not fit its name or its attributes";
-/// In place of the number of a condition: all names.
-const ALL_NAMES: u16 = u16::MAX;
+/// Bytes of paths and descriptions after which a page ends.
+const MAX_PAGE_BYTES: usize = 16 << 20;
+/// The values of `kind` of files without a description.
+const RECORDED_KINDS: [&str; 3] = ["file", "directory", "link"];
 
-/// A place in a search: the number of the condition whose entries it reads, the number of the range of these, and
-/// the last key.
-type Cursor = ((u16, u16), Vec<u8>);
-
-/// Whether a kind is in the manager's records, not in descriptions.
-fn is_recorded_kind(kind: &str) -> bool {
-    matches!(kind, "file" | "directory" | "link")
-}
+/// A place in a search: the number of the plan by which it reads, and the last key.
+type Cursor = (u16, Vec<u8>);
 
 /// The searched directory, and the paths of directories below it; `None` for others, and for those whose names the
 /// user may not see.
@@ -95,37 +90,33 @@ impl<S: Store> Step<'_, S> {
         require(&scope.start.inode, self.who, READ | SEARCH, path)?;
         scope.below.insert(scope.start.handle(), Some(scope.path.clone()));
         let plans = plans(query);
-        let ((plan, mut number), last) = match after {
-            [] => ((self.shortest(&plans)?, 0), Vec::new()),
+        let (number, last) = match after {
+            [] => (self.shortest(&plans)?, Vec::new()),
             after => read_cursor(after)?,
         };
-        let ranges = match plans.get(usize::from(plan)) {
-            Some(ranges) => ranges.clone(),
-            None => vec![keys::all_names()],
-        };
-        let (mut last, mut left) = (last, most);
-        let mut hits = Vec::new();
-        let mut seen = BTreeSet::new();
-        while let Some((first, until)) = ranges.get(usize::from(number)) {
-            let from = [&last[..], &[0]].concat().max(first.clone());
-            let found = self.store.range(&from, until, left)?;
-            for (key, versioned) in &found {
-                let (handle, name) = if plan == ALL_NAMES {
-                    (Handle(record::read(key, &versioned.value)?), keys::name_in(key).map(str::to_owned))
-                } else {
-                    let Some((handle, _)) = terms::entry_in(key) else { continue };
-                    (handle, None)
+        let plan = plans.get(usize::from(number));
+        let (mut left, mut room, mut hits, mut seen) = (most, MAX_PAGE_BYTES, Vec::new(), BTreeSet::new());
+        for (from, until) in self.ranges(plan, &[&last[..], &[0]].concat())? {
+            for (key, versioned) in self.store.range(&from, &until, left)? {
+                let proposed = match plan {
+                    Some(_) => terms::entry_in(&key).map(|(handle, _)| (handle, None)),
+                    None => {
+                        let name = keys::name_in(&key).map(str::to_owned);
+                        Some((Handle(record::read(&key, &versioned.value)?), name))
+                    }
                 };
-                if seen.insert(handle) {
-                    hits.extend(self.hit_of(&mut scope, query, Some(handle), name)?);
+                if let Some((handle, name)) = proposed.filter(|(handle, _)| seen.insert(*handle))
+                    && let Some(hit) = self.hit_of(&mut scope, query, Some(handle), name)?
+                {
+                    room = room.saturating_sub(hit.path.len() + hit.description.len());
+                    hits.push(hit);
+                }
+                // A page reads so many records at most, so that other requests need not wait long.
+                left -= 1;
+                if left == 0 || room == 0 {
+                    return Ok((hits, Some(encode::<Cursor>(&(number, key)))));
                 }
             }
-            left -= found.len();
-            // A page reads so many records at most, so that other requests need not wait long.
-            if let Some((key, _)) = found.into_iter().last().filter(|_| left == 0) {
-                return Ok((hits, Some(encode::<Cursor>(&((plan, number), key)))));
-            }
-            (number, last) = (number + 1, Vec::new());
         }
         Ok((hits, None))
     }
@@ -138,19 +129,6 @@ impl<S: Store> Step<'_, S> {
             None => String::new(),
         };
         Ok(if names.is_empty() { above } else { joined(&above, &names.join("/")) })
-    }
-
-    /// The number of the condition with the fewest entries.
-    fn shortest(&self, plans: &[Vec<KeyRange>]) -> Result<u16> {
-        let mut best = (usize::MAX, ALL_NAMES);
-        for (plan, number) in plans.iter().zip(0..).take(MAX_COUNTED) {
-            let mut count = 0;
-            for (from, until) in plan {
-                count += self.store.range(from, until, MAX_RANGE - count)?.len();
-            }
-            best = best.min((count, number));
-        }
-        Ok(best.1)
     }
 
     /// A file if the query holds for it, and the user may see it. Without a handle, it is the start.
@@ -251,10 +229,11 @@ impl<S: Store> Step<'_, S> {
                 vec![Scalar::Text(candidate.path())]
             }
             Field::Kind => {
+                let [file, directory, link] = RECORDED_KINDS;
                 let recorded = match inode {
-                    inode if inode.is_file() => "file",
-                    inode if inode.is_link() => "link",
-                    _ => "directory",
+                    inode if inode.is_file() => file,
+                    inode if inode.is_link() => link,
+                    _ => directory,
                 };
                 let described = self.stored(candidate, &Stored::described("kind"))?;
                 if described.is_empty() { vec![Scalar::Text(recorded.to_owned())] } else { described }
@@ -279,8 +258,29 @@ impl<S: Store> Step<'_, S> {
                 .flat_map(|layout| &layout.servers)
                 .map(|server| number(server.0.into()))
                 .collect(),
+            Field::Group => {
+                let is_in_group = self.is_described(candidate)? && self.is_group(candidate.node.parent)?;
+                is_in_group.then(|| Scalar::Text(candidate.above.clone())).into_iter().collect()
+            }
             Field::Stored(stored) => self.stored(candidate, stored)?,
         })
+    }
+
+    /// Whether an array or a group is described.
+    fn is_described(&self, candidate: &mut Candidate) -> Result<bool> {
+        let kinds = self.stored(candidate, &Stored::described("kind"))?;
+        Ok(["array", "group"].iter().any(|kind| kinds.contains(&Scalar::Text((*kind).to_owned()))))
+    }
+
+    /// Whether a directory is a Zarr group, as far as the user may know.
+    fn is_group(&self, directory: Handle) -> Result<bool> {
+        let Some(node) = self.look::<Node>(&keys::inode(directory))? else { return Ok(false) };
+        if !allows(&node.inode, self.who, READ) {
+            return Ok(false);
+        }
+        let found = self.store.get(&keys::extended(directory, DESCRIPTION))?;
+        let terms = found.map_or_else(Vec::new, |found| terms(DESCRIPTION, &found.value));
+        Ok(Stored::described("kind").values(&terms).contains(&Scalar::Text("group".to_owned())))
     }
 
     fn stored(&self, candidate: &mut Candidate, stored: &Stored) -> Result<Vec<Scalar>> {
@@ -293,33 +293,7 @@ impl<S: Store> Step<'_, S> {
             let found = value.map_or_else(Vec::new, |found| terms(&stored.attribute, &found.value));
             candidate.terms.insert(stored.attribute.clone(), found);
         }
-        let is_of = |term: &&Term| {
-            term.field == stored.field && stored.position.is_none_or(|position| term.position == position)
-        };
-        let terms = candidate.terms.get(&stored.attribute).into_iter().flatten();
-        Ok(terms.filter(is_of).map(|term| term.value.clone()).collect())
-    }
-}
-
-/// The ranges of the index that each contain the whole result, one for each condition that the index has.
-fn plans(query: &Tree<Comparison>) -> Vec<Vec<KeyRange>> {
-    let mut found: Vec<Vec<KeyRange>> = match query {
-        Tree::All(trees) => trees.iter().filter_map(ranges).collect(),
-        tree => ranges(tree).into_iter().collect(),
-    };
-    found.truncate(MAX_COUNTED);
-    for plan in &mut found {
-        plan.push(terms::entries_of_all());
-    }
-    found
-}
-
-fn ranges(query: &Tree<Comparison>) -> Option<Vec<KeyRange>> {
-    match query {
-        Tree::One(comparison) => terms::range(comparison).map(|range| vec![range]),
-        Tree::All(trees) => trees.iter().filter_map(ranges).min_by_key(Vec::len),
-        Tree::Any(trees) => Some(trees.iter().map(ranges).collect::<Option<Vec<_>>>()?.concat()),
-        Tree::Not(_) => None,
+        Ok(candidate.terms.get(&stored.attribute).map_or_else(Vec::new, |terms| stored.values(terms)))
     }
 }
 

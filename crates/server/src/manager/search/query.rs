@@ -32,6 +32,24 @@ impl<C> Tree<C> {
         })
     }
 
+    /// Whether the query holds, if that follows from the comparisons of which `holds` knows it.
+    pub(super) fn known(&self, holds: &impl Fn(&C) -> Option<bool>) -> Option<bool> {
+        // One tree with the value `by` decides; all others must be known to have the opposite value.
+        let decided = |trees: &[Self], by: bool| {
+            let each: Vec<_> = trees.iter().map(|tree| tree.known(holds)).collect();
+            if each.contains(&Some(by)) {
+                return Some(by);
+            }
+            each.iter().all(Option::is_some).then_some(!by)
+        };
+        match self {
+            Self::One(comparison) => holds(comparison),
+            Self::Not(tree) => tree.known(holds).map(|holds| !holds),
+            Self::All(trees) => decided(trees, false),
+            Self::Any(trees) => decided(trees, true),
+        }
+    }
+
     /// Whether the query holds, if `holds` says so of each comparison.
     pub(super) fn holds(&self, holds: &mut impl FnMut(&C) -> Result<bool>) -> Result<bool> {
         match self {
@@ -109,6 +127,8 @@ pub(super) enum Field {
     StripeUnit,
     StripeCount,
     Server,
+    /// The path of the Zarr group that contains an array or a group.
+    Group,
     Stored(Stored),
 }
 
@@ -126,27 +146,45 @@ pub(super) struct Stored {
 /// The extended attribute that describes an array, a group or a report: a JSON object of [`DESCRIBED`] fields.
 pub const DESCRIPTION: &str = "outcore.description";
 
-/// The fields of a description: name, type, and whether they are lists. `kind` and `size` are also fields of files.
-pub(super) const DESCRIBED: [(&str, Type, bool); 15] = [
-    ("kind", Type::Text, false),
-    ("size", Type::Number, false),
-    ("dtype", Type::Text, false),
-    ("shape", Type::Number, true),
-    ("chunks", Type::Number, true),
-    ("dims", Type::Text, true),
-    ("ndim", Type::Number, false),
-    ("order", Type::Text, false),
-    ("chunk_order", Type::Text, false),
-    ("state", Type::Text, false),
-    ("steps", Type::Number, false),
-    ("method", Type::Text, false),
-    ("residual", Type::Number, false),
-    ("condition", Type::Number, false),
-    ("time", Type::Number, false),
+/// The place of a field of descriptions in the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Indexed {
+    /// In the class of the description: the values of all fields with few different values.
+    InClass,
+    /// Each value has an entry.
+    Alone,
+    /// A search by it reads all descriptions.
+    Not,
+}
+
+/// The fields of a description: name, type, whether they are lists, and their place in the index. `kind` and `size` are
+/// also fields of files.
+pub(super) const DESCRIBED: [(&str, Type, bool, Indexed); 15] = [
+    ("kind", Type::Text, false, Indexed::InClass),
+    ("size", Type::Number, false, Indexed::Not),
+    ("dtype", Type::Text, false, Indexed::InClass),
+    ("shape", Type::Number, true, Indexed::Alone),
+    ("chunks", Type::Number, true, Indexed::Not),
+    ("dims", Type::Text, true, Indexed::InClass),
+    ("ndim", Type::Number, false, Indexed::InClass),
+    ("order", Type::Text, false, Indexed::InClass),
+    ("chunk_order", Type::Text, false, Indexed::InClass),
+    ("state", Type::Text, false, Indexed::InClass),
+    ("steps", Type::Number, false, Indexed::Alone),
+    ("method", Type::Text, false, Indexed::Alone),
+    ("residual", Type::Number, false, Indexed::Alone),
+    ("condition", Type::Number, false, Indexed::Alone),
+    ("time", Type::Number, false, Indexed::Alone),
 ];
 
-/// The fields of the manager's records.
-const RECORDED: [(&str, Field, Type); 11] = [
+/// The place of a field in the index. Fields other than [`DESCRIBED`] are attributes of users.
+pub(super) fn indexed(field: &str) -> Indexed {
+    let described = DESCRIBED.iter().find(|(name, ..)| *name == field);
+    described.map_or(Indexed::Alone, |(.., indexed)| *indexed)
+}
+
+/// The fields of the manager's records, and the group, which is a field of two of them.
+const RECORDED: [(&str, Field, Type); 12] = [
     ("name", Field::Name, Type::Text),
     ("path", Field::Path, Type::Text),
     ("kind", Field::Kind, Type::Text),
@@ -158,6 +196,7 @@ const RECORDED: [(&str, Field, Type); 11] = [
     ("stripe_unit_bytes", Field::StripeUnit, Type::Number),
     ("stripe_count", Field::StripeCount, Type::Number),
     ("server", Field::Server, Type::Number),
+    ("group", Field::Group, Type::Text),
 ];
 
 impl Field {
@@ -166,7 +205,7 @@ impl Field {
         if let Some((_, field, of)) = RECORDED.iter().find(|(known, ..)| *known == name) {
             return Some((field.clone(), *of, false));
         }
-        let (_, of, is_list) = DESCRIBED.iter().find(|(known, ..)| *known == name)?;
+        let (_, of, is_list, _) = DESCRIBED.iter().find(|(known, ..)| *known == name)?;
         Some((Self::Stored(Stored::described(name)), *of, *is_list))
     }
 
@@ -188,6 +227,14 @@ impl Stored {
     pub(super) fn described(name: &str) -> Self {
         Self { attribute: DESCRIPTION.to_owned(), field: name.to_owned(), position: None }
     }
+
+    /// The values of the field among those of its attribute.
+    pub(super) fn values(&self, terms: &[Term]) -> Vec<Scalar> {
+        let is_of = |term: &&Term| {
+            term.field == self.field && self.position.is_none_or(|position| term.position == position)
+        };
+        terms.iter().filter(is_of).map(|term| term.value.clone()).collect()
+    }
 }
 
 /// A value of a file.
@@ -196,6 +243,14 @@ pub(super) enum Scalar {
     Number(f64),
     Text(String),
     Time(i64),
+}
+
+/// A value of a field, and its place in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Term {
+    pub field: String,
+    pub position: usize,
+    pub value: Scalar,
 }
 
 impl Scalar {

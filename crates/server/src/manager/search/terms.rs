@@ -2,37 +2,37 @@
 //!
 //! An entry only proposes a file. The search compares the attributes themselves, so an entry without its attribute does no
 //! harm. Each attribute determines its entries.
+//!
+//! Most fields of a description have few different values. One entry has all of them: the class of the description. A
+//! search tries each class that exists, so a new array needs few entries.
 
 use std::collections::BTreeSet;
 
 use outcore_core::Handle;
+use serde_json::Value;
 
 use super::super::files::HINT_PREFIX;
 use super::super::keys::KeyRange;
 use super::query::{
-    Comparison, DESCRIBED, DESCRIPTION, Field, Literal, Operator, Scalar, Stored, Type, beginning,
+    Comparison, DESCRIBED, DESCRIPTION, Field, Indexed, Literal, Operator, Scalar, Stored, Term, Type,
+    beginning, indexed,
 };
 
 /// Entries of one attribute, at most. One with more has a single entry, which proposes the file to all searches.
-const MAX_ENTRIES: usize = 40;
+const MAX_ENTRIES: usize = 16;
 /// Bytes of a text in an entry, at most: the rest does not sort.
 const MAX_TEXT_BYTES: usize = 128;
+/// Bytes of a class, at most. A description with a longer one has a single entry, too.
+const MAX_CLASS_BYTES: usize = 400;
 
 const LETTER: u8 = b'y';
 const OF_ALL: u8 = 0;
 const NUMBER: u8 = 1;
 const TEXT: u8 = 2;
 const TIME: u8 = 3;
+const CLASS: u8 = 4;
 /// Above each handle.
 const LAST: [u8; 9] = [0xff; 9];
-
-/// A value of a field, and its place in a list.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Term {
-    pub field: String,
-    pub position: usize,
-    pub value: Scalar,
-}
 
 /// The values that an extended attribute contains.
 pub(super) fn terms(name: &str, value: &[u8]) -> Vec<Term> {
@@ -41,23 +41,40 @@ pub(super) fn terms(name: &str, value: &[u8]) -> Vec<Term> {
         let field = Stored::attribute(name).field;
         return vec![Term { field, position: 0, value: Scalar::Text(text.to_owned()) }];
     }
-    let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(text) else { return Vec::new() };
-    let mut terms = Vec::new();
-    for (field, of, is_list) in DESCRIBED {
-        let values = match fields.get(field) {
-            Some(serde_json::Value::Array(values)) if is_list => values.as_slice(),
-            Some(value) if !is_list => std::slice::from_ref(value),
-            _ => &[],
-        };
-        for (position, value) in values.iter().enumerate() {
-            let value = match (of, value) {
-                (Type::Number, value) => value.as_f64().map(Scalar::Number),
-                (_, value) => value.as_str().map(|text| Scalar::Text(text.to_owned())),
-            };
-            terms.extend(value.map(|value| Term { field: field.to_owned(), position, value }));
-        }
-    }
-    terms
+    let Ok(Value::Object(fields)) = serde_json::from_str(text) else { return Vec::new() };
+    let each = DESCRIBED.iter().flat_map(|(field, of, is_list, _)| {
+        terms_of(field, *of, *is_list, fields.get(*field).unwrap_or(&Value::Null))
+    });
+    each.collect()
+}
+
+/// The values of a field of a description.
+fn terms_of(field: &str, of: Type, is_list: bool, value: &Value) -> Vec<Term> {
+    let values = match value {
+        Value::Array(values) if is_list => values.as_slice(),
+        value if !is_list => std::slice::from_ref(value),
+        _ => &[],
+    };
+    let scalar = |value: &Value| match of {
+        Type::Number => value.as_f64().map(Scalar::Number),
+        _ => value.as_str().map(|text| Scalar::Text(text.to_owned())),
+    };
+    let terms = values.iter().enumerate().filter_map(|(position, value)| {
+        scalar(value).map(|value| Term { field: field.to_owned(), position, value })
+    });
+    terms.collect()
+}
+
+/// The class of a description: a JSON list of the values of its fields of [`Indexed::InClass`], in their order.
+fn class_of(description: &[u8]) -> Option<String> {
+    let Ok(Value::Object(mut fields)) = serde_json::from_slice(description) else { return None };
+    let values = in_class().map(|(field, ..)| fields.remove(field).unwrap_or(Value::Null));
+    Some(Value::Array(values.collect()).to_string())
+}
+
+fn in_class() -> impl Iterator<Item = (&'static str, Type, bool)> {
+    let fields = DESCRIBED.iter().filter(|(.., indexed)| *indexed == Indexed::InClass);
+    fields.map(|(field, of, is_list, _)| (*field, *of, *is_list))
 }
 
 /// The keys of the entries of an attribute.
@@ -65,9 +82,21 @@ pub(in super::super) fn entries(handle: Handle, name: &str, value: &[u8]) -> BTr
     if name.starts_with(HINT_PREFIX) {
         return BTreeSet::new();
     }
+    let with_handle = |sorted: Vec<u8>| [sorted, handle.0.to_be_bytes().to_vec()].concat();
+    let single = || BTreeSet::from([with_handle([&of_all()[..], name.as_bytes(), &[0]].concat())]);
     let mut found = BTreeSet::new();
-    for Term { field, value, .. } in terms(name, value) {
-        let mut add = |sorted: Vec<u8>| found.insert([sorted, handle.0.to_be_bytes().to_vec()].concat());
+    if name == DESCRIPTION {
+        match class_of(value) {
+            Some(class) if class.len() > MAX_CLASS_BYTES => return single(),
+            Some(class) => {
+                found.insert(with_handle([&start("", CLASS)[..], class.as_bytes(), &[0]].concat()))
+            }
+            None => return found,
+        };
+    }
+    let alone = |term: &Term| indexed(&term.field) == Indexed::Alone;
+    for Term { field, value, .. } in terms(name, value).into_iter().filter(alone) {
+        let mut add = |sorted: Vec<u8>| found.insert(with_handle(sorted));
         if let Scalar::Text(text) = &value {
             add(sorted_text(&field, text));
         }
@@ -78,11 +107,26 @@ pub(in super::super) fn entries(handle: Handle, name: &str, value: &[u8]) -> BTr
             add(sorted_time(&field, time));
         }
     }
-    if found.len() > MAX_ENTRIES {
-        let key = [&of_all()[..], name.as_bytes(), &[0], &handle.0.to_be_bytes()].concat();
-        return BTreeSet::from([key]);
-    }
-    found
+    if found.len() > MAX_ENTRIES { single() } else { found }
+}
+
+/// The values of the class in the key of its entry.
+pub(super) fn class_in(key: &[u8]) -> Vec<Term> {
+    let text =
+        key.strip_prefix(&start("", CLASS)[..]).and_then(|rest| rest.get(..rest.len().checked_sub(9)?));
+    let Some(Ok(values)) = text.map(serde_json::from_slice::<Vec<Value>>) else { return Vec::new() };
+    let each = in_class().zip(&values);
+    each.flat_map(|((field, of, is_list), value)| terms_of(field, of, is_list, value)).collect()
+}
+
+/// The key after all entries of the class of an entry.
+pub(super) fn after_class(key: &[u8]) -> Vec<u8> {
+    [&key[..key.len().saturating_sub(9)], &[1]].concat()
+}
+
+/// The entries of all classes.
+pub(super) fn all_classes() -> KeyRange {
+    (start("", CLASS), start("", CLASS + 1))
 }
 
 /// The handle and the attribute of an entry, if the key is one.
@@ -110,12 +154,12 @@ pub(in super::super) fn all_entries() -> KeyRange {
 
 /// The start of the entries that every search reads.
 fn of_all() -> Vec<u8> {
-    vec![LETTER, 0, OF_ALL]
+    start("", OF_ALL)
 }
 
-/// The entries that every search reads.
+/// The entries that every search reads. They come before all others.
 pub(super) fn entries_of_all() -> KeyRange {
-    (of_all(), vec![LETTER, 0, OF_ALL + 1])
+    (of_all(), start("", OF_ALL + 1))
 }
 
 /// The start of the entries of a field with values of a type.
@@ -148,12 +192,11 @@ fn sorted_time(field: &str, time: i64) -> Vec<u8> {
 /// them.
 pub(super) fn range(comparison: &Comparison) -> Option<KeyRange> {
     let Comparison { field, operator, literal } = comparison;
-    let field = match (field, literal) {
-        (Field::Stored(stored), _) if !stored.attribute.starts_with(HINT_PREFIX) => stored.field.as_str(),
-        (Field::Kind, Literal::Text(kind))
-            if !super::is_recorded_kind(kind) && *operator == Operator::Equal =>
+    let field = match field {
+        Field::Stored(stored)
+            if indexed(&stored.field) == Indexed::Alone && !stored.attribute.starts_with(HINT_PREFIX) =>
         {
-            "kind"
+            stored.field.as_str()
         }
         _ => return None,
     };
@@ -233,11 +276,10 @@ mod tests {
 
     #[test]
     fn entries_name_their_attribute() {
-        let value =
-            br#"{"kind": "array", "shape": [3, 4, 3], "dims": ["x", "2026-11-01"], "odd": 1, "dtype": 5}"#;
+        let value = br#"{"kind": "array", "shape": [3, 4, 3], "dims": ["x", "2026-11-01"], "odd": 1, "dtype": 5, "size": 9, "method": "7"}"#;
         let keys = entries(Handle(9), DESCRIPTION, value);
-        // Two numbers, three texts, and a time.
-        assert_eq!(keys.len(), 6);
+        // The class, two numbers, and a text that is also a number.
+        assert_eq!(keys.len(), 5);
         for key in &keys {
             assert_eq!(entry_in(key), Some((Handle(9), DESCRIPTION.to_owned())));
         }
@@ -246,11 +288,35 @@ mod tests {
         }
         let many: Vec<String> = (0..50).map(|n| format!("{n}")).collect();
         let many = format!("{{\"shape\": [{}]}}", many.join(","));
-        let keys: Vec<_> = entries(Handle(9), DESCRIPTION, many.as_bytes()).into_iter().collect();
-        assert_eq!(keys.len(), 1);
-        assert_eq!(entry_in(&keys[0]), Some((Handle(9), DESCRIPTION.to_owned())));
+        let long = format!("{{\"dims\": [\"{}\"]}}", "x".repeat(MAX_CLASS_BYTES));
         let (from, until) = entries_of_all();
-        assert!(from <= keys[0] && keys[0] < until);
+        for value in [many, long] {
+            let keys: Vec<_> = entries(Handle(9), DESCRIPTION, value.as_bytes()).into_iter().collect();
+            assert_eq!(keys.len(), 1);
+            assert_eq!(entry_in(&keys[0]), Some((Handle(9), DESCRIPTION.to_owned())));
+            assert!(from <= keys[0] && keys[0] < until);
+        }
         assert!(entries(Handle(9), "hint.a", b"b").is_empty() && entries(Handle(9), "a", b"\xff").is_empty());
+        assert!(entries(Handle(9), DESCRIPTION, b"no JSON").is_empty());
+    }
+
+    #[test]
+    fn an_entry_has_its_class() {
+        let value =
+            br#"{"kind": "array", "dtype": "c16", "dims": ["x\u0000", null, "y"], "ndim": 3, "shape": [1]}"#;
+        let keys = entries(Handle(u64::MAX), DESCRIPTION, value);
+        let (from, until) = all_classes();
+        let class = keys.iter().find(|key| from <= **key && **key < until).unwrap();
+        let found = class_in(class);
+        let is_in_class = |term: &Term| indexed(&term.field) == Indexed::InClass;
+        let expected: Vec<Term> = terms(DESCRIPTION, value).into_iter().filter(is_in_class).collect();
+        assert_eq!(found, expected);
+        assert_eq!(found.len(), 5);
+        assert!(*class < after_class(class) && after_class(class) < until);
+        let other = entries(Handle(0), DESCRIPTION, br#"{"kind": "array", "dtype": "c8"}"#);
+        assert!(
+            other.iter().all(|key| *key > after_class(class) || *key < class[..class.len() - 8].to_vec())
+        );
+        assert!(class_in(b"yshape\0\x01").is_empty());
     }
 }
