@@ -140,7 +140,7 @@ def files_below(path: Path) -> list[Path]:
     return [each for each in path.rglob("*") if each.is_file()]
 
 
-@pytest.mark.parametrize("name", ["default", "gzip", "plain"])
+@pytest.mark.parametrize("name", ["default", "gzip", "plain", "blosc"])
 @pytest.mark.parametrize("length", [-3, 0])
 def test_damaged_chunks_are_refused(tmp_path: Path, name: str, length: int) -> None:
     put(tmp_path / "Z", COMMON[name])

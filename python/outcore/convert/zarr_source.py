@@ -10,6 +10,7 @@ from outcore._util.packages import is_a
 from outcore._util.streams import Box
 from outcore.convert.formats.zarr_chunks import ZarrChunks, place_of
 from outcore.convert.sources import LIBRARY_BLOCKS, Sliced, file_version
+from outcore.errors import CorruptError
 from outcore.layout.casting import Wanted
 from outcore.layout.zarr_format import DIMENSIONS
 from outcore.storage.pool_path import PoolPath
@@ -59,6 +60,8 @@ class ZarrSource(Sliced):
             into = out[place_of(part, box)]
             try:
                 found = chunks.read(part)
+            except CorruptError:
+                raise
             except Exception:
                 # It knows chunks that were never written, and its errors for others are better.
                 self._read(part, into)

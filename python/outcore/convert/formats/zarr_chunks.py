@@ -21,6 +21,7 @@ import numpy.typing as npt
 from outcore._util.at_once import at_once
 from outcore._util.packages import load
 from outcore._util.streams import Box
+from outcore.errors import CorruptError
 
 CHUNKS_IN_THREAD = 2
 """Memory of a thread, in chunks: the elements of one, and its encoded bytes."""
@@ -104,11 +105,20 @@ class ZarrChunks:
 
         Raises
         ------
+        CorruptError
+            If a chunk of Blosc has another length than it says, which the codec does not notice.
         Exception
             Any error of the system or the codec, also if the chunk was never written.
         """
-        data = self._path(part).read_bytes()
+        path = self._path(part)
+        data = path.read_bytes()
         if self.codec is not None:
+            length = int.from_bytes(data[12:16], "little")
+            if self.codec.codec_id == "blosc" and length != len(data):
+                raise CorruptError(
+                    f"cannot decode {path}: it has {len(data)} bytes, its header says {length}; "
+                    "restore it from a copy"
+                )
             data = self.codec.decode(data)
         chunk = np.frombuffer(data, self.dtype).reshape(self.chunks, order=self.order)
         return chunk[tuple(_inside(s, c) for s, c in zip(part, self.chunks, strict=True))]
