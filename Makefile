@@ -72,7 +72,7 @@ test: ARGS := $(or $(ARGS),$(PROCESSES))
 test-all: ARGS := $(PROCESSES) --exhaustive
 test-all: export OUTCORE_EXHAUSTIVE := 1
 test test-all:
-	tools/setup --compilers
+	tools/setup --tests
 	log=$$(mktemp); trap 'rm -f "$$log"' EXIT; failed=0; \
 	env --default-signal=INT $(MAKE) --no-print-directory test-rust >"$$log" 2>&1 & \
 	$(MAKE) --no-print-directory test-python slice ARGS="$(ARGS)" || failed=1; \

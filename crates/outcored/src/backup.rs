@@ -10,7 +10,7 @@ use outcore_server::io_server;
 use outcore_server::manager::{check_store, mark_restored};
 use outcore_server::store::SqliteStore;
 
-use crate::metadata::{LOCK, MANAGER, METADATA, RESTORING, check_restored};
+use crate::metadata::{DATABASE, LOCK, MANAGER, METADATA, RESTORING, check_restored};
 
 /// Suffix of an incomplete copy.
 const PART: &str = ".part";
@@ -21,7 +21,7 @@ const LOG: &str = "-wal";
 /// Name of the directory below [`MANAGER`] that contains a replaced store, before its number.
 const REPLACED: &str = "replaced-";
 
-fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::AlreadyExists => ErrorKind::Exists,
         std::io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -33,19 +33,31 @@ fn failed(doing: &str, path: &Path, error: &std::io::Error) -> Error {
 }
 
 /// A path with a suffix appended.
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-fn sync_directory(of: &Path) -> Result<()> {
+pub(crate) fn sync_directory(of: &Path) -> Result<()> {
     let above = of.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(above).and_then(|open| open.sync_all()).map_err(|error| failed("sync", above, &error))
 }
 
+/// Refuses a pool whose metadata are in a database.
+fn check_is_in_file(directory: &Path) -> Result<()> {
+    if directory.join(DATABASE).symlink_metadata().is_err() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "need the metadata in {}, have them in a database; copy and restore that with pg_dump and pg_restore",
+        directory.display()
+    )))
+}
+
 /// The store in a manager's directory.
-fn store_in(directory: &Path) -> Result<PathBuf> {
+pub(crate) fn store_in(directory: &Path) -> Result<PathBuf> {
+    check_is_in_file(directory)?;
     let store = directory.join(MANAGER).join(METADATA);
     if store.is_file() {
         return check_restored(directory).map(|()| store);
@@ -58,7 +70,7 @@ fn store_in(directory: &Path) -> Result<PathBuf> {
 
 /// Removes a database that a killed call may have left, with the files beside it. SQLite would apply their contents
 /// to a new database of the same name.
-fn remove_database(path: &Path) -> Result<()> {
+pub(crate) fn remove_database(path: &Path) -> Result<()> {
     for suffix in BESIDE {
         match fs::remove_file(with_suffix(path, suffix)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -89,7 +101,7 @@ fn copy_checked(source: &Path, target: &Path) -> Result<u128> {
 }
 
 /// Renames a closed database durably. Refuses to leave its log behind.
-fn rename_alone(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn rename_alone(from: &Path, to: &Path) -> Result<()> {
     let log = with_suffix(from, LOG);
     if log.exists() {
         return Err(Error::new(
@@ -123,6 +135,7 @@ pub fn backup_metadata(directory: &Path, target: &Path) -> Result<()> {
 /// none. The pool must not be running. If the process dies meanwhile, no manager starts until another call has
 /// finished.
 pub fn restore_metadata(directory: &Path, copy: &Path) -> Result<Option<PathBuf>> {
+    check_is_in_file(directory)?;
     let root = Directory::new(directory)?;
     let _lock = root.lock(LOCK)?;
     let store = directory.join(MANAGER).join(METADATA);
@@ -173,17 +186,24 @@ fn set_aside(store: &Path, aside: &Path) -> Result<()> {
     sync_directory(store)
 }
 
+/// The next free name of a directory for a replaced store, beside `path`.
+pub(crate) fn free_name(path: &Path) -> PathBuf {
+    let mut number = 1_u32;
+    loop {
+        let name = path.with_file_name(format!("{REPLACED}{number}"));
+        if name.symlink_metadata().is_err() {
+            return name;
+        }
+        number += 1;
+    }
+}
+
 /// Gives the directory of a replaced store its name, which it returns, and so ends the restoration. Removes the
 /// directory if it is empty.
 fn keep(aside: &Path) -> Result<Option<PathBuf>> {
-    let replaced = |number: u32| aside.with_file_name(format!("{REPLACED}{number}"));
     // Without a store, there may be a log that was left over.
     let mut entries = fs::read_dir(aside).map_err(|error| failed("read", aside, &error))?;
-    let kept = if entries.next().is_some() {
-        (1..).map(replaced).find(|path| path.symlink_metadata().is_err())
-    } else {
-        None
-    };
+    let kept = if entries.next().is_some() { Some(free_name(aside)) } else { None };
     match &kept {
         Some(kept) => fs::rename(aside, kept).map_err(|error| failed("make", kept, &error))?,
         None => fs::remove_dir(aside).map_err(|error| failed("remove", aside, &error))?,

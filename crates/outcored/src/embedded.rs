@@ -20,7 +20,9 @@ use outcore_server::io_server::{self, Runner};
 use outcore_server::manager::{Manager, Now, User};
 use outcore_server::store::SqliteStore;
 
-use crate::metadata::{LOCK, MANAGER, METADATA, file_descriptors, manager_config, open_store, spare_bytes};
+use crate::metadata::{
+    LOCK, MANAGER, METADATA, check_is_here, file_descriptors, manager_config, open_store, spare_bytes,
+};
 
 /// The manager and the servers of a pool, in this process.
 pub struct EmbeddedLink {
@@ -193,6 +195,7 @@ impl Link for EmbeddedLink {
 
 /// Retires an I/O server, or undoes that. `directory` contains the pool's metadata; the pool must not be open.
 pub fn retire_server(directory: &Path, server: ServerId, undo: bool) -> Result<()> {
+    check_is_here(directory)?;
     if !directory.join(MANAGER).join(METADATA).is_file() {
         return Err(Error::new(
             ErrorKind::NotFound,

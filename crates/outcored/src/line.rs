@@ -17,6 +17,8 @@ use outcore_net::OnReply;
 use outcore_server::manager::{Asked, Manager, Now};
 use outcore_server::store::{Log, Store};
 
+use crate::turn::Turn;
+
 /// Requests that become durable together, at most.
 const MOST_AT_ONCE: usize = 256;
 
@@ -30,6 +32,8 @@ type Answers = Vec<(OnReply, ManagerReply)>;
 pub(crate) struct Line<S> {
     manager: Mutex<Manager<S>>,
     log: Arc<dyn Log>,
+    /// Whether this manager is the active one; `None` if there is no other.
+    turn: Option<Arc<Turn>>,
     state: Mutex<State>,
     /// Wakes the standby thread.
     left: Condvar,
@@ -56,9 +60,10 @@ struct State {
 }
 
 impl<S: Store> Line<S> {
-    pub(crate) fn new(manager: Manager<S>) -> Self {
+    pub(crate) fn new(manager: Manager<S>, turn: Option<Arc<Turn>>) -> Self {
         Self {
             log: manager.log(),
+            turn,
             manager: Mutex::new(manager),
             state: Mutex::default(),
             left: Condvar::new(),
@@ -115,22 +120,59 @@ impl<S: Store> Line<S> {
             self.shorter.notify_all();
         }
         drop(state);
-        let (replies, is_change) = manager.begin_many(now(), requests);
-        let committed = if is_change { manager.commit_many() } else { Ok(()) };
+        if let Err(error) = self.check_turn() {
+            return dones.into_iter().map(|done| (done, ManagerReply::Failed(error.clone()))).collect();
+        }
+        let mut execute = |requests| {
+            let (replies, is_change) = manager.begin_many(now(), requests);
+            let committed = if is_change { manager.commit_many() } else { Ok(()) };
+            (replies, is_change, committed)
+        };
+        let again = requests.clone();
+        let mut executed = execute(requests);
+        if executed.2.as_ref().is_err_and(|error| error.kind == ErrorKind::Busy) {
+            // The store has made nothing of it, for example because its database has restarted.
+            executed = execute(again);
+        }
+        let (replies, is_change, committed) = executed;
         if is_change && committed.is_ok() {
             match self.log.sync() {
                 Ok(()) => drop(self.commits.fetch_add(1, Ordering::Relaxed)),
-                Err(error) => {
-                    let failure = self.failure.get_or_init(|| error);
-                    if let Some(call) = self.on_failure.get() {
-                        call(failure);
-                    }
-                }
+                Err(error) => self.fail(error),
             }
         }
-        let error = committed.err().or_else(|| self.failure.get().cloned());
+        let failed = |reply: &ManagerReply| match reply {
+            ManagerReply::Failed(error) if error.kind == ErrorKind::Closed => Some(error.clone()),
+            _ => None,
+        };
+        let closed = committed.as_ref().err().filter(|error| error.kind == ErrorKind::Closed).cloned();
+        if let Some(error) = closed.or_else(|| replies.iter().find_map(failed)) {
+            self.fail(error);
+        }
+        // What is durable may be told. What the manager only remembers may be wrong by now.
+        let certain = if is_change { Ok(()) } else { self.check_turn() };
+        let error = committed.and(certain).err().or_else(|| self.failure.get().cloned());
         let reply = |reply| error.clone().map_or(reply, ManagerReply::Failed);
         dones.into_iter().zip(replies.into_iter().map(reply)).collect()
+    }
+
+    /// Makes all requests fail from now on.
+    fn fail(&self, error: Error) {
+        let failure = self.failure.get_or_init(|| error);
+        if let Some(call) = self.on_failure.get() {
+            call(failure);
+        }
+    }
+
+    /// Waits until this is certainly the active manager.
+    fn check_turn(&self) -> Result<()> {
+        let checked = self.turn.as_ref().map_or(Ok(()), |turn| turn.check());
+        if let Err(error) = &checked
+            && error.kind == ErrorKind::Closed
+        {
+            self.fail(error.clone());
+        }
+        checked
     }
 
     /// Serves the requests that other threads left in the queue, until the queue is closed.
@@ -219,15 +261,16 @@ fn now() -> Now {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Receiver, channel};
     use std::time::Duration;
 
     use super::*;
-    use outcore_core::{Hints, ManagerRequest, ServerAddress, ServerId};
+    use outcore_core::{Hints, ManagerRequest, Origin, ServerAddress, ServerId};
     use outcore_server::grants::Key;
     use outcore_server::manager::{Config, User};
-    use outcore_server::store::{Guard, MemoryStore, Outcome, Versioned, Write};
+    use outcore_server::store::{Guard, MemoryStore, Outcome, SqliteStore, Versioned, Write};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -281,7 +324,7 @@ mod tests {
             let store = Slow { store: MemoryStore::new(), disk: disk.clone() };
             let mut manager = Manager::open(store, Key::new([1; 32]), Config::new(1)).unwrap();
             manager.add_server(ServerAddress { id: ServerId(0), addresses: vec![] }).unwrap();
-            let line = Arc::new(Line::new(manager));
+            let line = Arc::new(Line::new(manager, None));
             let standby = Standby::start(line.clone()).unwrap();
             Self { line, disk, end, _standby: standby }
         }
@@ -371,5 +414,80 @@ mod tests {
         // The store would refuse; the queue refuses even if a store does not.
         failed(pool.ask(stat("a")));
         assert_eq!(pool.line.commits(), 0);
+    }
+
+    /// A store that loses some groups at their end, as one in a database that restarts.
+    struct Loses {
+        store: Option<SqliteStore>,
+        path: PathBuf,
+        losses: Arc<AtomicUsize>,
+    }
+
+    impl Loses {
+        fn store(&mut self) -> &mut SqliteStore {
+            self.store.as_mut().unwrap()
+        }
+    }
+
+    impl Store for Loses {
+        fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
+            self.store.as_ref().unwrap().get(key)
+        }
+
+        fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
+            self.store.as_ref().unwrap().range(from, until, most)
+        }
+
+        fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
+            self.store().commit(guards, writes)
+        }
+
+        fn begin_group(&mut self) -> Result<()> {
+            self.store().begin_group()
+        }
+
+        fn end_group_unsynced(&mut self) -> Result<()> {
+            let left = self.losses.load(Ordering::SeqCst);
+            if left == 0 {
+                return self.store().end_group_unsynced();
+            }
+            self.losses.store(left - 1, Ordering::SeqCst);
+            // The end of the connection undoes the group.
+            self.store = None;
+            self.store = Some(SqliteStore::open(&self.path)?);
+            Err(Error::new(ErrorKind::Busy, "the group is lost"))
+        }
+    }
+
+    #[test]
+    fn a_group_that_the_store_loses_is_executed_once_more() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("metadata");
+        let losses = Arc::new(AtomicUsize::new(0));
+        let store = Loses { store: Some(SqliteStore::open(&path).unwrap()), path, losses: losses.clone() };
+        let mut manager = Manager::open(store, Key::new([1; 32]), Config::new(1)).unwrap();
+        manager.add_server(ServerAddress { id: ServerId(0), addresses: vec![] }).unwrap();
+        let line = Line::new(manager, None);
+        let ask = |number: u64, request| {
+            let (sender, reply) = channel();
+            let who = User { uid: 0, gids: vec![0], is_root: true };
+            let origin = Some(Origin { client: 1, number });
+            line.answer(Asked { who, origin, request }, Box::new(move |reply| drop(sender.send(reply))));
+            reply.recv_timeout(LONG).unwrap()
+        };
+        for (number, lost) in [(0, 0), (1, 1), (2, 2), (3, 0)] {
+            losses.store(lost, Ordering::SeqCst);
+            let name = format!("d{number}");
+            let make = ManagerRequest::MakeDirectory { path: name.clone(), mode: 0o755 };
+            let made = ask(number, make.clone());
+            let is_made = !matches!(ask(100, stat(&name)), ManagerReply::Failed(_));
+            assert_eq!(is_made, lost < 2, "{name}: {made:?}");
+            assert_eq!(matches!(made, ManagerReply::Done), is_made, "{name}: {made:?}");
+            // The client repeats it: done once.
+            assert_eq!(ask(number, make), ManagerReply::Done);
+        }
+        // The notes from before the lost groups are known again.
+        let again = ManagerRequest::MakeDirectory { path: "d0".into(), mode: 0o755 };
+        assert_eq!(ask(0, again), ManagerReply::Done);
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use outcore_core::{Error, Result};
 use outcore_net::{wait_for_termination, wait_while};
 use outcored::{
-    IoSettings, ManagerSettings, MountSettings, Settings, mount, notify_ready, serve_io, serve_manager,
+    IoSettings, ManagerSettings, MountSettings, Settings, mount, notify_ready, serve_io, serve_manager_under,
+    wait_for_lease,
 };
 
 const USAGE: &str = "outcored manager --config FILE [--check]\noutcored io --config FILE [--check]\n\
@@ -51,8 +52,10 @@ fn read<T>(file: &str, settings: impl FnOnce(Settings) -> Result<T>) -> Result<T
 
 fn run_manager(file: &str) -> Result<()> {
     let settings = read(file, ManagerSettings::from_settings)?;
+    // A stand-by ends at any signal.
+    let lease = wait_for_lease(&settings)?;
     let daemon = wait_for_termination(|| {
-        let daemon = serve_manager(&settings)?;
+        let daemon = serve_manager_under(&settings, lease)?;
         daemon.end_process_on_failure();
         let metrics = at(daemon.metrics());
         say(&format!(

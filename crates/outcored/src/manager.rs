@@ -13,16 +13,18 @@ use outcore_mount::check_outside_mounts;
 use outcore_net::{Address, Config, Handler, Key, Listening, OnReply, Who, listen};
 use outcore_server::grants;
 use outcore_server::manager::{self, Asked, Manager};
-use outcore_server::store::SqliteStore;
+use outcore_server::store::{AnyStore, Database, PostgresLease};
 
 use crate::Settings;
 use crate::http::PageServer;
 use crate::line::{Line, Standby};
-use crate::metadata::{LOCK, MANAGER, manager_config, most_connections, open_store};
+use crate::metadata::{LOCK, MANAGER, manager_config, most_connections, note_database, open_any};
 use crate::metrics::{Identity, serve_metrics};
+use crate::notify::notify_ready;
 use crate::requests::{Requests, kind_of_manager};
+use crate::turn::Heart;
 
-const KNOWN: &str = "directory, listen, key_file, lease_seconds, metrics";
+const KNOWN: &str = "directory, listen, key_file, lease_seconds, metrics, store, stand_by";
 
 /// Terms of leases that a manager may have, in seconds.
 const LEASES: RangeInclusive<u64> = 1..=3600;
@@ -31,6 +33,12 @@ const OF_LEASE: &str = "10";
 
 /// Example of the setting `metrics`.
 pub(crate) const OF_METRICS: &str = "\"127.0.0.1:9471\"";
+
+/// Example of the setting `store`.
+const OF_STORE: &str = "\"postgres://user@host/database\"";
+
+/// Example of the setting `stand_by`.
+const OF_STAND_BY: &str = "\"on\" or \"off\"";
 
 /// Settings of a manager.
 #[derive(Clone, Debug)]
@@ -45,6 +53,10 @@ pub struct ManagerSettings {
     pub lease_s: Option<u64>,
     /// `HOST:PORT` of its metrics for Prometheus, if it serves any.
     pub metrics: Option<String>,
+    /// The database with the metadata; `None` if they are in the directory.
+    pub store: Option<Database>,
+    /// Whether it waits while another manager uses the database, instead of refusing to start.
+    pub stand_by: bool,
 }
 
 impl ManagerSettings {
@@ -59,8 +71,23 @@ impl ManagerSettings {
             )));
         }
         let metrics = settings.text("metrics", OF_METRICS)?;
+        let store = settings.text("store", OF_STORE)?.map(|url| url.parse()).transpose()?;
+        let stand_by = match settings.text("stand_by", OF_STAND_BY)?.as_deref() {
+            Some("on") if store.is_none() => {
+                return Err(Error::invalid(format!(
+                    "need store = {OF_STORE} for stand_by = \"on\", have no store; add it"
+                )));
+            }
+            Some("on") => true,
+            None | Some("off") => false,
+            Some(other) => {
+                return Err(Error::invalid(format!(
+                    "need stand_by = {OF_STAND_BY}, have {other:?}; change it"
+                )));
+            }
+        };
         settings.finish(KNOWN)?;
-        Ok(Self { directory, listen, key, lease_s, metrics })
+        Ok(Self { directory, listen, key, lease_s, metrics, store, stand_by })
     }
 }
 
@@ -86,8 +113,9 @@ pub struct ManagerDaemon {
     // The fields are dropped in this order: no request is in progress when the lock is released.
     metrics: Option<PageServer>,
     listening: Listening,
-    standby: Standby<SqliteStore>,
+    standby: Standby<AnyStore>,
     pool: u128,
+    _heart: Option<Heart>,
     _lock: Lock,
 }
 
@@ -126,18 +154,40 @@ impl ManagerDaemon {
     }
 }
 
-/// Starts the manager of the pool in a directory, or creates a pool.
+/// Takes the lease of a manager whose metadata are in a database. A stand-by waits for it, and tells systemd before that it
+/// runs.
+pub fn wait_for_lease(settings: &ManagerSettings) -> Result<Option<Heart>> {
+    let Some(database) = &settings.store else { return Ok(None) };
+    let lease = if settings.stand_by {
+        notify_ready();
+        PostgresLease::stand_by(database)?
+    } else {
+        PostgresLease::take(database)?
+    };
+    Heart::start(lease).map(Some)
+}
+
+/// Starts the manager of the pool in a directory, or creates a pool. A stand-by first waits until it is the active one.
 pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
+    serve_manager_under(settings, wait_for_lease(settings)?)
+}
+
+/// Starts a manager like [`serve_manager`], with the lease that [`wait_for_lease`] took.
+pub fn serve_manager_under(settings: &ManagerSettings, heart: Option<Heart>) -> Result<ManagerDaemon> {
     check_outside_mounts(&settings.directory)?;
     let root = Directory::private(&settings.directory, &[MANAGER])?;
     let lock = Lock(Mutex::new(root.lock(LOCK)?));
-    let store = open_store(&settings.directory)?;
+    let fence = heart.as_ref().map(Heart::fence);
+    let store = open_any(&root, settings.store.as_ref().zip(fence))?;
     let lease_s = settings.lease_s.unwrap_or(manager::LEASE_S);
     let config = manager::Config { lease_s, ..manager_config()? };
     let manager = Manager::open(store, signing_key(&settings.key), config)?;
     let pool = manager.pool();
+    if settings.store.is_some() {
+        note_database(&root, pool)?;
+    }
     let requests = Arc::new(Requests::default());
-    let line = Arc::new(Line::new(manager));
+    let line = Arc::new(Line::new(manager, heart.as_ref().map(Heart::turn)));
     let standby = Standby::start(line.clone())?;
     let handler = Arc::new(Managing { line: line.clone(), requests: requests.clone() });
     let mut config = Config::new(Role::Manager, Some(settings.key.clone()));
@@ -151,7 +201,7 @@ pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
             page.single("outcore_commits_total", "counter", help, line.commits());
         })
     });
-    Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, standby, pool, _lock: lock })
+    Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, standby, pool, _heart: heart, _lock: lock })
 }
 
 /// The key that signs grants, which is the pool's key.
@@ -160,7 +210,7 @@ pub(crate) fn signing_key(key: &Key) -> grants::Key {
 }
 
 struct Managing {
-    line: Arc<Line<SqliteStore>>,
+    line: Arc<Line<AnyStore>>,
     requests: Arc<Requests>,
 }
 

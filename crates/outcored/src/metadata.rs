@@ -5,8 +5,8 @@ use std::path::Path;
 use outcore_core::{Error, ErrorKind, Result};
 use outcore_disk::{Directory, Reserve, most_open_files};
 use outcore_net::{Key, User};
-use outcore_server::manager;
-use outcore_server::store::SqliteStore;
+use outcore_server::store::{AnyStore, Database, PostgresStore, Progress, SqliteStore};
+use outcore_server::{io_server, manager};
 
 /// Directory of the manager's files.
 pub(crate) const MANAGER: &str = "manager";
@@ -17,6 +17,10 @@ pub(crate) const METADATA: &str = "metadata.sqlite";
 /// Directory below [`MANAGER`] with a replaced store, until the restored copy is in place. While it exists, no
 /// manager starts.
 pub(crate) const RESTORING: &str = "restoring";
+/// A file that says that the metadata of a pool are in a database, and names the pool.
+pub(crate) const DATABASE: &str = "manager/database";
+/// Its first word.
+const DATABASE_FORMAT: &str = "outcore-database-1";
 /// File name of the reserve for removals, below [`MANAGER`].
 const RESERVE: &str = "reserve";
 
@@ -62,9 +66,76 @@ pub(crate) fn check_restored(directory: &Path) -> Result<()> {
     ))
 }
 
+/// Refuses the directory of a manager whose store is in a database.
+pub(crate) fn check_is_here(directory: &Path) -> Result<()> {
+    if directory.join(DATABASE).symlink_metadata().is_err() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "need the metadata in {}, have them in a database; run the pool as daemons, with the setting store, or bring them back \
+         with `outcore pool migrate`",
+        directory.display()
+    )))
+}
+
+/// The pool whose metadata are in a database, according to a manager's directory.
+pub(crate) fn pool_in_database(root: &Directory) -> Result<Option<u128>> {
+    if !root.exists(DATABASE)? {
+        return Ok(None);
+    }
+    let text = root.read_small(DATABASE)?;
+    let text = String::from_utf8_lossy(&text);
+    let digits = text.trim_end().strip_prefix(DATABASE_FORMAT).map(str::trim);
+    digits.and_then(|digits| u128::from_str_radix(digits, 16).ok()).map(Some).ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, format!("{DATABASE} is damaged; restore it from a copy"))
+    })
+}
+
+/// Notes that the metadata of a pool are in a database.
+pub(crate) fn note_database(root: &Directory, pool: u128) -> Result<()> {
+    if pool_in_database(root)? == Some(pool) {
+        return Ok(());
+    }
+    root.replace_small(DATABASE, format!("{DATABASE_FORMAT} {pool:032x}\n").as_bytes())
+}
+
+/// Opens the store of a manager: in a database, under the lease with a number, or in its directory.
+pub(crate) fn open_any(root: &Directory, database: Option<(&Database, i64)>) -> Result<AnyStore> {
+    let Some((database, fence)) = database else { return Ok(Box::new(open_store(root.root())?)) };
+    let noted = pool_in_database(root)?;
+    let file = root.root().join(MANAGER).join(METADATA);
+    if noted.is_none() && file.symlink_metadata().is_ok() {
+        return Err(Error::invalid(format!(
+            "need the metadata in a database, as the setting store says, have them in {}; move them with `outcore pool migrate`",
+            file.display()
+        )));
+    }
+    let mut store = PostgresStore::open_under(database, fence)?;
+    let of_server = io_server::marked(root)?.map(|(pool, _)| pool);
+    match (noted.or(of_server), manager::pool_in(&store)?) {
+        (Some(own), found) if found != Some(own) => {
+            let have = found.map_or("none".to_owned(), |pool| format!("those of pool {pool:032x}"));
+            Err(Error::invalid(format!(
+                "need the metadata of pool {own:032x}, to which {} belongs, have {have} in the database {}; correct the setting \
+                 store",
+                root.root().display(),
+                database.name()
+            )))
+        }
+        _ => {
+            if store.progress()? == Progress::Restored {
+                manager::mark_restored(&mut store)?;
+                store.set_progress(Progress::Whole)?;
+            }
+            Ok(Box::new(store))
+        }
+    }
+}
+
 /// Opens the store in a manager's directory, or creates it. Refuses a store whose restoration has not ended.
 pub(crate) fn open_store(directory: &Path) -> Result<SqliteStore> {
     check_restored(directory)?;
+    check_is_here(directory)?;
     let below = directory.join(MANAGER);
     SqliteStore::open_keeping(below.join(METADATA), Box::new(Reserve::new(&below, RESERVE)))
 }

@@ -63,7 +63,9 @@ impl Daemon {
     fn manager(py: Python<'_>, directory: PathBuf, listen: Vec<String>, key: &str) -> PyResult<Self> {
         py.detach(|| {
             let (listen, key) = (addresses(&listen)?, Key::from_hex(key)?);
-            let settings = ManagerSettings { directory, listen, key, lease_s: None, metrics: None };
+            let (lease_s, metrics, store) = (None, None, None);
+            let stand_by = false;
+            let settings = ManagerSettings { directory, listen, key, lease_s, metrics, store, stand_by };
             serve_manager(&settings).map(Self::of_manager)
         })
         .or_raise(py)
@@ -200,4 +202,26 @@ pub fn backup_metadata(py: Python<'_>, directory: PathBuf, target: PathBuf) -> P
 pub fn restore_metadata(py: Python<'_>, directory: PathBuf, copy: PathBuf) -> PyResult<Option<String>> {
     let replaced = py.detach(|| outcored::restore_metadata(&directory, &copy)).or_raise(py)?;
     Ok(replaced.map(|path| path.display().to_string()))
+}
+
+/// Moves the metadata of a stopped pool to the database of a URL, or with `back` from there, given the pool's first
+/// directory. Returns the number of records, and the directory with the store that is no longer used, if any.
+#[pyfunction]
+#[pyo3(signature = (directory, url, back = false))]
+pub fn migrate_metadata(
+    py: Python<'_>,
+    directory: PathBuf,
+    url: &str,
+    back: bool,
+) -> PyResult<(u64, Option<String>)> {
+    let moved = py.detach(|| {
+        let database = url.parse()?;
+        if back {
+            outcored::migrate_from_database(&directory, &database)
+        } else {
+            outcored::migrate_to_database(&directory, &database)
+        }
+    });
+    let moved = moved.or_raise(py)?;
+    Ok((moved.records, moved.replaced.map(|path| path.display().to_string())))
 }

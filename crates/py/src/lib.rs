@@ -31,7 +31,9 @@ mod _core {
     #[pymodule_export]
     use super::crc32c;
     #[pymodule_export]
-    use super::daemon::{Daemon, backup_metadata, restore_metadata, retire_server, server_mark};
+    use super::daemon::{
+        Daemon, backup_metadata, migrate_metadata, restore_metadata, retire_server, server_mark,
+    };
     #[pymodule_export]
     use super::description_of;
     #[pymodule_export]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -21,7 +22,7 @@ from outcore.pool.named_pool import connect_named, is_address
 from outcore.pool.pool import Pool
 from outcore.pool.scrub import ScrubReport
 from outcore.pool.scrub import scrub as compare
-from outcore.pool.state import PoolState, make_key
+from outcore.pool.state import PoolState, make_key, without_password
 from outcore.storage.pool_path import is_url
 
 MOST_ID = 2**32 - 2
@@ -53,6 +54,7 @@ def command() -> None:
     example="outcore pool up /mnt/a/pool /mnt/b/pool",
     groups={
         "Directories": ("dirs", "new"),
+        "Metadata": ("store",),
         "Network": ("listen", "tls", "metrics"),
     },
 )
@@ -73,6 +75,12 @@ def command() -> None:
 )
 @click.option("--tls/--no-tls", default=None, help="Encrypt network traffic, or not.")
 @click.option(
+    "--store",
+    metavar="URL",
+    help="PostgreSQL database with the metadata: postgres://user@host/database.  "
+    "[default: in the first DIR]",
+)
+@click.option(
     "--new",
     is_flag=True,
     help="Make a new server in an empty DIR although a server is missing.",
@@ -83,25 +91,29 @@ def up(
     listen: str | None,
     metrics: int | None,
     tls: bool | None,
+    store: str | None,
     new: bool,
 ) -> None:
     """Start a manager, and an I/O server for each DIR.
 
     Each DIR is best on a disk of its own. The first DIR also has the manager's files, and in its
     directory "pool" the key, the settings and the logs. To start a pool again, name its first DIR
-    only: the other directories, --listen, --metrics and --tls are those of the last start. To add
-    or leave out directories, name all of them after --dirs; new ones become new servers. If some
-    daemons of the pool run, the missing ones are started.
+    only: the other directories and options are those of the last start. To add or leave out
+    directories, name all of them after --dirs; new ones become new servers. If some daemons of the
+    pool run, the missing ones are started.
 
     An empty DIR is refused while a server of the pool is missing, because its disk may not be
     mounted. With --new the DIR still becomes a new server.
     """
     started = []
     if len(directories) == 1 and not dirs and not new:
-        left_out, starting = [], local_pool.start_again(directories[0], listen, metrics, tls=tls)
+        left_out, starting = (
+            [],
+            local_pool.start_again(directories[0], listen, metrics, tls=tls, store=store),
+        )
     else:
         left_out = local_pool.left_out(directories)
-        starting = local_pool.start(directories, listen, metrics, tls=tls, new=new)
+        starting = local_pool.start(directories, listen, metrics, tls=tls, store=store, new=new)
     for daemon in starting:
         started.append(daemon)
         say(_as_line(daemon))
@@ -142,7 +154,11 @@ def status(directory: Path) -> None:
     gone = [] if is_whole else local_pool.retired(directory)
     documents = [each.to_dict() | {"is_retired": each.server in gone} for each in daemons]
     lines = [_as_line(daemon, is_retired=daemon.server in gone) for daemon in daemons]
-    end({"daemons": documents}, *lines or [f"nothing runs in {directory}"])
+    lines = lines or [f"nothing runs in {directory}"]
+    store = PoolState(directory.absolute()).store()
+    if store is not None:
+        lines.append(f"the metadata are in {store}")
+    end({"daemons": documents, "store": store}, *lines)
     needed = [daemon for daemon in daemons if daemon.server not in gone]
     if not all(daemon.is_alive and not daemon.is_stopped for daemon in needed):
         raise click.exceptions.Exit(1)
@@ -303,6 +319,11 @@ def _open(targets: Sequence[str], key: Path | None) -> Pool:
             raise InvalidError(
                 f"{directory} is no directory of a pool; name all directories of the pool"
             )
+    if (directories[0] / "manager" / "database").is_file():
+        raise InvalidError(
+            f"need the pool in {directories[0]} running, since its metadata are in a database; "
+            f"start it with: outcore pool up {directories[0]}"
+        )
     if not (directories[0] / "manager" / "metadata.sqlite").is_file():
         raise InvalidError(
             f"{directories[0]} has no files of a manager; name the pool's first directory first"
@@ -387,6 +408,43 @@ def restore(directory: Path, copy: Path) -> None:
         f"the pool in {directory} has the metadata of {copy}{kept}",
         f"start it, then check it with: outcore pool fsck {directory}",
     )
+
+
+@command.command(
+    "migrate",
+    cls=Verb,
+    short_help="Move the metadata of a stopped pool to PostgreSQL, or back.",
+    example="outcore pool migrate /mnt/a/pool --to postgres://me@db1/pool",
+    groups={
+        "Database": ("target", "source"),
+    },
+)
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--to", "target", metavar="URL", help="Database that gets the metadata.")
+@click.option("--from", "source", metavar="URL", help="Database that has the metadata.")
+def migrate(directory: Path, target: str | None, source: str | None) -> None:
+    """Move the metadata of the pool in DIRECTORY to a database, or back.
+
+    DIRECTORY is the first of the pool, which must not run. URL names a database of PostgreSQL:
+    postgres://user@host/database, or postgres:///database?host=/run/postgresql. A database that
+    gets the metadata must be empty. The copy is compared with its source before it is used. If this
+    call is killed, the source stays valid; call it again.
+    """
+    url = target if target is not None else source
+    if url is None or (target is not None and source is not None):
+        raise click.UsageError("need either --to or --from")
+    is_back = target is None
+    records, replaced = _core.migrate_metadata(str(directory), url, is_back)
+    state = PoolState(directory.absolute())
+    if state.path.is_dir():
+        state.keep_settings(replace(state.settings(), store=target))
+    where = directory if is_back else without_password(url)
+    lines = [f"the metadata of the pool are in {where}: {records} records, equal to their source"]
+    if replaced is not None:
+        lines.append(f"the replaced store is in {replaced}")
+    if not state.path.is_dir():
+        lines.append(f"{'remove' if is_back else 'add'} store in the settings of the manager")
+    end({"records": records, "replaced": replaced, "store": target and str(where)}, *lines)
 
 
 def _identity(user: str, uid: int | None, gids: tuple[int, ...]) -> tuple[int, list[int]]:

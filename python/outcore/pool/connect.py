@@ -8,7 +8,7 @@ from outcore.errors import InvalidError
 from outcore.pool.pool import Pool
 from outcore.storage.volumes import PathLike
 
-_SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/]+:[0-9]+)/?")
+_SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/,]+:[0-9]+(?:,[^/,]+:[0-9]+)*)/?")
 _SOCKET = re.compile(r"outcore:(/.+?)(?:::)?")
 
 
@@ -20,8 +20,9 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
     url
         ``outcore://HOST:PORT`` of the pool's manager; ``outcore+tls://HOST:PORT`` if it listens
         with TLS: then all traffic is encrypted; or ``outcore:/PATH`` of its UNIX socket on this
-        machine. A program may connect to a pool several times. The connections are independent,
-        like two processes. Closing one makes its open files unusable; the others stay usable.
+        machine. ``HOST:PORT,HOST:PORT`` names a manager and its stand-by. A program may connect to
+        a pool several times. The connections are independent, like two processes. Closing one makes
+        its open files unusable; the others stay usable.
     key
         File with the pool's key, or with a user's key; by default the value of the variable
         ``OUTCORE_KEY``. A UNIX socket needs no key.
@@ -49,13 +50,14 @@ def connect_patiently(url: str, key: PathLike | None, patience_s: int | None = N
     file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
     if found := _SERVED.fullmatch(url):
         way = "tls" if found[1] == "outcore+tls" else "tcp"
-        address, name = f"{way}:{found[2]}", f"{found[1]}://{found[2]}/"
+        addresses = [f"{way}:{place}" for place in found[2].split(",")]
+        name = f"{found[1]}://{found[2]}/"
     elif found := _SOCKET.fullmatch(url):
-        address, name = f"unix:{found[1]}", f"outcore:{found[1]}::"
+        addresses, name = [f"unix:{found[1]}"], f"outcore:{found[1]}::"
     else:
         raise InvalidError(
             f"{url!r} is no address of a pool; write outcore://HOST:PORT, outcore+tls://HOST:PORT, "
             "or outcore:/PATH of a UNIX socket"
         )
-    core = _core.Pool.connect([address], file, patience_s=patience_s)
+    core = _core.Pool.connect(addresses, file, patience_s=patience_s)
     return Pool(core, name, is_shared=True, key=file)

@@ -28,6 +28,7 @@ def start(
     metrics: int | None = None,
     *,
     tls: bool | None = None,
+    store: str | None = None,
     new: bool = False,
 ) -> Iterator[DaemonProcess]:
     """Start the daemons of the pool in some directories; make a new pool if there is none.
@@ -47,6 +48,9 @@ def start(
         0, each daemon takes any free port. Initially there are no metrics.
     tls
         Whether to encrypt network connections; initially they are not encrypted.
+    store
+        URL of the PostgreSQL database with the metadata, such as ``postgres://user@host/database``;
+        initially they are in the first directory.
     new
         Whether an empty directory becomes a new server although a server of the pool is missing.
 
@@ -71,7 +75,8 @@ def start(
     if not places:
         raise InvalidError("need at least one directory for the pool")
     check_directories(places)
-    yield from _start(places, {"listen": listen, "metrics": metrics, "tls": tls}, is_new=new)
+    given = {"listen": listen, "metrics": metrics, "tls": tls, "store": store}
+    yield from _start(places, given, is_new=new)
 
 
 def start_again(
@@ -80,6 +85,7 @@ def start_again(
     metrics: int | None = None,
     *,
     tls: bool | None = None,
+    store: str | None = None,
 ) -> Iterator[DaemonProcess]:
     """Start the daemons of a pool in all of its directories, given the first one.
 
@@ -99,7 +105,7 @@ def start_again(
         )
     places = list(dict.fromkeys([first, *known]))
     check_directories(places)
-    given = {"listen": listen, "metrics": metrics, "tls": tls}
+    given = {"listen": listen, "metrics": metrics, "tls": tls, "store": store}
     yield from _start(places, given, skips_retired=True)
 
 
@@ -240,6 +246,8 @@ class _Start:
             (manager,) = (each for each in (*self._started, *self._alive) if each.server is None)
             config["manager"] = list(manager.addresses[:1])
             config |= {"server": number} if is_new else {}
+        elif given.store is not None:
+            config["store"] = given.store
         self._started.append(_start_one(self._state, name, role, config))
         # Record it at once, so that the next call finds the daemons if kill -9 stops this call.
         self._state.record(_joined(self._known if self._alive else [], self._started))

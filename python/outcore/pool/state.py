@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
 from outcore._util.processes import started_ticks
 from outcore.errors import ExistsError, InvalidError
@@ -43,11 +44,14 @@ class PoolSettings:
         Port of the manager's metrics; `None` if it publishes none.
     tls
         Whether network connections are encrypted.
+    store
+        URL of the database with the metadata; `None` if they are in the first directory.
     """
 
     listen: str | None = None
     metrics: int | None = None
     tls: bool = False
+    store: str | None = None
 
     def updated(self, **given: Any) -> "PoolSettings":
         """Return a copy with the given values that are not `None`."""
@@ -90,6 +94,16 @@ class PoolState:
             raise InvalidError(
                 f"{file} is damaged; remove it, and give the options of the pool again"
             ) from None
+
+    def store(self) -> str | None:
+        """Return the URL of the database with the metadata, without its password.
+
+        It is `None` if the metadata are in the first directory.
+        """
+        with contextlib.suppress(InvalidError):
+            url = self.settings().store
+            return None if url is None else without_password(url)
+        return None
 
     def keep_settings(self, settings: PoolSettings) -> None:
         """Store the settings for the next start."""
@@ -161,6 +175,15 @@ class PoolState:
             return
         text = json.dumps([asdict(daemon) for daemon in daemons], indent=2) + "\n"
         replace(self.path / _RUNNING, text)
+
+
+def without_password(url: str) -> str:
+    """Return the URL of a database without the password that it may have."""
+    parts = urlsplit(url)
+    user, at, place = parts.netloc.rpartition("@")
+    words = [word for word in parts.query.split("&") if not word.startswith("password=")]
+    netloc = user.partition(":")[0] + at + place
+    return urlunsplit(parts._replace(netloc=netloc, query="&".join(words)))
 
 
 def make_directory(path: Path) -> None:

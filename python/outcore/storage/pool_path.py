@@ -23,7 +23,9 @@ from outcore.storage.pool_root import PoolRoot, open_root
 from outcore.storage.pool_stat import PoolStat, Silent
 
 _EMBEDDED = re.compile(r"(outcore:/.*?::)(.*)", re.DOTALL)
-_SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/:]+:[0-9]+)(?:/(.*))?", re.DOTALL)
+_SERVED = re.compile(
+    r"(outcore(?:\+tls)?):/{1,2}([^/:,]+:[0-9]+(?:,[^/:,]+:[0-9]+)*)(?:/(.*))?", re.DOTALL
+)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 

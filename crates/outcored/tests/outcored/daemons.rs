@@ -44,7 +44,15 @@ fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings
 }
 
 fn manager_settings(directory: PathBuf, key: &Key) -> ManagerSettings {
-    ManagerSettings { directory, listen: tcp(), key: key.clone(), lease_s: None, metrics: None }
+    ManagerSettings {
+        directory,
+        listen: tcp(),
+        key: key.clone(),
+        lease_s: None,
+        metrics: None,
+        store: None,
+        stand_by: false,
+    }
 }
 
 impl Pool {

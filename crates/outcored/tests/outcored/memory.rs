@@ -36,6 +36,8 @@ impl Pool {
             key: key.clone(),
             lease_s: None,
             metrics: None,
+            store: None,
+            stand_by: false,
         };
         let manager = serve_manager(&settings).unwrap();
         let text = format!(

@@ -21,6 +21,8 @@ fn served(root: &Path) -> (outcored::ManagerDaemon, outcored::IoDaemon) {
         listen: listen.clone(),
         key: key.clone(),
         metrics: None,
+        store: None,
+        stand_by: false,
         lease_s: None,
     };
     let manager = serve_manager(&settings).unwrap();

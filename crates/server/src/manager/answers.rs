@@ -163,6 +163,12 @@ impl<S: Store> Manager<S> {
         request: ManagerRequest,
     ) -> ManagerReply {
         let origin = origin.filter(|_| is_noted(&request));
+        if self.has_lost_answers {
+            match Answers::load(&self.store) {
+                Ok(answers) => (self.answers, self.has_lost_answers) = (answers, false),
+                Err(error) => return ManagerReply::Failed(error),
+            }
+        }
         if let Some(note) = origin.and_then(|origin| self.answers.find(origin, who)) {
             return self.again(now, who, &request, &note).unwrap_or_else(ManagerReply::Failed);
         }

@@ -119,6 +119,8 @@ pub struct Manager<S> {
     pool: u128,
     memory: Memory,
     answers: Answers,
+    /// Whether `answers` must be loaded from the store.
+    has_lost_answers: bool,
     /// The request in progress, until a commit has executed it.
     origin: Option<Origin>,
     in_group: bool,
@@ -167,6 +169,7 @@ impl<S: Store> Manager<S> {
             pool,
             memory,
             answers,
+            has_lost_answers: false,
             origin: None,
             in_group: false,
             has_room: true,
@@ -433,8 +436,8 @@ impl<S: Store> Manager<S> {
             self.memory = Memory::default();
             self.has_taken = false;
             self.leases.forget_note();
-            // The notes of the group are invalid too. The next manager reads the earlier ones from the store.
-            self.answers = Answers::default();
+            // The notes of the group are invalid too.
+            self.has_lost_answers = true;
         }
         ended
     }
@@ -456,10 +459,14 @@ pub fn check_store<S: Store>(store: &S) -> Result<u128> {
         let Some((last, _)) = found.last() else { break };
         from = [last.as_slice(), &[0]].concat();
     }
-    let pool = store.get(keys::POOL)?.ok_or_else(|| {
+    pool_in(store)?.ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, "need the metadata of a pool, have an empty store; give another copy")
-    })?;
-    record::read(keys::POOL, &pool.value)
+    })
+}
+
+/// The number of the pool in a store; `None` if it has none.
+pub fn pool_in<S: Store>(store: &S) -> Result<Option<u128>> {
+    store.get(keys::POOL)?.map(|found| record::read(keys::POOL, &found.value)).transpose()
 }
 
 /// Refuses to create a pool in a store with records: a store that lost its first record is not new.

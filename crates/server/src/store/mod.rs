@@ -8,12 +8,14 @@
 pub mod conformance;
 mod memory;
 mod mounts;
+mod postgres;
 mod reserve;
 mod sqlite;
 mod sum;
 mod write_ahead;
 
 pub use memory::MemoryStore;
+pub use postgres::{BEAT, Database, PostgresLease, PostgresStore, Progress, VALID};
 pub use sqlite::SqliteStore;
 
 use std::sync::Arc;
@@ -164,6 +166,51 @@ pub trait Store {
                 Ok(Some(Lease { guard: Guard { key: key.to_vec(), version: Some(version) }, until_ns }))
             }
         }
+    }
+}
+
+/// A store of any kind.
+pub type AnyStore = Box<dyn Store + Send>;
+
+impl Store for AnyStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
+        (**self).get(key)
+    }
+
+    fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
+        (**self).range(from, until, most)
+    }
+
+    fn commit(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
+        (**self).commit(guards, writes)
+    }
+
+    fn begin_group(&mut self) -> Result<()> {
+        (**self).begin_group()
+    }
+
+    fn end_group(&mut self) -> Result<()> {
+        (**self).end_group()
+    }
+
+    fn end_group_unsynced(&mut self) -> Result<()> {
+        (**self).end_group_unsynced()
+    }
+
+    fn check(&self) -> Result<()> {
+        (**self).check()
+    }
+
+    fn has_room(&mut self) -> bool {
+        (**self).has_room()
+    }
+
+    fn log(&self) -> Arc<dyn Log> {
+        (**self).log()
+    }
+
+    fn lease(&mut self, key: &[u8], holder: u128, now_ns: u64, until_ns: u64) -> Result<Option<Lease>> {
+        (**self).lease(key, holder, now_ns, until_ns)
     }
 }
 

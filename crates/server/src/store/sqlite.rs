@@ -138,6 +138,24 @@ impl SqliteStore {
         })
     }
 
+    /// Writes records with the versions that they have in another store, into one that nobody uses.
+    pub fn import(&mut self, records: &[(Vec<u8>, Versioned)]) -> Result<()> {
+        let imported = self.execute("BEGIN IMMEDIATE").and_then(|()| {
+            let mut last = self.last_version()?;
+            for (key, found) in records {
+                self.put(key, found)?;
+                last = last.max(found.version as i64);
+            }
+            self.put_version(last)?;
+            self.execute("COMMIT")
+        });
+        if imported.is_err() {
+            self.undo();
+        }
+        imported.map_err(|e| self.failed("write", &e))?;
+        self.log.sync()
+    }
+
     /// Moves the contents of the log into the database, and truncates the log.
     fn empty_log(&self) -> rusqlite::Result<()> {
         self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
@@ -221,22 +239,29 @@ impl SqliteStore {
     fn write_all(&self, writes: &[Write]) -> rusqlite::Result<Outcome> {
         let version = self.next_version()?;
         for write in writes {
-            let written = || write.value.clone().map(|value| Versioned { value, version: version as u64 });
-            self.note(&write.key, written);
-            match &write.value {
-                Some(value) => self
-                    .connection
-                    .prepare_cached(
-                        "REPLACE INTO entries (key, value, version, sum) VALUES (?1, ?2, ?3, ?4)",
-                    )?
-                    .execute(params![write.key, value, version, sum(&write.key, value, version as u64)])?,
-                None => self
-                    .connection
-                    .prepare_cached("DELETE FROM entries WHERE key = ?1")?
-                    .execute([&write.key])?,
-            };
+            let written = write.value.clone().map(|value| Versioned { value, version: version as u64 });
+            match &written {
+                Some(written) => self.put(&write.key, written)?,
+                None => drop(
+                    self.connection
+                        .prepare_cached("DELETE FROM entries WHERE key = ?1")?
+                        .execute([&write.key])?,
+                ),
+            }
+            self.note(&write.key, || written);
         }
         Ok(Outcome::Done(version as u64))
+    }
+
+    fn put(&self, key: &[u8], found: &Versioned) -> rusqlite::Result<()> {
+        self.connection
+            .prepare_cached("REPLACE INTO entries (key, value, version, sum) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![key, found.value, found.version as i64, sum(key, &found.value, found.version)])
+            .map(drop)
+    }
+
+    fn last_version(&self) -> rusqlite::Result<i64> {
+        self.connection.prepare_cached("SELECT version FROM last")?.query_row([], |row| row.get(0))
     }
 
     /// The version of a new commit. A group stores the last one at its end.
@@ -244,9 +269,7 @@ impl SqliteStore {
         let known = if self.in_group { self.known.last.get() } else { None };
         let last = match known {
             Some(last) => last,
-            None => {
-                self.connection.prepare_cached("SELECT version FROM last")?.query_row([], |row| row.get(0))?
-            }
+            None => self.last_version()?,
         };
         if self.in_group {
             self.known.last.set(Some(last + 1));

@@ -1,0 +1,152 @@
+"""Two managers on one database: what was acknowledged stays, and nothing is done twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from postgres_server import PostgresServer, postgres
+from served import daemon, make_key
+from test_pool_up import free_port
+
+import outcore as oc
+from outcore.errors import OutcoreError
+
+__all__ = ["postgres"]  # a fixture
+
+SERVE = """
+import signal, sys
+from outcore import _core
+manager = _core.Daemon("manager", sys.argv[1])
+print("active", flush=True)
+signal.pause()
+"""
+
+
+class Manager:
+    """A manager that stands by, in a process of its own."""
+
+    def __init__(self, home: Path, number: int, port: int, url: str) -> None:
+        (home / f"m{number}").mkdir(exist_ok=True)
+        self._config = home / f"m{number}.conf"
+        values = {
+            "directory": str(home / f"m{number}"), "listen": [f"tcp:127.0.0.1:{port}"],
+            "key_file": str(home / "key"), "store": url, "stand_by": "on",
+        }  # fmt: skip
+        self._config.write_text(
+            "".join(f"{name} = {json.dumps(values[name])}\n" for name in values)
+        )
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(self._config)], stdout=subprocess.PIPE, text=True
+        )
+
+    def wait_until_active(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "active\n"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Makers:
+    """Threads that make directories, and remember which were acknowledged."""
+
+    def __init__(self, url: str, key: Path) -> None:
+        self.made: list[str] = []
+        self.errors: list[str] = []
+        self.longest_s = 0.0
+        self._is_over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, args=(url, key, number)) for number in range(3)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, url: str, key: Path, maker: int) -> None:
+        with oc.connect(url, key=key) as pool:
+            for number in range(1 << 20):
+                if self._is_over.is_set():
+                    break
+                name, began = f"{maker}-{number}", time.monotonic()
+                try:
+                    pool.mkdir(name)
+                except OutcoreError as error:
+                    self.errors.append(str(error))
+                    break
+                self.made.append(name)
+                self.longest_s = max(self.longest_s, time.monotonic() - began)
+
+    def wait_for(self, count: int) -> None:
+        """Wait for so many more directories."""
+        wanted = len(self.made) + count
+        while len(self.made) < wanted and not self.errors:
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextmanager
+def two_managers(home: Path, url: str) -> Iterator[tuple[list[Manager], str]]:
+    make_key(home / "key")
+    port = free_port()
+    managers = [Manager(home, number, port + number, url) for number in range(1)]
+    try:
+        managers[0].wait_until_active()
+        managers.append(Manager(home, 1, port + 1, url))
+        addresses = json.dumps([f"tcp:127.0.0.1:{port + number}" for number in range(2)])
+        server = daemon(home, home / "key", "io", "io", manager=addresses)
+        try:
+            yield managers, f"outcore://127.0.0.1:{port},127.0.0.1:{port + 1}"
+        finally:
+            server.stop()
+    finally:
+        for manager in managers:
+            manager.end()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_stand_by_takes_over(
+    postgres: PostgresServer, tmp_path: Path, how: signal.Signals, all_lines: bool
+) -> None:
+    with (
+        two_managers(tmp_path, postgres.database()) as (managers, url),
+        oc.connect(url, key=tmp_path / "key") as pool,
+    ):
+        (pool / "file").write_bytes(b"content")
+        makers = Makers(url, tmp_path / "key")
+        try:
+            for _ in range(5 if all_lines else 1):
+                makers.wait_for(30)
+                active, other = managers
+                os.kill(active.process.pid, how)
+                other.wait_until_active()
+                makers.wait_for(30)
+                if how == signal.SIGSTOP:
+                    os.kill(active.process.pid, signal.SIGCONT)
+                    assert active.process.wait() == 1, "it finds that it lost the lease, and exits"
+                active.end()
+                active.start()
+                managers.reverse()
+        finally:
+            makers.stop()
+        # A repeated request that was done already would have failed: the name exists.
+        assert makers.errors == []
+        assert sorted(pool.ls()) == sorted(["file", *makers.made])
+        assert (pool / "file").read_bytes() == b"content"
+        print(f"longest wait for an answer: {makers.longest_s:.1f} s")
