@@ -25,6 +25,8 @@ def chosen(items: list[pytest.Item]) -> list[pytest.Item]:
     kept: set[pytest.Item] = set()
     for cases in tests.values():
         mark = cases[0].get_closest_marker("exhaustive")
+        others = [case.get_closest_marker("exhaustive") for case in cases[1:]]
+        assert all(other == mark for other in others), f"mark the test {cases[0].nodeid}, no case"
         if mark is None:
             kept |= set(cases if len(values_of(cases[0])) < 3 else covering(cases, 2))
         elif mark.kwargs.get("each"):

@@ -120,7 +120,8 @@ assert np.abs(x - np.linalg.lstsq(a, b, rcond=1e-10)[0]).max() < 1e-11
 """
 
 
-@pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=pytest.mark.exhaustive(keep=0))])
+@pytest.mark.exhaustive(keep=2)
+@pytest.mark.parametrize("size", [2, 3, 5])
 def test_least_squares_are_those_of_numpy(tmp_path: Path, size: int) -> None:
     run(tmp_path, size, LSTSQ)
 
@@ -336,6 +337,7 @@ assert np.abs(q.T @ q - np.eye(40)).max() < 1e-13 and np.abs(q @ R - a).max() < 
 """
 
 
-@pytest.mark.parametrize("size", [3, pytest.param(5, marks=pytest.mark.exhaustive(keep=0))])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("size", [3, 5])
 def test_q_and_r_are_those_of_all_rows(tmp_path: Path, size: int) -> None:
     run(tmp_path, size, QR, memory=2_500_000)

@@ -77,9 +77,8 @@ assert (planned.bytes_read, planned.bytes_written, planned.bytes_sent) in figure
 """
 
 
-@pytest.mark.parametrize(
-    "size", [3, *(pytest.param(n, marks=pytest.mark.exhaustive(keep=0)) for n in (1, 2, 4))]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("size", [3, 1, 2, 4])
 def test_triplets_are_those_of_scipy(tmp_path: Path, size: int) -> None:
     run(tmp_path, size, SVD, rates=dataclasses.asdict(RATES))
 
