@@ -15,11 +15,19 @@ from outcore import _core
 class OwnDaemons:
     """A manager in the first directory, and an I/O server in each, at any free ports."""
 
-    def __init__(self, state: Path, directories: Sequence[Path], *, metrics: bool = False) -> None:
+    def __init__(
+        self,
+        state: Path,
+        directories: Sequence[Path],
+        *,
+        metrics: bool = False,
+        **of_manager: str,
+    ) -> None:
         self.key = state / "key"
         if not self.key.exists():
             make_key(self.key)
         self._state, self._metrics, self._directories = state, metrics, directories
+        self._of_manager = of_manager
         self.daemons: list[_core.Daemon] = []
         try:
             self._start("manager", directories[0])
@@ -36,6 +44,8 @@ class OwnDaemons:
         more = {"listen": f'"unix:{self._state}/{number}"'}
         if number:
             more["manager"] = f'"{self.daemons[0].addresses[0]}"'
+        else:
+            more |= {name: f'"{value}"' for name, value in self._of_manager.items()}
         if self._metrics:
             more["metrics"] = '"127.0.0.1:0"'
         return daemon(self._state, self.key, role, str(directory), **more)

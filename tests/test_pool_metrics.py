@@ -8,9 +8,11 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from own_daemons import OwnDaemons
@@ -22,6 +24,7 @@ import outcore as oc
 from outcore.cli import main
 from outcore.errors import CorruptError, NotFoundError
 from outcore.pool import local_pool
+from outcore.pool.scrub import scrub
 
 __all__ = ["directories"]
 
@@ -181,11 +184,85 @@ def test_each_request_is_in_a_bucket(served: OwnDaemons) -> None:
             for (known, labels), number in of.items()
             if known == f"{name}_bucket" and dict(labels)["kind"] == kind
         )
-        assert len(buckets) == 14
+        assert len(buckets) == 22
         assert [number for _, number in buckets] == sorted(number for _, number in buckets)
         assert buckets[-1] == (float("inf"), count)
         assert value(of, f"{name}_count", kind=kind) == count
         assert 0 < value(of, f"{name}_sum", kind=kind) < 60
+
+
+def test_percentiles_follow_from_the_documented_buckets(served: OwnDaemons) -> None:
+    with served.connect() as pool:
+        for _ in range(50):
+            pool.servers()
+    page = (Path(__file__).parent.parent / "docs" / "operations.md").read_text()
+    (said,) = re.findall(r"The buckets end at ([0-9.µms, and\n]+)\.", page)
+    units = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
+    documented = [float(n) * units[unit] for n, unit in re.findall(r"([0-9.]+)\s(µs|ms|s)\b", said)]
+    of = values(served.daemons[1])
+    name = "outcore_request_seconds_bucket"
+    counts = {
+        float(dict(labels)["le"]): number
+        for (known, labels), number in of.items()
+        if known == name and dict(labels)["kind"] == "status"
+    }
+    assert sorted(counts) == pytest.approx([*documented, np.inf])
+    # A bound is at most 2.5 times the one before, so each percentile is known up to that factor.
+    assert all(b <= 2.5 * a for a, b in pairwise(documented))
+    assert counts[np.inf] == 50
+
+
+def test_queues_are_empty_when_nothing_is_asked(served: OwnDaemons) -> None:
+    manager, first, _ = (values(daemon) for daemon in served.daemons)
+    queues = {dict(labels)["queue"] for name, labels in first if name == "outcore_queue_length"}
+    assert queues == {"calls", "pieces", "disk", "names"}
+    assert total(first, "outcore_queue_length") == total(manager, "outcore_queue_length") == 0
+    assert value(manager, "outcore_queue_length", queue="commit") == 0
+
+
+def test_clients_are_counted_by_their_user(served: OwnDaemons) -> None:
+    def clients() -> float:
+        return total(values(served.daemons[0]), "outcore_clients")
+
+    before = clients()
+    with served.connect(), served.connect():
+        assert clients() == before + 2
+
+
+def test_each_operation_of_the_disk_is_timed(served: OwnDaemons) -> None:
+    name = "outcore_disk_seconds_count"
+    before = values(served.daemons[1])
+    with served.connect() as pool, pool.open("f", "w", hints={"stripe_count": 1, "base": 0}) as f:
+        f.write(bytes(NBYTES))
+        f.sync()
+    after = values(served.daemons[1])
+    for operation in ("write", "sync"):
+        assert value(after, name, operation=operation) > value(before, name, operation=operation)
+
+
+def test_repairs_and_scrubs_are_counted(directories: list[Path], served: OwnDaemons) -> None:
+    def state() -> list[float]:
+        of = values(served.daemons[2])
+        names = ("damaged_blocks", "repaired_blocks_total", "scrubs_total", "lost_files")
+        return [value(of, f"outcore_{name}") for name in names]
+
+    with (
+        served.connect() as pool,
+        pool.open("f", "w+b", hints={"stripe_count": 1, "base": 1}) as file,
+    ):
+        file.write(bytes(NBYTES))
+        file.sync()
+        assert state() == [0, 0, 0, 0]
+        flip(data_files(directories[1])[0], 5)
+        assert scrub(pool, progress=False).damage
+        assert state() == [1, 0, 1, 0]
+        of = values(served.daemons[2])
+        # Only whole blocks count as compared, and only one of the two is damaged.
+        assert 0 < value(of, "outcore_scrubbed_bytes_total") <= NBYTES
+        file.write_at(0, bytes(64 << 10))
+        assert state() == [0, 1, 1, 0]
+        assert not scrub(pool, progress=False).damage
+        assert state() == [0, 1, 2, 0]
 
 
 def test_damage_is_told(directories: list[Path], served: OwnDaemons) -> None:
@@ -284,5 +361,5 @@ def test_daemons_on_this_machine_say_where_they_are(directories: list[Path]) -> 
 def test_a_port_that_is_taken_is_said(directories: list[Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(oc.OutcoreError, match=f"cannot serve metrics at 127.0.0.1:{port}"):
+        with pytest.raises(oc.OutcoreError, match=f"cannot serve the metrics at 127.0.0.1:{port}"):
             list(local_pool.start(directories[:1], "127.0.0.1:0", port))

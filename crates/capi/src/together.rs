@@ -73,6 +73,7 @@ impl Work<'_> {
             arrays,
             memory_bytes: BOUNCE_BYTES,
             offers_memory: self.offers_memory,
+            trace: None,
         };
         let mut go_on = || failed.cloned().map_or(Ok(()), Err);
         let done = self.client.collective(file, &part, &mut go_on);

@@ -57,7 +57,7 @@ pub use layout::{Handle, Layout, MAX_STRIPE_COUNT, ServerId, Stripes};
 pub use link::{Answer, Link, OnAnswer};
 pub use locks::{FileLock, FileLocks, LockFamily, LockKind, LockOwner, LockWish};
 pub use manager_message::{Hit, ManagerReply, ManagerRequest, Opened, Origin, ServerAddress};
-pub use message::{Grant, IoReply, IoRequest, IoStatus, LengthGrant, Target};
+pub use message::{Grant, IoReply, IoRequest, IoStatus, LengthGrant, ServerSpan, ServerSpans, Target};
 pub use names::Names;
 pub use order::ChunkOrder;
 pub use packing::{PackedLevel, Packing};

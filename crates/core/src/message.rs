@@ -201,6 +201,10 @@ pub enum IoRequest {
         /// The error of that process.
         error: Error,
     },
+    /// Returns the server's metrics. Allowed for holders of the pool's key and for the user who runs the server.
+    Metrics,
+    /// Returns the server's last transfers, for a trace.
+    Spans,
 }
 
 impl IoRequest {
@@ -236,6 +240,36 @@ pub struct IoStatus {
     pub noted_files: u64,
     /// Whether the log is writable. If it is not, because the disk is full, the server refuses all writes.
     pub is_writable: bool,
+}
+
+/// A transfer of an I/O server's disk, or a request that it answered. Times are nanoseconds of the server's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerSpan {
+    /// The place of its name in [`ServerSpans::names`].
+    pub name: u8,
+    /// Start.
+    pub start_ns: u64,
+    /// End.
+    pub end_ns: u64,
+    /// First byte in a data file; 0 for a request.
+    pub offset: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+}
+
+/// The last transfers of an I/O server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSpans {
+    /// The present time of the server's clock, in nanoseconds.
+    pub now_ns: u64,
+    /// The same moment by the clock of the server's machine, in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// Spans that ended before this time of the server's clock may be missing.
+    pub complete_after_ns: u64,
+    /// Names of the spans.
+    pub names: Vec<String>,
+    /// The spans, in the order of their ends.
+    pub spans: Vec<ServerSpan>,
 }
 
 /// The answer of an I/O server.
@@ -276,4 +310,8 @@ pub enum IoReply {
         /// The data file's generation, which is durable too. It rises with each sync of new data.
         generation: u64,
     },
+    /// For `Metrics`: a page in Prometheus' text format, with the collectives in flight.
+    Metrics(String),
+    /// For `Spans`.
+    Spans(Box<ServerSpans>),
 }

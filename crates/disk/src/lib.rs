@@ -16,4 +16,4 @@ pub use engine::DEFAULT_THREADS;
 pub use local::LocalDisk;
 pub use mapping::set_most_resident_bytes;
 pub use reserve::Reserve;
-pub use system::{MonotonicClock, most_open_files, umask};
+pub use system::{MonotonicClock, clocks, most_open_files, umask};

@@ -6,8 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use outcore_core::{Alignment, Clock, DiskSize, Error, ErrorKind};
 use outcore_memory::Region;
@@ -23,15 +22,38 @@ const MOST_RUNS: usize = 1024;
 /// a third longer than with 128.
 const MOST_RUNS_AT_ONCE: usize = 128;
 
-/// The machine's monotonic clock. Its origin is the first use in this process.
+/// The machine's monotonic clock, which all of its processes share: their traces have one axis of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicClock;
 
 impl Clock for MonotonicClock {
     fn now_ns(&self) -> u64 {
-        static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        ORIGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `now` is a valid structure to write to.
+        let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        // The call fails only for a clock that the system lacks, and Linux has this one.
+        debug_assert_eq!(failed, 0);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
+}
+
+/// The same moment by [`MonotonicClock`], and by the machine's clock in nanoseconds since 1970. A thread that the system
+/// interrupts between the two reads tries again.
+pub fn clocks() -> (u64, u64) {
+    const TRIES: usize = 16;
+    const CLOSE_NS: u64 = 20_000;
+    let mut best = (u64::MAX, 0, 0);
+    for _ in 0..TRIES {
+        let before_ns = MonotonicClock.now_ns();
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let apart_ns = MonotonicClock.now_ns() - before_ns;
+        let unix_ns = u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX);
+        best = best.min((apart_ns, before_ns + apart_ns / 2, unix_ns));
+        if apart_ns <= CLOSE_NS {
+            break;
+        }
+    }
+    (best.1, best.2)
 }
 
 /// The umask of this process. It is read from `/proc`, because the system call would also set it, for other

@@ -1,5 +1,5 @@
-//! One page over HTTP/1.1: `GET /metrics`, and nothing else. Each connection has a thread, so that a silent client
-//! delays no other. If there are too many connections, the oldest one is closed.
+//! Pages over HTTP/1.1, by `GET` only. Each connection has a thread, so that a silent client delays no other. If
+//! there are too many connections, the oldest one is closed.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -11,24 +11,45 @@ use std::time::{Duration, Instant};
 
 use outcore_core::{Error, ErrorKind, Result};
 
-use crate::exposition::CONTENT_TYPE;
-
 /// Bytes of a request's head, at most.
 const MOST_BYTES: usize = 8 << 10;
 
 /// Time limit for one client, from its connection to the end of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The content type of short remarks.
+const TEXT: &str = "text/plain; charset=utf-8";
+
 /// Concurrent connections, at most.
 const MOST_CONNECTIONS: usize = 16;
 
-/// Generates the page.
-type Page = Arc<dyn Fn() -> String + Send + Sync>;
+/// A request for a page.
+pub(crate) struct Get<'a> {
+    /// The path, without a query.
+    pub(crate) path: &'a str,
+    /// The value of the header `Authorization`.
+    pub(crate) authorization: Option<&'a str>,
+    /// The value of the header `Host`: the name by which the client knows this server.
+    pub(crate) host: Option<&'a str>,
+}
+
+/// The answer to a request.
+pub(crate) enum Got {
+    /// A page, with its content type.
+    Page(&'static str, String),
+    /// There is no such page; a line says what there is.
+    Missing(&'static str),
+    /// The request needs a password.
+    Locked,
+}
+
+/// Answers requests.
+type Site = Arc<dyn Fn(&Get<'_>) -> Got + Send + Sync>;
 
 /// A connection, and the thread that answers it.
 type Served = (Arc<TcpStream>, JoinHandle<()>);
 
-/// A server of the page, which runs until it is dropped.
+/// A server of pages, which runs until it is dropped.
 #[derive(Debug)]
 pub struct PageServer {
     address: SocketAddr,
@@ -37,8 +58,12 @@ pub struct PageServer {
 }
 
 impl PageServer {
-    /// Listens at `HOST:PORT`. `page` generates the page for each request.
-    pub(crate) fn start(address: &str, page: impl Fn() -> String + Send + Sync + 'static) -> Result<Self> {
+    /// Listens at `HOST:PORT`, which the `setting` of the daemon names. `site` answers each request.
+    pub(crate) fn start(
+        setting: &str,
+        address: &str,
+        site: impl Fn(&Get<'_>) -> Got + Send + Sync + 'static,
+    ) -> Result<Self> {
         let cannot = |error: std::io::Error| {
             let kind = match error.kind() {
                 std::io::ErrorKind::AddrInUse => ErrorKind::Busy,
@@ -47,7 +72,7 @@ impl PageServer {
             Error::new(
                 kind,
                 format!(
-                    "cannot serve metrics at {address}: {error}; need metrics = \"HOST:PORT\" of this machine"
+                    "cannot serve the {setting} at {address}: {error}; need {setting} = \"HOST:PORT\" of this machine"
                 ),
             )
         };
@@ -55,7 +80,7 @@ impl PageServer {
         let address = listener.local_addr().map_err(cannot)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let stops = is_stopping.clone();
-        let page: Page = Arc::new(page);
+        let site: Site = Arc::new(site);
         let serve = move || {
             let mut served = VecDeque::new();
             for stream in listener.incoming() {
@@ -68,7 +93,7 @@ impl PageServer {
                 {
                     end(oldest);
                 }
-                match stream.and_then(|stream| begin(stream, page.clone())) {
+                match stream.and_then(|stream| begin(stream, site.clone())) {
                     Ok(begun) => served.push_back(begun),
                     // No descriptors or threads are available; some become free later.
                     Err(_) => thread::sleep(Duration::from_millis(200)),
@@ -76,7 +101,7 @@ impl PageServer {
             }
             served.into_iter().for_each(end);
         };
-        let thread = thread::Builder::new().name("outcore-metrics".into()).spawn(serve).map_err(cannot)?;
+        let thread = thread::Builder::new().name("outcore-pages".into()).spawn(serve).map_err(cannot)?;
         Ok(Self { address, is_stopping, thread: Some(thread) })
     }
 
@@ -98,10 +123,10 @@ impl Drop for PageServer {
 }
 
 /// Answers a connection in a separate thread. A client that disconnects early gets no answer.
-fn begin(stream: TcpStream, page: Page) -> std::io::Result<Served> {
+fn begin(stream: TcpStream, site: Site) -> std::io::Result<Served> {
     let stream = Arc::new(stream);
     let answered = stream.clone();
-    let answer = move || drop(answer(&answered, &page));
+    let answer = move || drop(answer(&answered, &site));
     let thread = thread::Builder::new().name("outcore-page".into()).spawn(answer)?;
     Ok((stream, thread))
 }
@@ -112,15 +137,20 @@ fn end((stream, thread): Served) {
     let _ = thread.join();
 }
 
-fn answer(mut stream: &TcpStream, page: &Page) -> std::io::Result<()> {
+fn answer(mut stream: &TcpStream, site: &Site) -> std::io::Result<()> {
     let until = Instant::now() + PATIENCE;
-    let (status, body) = match read_head(stream, until)? {
-        Some(head) => respond(&head, page),
-        None => ("431 Request Header Fields Too Large", String::new()),
+    let (status, content_type, body) = match read_head(stream, until)? {
+        Some(head) => respond(&head, site),
+        None => ("431 Request Header Fields Too Large", TEXT, String::new()),
     };
-    let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
+    let more = match status.split(' ').next() {
+        Some("405") => "Allow: GET\r\n",
+        Some("401") => "WWW-Authenticate: Basic realm=\"outcore\"\r\n",
+        _ => "",
+    };
     let head = format!(
-        "HTTP/1.1 {status}\r\n{allow}Content-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\n{more}Content-Type: {content_type}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+         Connection: close\r\n\r\n",
         body.len()
     );
     stream.set_write_timeout(Some(left(until)?))?;
@@ -136,17 +166,27 @@ fn answer(mut stream: &TcpStream, page: &Page) -> std::io::Result<()> {
     }
 }
 
-fn respond(head: &str, page: &Page) -> (&'static str, String) {
+fn respond(head: &str, site: &Site) -> (&'static str, &'static str, String) {
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, target, version) = (words.next(), words.next(), words.next());
     let is_http = version.is_some_and(|version| version.starts_with("HTTP/1.")) && words.next().is_none();
     match (is_http, method, target) {
-        (false, ..) => ("400 Bad Request", String::new()),
-        (true, Some("GET"), Some(target)) if target.split('?').next() == Some("/metrics") => {
-            ("200 OK", page())
+        (false, ..) => ("400 Bad Request", TEXT, String::new()),
+        (true, Some("GET"), Some(target)) => {
+            let path = target.split('?').next().unwrap_or_default();
+            let header = |wanted| {
+                head.lines().skip(1).find_map(|line| {
+                    let (name, value) = line.split_once(':')?;
+                    name.eq_ignore_ascii_case(wanted).then(|| value.trim())
+                })
+            };
+            match site(&Get { path, authorization: header("authorization"), host: header("host") }) {
+                Got::Page(content_type, page) => ("200 OK", content_type, page),
+                Got::Missing(place) => ("404 Not Found", TEXT, format!("{place}\n")),
+                Got::Locked => ("401 Unauthorized", TEXT, "need the key as the password\n".into()),
+            }
         }
-        (true, Some("GET"), _) => ("404 Not Found", "the metrics are at /metrics\n".into()),
-        _ => ("405 Method Not Allowed", String::new()),
+        _ => ("405 Method Not Allowed", TEXT, String::new()),
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread;
+use std::time::Instant;
 
 use outcore_core::wire::Role;
 use outcore_core::{
-    Answer, Buffer, Error, ErrorKind, Gather, Incarnation, IoReply, IoRequest, IoStatus, Link, ManagerReply,
-    ManagerRequest, OnAnswer, Result, ServerAddress, ServerId,
+    Answer, Buffer, Clock, Error, ErrorKind, Gather, IoReply, IoRequest, Link, ManagerReply, ManagerRequest,
+    OnAnswer, Result, ServerAddress, ServerId,
 };
 use outcore_disk::{DEFAULT_THREADS, Directory, LocalDisk};
 use outcore_memory::Region;
@@ -21,16 +21,15 @@ use outcore_net::{
 use outcore_server::io_server::{self, Limits, ManagerTime, Runner};
 
 use crate::Settings;
-use crate::exposition::Page;
-use crate::http::PageServer;
+use crate::exposition::CONTENT_TYPE;
+use crate::http::{Got, PageServer};
+use crate::io_metrics::{IoMetrics, status_of};
 use crate::joining::{Joined, Joining};
 use crate::manager::{OF_METRICS, addresses, common, signing_key};
 use crate::metadata::{file_descriptors, most_connections, spare_bytes};
-use crate::metrics::{Identity, serve_metrics};
-use crate::requests::{Requests, kind_of_io};
-
-/// Time limit for the disk's status on the page of metrics.
-const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+use crate::metrics::{Identity, METRICS_PATH, Metrics, NO_PAGE};
+use crate::recorder::{Recorder, WatchedDisk};
+use crate::requests::{IO_KINDS, Requests, kind_of_io};
 
 const OF_DIRECT_MEMORY: &str = "\"on\", or \"off\"";
 
@@ -114,7 +113,8 @@ pub struct IoDaemon {
     // The fields are dropped in this order: pending requests are answered before the server stops.
     metrics: Option<PageServer>,
     listening: Listening,
-    runner: Arc<Runner<LocalDisk>>,
+    _described: Arc<IoMetrics>,
+    runner: Arc<Runner<WatchedDisk>>,
     pool: u128,
     server: ServerId,
     _joined: Joined,
@@ -165,7 +165,9 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let directory = Directory::private(&settings.directory, &io_server::NAMES)?;
     let files = directory.clone();
     let server = which(settings, &directory, &manager)?;
-    let disk = Arc::new(LocalDisk::new(directory.clone(), settings.threads)?);
+    let recorder = Arc::new(Recorder::new());
+    let disk = LocalDisk::new(directory.clone(), settings.threads)?;
+    let disk = Arc::new(WatchedDisk { disk, recorder: recorder.clone() });
     let spare_bytes = spare_bytes(&directory)?;
     let config = io_server::Config {
         pool,
@@ -183,14 +185,23 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     config.incarnation = runner.incarnation();
     config.connections = most_connections();
     config.memory_bytes = settings.memory_bytes.unwrap_or(config.memory_bytes);
-    let requests = Arc::new(Requests::default());
-    let serving = Serving { runner: runner.clone(), requests: requests.clone() };
-    let listening = listen(&settings.listen, Arc::new(serving), config)?;
+    let requests = Arc::new(Requests::new(IO_KINDS));
+    let serving = Arc::new(Serving {
+        runner: runner.clone(),
+        requests: requests.clone(),
+        recorder: recorder.clone(),
+        metrics: OnceLock::new(),
+    });
+    let listening = listen(&settings.listen, serving.clone(), config)?;
+    let identity = Identity { role: "io", pool, server: Some(server.0) };
+    let common = Metrics { identity, started: Instant::now(), requests, watcher: listening.watcher() };
+    let described = Arc::new(IoMetrics { common, runner: Arc::downgrade(&runner), recorder });
+    let _ = serving.metrics.set(Arc::downgrade(&described));
     let metrics = settings.metrics.as_ref().map(|address| {
-        let identity = Identity { role: "io", pool, server: Some(server.0) };
-        let runner = runner.clone();
-        serve_metrics(address, identity, requests, listening.watcher(), move |page| {
-            describe_disk(page, &runner);
+        let described = described.clone();
+        PageServer::start("metrics", address, move |get| match get.path {
+            METRICS_PATH => Got::Page(CONTENT_TYPE, described.text(false)),
+            _ => Got::Missing(NO_PAGE),
         })
     });
     let metrics = metrics.transpose()?;
@@ -198,7 +209,7 @@ pub fn serve_io(settings: &IoSettings) -> Result<IoDaemon> {
     let addresses = advertised(settings, listening.addresses())?;
     let joining = Joining { manager, address: ServerAddress { id: server, addresses }, directory: files };
     let joined = joining.join()?;
-    Ok(IoDaemon { metrics, listening, runner, pool, server, _joined: joined })
+    Ok(IoDaemon { metrics, listening, _described: described, runner, pool, server, _joined: joined })
 }
 
 /// Asks the manager for its time.
@@ -210,14 +221,18 @@ fn time_of(manager: Arc<NetLink>) -> ManagerTime {
 }
 
 struct Serving {
-    runner: Arc<Runner<LocalDisk>>,
+    runner: Arc<Runner<WatchedDisk>>,
     requests: Arc<Requests>,
+    recorder: Arc<Recorder>,
+    /// Set once the server listens.
+    metrics: OnceLock<Weak<IoMetrics>>,
 }
 
 impl Handler for Serving {
     fn io(&self, caller: &Caller, request: IoRequest, buffer: Region, done: OnAnswer<Region>) {
-        let (requests, begun) = (self.requests.clone(), self.requests.begin(kind_of_io(&request)));
-        let (is_write, is_read) = (request.is_write(), request.is_read());
+        let kind = kind_of_io(&request);
+        let (requests, begun) = (self.requests.clone(), self.requests.begin(kind));
+        let (is_write, is_read, recorder) = (request.is_write(), request.is_read(), self.recorder.clone());
         let counted = move |answer: Answer<Region>| {
             let error = match &answer.reply {
                 IoReply::Failed(error) => Some(error),
@@ -225,6 +240,7 @@ impl Handler for Serving {
             };
             let bytes = answer.buffer.len() as u64;
             requests.end(&begun, error, u64::from(is_write) * bytes, u64::from(is_read) * bytes);
+            recorder.request(kind, (answer.started_ns, answer.finished_ns), bytes);
             done(answer);
         };
         let is_check = matches!(
@@ -233,48 +249,38 @@ impl Handler for Serving {
                 | IoRequest::DataFiles { .. }
                 | IoRequest::Inspect { .. }
                 | IoRequest::Cut { .. }
+                | IoRequest::Metrics
         );
+        let incarnation = self.runner.incarnation();
+        let now = move |reply, buffer| {
+            let now_ns = MonotonicClock.now_ns();
+            Answer { reply, buffer, incarnation, started_ns: now_ns, finished_ns: now_ns }
+        };
         if is_check && !caller.who.is_root {
             let error = Error::new(
                 ErrorKind::Denied,
                 "only who has the pool's key, or runs it, may check it; use the pool's key file",
             );
-            let (reply, incarnation) = (IoReply::Failed(error), Incarnation::NONE);
-            return counted(Answer { reply, buffer, incarnation, started_ns: 0, finished_ns: 0 });
+            return counted(now(IoReply::Failed(error), buffer));
         }
-        self.runner.call_of(caller.memory.clone(), request, buffer, Box::new(counted));
+        match request {
+            IoRequest::Spans => counted(now(IoReply::Spans(Box::new(self.recorder.spans())), buffer)),
+            IoRequest::Metrics => {
+                let metrics = self.metrics.get().and_then(Weak::upgrade);
+                // The text waits for the server's thread. Without a thread, the caller gets an error.
+                let tell = move || {
+                    let text = metrics.map(|metrics| metrics.text(true)).unwrap_or_default();
+                    counted(now(IoReply::Metrics(text), buffer));
+                };
+                drop(thread::Builder::new().name("outcore-metrics".into()).spawn(tell));
+            }
+            request => self.runner.call_of(caller.memory.clone(), request, buffer, Box::new(counted)),
+        }
     }
 
     fn end_waits(&self) {
         self.runner.end_collectives();
     }
-}
-
-/// The status of a server; `None` if it does not answer in time.
-fn status_of(runner: &Runner<LocalDisk>) -> Option<IoStatus> {
-    let (sender, receiver) = channel();
-    runner.call(IoRequest::Status, Region::empty(), Box::new(move |answer| drop(sender.send(answer.reply))));
-    match receiver.recv_timeout(STATUS_PATIENCE) {
-        Ok(IoReply::Status(status)) => Some(status),
-        _ => None,
-    }
-}
-
-/// Adds the metrics of the data files to a page; those of the disk only if the server answers in time.
-fn describe_disk(page: &mut Page, runner: &Runner<LocalDisk>) {
-    let help = "Reads and writes of a part of a block of a data file.";
-    page.single("outcore_unaligned_requests_total", "counter", help, runner.unaligned());
-    let Some(status) = status_of(runner) else { return };
-    page.single("outcore_disk_free_bytes", "gauge", "Bytes that can still be written.", status.free_bytes);
-    let help = "Bytes that the server read from the memory of processes on its machine, without a socket.";
-    page.single("outcore_direct_bytes_total", "counter", help, status.direct_bytes);
-    let help = "Blocks whose checksum was found wrong.";
-    page.single("outcore_damaged_blocks_total", "counter", help, status.damaged_blocks);
-    let help =
-        "Files whose checksums were looked at again since they were being written when the server ended.";
-    page.single("outcore_log_replayed_files", "gauge", help, status.noted_files);
-    let help = "1 if the disk takes writes; 0 if it is too full for the log, or read-only.";
-    page.single("outcore_writable", "gauge", help, u8::from(status.is_writable));
 }
 
 /// The number of the server: from the settings, from the directory, or the next free one.

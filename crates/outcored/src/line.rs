@@ -85,6 +85,12 @@ impl<S: Store> Line<S> {
         self.commits.load(Ordering::Relaxed)
     }
 
+    /// Number of requests that wait for the next commit.
+    pub(crate) fn waiting(&self) -> usize {
+        let state = self.lock();
+        state.waiting.len() + state.outside
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

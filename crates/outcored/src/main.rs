@@ -57,7 +57,8 @@ fn run_manager(file: &str) -> Result<()> {
     let daemon = wait_for_termination(|| {
         let daemon = serve_manager_under(&settings, lease)?;
         daemon.end_process_on_failure();
-        let metrics = at(daemon.metrics());
+        let page = daemon.page().map_or(String::new(), |address| format!("; page at http://{address}/"));
+        let metrics = at(daemon.metrics()) + &page;
         say(&format!(
             "manager of pool {:032x} listens on {}{metrics}",
             daemon.pool(),

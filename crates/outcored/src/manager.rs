@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use outcore_core::wire::Role;
 use outcore_core::{Error, ManagerReply, ManagerRequest, Names, Origin, Result};
@@ -16,15 +17,18 @@ use outcore_server::manager::{self, Asked, Manager};
 use outcore_server::store::{AnyStore, Database, PostgresLease};
 
 use crate::Settings;
-use crate::http::PageServer;
+use crate::exposition::CONTENT_TYPE;
+use crate::http::{Got, PageServer};
 use crate::line::{Line, Standby};
 use crate::metadata::{LOCK, MANAGER, manager_config, most_connections, note_database, open_any};
-use crate::metrics::{Identity, serve_metrics};
+use crate::metrics::{Identity, METRICS_PATH, Metrics, NO_PAGE, describe_queues};
 use crate::notify::notify_ready;
-use crate::requests::{Requests, kind_of_manager};
+use crate::pool_site::PoolSite;
+use crate::requests::{MANAGER_KINDS, Requests, kind_of_manager};
 use crate::turn::Heart;
 
-const KNOWN: &str = "directory, listen, key_file, lease_seconds, metrics, store, stand_by";
+const KNOWN: &str =
+    "directory, listen, key_file, lease_seconds, metrics, store, stand_by, page, page_key_file";
 
 /// Terms of leases that a manager may have, in seconds.
 const LEASES: RangeInclusive<u64> = 1..=3600;
@@ -39,6 +43,9 @@ const OF_STORE: &str = "\"postgres://user@host/database\"";
 
 /// Example of the setting `stand_by`.
 const OF_STAND_BY: &str = "\"on\" or \"off\"";
+
+/// Example of the setting `page`.
+const OF_PAGE: &str = "\"127.0.0.1:9470\"";
 
 /// Settings of a manager.
 #[derive(Clone, Debug)]
@@ -57,6 +64,17 @@ pub struct ManagerSettings {
     pub store: Option<Database>,
     /// Whether it waits while another manager uses the database, instead of refusing to start.
     pub stand_by: bool,
+    /// The page for people, if it serves one.
+    pub page: Option<PageSettings>,
+}
+
+/// Settings of the page for people.
+#[derive(Clone, Debug)]
+pub struct PageSettings {
+    /// `HOST:PORT` at which the manager serves it.
+    pub address: String,
+    /// The key whose digits are the password. Without one, the address must be one of this machine only.
+    pub password: Option<Key>,
 }
 
 impl ManagerSettings {
@@ -86,8 +104,17 @@ impl ManagerSettings {
                 )));
             }
         };
+        let page = settings.text("page", OF_PAGE)?;
+        let page_key = settings.text("page_key_file", "\"/etc/outcore/page.key\"")?;
         settings.finish(KNOWN)?;
-        Ok(Self { directory, listen, key, lease_s, metrics, store, stand_by })
+        if page.is_none() && page_key.is_some() {
+            return Err(Error::invalid(format!(
+                "need page for page_key_file; set page = {OF_PAGE}, or remove both"
+            )));
+        }
+        let password = page_key.map(|file| Key::from_file(file.as_ref())).transpose()?;
+        let page = page.map(|address| PageSettings { address, password });
+        Ok(Self { directory, listen, key, lease_s, metrics, store, stand_by, page })
     }
 }
 
@@ -111,6 +138,7 @@ pub(crate) fn addresses(texts: &[String]) -> Result<Vec<Address>> {
 /// A manager that listens until it is stopped or dropped.
 pub struct ManagerDaemon {
     // The fields are dropped in this order: no request is in progress when the lock is released.
+    page: Option<PoolSite>,
     metrics: Option<PageServer>,
     listening: Listening,
     standby: Standby<AnyStore>,
@@ -133,6 +161,11 @@ impl ManagerDaemon {
         self.metrics.as_ref().map(PageServer::address)
     }
 
+    /// The address of its page for people, with the actual port.
+    pub fn page(&self) -> Option<SocketAddr> {
+        self.page.as_ref().map(|site| site.server.address())
+    }
+
     /// The number of its pool.
     pub fn pool(&self) -> u128 {
         self.pool
@@ -149,7 +182,7 @@ impl ManagerDaemon {
 
     /// Answers pending requests, and stops.
     pub fn stop(self) {
-        drop(self.metrics);
+        drop((self.page, self.metrics));
         self.listening.stop();
     }
 }
@@ -186,22 +219,36 @@ pub fn serve_manager_under(settings: &ManagerSettings, heart: Option<Heart>) -> 
     if settings.store.is_some() {
         note_database(&root, pool)?;
     }
-    let requests = Arc::new(Requests::default());
+    let requests = Arc::new(Requests::new(MANAGER_KINDS));
     let line = Arc::new(Line::new(manager, heart.as_ref().map(Heart::turn)));
     let standby = Standby::start(line.clone())?;
     let handler = Arc::new(Managing { line: line.clone(), requests: requests.clone() });
     let mut config = Config::new(Role::Manager, Some(settings.key.clone()));
     config.connections = most_connections();
     let listening = listen(&settings.listen, handler, config)?;
+    let identity = Identity { role: "manager", pool, server: None };
+    let common = Metrics { identity, started: Instant::now(), requests, watcher: listening.watcher() };
+    let text = Arc::new(move || {
+        let mut page = common.page();
+        let help = "Changes are made durable together, as many as wait.";
+        page.single("outcore_commits_total", "counter", help, line.commits());
+        describe_queues(&mut page, &[("commit", line.waiting() as u64)]);
+        page.into_text()
+    });
     let metrics = settings.metrics.as_ref().map(|address| {
-        let identity = Identity { role: "manager", pool, server: None };
-        let line = line.clone();
-        serve_metrics(address, identity, requests, listening.watcher(), move |page| {
-            let help = "Changes are made durable together, as many as wait.";
-            page.single("outcore_commits_total", "counter", help, line.commits());
+        let text = text.clone();
+        PageServer::start("metrics", address, move |get| match get.path {
+            METRICS_PATH => Got::Page(CONTENT_TYPE, text()),
+            _ => Got::Missing(NO_PAGE),
         })
     });
-    Ok(ManagerDaemon { metrics: metrics.transpose()?, listening, standby, pool, _heart: heart, _lock: lock })
+    let metrics = metrics.transpose()?;
+    let page = settings.page.as_ref().map(|page| {
+        let (address, password) = (&page.address, page.password.clone());
+        PoolSite::start(address, password, listening.addresses(), &settings.key, move || text())
+    });
+    let page = page.transpose()?;
+    Ok(ManagerDaemon { page, metrics, listening, standby, pool, _heart: heart, _lock: lock })
 }
 
 /// The key that signs grants, which is the pool's key.

@@ -1,14 +1,19 @@
-//! The metrics of a daemon for Prometheus: requests, channels and memory, and those of its kind of server.
+//! The metrics of a daemon for Prometheus: requests, channels, clients and memory, and those of its kind of server.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use outcore_core::Result;
 use outcore_net::{ChannelCounts, Watcher};
 
 use crate::exposition::Page;
-use crate::http::PageServer;
 use crate::requests::Requests;
+
+/// The path of the metrics.
+pub(crate) const METRICS_PATH: &str = "/metrics";
+
+/// The answer to other paths.
+pub(crate) const NO_PAGE: &str = "the metrics are at /metrics";
 
 /// The daemon that the metrics describe.
 pub(crate) struct Identity {
@@ -17,26 +22,35 @@ pub(crate) struct Identity {
     pub(crate) server: Option<u32>,
 }
 
-/// Serves the metrics of a daemon at an address. `more` adds those of its kind of server.
-pub(crate) fn serve_metrics(
-    address: &str,
-    identity: Identity,
-    requests: Arc<Requests>,
-    watcher: Watcher,
-    more: impl Fn(&mut Page) + Send + Sync + 'static,
-) -> Result<PageServer> {
-    let started = Instant::now();
-    PageServer::start(address, move || {
-        let mut page = Page::default();
-        describe(&mut page, &identity, started);
-        requests.describe(&mut page);
-        describe_memory(&mut page, &watcher);
-        describe_channels(&mut page, &watcher.channels());
-        more(&mut page);
-        page.into_text()
-    })
+/// The metrics of a daemon.
+pub(crate) struct Metrics {
+    pub(crate) identity: Identity,
+    pub(crate) started: Instant,
+    pub(crate) requests: Arc<Requests>,
+    pub(crate) watcher: Watcher,
 }
 
+impl Metrics {
+    /// A page of the metrics that both kinds of daemons have.
+    pub(crate) fn page(&self) -> Page {
+        let mut page = Page::default();
+        describe(&mut page, &self.identity, self.started);
+        self.requests.describe(&mut page);
+        describe_memory(&mut page, &self.watcher);
+        describe_channels(&mut page, &self.watcher.channels());
+        describe_clients(&mut page, self.watcher.clients());
+        page
+    }
+}
+
+/// Adds the lengths of a server's queues to a page.
+pub(crate) fn describe_queues(page: &mut Page, queues: &[(&str, u64)]) {
+    let name = "outcore_queue_length";
+    page.metric(name, "gauge", "Entries of each queue; docs/operations.md says what they are.");
+    for (queue, length) in queues {
+        page.value(name, &[("queue", queue)], length);
+    }
+}
 fn describe(page: &mut Page, identity: &Identity, started: Instant) {
     let name = "outcore_build_info";
     page.metric(name, "gauge", "Always 1; its labels say what runs.");
@@ -78,5 +92,21 @@ fn describe_channels(page: &mut Page, channels: &[ChannelCounts]) {
     for (counts, address) in each() {
         page.value(name, &[("channel", address), ("direction", "in")], counts.received_bytes);
         page.value(name, &[("channel", address), ("direction", "out")], counts.sent_bytes);
+    }
+}
+
+fn describe_clients(page: &mut Page, users: Vec<String>) {
+    let mut clients: BTreeMap<String, u64> = BTreeMap::new();
+    for user in users {
+        *clients.entry(user).or_default() += 1;
+    }
+    let name = "outcore_clients";
+    page.metric(
+        name,
+        "gauge",
+        "Connected clients of each user. Mounts, processes and other daemons are clients.",
+    );
+    for (user, count) in clients {
+        page.value(name, &[("user", &user)], count);
     }
 }

@@ -1,176 +1,185 @@
-//! Counts of requests: kind, outcome, latency, and the number in progress.
+//! Counts of requests: kind, outcome, latency, and the number in progress. Requests that succeed take no lock.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use outcore_core::{Error, IoRequest, ManagerRequest};
 
 use crate::exposition::Page;
-
-/// Upper bounds of a histogram's buckets in seconds, as numbers and as text.
-const BOUNDS_S: [(f64, &str); 14] = [
-    (0.0001, "0.0001"),
-    (0.0003, "0.0003"),
-    (0.001, "0.001"),
-    (0.003, "0.003"),
-    (0.01, "0.01"),
-    (0.03, "0.03"),
-    (0.1, "0.1"),
-    (0.3, "0.3"),
-    (1.0, "1"),
-    (3.0, "3"),
-    (10.0, "10"),
-    (30.0, "30"),
-    (100.0, "100"),
-    (f64::INFINITY, "+Inf"),
-];
+use crate::histogram::Histogram;
 
 /// The outcome of a successful request.
 const DONE: &str = "ok";
 
+/// The counts of one kind of requests.
 #[derive(Debug, Default)]
-struct Latency {
-    buckets: [u64; BOUNDS_S.len()],
-    sum: Duration,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    outcomes: BTreeMap<(&'static str, &'static str), u64>,
-    latencies: BTreeMap<&'static str, Latency>,
-    in_work: u64,
-    bytes_in: u64,
-    bytes_out: u64,
+struct OfKind {
+    done: AtomicU64,
+    latency: Histogram,
 }
 
 /// The counts of a server's requests.
-#[derive(Debug, Default)]
-pub(crate) struct Requests(Mutex<Counts>);
+#[derive(Debug)]
+pub(crate) struct Requests {
+    names: &'static [&'static str],
+    kinds: Vec<OfKind>,
+    /// Number of failed requests, by kind and kind of error.
+    failed: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    in_work: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
 
 /// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Begun {
-    kind: &'static str,
+    kind: usize,
     at: Instant,
 }
 
 impl Requests {
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// No requests of the kinds with these names.
+    pub(crate) fn new(names: &'static [&'static str]) -> Self {
+        Self {
+            names,
+            kinds: names.iter().map(|_| OfKind::default()).collect(),
+            failed: Mutex::default(),
+            in_work: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+        }
     }
 
-    pub(crate) fn begin(&self, kind: &'static str) -> Begun {
-        self.lock().in_work += 1;
+    /// Counts the begin of a request, given the place of its kind among the names.
+    pub(crate) fn begin(&self, kind: usize) -> Begun {
+        self.in_work.fetch_add(1, Ordering::Relaxed);
         Begun { kind, at: Instant::now() }
     }
 
     /// Counts the end of a request. `bytes_in` and `bytes_out` of payload count if there is no error.
     pub(crate) fn end(&self, begun: &Begun, error: Option<&Error>, bytes_in: u64, bytes_out: u64) {
-        let took = begun.at.elapsed();
-        let mut counts = self.lock();
-        counts.in_work -= 1;
-        let outcome = error.map_or(DONE, |error| error.kind.name());
-        *counts.outcomes.entry((begun.kind, outcome)).or_default() += 1;
-        if error.is_none() {
-            counts.bytes_in += bytes_in;
-            counts.bytes_out += bytes_out;
+        let of_kind = &self.kinds[begun.kind];
+        of_kind.latency.add(begun.at.elapsed());
+        self.in_work.fetch_sub(1, Ordering::Relaxed);
+        match error {
+            None => {
+                of_kind.done.fetch_add(1, Ordering::Relaxed);
+                self.bytes_in.fetch_add(bytes_in, Ordering::Relaxed);
+                self.bytes_out.fetch_add(bytes_out, Ordering::Relaxed);
+            }
+            Some(error) => {
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                *failed.entry((self.names[begun.kind], error.kind.name())).or_default() += 1;
+            }
         }
-        let latency = counts.latencies.entry(begun.kind).or_default();
-        latency.sum += took;
-        let bucket = BOUNDS_S.iter().position(|(bound, _)| took.as_secs_f64() <= *bound);
-        latency.buckets[bucket.unwrap_or(BOUNDS_S.len() - 1)] += 1;
     }
 
     pub(crate) fn describe(&self, page: &mut Page) {
-        let counts = self.lock();
+        let each = || self.names.iter().zip(&self.kinds);
         let name = "outcore_requests_total";
         page.metric(name, "counter", "Requests answered, by kind, and ok or the kind of error.");
-        for ((kind, outcome), count) in &counts.outcomes {
+        for (kind, of_kind) in each() {
+            let done = of_kind.done.load(Ordering::Relaxed);
+            if done > 0 {
+                page.value(name, &[("kind", kind), ("outcome", DONE)], done);
+            }
+        }
+        for ((kind, outcome), count) in &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
             page.value(name, &[("kind", kind), ("outcome", outcome)], count);
         }
         let name = "outcore_request_seconds";
         page.metric(name, "histogram", "Time from when a request had come in to its answer.");
-        for (kind, latency) in &counts.latencies {
-            let mut total = 0;
-            for (count, (_, bound)) in latency.buckets.iter().zip(BOUNDS_S) {
-                total += count;
-                page.value(&format!("{name}_bucket"), &[("kind", kind), ("le", bound)], total);
-            }
-            page.value(&format!("{name}_sum"), &[("kind", kind)], latency.sum.as_secs_f64());
-            page.value(&format!("{name}_count"), &[("kind", kind)], total);
+        for (kind, of_kind) in each().filter(|(_, of_kind)| of_kind.latency.count() > 0) {
+            of_kind.latency.describe(page, name, ("kind", kind));
         }
-        page.single("outcore_requests_in_work", "gauge", "Requests that have no answer yet.", counts.in_work);
+        let in_work = self.in_work.load(Ordering::Relaxed);
+        page.single("outcore_requests_in_work", "gauge", "Requests that have no answer yet.", in_work);
         let name = "outcore_payload_bytes_total";
         page.metric(name, "counter", "Bytes of files written (in) and read (out).");
-        page.value(name, &[("direction", "in")], counts.bytes_in);
-        page.value(name, &[("direction", "out")], counts.bytes_out);
+        page.value(name, &[("direction", "in")], self.bytes_in.load(Ordering::Relaxed));
+        page.value(name, &[("direction", "out")], self.bytes_out.load(Ordering::Relaxed));
     }
 }
 
-/// The name of a request to an I/O server.
-pub(crate) fn kind_of_io(request: &IoRequest) -> &'static str {
-    match request {
-        IoRequest::Read { .. } => "read",
-        IoRequest::Write { .. } => "write",
-        IoRequest::Sync { .. } => "sync",
-        IoRequest::Length { .. } => "length",
-        IoRequest::SetLength { .. } => "set_length",
-        IoRequest::Reserve { .. } => "reserve",
-        IoRequest::Remove { .. } => "remove",
-        IoRequest::Status => "status",
-        IoRequest::Scrub { .. } => "scrub",
-        IoRequest::DataFiles { .. } => "data_files",
-        IoRequest::Inspect { .. } => "inspect",
-        IoRequest::Cut { .. } => "cut",
-        IoRequest::Lengths { .. } => "lengths",
-        IoRequest::Join { .. } => "join",
-        IoRequest::Await { .. } => "await",
-        IoRequest::Give { .. } => "give",
-        IoRequest::Take { .. } => "take",
-        IoRequest::Abandon { .. } => "abandon",
-    }
+/// Numbers the variants of requests: their names in order, and the place of a request's name.
+macro_rules! kinds {
+    ($names:ident, $place:ident, $request:ident: $($variant:ident $name:literal)*) => {
+        #[doc = concat!("Names of the kinds of `", stringify!($request), "`.")]
+        pub(crate) const $names: &[&str] = &[$($name),*];
+
+        #[doc = concat!("The place of the name of a request in [`", stringify!($names), "`].")]
+        pub(crate) fn $place(request: &$request) -> usize {
+            enum Place {
+                $($variant),*
+            }
+            match request {
+                $($request::$variant { .. } => Place::$variant as usize),*
+            }
+        }
+    };
 }
 
-/// The name of a request to the manager.
-pub(crate) fn kind_of_manager(request: &ManagerRequest) -> &'static str {
-    match request {
-        ManagerRequest::Servers => "servers",
-        ManagerRequest::Open { .. } => "open",
-        ManagerRequest::Create { .. } => "create",
-        ManagerRequest::Renew { .. } => "renew",
-        ManagerRequest::Time => "time",
-        ManagerRequest::Wrote { .. } => "wrote",
-        ManagerRequest::Touch { .. } => "touch",
-        ManagerRequest::Stat { .. } => "stat",
-        ManagerRequest::List { .. } => "list",
-        ManagerRequest::MakeDirectory { .. } => "make_directory",
-        ManagerRequest::MakeLink { .. } => "make_link",
-        ManagerRequest::Remove { .. } => "remove",
-        ManagerRequest::Orphans { .. } => "orphans",
-        ManagerRequest::Rename { .. } => "rename",
-        ManagerRequest::Move { .. } => "move",
-        ManagerRequest::Replace { .. } => "replace",
-        ManagerRequest::SetAttributes { .. } => "set_attributes",
-        ManagerRequest::SetDefaultLayout { .. } => "set_default_layout",
-        ManagerRequest::GetExtended { .. } => "get_extended",
-        ManagerRequest::SetExtended { .. } => "set_extended",
-        ManagerRequest::AddServer { .. } => "add_server",
-        ManagerRequest::NewServer => "new_server",
-        ManagerRequest::Retire { .. } => "retire",
-        ManagerRequest::Files { .. } => "files",
-        ManagerRequest::Know { .. } => "know",
-        ManagerRequest::Paths { .. } => "paths",
-        ManagerRequest::Check { .. } => "check",
-        ManagerRequest::Look { .. } => "look",
-        ManagerRequest::BeginCut { .. } => "begin_cut",
-        ManagerRequest::EndCut { .. } => "end_cut",
-        ManagerRequest::Describe { .. } => "describe",
-        ManagerRequest::RenewLease { .. } => "renew_lease",
-        ManagerRequest::EndLease { .. } => "end_lease",
-        ManagerRequest::SetLock { .. } => "set_lock",
-        ManagerRequest::TestLock { .. } => "test_lock",
-        ManagerRequest::Find { .. } => "find",
-        ManagerRequest::Mend { .. } => "mend",
-    }
+kinds! { IO_KINDS, kind_of_io, IoRequest:
+    Read "read"
+    Write "write"
+    Sync "sync"
+    Length "length"
+    SetLength "set_length"
+    Reserve "reserve"
+    Remove "remove"
+    Status "status"
+    Scrub "scrub"
+    DataFiles "data_files"
+    Inspect "inspect"
+    Cut "cut"
+    Lengths "lengths"
+    Join "join"
+    Await "await"
+    Give "give"
+    Take "take"
+    Abandon "abandon"
+    Metrics "metrics"
+    Spans "spans"
+}
+
+kinds! { MANAGER_KINDS, kind_of_manager, ManagerRequest:
+    Servers "servers"
+    Open "open"
+    Create "create"
+    Renew "renew"
+    Time "time"
+    Wrote "wrote"
+    Touch "touch"
+    Stat "stat"
+    List "list"
+    MakeDirectory "make_directory"
+    MakeLink "make_link"
+    Remove "remove"
+    Orphans "orphans"
+    Rename "rename"
+    Move "move"
+    Replace "replace"
+    SetAttributes "set_attributes"
+    SetDefaultLayout "set_default_layout"
+    GetExtended "get_extended"
+    SetExtended "set_extended"
+    AddServer "add_server"
+    NewServer "new_server"
+    Retire "retire"
+    Files "files"
+    Know "know"
+    Paths "paths"
+    Check "check"
+    Look "look"
+    BeginCut "begin_cut"
+    EndCut "end_cut"
+    Describe "describe"
+    RenewLease "renew_lease"
+    EndLease "end_lease"
+    SetLock "set_lock"
+    TestLock "test_lock"
+    Find "find"
+    Mend "mend"
 }

@@ -13,6 +13,7 @@ use crate::error::{OrRaise, error_of};
 use crate::layout::Stripes;
 use crate::memory::memory_of;
 use crate::pool_file::PoolFile;
+use crate::stream::Trace;
 
 /// A process's exchange with one server: (messages, shares in them, bytes of all shares, bytes copied in
 /// memory, bytes that the server read from memory).
@@ -104,8 +105,8 @@ impl Collective {
 
     /// Takes part in the collective on an open file with these arrays. Returns the exchange with each server.
     /// If `failed` has the kind and message of an error, reports it to all others and raises it. Calls `tell`
-    /// regularly; its exception aborts the collective.
-    #[pyo3(signature = (file, rank, arrays, memory_bytes, offers_memory, failed = None, tell = None))]
+    /// regularly; its exception aborts the collective. `trace` records the messages to servers.
+    #[pyo3(signature = (file, rank, arrays, memory_bytes, offers_memory, failed = None, tell = None, trace = None))]
     #[expect(clippy::too_many_arguments, reason = "keywords at the calls from Python")]
     fn run(
         &self,
@@ -117,13 +118,21 @@ impl Collective {
         offers_memory: bool,
         failed: Option<(String, String)>,
         tell: Option<Py<PyAny>>,
+        trace: Option<&Trace>,
     ) -> PyResult<Vec<WithServer>> {
         let local = |array: &Bound<'_, PyUntypedArray>| {
             let shape = array.shape().iter().map(|&n| n as u64).collect();
             Ok(LocalArray { memory: memory_of(array, self.0.grid.item_bytes)?, shape })
         };
         let arrays = arrays.iter().map(local).collect::<PyResult<Vec<LocalArray>>>()?;
-        let part = CollectivePart { spec: self.0.clone(), rank, arrays, memory_bytes, offers_memory };
+        let part = CollectivePart {
+            spec: self.0.clone(),
+            rank,
+            arrays,
+            memory_bytes,
+            offers_memory,
+            trace: trace.map(|trace| trace.0.clone()),
+        };
         let mut interrupt: Option<PyErr> = None;
         let exchanged = py.detach(|| {
             file.pool.collective(file.file, &part, &mut || {

@@ -27,6 +27,7 @@ pub struct Daemon {
     server: Option<u32>,
     addresses: Vec<String>,
     metrics: Option<String>,
+    page: Option<String>,
     is_writable: bool,
 }
 
@@ -63,9 +64,10 @@ impl Daemon {
     fn manager(py: Python<'_>, directory: PathBuf, listen: Vec<String>, key: &str) -> PyResult<Self> {
         py.detach(|| {
             let (listen, key) = (addresses(&listen)?, Key::from_hex(key)?);
-            let (lease_s, metrics, store) = (None, None, None);
+            let (lease_s, metrics, store, page) = (None, None, None, None);
             let stand_by = false;
-            let settings = ManagerSettings { directory, listen, key, lease_s, metrics, store, stand_by };
+            let settings =
+                ManagerSettings { directory, listen, key, lease_s, metrics, store, stand_by, page };
             serve_manager(&settings).map(Self::of_manager)
         })
         .or_raise(py)
@@ -130,6 +132,12 @@ impl Daemon {
         self.metrics.clone()
     }
 
+    /// The URL of the manager's page for people; `None` if it serves none.
+    #[getter]
+    fn page(&self) -> Option<String> {
+        self.page.clone()
+    }
+
     /// Answers pending requests, makes everything durable, and stops.
     fn stop(&self, py: Python<'_>) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -149,6 +157,7 @@ impl Daemon {
             is_writable: true,
             addresses: texts(daemon.addresses()),
             metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
+            page: daemon.page().map(|address| format!("http://{address}/")),
             running: Mutex::new(Some(Running::Manager(daemon))),
         }
     }
@@ -160,6 +169,7 @@ impl Daemon {
             is_writable: daemon.is_writable(),
             addresses: texts(daemon.addresses()),
             metrics: daemon.metrics().map(|address| format!("http://{address}/metrics")),
+            page: None,
             running: Mutex::new(Some(Running::Io(daemon))),
         }
     }

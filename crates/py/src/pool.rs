@@ -5,8 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use outcore_client::{Attributes, Listed as Listing, Silent, system_clock};
-use outcore_core::{ErrorKind, Hints, Hit, Inode, IoStatus, Link, OpenMode, ServerId, Volume as _};
+use outcore_core::{
+    ErrorKind, Hints, Hit, Inode, IoStatus, Link, OpenMode, ServerId, ServerSpan, ServerSpans, Volume as _,
+};
 use outcore_memory::Region;
 use outcore_net::{Address, Credentials, Key, ServedLink, User};
 use pyo3::prelude::*;
@@ -31,6 +34,9 @@ type Listed = (String, Status, u64, Option<String>);
 /// A server's report: number, free bytes, requests, bytes read and written, damaged blocks, whether it is
 /// writable, and the error if it does not answer.
 type Server = (u32, u64, u64, u64, u64, u64, bool, Option<String>);
+
+/// A server's last transfers: see `Pool.spans`.
+type SpansOf<'py> = (u32, Option<String>, (u64, u64, u64), Vec<String>, Bound<'py, PyArray2<u64>>);
 
 /// A pool of I/O servers.
 #[pyclass(frozen, module = "outcore._core")]
@@ -352,6 +358,28 @@ impl Pool {
             Ok((id.0, s.free_bytes, s.requests, moved.0, moved.1, s.damaged_blocks, s.is_writable, error))
         };
         each.map(server).collect::<outcore_core::Result<_>>().or_raise(py)
+    }
+
+    /// The last transfers of each server. For each server: its number; an error, if it does not answer; its clock, the
+    /// same moment in nanoseconds since 1970, and the time of its clock from which the transfers are complete; names; and a
+    /// row (place of the name, start_ns, end_ns, offset, bytes) for each transfer.
+    fn spans<'py>(&self, py: Python<'py>) -> PyResult<Vec<SpansOf<'py>>> {
+        let each = py.detach(|| self.client.spans()).into_iter();
+        let server = |(id, spans): (ServerId, outcore_core::Result<ServerSpans>)| {
+            let (found, error) = match spans {
+                Ok(found) => (Some(found), None),
+                Err(error) => (None, Some(error.message)),
+            };
+            let spans = found.iter().flat_map(|found| &found.spans);
+            let row = |s: &ServerSpan| [u64::from(s.name), s.start_ns, s.end_ns, s.offset, s.bytes];
+            let flat: Vec<u64> = spans.flat_map(row).collect();
+            let count = flat.len() / 5;
+            let rows = PyArray1::from_vec(py, flat).reshape([count, 5])?;
+            let times = found.as_ref().map(|found| (found.now_ns, found.unix_ns, found.complete_after_ns));
+            let names = found.map(|found| found.names);
+            Ok((id.0, error, times.unwrap_or_default(), names.unwrap_or_default(), rows))
+        };
+        each.map(server).collect()
     }
 
     /// The handle of a name: a number that never identifies another file or directory.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use outcore_client::{Span, SpanKind};
 use outcore_core::Error;
-use outcore_disk::MonotonicClock;
+use outcore_disk::{MonotonicClock, clocks};
 use pyo3::prelude::*;
 
 use crate::array_file::ArrayFile;
@@ -25,6 +25,12 @@ impl Trace {
     #[new]
     fn new() -> Self {
         Self(outcore_client::Trace::new(Arc::new(MonotonicClock)))
+    }
+
+    /// The same moment by the clock of all traces of this machine, and in nanoseconds since 1970.
+    #[staticmethod]
+    fn clocks() -> (u64, u64) {
+        clocks()
     }
 
     /// The current time of the trace's clock, in nanoseconds.

@@ -55,7 +55,7 @@ def command() -> None:
     groups={
         "Directories": ("dirs", "new"),
         "Metadata": ("store",),
-        "Network": ("listen", "tls", "metrics"),
+        "Network": ("listen", "tls", "metrics", "page"),
     },
 )
 @click.option("--dirs", is_flag=True, help="State that DIR... are all directories of the pool.")
@@ -72,6 +72,12 @@ def command() -> None:
     metavar="PORT",
     type=click.IntRange(0, 65535),
     help="Port of the manager's metrics for Prometheus; the I/O servers use the next ports.",
+)
+@click.option(
+    "--page",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    help="Port of the manager's page for people on this machine; 0 takes any free port.",
 )
 @click.option("--tls/--no-tls", default=None, help="Encrypt network traffic, or not.")
 @click.option(
@@ -90,6 +96,7 @@ def up(
     dirs: bool,
     listen: str | None,
     metrics: int | None,
+    page: int | None,
     tls: bool | None,
     store: str | None,
     new: bool,
@@ -107,13 +114,15 @@ def up(
     """
     started = []
     if len(directories) == 1 and not dirs and not new:
-        left_out, starting = (
-            [],
-            local_pool.start_again(directories[0], listen, metrics, tls=tls, store=store),
+        left_out = []
+        starting = local_pool.start_again(
+            directories[0], listen, metrics, tls=tls, store=store, page=page
         )
     else:
         left_out = local_pool.left_out(directories)
-        starting = local_pool.start(directories, listen, metrics, tls=tls, store=store, new=new)
+        starting = local_pool.start(
+            directories, listen, metrics, tls=tls, store=store, page=page, new=new
+        )
     for daemon in starting:
         started.append(daemon)
         say(_as_line(daemon))
@@ -476,4 +485,5 @@ def _as_line(daemon: DaemonProcess, *, is_retired: bool = False) -> str:
     if daemon.is_stopped:
         return f"{line}, IS STOPPED by a signal; resume it with: kill -CONT {daemon.pid}"
     metrics = f", metrics at {daemon.metrics}" if daemon.metrics else ""
-    return f"{line}, listens on {where}{metrics}"
+    page = f", page at {daemon.page}" if daemon.page else ""
+    return f"{line}, listens on {where}{metrics}{page}"

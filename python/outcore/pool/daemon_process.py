@@ -40,6 +40,8 @@ class DaemonProcess:
         Addresses on which it listens.
     metrics
         URL of its metrics; `None` if it serves none.
+    page
+        URL of the manager's page for people; `None` if it serves none.
     """
 
     role: str
@@ -49,6 +51,7 @@ class DaemonProcess:
     started_ticks: int
     addresses: tuple[str, ...]
     metrics: str | None = None
+    page: str | None = None
 
     @property
     def is_alive(self) -> bool:

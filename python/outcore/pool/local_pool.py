@@ -29,6 +29,7 @@ def start(
     *,
     tls: bool | None = None,
     store: str | None = None,
+    page: int | None = None,
     new: bool = False,
 ) -> Iterator[DaemonProcess]:
     """Start the daemons of the pool in some directories; make a new pool if there is none.
@@ -51,6 +52,9 @@ def start(
     store
         URL of the PostgreSQL database with the metadata, such as ``postgres://user@host/database``;
         initially they are in the first directory.
+    page
+        Port of the manager's page for people on this machine; 0 takes any free port. Initially
+        there is no page.
     new
         Whether an empty directory becomes a new server although a server of the pool is missing.
 
@@ -75,7 +79,7 @@ def start(
     if not places:
         raise InvalidError("need at least one directory for the pool")
     check_directories(places)
-    given = {"listen": listen, "metrics": metrics, "tls": tls, "store": store}
+    given = {"listen": listen, "metrics": metrics, "tls": tls, "store": store, "page": page}
     yield from _start(places, given, is_new=new)
 
 
@@ -86,6 +90,7 @@ def start_again(
     *,
     tls: bool | None = None,
     store: str | None = None,
+    page: int | None = None,
 ) -> Iterator[DaemonProcess]:
     """Start the daemons of a pool in all of its directories, given the first one.
 
@@ -105,7 +110,7 @@ def start_again(
         )
     places = list(dict.fromkeys([first, *known]))
     check_directories(places)
-    given = {"listen": listen, "metrics": metrics, "tls": tls, "store": store}
+    given = {"listen": listen, "metrics": metrics, "tls": tls, "store": store, "page": page}
     yield from _start(places, given, skips_retired=True)
 
 
@@ -237,6 +242,8 @@ class _Start:
             "listen": _addresses(self._state.path / f"{name}.sock", way, host, its_port),
             "key_file": str(self._state.key),
         } | _metrics(given.metrics, 0 if number is None else 1 + number)
+        if number is None and given.page is not None:
+            config["page"] = f"127.0.0.1:{given.page}"
         before = _found(self._known, role, directory) if self._alive else None
         if before is not None and before.server == number:
             # The other daemons, and clients, look for it at its earlier addresses.
@@ -403,7 +410,7 @@ def _start_one(state: PoolState, name: str, role: str, config: Config) -> Daemon
             raise OutcoreError(f"the {role} daemon in {config['directory']} does not start: {why}")
         daemon = DaemonProcess(
             role, said["server"], config["directory"], pid, started_ticks(pid) or 0,
-            tuple(said["listen"]), said["metrics"],
+            tuple(said["listen"]), said["metrics"], said["page"],
         )  # fmt: skip
         # Record the ports that it took, because later calls find the daemon by this file.
         taken = {"listen": list(daemon.addresses)} | _metrics_of(daemon)
@@ -436,8 +443,9 @@ def _metrics(first: int | None, number: int) -> dict[str, str]:
 
 
 def _metrics_of(daemon: DaemonProcess) -> dict[str, str]:
-    """Return the setting for the metrics address of a daemon that has been started."""
-    return {} if daemon.metrics is None else {"metrics": urlsplit(daemon.metrics).netloc}
+    """Return the settings for the metrics and the page of a daemon that has been started."""
+    served = {"metrics": daemon.metrics, "page": daemon.page}
+    return {name: urlsplit(url).netloc for name, url in served.items() if url is not None}
 
 
 def _last_line(log: Path) -> str:

@@ -46,12 +46,15 @@ class PoolSettings:
         Whether network connections are encrypted.
     store
         URL of the database with the metadata; `None` if they are in the first directory.
+    page
+        Port of the manager's page for people on this machine; `None` if it serves none.
     """
 
     listen: str | None = None
     metrics: int | None = None
     tls: bool = False
     store: str | None = None
+    page: int | None = None
 
     def updated(self, **given: Any) -> "PoolSettings":
         """Return a copy with the given values that are not `None`."""
@@ -161,8 +164,9 @@ class PoolState:
             if pid is not None and ticks is not None:
                 listen, metrics = config.get("listen", ()), config.get("metrics")
                 url = None if metrics is None else f"http://{metrics}/metrics"
+                page = f"http://{config['page']}/" if "page" in config else None
                 known[place] = DaemonProcess(
-                    place[0], number, place[1], pid, ticks, tuple(listen), url
+                    place[0], number, place[1], pid, ticks, tuple(listen), url, page
                 )
         if error is not None and not known:
             raise error

@@ -20,6 +20,7 @@ use crate::collective::shares::{Carrier, LocalArray};
 use crate::pool::call::unexpected;
 use crate::pool::file::PoolFile;
 use crate::pool::shared::TRIES;
+use crate::trace::{Span, SpanKind, Trace};
 
 /// Interval at which the caller can abort.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -43,6 +44,8 @@ pub struct CollectivePart {
     pub memory_bytes: usize,
     /// Whether servers on this machine may read the memory of the arrays directly.
     pub offers_memory: bool,
+    /// Records the messages to servers, if it is given.
+    pub trace: Option<Trace>,
 }
 
 /// A process's exchange with one server.
@@ -433,11 +436,29 @@ impl<'a, L: Link<Buffer = Region> + ?Sized + 'static> Work<'a, L> {
         self.error = Some(error);
     }
 
+    /// Records the time of a request in the trace: shares are transfers, and all others are waits.
+    fn recorder(&self, entry: usize, request: &IoRequest) -> impl FnOnce(&Answer<Region>) + use<L> {
+        let (kind, piece, bytes) = match request {
+            IoRequest::Give { piece, bytes, .. } => (SpanKind::Write, *piece, *bytes),
+            IoRequest::Take { piece, bytes, .. } => (SpanKind::Read, *piece, *bytes),
+            _ => (SpanKind::Wait, 0, 0),
+        };
+        let (trace, offset) = (self.part.trace.clone(), piece * self.part.spec.piece_bytes);
+        move |answer| {
+            if let Some(trace) = trace {
+                let (start_ns, end_ns) = (answer.started_ns, answer.finished_ns);
+                trace.record(Span { kind, array: entry as u32, start_ns, end_ns, offset, bytes });
+            }
+        }
+    }
+
     fn send(&mut self, entry: usize, request: IoRequest, buffer: Region, step: Step) {
         self.unanswered += 1;
         self.servers[entry].exchanged.messages += 1;
         let sender = self.sender.clone();
+        let record = self.recorder(entry, &request);
         let done = Box::new(move |answer: Answer<Region>| {
+            record(&answer);
             let Answer { reply, buffer, .. } = answer;
             // The receiver may reuse the memory as soon as it learns of the answer.
             drop(buffer);

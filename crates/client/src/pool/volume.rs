@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outcore_core::{
     Alignment, Entry, Error, ErrorKind, FileId, Gather, Handle, Hints, Inode, IoReply, IoRequest, IoStatus,
     Layout, Link, ManagerReply, ManagerRequest, Named, OnDone, OpenMode, Operation, Preference, Regions,
-    Result, ServerId, Volume, VolumeRequest,
+    Result, ServerId, ServerSpans, Volume, VolumeRequest,
 };
 
 use crate::Ticket;
@@ -209,6 +209,19 @@ where
         let replies = self.0.servers.wait_each(asked, &self.0.none);
         let each = servers.into_iter().zip(replies).map(|(id, reply)| match reply {
             Ok(IoReply::Status(status)) => (id, Ok(status)),
+            Ok(reply) => (id, Err(unexpected(&reply))),
+            Err(error) => (id, Err(error)),
+        });
+        each.collect()
+    }
+
+    /// The last transfers of each I/O server, or the error.
+    pub fn spans(&self) -> Vec<(ServerId, Result<ServerSpans>)> {
+        let servers = self.server_ids();
+        let asked = servers.iter().map(|&server| (server, IoRequest::Spans)).collect();
+        let replies = self.0.servers.wait_each(asked, &self.0.none);
+        let each = servers.into_iter().zip(replies).map(|(id, reply)| match reply {
+            Ok(IoReply::Spans(spans)) => (id, Ok(*spans)),
             Ok(reply) => (id, Err(unexpected(&reply))),
             Err(error) => (id, Err(error)),
         });

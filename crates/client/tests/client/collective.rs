@@ -130,7 +130,7 @@ pub fn together(place: &Place, parts: &[CollectivePart]) -> Vec<Result<Vec<Excha
 
 pub fn part(spec: &CollectiveSpec, rank: usize, arrays: Vec<LocalArray>) -> CollectivePart {
     let (rank, memory_bytes) = (rank as u64, PIECE_BYTES as usize);
-    CollectivePart { spec: spec.clone(), rank, arrays, memory_bytes, offers_memory: true }
+    CollectivePart { spec: spec.clone(), rank, arrays, memory_bytes, offers_memory: true, trace: None }
 }
 
 /// Writes an array by one schema and reads it by another. Both times the messages match the plan.

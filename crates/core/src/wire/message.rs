@@ -3,7 +3,7 @@
 use crate::wire::record::{Record, Source, choice, structure};
 use crate::{
     Damage, DataFile, DiskSize, Error, ErrorKind, Grant, Handle, Inspection, IoReply, IoRequest, IoStatus,
-    LengthGrant, Result, ScrubPlace, Scrubbed, ServerId, Stripes, Target,
+    LengthGrant, Result, ScrubPlace, Scrubbed, ServerId, ServerSpan, ServerSpans, Stripes, Target,
 };
 
 structure!(ServerId { 0 });
@@ -29,6 +29,8 @@ structure!(DataFile { handle, length });
 structure!(Inspection { file, sums_length, summed_past_end, generation, surplus, sums_are_old });
 structure!(Damage { handle, offset, bytes, what });
 structure!(Scrubbed { next, files, bytes, damage });
+structure!(ServerSpan { name, start_ns, end_ns, offset, bytes });
+structure!(ServerSpans { now_ns, unix_ns, complete_after_ns, names, spans });
 
 choice!(IoRequest {
     1 = Read { target, grant, regions },
@@ -49,6 +51,8 @@ choice!(IoRequest {
     16 = Abandon { collective, rank, error },
     17 = Cut { handles },
     18 = Reserve { target, grant, local_length },
+    19 = Metrics,
+    20 = Spans,
 });
 
 choice!(IoReply {
@@ -63,6 +67,8 @@ choice!(IoReply {
     9 = Absent,
     10 = ReadsMemory,
     11 = Synced { length, generation },
+    12 = Metrics(text),
+    13 = Spans(spans),
 });
 
 impl Record for Stripes {

@@ -112,7 +112,7 @@ fn collective() -> impl Strategy<Value = CollectiveSpec> {
 
 pub fn io_request() -> impl Strategy<Value = IoRequest> {
     let small = (target(), grant(), regions(), any::<u64>(), any::<bool>());
-    (0..18, small, collective(), error()).prop_map(
+    (0..20, small, collective(), error()).prop_map(
         |(which, (target, grant, regions, local_length, reserve), spec, error)| match which {
             0 => IoRequest::Read { target, grant, regions },
             1 => IoRequest::Write { target, grant, regions },
@@ -128,6 +128,8 @@ pub fn io_request() -> impl Strategy<Value = IoRequest> {
             8 => IoRequest::DataFiles { after: target.handle, most: local_length },
             16 => IoRequest::Cut { handles: vec![target.handle] },
             17 => IoRequest::Reserve { target, grant, local_length },
+            18 => IoRequest::Metrics,
+            19 => IoRequest::Spans,
             9 => IoRequest::Inspect { handles: vec![target.handle, grant.handle] },
             10 => IoRequest::Lengths {
                 handles: vec![target.handle, Handle(local_length)],
@@ -201,6 +203,18 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
     let scrubbed = (option::of(place), any::<[u64; 2]>(), vec(damage, 0..4)).prop_map(|(next, n, damage)| {
         IoReply::Scrubbed(Box::new(Scrubbed { next, files: n[0], bytes: n[1], damage }))
     });
+    let span = (any::<u8>(), any::<[u64; 4]>()).prop_map(|(name, n)| ServerSpan {
+        name,
+        start_ns: n[0],
+        end_ns: n[1],
+        offset: n[2],
+        bytes: n[3],
+    });
+    let spans =
+        (any::<[u64; 3]>(), vec(any::<String>(), 0..3), vec(span, 0..3)).prop_map(|(n, names, spans)| {
+            let [now_ns, unix_ns, complete_after_ns] = n;
+            IoReply::Spans(Box::new(ServerSpans { now_ns, unix_ns, complete_after_ns, names, spans }))
+        });
     prop_oneof![
         Just(IoReply::Done),
         Just(IoReply::Absent),
@@ -213,6 +227,8 @@ pub fn io_reply() -> impl Strategy<Value = IoReply> {
         (vec(file, 0..4), any::<bool>()).prop_map(|(files, more)| IoReply::DataFiles { files, more }),
         vec(inspection, 0..4).prop_map(IoReply::Inspected),
         vec(any::<u64>(), 0..4).prop_map(IoReply::Lengths),
+        any::<String>().prop_map(IoReply::Metrics),
+        spans,
     ]
 }
 

@@ -108,6 +108,11 @@ impl Watcher {
         (self.0.arena.used_bytes(), self.0.arena.budget_bytes())
     }
 
+    /// The name of the user of each connected client.
+    pub fn clients(&self) -> Vec<String> {
+        self.0.sessions.connected().into_iter().map(|(who, _)| who.name).collect()
+    }
+
     /// Number of requests that wait for memory.
     pub fn waiting(&self) -> usize {
         self.0.payloads.waiting() + self.0.controls.waiting()

@@ -140,6 +140,13 @@ impl<K: Hash + Eq + Clone, W> Sessions<K, W> {
         self.lock().sessions.len()
     }
 
+    /// The clients that are connected.
+    pub fn connected(&self) -> Vec<K> {
+        let all = self.lock();
+        let connected = all.sessions.iter().filter(|(_, session)| session.lock().connections > 0);
+        connected.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Adds a connection of a client.
     pub fn enter(&self, key: K, now_ns: u64) -> Arc<Session<W>> {
         let mut all = self.lock();

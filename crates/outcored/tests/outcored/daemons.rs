@@ -52,6 +52,7 @@ fn manager_settings(directory: PathBuf, key: &Key) -> ManagerSettings {
         metrics: None,
         store: None,
         stand_by: false,
+        page: None,
     }
 }
 
@@ -166,6 +167,7 @@ fn only_root_checks_a_server() {
             IoRequest::Scrub { from, most_bytes: 1 },
             IoRequest::DataFiles { after: Handle(0), most: 1 },
             IoRequest::Inspect { handles: vec![Handle(1)] },
+            IoRequest::Metrics,
         ]
     };
     let ask = |credentials: &Credentials, request: IoRequest| {

@@ -38,6 +38,7 @@ impl Pool {
             metrics: None,
             store: None,
             stand_by: false,
+            page: None,
         };
         let manager = serve_manager(&settings).unwrap();
         let text = format!(
@@ -148,7 +149,8 @@ fn take_part(volume: &PoolVolume<NetLink>, id: u128, rank: u64) {
         let memory = Memory { block, origin: 0, strides };
         let arrays = vec![LocalArray { memory, shape: vec![ROWS, columns] }];
         let spec = spec(id + if write { 0 } else { 100 }, write);
-        let part = CollectivePart { spec, rank, arrays, memory_bytes: 1 << 20, offers_memory: false };
+        let part =
+            CollectivePart { spec, rank, arrays, memory_bytes: 1 << 20, offers_memory: false, trace: None };
         volume.collective(file, &part, &mut || Ok(())).unwrap();
         let mut found = vec![0; given.len()];
         view.copy_out(0, &mut found);

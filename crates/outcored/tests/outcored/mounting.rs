@@ -23,6 +23,7 @@ fn served(root: &Path) -> (outcored::ManagerDaemon, outcored::IoDaemon) {
         metrics: None,
         store: None,
         stand_by: false,
+        page: None,
         lease_s: None,
     };
     let manager = serve_manager(&settings).unwrap();

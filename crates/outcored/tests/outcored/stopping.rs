@@ -35,6 +35,7 @@ impl Pool {
             metrics: None,
             store: None,
             stand_by: false,
+            page: None,
         };
         let manager = serve_manager(&settings).unwrap();
         let settings = IoSettings {

@@ -17,11 +17,15 @@ use super::config::{Config, ManagerTime};
 use super::event::{Effect, Event, NameOperation, perform};
 use super::manager_time::Queries;
 use super::server::IoServer;
+use super::state::ServerState;
 use crate::io_server::blocks::format::{DATA, FORMAT, LOCK, MARKER, marker};
 use crate::io_server::collective::fetch::{Caller, Fetchers};
 
 /// Interval between ticks.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Called with the state of a server.
+type OnState = Box<dyn FnOnce(ServerState) + Send>;
 
 struct Call<B> {
     request: IoRequest,
@@ -36,6 +40,7 @@ enum Message<B> {
     Event(Event<B>),
     /// The manager's time, or `None` if it is unreachable.
     ManagerTime(Option<u64>),
+    Look(OnState),
 }
 
 /// A running I/O server.
@@ -86,6 +91,11 @@ impl<D: Disk + 'static> Runner<D> {
     /// Number of reads and writes so far that covered a part of a block. It includes each answered one.
     pub fn unaligned(&self) -> u64 {
         self.unaligned.load(Ordering::Relaxed)
+    }
+
+    /// Passes the server's state to `done`, on the server's thread. A server that stops drops `done`.
+    pub fn look(&self, done: impl FnOnce(ServerState) + Send + 'static) {
+        let _ = self.messages.send(Message::Look(Box::new(done)));
     }
 
     /// Calls the server without blocking. The server's thread calls `done` once; it must not block. For a read or
@@ -232,6 +242,10 @@ impl<D: Disk + 'static> Driver<D> {
                 Some(Message::ManagerTime(manager_s)) => {
                     time.answered();
                     Event::Time { manager_s, own_s: now_s() }
+                }
+                Some(Message::Look(done)) => {
+                    done(server.state());
+                    continue;
                 }
                 Some(Message::Call(call)) if is_stopping => {
                     call.refuse(self.clock.now_ns());

@@ -9,6 +9,7 @@ use outcore_core::{Buffer, Error, ErrorKind, Handle, IoReply, IoRequest, IoStatu
 use super::config::Config;
 use super::event::{Effect, Event};
 use super::shared::{Server, Shared};
+use super::state::ServerState;
 use super::task::Tasks;
 use super::wait::{Group, Slot};
 use crate::io_server::blocks::files::File;
@@ -160,6 +161,11 @@ impl<B: Buffer> IoServer<B> {
         self.shared.unaligned.get()
     }
 
+    /// Queues, repairs and collectives at this moment.
+    pub fn state(&self) -> ServerState {
+        self.shared.state()
+    }
+
     fn go_on(&mut self, effects: &mut Vec<Effect<B>>) {
         self.tasks.run(&self.shared.begun);
         effects.append(&mut self.shared.effects.borrow_mut());
@@ -261,6 +267,10 @@ impl<B: Buffer> Shared<B> {
                 self.join(target, *spec, rank, memory).await
             }
             IoRequest::Await { collective, rank, round } => self.await_round(collective, rank, round).await,
+            // The daemon around the server answers these; a pool in the process of its only client has no daemon.
+            IoRequest::Metrics | IoRequest::Spans => Err(Error::invalid(
+                "need a server that records its transfers, have one of an embedded pool; serve the pool",
+            )),
         }
     }
 

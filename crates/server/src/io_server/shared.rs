@@ -12,6 +12,7 @@ use outcore_core::{
 
 use super::config::{Config, Factory, Limits, Verify};
 use super::event::{Effect, NameAnswer, NameOperation};
+use super::state::{Queues, Repair};
 use super::task::Task;
 use super::time::Time;
 use super::wait::{Permits, Slot};
@@ -56,6 +57,8 @@ pub(super) struct Shared<B> {
     pub status: RefCell<IoStatus>,
     /// Reads and writes of a part of a block. Messages do not carry this count.
     pub unaligned: Cell<u64>,
+    /// Counts of checks and repairs since the start.
+    pub repair: Cell<Repair>,
     pub begun: RefCell<Vec<Task>>,
     pub effects: RefCell<Vec<Effect<B>>>,
     /// Files that the disk failed to sync: writes to them may be lost.
@@ -111,6 +114,7 @@ impl<B: Buffer> Shared<B> {
             pieces: Permits::new(limits.pieces.max(1)),
             status: RefCell::default(),
             unaligned: Cell::new(0),
+            repair: Cell::default(),
             begun: RefCell::default(),
             effects: RefCell::default(),
             lost: RefCell::default(),
@@ -270,7 +274,26 @@ impl<B: Buffer> Shared<B> {
         for block in &known {
             damaged.remove(block);
         }
+        self.count_repairs(|repair| repair.repaired_blocks += known.len() as u64);
         !known.is_empty()
+    }
+
+    /// Number of damaged blocks that nobody has overwritten since.
+    pub fn known_damage(&self) -> usize {
+        self.damaged.borrow().len()
+    }
+
+    /// Changes the counts of checks and repairs.
+    pub fn count_repairs(&self, change: impl FnOnce(&mut Repair)) {
+        let mut repair = self.repair.get();
+        change(&mut repair);
+        self.repair.set(repair);
+    }
+
+    /// Requests to the disk, and operations on names, that have no result yet.
+    pub fn disk_queues(&self) -> Queues {
+        let (disk, names) = (self.requests.borrow().len(), self.operations.borrow().len());
+        Queues { disk: disk as u64, names: names as u64, ..Queues::default() }
     }
 }
 

@@ -84,6 +84,11 @@ impl Permits {
         }
         Permit(self.0.clone())
     }
+
+    /// Number of tasks that wait.
+    pub fn waiting(&self) -> usize {
+        self.0.borrow().waiting.len()
+    }
 }
 
 impl Drop for Permit {

@@ -51,6 +51,10 @@ impl<B: Buffer> Shared<B> {
             }
         }
         left.found.next = next.map(|offset| ScrubPlace { handle: at, offset });
+        self.count_repairs(|repair| {
+            repair.scrubbed_bytes += left.found.bytes;
+            repair.scrubs += u64::from(left.found.next.is_none());
+        });
         Ok(IoReply::Scrubbed(Box::new(left.found)))
     }
 

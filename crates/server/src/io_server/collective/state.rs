@@ -13,6 +13,7 @@ use crate::io_server::blocks::scratch::Scratch;
 use crate::io_server::collective::direct::SPAN_PIECES;
 use crate::io_server::collective::fetch::ReadArrays;
 use crate::io_server::config::Factory;
+use crate::io_server::state::CollectiveState;
 use crate::io_server::wait::{Gate, Permits};
 
 /// Collectives that transfer data at once; others wait in order.
@@ -201,6 +202,11 @@ impl<B: Buffer> Collectives<B> {
         }
     }
 
+    /// The state of each collective in flight.
+    pub fn states(&self) -> Vec<CollectiveState> {
+        self.each().iter().map(|collective| collective.state()).collect()
+    }
+
     fn each(&self) -> Vec<Rc<Collective<B>>> {
         self.joined.borrow().values().cloned().collect()
     }
@@ -232,6 +238,19 @@ impl<B: Buffer> Collectives<B> {
 impl<B: Buffer> Collective<B> {
     pub fn plan(&self) -> Rc<CollectivePlan> {
         self.plan.borrow().clone()
+    }
+
+    fn state(&self) -> CollectiveState {
+        CollectiveState {
+            id: self.spec.id,
+            handle: self.target.handle,
+            is_write: self.spec.write,
+            ranks: self.spec.ranks,
+            joined: self.joined.borrow().len() as u64,
+            begun: self.begun.get(),
+            rounds: self.plan().rounds(self.target.entry),
+            is_done: self.is_done.get(),
+        }
     }
 
     fn take_in(
