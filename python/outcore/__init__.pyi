@@ -30,6 +30,7 @@ from .pool.connect import connect
 from .pool.found import Found
 from .pool.logical_disk import LogicalDisk
 from .pool.pool import Pool
+from .report.chrome_trace import chrome_trace
 from .report.collective_report import CollectiveReport
 from .report.copy_report import CopyReport
 from .report.permute_report import PermuteReport
@@ -76,6 +77,7 @@ __all__ = [
     "bit_inverse",
     "bit_matrix",
     "bit_product",
+    "chrome_trace",
     "compare_methods",
     "connect",
     "copy_files",

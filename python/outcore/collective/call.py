@@ -34,6 +34,7 @@ from outcore.errors import (
 from outcore.layout.schema import Schema, SchemaLike
 from outcore.pool.connect import connect
 from outcore.pool.pool import Pool
+from outcore.report import tracing
 from outcore.report.collective_report import CollectiveReport, WithServer
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_root import open_root
@@ -91,6 +92,9 @@ class Call:
         self._failed: Exception | None = None
         """An error of this process that the others do not know yet."""
         self._passed = 0
+        self._trace, self._since_ns = tracing.new_trace(), 0
+        if self._trace is not None:
+            self._since_ns = self._trace.now_ns()
         self._exchanged: list[tuple[tuple[int, ...], list[WithServer]]] = []
 
     @property
@@ -321,6 +325,7 @@ class Call:
                 self._offers_memory,
                 why,
                 self._tell,
+                self._trace,
             )
         except OutcoreError:
             self._raise_own()
@@ -388,7 +393,9 @@ class Call:
                 self._fresh.volume.remove(self._fresh.name)
 
     def report(self, seconds: float) -> CollectiveReport:
-        """Return the report of this call."""
+        """Return the report of this call, and add the call to a trace that is being recorded."""
+        if self._trace is not None:
+            tracing.add(f"{self._verb} of {self._array.path}", self._since_ns, self._trace)
         return CollectiveReport.of(self._verb, seconds, self._exchanged)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from outcore.processes.team import Team
+from outcore.report import tracing
 from outcore.report.report import Report, of_processes
 
 
@@ -46,5 +47,9 @@ def whole_report(own: Report, team: Team) -> Report:
     times = team.transfers.figures()
     own.processes = [figures | times for figures in own.processes]
     if own.spans is not None:
-        own.spans = np.concatenate([own.spans, team.transfers.spans()])
+        moved = team.transfers.spans()
+        if len(moved):
+            start_ns, end_ns = int(moved[:, 2].min()), int(moved[:, 3].max())
+            tracing.add_rows(f"{own.job}: blocks", start_ns, end_ns, moved)
+        own.spans = np.concatenate([own.spans, moved])
     return of_processes(own, team.all_of(dataclasses.replace(own, spans=None)))

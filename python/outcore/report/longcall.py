@@ -13,6 +13,7 @@ from outcore._util.counts import count_of
 from outcore._util.progress import Meter, ProgressLike
 from outcore._util.signals import stop_on_signals
 from outcore.blas import blas_choice
+from outcore.report import tracing
 from outcore.report.report import Report, io_and_wait_seconds
 
 R = TypeVar("R", bound=Report)
@@ -51,6 +52,7 @@ class LongCall:
             "peak_memory_bytes": self.arena.peak_bytes,
             "spans": self.trace.spans(),
             "job": self.title,
+            "trace": tracing.path(),
         }
 
     def report(
@@ -119,7 +121,12 @@ def long_call(
         blas_choice.threads(threads),
         Meter(title, work, progress, work_done) as meter,
     ):
-        yield LongCall(Arena(memory_bytes), Trace(), meter, title)
+        call = LongCall(Arena(memory_bytes), Trace(), meter, title)
+        start_ns = call.trace.now_ns()
+        try:
+            yield call
+        finally:
+            tracing.add(title, start_ns, call.trace)
 
 
 def check_threads(threads: int | None) -> None:

@@ -1,6 +1,8 @@
 """A report as one self-contained HTML page, without network access or other files."""
 
+import os
 from importlib.resources import files
+from urllib.parse import quote
 
 from outcore.report import report_file
 from outcore.report.charts import draw_bars, draw_history
@@ -10,7 +12,8 @@ from outcore.report.lanes import draw_lanes, zoom_data
 from outcore.report.report import Report, joined_spans
 from outcore.report.spans import Spans
 from outcore.report.svg import element, escaped
-from outcore.storage.volumes import PathLike
+from outcore.storage.pool_path import PoolPath, is_url
+from outcore.storage.volumes import AnyPath, PathLike, as_path
 
 _MOST_MAPS = 6
 _JOINED_FROM = 1 << 16
@@ -19,18 +22,18 @@ _JOINED_FROM = 1 << 16
 
 def write_page(report: Report, path: PathLike) -> None:
     """Write the page of a report to `path`, and replace an existing file."""
-    report_file.replace(path, html_page(report).encode())
+    report_file.replace(path, html_page(report, as_path(path)).encode())
 
 
-def html_page(report: Report) -> str:
-    """Return the page of a report as HTML.
+def html_page(report: Report, path: AnyPath | None = None) -> str:
+    """Return the page of a report as HTML; `path` is its file, for links to files beside it.
 
     It shows the figures of the printed report, the timeline, and a map of reads and writes over
     time for each array. Below are the bytes beside plan and lower bound, and the residuals of an
     iterative method.
     """
     here = files("outcore.report")
-    sections = [_figures(report)]
+    sections = [_figures(report, path)]
     script = ""
     names, rows = joined_spans(report)
     if rows is not None and len(rows):
@@ -54,14 +57,25 @@ def html_page(report: Report) -> str:
     return document(report.title, *sections, script=script)
 
 
-def _figures(report: Report) -> str:
+def _figures(report: Report, path: AnyPath | None) -> str:
     rows = [
-        element("tr", element("th", escaped(name), scope="row"), element("td", escaped(said)))
+        element("tr", element("th", escaped(name), scope="row"), element("td", cell))
         for name, said in report.rows()
+        for cell in [_trace_link(report.trace, path) if name == "trace" else escaped(said)]
     ]
     notes = [element("li", escaped(note)) for note in report.notes]
     return element("table", *rows) + (
         element("h2", "Notes") + element("ul", *notes) if notes else ""
+    )
+
+
+def _trace_link(trace: str, path: AnyPath | None) -> str:
+    """Return a link to a trace, relative to the page's file, so that both can be moved together."""
+    if is_url(trace) or path is None or isinstance(path, PoolPath):
+        return escaped(trace)
+    place = os.path.relpath(trace, path.resolve().parent)
+    return element("a", escaped(place), href=quote(place)) + escaped(
+        ", of all processes and servers; open it at ui.perfetto.dev"
     )
 
 

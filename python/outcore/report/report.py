@@ -106,6 +106,9 @@ class Report:
         Rows (kind, array, start_ns, end_ns, offset, bytes) of the trace, for the timeline.
     job
         Operation and array of the call, as in its progress bar.
+    trace
+        Path of the trace of all processes and servers, if one was recorded
+        (`outcore.chrome_trace`).
     finished, host, version
         End of the call, in ISO 8601 with the offset from UTC; its machine; and the version of
         outcore. Empty in reports without them.
@@ -146,6 +149,7 @@ class Report:
     frobenius_error: float | None = None
     triplet_residuals: list[float] = field(default_factory=list)
     job: str = ""
+    trace: str = ""
     finished: str = field(default_factory=_now, compare=False)
     host: str = field(default_factory=platform.node, compare=False)
     version: str = field(default=VERSION, compare=False)
@@ -347,6 +351,8 @@ class Report:
             rows.insert(0, ("method", self.method))
         if self.job:
             rows.insert(0, ("job", self.job))
+        if self.trace:
+            rows.append(("trace", self.trace))
         if self.finished:
             by = f"on {self.host}, outcore {self.version}"
             rows.append(("finished", f"{self.finished.replace('T', ' ')} {by}"))

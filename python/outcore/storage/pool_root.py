@@ -95,6 +95,12 @@ def _others(root: PoolRoot) -> "list[weakref.ref[PoolRoot]]":
     return [each for each in _OPEN.get(root.url, ()) if each() not in (None, root)]
 
 
+def open_roots() -> list[PoolRoot]:
+    """List the pools that this process has opened and not closed."""
+    roots = [each() for opened in _OPEN.values() for each in opened]
+    return [root for root in roots if root is not None and root.process == os.getpid()]
+
+
 def open_root(url: str) -> PoolRoot | None:
     """Find the pool of a URL among those opened in this process, or before a fork.
 
