@@ -54,6 +54,11 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
     timeout
         Seconds to wait for the other processes at the end.
 
+    Returns
+    -------
+    context manager
+        It records its block.
+
     Raises
     ------
     BusyError
