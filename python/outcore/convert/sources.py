@@ -339,6 +339,9 @@ class Sliced(Source):
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         """See `Source`."""
+        self._fetch(box, out)
+
+    def _fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         for part in self._parts(box):
             at = tuple(
                 slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True)

@@ -10,7 +10,7 @@ from outcore._util.packages import is_a
 from outcore._util.streams import Box
 from outcore.convert.formats.zarr_chunks import ZarrChunks, place_of
 from outcore.convert.sources import LIBRARY_BLOCKS, Sliced, file_version
-from outcore.errors import CorruptError
+from outcore.errors import CorruptError, InvalidError
 from outcore.layout.casting import Wanted
 from outcore.layout.zarr_format import DIMENSIONS
 from outcore.storage.pool_path import PoolPath
@@ -49,11 +49,10 @@ class ZarrSource(Sliced):
         attributes.pop("outcore", None)
         self.attributes = attributes
 
-    def fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
-        """See `Source`."""
+    def _fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         chunks = self._chunks
         if chunks is None:
-            super().fetch(box, out)
+            super()._fetch(box, out)
             return
 
         def read(part: Box) -> None:
@@ -68,7 +67,12 @@ class ZarrSource(Sliced):
             else:
                 self._convert(found, into, part)
 
-        chunks.each(read, box, LIBRARY_BLOCKS * max(out.nbytes, chunks.chunk_bytes))
+        try:
+            chunks.each(read, box, LIBRARY_BLOCKS * max(out.nbytes, chunks.chunk_bytes))
+        except InvalidError:
+            # If several elements do not fit the type, the message names the first one.
+            super()._fetch(box, out)
+            raise
 
 
 def _chunks_of(array: Any, path: Path) -> ZarrChunks | None:

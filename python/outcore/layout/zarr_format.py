@@ -388,7 +388,7 @@ def check_shape(shape: Sequence[int], *, growing: bool = False) -> tuple[int, ..
 
 def _need_extents(shape: object) -> str:
     return (
-        f"need integers of at least 1 in a shape, have {shape!r}; leave out arrays without "
+        f"a shape is integers of at least 1, have {shape!r}; leave out arrays without "
         "elements, or make one that grows with create_array(..., growing=True)"
     )
 
