@@ -1,4 +1,4 @@
-"""What benchmarks of re-layouts share: the array, the disk's time, and contests with rivals."""
+"""Common parts of re-layout benchmarks: the array, the disk's time, and contests with rivals."""
 
 import shutil
 import sys

@@ -155,7 +155,7 @@ impl<S: Store> Line<S> {
         if let Some(error) = closed.or_else(|| replies.iter().find_map(failed)) {
             self.fail(error);
         }
-        // What is durable may be told. What the manager only remembers may be wrong by now.
+        // Clients may learn of durable records. Others, which the manager only remembers, may be wrong by now.
         let certain = if is_change { Ok(()) } else { self.check_turn() };
         let error = committed.and(certain).err().or_else(|| self.failure.get().cloned());
         let reply = |reply| error.clone().map_or(reply, ManagerReply::Failed);

@@ -24,7 +24,7 @@ const AT_ONCE: usize = 500;
 /// Suffix of a copy that is not complete.
 const PART: &str = ".migrated";
 
-/// What a migration has moved.
+/// The records that a migration has moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migrated {
     /// The pool.

@@ -1,4 +1,4 @@
-//! The manager's page for people: who may read it, and where it is.
+//! The manager's page for people: its readers, and its address.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -33,6 +33,11 @@ class Pending(Protocol):
         """Wait for the end of the work; raise its exception."""
 
 
+def place_in(part: Box, box: Box) -> Box:
+    """Return the place of a part inside its box."""
+    return tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
+
+
 def wait(ticket: Pending, trace: Trace | None = None) -> None:
     """Wait for work in the background, and record the waiting time."""
     if trace is None or ticket.done():

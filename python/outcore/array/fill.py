@@ -19,7 +19,7 @@ from outcore._core import ArrayFile
 from outcore._util.counts import count_of
 from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
-from outcore._util.streams import Box
+from outcore._util.streams import Box, place_in
 from outcore.array.array import Array, open_array
 from outcore.array.existing import first_difference, make_array, refuse_there
 from outcore.array.fill_identity import FillIdentity
@@ -458,11 +458,8 @@ def _copied(
         buffer = memoryview(call.arena.allocate(_size(chunk) * dtype.itemsize))
         extents = tuple(s.stop - s.start for s in chunk)
         block: npt.NDArray[Any] = np.ndarray(extents, dtype, buffer=buffer, order=order)
-        part = tuple(
-            slice(s.start - b.start, s.stop - b.start) for s, b in zip(chunk, box, strict=True)
-        )
         convert(
-            given[part], block, at=[s.start for s in chunk],
+            given[place_in(chunk, box)], block, at=[s.start for s in chunk],
             fix="make the array with a wider dtype=, or return numbers that fit",
         )  # fmt: skip
         blocks.append(block)

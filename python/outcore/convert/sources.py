@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Ticket
-from outcore._util.streams import Box
+from outcore._util.streams import Box, place_in
 from outcore.array.array import Array
 from outcore.array_files.metadata import settle, version_of
 from outcore.convert.copy_plan import Cuts, Kind, Side
@@ -343,10 +343,7 @@ class Sliced(Source):
 
     def _fetch(self, box: Box, out: npt.NDArray[Any]) -> None:
         for part in self._parts(box):
-            at = tuple(
-                slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True)
-            )
-            self._read(part, out[at])
+            self._read(part, out[place_in(part, box)])
 
     def _parts(self, box: Box) -> Iterator[Box]:
         """Split a box that cuts chunks into parts of single chunks.

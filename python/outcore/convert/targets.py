@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from outcore._core import Arena, ArrayFile, Ticket
 from outcore._util.packages import load
-from outcore._util.streams import Box
+from outcore._util.streams import Box, place_in
 from outcore.array.array import Array
 from outcore.convert.copy_plan import Cuts, Side
 from outcore.convert.formats.flat_file import FlatFile
 from outcore.convert.formats.hdf5_attributes import describe
-from outcore.convert.formats.zarr_chunks import ZarrChunks, place_of
+from outcore.convert.formats.zarr_chunks import ZarrChunks
 from outcore.convert.sources import LIBRARY_BLOCKS
 from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.layout.zarr_format import DIMENSIONS
@@ -310,7 +310,7 @@ class ZarrTarget(Target):
             return
 
         def write(part: Box) -> None:
-            chunks.write(part, data[place_of(part, box)], skips_zeros=self._skips_zeros)
+            chunks.write(part, data[place_in(part, box)], skips_zeros=self._skips_zeros)
 
         chunks.each(write, box, LIBRARY_BLOCKS * max(data.nbytes, chunks.chunk_bytes))
 

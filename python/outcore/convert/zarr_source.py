@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._util.packages import is_a
-from outcore._util.streams import Box
-from outcore.convert.formats.zarr_chunks import ZarrChunks, place_of
+from outcore._util.streams import Box, place_in
+from outcore.convert.formats.zarr_chunks import ZarrChunks
 from outcore.convert.sources import LIBRARY_BLOCKS, Sliced, file_version
 from outcore.errors import CorruptError, InvalidError
 from outcore.layout.casting import Wanted
@@ -56,7 +56,7 @@ class ZarrSource(Sliced):
             return
 
         def read(part: Box) -> None:
-            into = out[place_of(part, box)]
+            into = out[place_in(part, box)]
             try:
                 found = chunks.read(part)
             except CorruptError:

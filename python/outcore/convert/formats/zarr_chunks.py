@@ -219,8 +219,3 @@ def _codec(about: dict[str, Any]) -> Any:
         options.pop("typesize", None)
         options["shuffle"] = _SHUFFLES.get(about["shuffle"], about["shuffle"])
     return load("numcodecs", "reading Zarr").get_codec(options)
-
-
-def place_of(part: Box, box: Box) -> Box:
-    """Return the place of a part inside its box."""
-    return tuple(slice(p.start - b.start, p.stop - b.start) for p, b in zip(part, box, strict=True))
