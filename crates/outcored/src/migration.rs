@@ -24,7 +24,7 @@ const AT_ONCE: usize = 500;
 /// Suffix of a copy that is not complete.
 const PART: &str = ".migrated";
 
-/// The records that a migration has moved.
+/// The result of a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migrated {
     /// The pool.
