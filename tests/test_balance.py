@@ -14,15 +14,18 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks.testbed import Testbed, why_not
+from browser import faults_of, picture_of
 from command_line import outcore
 from served import Served
 from served_pools import pool
 
 from outcore.balance import connections
 from outcore.balance.balance import Balance, Link, MeasuredHost, Use
+from outcore.balance.disks import USES, Disk, Speeds
 from outcore.balance.hosts import HostName, balance_of_hosts, sample
 from outcore.balance.model import Cluster, Host, gains
 from outcore.balance.page import html_page
+from outcore.balance.processor_rates import ProcessorRates
 from outcore.errors import DiskError, InvalidError, NotFoundError
 from outcore.machine import disk_rates, machine
 
@@ -257,6 +260,41 @@ def test_the_page_draws_the_totals_and_escapes_names() -> None:
     # 16 MB/s are 200 pixels high, and the top is at 10.
     expected = [(16, 2), (8, 4), (8, 2)]
     assert heights == [[210 - 200 * total / 16 for total in ends] for ends in expected]
+
+
+def rates(*values: float | None) -> Speeds:
+    return Speeds(*(value and value * MB for value in values))
+
+
+def test_a_browser_shows_the_pages_of_a_machine_a_cluster_and_a_pool(tmp_path: Path) -> None:
+    alone, at_once = rates(3512, 2998, 1710), rates(998, 1204, 801)
+    disks = [Disk(f"/mnt/disk-{n}/scratch/ada", n, alone, at_once) for n in range(2)]
+    names = [f"node{n}.cluster.example.org" for n in range(3)]
+    power = ProcessorRates(11.5e9, 187.4e9)
+    hosts = tuple(MeasuredHost(name, tuple(disks), power) for name in names)
+    links = tuple(Link(a, b, "10.10.0.12", 117 * MB) for a in names for b in names if a != b)
+    machine_only = Use("copy", Cluster((hosts[0].model("copy"),)))
+    cluster = [
+        Use(use, Cluster(tuple(host.model(use, (117 * MB, 940 * MB)) for host in hosts)))
+        for use in USES
+    ]
+    measured = rates(99, 98, None)
+    server = MeasuredHost("server 0", (Disk("server 0", 0, measured, measured),))
+    bound = Cluster((server.model("write", (98 * MB,)),), is_bound=True)
+    of_pool = [
+        Use("read", Cluster((server.model("read", (117 * MB,)),)), 92 * MB),
+        Use("write", bound, 91 * MB),
+    ]
+    url = "outcore://node0.cluster.example.org:7171"
+    pages = [
+        html_page(Balance("this machine", hosts[:1], (), 0, 0, (machine_only,), ("on one disk",))),
+        html_page(Balance("3 hosts", hosts, links, 3, 3, tuple(cluster))),
+        html_page(Balance(url, (server, hosts[0]), links[:1], 1, 1, tuple(of_pool))),
+    ]
+    page = tmp_path / "balance.html"
+    page.write_text(pages[1])
+    picture_of(page.as_uri(), tmp_path)
+    assert faults_of(pages, tmp_path) == []
 
 
 def test_hosts_and_directories_that_are_not_there(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use askama::Template;
 
-use crate::charts::{Chart, Line, draw};
+use crate::charts::{Chart, Line, Unit, draw};
 use crate::samples::{Labels, Sample, quantiles};
 use crate::watch::{INTERVAL, Moment};
 
@@ -155,14 +155,14 @@ fn warnings_of(name: &str, sample: &Sample) -> Vec<String> {
     let value = |metric| sample.value(metric).unwrap_or(0.0);
     if value("outcore_damaged_blocks") > 0.0 {
         found.push(format!(
-            "{name} has {} damaged blocks: see outcore pool scrub",
-            value("outcore_damaged_blocks")
+            "{name} has {}: see outcore pool scrub",
+            counted(value("outcore_damaged_blocks"), "damaged block")
         ));
     }
     if value("outcore_lost_files") > 0.0 {
         found.push(format!(
-            "the disk of {name} may have lost writes of {} files",
-            value("outcore_lost_files")
+            "the disk of {name} may have lost writes of {}",
+            counted(value("outcore_lost_files"), "file")
         ));
     }
     if sample.value("outcore_writable") == Some(0.0) {
@@ -189,7 +189,8 @@ fn manager_row(last: &Moment, pair: Option<Pair<'_>>) -> DaemonRow {
 
 fn server_row(name: String, sample: &Sample, pair: Option<Pair<'_>>) -> DaemonRow {
     let text = |metric| sample.value(metric).map_or(UNKNOWN.into(), |value| format!("{value}"));
-    let (scrubs, scrubbed) = (text("outcore_scrubs_total"), sample.value("outcore_scrubbed_bytes_total"));
+    let scrubs = counted(sample.value("outcore_scrubs_total").unwrap_or(0.0), "scrub");
+    let scrubbed = bytes(sample.value("outcore_scrubbed_bytes_total").unwrap_or(0.0)).replace(' ', "\u{a0}");
     let repaired = text("outcore_repaired_blocks_total");
     let warnings = warnings_of(&name, sample);
     DaemonRow {
@@ -197,7 +198,8 @@ fn server_row(name: String, sample: &Sample, pair: Option<Pair<'_>>) -> DaemonRo
         written: pair.map_or(UNKNOWN.into(), |pair| rate_of_bytes(pair.moved("in"))),
         free: sample.value("outcore_disk_free_bytes").map_or(UNKNOWN.into(), bytes),
         damaged: text("outcore_damaged_blocks"),
-        checks: format!("{scrubs} scrubs, {}; {repaired} repaired", bytes(scrubbed.unwrap_or(0.0))),
+        // This cell wraps, but not within a value.
+        checks: format!("{scrubs}, {scrubbed}; {repaired}\u{a0}repaired"),
         is_well: warnings.is_empty(),
         state: if warnings.is_empty() { "well" } else { "see above" }.into(),
         ..row_of(name, sample, pair)
@@ -332,28 +334,47 @@ fn charts(moments: &[Arc<Moment>]) -> Vec<Chart> {
         |name: &'static str, colour| Line { name, colour, points: lines.remove(name).unwrap_or_default() };
     vec![
         draw(
-            "Bytes read and written by clients, of all I/O servers",
+            "Bytes that I/O servers move for clients",
             vec![of("read", (0x25, 0x88, 0xc8)), of("written", (0xe6, 0x9f, 0x00))],
-            &rate_of_bytes,
+            |value| unit_of_bytes(value, RATES),
         ),
         draw(
-            "Latency of their requests",
+            "Latency of requests to I/O servers",
             vec![of("p50", (0x00, 0x9e, 0x73)), of("p95", (0xcc, 0x79, 0xa7)), of("p99", (0xd5, 0x5e, 0x00))],
-            &time,
+            unit_of_time,
         ),
-        draw("Their requests", vec![of("requests", (0x44, 0x44, 0x44))], &|value| format!("{value:.0}/s")),
+        draw("Requests to I/O servers per second", vec![of("requests", (0x44, 0x44, 0x44))], |_| (1.0, "")),
     ]
 }
 
-fn bytes(count: f64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let power = (1..units.len()).rev().find(|power| count >= 1024_f64.powi(*power as i32)).unwrap_or(0);
-    let value = count / 1024_f64.powi(power as i32);
-    if power == 0 || value >= 100.0 {
-        format!("{value:.0} {}", units[power])
-    } else {
-        format!("{value:.1} {}", units[power])
+/// Units of bytes and of bytes per second: powers of 1024.
+const BYTES: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const RATES: [&str; 6] = ["B/s", "KiB/s", "MiB/s", "GiB/s", "TiB/s", "PiB/s"];
+
+/// The largest unit that is at most `count`.
+fn unit_of_bytes(count: f64, names: [&'static str; 6]) -> Unit {
+    let size = |power: usize| 1024_f64.powi(power as i32);
+    let power = (1..names.len()).rev().find(|power| count >= size(*power)).unwrap_or(0);
+    (size(power), names[power])
+}
+
+fn unit_of_time(seconds: f64) -> Unit {
+    match seconds {
+        s if s < 1e-3 => (1e-6, "µs"),
+        s if s < 1.0 => (1e-3, "ms"),
+        _ => (1.0, "s"),
     }
+}
+
+fn bytes(count: f64) -> String {
+    let (size, unit) = unit_of_bytes(count, BYTES);
+    let value = count / size;
+    if size == 1.0 || value >= 100.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+}
+
+/// A number of things, with their name in the singular.
+fn counted(count: f64, name: &str) -> String {
+    format!("{count} {name}{}", if count == 1.0 { "" } else { "s" })
 }
 
 fn rate_of_bytes(per_second: f64) -> String {

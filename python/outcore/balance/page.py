@@ -12,6 +12,13 @@ from outcore.storage.volumes import PathLike
 _HEIGHT, _TOP = 200, 10
 _POINTS = 64
 
+_STYLES = {
+    "another disk": "another",
+    "another channel": "residual dashed",
+    "as it is": "residual",
+}
+"""The class of each curve, by its name; later ones cover earlier ones."""
+
 
 def write_page(balance: Balance, path: PathLike) -> None:
     """Write the page of a balance to `path`, and replace an existing file."""
@@ -25,8 +32,7 @@ def html_page(balance: Balance) -> str:
         section(
             f"Total rate over the share of remote transfers: {use.name}",
             draw_totals(use),
-            "The line is the model of the cluster as it is, the dashed one the same with another "
-            "channel in each host, the grey one with another disk in each host.",
+            "The total of all hosts by the model: as it is, and with one more part in each host.",
         )
         for use in balance.uses
         if use.cluster.has_network
@@ -39,13 +45,14 @@ def _table(rows: Sequence[Row]) -> str:
     head, *body = rows
     lines = [element("tr", *(element("th", escaped(cell), scope="col") for cell in head))]
     lines += [element("tr", *(element("td", escaped(cell)) for cell in row)) for row in body]
-    return element("section", element("table", *lines))
+    return element("section", element("table", *lines), class_="wide")
 
 
 def draw_totals(use: Use) -> str:
     """Draw the total over the share of remote transfers, now and with one more part."""
     now, channel, disk = use.cluster, use.cluster.with_channel(), use.cluster.with_disk()
-    most = max(each.total(share) for each in (now, channel, disk) for share in (0.0, 1.0))
+    clusters = dict(zip(_STYLES, (disk, channel, now), strict=True))
+    most = max(each.total(share) for each in clusters.values() for share in (0.0, 1.0))
 
     def x(share: float) -> float:
         return LEFT + WIDTH * share
@@ -67,14 +74,19 @@ def draw_totals(use: Use) -> str:
     for value, said in ticks(100, 10):
         parts.append(text(x(value / 100), _TOP + _HEIGHT + 18, f"{said} %", text_anchor="middle"))
     parts += [
-        curve(disk, "ground"),
-        curve(channel, "residual dashed"),
-        curve(now, "residual"),
+        *(curve(cluster, _STYLES[name]) for name, cluster in clusters.items()),
         element("rect", class_="frame", x=LEFT, y=_TOP, width=WIDTH, height=_HEIGHT),
         text(
             LEFT + WIDTH / 2, _TOP + _HEIGHT + 36, "share of remote transfers", text_anchor="middle"
         ),
     ]
+    legend_y = _TOP + _HEIGHT + 60
+    for number, name in enumerate(reversed(_STYLES)):
+        at = LEFT + number * WIDTH / len(_STYLES)
+        sample = {"x1": at, "x2": at + 30, "y1": legend_y - 4, "y2": legend_y - 4}
+        parts += [
+            element("line", class_=_STYLES[name], **sample), text(at + 38, legend_y, name),
+        ]  # fmt: skip
     said = f"From {rate(now.total(0.0))}, all local, to {rate(now.total(1.0))}, all remote."
     title = f"Total rate: {use.name}"
-    return picture(f"totals-{use.name}", title, said, _TOP + _HEIGHT + 44, *parts)
+    return picture(f"totals-{use.name}", title, said, legend_y + 8, *parts)
