@@ -3,15 +3,19 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from browser import faults_of
 from postgres_server import PostgresServer, postgres
 from served import daemon, make_key
 from test_pool_up import free_port
@@ -20,6 +24,8 @@ import outcore as oc
 from outcore.errors import OutcoreError
 
 __all__ = ["postgres"]  # a fixture
+
+LONG_S = 60.0
 
 SERVE = """
 import signal, sys
@@ -36,9 +42,11 @@ class Manager:
     def __init__(self, home: Path, number: int, port: int, url: str) -> None:
         (home / f"m{number}").mkdir(exist_ok=True)
         self._config = home / f"m{number}.conf"
+        self.address, self._page = f"tcp:127.0.0.1:{port}", f"127.0.0.1:{free_port()}"
         values = {
-            "directory": str(home / f"m{number}"), "listen": [f"tcp:127.0.0.1:{port}"],
+            "directory": str(home / f"m{number}"), "listen": [self.address],
             "key_file": str(home / "key"), "store": url, "stand_by": "on",
+            "page": self._page,
         }  # fmt: skip
         self._config.write_text(
             "".join(f"{name} = {json.dumps(values[name])}\n" for name in values)
@@ -53,6 +61,19 @@ class Manager:
     def wait_until_active(self) -> None:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "active\n"
+
+    def wait_for_page(self, text: str) -> str:
+        """Wait until the page contains a text, and return the page."""
+        end, page = time.monotonic() + LONG_S, ""
+        while text not in page:
+            assert time.monotonic() < end, page
+            time.sleep(0.05)
+            try:
+                with urllib.request.urlopen(f"http://{self._page}/") as answer:
+                    page = answer.read().decode()
+            except (urllib.error.URLError, ConnectionError) as error:
+                page = str(error)
+        return page
 
     def end(self) -> None:
         self.process.kill()
@@ -150,3 +171,24 @@ def test_a_stand_by_takes_over(
         assert sorted(pool.ls()) == sorted(["file", *makers.made])
         assert (pool / "file").read_bytes() == b"content"
         print(f"longest wait for an answer: {makers.longest_s:.1f} s")
+
+
+def test_the_page_of_a_stand_by_names_the_active_manager(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with two_managers(tmp_path, postgres.database()) as (managers, _):
+        active, other = managers
+        host = socket.gethostname()
+        found = other.wait_for_page(f"Active: {active.address} on host {host}.")
+        assert f"Manager {other.address} stands by" in found
+        assert "<table" not in found
+        active.wait_for_page('class="text good">well</td>')
+        active.end()
+        other.wait_until_active()
+        assert "stands by" not in other.wait_for_page('id="daemons"')
+        active.start()
+        active.wait_for_page(f"Active: {other.address} on host {host}.")
+        assert postgres.tell("stop") == "done"
+        missing = active.wait_for_page("It cannot ask who is active: ")
+        assert postgres.tell("start") == "done"
+        assert faults_of([found, missing], tmp_path) == []

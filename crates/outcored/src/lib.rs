@@ -24,6 +24,7 @@ mod recorder;
 mod requests;
 mod samples;
 mod settings;
+mod standing_by;
 mod turn;
 mod watch;
 
@@ -31,11 +32,9 @@ pub use backup::{backup_metadata, restore_metadata};
 pub use embedded::{EmbeddedLink, retire_server};
 pub use http::PageServer;
 pub use io::{IoDaemon, IoSettings, serve_io};
-pub use manager::{
-    ManagerDaemon, ManagerSettings, PageSettings, serve_manager, serve_manager_under, wait_for_lease,
-};
+pub use manager::{ManagerDaemon, ManagerSettings, PageSettings, serve_manager, serve_manager_under};
 pub use migration::{Migrated, migrate_from_database, migrate_to_database};
 pub use mounting::{MountSettings, mount};
 pub use notify::notify_ready;
 pub use settings::Settings;
-pub use turn::Heart;
+pub use standing_by::{Turned, wait_for_lease};

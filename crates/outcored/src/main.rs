@@ -53,9 +53,9 @@ fn read<T>(file: &str, settings: impl FnOnce(Settings) -> Result<T>) -> Result<T
 fn run_manager(file: &str) -> Result<()> {
     let settings = read(file, ManagerSettings::from_settings)?;
     // A stand-by ends at any signal.
-    let lease = wait_for_lease(&settings)?;
+    let turned = wait_for_lease(&settings)?;
     let daemon = wait_for_termination(|| {
-        let daemon = serve_manager_under(&settings, lease)?;
+        let daemon = serve_manager_under(&settings, turned)?;
         daemon.end_process_on_failure();
         let page = daemon.page().map_or(String::new(), |address| format!("; page at http://{address}/"));
         let metrics = at(daemon.metrics()) + &page;

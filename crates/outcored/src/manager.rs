@@ -14,7 +14,7 @@ use outcore_mount::check_outside_mounts;
 use outcore_net::{Address, Config, Handler, Key, Listening, OnReply, Who, listen};
 use outcore_server::grants;
 use outcore_server::manager::{self, Asked, Manager};
-use outcore_server::store::{AnyStore, Database, PostgresLease};
+use outcore_server::store::{AnyStore, Database};
 
 use crate::Settings;
 use crate::exposition::CONTENT_TYPE;
@@ -22,10 +22,11 @@ use crate::http::{Got, PageServer};
 use crate::line::{Line, Standby};
 use crate::metadata::{LOCK, MANAGER, manager_config, most_connections, note_database, open_any};
 use crate::metrics::{Identity, METRICS_PATH, Metrics, NO_PAGE, describe_queues};
-use crate::notify::notify_ready;
-use crate::pool_site::PoolSite;
+use crate::pool_site::{PoolSite, View};
 use crate::requests::{MANAGER_KINDS, Requests, kind_of_manager};
+use crate::standing_by::{Turned, wait_for_lease};
 use crate::turn::Heart;
+use crate::watch::Watch;
 
 const KNOWN: &str =
     "directory, listen, key_file, lease_seconds, metrics, store, stand_by, page, page_key_file";
@@ -187,26 +188,14 @@ impl ManagerDaemon {
     }
 }
 
-/// Takes the lease of a manager whose metadata are in a database. A stand-by waits for it, and tells systemd before that it
-/// runs.
-pub fn wait_for_lease(settings: &ManagerSettings) -> Result<Option<Heart>> {
-    let Some(database) = &settings.store else { return Ok(None) };
-    let lease = if settings.stand_by {
-        notify_ready();
-        PostgresLease::stand_by(database)?
-    } else {
-        PostgresLease::take(database)?
-    };
-    Heart::start(lease).map(Some)
-}
-
 /// Starts the manager of the pool in a directory, or creates a pool. A stand-by first waits until it is the active one.
 pub fn serve_manager(settings: &ManagerSettings) -> Result<ManagerDaemon> {
     serve_manager_under(settings, wait_for_lease(settings)?)
 }
 
-/// Starts a manager like [`serve_manager`], with the lease that [`wait_for_lease`] took.
-pub fn serve_manager_under(settings: &ManagerSettings, heart: Option<Heart>) -> Result<ManagerDaemon> {
+/// Starts a manager like [`serve_manager`], after [`wait_for_lease`].
+pub fn serve_manager_under(settings: &ManagerSettings, turned: Turned) -> Result<ManagerDaemon> {
+    let Turned { heart, page } = turned;
     check_outside_mounts(&settings.directory)?;
     let root = Directory::private(&settings.directory, &[MANAGER])?;
     let lock = Lock(Mutex::new(root.lock(LOCK)?));
@@ -243,11 +232,13 @@ pub fn serve_manager_under(settings: &ManagerSettings, heart: Option<Heart>) -> 
         })
     });
     let metrics = metrics.transpose()?;
-    let page = settings.page.as_ref().map(|page| {
-        let (address, password) = (&page.address, page.password.clone());
-        PoolSite::start(address, password, listening.addresses(), &settings.key, move || text())
-    });
-    let page = page.transpose()?;
+    let page = match (&settings.page, page) {
+        (None, _) => None,
+        (Some(of_page), page) => {
+            let watch = Watch::start(listening.addresses().to_vec(), settings.key.clone(), move || text())?;
+            Some(PoolSite::show_in(page, of_page, View::Pool(watch))?)
+        }
+    };
     Ok(ManagerDaemon { page, metrics, listening, standby, pool, _heart: heart, _lock: lock })
 }
 

@@ -17,6 +17,7 @@ use outcore_server::store::{
 
 use crate::backup::{failed, free_name, remove_database, rename_alone, sync_directory, with_suffix};
 use crate::metadata::{DATABASE, LOCK, MANAGER, METADATA, check_restored, note_database, pool_in_database};
+use crate::standing_by::on_this_host;
 use crate::turn::Heart;
 
 /// Records that are copied at once.
@@ -48,7 +49,7 @@ pub fn migrate_to_database(directory: &Path, database: &Database) -> Result<Migr
             format!("{} has no metadata of a pool; name the pool's first directory", directory.display()),
         ));
     }
-    let heart = Heart::start(PostgresLease::take(database)?)?;
+    let heart = Heart::start(PostgresLease::take(database, &on_this_host("outcore pool migrate"))?)?;
     let mut target = PostgresStore::open_to_move(database, heart.fence())?;
     let (pool, records) = if is_noted {
         let pool = check_owner(&root, pool_in(&target)?, database)?;
@@ -101,7 +102,7 @@ pub fn migrate_from_database(directory: &Path, database: &Database) -> Result<Mi
     let file = directory.join(MANAGER).join(METADATA);
     let is_noted = pool_in_database(&root)?.is_some();
     // No other manager can start, and commits of an earlier one fail.
-    let heart = Heart::start(PostgresLease::take(database)?)?;
+    let heart = Heart::start(PostgresLease::take(database, &on_this_host("outcore pool migrate"))?)?;
     let mut source = PostgresStore::open_to_move(database, heart.fence())?;
     let pool = check_owner(&root, pool_in(&source)?, database)?;
     let moved = |records| Ok(Migrated { pool, records, replaced: None });

@@ -1,43 +1,47 @@
 //! The manager's page for people: its readers, and its address.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use outcore_core::{Error, Result};
-use outcore_net::{Address, Key};
+use outcore_net::Key;
 
 use crate::http::{Get, Got, PageServer};
+use crate::manager::PageSettings;
 use crate::pool_page::pool_page;
 use crate::watch::Watch;
 
 /// The content type of the page.
 const CONTENT_TYPE: &str = "text/html; charset=utf-8";
 
-/// The page, and the watch that fills it.
+/// The content of the page.
+pub(crate) enum View {
+    /// A page that is made already.
+    Text(String),
+    /// The pool, from the watch.
+    Pool(Watch),
+}
+
+/// The page, and its view.
 pub(crate) struct PoolSite {
-    // The fields are dropped in this order: no request reads the watch when it ends.
+    // The fields are dropped in this order: no request reads the view when it ends.
     pub(crate) server: PageServer,
-    _watch: Arc<Watch>,
+    view: Arc<Mutex<Arc<View>>>,
 }
 
 impl PoolSite {
-    /// Serves the page at an address. Without a `password`, that is an address of this machine only.
-    pub(crate) fn start(
-        address: &str,
-        password: Option<Key>,
-        manager: &[Address],
-        key: &Key,
-        own: impl Fn() -> String + Send + 'static,
-    ) -> Result<Self> {
-        if password.is_none() && !is_loopback(name_of(address)) {
+    /// Serves the page at an address. Without a password, that is an address of this machine only.
+    pub(crate) fn start(settings: &PageSettings, view: View) -> Result<Self> {
+        let PageSettings { address, password } = settings.clone();
+        if password.is_none() && !is_loopback(name_of(&address)) {
             return Err(Error::invalid(format!(
                 "need page_key_file for a page that other machines can read, have page = \"{address}\" without one; set \
                  page_key_file, or page = \"127.0.0.1:9470\""
             )));
         }
-        let watch = Arc::new(Watch::start(manager.to_vec(), key.clone(), own)?);
-        let watched = watch.clone();
-        let server = PageServer::start("page", address, move |get| {
+        let view = Arc::new(Mutex::new(Arc::new(view)));
+        let shown = view.clone();
+        let server = PageServer::start("page", &address, move |get| {
             match &password {
                 Some(password) if !has_password(get, password) => return Got::Locked,
                 // A page of another site, whose name was bound to this machine's address, could read this one.
@@ -47,11 +51,34 @@ impl PoolSite {
                 _ => {}
             }
             match get.path {
-                "/" => Got::Page(CONTENT_TYPE, pool_page(&watched.moments())),
+                "/" => {
+                    let shown = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let page = match &*shown {
+                        View::Text(page) => page.clone(),
+                        View::Pool(watch) => pool_page(&watch.moments()),
+                    };
+                    Got::Page(CONTENT_TYPE, page)
+                }
                 _ => Got::Missing("the page is at /"),
             }
         })?;
-        Ok(Self { server, _watch: watch })
+        Ok(Self { server, view })
+    }
+
+    /// Shows a view in a page that is served already, if there is one; else serves the page.
+    pub(crate) fn show_in(page: Option<Self>, settings: &PageSettings, view: View) -> Result<Self> {
+        match page {
+            Some(page) => {
+                page.show(view);
+                Ok(page)
+            }
+            None => Self::start(settings, view),
+        }
+    }
+
+    /// Shows another view from now on.
+    pub(crate) fn show(&self, view: View) {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
     }
 }
 

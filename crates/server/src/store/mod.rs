@@ -15,7 +15,7 @@ mod sum;
 mod write_ahead;
 
 pub use memory::MemoryStore;
-pub use postgres::{BEAT, Database, PostgresLease, PostgresStore, Progress, VALID};
+pub use postgres::{BEAT, Database, PostgresLease, PostgresStore, Progress, Seen, VALID};
 pub use sqlite::SqliteStore;
 
 use std::sync::Arc;

@@ -22,7 +22,7 @@ use postgres::types::ToSql;
 use super::sum::{check_sum, sum};
 use super::{Guard, MAX_COMMIT_BYTES, MAX_RANGE, Outcome, Store, Versioned, Write, check_commit};
 use errors::is_of_session;
-pub use lease::{BEAT, PostgresLease, VALID};
+pub use lease::{BEAT, PostgresLease, Seen, VALID};
 pub use moving::Progress;
 pub use session::Database;
 use session::Session;

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use outcore_core::ErrorKind;
 use outcore_core::crash_disk::Random;
 use outcore_server::store::conformance::{self, guard, put};
-use outcore_server::store::{MemoryStore, Outcome, PostgresLease, PostgresStore, Store, Write};
+use outcore_server::store::{MemoryStore, Outcome, PostgresLease, PostgresStore, Seen, Store, Write};
 use server::Server;
 
 /// The server of the tests that do not stop it.
@@ -111,10 +111,10 @@ fn a_store_of_another_version_is_refused_at_once() {
 fn commits_fail_once_another_manager_has_the_lease() {
     let Some(server) = shared() else { return };
     let url = server.url(&server.database());
-    let mut lease = PostgresLease::take(&url).unwrap();
+    let mut lease = PostgresLease::take(&url, "one").unwrap();
     let mut store = PostgresStore::open_under(&url, lease.fence()).unwrap();
     let _ = store.commit(&[], &[put(b"a", b"1")]).unwrap();
-    let error = PostgresLease::take(&url).unwrap_err();
+    let error = PostgresLease::take(&url, "two").unwrap_err();
     assert_eq!(error.kind, ErrorKind::Busy);
     assert!(error.message.contains("have another manager"), "{error}");
     assert!(lease.beat().unwrap());
@@ -122,7 +122,9 @@ fn commits_fail_once_another_manager_has_the_lease() {
     store.begin_group().unwrap();
     let _ = store.commit(&[], &[put(b"a", b"2")]).unwrap();
     // The holder is suspended within a group: its beat stands still.
-    let mut next = PostgresLease::stand_by(&url).unwrap();
+    let mut seen = vec![];
+    let mut next = PostgresLease::stand_by(&url, "two", |each| seen.push(each)).unwrap();
+    assert!(!seen.is_empty() && seen.iter().all(|each| *each == Seen::Active("one".into())), "{seen:?}");
     let mut active = PostgresStore::open_under(&url, next.fence()).unwrap();
     assert!(next.fence() > lease.fence());
     let _ = active.commit(&[], &[put(b"b", b"1")]).unwrap();
@@ -137,7 +139,7 @@ fn commits_fail_once_another_manager_has_the_lease() {
     assert!(next.beat().unwrap());
     assert_eq!(active.get(b"a").unwrap().unwrap().value, b"1");
     next.give_back();
-    PostgresLease::stand_by(&url).unwrap();
+    PostgresLease::stand_by(&url, "one", |_| ()).unwrap();
 }
 
 #[test]

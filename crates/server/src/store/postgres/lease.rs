@@ -24,9 +24,13 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The beat of a holder that has given the lease back.
 const GIVEN_BACK: i64 = -1;
 
-const LOOK: &str = "SELECT fence, beat FROM outcore.lease";
+/// A table that an earlier version made lacks the column.
+const LOOK: &str =
+    "SELECT fence, beat, coalesce(to_jsonb(lease) ->> 'holder', '') AS holder FROM outcore.lease AS lease";
+const HAS_HOLDER: &str = "SELECT to_jsonb(lease) ? 'holder' FROM outcore.lease AS lease";
+const ADD_HOLDER: &str = "ALTER TABLE outcore.lease ADD COLUMN IF NOT EXISTS holder text NOT NULL DEFAULT ''";
 const TAKE: &str = "
-    WITH taken AS (UPDATE outcore.lease SET fence = fence + 1, beat = 0 RETURNING fence)
+    WITH taken AS (UPDATE outcore.lease SET fence = fence + 1, beat = 0, holder = $1 RETURNING fence)
     UPDATE outcore.store SET fence = taken.fence FROM taken RETURNING outcore.store.fence
 ";
 const DEPOSE: &str = "
@@ -35,6 +39,17 @@ const DEPOSE: &str = "
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND (classid::bigint << 32) | objid::bigint = ANY($1::bigint[])
 ";
+
+/// The knowledge of a stand-by about the active manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Another manager is active. The text names it; it is empty if that manager is of an earlier version.
+    Active(String),
+    /// No manager is active: the stand-by is about to take the lease.
+    Nobody,
+    /// The database does not answer, for this reason.
+    Unreachable(String),
+}
 
 /// A lease that this process has, or had.
 #[derive(Debug)]
@@ -55,8 +70,8 @@ impl std::fmt::Debug for Hidden {
 }
 
 impl PostgresLease {
-    /// Takes the lease unless a holder lives.
-    pub fn take(database: &Database) -> Result<Self> {
+    /// Takes the lease unless a holder lives. `name` tells stand-bys where this manager is.
+    pub fn take(database: &Database, name: &str) -> Result<Self> {
         let mut client = connect(database)?;
         let began = Instant::now();
         while !lock(&mut client, database)? {
@@ -66,11 +81,11 @@ impl PostgresLease {
             }
             thread::sleep(BEAT / 10);
         }
-        Self::become_holder(database, client)
+        Self::become_holder(database, client, name)
     }
 
-    /// Waits until no holder lives, and takes the lease.
-    pub fn stand_by(database: &Database) -> Result<Self> {
+    /// Waits until no holder lives, and takes the lease like [`take`](Self::take). Calls `note` after each look at the holder.
+    pub fn stand_by(database: &Database, name: &str, mut note: impl FnMut(Seen)) -> Result<Self> {
         let mut watch = Watch::default();
         let mut open: Option<Client> = None;
         loop {
@@ -79,16 +94,21 @@ impl PostgresLease {
                 Err(error) if matches!(error.kind, ErrorKind::Io | ErrorKind::Busy) => {
                     // A holder without the database does not live either, but takes the lease first when that is back.
                     watch = Watch::default();
+                    note(Seen::Unreachable(error.message));
                     thread::sleep(BEAT);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             match watch.look(&mut client, database) {
-                Ok(true) => return Self::become_holder(database, client),
-                Ok(false) => open = Some(client),
+                Ok(true) => return Self::become_holder(database, client, name),
+                Ok(false) => {
+                    note(watch.holder.clone().map_or(Seen::Nobody, Seen::Active));
+                    open = Some(client);
+                }
                 Err(error) if matches!(error.kind, ErrorKind::Io | ErrorKind::Busy) => {
-                    watch = Watch::default()
+                    watch = Watch::default();
+                    note(Seen::Unreachable(error.message));
                 }
                 Err(error) => return Err(error),
             }
@@ -96,11 +116,16 @@ impl PostgresLease {
         }
     }
 
-    fn become_holder(database: &Database, mut client: Client) -> Result<Self> {
+    fn become_holder(database: &Database, mut client: Client, name: &str) -> Result<Self> {
         let failed = |error: postgres::Error| database.describe("open", &error);
         client.query_one(DEPOSE, &[&vec![ALONE, USING]]).map_err(failed)?;
+        let has_holder: bool =
+            client.query_one(HAS_HOLDER, &[]).and_then(|row| row.try_get(0)).map_err(failed)?;
+        if !has_holder {
+            client.batch_execute(ADD_HOLDER).map_err(failed)?;
+        }
         let taken = Instant::now();
-        let fence = client.query_one(TAKE, &[]).and_then(|row| row.try_get(0)).map_err(failed)?;
+        let fence = client.query_one(TAKE, &[&name]).and_then(|row| row.try_get(0)).map_err(failed)?;
         Ok(Self { database: database.clone(), client: Some(Hidden(client)), fence, taken })
     }
 
@@ -154,6 +179,8 @@ fn lock(client: &mut Client, database: &Database) -> Result<bool> {
 struct Watch {
     /// Fence and beat, and since when they are the same.
     seen: Option<((i64, i64), Instant)>,
+    /// The name of the holder, if one seems to live.
+    holder: Option<String>,
     is_locked: bool,
 }
 
@@ -176,6 +203,8 @@ impl Watch {
         if !self.is_locked {
             self.is_locked = lock(client, database)?;
         }
+        let is_away = self.is_locked || now.1 == GIVEN_BACK;
+        self.holder = if is_away { None } else { Some(row.try_get(2).map_err(failed)?) };
         let still = since.elapsed();
         if self.is_locked {
             return Ok(now.1 == GIVEN_BACK || still >= GRACE);

@@ -36,7 +36,8 @@ const TABLES: &str = "
     ) WITH (fillfactor = 10);
     INSERT INTO outcore.store (format, state, version, writer, fence) VALUES (3, 'whole', 0, '', 0);
     CREATE TABLE outcore.lease (
-        one boolean PRIMARY KEY DEFAULT true CHECK (one), fence bigint NOT NULL, beat bigint NOT NULL
+        one boolean PRIMARY KEY DEFAULT true CHECK (one), fence bigint NOT NULL, beat bigint NOT NULL,
+        holder text NOT NULL DEFAULT ''
     ) WITH (fillfactor = 10);
     INSERT INTO outcore.lease (fence, beat) VALUES (0, -1);
 ";
