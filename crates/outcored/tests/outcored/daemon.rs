@@ -9,12 +9,48 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outcore_client::PoolVolume;
 use outcore_core::{Buffer, FileId, Operation, Regions, Result, VolumeRequest, conformance};
 use outcore_memory::{Arena, Region};
-use outcore_net::NetLink;
+use outcore_net::{Address, Key, NetLink};
+use outcored::{IoSettings, ManagerSettings};
 
 pub fn directory(root: &Path, name: &str) -> PathBuf {
     let path = root.join(name);
     std::fs::create_dir_all(&path).unwrap();
     path
+}
+
+/// Any free port of this machine.
+pub fn tcp() -> Vec<Address> {
+    vec!["tcp:127.0.0.1:0".parse().unwrap()]
+}
+
+/// Settings of an I/O server in a directory.
+pub fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings {
+    IoSettings {
+        directory,
+        listen: tcp(),
+        advertise: None,
+        key: key.clone(),
+        manager: manager.to_vec(),
+        server: None,
+        threads: 2,
+        memory_bytes: Some(32 << 20),
+        reads_memory: true,
+        metrics: None,
+    }
+}
+
+/// Settings of a manager in a directory.
+pub fn manager_settings(directory: PathBuf, key: &Key) -> ManagerSettings {
+    ManagerSettings {
+        directory,
+        listen: tcp(),
+        key: key.clone(),
+        lease_s: None,
+        metrics: None,
+        store: None,
+        stand_by: false,
+        page: None,
+    }
 }
 
 pub fn wall_clock() -> Arc<dyn Fn() -> u64 + Send + Sync> {

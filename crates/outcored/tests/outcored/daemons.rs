@@ -1,6 +1,6 @@
 //! A served pool, from its daemons to a client's volume.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,48 +12,18 @@ use outcore_core::{
     ScrubPlace, ServerId, Volume, conformance,
 };
 use outcore_memory::Region;
-use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
+use outcore_net::{Credentials, Key, NetLink, Options, User};
 use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, Settings, serve_io, serve_manager};
 
-use crate::daemon::{directory, end, pattern, region, spawn, transfer, wall_clock};
+use crate::daemon::{
+    directory, end, io_settings, manager_settings, pattern, region, spawn, tcp, transfer, wall_clock,
+};
 
 struct Pool {
     root: tempfile::TempDir,
     key: Key,
     manager: ManagerDaemon,
     servers: Vec<IoDaemon>,
-}
-
-fn tcp() -> Vec<Address> {
-    vec!["tcp:127.0.0.1:0".parse().unwrap()]
-}
-
-fn io_settings(directory: PathBuf, manager: &[Address], key: &Key) -> IoSettings {
-    IoSettings {
-        directory,
-        listen: tcp(),
-        advertise: None,
-        key: key.clone(),
-        manager: manager.to_vec(),
-        server: None,
-        threads: 2,
-        memory_bytes: Some(32 << 20),
-        reads_memory: true,
-        metrics: None,
-    }
-}
-
-fn manager_settings(directory: PathBuf, key: &Key) -> ManagerSettings {
-    ManagerSettings {
-        directory,
-        listen: tcp(),
-        key: key.clone(),
-        lease_s: None,
-        metrics: None,
-        store: None,
-        stand_by: false,
-        page: None,
-    }
 }
 
 impl Pool {

@@ -9,10 +9,10 @@ use outcore_core::{
     Operation, PIECE_BYTES, ROUND_PIECES, StorageOrder, Volume,
 };
 use outcore_memory::{Arena, Region};
-use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
-use outcored::{ManagerDaemon, ManagerSettings, serve_manager};
+use outcore_net::{Credentials, Key, NetLink, Options, User};
+use outcored::{ManagerDaemon, serve_manager};
 
-use crate::daemon::{directory, end, pattern, spawn, transfer, wall_clock};
+use crate::daemon::{directory, end, manager_settings, pattern, spawn, transfer, wall_clock};
 
 /// A manager in this process, and an I/O server in a separate process.
 struct Pool {
@@ -28,19 +28,8 @@ impl Pool {
         let key_file = root.path().join("key");
         let key = Key::random().unwrap();
         key.save(&key_file).unwrap();
-        let listen: Vec<Address> = vec!["tcp:127.0.0.1:0".parse().unwrap()];
         let directory = |name| directory(root.path(), name);
-        let settings = ManagerSettings {
-            directory: directory("m"),
-            listen,
-            key: key.clone(),
-            lease_s: None,
-            metrics: None,
-            store: None,
-            stand_by: false,
-            page: None,
-        };
-        let manager = serve_manager(&settings).unwrap();
+        let manager = serve_manager(&manager_settings(directory("m"), &key)).unwrap();
         let text = format!(
             "directory = \"{}\"\nlisten = \"{way}:127.0.0.1:0\"\nkey_file = \"{}\"\nmanager = \"{}\"\n",
             directory("d").display(),

@@ -8,37 +8,16 @@ use std::time::Duration;
 use outcore_core::ErrorKind;
 use outcore_mount::address_at;
 use outcore_net::Key;
-use outcored::{IoSettings, ManagerSettings, MountSettings, Settings, mount, serve_io, serve_manager};
+use outcored::{IoSettings, MountSettings, Settings, mount, serve_io, serve_manager};
 
-use crate::daemon::{directory, end, spawn};
+use crate::daemon::{directory, end, io_settings, manager_settings, spawn};
 
 fn served(root: &Path) -> (outcored::ManagerDaemon, outcored::IoDaemon) {
     let key = Key::random().unwrap();
     key.save(&root.join("key")).unwrap();
-    let listen = vec!["tcp:127.0.0.1:0".parse().unwrap()];
-    let settings = ManagerSettings {
-        directory: directory(root, "m"),
-        listen: listen.clone(),
-        key: key.clone(),
-        metrics: None,
-        store: None,
-        stand_by: false,
-        page: None,
-        lease_s: None,
-    };
-    let manager = serve_manager(&settings).unwrap();
-    let settings = IoSettings {
-        directory: directory(root, "d"),
-        listen,
-        advertise: None,
-        key,
-        manager: manager.addresses().to_vec(),
-        server: None,
-        threads: 1,
-        memory_bytes: None,
-        reads_memory: true,
-        metrics: None,
-    };
+    let manager = serve_manager(&manager_settings(directory(root, "m"), &key)).unwrap();
+    let settings = io_settings(directory(root, "d"), manager.addresses(), &key);
+    let settings = IoSettings { threads: 1, memory_bytes: None, ..settings };
     let server = serve_io(&settings).unwrap();
     (manager, server)
 }

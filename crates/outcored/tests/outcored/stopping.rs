@@ -7,10 +7,10 @@ use outcore_core::{
     ManagerReply, ManagerRequest, MemorySchema, PIECE_BYTES, ROUND_PIECES, ServerId, StorageOrder, Target,
 };
 use outcore_memory::Region;
-use outcore_net::{Address, Credentials, Key, NetLink, Options, User};
-use outcored::{IoDaemon, IoSettings, ManagerDaemon, ManagerSettings, serve_io, serve_manager};
+use outcore_net::{Credentials, Key, NetLink, Options, User};
+use outcored::{IoDaemon, IoSettings, ManagerDaemon, serve_io, serve_manager};
 
-use crate::daemon::directory;
+use crate::daemon::{directory, io_settings, manager_settings};
 
 /// Far more seconds than the server may take to stop.
 const PATIENCE_S: u64 = 1_000_000;
@@ -26,30 +26,9 @@ impl Pool {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let key = Key::random().unwrap();
-        let listen: Vec<Address> = vec!["tcp:127.0.0.1:0".parse().unwrap()];
-        let settings = ManagerSettings {
-            directory: directory(root.path(), "m"),
-            listen: listen.clone(),
-            key: key.clone(),
-            lease_s: None,
-            metrics: None,
-            store: None,
-            stand_by: false,
-            page: None,
-        };
-        let manager = serve_manager(&settings).unwrap();
-        let settings = IoSettings {
-            directory: directory(root.path(), "d"),
-            listen,
-            advertise: None,
-            key: key.clone(),
-            manager: manager.addresses().to_vec(),
-            server: None,
-            threads: 1,
-            memory_bytes: None,
-            reads_memory: true,
-            metrics: None,
-        };
+        let manager = serve_manager(&manager_settings(directory(root.path(), "m"), &key)).unwrap();
+        let settings = io_settings(directory(root.path(), "d"), manager.addresses(), &key);
+        let settings = IoSettings { threads: 1, memory_bytes: None, ..settings };
         let server = serve_io(&settings).unwrap();
         Self { _root: root, key, manager, server }
     }
