@@ -65,20 +65,30 @@ fn describe_state(page: &mut Page, state: &ServerState) {
     let Queues { calls, pieces, disk, names } = state.queues;
     describe_queues(page, &[("calls", calls), ("pieces", pieces), ("disk", disk), ("names", names)]);
     let repair = state.repair;
-    let help = "Blocks with a wrong checksum that nobody has overwritten since.";
-    page.single("outcore_damaged_blocks", "gauge", help, repair.damaged_blocks);
-    let help = "Damaged blocks that a write replaced.";
-    page.single("outcore_repaired_blocks_total", "counter", help, repair.repaired_blocks);
-    let help = "Files of which the disk may have lost writes.";
-    page.single("outcore_lost_files", "gauge", help, repair.lost_files);
-    let help = "Files with regions to examine if the server crashed now.";
-    page.single("outcore_log_noted_files", "gauge", help, repair.noted_files);
-    let help = "Bytes that scrubs compared with their checksums.";
-    page.single("outcore_scrubbed_bytes_total", "counter", help, repair.scrubbed_bytes);
-    let help = "Scrubs that reached the last file.";
-    page.single("outcore_scrubs_total", "counter", help, repair.scrubs);
-    let help = "Collectives in flight.";
-    page.single("outcore_collectives", "gauge", help, state.collectives.len());
+    for (name, value, help) in [
+        (
+            "outcore_damaged_blocks",
+            repair.damaged_blocks,
+            "Blocks with a wrong checksum that nobody has overwritten since.",
+        ),
+        ("outcore_repaired_blocks_total", repair.repaired_blocks, "Damaged blocks that a write replaced."),
+        ("outcore_lost_files", repair.lost_files, "Files of which the disk may have lost writes."),
+        (
+            "outcore_log_noted_files",
+            repair.noted_files,
+            "Files with regions to examine if the server crashed now.",
+        ),
+        (
+            "outcore_scrubbed_bytes_total",
+            repair.scrubbed_bytes,
+            "Bytes that scrubs compared with their checksums.",
+        ),
+        ("outcore_scrubs_total", repair.scrubs, "Scrubs that reached the last file."),
+        ("outcore_collectives", state.collectives.len() as u64, "Collectives in flight."),
+    ] {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        page.single(name, kind, help, value);
+    }
 }
 
 fn describe_collectives(page: &mut Page, collectives: &[CollectiveState]) {
