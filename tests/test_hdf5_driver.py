@@ -187,6 +187,7 @@ def test_errors_are_those_of_the_system(url: str, pool: Served, client: oc.Pool)
     ("address", "said"),
     [
         ("outcore://node1/u.h5", "need outcore://HOST:PORT/NAME"),
+        ("outcore://node1:7171,node2/u.h5", '"node2" is no HOST:PORT'),
         ("outcore:{}::u.h5", "serve it with 'outcore pool up'"),
     ],
 )

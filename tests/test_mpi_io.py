@@ -333,6 +333,9 @@ def test_pools_that_cannot_be_reached(pool: Served, tmp_path: Path) -> None:
     assert done.stdout.count("Other I/O error") == 2, done.stdout + done.stderr
     unusable = mpiexec(1, job, "outcore://node1/f", CREATE, **more)
     assert "outcore://HOST:PORT/NAME" in unusable.stdout
+    unusable = mpiexec(1, job, "outcore://node1:7171,node2/f", CREATE, **more)
+    assert unusable.stdout.startswith("Invalid file name")
+    assert '"node2" is no HOST:PORT' in unusable.stdout
 
 
 @pytest.mark.exhaustive(keep=1)

@@ -265,8 +265,10 @@ def test_a_url_of_a_pool_that_is_not_open_says_so(tmp_path: Path) -> None:
         InvalidError, match=r"not open in this process; open the pool with oc\.Pool"
     ):
         oc.open_array("outcore:/nowhere::A")
-    with pytest.raises(InvalidError, match=r"oc\.connect"):
-        oc.open_array("outcore://host:1/A")
+    for managers in ("host:1", "[::1]:1", "a:1,b:2"):
+        for name in ("A", "A::B"):
+            with pytest.raises(InvalidError, match=r"oc\.connect"):
+                oc.open_array(f"outcore://{managers}/{name}")
     with pytest.raises(InvalidError, match="no name in a pool"):
         oc.open_array("outcore:/nowhere")
 

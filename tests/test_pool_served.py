@@ -54,5 +54,6 @@ def test_a_key_is_needed(served: tuple[str, Path], tmp_path: Path) -> None:
         oc.connect(url, key=wrong)
     with pytest.raises(OutcoreError):
         oc.connect(url)
-    with pytest.raises(InvalidError, match="no address of a pool"):
-        oc.connect("host:7171")
+    for wrong in ("host:7171", "outcore://a:1,b", "outcore://a:1, b:2", "outcore://a:1/name"):
+        with pytest.raises(InvalidError, match="no address of a pool"):
+            oc.connect(wrong)

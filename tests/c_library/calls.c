@@ -214,6 +214,22 @@ static void test_sign_kept(void) {
     OK(outcore_file_close(file));
 }
 
+/* Says when it has begun; after an answer, uses the pool, whose stand-by manager has taken over. */
+static void test_taken_over(void) {
+    char found[5];
+    outcore_file *file = opened("before", O_RDWR | O_CREAT);
+    OK(outcore_file_write_at(file, 0, "first", 5));
+    OK(outcore_file_sync(file));
+    NEED(puts("begun") >= 0 && fflush(stdout) == 0 && getchar() == '\n');
+    NEED(outcore_file_read_at(file, 0, found, 5) == 5 && memcmp(found, "first", 5) == 0);
+    OK(outcore_file_close(file));
+    OK(outcore_mkdir(pool, "made", 0777));
+    file = opened("made/after", O_RDWR | O_CREAT | O_EXCL);
+    OK(outcore_file_write_at(file, 0, "second", 6));
+    OK(outcore_file_sync(file));
+    OK(outcore_file_close(file));
+}
+
 /* The flags count, even for a file that the call creates. */
 static void test_read_only(void) {
     outcore_file *file = opened("read-only", O_RDONLY | O_CREAT);
@@ -627,6 +643,8 @@ static void test_mistakes(void) {
 
     outcore_pool *other;
     FAILS(EINVAL, "outcore://HOST", outcore_pool_connect(context, "node1:7171", NULL, 0, &other));
+    FAILS(EINVAL, "\"node2\" is no HOST:PORT",
+          outcore_pool_connect(context, "outcore://node1:7171,node2", NULL, 0, &other));
     FAILS(EINVAL, "time", outcore_pool_connect(context, "outcore://127.0.0.1:1", NULL, -1, &other));
     FAILS(ENOENT, "/none", outcore_pool_connect(context, "outcore://127.0.0.1:1", "/none", 0, &other));
     int key = open("any.key", O_WRONLY | O_CREAT, 0600);
@@ -721,6 +739,7 @@ int main(int argc, char **argv) {
         {"names", test_names},       {"mistakes", test_mistakes}, {"fork", test_fork},
         {"threads", test_threads},   {"versions", test_versions}, {"reserve", test_reserve},
         {"signs", test_signs},       {"sign_kept", test_sign_kept}, {"locks", test_locks},
+        {"taken_over", test_taken_over},
     };
     OK(outcore_context_new(&context));
     if (argc < 3) {

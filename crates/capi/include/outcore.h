@@ -146,8 +146,10 @@ const char *outcore_error_text(const struct outcore_context *context);
 // Connects to a served pool.
 //
 // `url` is outcore://HOST:PORT of its manager; outcore+tls://HOST:PORT if it listens with TLS; or outcore:/PATH of its
-// UNIX socket. `key_file` is the file of the pool's key or a user's key; for NULL, the variable OUTCORE_KEY names it.
-// A UNIX socket needs no key. Calls fail with -EIO after a server did not answer for `timeout_s` seconds; 0 means 60.
+// UNIX socket. With a stand-by manager it is outcore://HOST:PORT,HOST:PORT: the library connects to the manager that
+// answers, and to the other one after a takeover. `key_file` is the file of the pool's key or a user's key; for NULL, the
+// variable OUTCORE_KEY names it. A UNIX socket needs no key. Calls fail with -EIO after a server did not answer for
+// `timeout_s` seconds; 0 means 60.
 //
 // Errors: -ENOENT (no key file), -EACCES (wrong key), -EIO (no server answers), -EINVAL.
 int outcore_pool_connect(const struct outcore_context *context,

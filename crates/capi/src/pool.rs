@@ -8,7 +8,7 @@ use std::time::Duration;
 use outcore_client::{PoolVolume, system_clock};
 use outcore_core::{Error, Link, Result};
 use outcore_memory::Region;
-use outcore_net::{Address, Credentials, ServedLink};
+use outcore_net::{Credentials, PoolUrl};
 use outcored::EmbeddedLink;
 
 use crate::boundary::{Handle, call, hand_out, release, unusable_time};
@@ -57,8 +57,10 @@ fn credentials(key_file: Option<&str>) -> Result<Credentials> {
 /// Connects to a served pool.
 ///
 /// `url` is outcore://HOST:PORT of its manager; outcore+tls://HOST:PORT if it listens with TLS; or outcore:/PATH of its
-/// UNIX socket. `key_file` is the file of the pool's key or a user's key; for NULL, the variable OUTCORE_KEY names it.
-/// A UNIX socket needs no key. Calls fail with -EIO after a server did not answer for `timeout_s` seconds; 0 means 60.
+/// UNIX socket. With a stand-by manager it is outcore://HOST:PORT,HOST:PORT: the library connects to the manager that
+/// answers, and to the other one after a takeover. `key_file` is the file of the pool's key or a user's key; for NULL, the
+/// variable OUTCORE_KEY names it. A UNIX socket needs no key. Calls fail with -EIO after a server did not answer for
+/// `timeout_s` seconds; 0 means 60.
 ///
 /// Errors: -ENOENT (no key file), -EACCES (wrong key), -EIO (no server answers), -EINVAL.
 ///
@@ -75,11 +77,11 @@ pub unsafe extern "C" fn outcore_pool_connect(
     // SAFETY: as the caller promises.
     call(unsafe { context.as_ref() }, |context| unsafe {
         hand_out(pool, || {
-            let address = Address::from_url(text_of(url, "URL of a pool")?)?;
+            let url: PoolUrl = text_of(url, "URL of a pool")?.parse()?;
             let timeout = Duration::try_from_secs_f64(timeout_s).map_err(|_| unusable_time(timeout_s))?;
             let credentials = credentials(optional_text(key_file, "path of the key file")?)?;
             let patience = (!timeout.is_zero()).then_some(timeout);
-            let link = Arc::new(ServedLink::connect(&[address], credentials, patience)?);
+            let link = Arc::new(url.connect(credentials, patience)?);
             let closing = link.clone();
             Pool::over(&context.0, link, Box::new(move || closing.close()))
         })

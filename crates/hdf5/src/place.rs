@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use outcore_core::{Error, ErrorKind, Result};
-use outcore_net::Address;
+use outcore_net::{Address, PoolUrl};
 
 /// The extended attribute by which a mount gives the address of a file in its pool.
 const ADDRESS: &CStr = c"user.outcore.address";
@@ -14,8 +14,8 @@ const MOST_ADDRESS_BYTES: usize = 8192;
 /// A file in a pool.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PoolPlace {
-    /// Address of the pool's manager.
-    pub manager: Address,
+    /// Address of the pool.
+    pub pool: PoolUrl,
     /// Path in the pool.
     pub path: String,
     /// Whether the name is a path below a mount that refuses writes.
@@ -55,39 +55,20 @@ pub fn pool_place(name: &CStr, links: Links) -> Result<Option<PoolPlace>> {
 
 /// Splits an address such as `outcore://node1:7171/sim/u.h5` or `outcore:/run/pool.sock::sim/u.h5`.
 fn parse(text: &str) -> Result<PoolPlace> {
-    let unusable = || {
-        Error::invalid(format!(
-            "need outcore://HOST:PORT/NAME, outcore+tls://HOST:PORT/NAME or outcore:/SOCKET::NAME, have {text:?}; \
-             give an address of a served pool"
-        ))
-    };
-    let (scheme, rest) = text.split_once(':').ok_or_else(unusable)?;
-    let place = |manager: Address, path: &str| {
-        let path = path.trim_start_matches('/').to_owned();
-        Ok(PoolPlace { manager, path, is_read_only: false })
-    };
-    let local = rest.strip_prefix("//").filter(|local| local.starts_with('/'));
-    let split = match local {
-        Some(local) => local.split_once(":/"),
-        None if rest.starts_with("//") => None,
-        None => rest.split_once("::").filter(|_| rest.starts_with('/')),
-    };
-    if let Some((socket, path)) = split {
-        if Path::new(socket).is_dir() {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!(
-                    "need a served pool, have the directory {socket} of an embedded one; serve it with 'outcore pool up'"
-                ),
-            ));
-        }
-        return place(Address::Unix(socket.into()), path);
+    let (pool, path) = PoolUrl::split(text)?;
+    if let [Address::Unix(place)] = pool.managers()
+        && place.is_dir()
+    {
+        let place = place.display();
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "need a served pool, have the directory {place} of an embedded one; serve it with 'outcore pool up'"
+            ),
+        ));
     }
-    let served = rest.strip_prefix('/').ok_or_else(unusable)?;
-    let served = served.strip_prefix('/').unwrap_or(served);
-    let (host, path) = served.split_once('/').unwrap_or((served, ""));
-    let manager = Address::from_url(&format!("{scheme}://{host}")).map_err(|_| unusable())?;
-    place(manager, path)
+    let path = path.trim_start_matches('/').to_owned();
+    Ok(PoolPlace { pool, path, is_read_only: false })
 }
 
 /// The address of a path below a mount, and an existing path in the same mount. A file that does not exist has the
@@ -142,23 +123,29 @@ mod tests {
 
     #[test]
     fn addresses_are_split() {
-        for (text, manager, path) in [
-            ("outcore://node1:7171/sim/u.h5", "tcp:node1:7171", "sim/u.h5"),
-            ("outcore:/node1:7171/u.h5", "tcp:node1:7171", "u.h5"),
-            ("outcore+tls://[::1]:7171/u.h5", "tls:[::1]:7171", "u.h5"),
-            ("outcore:/run/pool.sock::sim/u.h5", "unix:/run/pool.sock", "sim/u.h5"),
-            ("outcore:///run/pool.sock:/sim/u.h5", "unix:/run/pool.sock", "sim/u.h5"),
+        for (text, pool, path) in [
+            ("outcore://node1:7171/sim/u.h5", "outcore://node1:7171/", "sim/u.h5"),
+            ("outcore:/node1:7171/u.h5", "outcore://node1:7171/", "u.h5"),
+            ("outcore+tls://[::1]:7171/u.h5", "outcore+tls://[::1]:7171/", "u.h5"),
+            ("outcore://node1:7171,node2:7171//u.h5", "outcore://node1:7171,node2:7171/", "u.h5"),
+            ("outcore:/run/pool.sock::sim/u.h5", "outcore:/run/pool.sock::", "sim/u.h5"),
+            ("outcore:///run/pool.sock:/sim/u.h5", "outcore:/run/pool.sock::", "sim/u.h5"),
         ] {
             let found = parse(text).unwrap();
-            assert_eq!((found.manager.to_string().as_str(), found.path.as_str()), (manager, path), "{text}");
+            assert_eq!((found.pool.to_string().as_str(), found.path.as_str()), (pool, path), "{text}");
         }
     }
 
     #[test]
     fn other_addresses_are_refused() {
-        for text in
-            ["outcore:", "outcore:u.h5", "outcore://node1/u.h5", "outcore:///u.h5", "outcore:node1:1/u.h5"]
-        {
+        for text in [
+            "outcore:",
+            "outcore:u.h5",
+            "outcore://node1/u.h5",
+            "outcore://node1:7171,node2/u.h5",
+            "outcore:///u.h5",
+            "outcore:node1:1/u.h5",
+        ] {
             assert_eq!(parse(text).unwrap_err().kind, ErrorKind::Invalid, "{text}");
         }
     }

@@ -50,7 +50,7 @@ impl PoolFile {
     ///
     /// If the pool refuses it, or the flags ask for concurrent readers.
     pub fn open(place: PoolPlace, flags: c_uint, key: Option<&str>) -> Result<Self> {
-        let PoolPlace { manager, path, is_read_only } = place;
+        let PoolPlace { pool, path, is_read_only } = place;
         let is_set = |flag| flags & flag != 0;
         if is_set(open::CONCURRENT) {
             return Err(concurrent());
@@ -59,7 +59,7 @@ impl PoolFile {
         if is_writable && is_read_only {
             return Err(read_only(&path));
         }
-        let client = client(&manager, key)?;
+        let client = client(&pool, key)?;
         let file = match (is_set(open::CREATE), is_set(open::EXCLUSIVE)) {
             (true, true) => create_new(&client, &path),
             (true, false) => {
@@ -290,5 +290,5 @@ pub fn remove(place: &PoolPlace, key: Option<&str>) -> Result<()> {
     if place.is_read_only {
         return Err(read_only(&place.path));
     }
-    client(&place.manager, key)?.remove_one(&place.path)
+    client(&place.pool, key)?.remove_one(&place.path)
 }

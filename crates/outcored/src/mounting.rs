@@ -8,7 +8,7 @@ use outcore_client::system_clock;
 use outcore_core::{Error, Link, Result};
 use outcore_memory::Region;
 use outcore_mount::{Client, Mount, Options, check_place};
-use outcore_net::{Address, Credentials, ServedLink};
+use outcore_net::{Address, Credentials, PoolUrl, ServedLink};
 
 use crate::Settings;
 use crate::manager::addresses;
@@ -23,7 +23,7 @@ const OF_OPTIONS: &str = "[\"allow-other\", \"read-only\", \"strict\", \"no-lock
 pub struct MountSettings {
     /// The directory to mount at.
     pub directory: PathBuf,
-    /// The addresses of the pool's manager.
+    /// The addresses of the pool's manager, and of the one that stands by.
     pub manager: Vec<Address>,
     /// The pool's key or a user's key. A UNIX socket needs none.
     pub key_file: Option<PathBuf>,
@@ -47,7 +47,9 @@ impl MountSettings {
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(Error::invalid("need timeout_s = 60 or another number from 1, have 0"));
         }
-        let mut options = Options { root, address: manager[0].to_url(), locks: true, ..Options::default() };
+        // The list is not empty.
+        let address = PoolUrl::of(&manager).map(|url| url.to_string()).unwrap_or_default();
+        let mut options = Options { root, address, locks: true, ..Options::default() };
         for name in settings.list("options", OF_OPTIONS)?.unwrap_or_default() {
             match name.as_str() {
                 "allow-other" => options.allow_other = true,

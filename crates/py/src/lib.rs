@@ -13,6 +13,7 @@ mod mount;
 mod pool;
 mod pool_check;
 mod pool_file;
+mod pool_url;
 mod stream;
 mod volume;
 
@@ -52,6 +53,8 @@ mod _core {
     use super::pool_check::PoolCheck;
     #[pymodule_export]
     use super::pool_file::{PoolFile, Regions};
+    #[pymodule_export]
+    use super::pool_url::{parse_pool_url, split_pool_url};
     #[pymodule_export]
     use super::stream::{Stream, Trace};
     #[pymodule_export]

@@ -19,7 +19,6 @@ from outcore.storage.pool_path import PoolPath, root_and_name
 from outcore.storage.pool_root import PoolRoot, open_root
 from outcore.storage.volumes import PathLike
 
-_LOCAL = re.compile(r"outcore://(/.*?):(?:/(.*))?", re.DOTALL)
 _SCHEME = re.compile(r"^outcore(?:\+tls)?://")
 
 
@@ -72,8 +71,6 @@ def split_url(text: str) -> tuple[str | None, str]:
     ``outcore:///PATH:/NAME`` and, as outcore writes the last one, ``outcore:/PATH::NAME``. The URL
     ``outcore://NAME`` has a name and no pool. Any other text is a name.
     """
-    if found := _LOCAL.fullmatch(text):
-        return found[1], found[2] or ""
     try:
         where, name = root_and_name(text)
     except InvalidError:

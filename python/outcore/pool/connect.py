@@ -1,15 +1,11 @@
 """Names of served pools, and connections to them."""
 
 import os
-import re
 
 from outcore import _core
-from outcore.errors import InvalidError
 from outcore.pool.pool import Pool
+from outcore.storage.pool_path import check_text
 from outcore.storage.volumes import PathLike
-
-_SERVED = re.compile(r"(outcore(?:\+tls)?):/{1,2}([^/,]+:[0-9]+(?:,[^/,]+:[0-9]+)*)/?")
-_SOCKET = re.compile(r"outcore:(/.+?)(?:::)?")
 
 
 def connect(url: str, *, key: PathLike | None = None) -> Pool:
@@ -48,16 +44,6 @@ def connect(url: str, *, key: PathLike | None = None) -> Pool:
 def connect_patiently(url: str, key: PathLike | None, patience_s: int | None = None) -> Pool:
     """Connect like `connect`; calls fail after a server was unreachable for `patience_s`."""
     file = os.environ.get("OUTCORE_KEY") if key is None else os.fspath(key)
-    if found := _SERVED.fullmatch(url):
-        way = "tls" if found[1] == "outcore+tls" else "tcp"
-        addresses = [f"{way}:{place}" for place in found[2].split(",")]
-        name = f"{found[1]}://{found[2]}/"
-    elif found := _SOCKET.fullmatch(url):
-        addresses, name = [f"unix:{found[1]}"], f"outcore:{found[1]}::"
-    else:
-        raise InvalidError(
-            f"{url!r} is no address of a pool; write outcore://HOST:PORT, outcore+tls://HOST:PORT, "
-            "or outcore:/PATH of a UNIX socket"
-        )
+    addresses, name = _core.parse_pool_url(check_text(url))
     core = _core.Pool.connect(addresses, file, patience_s=patience_s)
     return Pool(core, name, is_shared=True, key=file)

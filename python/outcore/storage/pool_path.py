@@ -22,11 +22,6 @@ from outcore.storage.pool_file import PoolFile
 from outcore.storage.pool_root import PoolRoot, open_root
 from outcore.storage.pool_stat import PoolStat, Silent
 
-_EMBEDDED = re.compile(r"(outcore:/.*?::)(.*)", re.DOTALL)
-_SERVED = re.compile(
-    r"(outcore(?:\+tls)?):/{1,2}([^/:,]+:[0-9]+(?:,[^/:,]+:[0-9]+)*)(?:/(.*))?", re.DOTALL
-)
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 _FORMS = (
@@ -398,11 +393,7 @@ def root_and_name(url: str) -> tuple[str, str]:
     InvalidError
         If it is not the URL of a pool.
     """
-    if found := _EMBEDDED.fullmatch(url):
-        return found[1], found[2]
-    if found := _SERVED.fullmatch(url):
-        return f"{found[1]}://{found[2]}/", found[3] or ""
-    raise InvalidError(f"{url} is no name in a pool; {_FORMS}")
+    return _core.split_pool_url(check_text(url))
 
 
 def named(url: str) -> PoolPath:

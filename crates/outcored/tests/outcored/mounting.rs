@@ -103,6 +103,8 @@ fn the_settings_of_a_mount() {
     let settings = parsed(text).unwrap();
     assert_eq!(settings.address(), "outcore+tls://node1:7171/sim");
     assert_eq!(settings.timeout.unwrap().as_secs(), 5);
+    let two = "directory = \"/mnt\"\nmanager = [\"tcp:node1:7171\", \"tcp:node2:7171\"]";
+    assert_eq!(parsed(two).unwrap().address(), "outcore://node1:7171,node2:7171/");
     let options = settings.options;
     assert!(options.allow_other && options.strict && options.locks && !options.read_only);
     for (wrong, why) in [
