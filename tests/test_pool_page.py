@@ -235,7 +235,7 @@ def test_a_browser_draws_the_page(served: OwnDaemons, tmp_path: Path) -> None:
 
         def has_lines(text: str) -> bool:
             file.write_at(0, bytes(1 << 20))
-            return text.count("<polyline") >= 6
+            return text.count("<polyline") >= 6 and "MiB/s\n" in text
 
         found = until(served, has_lines)
     url = served.daemons[0].page
