@@ -49,6 +49,7 @@ pub fn store<S: Store + Send>(open: &mut dyn FnMut() -> S) {
     assert_eq!(keys(&one, b"", &[0xff; 4], 10), Vec::<Vec<u8>>::new(), "not empty at first");
     guards_and_versions(&mut one, &open());
     ranges(&mut one);
+    many_keys(&mut one, &mut open());
     limits(&mut one);
     groups(&mut one, &open());
     leases(&mut one);
@@ -95,6 +96,46 @@ fn ranges<S: Store>(one: &mut S) {
     assert_eq!(found[0].1.value, b"k", "with their values");
     let removed: Vec<Write> = sorted.iter().map(|key| delete(key)).collect();
     done(one, &[], &removed);
+}
+
+fn many_keys<S: Store>(one: &mut S, other: &mut S) {
+    let name = |i: usize| format!("many-{i:04}").into_bytes();
+    let count = 3 * MAX_OPERATIONS;
+    let mut versions = Vec::new();
+    for first in (0..count).step_by(MAX_OPERATIONS) {
+        let part: Vec<Write> =
+            (first..first + MAX_OPERATIONS).step_by(2).map(|i| put(&name(i), &name(i))).collect();
+        versions.push(done(one, &[], &part));
+    }
+    let expected = |i: usize| {
+        let written = i.is_multiple_of(2) && i < count;
+        written.then(|| Versioned { value: name(i), version: versions[i / MAX_OPERATIONS] })
+    };
+    // Every key, one behind them, and some twice, in another order than theirs.
+    let numbers: Vec<usize> = (0..=count).rev().chain([5, 4, count, 4]).collect();
+    let wanted: Vec<Vec<u8>> = numbers.iter().map(|i| name(*i)).collect();
+    let all: Vec<_> = numbers.iter().map(|i| expected(*i)).collect();
+    assert_eq!(one.get_many(&wanted).expect("many"), all, "in the order of the keys");
+    assert_eq!(other.get_many(&wanted).expect("many"), all, "another handle sees them");
+    assert_eq!(one.get_many(&[]).expect("none"), []);
+
+    let values = |store: &S| {
+        let found = store.get_many(&[name(0), name(1), name(2)]).expect("many");
+        found.into_iter().map(|found| found.map(|found| found.value)).collect::<Vec<_>>()
+    };
+    one.begin_group().expect("a group begins");
+    assert_eq!(values(one), [Some(name(0)), None, Some(name(2))]);
+    done(one, &[], &[delete(&name(0)), put(&name(1), b"new")]);
+    let after = [None, Some(b"new".to_vec()), Some(name(2))];
+    assert_eq!(values(one), after, "a group sees its commits");
+    one.end_group().expect("a group ends");
+    assert_eq!((values(one), values(other)), (after.to_vec(), after.to_vec()));
+    done(other, &[], &[put(&name(2), b"other")]);
+    assert_eq!(values(one)[2], Some(b"other".to_vec()), "commits of others are seen");
+    for first in (0..count).step_by(MAX_OPERATIONS) {
+        let part: Vec<Write> = (first..first + MAX_OPERATIONS).map(|i| delete(&name(i))).collect();
+        done(one, &[], &part);
+    }
 }
 
 fn limits<S: Store>(one: &mut S) {

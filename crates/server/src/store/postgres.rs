@@ -10,7 +10,7 @@ mod moving;
 mod session;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound::{Excluded, Included};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -263,9 +263,7 @@ impl Inner {
     }
 
     fn find(&mut self, key: &[u8]) -> Result<Option<Versioned>> {
-        if let Some(group) = &self.group
-            && let Some(found) = group.held.get(key).or_else(|| self.known.entries.get(key))
-        {
+        if let Some(found) = self.known_in_group(key) {
             self.check_group()?;
             return Ok(found.clone());
         }
@@ -279,24 +277,38 @@ impl Inner {
         Ok(found)
     }
 
-    /// Caches the records of several keys by one request.
-    fn load(&mut self, guards: &[Guard]) -> Result<()> {
-        let Some(group) = &self.group else { return Ok(()) };
-        let is_here = |key: &[u8]| group.held.contains_key(key) || self.known.entries.contains_key(key);
-        let keys: Vec<&[u8]> =
-            guards.iter().map(|guard| guard.key.as_slice()).filter(|key| !is_here(key)).collect();
-        if keys.len() < 2 {
-            return Ok(());
+    /// The record of a key, as far as a group knows it without the database.
+    fn known_in_group(&self, key: &[u8]) -> Option<&Option<Versioned>> {
+        self.group.as_ref()?.held.get(key).or_else(|| self.known.entries.get(key))
+    }
+
+    /// The records of several keys, by one request for those that a group does not know.
+    fn find_many(&mut self, keys: &[&[u8]]) -> Result<Vec<Option<Versioned>>> {
+        self.check_group()?;
+        let mut found: HashMap<&[u8], Option<Versioned>> = HashMap::new();
+        let mut unknown: BTreeSet<&[u8]> = BTreeSet::new();
+        for &key in keys {
+            if let Some(known) = self.known_in_group(key) {
+                found.insert(key, known.clone());
+            } else {
+                unknown.insert(key);
+            }
         }
-        let found = self.run("read", |session| {
-            session.client.query(&session.many, &[&keys])?.iter().map(summed).collect::<Read<Vec<_>>>()
-        })?;
-        let mut found = found.into_iter().map(checked).collect::<Result<HashMap<_, _>>>()?;
-        for key in keys {
-            let found = found.remove(key);
-            self.known.note(key.to_vec(), found);
+        let unknown: Vec<&[u8]> = unknown.into_iter().collect();
+        if !unknown.is_empty() {
+            let read = self.run("read", |session| {
+                session.client.query(&session.many, &[&unknown])?.iter().map(summed).collect::<Read<Vec<_>>>()
+            })?;
+            let mut read = read.into_iter().map(checked).collect::<Result<HashMap<_, _>>>()?;
+            for key in unknown {
+                let record = read.remove(key);
+                if self.group.is_some() {
+                    self.known.note(key.to_vec(), record.clone());
+                }
+                found.insert(key, record);
+            }
         }
-        Ok(())
+        Ok(keys.iter().map(|key| found.get(key).cloned().flatten()).collect())
     }
 
     fn range(&mut self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {
@@ -324,11 +336,11 @@ impl Inner {
 
     /// Checks guards and performs writes within a group.
     fn apply(&mut self, guards: &[Guard], writes: &[Write]) -> Result<Outcome> {
-        self.load(guards)?;
-        for guard in guards {
-            if self.find(&guard.key)?.map(|found| found.version) != guard.version {
-                return Ok(Outcome::Conflict);
-            }
+        let guarded: Vec<&[u8]> = guards.iter().map(|guard| guard.key.as_slice()).collect();
+        let found = self.find_many(&guarded)?;
+        let version = |found: Option<Versioned>| found.map(|found| found.version);
+        if !found.into_iter().map(version).eq(guards.iter().map(|guard| guard.version)) {
+            return Ok(Outcome::Conflict);
         }
         let Some(group) = &mut self.group else {
             return Err(Error::invalid("need a group for a write, have none; begin one"));
@@ -391,6 +403,11 @@ impl Inner {
 impl Store for PostgresStore {
     fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
         self.inner.borrow_mut().find(key)
+    }
+
+    fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Versioned>>> {
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        self.inner.borrow_mut().find_many(&keys)
     }
 
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {

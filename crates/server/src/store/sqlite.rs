@@ -204,6 +204,20 @@ impl SqliteStore {
         }
     }
 
+    /// Reads in one transaction: each takes locks and looks for commits of others. A group is one already.
+    fn in_one_read<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.connection.is_autocommit() {
+            return read();
+        }
+        let execute = |sql| self.execute(sql).map_err(|e| self.failed("read", &e));
+        execute("BEGIN")?;
+        let found = read();
+        if !self.connection.is_autocommit() {
+            execute("COMMIT")?;
+        }
+        found
+    }
+
     fn find_range(&self, from: &[u8], until: &[u8], most: usize) -> rusqlite::Result<Vec<(Vec<u8>, Summed)>> {
         let mut statement = self.connection.prepare_cached(
             "SELECT key, value, version, sum FROM entries WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
@@ -317,6 +331,11 @@ impl Store for SqliteStore {
     fn get(&self, key: &[u8]) -> Result<Option<Versioned>> {
         self.log.check()?;
         self.find(key)
+    }
+
+    fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Versioned>>> {
+        self.log.check()?;
+        self.in_one_read(|| keys.iter().map(|key| self.find(key)).collect())
     }
 
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {

@@ -65,6 +65,29 @@ fn what_another_has_written_between_two_groups_is_seen_in_the_second() {
 }
 
 #[test]
+fn reads_of_one_transaction_see_no_commit_of_another() {
+    let root = tempfile::tempdir().unwrap();
+    let open = || SqliteStore::open(root.path().join("metadata")).unwrap();
+    let (store, mut other) = (open(), open());
+    let keys = [b"a".to_vec(), b"b".to_vec()];
+    let both = |value: &[u8]| keys.each_ref().map(|key| put(key, value));
+    let first = other.commit(&[], &both(b"1")).unwrap();
+    let (before, after) = store
+        .in_one_read(|| {
+            let before = store.get(&keys[0])?;
+            assert_ne!(other.commit(&[], &both(b"2"))?, first);
+            // A read of many keys is part of the open transaction.
+            Ok((before, store.get_many(&keys)?))
+        })
+        .unwrap();
+    assert_eq!(after[0], before);
+    let values = |found: Vec<Option<Versioned>>| found.into_iter().map(|found| found.unwrap().value);
+    assert!(values(after).eq([b"1", b"1"]));
+    assert!(store.connection.is_autocommit());
+    assert!(values(store.get_many(&keys).unwrap()).eq([b"2", b"2"]));
+}
+
+#[test]
 fn a_store_with_larger_pages_keeps_them() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("metadata");
@@ -122,6 +145,9 @@ fn records_of_the_format_before_get_checksums() {
         // The version is part of the checksum. Restoring it leaves only the checksum of one record wrong.
         let error = store.get(&records[5].0).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+        let both = [records[4].0.clone(), records[5].0.clone()];
+        assert_eq!(store.get_many(&both).unwrap_err(), error);
+        assert!(store.connection.is_autocommit(), "no read stays open");
         let mend = params![records[5].0, sum(&records[5].0, &records[5].1, 7)];
         store.connection.execute("UPDATE entries SET sum = ?2 WHERE key = ?1", mend).unwrap();
     }
