@@ -98,6 +98,11 @@ pub(super) fn extended(handle: Handle, name: &str) -> Vec<u8> {
     below(b'x', handle.0, name.as_bytes())
 }
 
+/// Whether a key is one of [`extended`].
+pub(super) fn is_extended(key: &[u8]) -> bool {
+    key.first() == Some(&b'x')
+}
+
 /// All extended attributes of a file or directory. [`name_in`] returns their names.
 pub(super) fn all_extended(handle: Handle) -> KeyRange {
     all_below(b'x', handle.0)

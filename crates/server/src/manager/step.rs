@@ -1,6 +1,6 @@
 //! One request in progress: the records that it read and those that it will write, in one commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use outcore_core::wire::Record;
 use outcore_core::{Error, ErrorKind, Handle, Result, ServerAddress, ServerId};
@@ -61,6 +61,8 @@ pub(super) struct Step<'a, S> {
     pub is_stale: bool,
     /// The file that the request creates, if any.
     pub made: Option<Handle>,
+    /// Values that a search has read ahead.
+    pub ahead: HashMap<Vec<u8>, Option<Vec<u8>>>,
     /// The first handle that the request took.
     first_new: Option<u64>,
     guards: BTreeMap<Vec<u8>, Option<u64>>,
@@ -71,7 +73,8 @@ impl<'a, S: Store> Step<'a, S> {
     pub(super) fn new(store: &'a S, now: Now, who: &'a User, memory: &'a mut Memory) -> Self {
         memory.met = None;
         let (guards, writes) = (BTreeMap::new(), BTreeMap::new());
-        Self { store, now, who, memory, is_stale: false, made: None, first_new: None, guards, writes }
+        let (is_stale, made, ahead, first_new) = (false, None, HashMap::new(), None);
+        Self { store, now, who, memory, is_stale, made, ahead, first_new, guards, writes }
     }
 
     /// The guards and the writes.
@@ -85,9 +88,17 @@ impl<'a, S: Store> Step<'a, S> {
     pub(super) fn look<R: Record>(&self, key: &[u8]) -> Result<Option<R>> {
         let value = match self.writes.get(key) {
             Some(written) => written.clone(),
-            None => self.store.get(key)?.map(|found| found.value),
+            None => self.value(key)?,
         };
         value.map(|value| record::read(key, &value)).transpose()
+    }
+
+    /// The value at a key that the step does not write.
+    pub(super) fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.ahead.get(key) {
+            Some(value) => Ok(value.clone()),
+            None => Ok(self.store.get(key)?.map(|found| found.value)),
+        }
     }
 
     /// Reads like `look`, and guards the record: it must be unchanged when the step is committed.

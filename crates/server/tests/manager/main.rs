@@ -18,5 +18,6 @@ mod races;
 mod rejections;
 mod rights;
 mod search;
+mod search_reads;
 mod servers;
 mod tree;

@@ -2,8 +2,9 @@
 //!
 //! A page reads a part of the index, or of all names if no condition of the query is in the index. It compares each
 //! proposed file by the records themselves, with the rights of the user. So no query becomes text of a database: it
-//! only chooses keys.
+//! only chooses keys. Many records at once are read ahead of the comparison, which reads whatever is missing.
 
+mod ahead;
 mod grammar;
 mod mend;
 mod plans;
@@ -35,6 +36,8 @@ pub(super) use terms::entries;
 pub(super) const OLD_INDEX: &str = "the search index does not fit its name or its attributes";
 /// Bytes of paths and descriptions after which a page ends.
 const MAX_PAGE_BYTES: usize = 16 << 20;
+/// Records of a page that are compared together.
+const AT_ONCE: usize = 250;
 /// The values of `kind` of files without a description.
 const RECORDED_KINDS: [&str; 3] = ["file", "directory", "link"];
 
@@ -49,6 +52,9 @@ struct Scope {
     path: String,
     below: HashMap<Handle, Option<String>>,
 }
+
+/// A file that a record of the index or of the names proposes, with its name if the record has it.
+type Proposed = (Handle, Option<String>);
 
 /// A file that may be in the result.
 struct Candidate {
@@ -84,8 +90,10 @@ impl<S: Store> Step<'_, S> {
         let full_path = self.full_path(path)?;
         let mut scope = Scope { start, path: full_path, below: HashMap::new() };
         if !scope.start.is_directory() {
-            let hit = self.hit_of(&mut scope, query, None, None)?;
-            return Ok((hit.into_iter().collect(), None));
+            let proposed = vec![Ok(Some((scope.start.handle(), None)))];
+            let chosen = self.choose(&mut scope, query, proposed)?.into_iter().collect::<Result<Vec<_>>>()?;
+            let hits = chosen.into_iter().flatten().map(|candidate| self.hit_of(candidate));
+            return Ok((hits.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(), None));
         }
         require(&scope.start.inode, self.who, READ | SEARCH, path)?;
         scope.below.insert(scope.start.handle(), Some(scope.path.clone()));
@@ -97,24 +105,24 @@ impl<S: Store> Step<'_, S> {
         let plan = plans.get(usize::from(number));
         let (mut left, mut room, mut hits, mut seen) = (most, MAX_PAGE_BYTES, Vec::new(), BTreeSet::new());
         for (from, until) in self.ranges(plan, &[&last[..], &[0]].concat())? {
-            for (key, versioned) in self.store.range(&from, &until, left)? {
-                let proposed = match plan {
-                    Some(_) => terms::entry_in(&key).map(|(handle, _)| (handle, None)),
-                    None => {
-                        let name = keys::name_in(&key).map(str::to_owned);
-                        Some((Handle(record::read(&key, &versioned.value)?), name))
+            for records in self.store.range(&from, &until, left)?.chunks(AT_ONCE) {
+                let proposed = records.iter().map(|(key, found)| {
+                    let proposed = proposed_by(plan.is_some(), key, &found.value)?;
+                    Ok(proposed.filter(|(handle, _)| seen.insert(*handle)))
+                });
+                let chosen = self.choose(&mut scope, query, proposed.collect())?;
+                for ((key, _), chosen) in records.iter().zip(chosen) {
+                    if let Some(candidate) = chosen?
+                        && let Some(hit) = self.hit_of(candidate)?
+                    {
+                        room = room.saturating_sub(hit.path.len() + hit.description.len());
+                        hits.push(hit);
                     }
-                };
-                if let Some((handle, name)) = proposed.filter(|(handle, _)| seen.insert(*handle))
-                    && let Some(hit) = self.hit_of(&mut scope, query, Some(handle), name)?
-                {
-                    room = room.saturating_sub(hit.path.len() + hit.description.len());
-                    hits.push(hit);
-                }
-                // A page reads so many records at most, so that other requests need not wait long.
-                left -= 1;
-                if left == 0 || room == 0 {
-                    return Ok((hits, Some(encode::<Cursor>(&(number, key)))));
+                    // A page reads so many records at most, so that other requests need not wait long.
+                    left -= 1;
+                    if left == 0 || room == 0 {
+                        return Ok((hits, Some(encode::<Cursor>(&(number, key.clone())))));
+                    }
                 }
             }
         }
@@ -131,46 +139,64 @@ impl<S: Store> Step<'_, S> {
         Ok(if names.is_empty() { above } else { joined(&above, &names.join("/")) })
     }
 
-    /// A file if the query holds for it, and the user may see it. Without a handle, it is the start.
-    fn hit_of(
+    /// The proposed files for which the query holds, if the user may see them.
+    fn choose(
         &mut self,
         scope: &mut Scope,
         query: &Tree<Comparison>,
-        handle: Option<Handle>,
-        name: Option<String>,
-    ) -> Result<Option<Hit>> {
-        let start = scope.start.handle();
-        let mut candidate = match handle.filter(|handle| *handle != start) {
-            None if start == ROOT => return Ok(None),
-            None => {
-                let (above, name) = scope.path.rsplit_once('/').unwrap_or(("", &scope.path));
-                let (above, name) = (above.to_owned(), Some(name.to_owned()));
-                self.candidate(scope.start.clone(), above, name)
-            }
-            Some(handle) => {
-                let Some(node) = self.look::<Node>(&keys::inode(handle))? else { return Ok(None) };
-                let Some(above) = self.path_in(scope, node.parent)? else { return Ok(None) };
-                self.candidate(node, above, name)
-            }
+        proposed: Vec<Result<Option<Proposed>>>,
+    ) -> Result<Vec<Result<Option<Candidate>>>> {
+        self.read_files_ahead(scope, proposed.iter().flatten().flatten().map(|(handle, _)| *handle))?;
+        let candidate = |proposed: Result<Option<Proposed>>| match proposed? {
+            Some((handle, name)) => self.candidate(scope, handle, name),
+            None => Ok(None),
         };
-        if !query
-            .holds(&mut |comparison| Ok(comparison.holds(&self.values(&mut candidate, &comparison.field)?)))?
-        {
+        let candidates: Vec<_> = proposed.into_iter().map(candidate).collect();
+        self.read_fields_ahead(query, candidates.iter().flatten().flatten())?;
+        let fits = |candidate: Result<Option<Candidate>>| match candidate? {
+            Some(mut candidate) => Ok(self.fits(query, &mut candidate)?.then_some(candidate)),
+            None => Ok(None),
+        };
+        let chosen: Vec<_> = candidates.into_iter().map(fits).collect();
+        self.read_hits_ahead(chosen.iter().flatten().flatten())?;
+        Ok(chosen)
+    }
+
+    fn fits(&self, query: &Tree<Comparison>, candidate: &mut Candidate) -> Result<bool> {
+        query.holds(&mut |comparison| Ok(comparison.holds(&self.values(candidate, &comparison.field)?)))
+    }
+
+    /// The candidate of a handle; `None` if it is not below the start, or if the user may not see it.
+    fn candidate(
+        &self,
+        scope: &mut Scope,
+        handle: Handle,
+        name: Option<String>,
+    ) -> Result<Option<Candidate>> {
+        let (node, above, name) = if handle != scope.start.handle() {
+            let Some(node) = self.look::<Node>(&keys::inode(handle))? else { return Ok(None) };
+            let Some(above) = self.path_in(scope, node.parent)? else { return Ok(None) };
+            (node, above, name)
+        } else if handle == ROOT {
             return Ok(None);
-        }
+        } else {
+            let (above, name) = scope.path.rsplit_once('/').unwrap_or(("", &scope.path));
+            (scope.start.clone(), above.to_owned(), Some(name.to_owned()))
+        };
+        let may_read = !node.inode.is_link() && allows(&node.inode, self.who, READ);
+        Ok(Some(Candidate { node, above, name, may_read, terms: BTreeMap::new() }))
+    }
+
+    /// The answer for a candidate for which the query holds.
+    fn hit_of(&self, mut candidate: Candidate) -> Result<Option<Hit>> {
         // Another manager may have removed it meanwhile.
         let Some(_) = self.name_of_candidate(&mut candidate)? else { return Ok(None) };
         let description = match candidate.may_read {
-            true => self.store.get(&keys::extended(candidate.node.handle(), DESCRIPTION))?,
+            true => self.value(&keys::extended(candidate.node.handle(), DESCRIPTION))?,
             false => None,
         };
-        let description = description.map(|found| found.value).unwrap_or_default();
-        Ok(Some(Hit { path: candidate.path(), inode: candidate.node.inode, description }))
-    }
-
-    fn candidate(&self, node: Node, above: String, name: Option<String>) -> Candidate {
-        let may_read = !node.inode.is_link() && allows(&node.inode, self.who, READ);
-        Candidate { node, above, name, may_read, terms: BTreeMap::new() }
+        let (path, inode) = (candidate.path(), candidate.node.inode);
+        Ok(Some(Hit { path, inode, description: description.unwrap_or_default() }))
     }
 
     /// The path of a directory at or below the start, if the user may read and search all directories between.
@@ -181,7 +207,7 @@ impl<S: Store> Step<'_, S> {
                 break known.clone();
             }
             let Some(node) = self.look::<Node>(&keys::inode(at))? else { break None };
-            let is_open = node.is_directory() && allows(&node.inode, self.who, READ | SEARCH);
+            let is_open = self.is_open(&node);
             let parent = node.parent;
             line.push(node);
             if at == ROOT || !is_open || line.len() > MAX_PATH_BYTES {
@@ -197,6 +223,11 @@ impl<S: Store> Step<'_, S> {
             scope.below.insert(node.handle(), path.clone());
         }
         Ok(path)
+    }
+
+    /// Whether the user may see the entries of a directory.
+    fn is_open(&self, node: &Node) -> bool {
+        node.is_directory() && allows(&node.inode, self.who, READ | SEARCH)
     }
 
     /// The name of an entry: the noted one, or else that in the names of its directory.
@@ -278,8 +309,8 @@ impl<S: Store> Step<'_, S> {
         if !allows(&node.inode, self.who, READ) {
             return Ok(false);
         }
-        let found = self.store.get(&keys::extended(directory, DESCRIPTION))?;
-        let terms = found.map_or_else(Vec::new, |found| terms(DESCRIPTION, &found.value));
+        let found = self.value(&keys::extended(directory, DESCRIPTION))?;
+        let terms = found.map_or_else(Vec::new, |found| terms(DESCRIPTION, &found));
         Ok(Stored::described("kind").values(&terms).contains(&Scalar::Text("group".to_owned())))
     }
 
@@ -289,12 +320,20 @@ impl<S: Store> Step<'_, S> {
         }
         if !candidate.terms.contains_key(&stored.attribute) {
             let key = keys::extended(candidate.node.handle(), &stored.attribute);
-            let value = self.store.get(&key)?;
-            let found = value.map_or_else(Vec::new, |found| terms(&stored.attribute, &found.value));
+            let found = self.value(&key)?.map_or_else(Vec::new, |value| terms(&stored.attribute, &value));
             candidate.terms.insert(stored.attribute.clone(), found);
         }
         Ok(candidate.terms.get(&stored.attribute).map_or_else(Vec::new, |terms| stored.values(terms)))
     }
+}
+
+/// The file that a record of the index, or a name, proposes.
+fn proposed_by(is_entry: bool, key: &[u8], value: &[u8]) -> Result<Option<Proposed>> {
+    if is_entry {
+        return Ok(terms::entry_in(key).map(|(handle, _)| (handle, None)));
+    }
+    let name = keys::name_in(key).map(str::to_owned);
+    Ok(Some((Handle(record::read(key, value)?), name)))
 }
 
 fn read_cursor(bytes: &[u8]) -> Result<Cursor> {

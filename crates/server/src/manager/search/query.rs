@@ -50,6 +50,15 @@ impl<C> Tree<C> {
         }
     }
 
+    /// All comparisons.
+    pub(super) fn comparisons(&self) -> Vec<&C> {
+        match self {
+            Self::One(comparison) => vec![comparison],
+            Self::Not(tree) => tree.comparisons(),
+            Self::All(trees) | Self::Any(trees) => trees.iter().flat_map(Self::comparisons).collect(),
+        }
+    }
+
     /// Whether the query holds, if `holds` says so of each comparison.
     pub(super) fn holds(&self, holds: &mut impl FnMut(&C) -> Result<bool>) -> Result<bool> {
         match self {
@@ -214,6 +223,17 @@ impl Field {
         let described =
             DESCRIBED.iter().map(|(name, ..)| *name).filter(|name| !matches!(*name, "kind" | "size"));
         RECORDED.iter().map(|(name, ..)| *name).chain(described)
+    }
+}
+
+impl Field {
+    /// The extended attribute from which a search reads the field.
+    pub(super) fn attribute(&self) -> Option<&str> {
+        match self {
+            Self::Kind | Self::Size | Self::Group => Some(DESCRIPTION),
+            Self::Stored(stored) => Some(&stored.attribute),
+            _ => None,
+        }
     }
 }
 
