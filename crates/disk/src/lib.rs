@@ -9,6 +9,7 @@ mod names;
 mod reserve;
 mod short_reads;
 mod short_writes;
+mod small;
 mod system;
 
 pub use directory::Directory;

@@ -17,8 +17,8 @@ use crate::directory::Directory;
 use crate::engine::{Engine, Job};
 use crate::freeing::Freeing;
 use crate::mapping::Mapping;
-use crate::short_reads::SHORT_BYTES;
 use crate::short_writes::{ShortWrite, ShortWrites, write_piece};
+use crate::small::Direct;
 use crate::system::{
     MonotonicClock, check_kind, describe, direct_alignment, drop_cached, memory_bytes, reserve, transfer,
 };
@@ -269,16 +269,22 @@ impl OpenFile {
 struct Transfer {
     file: Arc<OpenFile>,
     request: Request<Region>,
-    is_short: bool,
+    /// Whether this is a small direct transfer.
+    is_small: bool,
     done: OnDone<Region>,
 }
 
 impl Transfer {
     fn new(file: Arc<OpenFile>, request: Request<Region>, done: OnDone<Region>) -> Self {
-        let is_short = request.operation == Operation::Read
-            && request.buffer.len() <= SHORT_BYTES
+        let is_allowed = match request.operation {
+            Operation::Read => true,
+            Operation::Write => file.writable,
+            Operation::Sync => false,
+        };
+        let is_small = is_allowed
+            && Direct::is_small(&request.buffer)
             && file.direct_for(request.offset, &request.buffer).is_some();
-        Self { file, request, is_short, done }
+        Self { file, request, is_small, done }
     }
 }
 
@@ -291,9 +297,10 @@ impl Job for Transfer {
         done(Completion { buffer: request.buffer, result, started_ns, finished_ns });
     }
 
-    fn short_read(&self) -> Option<(&File, &Region, u64)> {
-        let direct = self.file.direct.as_ref().filter(|_| self.is_short)?;
-        Some((direct, &self.request.buffer, self.request.offset))
+    fn small(&self) -> Option<Direct<'_>> {
+        let file = self.file.direct.as_ref().filter(|_| self.is_small)?;
+        let Request { offset, buffer: region, operation, .. } = &self.request;
+        Some(Direct { file, region, offset: *offset, write: *operation == Operation::Write })
     }
 
     fn moved(self: Box<Self>, bytes: usize, started_ns: u64) {

@@ -1,15 +1,13 @@
 //! Many short direct reads by one system call (Linux AIO, `io_submit(2)`). That takes a third of the processor
 //! time of separate calls, and gives the disk all reads at once.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use outcore_core::Buffer;
-use outcore_memory::Region;
-
+use crate::small::Direct;
 use crate::system::vectors;
+use outcore_core::Buffer;
 
 /// Reads of at most this many bytes are combined. Longer ones keep a disk busy individually.
 pub(crate) const SHORT_BYTES: usize = 64 << 10;
@@ -60,18 +58,18 @@ impl ShortReads {
 
     /// Performs reads that are aligned for direct I/O. Returns the number of bytes of each, or `None` for reads
     /// that the caller must repeat one by one, which also reports errors.
-    pub(crate) fn read(&self, reads: &[(&File, &Region, u64)]) -> Vec<Option<usize>> {
+    pub(crate) fn read(&self, reads: &[Direct]) -> Vec<Option<usize>> {
         let reads = &reads[..reads.len().min(MOST_READS)];
-        let memory: Vec<Vec<libc::iovec>> = reads.iter().map(|(_, region, _)| vectors(region)).collect();
+        let memory: Vec<Vec<libc::iovec>> = reads.iter().map(|read| vectors(read.region)).collect();
         let mut controls: Vec<Control> = Vec::with_capacity(reads.len());
-        for (number, ((file, _, offset), vectors)) in reads.iter().zip(&memory).enumerate() {
+        for (number, (read, vectors)) in reads.iter().zip(&memory).enumerate() {
             controls.push(Control {
                 data: number as u64,
                 opcode: IOCB_CMD_PREADV,
-                file: file.as_raw_fd() as u32,
+                file: read.file.as_raw_fd() as u32,
                 vectors: vectors.as_ptr() as u64,
                 count: vectors.len() as u64,
-                offset: i64::try_from(*offset).unwrap_or(i64::MAX),
+                offset: i64::try_from(read.offset).unwrap_or(i64::MAX),
                 ..Control::default()
             });
         }
@@ -99,9 +97,9 @@ impl ShortReads {
             };
             for event in &events[..done] {
                 let number = event.data as usize;
-                if let (Some(slot), Some((_, region, _))) = (moved.get_mut(number), reads.get(number)) {
+                if let (Some(slot), Some(read)) = (moved.get_mut(number), reads.get(number)) {
                     // A short count means the end of the file, or an error after these bytes.
-                    *slot = usize::try_from(event.result).ok().filter(|&bytes| bytes == region.len());
+                    *slot = usize::try_from(event.result).ok().filter(|&bytes| bytes == read.region.len());
                 }
             }
             left -= done;

@@ -20,7 +20,7 @@ const MOST_RUNS: usize = 1024;
 /// large request and a tiny one. On a virtual disk each of them waits until the queue has room for all its runs,
 /// and others take that room first. With 256 runs per call, some writes took 100 ms, and all writes together took
 /// a third longer than with 128.
-const MOST_RUNS_AT_ONCE: usize = 128;
+pub(crate) const MOST_RUNS_AT_ONCE: usize = 128;
 
 /// The machine's monotonic clock, which all of its processes share: their traces have one axis of time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -182,7 +182,13 @@ pub(crate) fn transfer(file: &File, region: &Region, offset: u64, write: bool) -
     transfer_runs(file, &vectors(region), offset, write)
 }
 
-fn transfer_runs(file: &File, runs: &[libc::iovec], offset: u64, write: bool) -> io::Result<usize> {
+/// Reads or writes runs of memory, with several calls if there are many. May transfer fewer bytes than requested.
+pub(crate) fn transfer_runs(
+    file: &File,
+    runs: &[libc::iovec],
+    offset: u64,
+    write: bool,
+) -> io::Result<usize> {
     let calls = runs.len().div_ceil(MOST_RUNS_AT_ONCE).max(1);
     let mut moved = 0;
     // Calls of equal size: a call with a few remaining runs would cost as much as a full one.
