@@ -70,6 +70,10 @@ unsafe fn walk<const RUN: usize>(source: *const u8, target: *mut u8, run: usize,
                 }
             }
         }
+        [inner, outer] if is_transposed::<RUN>(inner, outer) => {
+            // SAFETY: the caller's promise.
+            unsafe { transpose::<RUN>(source, target, inner, outer) };
+        }
         [inner, outer] => {
             let tile = if RUN == 0 { u64::MAX } else { TILE };
             let mut block = 0;
@@ -96,6 +100,56 @@ unsafe fn walk<const RUN: usize>(source: *const u8, target: *mut u8, run: usize,
                         (source.offset((i * outer.from) as isize), target.offset((i * outer.to) as isize));
                     walk::<RUN>(s, t, run, rest);
                 }
+            }
+        }
+    }
+}
+
+/// Whether elements are contiguous along one level in the source, and along the other in the target.
+fn is_transposed<const RUN: usize>(inner: &Level, outer: &Level) -> bool {
+    let run = RUN as i64;
+    run > 0 && ((inner.from == run && outer.to == run) || (outer.from == run && inner.to == run))
+}
+
+/// Bytes of a line of the processor's caches.
+const LINE: usize = 64;
+
+/// Copies elements that are contiguous along one level in the source, and along the other in the target. Each step
+/// reads and writes whole lines of the caches: with long strides, lines that are visited again are gone by then.
+///
+/// # Safety
+/// As for [`walk`].
+unsafe fn transpose<const RUN: usize>(source: *const u8, target: *mut u8, inner: &Level, outer: &Level) {
+    let (across, down) = if inner.from == RUN as i64 { (inner, outer) } else { (outer, inner) };
+    let edge = LINE / RUN;
+    // A square of at most this many bytes, for elements of one byte.
+    let mut square = [0_u8; LINE * LINE];
+    for left in (0..across.count as usize).step_by(edge) {
+        let width = edge.min(across.count as usize - left);
+        for top in (0..down.count as usize).step_by(edge) {
+            let height = edge.min(down.count as usize - top);
+            for row in 0..height {
+                let line =
+                    source.wrapping_offset((top + row) as isize * down.from as isize + (left * RUN) as isize);
+                for column in 0..width {
+                    // SAFETY: the caller's promise; `row` and `column` are less than `edge`, the width of the square.
+                    unsafe {
+                        let place = square.as_mut_ptr().add((column * edge + row) * RUN);
+                        std::ptr::copy_nonoverlapping(line.add(column * RUN), place, RUN);
+                    }
+                }
+            }
+            for column in 0..width {
+                let line = target
+                    .wrapping_offset((left + column) as isize * across.to as isize + (top * RUN) as isize);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        square.as_ptr().add(column * edge * RUN),
+                        line,
+                        height * RUN,
+                    )
+                };
             }
         }
     }
@@ -160,5 +214,37 @@ mod tests {
         assert!(copy_strided((&from, 0), (&to, 0), 1, &out).is_err());
         assert!(copy_strided((&from, 0), (&to, -1), 1, &[]).is_err());
         assert!(copy_strided((&from, i64::MAX), (&to, 0), 1, &[]).is_err());
+    }
+
+    #[test]
+    fn transposes_of_any_size_move_each_element_to_its_place() {
+        for run in [1_usize, 2, 4, 8, 16] {
+            let step = run as i64;
+            for (rows, columns) in [(1_i64, 7_i64), (64 / step, 64 / step), (65, 33), (5, 130)] {
+                // Both sides are longer than their elements, and the target is read from its end.
+                let (row_bytes, column_bytes) = (step * (columns + 3), step * (rows + 1));
+                let bytes: Vec<u8> = (0..row_bytes * rows).map(|i| (i * 7 + i / 251) as u8).collect();
+                let source = block(&bytes);
+                let level = |count: i64, from, to| Level { count: count as u64, from, to };
+                for (backward, start) in [(1, 0), (-1, column_bytes * (columns - 1))] {
+                    let levels =
+                        [level(columns, step, backward * column_bytes), level(rows, row_bytes, step)];
+                    let mut expected = vec![9; (column_bytes * columns) as usize];
+                    for (row, column) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+                        let to = (start + backward * column * column_bytes + row * step) as usize;
+                        let from = (row * row_bytes + column * step) as usize;
+                        expected[to..to + run].copy_from_slice(&bytes[from..from + run]);
+                    }
+                    for turned in [false, true] {
+                        let target = block(&vec![9; expected.len()]);
+                        let levels = if turned { [levels[1], levels[0]] } else { levels };
+                        copy_strided((&source, 0), (&target, start), run, &levels).unwrap();
+                        let mut found = vec![0; expected.len()];
+                        Region::whole(target).copy_out(0, &mut found);
+                        assert!(found == expected, "{run} bytes, {rows} by {columns}, {backward} {turned}");
+                    }
+                }
+            }
+        }
     }
 }
