@@ -30,7 +30,7 @@ from outcore.convert.copy_plan import (
     planned_passes,
 )
 from outcore.convert.rechunk_plan import MOST_PASSES, array_end, array_passes
-from outcore.convert.sources import Source, Stored
+from outcore.convert.sources import Source, Stored, fast_to_slow
 from outcore.convert.targets import ArrayTarget, Target
 from outcore.errors import DiskFullError, Interrupted, InvalidError, OutcoreError
 from outcore.layout.attributes import carried_attributes
@@ -158,7 +158,7 @@ def copy_to_array(
         record.begin(done)
         *earlier, (plan, _) = passes
         with _between(
-            record, source, finished if is_left else 0, earlier, memory_bytes, progress,
+            record, source, metadata, finished if is_left else 0, earlier, memory_bytes, progress,
             verify=verify,
         ) as (nearest, reports):  # fmt: skip
             array, report = _copy_to(
@@ -202,10 +202,23 @@ def array_between(metadata: Metadata, one: Pass, order: str) -> Metadata:
     )  # fmt: skip
 
 
+def order_of_blocks(order: str, target: Metadata) -> str:
+    """Choose the order of blocks in memory for a pass from an array between two.
+
+    In this order, chunks of the target lie in long runs, if `order` does not give them already.
+    Then the threads of the disk transpose while they read chunks. Otherwise the caller would, one
+    element at a time for each chunk that it writes.
+    """
+    dims = fast_to_slow(target.order, len(target.shape))
+    fastest = next((d for d in dims if target.chunks[d] > 1), None)
+    return {0: "F", len(dims) - 1: "C"}.get(fastest, order) if fastest is not None else order
+
+
 @contextlib.contextmanager
 def _between(
     record: CopyRecord,
     source: Source,
+    target: Metadata,
     finished: int,
     passes: Sequence[Pass],
     memory_bytes: int,
@@ -215,6 +228,7 @@ def _between(
 ) -> Iterator[tuple[Source, list[CopyReport]]]:
     """Copy a source through arrays inside the unfinished copy; yield the last one as a source.
 
+    `target` is the array that the last pass makes.
     A stopped call `finished` some passes before these. The arrays are removed once the copy is
     complete, or has failed and cannot resume.
     """
@@ -236,7 +250,10 @@ def _between(
                 opened.close()
                 _remove_there(places[:number])
                 array = open_array(here.path)
-                source = opened.enter_context(Stored(array))
+                left = [array_between(target, each, source.order) for each in passes]
+                following = [*left, target][number + 1 - finished]
+                order = order_of_blocks(source.order, following)
+                source = opened.enter_context(Stored(array, block_order=order))
                 source.keep(array)
             yield source, reports
     except BaseException:

@@ -76,7 +76,7 @@ class Source(ABC):
         self, shape: Sequence[int], given: npt.DTypeLike, order: str, wanted: Wanted
     ) -> None:
         self.shape = check_shape(shape)
-        self.order = order
+        self.order = self.block_order = order
         self._given = np.dtype(given)
         self.dtype = check_dtype(given if wanted.dtype is None else wanted.dtype)
         self.casting = wanted.casting
@@ -118,7 +118,7 @@ class Source(ABC):
     @property
     def fast_to_slow(self) -> tuple[int, ...]:
         """Dimensions of the elements of a block in memory, from the fastest."""
-        return fast_to_slow(self.order, len(self.shape))
+        return fast_to_slow(self.block_order, len(self.shape))
 
     @property
     def stored_itemsize(self) -> int:
@@ -128,11 +128,11 @@ class Source(ABC):
     @property
     def stored_order(self) -> tuple[int, ...]:
         """Dimensions of the elements of a chunk where it lies, from the fastest."""
-        return self.fast_to_slow
+        return fast_to_slow(self.order, len(self.shape))
 
     def empty(self, box: Box, memory: memoryview) -> npt.NDArray[Any]:
         """Return a block in memory for `fetch`."""
-        order: Literal["C", "F"] = "F" if self.order == "F" else "C"
+        order: Literal["C", "F"] = "F" if self.block_order == "F" else "C"
         count = tuple(s.stop - s.start for s in box)
         return np.ndarray(count, self.dtype, buffer=memory, order=order)
 
@@ -265,8 +265,11 @@ class Stored(Source):
 
     kind = "array"
 
-    def __init__(self, array: Array, wanted: Wanted = AS_GIVEN) -> None:
+    def __init__(
+        self, array: Array, wanted: Wanted = AS_GIVEN, block_order: str | None = None
+    ) -> None:
         super().__init__(array.shape, array.dtype, array.order, wanted)
+        self.block_order = block_order or array.order
         self.reads_ahead = not self.converts
         self._array = array
         self._file: ArrayFile | None = None

@@ -11,7 +11,7 @@ from outcore._util import budget
 from outcore._util.sizes import format_bytes, format_seconds
 from outcore.array.create import DiskLayout, array_metadata
 from outcore.convert.copy_plan import Pass
-from outcore.convert.copying import array_between
+from outcore.convert.copying import array_between, order_of_blocks
 from outcore.convert.export import Named
 from outcore.convert.open_source import open_source
 from outcore.convert.rechunk import Permuted, check_no_codec, export_to, permuted
@@ -187,7 +187,7 @@ def plan_rechunk(
                 *pair,
                 one,
                 known.reads,
-                fast_to_slow(opened.order, len(opened.shape)),
+                fast_to_slow(_order_of_blocks(opened.order, target, pair[1]), len(opened.shape)),
                 verify=verify,
             )
             for pair, one in zip(itertools.pairwise(ends), passes, strict=True)
@@ -232,6 +232,13 @@ def plan_rechunk(
 def _file_bytes(metadata: Metadata) -> int:
     grid = metadata.grid()
     return grid.shard_bytes * grid.shards
+
+
+def _order_of_blocks(order: str, target: Metadata | End, following: Source | Metadata | End) -> str:
+    """Return the order of blocks that `following` gets from an array between two passes."""
+    if isinstance(target, Metadata) and isinstance(following, Metadata):
+        return order_of_blocks(order, following)
+    return order
 
 
 def _moved(
