@@ -47,6 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # The parts of a test run share one directory: they inherit it, and its files outlive the run.
     cache = getattr(config, "cache", None)  # absent with -p no:cacheprovider
     os.environ["XDG_CACHE_HOME"] = str(cache.mkdir("user-cache") if cache else "")
+    # The system gives servers of tests ports from 32768 on. A client whose server has ended may
+    # still try its port, and would meet MPICH's launcher there, which ends its job for an unknown
+    # message.
+    os.environ.setdefault("MPIEXEC_PORT_RANGE", "20000:30000")
     settings.load_profile("untimed" if config.getoption("exhaustive") else "repeated")
 
 
