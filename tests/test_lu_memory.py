@@ -37,10 +37,10 @@ assert abs(y[:, 17] - x).max() < 1e-12 * abs(x).max()
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("n", "dtype", "budget"), [(3840, "f8", 14 << 20), (2720, "c16", 17 << 20)]
+    ("n", "dtype", "budget"), [(4224, "f8", 17 << 20), (2720, "c16", 17 << 20)]
 )
 def test_never_killed(tmp_path: Path, limit: Limit, n: int, dtype: str, budget: int) -> None:
-    """A matrix of 118 MB, larger than the limit allows, with an eighth of it as budget."""
+    """A matrix larger than the limit allows, with an eighth of it as budget."""
     limit.survived(SCRIPT, tmp_path, budget, str(n), dtype)
 
 
@@ -83,17 +83,20 @@ assert abs(x - expected / 0.75).max() < 1e-12
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("method", ["block-columns", "tournament"])
 def test_never_killed_by_block_columns(tmp_path: Path, limit: Limit, method: str) -> None:
-    """A matrix of 82 MB with a 20th of it as budget, whose rows are swapped."""
-    limit.survived(COLUMNS, tmp_path, 4 << 20, "3200", method, fixed=FIXED_SMALL)
+    """A matrix of 104 MB with a 25th of it as budget, whose rows are swapped."""
+    limit.survived(COLUMNS, tmp_path, 4 << 20, "3600", method, fixed=FIXED_SMALL)
 
 
 @pytest.mark.parametrize(
-    ("n", "budget", "fixed"), [(3200, 4 << 20, FIXED_SMALL), (3840, 14 << 20, FIXED)]
+    ("n", "budget", "fixed"), [(3600, 4 << 20, FIXED_SMALL), (4224, 17 << 20, FIXED)]
 )
 def test_a_whole_matrix_is_noticed(
     tmp_path: Path, limit: Limit, n: int, budget: int, fixed: int
 ) -> None:
-    """The kernel kills the call; where page cache is not counted, its own peak shows the excess."""
+    """The kernel kills the call; where page cache is not counted, its own peak shows the excess.
+
+    The excess is 30 MiB: the system may take back pages of an idle interpreter.
+    """
     script = COLUMNS[: COLUMNS.index("lu = ")] + "whole = A[...]"
     with pytest.raises(AssertionError):
         limit.survived(script, tmp_path, budget, str(n), "", fixed=fixed)
