@@ -40,6 +40,7 @@ BENCHMARKS = {
     "pool_network": "the wire against disk and TCP, and two channels against one",
     "mount": "a mounted pool: large calls against the client, cp, and tar of small files",
     "pool_requests": "strided requests against one a piece, lists, and creates a second",
+    "pool_watched": "64 busy clients with the page and all metrics read each second, and without",
     "collective": "arrays written and read by 8 processes together: one process, MPI-IO, TCP",
     "mpi_io": "MPI-IO by the preloaded library: outcore's own collectives, and plain MPI-IO",
     "flash": "checkpoints of FLASH: arrays, HDF5 and PnetCDF, against plain MPI-IO and slow disks",

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,19 @@ class Work:
             for number in range(count):
                 file.write_at(number * stride, self.data[:piece])
             file.sync()
+
+    def read_random(self, name: str, nbytes: int, piece: int, count: int, clients: int) -> None:
+        """Read random pieces by several clients at the same time."""
+
+        def read(number: int) -> None:
+            random = np.random.default_rng(number)
+            out = np.empty(piece, np.uint8)
+            with self.pool.open(name) as file:
+                for at in random.integers(0, nbytes // piece, count):
+                    file.read_at(int(at) * piece, out=out)
+
+        with ThreadPoolExecutor(clients) as threads:
+            list(threads.map(read, range(clients)))
 
     def create(self, directory: str, count: int) -> None:
         """Create empty files."""

@@ -9,8 +9,8 @@ from benchmarks.figures import Figure, table
 ORDER = (
     "lu", "matmul", "scipy_lu", "cholesky", "cliff", "streaming", "blocks", "boxes", "lstsq",
     "gauss_seidel", "svd", "mixed", "dask_linalg", "rivals", "rechunk", "permute",
-    "pool_embedded", "pool_served", "pool_disks", "pool_network", "pool_requests", "pool_hdf5",
-    "mount", "collective", "collective_disks", "distributions",
+    "pool_embedded", "pool_served", "pool_disks", "pool_network", "pool_requests", "pool_watched",
+    "pool_hdf5", "mount", "collective", "collective_disks", "distributions",
     "checkpoint",
 )  # fmt: skip
 

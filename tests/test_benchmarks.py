@@ -61,6 +61,7 @@ def run(
         "pool_disks",
         "pool_network",
         "pool_requests",
+        "pool_watched",
         "pool_hdf5",
         "mount",
         "collective",

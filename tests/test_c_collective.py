@@ -21,7 +21,7 @@ Boxes = list[tuple[slice, ...]]
 
 
 class Rank(NamedTuple):
-    """What one process does."""
+    """The part of one process."""
 
     boxes: Boxes
     verb: str = "array-write"

@@ -30,7 +30,7 @@ SERVERS = 2
 METADATA = 2 + 2 + 1
 # Free space, lengths and syncs on all servers, and the index.
 NEW_FILE = 3 * SERVERS + 1
-# Of each rank a join and the end at each server, and its share of the only chunk.
+# Each rank joins and ends at each server, and moves its share of the only chunk.
 COLLECTIVE = RANKS * (2 * SERVERS + 2)
 EACH = METADATA + NEW_FILE + COLLECTIVE
 

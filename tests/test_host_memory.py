@@ -171,7 +171,7 @@ class Nobody(Pair):
 
 def test_blocks_get_slots_that_are_free_by_then() -> None:
     turns = Turns(8)
-    # Of each ten blocks, the first three are kept until the tenth.
+    # Each run of ten blocks keeps its first three until the tenth.
     kept, last, before = [9, 8, 7, *[2] * 6, 1], [-1] * 8, [0] * 8
     for number in range(100):
         turn = turns.next(kept[number % 10])

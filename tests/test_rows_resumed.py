@@ -410,7 +410,7 @@ def test_what_cannot_be_known_again_is_not_kept(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.parametrize("verb", ["gram", "svd"])
 def test_a_matrix_in_memory_may_have_another_order_later(tmp_path: Path, verb: str) -> None:
-    """Of row-major blocks, the saved sum is the conjugate."""
+    """The saved sum of row-major blocks is the conjugate."""
     a = columns_of(M, "c16", 120) if verb == "svd" else tall_of("c16")
     options: dict[str, Any] = {"memory": 210_000, "progress": False}
     if verb == "svd":

@@ -37,6 +37,8 @@ class BedPool:
         The host's networks in which the I/O servers listen: their channels.
     is_local
         Let the I/O servers listen at UNIX sockets only, for clients on this machine.
+    has_page
+        Give the manager a page for people, and all daemons metrics.
 
     Attributes
     ----------
@@ -47,6 +49,8 @@ class BedPool:
         directory's path is too long for one.
     metrics
         Address of the manager's metrics, on its host.
+    watched
+        Addresses of the page and of all metrics, with `has_page`.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class BedPool:
         hosts: Sequence[Host] = (),
         networks: Sequence[int] = (0,),
         is_local: bool = False,
+        has_page: bool = False,
     ) -> None:
         state.mkdir()
         self.key_file = state / "key"
@@ -69,9 +74,13 @@ class BedPool:
         socket = state / "socket"
         has_socket = len(os.fsencode(socket)) < MOST_SOCKET_BYTES
         ways = [listen[0], f"unix:{socket}"] if has_socket else listen[:1]
+        watched = {"metrics": "127.0.0.1:0"} if has_page else {}
+        page = {"page": "127.0.0.1:0"} if has_page else {}
         manager = self._start(
-            "manager", "manager", host, directory=str(state), listen=ways, metrics="127.0.0.1:0"
-        )
+            "manager", "manager", host, directory=str(state), listen=ways, metrics="127.0.0.1:0",
+            **page,
+        )  # fmt: skip
+        servers = []
         for number, directory in enumerate(directories):
             directory.mkdir(exist_ok=True)
             where = {"directory": str(directory), "manager": manager["listen"][:1]}
@@ -79,10 +88,13 @@ class BedPool:
             own = _addresses(its, networks)
             if is_local and has_socket:
                 own = [f"unix:{state / f'io{number}'}"]
-            self._start("io", f"io{number}", its, **where, listen=own)
+            servers.append(self._start("io", f"io{number}", its, **where, listen=own, **watched))
         self.url = f"outcore://{manager['listen'][0].removeprefix('tcp:')}"
         self.local_url = f"outcore:{socket}" if has_socket else None
         self.metrics: str = manager["metrics"]
+        self.watched: list[str] = []
+        if has_page:
+            self.watched = [manager["page"], *(said["metrics"] for said in (manager, *servers))]
 
     def _start(self, role: str, name: str, host: Host | None, **settings: Any) -> dict[str, Any]:
         config = self._state / f"{name}.conf"

@@ -95,7 +95,7 @@ def full() -> None:
     assert file.Get_size() >= 1 << 20
     file.Write_at_all(rank * mine.size, mine)
     if rank == 0:
-        # Of two requests that fail, the first gives the text; on full servers, space fails first.
+        # The first of two failing requests gives the text; on full servers, space fails first.
         runs = MPI.BYTE.Create_vector(300, 1, 2)
         far = MPI.Datatype.Create_struct([1, 1], [1 << 61, 1 << 62], [runs, runs]).Commit()
         own = MPI.File.Open(MPI.COMM_SELF, f"{FULL}/f", MPI.MODE_RDWR)

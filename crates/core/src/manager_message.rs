@@ -363,6 +363,49 @@ impl ManagerRequest {
         self.is_change() && !matches!(self, Self::SetLock { .. } | Self::EndLease { .. })
     }
 
+    /// The paths in the request.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        let (first, others) = match self {
+            Self::Open { path, .. }
+            | Self::Create { path, .. }
+            | Self::Stat { path }
+            | Self::List { path, .. }
+            | Self::MakeDirectory { path, .. }
+            | Self::MakeLink { path, .. }
+            | Self::Remove { path, .. }
+            | Self::SetAttributes { path, .. }
+            | Self::SetDefaultLayout { path, .. }
+            | Self::GetExtended { path, .. }
+            | Self::SetExtended { path, .. }
+            | Self::Look { path, .. }
+            | Self::Touch { path }
+            | Self::Find { path, .. } => (Some(path), [None, None]),
+            Self::Rename { from, to, .. } | Self::Replace { from, to } => (Some(from), [Some(to), None]),
+            Self::Move { from, to, kept } => (Some(from), [Some(to), kept.as_ref()]),
+            Self::Servers
+            | Self::Renew { .. }
+            | Self::Orphans { .. }
+            | Self::AddServer { .. }
+            | Self::NewServer
+            | Self::Retire { .. }
+            | Self::Files { .. }
+            | Self::Check { .. }
+            | Self::Know { .. }
+            | Self::Paths { .. }
+            | Self::Time
+            | Self::Wrote { .. }
+            | Self::BeginCut { .. }
+            | Self::EndCut { .. }
+            | Self::Describe { .. }
+            | Self::RenewLease { .. }
+            | Self::EndLease { .. }
+            | Self::SetLock { .. }
+            | Self::TestLock { .. }
+            | Self::Mend { .. } => (None, [None, None]),
+        };
+        first.into_iter().chain(others.into_iter().flatten()).map(String::as_str)
+    }
+
     /// Whether the request creates something that takes space in the metadata store. Other requests need
     /// little space, for a short time.
     pub fn takes_room(&self) -> bool {

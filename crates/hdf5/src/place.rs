@@ -22,7 +22,7 @@ pub struct PoolPlace {
     pub is_read_only: bool,
 }
 
-/// What the name of a symbolic link in a file system stands for.
+/// The meaning of the name of a symbolic link in a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
     /// The target of the link.

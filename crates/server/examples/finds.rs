@@ -1,22 +1,22 @@
-//! Time of a search with three conditions among many arrays, of their creation with and without a description, and of a
-//! label for each: `cargo run --release -p outcore-server --example finds -- DIRECTORY [ARRAYS]`. A second run in the same
-//! directory only searches.
+//! Time of a search with three conditions among many arrays, of their creation with and without a description, in turn,
+//! and of a label for each: `cargo run --release -p outcore-server --example finds -- DIRECTORY [ARRAYS [CLIENTS]]`. A
+//! second run in the same directory only searches. For PostgreSQL, the URLs of two empty databases with a comma between
+//! them take the place of the directory.
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
 use outcore_core::{Error, Hints, ManagerReply, ManagerRequest, Result, ServerAddress, ServerId};
 use outcore_server::grants::Key;
 use outcore_server::manager::{Asked, Config, Manager, Now, User};
-use outcore_server::store::SqliteStore;
+use outcore_server::store::{Database, PostgresStore, SqliteStore, Store};
 
-/// Requests of a batch.
-const BATCH: usize = 64;
 /// Arrays of a run; a search finds one run.
 const OF_A_RUN: usize = 1000;
 const QUERY: &str = r#"dtype = "c16" and shape[0] > 50000 and attr.run = "x7""#;
 
-fn ask(manager: &mut Manager<SqliteStore>, requests: Vec<ManagerRequest>) -> Result<Vec<ManagerReply>> {
+fn ask<S: Store>(manager: &mut Manager<S>, requests: Vec<ManagerRequest>) -> Result<Vec<ManagerReply>> {
     let who = User { uid: 0, gids: vec![0], is_root: true };
     let asked = requests.into_iter().map(|request| Asked { who: who.clone(), origin: None, request });
     let replies = manager.handle_many(Now { unix_ns: 1, running_ns: 0 }, asked.collect());
@@ -68,58 +68,87 @@ fn label(number: usize) -> Vec<ManagerRequest> {
     vec![ManagerRequest::SetExtended { path: array(number), name: "run".into(), value: Some(value) }]
 }
 
-fn opened(path: &Path) -> Result<Manager<SqliteStore>> {
-    let mut manager = Manager::open(SqliteStore::open(path)?, Key::new([1; 32]), Config::new(1))?;
+fn opened<S: Store>(store: S) -> Result<Manager<S>> {
+    let mut manager = Manager::open(store, Key::new([1; 32]), Config::new(1))?;
     manager.add_server(ServerAddress { id: ServerId(0), addresses: vec![] })?;
     Ok(manager)
 }
 
-/// Seconds in which a manager answers the requests for some arrays.
-fn timed(
-    manager: &mut Manager<SqliteStore>,
-    arrays: usize,
+/// Seconds in which a manager answers the requests for some arrays. Each client waits for an answer before its next
+/// request, so the manager commits a request of each client together.
+fn timed<S: Store>(
+    manager: &mut Manager<S>,
+    arrays: Range<usize>,
+    clients: usize,
     requests: impl Fn(usize) -> Vec<ManagerRequest>,
 ) -> Result<f64> {
     let began = Instant::now();
-    for first in (0..arrays).step_by(BATCH) {
-        ask(manager, (first..arrays.min(first + BATCH)).flat_map(&requests).collect())?;
+    for first in arrays.clone().step_by(clients) {
+        let mut left: Vec<_> =
+            (first..arrays.end.min(first + clients)).map(|number| requests(number).into_iter()).collect();
+        loop {
+            let next: Vec<_> = left.iter_mut().filter_map(Iterator::next).collect();
+            if next.is_empty() {
+                break;
+            }
+            ask(manager, next)?;
+        }
     }
     Ok(began.elapsed().as_secs_f64())
 }
 
-fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let directory = arguments.next().ok_or_else(|| {
-        Error::invalid("need a directory on the disk to measure, have no argument; give an empty one")
-    })?;
-    let arrays = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(250_000);
-    let directory = Path::new(&directory);
-    let is_made = directory.join("described").exists();
-    let mut manager = opened(&directory.join("described"))?;
-    if !is_made {
-        let plain_s = timed(&mut opened(&directory.join("plain"))?, arrays, |number| make(number, false))?;
-        let described_s = timed(&mut manager, arrays, |number| make(number, true))?;
-        let label_s = timed(&mut manager, arrays, label)?;
+/// Numbers of the hits and of the pages of a search.
+fn find<S: Store>(manager: &mut Manager<S>) -> Result<(usize, usize)> {
+    let (mut hits, mut pages, mut after) = (0, 0, Vec::new());
+    loop {
+        let request = ManagerRequest::Find { path: "".into(), query: QUERY.into(), after, most: 1000 };
+        match ask(manager, vec![request])?.pop() {
+            Some(ManagerReply::Found { hits: found, next }) => {
+                (hits, pages) = (hits + found.len(), pages + 1);
+                let Some(next) = next else { return Ok((hits, pages)) };
+                after = next;
+            }
+            reply => return Err(Error::invalid(format!("need hits, have {reply:?}; use this manager"))),
+        }
+    }
+}
+
+fn measure<S: Store>(described: S, plain: S, arrays: usize, clients: usize) -> Result<()> {
+    let (mut described, mut plain) = (opened(described)?, opened(plain)?);
+    let known = ManagerRequest::GetExtended { path: array(0), name: "run".into() };
+    if ask(&mut described, vec![known]).is_err() {
+        let (mut plain_s, mut described_s) = (0.0, 0.0);
+        for first in (0..arrays).step_by(OF_A_RUN) {
+            let run = first..arrays.min(first + OF_A_RUN);
+            plain_s += timed(&mut plain, run.clone(), clients, |number| make(number, false))?;
+            described_s += timed(&mut described, run, clients, |number| make(number, true))?;
+        }
+        let label_s = timed(&mut described, 0..arrays, clients, label)?;
         println!(
-            "{arrays} arrays: made in {plain_s:.1} s, with descriptions in {described_s:.1} s, ratio {:.2}; labels in {label_s:.1} s",
+            "{arrays} arrays by {clients} clients: made in {plain_s:.1} s, with descriptions in {described_s:.1} s, \
+             ratio {:.2}; labels in {label_s:.1} s",
             described_s / plain_s
         );
     }
     for _ in 0..3 {
         let began = Instant::now();
-        let (mut hits, mut pages, mut after) = (0, 0, Vec::new());
-        loop {
-            let request = ManagerRequest::Find { path: "".into(), query: QUERY.into(), after, most: 1000 };
-            match ask(&mut manager, vec![request])?.pop() {
-                Some(ManagerReply::Found { hits: found, next }) => {
-                    (hits, pages) = (hits + found.len(), pages + 1);
-                    let Some(next) = next else { break };
-                    after = next;
-                }
-                reply => return Err(Error::invalid(format!("need hits, have {reply:?}; use this manager"))),
-            }
-        }
+        let (hits, pages) = find(&mut described)?;
         println!("{hits} hits in {pages} pages: {:.1} ms", began.elapsed().as_secs_f64() * 1e3);
     }
     Ok(())
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let place = arguments.next().ok_or_else(|| {
+        Error::invalid("need a directory on the disk to measure, have no argument; give an empty one")
+    })?;
+    let arrays = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(250_000);
+    let clients = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(64);
+    if let Some((described, plain)) = place.split_once(',') {
+        let [described, plain]: [Database; 2] = [described.parse()?, plain.parse()?];
+        return measure(PostgresStore::open(&described)?, PostgresStore::open(&plain)?, arrays, clients);
+    }
+    let store = |name: &str| SqliteStore::open(Path::new(&place).join(name));
+    measure(store("described")?, store("plain")?, arrays, clients)
 }

@@ -64,7 +64,7 @@ def refuse_promoted(value: Any, found: npt.NDArray[Any]) -> None:
 def _columns_of(value: Any, kinds: str) -> Iterator[tuple[int, str, Any]]:
     """Yield number, name and content of the columns of a table, or of a column.
 
-    Of a pandas table, these are the columns of some kinds of NumPy's types. For objects other than
+    A pandas table yields the columns of some kinds of NumPy's types. For objects other than
     tables and columns, there is none.
     """
     if _is_one(value, _COLUMNS) or is_a(value, "pandas.api.extensions", "ExtensionArray"):

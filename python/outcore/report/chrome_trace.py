@@ -109,7 +109,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Process:
-    """What a process did during a trace, and its clocks at the begin and at the end."""
+    """The work of a process during a trace, and its clocks at the begin and at the end."""
 
     rank: int
     host: str
@@ -121,7 +121,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Server:
-    """What an I/O server did.
+    """The work of an I/O server during a trace.
 
     Attributes
     ----------

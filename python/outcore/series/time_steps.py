@@ -299,7 +299,7 @@ def _begin(
         raise InvalidError(
             f"time must be a number, have {time!r}; give its unit in time_attributes="
         ) from None
-    # Of several calls, the one that locks the first array gets the others, too.
+    # Several calls may begin at once. The one that locks the first array gets the others, too.
     first, *others = sorted(_listed(where).names)
     stack.enter_context(growing.appending(where.below(first)))
     stack.enter_context(entered_at_once(growing.appending(where.below(name)) for name in others))

@@ -1,4 +1,4 @@
-//! What a server reports to those who watch it: its queues, its repairs, and the collectives in flight.
+//! The report of a server for people and monitoring: its queues, its repairs, and the collectives in flight.
 
 use outcore_core::{Buffer, Handle};
 

@@ -6,6 +6,7 @@
 //! verify grants themselves.
 
 mod access;
+mod ahead;
 mod answers;
 mod attributes;
 mod durable;
@@ -213,6 +214,9 @@ impl<S: Store> Manager<S> {
             && let Err(error) = self.begin_group()
         {
             return (vec![ManagerReply::Failed(error); requests.len()], false);
+        }
+        if gains && self.store.is_remote() {
+            self.read_paths_ahead(&requests);
         }
         let answers = requests
             .into_iter()

@@ -111,6 +111,11 @@ pub trait Store {
         keys.iter().map(|key| self.get(key)).collect()
     }
 
+    /// Whether another process answers each read, so that several reads take less time as one.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// The first `most` pairs, at most [`MAX_RANGE`], whose keys are at least `from` and less than `until`, in
     /// bytewise order.
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>>;
@@ -185,6 +190,10 @@ impl Store for AnyStore {
 
     fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Versioned>>> {
         (**self).get_many(keys)
+    }
+
+    fn is_remote(&self) -> bool {
+        (**self).is_remote()
     }
 
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {

@@ -1,8 +1,8 @@
 //! The metadata store that several machines can reach: PostgreSQL.
 //!
 //! One row of the database has the version of the last commit. Each group of commits is one transaction, which locks this row
-//! first. So groups happen one after another, whoever commits them, and what a group reads stays as it is until its end. The
-//! group's writes stay in memory, and reach the database together at the end.
+//! first. So groups of all managers happen one after another, and the records that a group reads stay the same until its
+//! end. The group's writes stay in memory, and reach the database together at the end.
 
 mod errors;
 mod lease;
@@ -408,6 +408,10 @@ impl Store for PostgresStore {
     fn get_many(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Versioned>>> {
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         self.inner.borrow_mut().find_many(&keys)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 
     fn range(&self, from: &[u8], until: &[u8], most: usize) -> Result<Vec<(Vec<u8>, Versioned)>> {

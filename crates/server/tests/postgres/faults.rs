@@ -73,7 +73,7 @@ fn a_commit_whose_answer_is_lost_is_done_and_one_that_does_not_arrive_is_not() {
             last = Some(version);
             assert_eq!(found.map(|found| (found.value, found.version)), Some((value.to_vec(), version)));
         }
-        // What the other handle commits is not mistaken for that.
+        // A commit of the other handle is not mistaken for that.
         let _ = other.commit(&[], &[put(b"other", value)]).unwrap();
         assert_eq!(store.get(b"other").unwrap().unwrap().value, value);
     }

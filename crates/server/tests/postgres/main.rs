@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod ahead;
 mod faults;
 mod server;
 
@@ -140,6 +141,25 @@ fn commits_fail_once_another_manager_has_the_lease() {
     assert_eq!(active.get(b"a").unwrap().unwrap().value, b"1");
     next.give_back();
     PostgresLease::stand_by(&url, "one", |_| ()).unwrap();
+}
+
+#[test]
+fn a_lease_without_a_name_gets_one_from_the_next_holder() {
+    let Some(server) = shared() else { return };
+    let name = server.database();
+    let url = server.url(&name);
+    let mut held = Some(PostgresLease::take(&url, "one").unwrap());
+    // As earlier versions made it.
+    server.sql(&name, "ALTER TABLE outcore.lease DROP COLUMN holder");
+    let mut seen = vec![];
+    let next = PostgresLease::stand_by(&url, "two", |each| {
+        seen.push(each);
+        held.take().into_iter().for_each(PostgresLease::give_back);
+    });
+    let _next = next.unwrap();
+    assert_eq!(seen[0], Seen::Active(String::new()));
+    let found = server.sql(&name, "SELECT holder FROM outcore.lease");
+    assert!(found.contains("two"), "{found}");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn url_of(user: &str, database: &str, directory: &str) -> Database {
     format!("postgres://{user}@/{database}?host={directory}").parse().expect("a URL")
 }
 
-/// What the next COMMIT meets.
+/// The fate of the next COMMIT.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// It passes.
@@ -88,6 +88,7 @@ pub enum Loss {
 pub struct Gate {
     directory: tempfile::TempDir,
     next: Arc<Mutex<Loss>>,
+    waits: Arc<AtomicUsize>,
 }
 
 impl Gate {
@@ -95,20 +96,27 @@ impl Gate {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join(".s.PGSQL.5432")).unwrap();
         let next = Arc::new(Mutex::new(Loss::Nothing));
-        let (target, loss) = (format!("{}/.s.PGSQL.5432", server.directory), next.clone());
+        let waits = Arc::new(AtomicUsize::new(0));
+        let (target, loss, count) =
+            (format!("{}/.s.PGSQL.5432", server.directory), next.clone(), waits.clone());
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 // While the server is stopped, the client finds a connection that ends.
                 if let Ok(server) = UnixStream::connect(&target) {
-                    pass(client, server, loss.clone());
+                    pass(client, server, loss.clone(), count.clone());
                 }
             }
         });
-        Self { directory, next }
+        Self { directory, next, waits }
     }
 
     pub fn url(&self, database: &str) -> Database {
         url_of("outcore", database, &self.directory.path().display().to_string())
+    }
+
+    /// How often clients have waited for an answer.
+    pub fn waits(&self) -> usize {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Says what the next COMMIT meets.
@@ -117,8 +125,35 @@ impl Gate {
     }
 }
 
+/// Counts the messages after which a client waits for an answer: queries ("Q") and the ends of others ("S").
+#[derive(Default)]
+struct Waits {
+    /// The bytes of an incomplete message.
+    begun: Vec<u8>,
+    /// Whether the first message, which has no type, is over.
+    is_started: bool,
+}
+
+impl Waits {
+    fn count(&mut self, bytes: &[u8]) -> usize {
+        self.begun.extend(bytes);
+        let mut waits = 0;
+        loop {
+            let kind = usize::from(self.is_started);
+            let Some(length) = self.begun.get(kind..kind + 4) else { return waits };
+            let length = kind + u32::from_be_bytes(length.try_into().unwrap()) as usize;
+            if self.begun.len() < length {
+                return waits;
+            }
+            waits += usize::from(self.is_started && [b'Q', b'S'].contains(&self.begun[0]));
+            self.begun.drain(..length);
+            self.is_started = true;
+        }
+    }
+}
+
 /// Passes bytes both ways, until a COMMIT that must not pass.
-fn pass(mut client: UnixStream, mut server: UnixStream, loss: Arc<Mutex<Loss>>) {
+fn pass(mut client: UnixStream, mut server: UnixStream, loss: Arc<Mutex<Loss>>, count: Arc<AtomicUsize>) {
     let (mut to_client, mut from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
     let is_silent = Arc::new(Mutex::new(false));
     let silent = is_silent.clone();
@@ -133,16 +168,17 @@ fn pass(mut client: UnixStream, mut server: UnixStream, loss: Arc<Mutex<Loss>>) 
         let _ = from_server.shutdown(std::net::Shutdown::Both);
     });
     thread::spawn(move || {
-        let mut bytes = [0; 1 << 16];
-        while let Ok(count @ 1..) = client.read(&mut bytes) {
-            if bytes[..count].windows(7).any(|found| found == b"COMMIT\0") {
+        let (mut bytes, mut waits) = ([0; 1 << 16], Waits::default());
+        while let Ok(length @ 1..) = client.read(&mut bytes) {
+            count.fetch_add(waits.count(&bytes[..length]), Ordering::Relaxed);
+            if bytes[..length].windows(7).any(|found| found == b"COMMIT\0") {
                 match std::mem::replace(&mut *loss.lock().unwrap(), Loss::Nothing) {
                     Loss::Nothing => {}
                     Loss::Commit => break,
                     Loss::Answer => *is_silent.lock().unwrap() = true,
                 }
             }
-            if server.write_all(&bytes[..count]).is_err() {
+            if server.write_all(&bytes[..length]).is_err() {
                 break;
             }
         }

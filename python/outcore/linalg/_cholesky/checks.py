@@ -71,7 +71,7 @@ class Sums:
             self._imaginary = max(self._imaginary, float(ratios.max(initial=0)))
 
     def take(self, first: int) -> dict[str, Any]:
-        """Return what was included since the last call, from column `first` on, for `joined`."""
+        """Return the values since the last call, from column `first` on, for `joined`."""
         found = _values(self._sums[first:], self._imaginary, self._difference)
         self._forget()
         return found

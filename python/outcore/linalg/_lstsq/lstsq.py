@@ -156,7 +156,7 @@ def lstsq(
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left). If `A`
         is an iterator and `b` is not an array, the length is unknown: the function gets (0.0, NaN)
-        until the end, and no bar is shown. Of several processes, only the first one shows a bar.
+        until the end, and no bar is shown. Only the first of several processes shows a bar.
     comm
         Communicator of mpi4py. All its processes call with equal arguments, except `memory`,
         `threads` and `progress`, which are those of each process. All must see `A`, `b` and

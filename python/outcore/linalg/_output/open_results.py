@@ -91,7 +91,7 @@ def opens_results(
                 where = _place_to_open(given, default, sharing)
                 if where is not None:
                     made = {"call": function.__name__, "arguments": _described(given)}
-                    # The first of several processes looks, and all do what it finds right.
+                    # The first of several processes looks, and the others follow it.
                     found = sharing.same(_whole(where, made) if sharing.rank == 0 else None)
                     if found is not None:
                         returned = _opened(where, found, report)

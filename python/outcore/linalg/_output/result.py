@@ -43,7 +43,7 @@ def claimed(
 ) -> Iterator[Place | None]:
     """Check the place of a result, and lock it against other calls; `None` stays `None`.
 
-    Of several processes, the first one checks and locks it.
+    The first of several processes checks and locks it.
 
     Parameters
     ----------

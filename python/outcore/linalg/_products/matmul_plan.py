@@ -83,7 +83,7 @@ def _score(g: MatmulGeometry) -> float:
     thin = THIN / g.piece_length + THIN / g.block_length(g.holds)
     slow = 1 + thin + FLAT / g.piece_depth
     shallow = _SHALLOW if g.depth < min(_depth(g.budget_bytes, g.product), g.product.k) else 1
-    # Of the first process, which has most; it receives what it does not read.
+    # The first process has most, and receives all pieces that it does not read.
     streamed_bytes = g.streamed_bytes() if g.size > 1 else g.streamed()[0]
     moved_bytes = g.held_bytes() + streamed_bytes + g.bytes_written() + 1
     return moved_bytes * slow**2 * shallow * max(g.own_flops, 1)

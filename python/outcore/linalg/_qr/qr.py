@@ -164,7 +164,7 @@ def qr(
     progress
         Whether to show progress on the terminal, or a function of (fraction, seconds left). The
         length of an iterator is unknown: the function gets (0.0, NaN) until its end, and no bar is
-        shown. Of several processes, only the first one shows a bar.
+        shown. Only the first of several processes shows a bar.
     comm, timeout
         As for `lstsq`. For Q, A has as many rows as columns, or more; the blocks fit into the
         smallest of the budgets, and each process writes its own rows of Q.

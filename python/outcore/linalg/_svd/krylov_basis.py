@@ -149,7 +149,7 @@ class KrylovBasis:
             self._counts[0, 0] = 1
         # Columns of W that were almost zero became directions that V may contain. Behind a full
         # basis there may even be fewer than l other directions; then Q takes some that the Ritz
-        # vectors leave. What rounding leaves of small columns needs a second projection.
+        # vectors leave. The rounding errors of small columns need a second projection.
         for _ in range(2):
             self._project_out(V, Q)
             W[...] = Q

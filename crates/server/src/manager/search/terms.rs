@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use outcore_core::Handle;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::super::files::HINT_PREFIX;
 use super::super::keys::KeyRange;
@@ -36,13 +36,23 @@ const LAST: [u8; 9] = [0xff; 9];
 
 /// The values that an extended attribute contains.
 pub(super) fn terms(name: &str, value: &[u8]) -> Vec<Term> {
-    let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
-    if name != DESCRIPTION {
-        let field = Stored::attribute(name).field;
-        return vec![Term { field, position: 0, value: Scalar::Text(text.to_owned()) }];
+    if name == DESCRIPTION {
+        return fields_of(value).map_or_else(Vec::new, |fields| described(&fields, |_| true));
     }
-    let Ok(Value::Object(fields)) = serde_json::from_str(text) else { return Vec::new() };
-    let each = DESCRIBED.iter().flat_map(|(field, of, is_list, _)| {
+    let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
+    let field = Stored::attribute(name).field;
+    vec![Term { field, position: 0, value: Scalar::Text(text.to_owned()) }]
+}
+
+/// The fields of a description.
+fn fields_of(description: &[u8]) -> Option<Map<String, Value>> {
+    serde_json::from_slice(description).ok()
+}
+
+/// The values of the fields of a description that the index treats in some ways.
+fn described(fields: &Map<String, Value>, is_wanted: impl Fn(Indexed) -> bool) -> Vec<Term> {
+    let wanted = DESCRIBED.iter().filter(|(.., indexed)| is_wanted(*indexed));
+    let each = wanted.flat_map(|(field, of, is_list, _)| {
         terms_of(field, *of, *is_list, fields.get(*field).unwrap_or(&Value::Null))
     });
     each.collect()
@@ -66,10 +76,9 @@ fn terms_of(field: &str, of: Type, is_list: bool, value: &Value) -> Vec<Term> {
 }
 
 /// The class of a description: a JSON list of the values of its fields of [`Indexed::InClass`], in their order.
-fn class_of(description: &[u8]) -> Option<String> {
-    let Ok(Value::Object(mut fields)) = serde_json::from_slice(description) else { return None };
-    let values = in_class().map(|(field, ..)| fields.remove(field).unwrap_or(Value::Null));
-    Some(Value::Array(values.collect()).to_string())
+fn class_of(fields: &Map<String, Value>) -> String {
+    let values = in_class().map(|(field, ..)| fields.get(field).cloned().unwrap_or(Value::Null));
+    Value::Array(values.collect()).to_string()
 }
 
 fn in_class() -> impl Iterator<Item = (&'static str, Type, bool)> {
@@ -85,17 +94,18 @@ pub(in super::super) fn entries(handle: Handle, name: &str, value: &[u8]) -> BTr
     let with_handle = |sorted: Vec<u8>| [sorted, handle.0.to_be_bytes().to_vec()].concat();
     let single = || BTreeSet::from([with_handle([&of_all()[..], name.as_bytes(), &[0]].concat())]);
     let mut found = BTreeSet::new();
-    if name == DESCRIPTION {
-        match class_of(value) {
-            Some(class) if class.len() > MAX_CLASS_BYTES => return single(),
-            Some(class) => {
-                found.insert(with_handle([&start("", CLASS)[..], class.as_bytes(), &[0]].concat()))
-            }
-            None => return found,
-        };
-    }
-    let alone = |term: &Term| indexed(&term.field) == Indexed::Alone;
-    for Term { field, value, .. } in terms(name, value).into_iter().filter(alone) {
+    let alone = if name == DESCRIPTION {
+        let Some(fields) = fields_of(value) else { return found };
+        let class = class_of(&fields);
+        if class.len() > MAX_CLASS_BYTES {
+            return single();
+        }
+        found.insert(with_handle([&start("", CLASS)[..], class.as_bytes(), &[0]].concat()));
+        described(&fields, |indexed| indexed == Indexed::Alone)
+    } else {
+        terms(name, value)
+    };
+    for Term { field, value, .. } in alone {
         let mut add = |sorted: Vec<u8>| found.insert(with_handle(sorted));
         if let Scalar::Text(text) = &value {
             add(sorted_text(&field, text));

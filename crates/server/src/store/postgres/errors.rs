@@ -16,7 +16,7 @@ pub(super) fn is_of_session(error: &postgres::Error) -> bool {
 }
 
 impl Database {
-    /// The error for what could not be done.
+    /// The error of a failed action.
     pub(super) fn describe(&self, what: &str, error: &postgres::Error) -> Error {
         let (kind, fix) = kind_of(error);
         let have = match (error.as_db_error(), error.source()) {

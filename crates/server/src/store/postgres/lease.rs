@@ -2,8 +2,8 @@
 //! holder lives.
 //!
 //! The holder's session also has an advisory lock. If the holder dies, the database frees the lock at once. A holder that is
-//! suspended, or cut off, keeps it; then its beat stands still. Whoever takes the lease writes its number into the row
-//! that each commit locks and checks, so a commit of an earlier holder fails. No clock of another machine counts.
+//! suspended, or cut off, keeps it; then its beat stands still. A new holder writes its number into the row that each
+//! commit locks and checks, so a commit of an earlier holder fails. No clock of another machine counts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -174,7 +174,7 @@ fn lock(client: &mut Client, database: &Database) -> Result<bool> {
     locked.and_then(|row| row.try_get(0)).map_err(|error| database.describe("open", &error))
 }
 
-/// What a stand-by has seen.
+/// The observations of a stand-by.
 #[derive(Default)]
 struct Watch {
     /// Fence and beat, and since when they are the same.

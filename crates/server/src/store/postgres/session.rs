@@ -54,7 +54,7 @@ const SETTINGS: &str = "
     SET jit = off;
 ";
 
-/// What [`Database::check_row`] checks.
+/// The row that [`Database::check_row`] checks.
 const ROW: &str = "SELECT format, state, version, fence FROM outcore.store";
 /// Begins a group: locks the row of the store. Later statements then see all earlier commits.
 pub(super) const BEGIN: &str = "
@@ -135,7 +135,7 @@ impl FromStr for Database {
             config.connect_timeout(CONNECT);
         }
         config.tcp_user_timeout(SILENT).keepalives_idle(SILENT).application_name("outcore");
-        // Of several hosts, the one that takes writes.
+        // If there are several hosts, the session is with the one that takes writes.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         let name = format!("{database} at {}", places(&config));
         Ok(Self { config, name, fence: None, is_moving: false })

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use outcore_core::{Error, ErrorKind, Result};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, params};
 
 use super::super::sum::sum;
@@ -67,6 +68,8 @@ pub(super) fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Re
     // Callers that need a commit on the disk sync the log.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.set_prepared_statement_cache_capacity(32);
+    // Otherwise SQLite plans each range anew, as other bounds might suit another index. There is none.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have created the tables in the meantime.
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
