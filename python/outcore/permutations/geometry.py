@@ -115,7 +115,7 @@ def geometry_of(
     most = min(max(bits_of(MOST_REQUEST_BYTES // itemsize), least), most_block_bits)
 
     def choices(bounce_bytes: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Yield the choices that fit: passes, overlap, block, load, buffers, bounce; the least is best."""
+        """Yield choices: passes, overlap, block, load, buffers, bounce; the least is best."""
         sizes = [(b, m) for m in range(least, bits + 1) for b in range(least, min(m, most) + 1)]
         for block_bits, load_bits in [steps] if steps else sizes:
             count = passes_of(matrix, block_bits, load_bits)

@@ -145,6 +145,8 @@ class ZarrChunks:
             file.flush()
             # Now, while other threads compute; at the end, all files would wait for the disk.
             os.fsync(file.fileno())
+            # The next chunks use this memory again, as nobody reads the copy soon.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _path(self, part: Box) -> Path:
         cell = [str(s.start // c) for s, c in zip(part, self.chunks, strict=True)]
