@@ -64,6 +64,9 @@ const MOST_KNOWN: usize = 4096;
 /// Bytes of a cached value, at most.
 const MOST_KNOWN_BYTES: usize = 1024;
 
+const RANGE: &str =
+    "SELECT key, value, version, sum FROM entries WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3";
+
 /// Whether the disk is too full for SQLite's shared-memory file, through which several processes share the log.
 fn has_no_room_to_share(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE)
@@ -219,9 +222,7 @@ impl SqliteStore {
     }
 
     fn find_range(&self, from: &[u8], until: &[u8], most: usize) -> rusqlite::Result<Vec<(Vec<u8>, Summed)>> {
-        let mut statement = self.connection.prepare_cached(
-            "SELECT key, value, version, sum FROM entries WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
-        )?;
+        let mut statement = self.connection.prepare_cached(RANGE)?;
         let most = most.min(MAX_RANGE) as i64;
         let found =
             statement.query_map(params![from, until, most], |row| Ok((row.get(0)?, summed(row, 1)?)))?;

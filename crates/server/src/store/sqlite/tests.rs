@@ -324,3 +324,14 @@ fn a_look_at_the_file_after_an_error_keeps_the_locks() {
     assert_eq!(error.kind, ErrorKind::Corrupt);
     assert_eq!(locks(&path), held);
 }
+
+#[test]
+fn ranges_are_planned_once() {
+    let root = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(root.path().join("metadata")).unwrap();
+    for from in [b"a", b"b", b"c"] {
+        store.range(from, b"z", 9).unwrap();
+    }
+    let statement = store.connection.prepare_cached(RANGE).unwrap();
+    assert_eq!(statement.get_status(rusqlite::StatementStatus::RePrepare), 0);
+}
