@@ -44,7 +44,11 @@ class Machine:
         self.synced: list[tuple[int, str]] = []
 
     def run(self, script: str, *arguments: str, until: int = 0) -> int:
-        """Run a script, cut its power after `until` records, and return the number of records."""
+        """Run a script, cut its power after `until` records, and return the number of records.
+
+        Direct writes that wait at the same time are joined, so the number of records may differ by
+        a few between runs. The power of a script that makes fewer than `until` fails at its end.
+        """
         self.notes.unlink(missing_ok=True)
         settings = {"ROOT": str(self.root), "NOTES": str(self.notes), "AFTER": str(until)}
         done = subprocess.run(
