@@ -10,7 +10,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 
 def test_files_of_the_page_exist() -> None:
     named = re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:md|toml|py|rs))`", PAGE)
-    # `NAME` and `X` stand for what a contributor adds.
+    # `NAME` and `X` stand for names that a contributor chooses.
     named = [name for name in named if not re.search(r"NAME|_X\b", name)]
     gone = [name for name in named if not any((root / name).exists() for root in ROOTS)]
     assert len(named) > 30

@@ -40,7 +40,7 @@ class Pool:
         kill(self._daemons[0 if role == "manager" else 2]["pid"])
 
     def restart(self) -> None:
-        """Start what was killed, at the same addresses."""
+        """Start the killed processes at the same addresses."""
         up(self._directories)
 
 

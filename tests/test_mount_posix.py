@@ -167,7 +167,7 @@ def test_only_the_owner_changes_attributes(pool: Served, tmp_path: Path) -> None
         with client.open("of-ada/f", "w") as file:
             file.write(b"abc")
         client.chmod("of-ada/f", 0o644)
-    # The kernel checks nothing there: the mount belongs to this user, who has Ada's rights.
+    # The kernel checks nothing there: the mount belongs to this user and carries Ada's rights.
     ada = Served(pool.url, pool.key_of("ada", 1001, 100))
     with mounted(ada, tmp_path / "m", name="of-ada") as found:
         path = found.place / "f"

@@ -1,4 +1,4 @@
-"""The requests that calls on a mount cost, and what one request of the manager makes atomic."""
+"""The requests that calls on a mount cost, and the changes that one request makes atomic."""
 
 import ctypes
 import errno

@@ -48,7 +48,7 @@ def append(_: int, path: Path) -> FileIO:
     return file
 
 
-# Takes a descriptor and the path. The test closes what it returns.
+# Takes a descriptor and the path. The test closes the result.
 Change = Callable[[int, Path], mmap.mmap | FileIO | int | None]
 
 CHANGES: dict[str, Change] = {

@@ -273,7 +273,7 @@ def test_paths_below_a_mount(library: Path, pool: Served, programs: Path, tmp_pa
         done = mpiexec(1, JOBS / "deleted.py", str(mount.place / "deleted"), **preloaded(pool))
         assert done.stdout == "well\n", done.stdout + done.stderr
         # Without the key, the library cannot connect; the kernel could. The job ends by itself:
-        # after MPI_Abort, the launcher may lose what a process has said.
+        # after MPI_Abort, the launcher may lose the output of a process.
         more = {"LD_PRELOAD": str(library), "OUTCORE_KEY": ""}
         done = mpiexec(2, JOBS / "failures.py", str(new), CREATE, **more)
         assert done.stdout.count("key") >= 2, done.stdout + done.stderr

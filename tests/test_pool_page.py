@@ -1,4 +1,4 @@
-"""The manager's page for people: its content, who may read it, and how a browser shows it."""
+"""The manager's page for people: its content, its readers' rights, and its look in a browser."""
 
 import base64
 import html
@@ -134,7 +134,7 @@ def test_damage_and_a_silent_server_are_warnings(
 
 
 class Late(ThreadComm):
-    """A rank that leaves its first broadcast only when it is told to."""
+    """A rank that leaves its first broadcast only when the test lets it."""
 
     def __init__(self, rank: int, shared: ThreadJob, told: threading.Event) -> None:
         super().__init__(rank, shared)

@@ -1,4 +1,4 @@
-"""Two managers on one database: what was acknowledged stays, and nothing is done twice."""
+"""Two managers on one database: an acknowledged change stays, and none takes effect twice."""
 
 import json
 import os

@@ -21,7 +21,7 @@ SPECS = {"u": oc.ArraySpec((8, 6)), "v": oc.ArraySpec((4,), dims=("x",))}
 SCHEMAS = {"u": oc.Schema("block,*"), "v": oc.Schema("block")}
 
 
-# Only a rank that waits for another one in vain takes as long as this, or as a barrier.
+# Only a rank whose partner never comes waits for as long as this, or for the time of a barrier.
 TIMEOUT_S = 600
 
 

@@ -1,4 +1,4 @@
-//! The processes of a parallel program, and what they tell each other before a collective.
+//! The processes of a parallel program, and their messages to each other before a collective.
 
 use outcore_core::{ElementBox, Error, ErrorKind, MAX_RANKS, Result};
 use serde_json::{Value, json};

@@ -136,13 +136,13 @@ impl Drop for Engine {
 fn work(queue: &Queue) {
     let mut short_reads = None;
     loop {
-        let mut jobs = queue.next();
+        let jobs = queue.next();
         match jobs.len() {
             0 => return,
             1 => jobs.into_iter().for_each(Job::run),
             _ if jobs.iter().all(|job| is_short_read(&**job)) => {
                 let context = short_reads.get_or_insert_with(ShortReads::new);
-                read_together(context.as_ref(), std::mem::take(&mut jobs));
+                read_together(context.as_ref(), jobs);
             }
             _ => move_joined(jobs),
         }
@@ -172,7 +172,7 @@ fn move_joined(jobs: Vec<Box<dyn Job>>) {
     let lengths: Vec<usize> = parts.iter().map(|part| part.region.len()).collect();
     drop(parts);
     for (number, job) in jobs.into_iter().enumerate() {
-        // After an error or a short transfer, each is repeated, and reports what it moves.
+        // After an error or a short transfer, each job runs again and reports its own bytes.
         if is_moved { job.moved(lengths[number], started_ns) } else { job.run() }
     }
 }
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Says whether it was moved with others, and what it then holds.
+    /// Sends its offset, its memory, and whether it was moved with others.
     struct Part {
         file: Arc<File>,
         offset: u64,

@@ -68,7 +68,7 @@ pub fn wait_while<T>(start: impl FnOnce() -> Result<T>, goes_on: impl Fn(&T) -> 
     let signals = block_signals();
     let started = start()?;
     let time = libc::timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-    // SAFETY: the set is initialized, and `time` outlives the call, which allows a null pointer for what it found.
+    // SAFETY: the set is initialized, and `time` outlives the call, which allows a null pointer in place of the signal's details.
     while goes_on(&started)? && unsafe { libc::sigtimedwait(&signals, std::ptr::null_mut(), &time) } <= 0 {}
     Ok(started)
 }

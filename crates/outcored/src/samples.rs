@@ -1,4 +1,4 @@
-//! Values of metrics at one moment, read from Prometheus' text format, and what follows from two moments.
+//! Values of metrics at one moment, read from Prometheus' text format, and the differences between two moments.
 
 use std::collections::BTreeMap;
 

@@ -38,7 +38,7 @@ fn last_of(store: &SqliteStore, writer: u8) -> u64 {
     first
 }
 
-/// Does something again while the other writer has the store for so long that SQLite gives up.
+/// Repeats a write for as long as the other writer holds the store and SQLite reports it busy.
 fn in_turn<T>(mut work: impl FnMut() -> outcore_core::Result<T>) -> T {
     loop {
         match work() {

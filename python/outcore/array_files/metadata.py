@@ -65,7 +65,7 @@ def _no_array(where: Place) -> OutcoreError:
 
 
 def is_half_made(where: Place) -> bool:
-    """Whether the directory is what a killed creation leaves: an array without ``zarr.json``."""
+    """Whether the directory is the rest of a killed creation: an array without ``zarr.json``."""
     try:
         names = {name for name, _, _ in where.names()}
     except OutcoreError:

@@ -47,7 +47,7 @@ _NEWEST_FORCED = (0, 3, 31)
 
 @dataclass(frozen=True)
 class BlasChoice:
-    """Result of `choose`: what it found, its action, and the reason.
+    """Result of `choose`: the libraries that it found, its action, and the reason.
 
     Attributes
     ----------

@@ -383,7 +383,7 @@ class Call:
         self._run(work, 0, [])
 
     def _clean_up(self) -> None:
-        """Release what the call holds after an error; remove the new files."""
+        """Release the locks and memory of the call after an error; remove the new files."""
         with contextlib.suppress(OutcoreError):
             self._held.close()
         if self._visited is not None:

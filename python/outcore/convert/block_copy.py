@@ -24,7 +24,7 @@ from outcore.storage.volumes import AnyPath
 
 
 class Readable(Protocol):
-    """A source, or a target that reads back what was written."""
+    """A source, or a target that reads its written blocks back."""
 
     reads_ahead: bool
 

@@ -1,4 +1,4 @@
-"""Several paths in one call: patterns, repeats, and what follows an error."""
+"""Several paths in one call: patterns, repeats, and the paths after an error."""
 
 import os
 import re

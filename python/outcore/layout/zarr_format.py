@@ -306,7 +306,7 @@ def _layout(document: dict[str, Any]) -> list[Any]:
 
 
 def _codec(codec: dict[str, Any]) -> list[Any]:
-    """Return the name of a codec, and what it does to the elements of a chunk."""
+    """Return the name of a codec, and its effect on the elements of a chunk."""
     given = codec.get("configuration") or {}
     return [codec["name"], given.get("order"), given.get("endian", "little")]
 

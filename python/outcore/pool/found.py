@@ -27,7 +27,7 @@ class Found:
         Its other attributes. In it, `nbytes` is the length of a file.
     fields
         The description of an array, a group or a report, such as ``shape`` or ``residual``. It is
-        empty for anything else, and for what the user may not read.
+        empty for anything else, and if the user may not read it.
     """
 
     path: PoolPath

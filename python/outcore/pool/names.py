@@ -148,7 +148,7 @@ class PoolNames:
         Returns
         -------
         list of Found
-            Sorted by path, without what the user may not list. A search that begins after a
+            Sorted by path, without names that the user may not list. A search that begins after a
             change sees it.
 
         Raises

@@ -112,14 +112,14 @@ class Sharing:
             self._gather(None, origin_of(error, self.rank), 0.0)
             vars(error)["is_told"] = True
         except Exception as lost:
-            vars(error)["is_lost"] = True  # so a process may go on
+            vars(error)["is_lost"] = True  # so a process may continue
             error.add_note(f"The other processes could not be notified: {lost}")
 
     @contextmanager
     def telling(self, warn: Callable[[BaseException], None] | None = None) -> Iterator[None]:
-        """Report an error of the block to the others, which have stopped when it goes on.
+        """Report an error of the block to the other processes, and wait until they have stopped.
 
-        They may still use what the block has locked until then. `warn` gets the error first.
+        They may use the locked memory of the block for that long. `warn` gets the error first.
         """
         try:
             yield
@@ -350,7 +350,7 @@ def interrupted(doing: str, stop: BaseException, fix: str) -> Interrupted:
     Parameters
     ----------
     doing
-        What stopped, such as "LU of A stopped".
+        The call that stopped, such as "LU of A stopped".
     stop
         The exception. If it is about another process, the error names that process.
     fix

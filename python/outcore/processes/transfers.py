@@ -21,7 +21,7 @@ _NO_ARRAY = 2**32 - 1
 class Transfers:
     """Times of one process: its thread moves blocks, and its caller waits for those of others.
 
-    Processes that use blocks of one another in place move none, and wait all the same.
+    Processes that use each other's blocks in place move none, but wait for them too.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _FIRST_LANES = 1000
 
 @contextmanager
 def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S) -> Iterator[None]:
-    """Record what all processes and I/O servers do during a block, in one file for Perfetto.
+    """Record the work of all processes and I/O servers during a block, in a file for Perfetto.
 
     The file is in Chrome's trace event format. Open it at https://ui.perfetto.dev or in
     ``chrome://tracing``. It shows each process of `comm` with its long calls and collectives:

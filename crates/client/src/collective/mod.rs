@@ -1,4 +1,4 @@
-//! One process's part in a collective: what it exchanges with the servers, and its memory.
+//! One process's part in a collective: its messages to and from the servers, and its memory.
 
 pub(crate) mod offer;
 pub(crate) mod part;

@@ -22,7 +22,7 @@ fn behind(pool: &Pool, count: usize) -> Vec<Proxy> {
     proxies
 }
 
-/// Soon gives up a connection without an answer, even if only the machine is busy.
+/// A client with these options soon closes a connection without an answer, even if the machine is merely busy.
 fn one_channel_each() -> Options {
     Options { connections_per_address: 1, least_silence: Duration::from_millis(400), ..options() }
 }

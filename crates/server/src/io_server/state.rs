@@ -28,7 +28,7 @@ pub struct Queues {
     pub names: u64,
 }
 
-/// Damage that a server knows, and what it has checked and repaired since its start.
+/// Damage that a server knows, and the bytes that it has checked and repaired since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repair {
     /// Blocks with a wrong checksum that nobody has overwritten since.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod again;
+mod ahead;
 mod batches;
 mod durable;
 mod handles;

@@ -196,7 +196,7 @@ class FactorStorage(Generic[G]):
             # No process overwrites the slab's old place before the journal names the new one.
             self.team.exchange(None)
         except BaseException as error:
-            # The main thread may wait for blocks of others, who wait for this record.
+            # The main thread may wait for blocks of other processes, which wait for this record.
             self.team.fail(error)
             raise
 

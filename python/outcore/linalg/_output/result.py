@@ -95,8 +95,8 @@ def written(
     """Create an array, and mark it complete at the end of the block; an error removes it.
 
     Its space on disk is allocated at once. With `steps`, the call resumes an array with durable
-    steps, and an error leaves the array. Of several processes, the first one creates, marks and
-    removes it.
+    steps, and an error leaves the array. If several processes call, the first one creates, marks
+    and removes it.
     """
     sharing = Sharing() if steps is None else steps.sharing
     is_first = sharing.rank == 0

@@ -45,7 +45,7 @@ class TallQ:
     factor
         R, and Qᴴ applied to the right-hand sides.
     C
-        (n, n): the factor C, upper triangular, with which Q begins. Of several processes each has
+        (n, n): the factor C, upper triangular, with which Q begins. Each of several processes has
         its own (`outcore.linalg._rows.tree_q`).
     state
         Memory of the state that `go_on` resumes, without the number of blocks.

@@ -224,9 +224,7 @@ impl Field {
             DESCRIBED.iter().map(|(name, ..)| *name).filter(|name| !matches!(*name, "kind" | "size"));
         RECORDED.iter().map(|(name, ..)| *name).chain(described)
     }
-}
 
-impl Field {
     /// The extended attribute from which a search reads the field.
     pub(super) fn attribute(&self) -> Option<&str> {
         match self {

@@ -1,4 +1,4 @@
-//! A session with the database: its URL, its settings, the creation of the tables, and the checks of what is there.
+//! A session with the database: its URL, its settings, the creation of the tables, and the checks of existing ones.
 
 use std::fmt;
 use std::str::FromStr;

@@ -68,7 +68,7 @@ pub(super) fn set_up(connection: &Connection, path: &str) -> rusqlite::Result<Re
     // Callers that need a commit on the disk sync the log.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.set_prepared_statement_cache_capacity(32);
-    // Otherwise SQLite plans each range anew, as other bounds might suit another index. There is none.
+    // Otherwise SQLite plans each range of keys again, since other bounds might suit another index. There is no other.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have created the tables in the meantime.
