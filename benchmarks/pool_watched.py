@@ -22,7 +22,7 @@ PROCESSES = 8
 CLIENTS = 64
 SERVERS = 2
 FILE_BYTES = 256 << 20
-READS = {"full": 2000, "quick": 500, "tiny": 20}
+READS = {"full": 4000, "quick": 500, "tiny": 20}
 """Pieces that each client reads in a round."""
 ROUNDS = {"full": 15, "quick": 5, "tiny": 1}
 PERIOD_S = 1.0

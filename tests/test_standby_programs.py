@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -10,7 +12,7 @@ from command_line import outcore
 from compiled_c import ROOT, SANITIZED, Compile, run
 from hdf5_files import driven, key
 from mounted import mounted
-from mpi_jobs import mpiexec
+from mpi_jobs import MPICH, mpiexec
 from postgres_server import PostgresServer, postgres
 from served import Served
 from served_pools import pool
@@ -20,6 +22,7 @@ from test_postgres_standby import two_managers
 from timeouts import HANG_S
 
 import outcore as oc
+from outcore._util import mpi_io
 
 __all__ = ["key", "pool", "postgres"]  # fixtures
 
@@ -101,3 +104,29 @@ def test_c_and_hdf5_continue_after_a_takeover(
             assert (client / "made/after").read_bytes() == b"second"
         with driven(f"{url}/open.h5") as file:
             assert [file[name][0] for name in ("before", "after")] == [1, 2]
+
+
+def test_mpi_io_continues_after_a_takeover(postgres: PostgresServer, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    key = tmp_path / "key"
+    variables = {"LD_PRELOAD": str(mpi_io.library(str(MPICH.mpicc))), "OUTCORE_KEY": str(key)}
+    with two_managers(tmp_path, postgres.database()) as (managers, url):
+        with ThreadPoolExecutor(1) as others:
+            job = others.submit(mpiexec, 2, JOBS / "taken_over.py", url, str(events), **variables)
+            while not (events / "begun").exists():
+                assert not job.done(), job.result().stdout + job.result().stderr
+                time.sleep(0.01)
+            managers[0].end()
+            (events / "go").touch()
+            managers[1].wait_until_active()
+            done = job.result()
+        assert done.stdout == "well\n" * 2, done.stdout + done.stderr
+        with oc.connect(url, key=key) as client:
+            assert sorted(client.ls()) == ["ordered", "shared"]
+            # The ranks write in their order, each time.
+            assert (
+                list((client / "ordered").read_bytes()) == [0] * 3 + [1] * 3 + [10] * 3 + [11] * 3
+            )
+            expected = bytes([1]) * (2 << 16) + bytes([2]) * (2 << 16) + bytes(5)
+            assert (client / "shared").read_bytes() == expected

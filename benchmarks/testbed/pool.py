@@ -38,7 +38,7 @@ class BedPool:
     is_local
         Let the I/O servers listen at UNIX sockets only, for clients on this machine.
     has_page
-        Give the manager a page for people, and all daemons metrics.
+        Give the manager a page for people.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class BedPool:
     metrics
         Address of the manager's metrics, on its host.
     watched
-        Addresses of the page and of all metrics, with `has_page`.
+        Addresses of all metrics, and of the page if there is one.
     """
 
     def __init__(
@@ -74,12 +74,8 @@ class BedPool:
         socket = state / "socket"
         has_socket = len(os.fsencode(socket)) < MOST_SOCKET_BYTES
         ways = [listen[0], f"unix:{socket}"] if has_socket else listen[:1]
-        watched = {"metrics": "127.0.0.1:0"} if has_page else {}
         page = {"page": "127.0.0.1:0"} if has_page else {}
-        manager = self._start(
-            "manager", "manager", host, directory=str(state), listen=ways, metrics="127.0.0.1:0",
-            **page,
-        )  # fmt: skip
+        manager = self._start("manager", "manager", host, directory=str(state), listen=ways, **page)
         servers = []
         for number, directory in enumerate(directories):
             directory.mkdir(exist_ok=True)
@@ -88,17 +84,17 @@ class BedPool:
             own = _addresses(its, networks)
             if is_local and has_socket:
                 own = [f"unix:{state / f'io{number}'}"]
-            servers.append(self._start("io", f"io{number}", its, **where, listen=own, **watched))
+            servers.append(self._start("io", f"io{number}", its, **where, listen=own))
         self.url = f"outcore://{manager['listen'][0].removeprefix('tcp:')}"
         self.local_url = f"outcore:{socket}" if has_socket else None
         self.metrics: str = manager["metrics"]
-        self.watched: list[str] = []
+        self.watched: list[str] = [said["metrics"] for said in (manager, *servers)]
         if has_page:
-            self.watched = [manager["page"], *(said["metrics"] for said in (manager, *servers))]
+            self.watched.append(manager["page"])
 
     def _start(self, role: str, name: str, host: Host | None, **settings: Any) -> dict[str, Any]:
         config = self._state / f"{name}.conf"
-        settings["key_file"] = str(self.key_file)
+        settings |= {"key_file": str(self.key_file), "metrics": "127.0.0.1:0"}
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in settings.items()]
         config.write_text("".join(lines))
         process = self._bed.start(
