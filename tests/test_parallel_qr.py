@@ -81,6 +81,19 @@ def late(number: int) -> None:
     time.sleep((0.002, 0.008, 0.001)[number % 3])
 
 
+def by_two_threads() -> Act:
+    """Return an act that holds each thread at its first step until another thread has one too."""
+    met, both = set[str](), threading.Barrier(2)
+
+    def meet(number: int) -> None:
+        name = threading.current_thread().name
+        if name not in met:
+            met.add(name)
+            both.wait(HANG_S)
+
+    return meet
+
+
 def is_triangle_of(R: npt.NDArray[Any], a: npt.NDArray[Any]) -> bool:
     """Compare with LAPACK's triangle, whose rows may have other signs."""
     want = scipy.linalg.qr(a, mode="economic")[1]
@@ -97,15 +110,13 @@ def is_triangle_of(R: npt.NDArray[Any], a: npt.NDArray[Any]) -> bool:
 def test_from_disk(tmp_path: Path, dtype: str, order: str, lanes: list[ParallelQR]) -> None:
     a, b = tall(M, N, dtype), tall(M, 3, dtype, seed=1)
     A = oc.from_array(a, tmp_path / "A", order=order, chunks=(256, N), progress=False)
-    used: set[str] = set()
-    note: Act = lambda number: used.add(threading.current_thread().name)  # noqa: E731
-    with before_each_step(note), before_each_step(late):
+    with before_each_step(by_two_threads()):
         R = qr(A, memory="3 MiB", progress=False)[0]
+    with before_each_step(by_two_threads()):
         x, report = lstsq(A, b, memory="3 MiB", progress=False)
-    assert len(used) == 2, "both threads take part"
     for made in lanes:
         assert len(made._lanes) == tsqr_plan.LANES
-        # One lane has merged the others; all had rows.
+        # One lane has merged the others. All had rows.
         assert all(lane.R.any() for lane in made._lanes)
         assert made.rows == M
     assert is_triangle_of(R, a)
