@@ -1,6 +1,6 @@
 /* A library to preload. It counts the calls that change names or lengths of files, or make files durable. It
-   kills its process (SIGKILL) before call number KILL_AT; without KILL_AT, it writes the count to standard
-   error at the end. */
+   kills its process (SIGKILL) before call number KILL_AT, or at the end if a run makes fewer calls. Without
+   KILL_AT, it writes the count to standard error at the end. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,9 +20,10 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 __attribute__((destructor)) static void end(void) {
-    if (!doomed) {
-        fprintf(stderr, "calls: %d\n", calls);
+    if (doomed) {
+        kill(getpid(), SIGKILL);
     }
+    fprintf(stderr, "calls: %d\n", calls);
 }
 
 static void count(void) {

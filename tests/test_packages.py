@@ -1,5 +1,6 @@
-"""Optional packages: the accepted versions, and the error for all others."""
+"""Packages that a call imports: the accepted versions, the error for all others, and Ctrl-C."""
 
+import subprocess
 import tomllib
 import types
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import zarr
 from packaging.version import Version
+from timeouts import HANG_S
 
 import outcore as oc
 from outcore._util import packages
@@ -120,3 +122,33 @@ def test_objects_of_versions_that_are_too_old_are_refused(
     thing = type("Array", (), {"__module__": f"{package}.core", "shape": (3,), "dtype": "f8"})()
     with pytest.raises(MissingPackageError, match=r"copying a Array needs .* have 0\.9; install"):
         oc.from_array(thing, tmp_path / "A")
+
+
+INTERRUPTED = """
+import signal, sys
+from outcore._util.packages import imported
+
+class Finder:
+    found = []
+
+    def find_spec(self, name, path=None, target=None):
+        self.found.append(name)
+        if len(self.found) == int(sys.argv[1]):
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+try:
+    imported("numpy.random")
+    print("lost")
+except KeyboardInterrupt:
+    print("stopped", "numpy.random.mtrand" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("number", ["1", "3", "8"])
+def test_an_import_loses_no_ctrl_c(
+    number: str, run_python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A compiled module of NumPy makes another error of a `KeyboardInterrupt` in its import."""
+    said, errors = run_python(INTERRUPTED, number).communicate(timeout=HANG_S)
+    assert said == "stopped True\n", errors

@@ -1,10 +1,11 @@
-"""Optional packages, imported when a call needs them."""
+"""Packages that are imported when a call needs them: optional ones, and slow ones."""
 
 import importlib
 import re
 import sys
 from typing import Any
 
+from outcore._util.signals import signals_held
 from outcore.errors import MissingPackageError
 
 OLDEST = {
@@ -19,6 +20,16 @@ OLDEST = {
     "zarr": "3.1",
 }
 """The oldest supported version of each package, the same as in ``pyproject.toml``."""
+
+
+def imported(name: str) -> Any:
+    """Import a module that is always installed but slow, such as ``scipy.linalg``.
+
+    Ctrl-C and SIGTERM wait for the end of the import. The compiled modules of `numpy.random`, which
+    ``scipy.linalg`` imports too, lose a `KeyboardInterrupt` or raise `ImportError` instead of it.
+    """
+    with signals_held():
+        return importlib.import_module(name)
 
 
 def load(name: str, purpose: str) -> Any:
@@ -72,7 +83,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _import(name: str, purpose: str) -> Any:
     try:
-        return importlib.import_module(name)
+        return imported(name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != name.split(".")[0]:
             raise

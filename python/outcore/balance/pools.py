@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from outcore._core import PoolCheck
+from outcore._util.packages import imported
 from outcore._util.signals import stop_on_signals
 from outcore.array.create import create_array
 from outcore.balance.balance import Balance, Link, MeasuredHost, Use
@@ -81,7 +82,7 @@ class _Files:
         shape = (tiles * ROWS, PAGE_BYTES)
         self._array = create_array(directory / "array", shape, "u1", chunks=(ROWS, PAGE_BYTES))
         # Random bytes, because a disk or link with compression would look fast on zeros.
-        bits = np.random.default_rng(1).bytes(TILE_BYTES)
+        bits = imported("numpy.random").default_rng(1).bytes(TILE_BYTES)
         self._data = np.frombuffer(bits * _TILES_AT_ONCE, np.uint8).reshape(-1, PAGE_BYTES).copy()
 
     def close(self) -> None:

@@ -4,11 +4,13 @@ That package imports most of NumPy, in a third of the time in which a short comm
 """
 
 import functools
-import importlib
 import importlib.util
 import sys
 from importlib.machinery import PathFinder
 from typing import Any
+
+from outcore._util.packages import imported
+from outcore._util.signals import signals_held
 
 
 @functools.cache
@@ -18,12 +20,13 @@ def exported(name: str) -> Any:
     It loads OpenBLAS, which picks its kernels then: call `blas_choice.choose` before.
     """
     whole = f"scipy.linalg.{name}"
-    folders = [f"{folder}/linalg" for folder in importlib.import_module("scipy").__path__]
+    folders = [f"{folder}/linalg" for folder in imported("scipy").__path__]
     spec = PathFinder.find_spec(whole, folders)
     if whole in sys.modules or spec is None or spec.loader is None:
-        return importlib.import_module(whole)
+        return imported(whole)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with signals_held():
+        spec.loader.exec_module(module)
     # The module has added itself. A later import must also make it an attribute of the package.
     sys.modules.pop(whole, None)
     return module

@@ -1,7 +1,6 @@
 """HDF5 datasets as sources: find them by name, and check all files that hold their elements."""
 
 import contextlib
-import importlib
 import math
 import os
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from outcore._util.packages import load
+from outcore._util.packages import imported, load
 from outcore._util.streams import Box
 from outcore.convert.formats.hdf5_attributes import attributes_of, dims_of
 from outcore.convert.formats.hdf5_names import SEPARATOR
@@ -133,7 +132,7 @@ def _missing_filters(dataset: Any) -> Iterator[str]:
     used = [made.get_filter(number) for number in range(made.get_nfilters())]
     if not all(h5z.filter_avail(code) for code, *_ in used):
         with contextlib.suppress(ImportError):
-            importlib.import_module(_PLUGINS)
+            imported(_PLUGINS)
     for code, _, _, name in used:
         if not h5z.filter_avail(code):
             yield f"{name.decode(errors='replace')} ({code})" if name else str(code)

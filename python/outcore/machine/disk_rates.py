@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from outcore._core import Arena, ArrayFile, Ticket
+from outcore._util.packages import imported
 from outcore._util.signals import stop_on_signals
 from outcore._util.streams import BlockStream, WriteBehind
 from outcore.array.create import create_array
@@ -137,7 +138,8 @@ def _passes(
 ) -> DiskRates:
     # Random bytes, because a disk with compression or deduplication would look fast on zeros.
     data = np.frombuffer(memoryview(arena.allocate(TILE_BYTES)), np.uint8)
-    data[:] = np.frombuffer(np.random.default_rng(1).bytes(TILE_BYTES), np.uint8)
+    random = imported("numpy.random")
+    data[:] = np.frombuffer(random.default_rng(1).bytes(TILE_BYTES), np.uint8)
     data = data.reshape(ROWS, PAGE_BYTES)
     boxes = [
         (slice(i * ROWS, (i + 1) * ROWS), slice(0, PAGE_BYTES)) for i in range((1 + copies) * tiles)
@@ -161,7 +163,7 @@ def _passes(
             pass
 
     def read_pages(count: int) -> None:
-        draw, tickets = np.random.default_rng(2), deque[Ticket]()
+        draw, tickets = random.default_rng(2), deque[Ticket]()
         parts = data[: 2 * _PAGES_AT_ONCE].reshape(2, _PAGES_AT_ONCE, PAGE_BYTES)
         for number in range(count):
             rows = draw.integers(0, written * ROWS, _PAGES_AT_ONCE)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.packages import imported
 from outcore.blas import blas_choice
 from outcore.errors import OutcoreError
 from outcore.layout.disk_reads import DiskReads
@@ -226,7 +227,7 @@ def gemm_rate(dtype: str, seconds: float) -> float:
     from outcore.blas import lapack  # imported here because SciPy is slow to import
 
     kernels = lapack.kernels(dtype)
-    rng = np.random.default_rng(1)
+    rng = imported("numpy.random").default_rng(1)
 
     def matrix(rows: int, columns: int) -> npt.NDArray[Any]:
         return np.asfortranarray(rng.uniform(-1, 1, (rows, columns)).astype(dtype))

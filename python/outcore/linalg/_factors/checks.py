@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from outcore._core import column_extremes
+from outcore._util.packages import imported
 from outcore.errors import GrowthWarning
 from outcore.linalg._tiles.matrix import Matrix, not_finite
 
@@ -93,11 +94,9 @@ def wild_growth(growth: float, dtype: np.dtype[Any]) -> str | None:
 def warn_of(factor: "LUFactor") -> None:
     """Warn of exact singularity, in SciPy's words, and of wild pivot growth."""
     if factor.info:
-        from scipy.linalg import LinAlgWarning  # slow, and seldom needed
-
         warnings.warn(
             f"Diagonal number {factor.info} is exactly zero. Singular matrix.",
-            LinAlgWarning,
+            imported("scipy.linalg").LinAlgWarning,
             stacklevel=3,
         )
     warn_of_growth(factor, stacklevel=4)

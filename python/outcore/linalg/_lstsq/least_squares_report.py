@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.packages import imported
 from outcore.errors import InvalidError
 from outcore.linalg._tiles.matrix import Matrix
 from outcore.report.report import Report
@@ -125,9 +126,9 @@ def _covariance_of(R: Matrix, rank: int, damp: float) -> Matrix:
 
 def _damped(R: Matrix, rank: int, damp: float, dtype: np.dtype[Any]) -> Matrix:
     """Return V (S (S² + d²)⁻¹)² Vᴴ for an R that was computed in `dtype`; R is overwritten."""
-    import scipy.linalg  # slow, and seldom needed
+    linalg = imported("scipy.linalg")
 
-    _, values, Vh = scipy.linalg.svd(R, overwrite_a=True)
+    _, values, Vh = linalg.svd(R, overwrite_a=True)
     largest = float(values[0])
     values, Vh = values[:rank], Vh[:rank]
     gains = _gains(values, damp)
@@ -156,15 +157,15 @@ def _gains(values: npt.NDArray[Any], damp: float) -> npt.NDArray[Any]:
 
 def _inverse_product(R: Matrix, rank: int) -> Matrix:
     """Return (Rᴴ R)⁻¹, or with a lower rank its pseudo-inverse; R is overwritten."""
-    import scipy.linalg  # slow, and seldom needed
+    linalg = imported("scipy.linalg")
 
     n = len(R)
     if rank < n:
-        _, values, Vh = scipy.linalg.svd(R, overwrite_a=True)
+        _, values, Vh = linalg.svd(R, overwrite_a=True)
         half: Matrix = Vh[:rank] / values[:rank, None]
         C: Matrix = half.conj().T @ half
         return C
-    (potri,) = scipy.linalg.get_lapack_funcs(("potri",), (R,))
+    (potri,) = linalg.get_lapack_funcs(("potri",), (R,))
     C, info = potri(R, lower=0, overwrite_c=1)
     if info:
         raise InvalidError("R has a zero on its diagonal, so there is no inverse; lower cond=")

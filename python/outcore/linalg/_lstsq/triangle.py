@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import column_extremes
+from outcore._util.packages import imported
 from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
 from outcore.errors import InvalidError
@@ -104,7 +105,7 @@ def solve_by_singular_values(
     InvalidError
         If the iteration for the singular values does not converge.
     """
-    from scipy.linalg import get_lapack_funcs  # slow, and seldom needed
+    get_lapack_funcs = imported("scipy.linalg").get_lapack_funcs
 
     gelsd, gelsd_work = get_lapack_funcs(("gelsd", "gelsd_lwork"), (A,))
     sizes = [int(np.real(size)) for size in gelsd_work(*A.shape, b.shape[1], cond)[:-1]]
@@ -218,9 +219,8 @@ def degrees_of_freedom(T: Matrix, rank: int, counted: int, damp: float) -> float
         The factor d.
     """
     if min(rank, counted) < len(T):
-        import scipy.linalg  # slow, and seldom needed
-
-        return _freedom(scipy.linalg.svdvals(T, overwrite_a=True), rank, counted, damp)
+        svdvals = imported("scipy.linalg").svdvals
+        return _freedom(svdvals(T, overwrite_a=True), rank, counted, damp)
     scale = power_of_two(float(largest(T).max()))
     T /= T.dtype.type(scale)
     kernels(T.dtype).trtri(T, lower=False, unit=False)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from outcore._util.packages import imported
 from outcore.errors import BudgetError
 from outcore.linalg._tiles.columns import draw_normal, largest, squares
 from outcore.linalg._tiles.grains import pages
@@ -109,12 +110,10 @@ def is_singular(condition: float | None, dtype: np.dtype[Any]) -> bool:
 def warn_if_singular(condition: float | None, dtype: np.dtype[Any], stacklevel: int = 4) -> None:
     """Warn as SciPy does if a matrix is singular to working precision."""
     if is_singular(condition, dtype):
-        from scipy.linalg import LinAlgWarning  # slow, and seldom needed
-
         warnings.warn(
             f"A is ill-conditioned, singular to the precision of {dtype}, or badly scaled: "
             f"‖A‖ ‖A⁻¹‖ in the Frobenius norm is about {condition:.1e}, so x may have no correct "
             "digits, however small the backward error; use lstsq, or correct the matrix",
-            LinAlgWarning,
+            imported("scipy.linalg").LinAlgWarning,
             stacklevel=stacklevel,
         )

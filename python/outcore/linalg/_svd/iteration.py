@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outcore._core import column_extremes
+from outcore._util.packages import imported
 from outcore.array.array import Array
 from outcore.array_files.blocks_done import REFLECTIONS
 from outcore.blas.lapack import Kernels, kernels
@@ -429,9 +430,7 @@ class Iteration:
         # A w is Q c plus a rest; U S Vᴴ w is Q R g, with g = Ŵ Ŵᴴ Zᴴ w for the k columns of Ŵ.
         both: Matrix = np.empty((g.q.n, k + g.q.k), g.q.dtype, order="F")
         if team.rank == 0:
-            import scipy.linalg  # slow: not for plans
-
-            left, s, right = scipy.linalg.svd(R)
+            left, s, right = imported("scipy.linalg").svd(R)
             s, right = s[:k], np.asfortranarray(right[:k])
             both[:, :k] = left[:, :k]
             both[:, k:] = right.conj().T @ (right @ (self._basis.first.conj().T @ self._probes))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.packages import imported
 from outcore.blas.lapack import kernels
 from outcore.linalg._rows.stream import allocated
 from outcore.linalg._rows.tsqr_plan import WORK_COLUMNS
@@ -104,8 +105,6 @@ class KrylovBasis:
 
     def add(self, W: Matrix) -> None:
         """Add W = G Z, with the newest block Z; W is overwritten."""
-        import scipy.linalg  # slow: not for plans
-
         end = self._end
         last, V = slice(end - self._width, end), self._V[:, :end]
         H = self._project_out(V, W)
@@ -118,7 +117,7 @@ class KrylovBasis:
         Q = self._V[:, end : end + self._width]
         self._B = self._orthonormalize(W, Q)
         self._counts[1, 0] += 1
-        theta, Y = scipy.linalg.eigh(self._T[:end, :end])
+        theta, Y = imported("scipy.linalg").eigh(self._T[:end, :end])
         self._theta, self._Y = np.maximum(theta[::-1], 0), Y[:, ::-1]
         self._rest = self._B @ self._Y[last, : self._width]
 

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from outcore._util.communicator import TIMEOUT_S
 from outcore._util.counts import is_finite
 from outcore._util.if_exists import IfExists
+from outcore._util.packages import imported
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.errors import ConvergenceWarning, Interrupted, InvalidError
@@ -218,7 +219,8 @@ def _warn_unless_converged(report: SvdReport, tol: float | None) -> None:
 
 def _generator(seed: Any) -> np.random.Generator:
     try:
-        return np.random.default_rng(seed)
+        generator: np.random.Generator = imported("numpy.random").default_rng(seed)
+        return generator
     except (TypeError, ValueError):
         raise InvalidError(
             f"seed must be an integer of at least 0, a numpy.random.Generator or None, have "

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from outcore._util.packages import imported
 from outcore.linalg._tiles.matrix import Matrix
 
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -61,7 +62,7 @@ def norms(X: Matrix) -> npt.NDArray[np.float64]:
 
 def draw_normal(X: Matrix, seed: int) -> None:
     """Fill columns with independent real normal numbers, the same for the same seed."""
-    normal = np.random.default_rng(seed)
+    normal = imported("numpy.random").default_rng(seed)
     for j in range(X.shape[1]):
         X[:, j] = normal.standard_normal(len(X))
 
