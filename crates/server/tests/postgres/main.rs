@@ -7,6 +7,7 @@ mod faults;
 mod server;
 
 use std::sync::OnceLock;
+use std::thread;
 
 use outcore_core::ErrorKind;
 use outcore_core::crash_disk::Random;
@@ -141,6 +142,33 @@ fn commits_fail_once_another_manager_has_the_lease() {
     assert_eq!(active.get(b"a").unwrap().unwrap().value, b"1");
     next.give_back();
     PostgresLease::stand_by(&url, "one", |_| ()).unwrap();
+}
+
+#[test]
+fn a_session_that_the_old_holder_opens_during_the_change_ends() {
+    let Some(server) = shared() else { return };
+    let name = server.database();
+    let url = server.url(&name);
+    let old = PostgresLease::take(&url, "one").unwrap();
+    // The next holder has ended the sessions of the old one, and waits for this row.
+    let mut row = server.session(&name);
+    row.batch_execute("BEGIN; SELECT * FROM outcore.lease FOR UPDATE").unwrap();
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    let next = thread::scope(|scope| {
+        let next = scope.spawn(|| PostgresLease::stand_by(&url, "two", |_| ()).unwrap());
+        let mut watch = server.session(&name);
+        while watch.query_one(waits, &[]).unwrap().get::<_, i64>(0) == 0 {
+            thread::yield_now();
+        }
+        let store = PostgresStore::open_under(&url, old.fence()).unwrap();
+        assert_eq!(store.get(b"a").unwrap(), None);
+        row.batch_execute("COMMIT").unwrap();
+        let next = next.join().unwrap();
+        let error = store.get(b"a").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Closed, "{error}");
+        next
+    });
+    assert!(next.fence() > old.fence());
 }
 
 #[test]

@@ -63,6 +63,12 @@ impl Server {
         url_of(user, database, &self.directory)
     }
 
+    /// Opens a session of a database, outside the store.
+    pub fn session(&self, database: &str) -> postgres::Client {
+        let settings = format!("host={} user=outcore dbname={database}", self.directory);
+        postgres::Client::connect(&settings, postgres::NoTls).expect("a session")
+    }
+
     /// Runs SQL in a database.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         self.tell(&format!("psql {database} {sql}"))

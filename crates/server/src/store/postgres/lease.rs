@@ -126,6 +126,8 @@ impl PostgresLease {
         }
         let taken = Instant::now();
         let fence = client.query_one(TAKE, &[&name]).and_then(|row| row.try_get(0)).map_err(failed)?;
+        // The earlier holder may have opened a session with the old number in between. Its reads check no number.
+        client.query_one(DEPOSE, &[&vec![USING]]).map_err(failed)?;
         Ok(Self { database: database.clone(), client: Some(Hidden(client)), fence, taken })
     }
 
