@@ -97,6 +97,14 @@ def test_the_page_shows_daemons_channels_and_clients(served: OwnDaemons) -> None
         assert "Look at these" not in found
 
 
+def test_errors_are_faults_of_the_server(served: OwnDaemons) -> None:
+    with served.connect() as pool:
+        for n in range(3):
+            assert not pool.exists(f"none{n}")
+        pool.open("new", "w").close()
+        assert cells(until(served, has_both), "daemons")["manager"][11] == "0"
+
+
 def test_rates_and_latencies_are_those_of_the_work(served: OwnDaemons) -> None:
     with served.connect() as pool, pool.open("f", "w+b") as file:
 

@@ -209,7 +209,7 @@ fn server_row(name: String, sample: &Sample, pair: Option<Pair<'_>>) -> DaemonRo
 /// The cells that all daemons have.
 fn row_of(name: String, sample: &Sample, pair: Option<Pair<'_>>) -> DaemonRow {
     let whole = |value: f64| format!("{value:.0}");
-    let failed = sample.sum("outcore_requests_total", |labels| !is(labels, "outcome", "ok"));
+    let failed = sample.sum("outcore_requests_total", is_fault);
     let queues: Vec<String> = sample
         .each("outcore_queue_length")
         .filter(|(_, length)| *length > 0.0)
@@ -232,6 +232,12 @@ fn row_of(name: String, sample: &Sample, pair: Option<Pair<'_>>) -> DaemonRow {
         clients: whole(sample.sum("outcore_clients", |_| true)),
         ..DaemonRow::default()
     }
+}
+
+/// Whether requests failed because something is wrong with the server. Others fail in sound pools, too: a program that
+/// opens a file to write it asks first whether that exists.
+fn is_fault(labels: &Labels) -> bool {
+    ["io", "corrupt", "disk_full", "lost"].iter().any(|fault| is(labels, "outcome", fault))
 }
 
 /// Whether a request waits for nothing but the server.
