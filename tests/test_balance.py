@@ -210,7 +210,7 @@ def test_a_pool_on_one_host_has_no_network(pool: Served, is_user: bool) -> None:
 @pytest.mark.usefixtures("few_bytes")
 def test_two_agents_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    hosts = ("a=127.0.0.2,127.0.0.3", "b=127.0.0.4,127.0.0.5")
+    hosts = ("a=127.0.0.2,127.0.0.3,127.0.0.6", "b=127.0.0.4,127.0.0.5")
     options = ("--directory", tmp_path / "disk", "--seconds", 0.1, "--run", RUN)
     result = outcore("balance", "--json", *options, "--hosts", *hosts)
     assert result.exit_code == 0, result.output
@@ -226,6 +226,9 @@ def test_two_agents_on_this_machine(tmp_path: Path) -> None:
     assert list(use["totals_bytes_s"]) == ["local", "mixed", "remote"]
     assert [gain["part"] for gain in use["gains"]] == ["channel", "disk", "host"]
     assert list((tmp_path / "disk").iterdir()) == []
+    assert found["notes"] == [
+        "a: 127.0.0.6 not measured; name as many addresses of each host",
+    ]
 
 
 def test_findings_name_the_limit() -> None:

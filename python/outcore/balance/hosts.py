@@ -190,6 +190,11 @@ class _Measurement:
             for name, own in zip(names, disks, strict=True)
             for note in shared_disks(own)
         ]
+        notes += [
+            f"{agent.host.name}: {unused} not measured; name as many addresses of each host"
+            for agent in self._agents
+            if (unused := ", ".join(agent.host.addresses[self._channels :]))
+        ]
         for agent in self._agents:
             agent.ask("listen", addresses=list(agent.host.addresses[: self._channels]))
         for agent in self._agents:
