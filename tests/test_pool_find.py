@@ -1,6 +1,8 @@
 """Searches of pools: arrays and reports describe themselves; the verb; the index after damage."""
 
+import dataclasses
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +64,36 @@ def test_arrays_groups_and_reports_are_found_by_their_metadata(tmp_path: Path) -
         with pytest.raises(ValueError, match="stopped"):
             oc.create_array(pool / "half", (40, 40), "f8", fill=stopped, progress=False)
         assert names(pool, 'state = "incomplete"') == ["half"]
+
+
+def test_a_data_type_has_the_names_of_numpy_and_zarr(tmp_path: Path) -> None:
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        for dtype in ("c16", "f8", "f4", "i1", "bool"):
+            oc.create_array(pool / dtype, (2,), dtype).close()
+        for dtype in ("c16", "f8", "f4", "i1", "bool"):
+            of_numpy = np.dtype(dtype)
+            for name in (of_numpy.name, of_numpy.str, of_numpy.str[1:]):
+                assert names(pool, f'dtype = "{name}"') == [dtype]
+        assert names(pool, 'dtype != "float64" and ndim = 1') == ["bool", "c16", "f4", "i1"]
+        assert names(pool, 'dtype ~ "f*"') == ["f4", "f8"]
+
+
+def test_copied_and_replaced_reports_are_found(tmp_path: Path) -> None:
+    # Its condition is infinite, which JSON cannot say.
+    oc.from_array(9 * np.eye(40), tmp_path / "A", progress=False)
+    _, report = oc.linalg.solve(tmp_path / "A", np.ones(40), memory="1 MB", progress=False)
+    report = dataclasses.replace(report, condition=math.inf)
+    (tmp_path / "runs").mkdir()
+    report.save(tmp_path / "runs" / "report")
+    (tmp_path / "runs" / "archive").write_bytes(b"PK\3\4" + bytes(26) + b"report.json, but damaged")
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        oc.copy_files(tmp_path / "runs", pool / "runs", recursive=True, progress=False)
+        assert names(pool, f'kind = "report" and method = "{report.method}"') == ["runs/report"]
+        assert names(pool, "condition > 1e10") == ["runs/report"]
+        pool.setxattr("runs/report", "run", b"x12")
+        dataclasses.replace(report, condition=5.0).save(pool / "runs" / "report")
+        assert names(pool, 'attr.run = "x12" and condition = 5') == ["runs/report"]
+        assert names(pool, 'kind = "report"') == ["runs/report"]
 
 
 def test_a_description_costs_no_request(tmp_path: Path) -> None:
@@ -161,6 +193,11 @@ def test_the_verb_prints_paths_counts_and_the_wrong_character(served_here: Serve
     lines = wrong.stderr.splitlines()
     assert lines[:2] == ["attr.run == 7", "          ^"]
     assert "need a number, a time, or a text in quotes at character 11" in lines[2]
+    # Some characters are printed as two, or have the width of two.
+    odd = outcore("find", f"{url}/find", "--where", 'name = "\u5b57"\n and shap > 3')
+    assert odd.stderr.splitlines()[:2] == ['name = "\u5b57"\\n and shap > 3', " " * 18 + "^"]
+    nested = outcore("find", f"{url}/find/a", f"{url}/find", *query)
+    assert nested.stdout == found.stdout, "each path once"
     plain = outcore("find", ".", "--where", "attr.run = 7")
     assert plain.exit_code == 1
     assert "searches are in pools only" in plain.stderr

@@ -14,6 +14,7 @@ pub mod crash_disk;
 mod cut;
 mod disk;
 pub mod doubles;
+pub mod element_types;
 mod error;
 mod grant_time;
 mod grid;

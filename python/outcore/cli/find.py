@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import click
+from rich.cells import cell_len
 
 from outcore._util.printable import as_line
 from outcore.cli.places import Failures, key_option, paths_argument
@@ -44,16 +45,19 @@ def command(paths: tuple[AnyPath, ...], where: str, print0: bool, is_count: bool
     """
     document: dict[str, Any] = {"count": 0, "entries": []}
     failures = Failures(document)
+    found: dict[str, Found] = {}
     for path in failures.expanded(paths):
         with failures.noted(path):
-            found = _search(path, where)
-            document["count"] += len(found)
-            document["entries"] += [_to_dict(each) for each in found]
-            if not (is_count or wants_json()):
-                for each in found:
-                    _print(str(each.path), print0=print0)
+            # A path may lie below another one.
+            found |= {str(each.path): each for each in _search(path, where)}
+    entries = [found[name] for name in sorted(found)]
+    document["count"] = len(entries)
+    document["entries"] = [_to_dict(each) for each in entries]
     if is_count and not wants_json():
-        click.echo(document["count"])
+        click.echo(len(entries))
+    elif not wants_json():
+        for each in entries:
+            _print(str(each.path), print0=print0)
     failures.end()
 
 
@@ -64,7 +68,8 @@ def _search(path: AnyPath, where: str) -> list[Found]:
         return PoolNames(path.root).find(path, where)
     except InvalidError as error:
         if place := _AT.search(str(error)):
-            click.echo(f"{as_line(where)}\n{'^':>{int(place[1])}}", err=True)
+            blanks = " " * cell_len(as_line(where[: int(place[1]) - 1]))
+            click.echo(f"{as_line(where)}\n{blanks}^", err=True)
         raise
 
 

@@ -21,6 +21,7 @@ from outcore.files.journal import CopyJournal
 from outcore.files.pieces import PIECE_BYTES, work_through, workers_in
 from outcore.layout import description
 from outcore.layout.hints import hints_of
+from outcore.report.report_file import begins_report, describe
 from outcore.storage import rights
 from outcore.storage.file_attributes import (
     attribute,
@@ -219,6 +220,8 @@ class CopyJob:
             checksum = _move(source, target, at, view, buffer, skip_zeros=file.fresh)
         if file.target.name == _METADATA and nbytes == file.source.nbytes:
             file.metadata = bytes(view)
+        if at == 0:
+            file.is_report = begins_report(view)
         self._done(nbytes, resumed)
         with self._lock:
             if not resumed:
@@ -245,6 +248,8 @@ class CopyJob:
         if (described := description_of(file.metadata)) and isinstance(file.target, PoolPath):
             directory = file.target.parent
             directory.root.core.set_extended(directory.inside, description.ATTRIBUTE, described)
+        elif file.is_report and isinstance(file.target, PoolPath):
+            describe(file.target)
 
     def _mark(self, source: FileStatus, target: AnyPath, *, fresh: bool = True) -> None:
         """Give a copy the mode of its source, and with `preserve` all other attributes.

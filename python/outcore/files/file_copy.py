@@ -31,6 +31,8 @@ class FileCopy:
         CRC-32C of the copied pieces, by offset.
     metadata
         Content of a copied ``zarr.json`` of one piece.
+    is_report
+        Whether the copied bytes begin like a report.
     """
 
     def __init__(self, source: FileStatus, name: str, target: AnyPath) -> None:
@@ -41,6 +43,7 @@ class FileCopy:
         self.known: dict[int, tuple[int, int]] = {}
         self.sums: dict[int, int] = {}
         self.metadata = b""
+        self.is_report = False
         self._ends: tuple[PlainEnd | PoolEnd, PlainEnd | PoolEnd] | None = None
         self._reader: PlainEnd | PoolEnd | None = None
         self._left_to_verify = self.count

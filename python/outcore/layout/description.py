@@ -6,6 +6,7 @@ A description is a JSON object in an extended attribute. The pool's manager inde
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,8 @@ def of_report(values: Mapping[str, Any]) -> bytes:
     """Return the description of a report with these values.
 
     ``residual`` is the backward error; of an iterative method the last residual of its history; of
-    a least-squares solution the largest norm. ``time`` is in seconds.
+    a least-squares solution the largest norm. ``time`` is in seconds. The condition of a singular
+    matrix is the largest float64, because JSON has no infinity.
     """
     residuals = [values.get("backward_error"), *(values.get("history") or [None])[-1:]]
     residuals.append(max(values.get("residual_norms") or [], default=None))
@@ -25,7 +27,7 @@ def of_report(values: Mapping[str, Any]) -> bytes:
         "kind": "report",
         "method": values.get("method") or None,
         "residual": next((each for each in residuals if each is not None), None),
-        "condition": values.get("condition"),
+        "condition": _finite(values.get("condition")),
         "time": values.get("seconds"),
     }
     known = {name: value for name, value in fields.items() if _is_known(value)}
@@ -39,6 +41,10 @@ def read(text: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _finite(value: Any) -> Any:
+    return sys.float_info.max if value == math.inf else value
 
 
 def _is_known(value: Any) -> bool:

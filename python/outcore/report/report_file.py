@@ -4,6 +4,7 @@
 factorization.
 """
 
+import contextlib
 import io
 import json
 import struct
@@ -17,9 +18,10 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from outcore.errors import CorruptError, ExistsError, InvalidError, NotFoundError
+from outcore.errors import CorruptError, DeniedError, ExistsError, InvalidError, NotFoundError
 from outcore.layout import description
 from outcore.storage import rights
+from outcore.storage.file_attributes import attribute, attribute_names, set_attribute
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, PathLike, as_path, place
 
@@ -27,6 +29,10 @@ FORMAT = 1
 KIND = "outcore report"
 FIGURES = "report.json"
 SPANS = "spans.npy"
+
+_ZIP = b"PK\3\4"
+_NAME_AT = 30
+"""Where the name of the first file stands in an archive."""
 
 Spans = npt.NDArray[np.uint64]
 _Report = TypeVar("_Report")
@@ -51,19 +57,43 @@ def write(path: PathLike, values: dict[str, Any], spans: Spans | None) -> None:
     replace(path, packed.getvalue())
     where = as_path(path)
     if isinstance(where, PoolPath):
-        described = description.of_report(values)
-        where.root.core.set_extended(where.inside, description.ATTRIBUTE, described)
+        _describe(where, values)
+
+
+def begins_report(content: memoryview) -> bool:
+    """Whether a file that begins with these bytes may be a report: its archive has it first."""
+    begin = bytes(content[:64])
+    return begin.startswith(_ZIP) and begin[_NAME_AT:].startswith(FIGURES.encode())
+
+
+def describe(path: PoolPath) -> None:
+    """Let searches of a pool find a report that was copied into it; ignore other files."""
+    with contextlib.suppress(InvalidError, CorruptError):
+        _describe(path, _unpacked(path)[0])
+
+
+def _describe(path: PoolPath, values: dict[str, Any]) -> None:
+    path.root.core.set_extended(path.inside, description.ATTRIBUTE, description.of_report(values))
 
 
 def replace(path: PathLike, content: bytes) -> None:
-    """Write a report or its page, replacing the file at the path or at the target of a link."""
+    """Write a report or its page, replacing the file at the path or at the target of a link.
+
+    The new file has the rights and the extended attributes of the old one.
+    """
     where = as_path(path)
     _check_file(where)
     if isinstance(where, Path):
         where = where.resolve()
     found = place(where)
+    kept = {}
+    if where.exists():
+        with contextlib.suppress(DeniedError):  # of a file that may be replaced, but not read
+            kept = {name: attribute(where, name) for name in attribute_names(where)}
     with rights.kept(found.path):
         found.volume.replace_small(found.name, content)
+    for name, value in kept.items():
+        set_attribute(where, name, value)
 
 
 def check_replaceable(path: AnyPath) -> None:
@@ -136,7 +166,7 @@ def read(path: PathLike, report: type[_Report], unsaid: Sequence[str] = ()) -> _
 
 def _unpacked(where: AnyPath) -> tuple[dict[str, Any], Spans | None]:
     packed = where.read_bytes()
-    if not packed.startswith(b"PK\3\4"):
+    if not packed.startswith(_ZIP):
         raise InvalidError(
             f"{where} is not a report; write one with report.save(), or `outcore solve --report`"
         )

@@ -3,6 +3,7 @@
 //! A description is a JSON object in an extended attribute of the directory that contains `zarr.json`. The manager
 //! indexes its fields. The client sends it with the name `zarr.json`, in one commit.
 
+use outcore_core::element_types::TYPES;
 use serde_json::{Map, Value, json};
 
 /// The name of the metadata of an array or a group.
@@ -11,24 +12,6 @@ const METADATA: &str = "zarr.json";
 pub(crate) const MAX_METADATA_BYTES: u64 = 1 << 20;
 /// Bytes of a description, at most: less than an extended attribute may have.
 const MAX_BYTES: usize = 60_000;
-
-/// Zarr's names of types of elements, with those of a description, which end in their bytes.
-const TYPES: [(&str, &str, u64); 14] = [
-    ("bool", "b1", 1),
-    ("int8", "i1", 1),
-    ("int16", "i2", 2),
-    ("int32", "i4", 4),
-    ("int64", "i8", 8),
-    ("uint8", "u1", 1),
-    ("uint16", "u2", 2),
-    ("uint32", "u4", 4),
-    ("uint64", "u8", 8),
-    ("float16", "f2", 2),
-    ("float32", "f4", 4),
-    ("float64", "f8", 8),
-    ("complex64", "c8", 8),
-    ("complex128", "c16", 16),
-];
 
 /// Whether the file at a path describes its directory.
 pub(crate) fn describes(path: &str) -> bool {

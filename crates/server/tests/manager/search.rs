@@ -147,6 +147,8 @@ fn errors_name_the_character() {
         ("mtime > \"yesterday\"", 9, "a time to compare with mtime"),
         ("attr.run ~ 5", 10, "one of = != < <= > >="),
         ("attr.run = \"x12", 16, "the closing quote"),
+        ("dtype = \"c17\"", 9, "a data type"),
+        ("kind = \"matrix\"", 8, "a kind"),
         ("(owner = 1", 11, "a closing parenthesis"),
         ("owner = 1)", 10, "\"and\", \"or\", or the end"),
         ("owner = 1 and", 14, "a field"),

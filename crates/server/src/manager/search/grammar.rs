@@ -1,5 +1,6 @@
 //! The language of searches: parses a query, and checks its fields and types. Errors say at which character.
 
+use outcore_core::element_types::TYPES;
 use outcore_core::{Error, Result};
 use winnow::ModalResult;
 use winnow::ascii::multispace0;
@@ -290,5 +291,33 @@ fn check(query: &str, written: Written) -> Result<Comparison> {
             "~ compares texts with patterns such as \"run*\"",
         ));
     }
+    let literal = match literal {
+        Literal::Text(text) if written.operator != Operator::Like => {
+            Literal::Text(word_of(&name, text).map_err(|(need, known)| {
+                wrong(query, written.literal_at, need, &format!("write one of {}", known.join(", ")))
+            })?)
+        }
+        literal => literal,
+    };
     Ok(Comparison { field, operator: written.operator, literal })
 }
+
+/// The known word of a field that a text names. The error has the text that the query needs there, and the known words.
+fn word_of(field: &str, text: String) -> std::result::Result<String, (&'static str, Vec<&'static str>)> {
+    let (need, known) = match field {
+        "dtype" => {
+            let name = text.trim_start_matches(['<', '>', '=', '|']);
+            let of_zarr = TYPES.iter().find(|(known, short, _)| [*known, *short].contains(&name));
+            let Some((_, short, _)) = of_zarr else {
+                return Err(("a data type", TYPES.iter().map(|(_, short, _)| *short).collect()));
+            };
+            return Ok((*short).to_owned());
+        }
+        "kind" => ("a kind", KINDS),
+        _ => return Ok(text),
+    };
+    if known.contains(&text.as_str()) { Ok(text) } else { Err((need, known.to_vec())) }
+}
+
+/// The kinds that a search tells apart.
+const KINDS: &[&str] = &["array", "group", "report", "file", "directory", "link"];
