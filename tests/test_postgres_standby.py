@@ -111,10 +111,14 @@ class Makers:
                 self.longest_s = max(self.longest_s, time.monotonic() - began)
 
     def wait_for(self, count: int) -> None:
-        """Wait for so many more directories."""
-        wanted = len(self.made) + count
-        while len(self.made) < wanted and not self.errors:
+        """Wait until each thread has made so many more directories."""
+        wanted = [count + made for made in self._counts()]
+        while any(map(int.__lt__, self._counts(), wanted)) and not self.errors:
             time.sleep(0.01)
+
+    def _counts(self) -> list[int]:
+        made = list(self.made)
+        return [sum(name.startswith(f"{maker}-") for name in made) for maker in range(3)]
 
     def stop(self) -> None:
         self._is_over.set()
@@ -153,11 +157,11 @@ def test_a_stand_by_takes_over(
         makers = Makers(url, tmp_path / "key")
         try:
             for _ in range(5 if all_lines else 1):
-                makers.wait_for(30)
+                makers.wait_for(10)
                 active, other = managers
                 os.kill(active.process.pid, how)
                 other.wait_until_active()
-                makers.wait_for(30)
+                makers.wait_for(10)
                 if how == signal.SIGSTOP:
                     os.kill(active.process.pid, signal.SIGCONT)
                     assert active.process.wait() == 1, "it finds that it lost the lease, and exits"
