@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from mpi_jobs import run_job
+from mpi_jobs import mpi_program, run_job
 from served_pools import served_url
 
 import outcore as oc
@@ -166,6 +166,34 @@ def _spans(
     events: list[dict[str, Any]], tracks: tuple[int, ...], name: str
 ) -> list[dict[str, Any]]:
     return [e for e in events if e["ph"] == "X" and e["pid"] in tracks and e["name"] == name]
+
+
+def test_the_command_line_traces_all_processes_and_servers(served_url: str, tmp_path: Path) -> None:
+    """``outcore solve --trace`` by mpiexec; the report links the trace."""
+    with oc.connect(served_url) as pool:
+        oc.from_array(np.eye(N) + 0.001, pool / "A", order="F", progress=False).close()
+    np.save(tmp_path / "b.npy", np.ones(N))
+    trace, report = tmp_path / "run.json", tmp_path / "run.report"
+    command = str(Path(sys.executable).with_name("outcore"))
+    words = [command, "solve", f"{served_url}/A", str(tmp_path / "b.npy"), "--memory", "1MB"]
+    words += ["-o", str(tmp_path / "x.npy"), "--report", str(report), "--trace", str(trace)]
+    done = mpi_program(2, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(trace.read_text())
+    events = document["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert [re.split(r" (?:on|of) ", name)[0] for name in names][:3] == [
+        "process 0", "process 1", "I/O server 0",
+    ]  # fmt: skip
+    for track in (0, 1):
+        assert any(name.startswith("LU of") for name, *_ in spans_of(document, track))
+    servers = tuple(range(2, len(names)))
+    assert _spans(events, servers, "disk_write")
+    assert oc.Report.load(report).trace == str(trace)
+    # All processes have an error, and one prints it.
+    done = mpi_program(2, *words[:-1], str(tmp_path), "--overwrite")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("is a directory; name a file for the trace") == 1, done.stderr
 
 
 def test_a_report_names_the_trace_and_its_page_links_it(

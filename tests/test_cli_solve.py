@@ -105,6 +105,30 @@ def test_the_report_is_saved_with_its_timeline() -> None:
     assert outcore("report", "run.report", "-o", "page.html").exit_code == 0
 
 
+def test_a_trace_shows_the_call_and_the_report_links_it(here: Path) -> None:
+    for _ in range(2):  # The second trace replaces the first.
+        solved("A", "b.npy", "-o", "x.npy", "--overwrite", "--report", "r", "--trace", "run.json")
+    document = json.loads(Path("run.json").read_text())
+    spans = [each for each in document["traceEvents"] if each["ph"] == "X"]
+    names = {each["name"] for each in spans}
+    assert {"LU of A", "solving with A.lu", "read", "write"} <= names
+    assert Report.load("r").trace == str(here / "run.json")
+    assert outcore("report", "r", "-o", "page.html").exit_code == 0
+    assert '<a href="run.json">run.json</a>' in Path("page.html").read_text()
+
+
+def test_x_is_in_its_file_where_the_trace_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise oc.errors.DiskFullError("the disk is full; remove files")
+
+    monkeypatch.setattr("outcore.report.chrome_trace.report_file.replace", full)
+    result = outcore("solve", "A", "b.npy", "-o", "x.npy", "--trace", "t", "--memory", MEMORY)
+    assert (result.exit_code, result.stderr.count("the disk is full")) == (1, 1)
+    assert close(np.load("x.npy"))
+
+
 def test_factors_stay_where_they_are_asked_for(here: Path) -> None:
     solved("A", "b.npy", "-o", "x.npy", "--factors", "F", "--keep-factors")
     factor = open_factor("F")
@@ -184,9 +208,25 @@ def test_where_x_finds_no_room_the_same_command_goes_on(here: Path, small_disk: 
         (["-o", "X", "--report", "A/report"], "A in A"),
         (["-o", "X", "--report", "mine"], "mine exists and is no report"),
         (["-o", "X", "--report", "pipe"], "pipe is a device, pipe or socket"),
+        (["-o", "X", "--trace", "D"], "D is a directory; name a file for the trace"),
+        (["-o", "X", "--trace", "none/t"], "there is no directory none; make it first"),
+        (["-o", "X", "--trace", "pipe"], "pipe is a device, pipe or socket; name a file for the t"),
+        (["-o", "X", "--trace", "mine"], "mine exists and is no trace; choose another name"),
+        (["-o", "X", "--trace", "b.npy"], "is B in b.npy"),
+        (["-o", "X", "--trace", "A/trace"], "A in A"),
+        (["-o", "X", "--trace", "r", "--report", "r"], "the trace in r is the report in r"),
+        (["-o", "X", "--trace", "locked/t"], "locked is not writable; choose another name"),
     ],
 )
-def test_places_are_looked_at_before_any_work(arguments: list[str], said: str, here: Path) -> None:
+def test_places_are_looked_at_before_any_work(
+    arguments: list[str], said: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.access
+    # Root may write everywhere.
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).name != "locked" and allowed(path, mode)
+    )
+    Path("locked").mkdir()
     Path("d.npy").mkdir()
     Path("D").mkdir()
     os.mkfifo("pipe")

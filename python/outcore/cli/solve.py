@@ -1,7 +1,6 @@
 """``outcore solve``."""
 
 import contextlib
-import os
 from typing import Any
 
 import click
@@ -13,25 +12,17 @@ from outcore._util.printable import as_line
 from outcore.array.array import Array, open_array
 from outcore.array_files.metadata import read_metadata
 from outcore.cli.places import ANY_PATH, key_option, overwrite_option
+from outcore.cli.side_files import check_side_files, check_writable, side_file_options, traced
 from outcore.cli.verbs import Verb, end, run_as, say, wants_json
 from outcore.convert.export import export_array
-from outcore.errors import (
-    ExistsError,
-    Interrupted,
-    InvalidError,
-    NotFoundError,
-    OutcoreError,
-    ReadOnlyError,
-)
+from outcore.errors import Interrupted, InvalidError, NotFoundError, OutcoreError
 from outcore.linalg._output.factor import remove_factors
 from outcore.linalg._systems.plan import ASSUMPTIONS
 from outcore.linalg._systems.solve import solve_system
-from outcore.machine.machine import nearest_directory
 from outcore.planning.plan import Plan, plan
-from outcore.processes.sharing import Sharing
-from outcore.report import report_file
+from outcore.processes.sharing import Sharing, seconds_for
 from outcore.storage.pool_path import PoolPath
-from outcore.storage.volumes import AnyPath, Place, as_path, how_they_meet, place
+from outcore.storage.volumes import AnyPath, Place, as_path, place
 
 
 @click.command(
@@ -42,7 +33,7 @@ from outcore.storage.volumes import AnyPath, Place, as_path, how_they_meet, plac
     groups={
         "System": ("assume_a", "factor_dtype", "condition"),
         "Files": ("output", "if_exists", "factors", "keep_factors", "overwrite_a"),
-        "Output": ("report_path",),
+        "Output": ("report_path", "trace_path"),
     },
 )
 @click.argument("a", metavar="A", type=ANY_PATH)
@@ -69,10 +60,7 @@ from outcore.storage.volumes import AnyPath, Place, as_path, how_they_meet, plac
     help="Store the factors in the space of A, whose elements are lost.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the BLAS.")
-@click.option(
-    "--report", "report_path", metavar="FILE", type=ANY_PATH,
-    help="Save the report, for `outcore report FILE`.",
-)  # fmt: skip
+@side_file_options
 @key_option
 def command(
     a: AnyPath,
@@ -88,6 +76,7 @@ def command(
     overwrite_a: bool,
     threads: int | None,
     report_path: AnyPath | None,
+    trace_path: AnyPath | None,
 ) -> None:
     """Solve A x = b for the matrix in the array A and the right-hand sides B.
 
@@ -106,10 +95,11 @@ def command(
     is_plain = output.suffix == ".npy"
     # On other machines than this one, files may be missing: an error of one process is one of all.
     with Sharing(comm) as sharing:
-        _check_writable(output, overwrite=if_exists == "overwrite" or not is_plain)
-        if report_path:
-            others = {"A": a, "B": b, "the output": output, "the factors": factors}
-            _check_report(report_path, others)
+        if is_plain and isinstance(output, PoolPath):
+            raise _no_plain_file(output)
+        check_writable(output, overwrite=if_exists == "overwrite" or not is_plain)
+        others = {"A": a, "B": b, "the output": output, "the factors": factors}
+        check_side_files(report_path, trace_path, others)
         rhs = _right_hand_side(b, in_memory=is_plain)
         planned = _planned(
             a, rhs, factors, sharing.budget(memory), sharing.size,
@@ -120,20 +110,24 @@ def command(
     try:
         # The factors stay until x is in its file: if that fails, x can be solved for again.
         left: list[Place] = []
-        x, report = solve_system(
-            a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
-            factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
-            if_exists=if_exists, threads=threads, progress=not wants_json(), condition=condition,
-            later=left, comm=comm, **options,
-        )  # fmt: skip
-        if is_plain and is_first:
-            export_array(x, output, format="npy", if_exists=if_exists, progress=False)
-        for where in left:
-            remove_factors(where)
+        with traced(trace_path, comm):
+            x, report = solve_system(
+                a, rhs, assume_a=assume_a, memory=memory, out=None if is_plain else output,
+                factors=factors, keep_factors=keep_factors, overwrite_a=overwrite_a,
+                if_exists=if_exists, threads=threads, progress=not wants_json(),
+                condition=condition, later=left, comm=comm, **options,
+            )  # fmt: skip
+            # The processes end the trace together, or none of them does. x is safe before that.
+            with Sharing(comm) as sharing:
+                if is_plain and is_first:
+                    export_array(x, output, format="npy", if_exists=if_exists, progress=False)
+                for where in left:
+                    remove_factors(where)
+                if report_path and is_first:
+                    report.save(report_path)
+                sharing.meet(seconds_for(x.nbytes if is_plain else 0))
     except KeyboardInterrupt:
         raise Interrupted(f"solving with {a.name}; run the same command again to resume") from None
-    if report_path and is_first:
-        report.save(report_path)
     plan_values = planned.to_dict() if planned else None
     end(
         {"x": output, "plan": plan_values, "report": report.to_dict()},
@@ -159,32 +153,6 @@ def _no_plain_file(path: PoolPath) -> InvalidError:
     return InvalidError(
         f"a .npy file is a plain one, have {path}; name an array in the pool, without .npy"
     )
-
-
-def _check_writable(path: AnyPath, *, overwrite: bool) -> None:
-    """Check this before the hours of solving. For a pool, `solve` checks it with x."""
-    if isinstance(path, PoolPath):
-        if path.suffix == ".npy":
-            raise _no_plain_file(path)
-        return
-    if path.suffix == ".npy" and path.exists() and not path.is_file():
-        raise ExistsError(f"{path} exists and is no file; choose another name")
-    if path.is_file() and not overwrite:
-        raise ExistsError(f"{path} exists; choose another name, or pass --overwrite")
-    above = nearest_directory(path.absolute().parent)
-    if path.suffix == ".npy" and above != path.absolute().parent:
-        raise NotFoundError(f"there is no directory {path.absolute().parent}; make it first")
-    if not os.access(above, os.W_OK):
-        raise ReadOnlyError(f"cannot write {path}: {above} is not writable; choose another name")
-
-
-def _check_report(path: AnyPath, others: dict[str, AnyPath | None]) -> None:
-    """Refuse to write the report over any file but a report, or into an array."""
-    _check_writable(path, overwrite=True)
-    for name, other in others.items():
-        if other is not None and (meets := how_they_meet(path, other)):
-            raise InvalidError(f"the report in {path} {meets} {name} in {other}; name another file")
-    report_file.check_replaceable(path)
 
 
 def _planned(

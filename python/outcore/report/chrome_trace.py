@@ -15,16 +15,19 @@ import numpy.typing as npt
 
 from outcore._core import Trace
 from outcore._util.communicator import TIMEOUT_S, Alone, Communicator
-from outcore.errors import InvalidError, NotFoundError, OutcoreError, from_kind
+from outcore.errors import ExistsError, NotFoundError, OutcoreError, from_kind
 from outcore.report import report_file, tracing
 from outcore.report.spans import KINDS, LANES
 from outcore.report.tracing import TracedCall
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_root import PoolRoot, open_roots
-from outcore.storage.volumes import PathLike, as_path
+from outcore.storage.volumes import AnyPath, PathLike, as_path
 from outcore.version import VERSION
 
 _NS_PER_US = 1e3
+
+_BEGIN = b'{"displayTimeUnit": "ms", "otherData": {"outcore": '
+"""The first bytes of each file."""
 
 _FIRST_LANES = 1000
 """Lanes of a kind of spans that may overlap; each kind has its own range of numbers."""
@@ -64,7 +67,7 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
     BusyError
         If this process records a trace already.
     InvalidError, NotFoundError
-        On each process, if `path` is a directory, or its directory does not exist.
+        On each process, if `path` exists and is not a file, or its directory does not exist.
     OutcoreError
         On each process, if process 0 cannot write the file.
 
@@ -92,7 +95,9 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
         except OutcoreError as failure:
             error = failure.kind, str(failure)
     if error := team.bcast(error, 0):
-        raise from_kind(*error)
+        failed = from_kind(*error)
+        vars(failed)["is_told"] = True  # All processes have this error.
+        raise failed
 
 
 @dataclass(frozen=True)
@@ -180,8 +185,7 @@ def _checked(path: PathLike, team: Communicator) -> str:
         where = as_path(path)
         full = str(where) if isinstance(where, PoolPath) else os.path.abspath(where)
         try:
-            if where.is_dir():
-                raise InvalidError(f"{where} is a directory; name a file for the trace")
+            report_file.check_file(where, "trace")
             if not where.parent.is_dir():
                 raise NotFoundError(f"there is no directory {where.parent}; make it first")
         except OutcoreError as failure:
@@ -190,6 +194,22 @@ def _checked(path: PathLike, team: Communicator) -> str:
     if failed:
         raise from_kind(*failed)
     return str(agreed)
+
+
+def check_replaceable(path: AnyPath) -> None:
+    """Refuse to replace an existing file that is no trace of this module.
+
+    Raises
+    ------
+    ExistsError
+        If it is another file.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        begin = file.read(len(_BEGIN))
+    if begin != _BEGIN:
+        raise ExistsError(f"{path} exists and is no trace; choose another name")
 
 
 def _clocks() -> Clocks:

@@ -82,7 +82,7 @@ def replace(path: PathLike, content: bytes) -> None:
     The new file has the rights and the extended attributes of the old one.
     """
     where = as_path(path)
-    _check_file(where)
+    check_file(where, "report")
     if isinstance(where, Path):
         where = where.resolve()
     found = place(where)
@@ -106,7 +106,7 @@ def check_replaceable(path: AnyPath) -> None:
     ExistsError
         If it is another kind of file.
     """
-    _check_file(path)
+    check_file(path, "report")
     if not path.exists():
         return
     try:
@@ -115,12 +115,12 @@ def check_replaceable(path: AnyPath) -> None:
         raise ExistsError(f"{path} exists and is no report; choose another name") from None
 
 
-def _check_file(path: AnyPath) -> None:
-    """Refuse an existing path that is not a file."""
+def check_file(path: AnyPath, what: str) -> None:
+    """Refuse an existing path that is not a file, as a place for a report or trace."""
     if path.is_dir():
-        raise InvalidError(f"{path} is a directory; name a file for the report")
+        raise InvalidError(f"{path} is a directory; name a file for the {what}")
     if path.exists() and not path.is_file():
-        raise InvalidError(f"{path} is a device, pipe or socket; name a file for the report")
+        raise InvalidError(f"{path} is a device, pipe or socket; name a file for the {what}")
 
 
 def read(path: PathLike, report: type[_Report], unsaid: Sequence[str] = ()) -> _Report:
