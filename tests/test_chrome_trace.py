@@ -19,6 +19,7 @@ from outcore.cli import main
 from outcore.report import chrome_trace as traces
 from outcore.report.spans import KINDS
 from outcore.report.tracing import TracedCall
+from outcore.storage import pool_root
 
 __all__ = ["served_url"]
 
@@ -73,7 +74,7 @@ def test_servers_that_are_silent_or_have_dropped_spans_are_named() -> None:
     document = traces.trace_document([process(0, 1_000_000, [])], [late, silent])
     notes = document["otherData"]["notes"]
     assert [note.split(":")[0][:24] for note in notes] == [
-        "I/O server 0 has dropped", "I/O server 1 is missing",
+        "I/O server 0 may lack sp", "I/O server 1 is missing",
     ]  # fmt: skip
     marks = [each for each in document["traceEvents"] if each["ph"] == "i"]
     assert [each["ts"] for each in marks] == [4.0]
@@ -232,11 +233,91 @@ def test_the_servers_of_a_pool_are_in_the_trace(served_url: str, tmp_path: Path)
     assert written == 3 << 20 <= moved
 
 
+def test_a_pool_that_closes_in_the_block_is_in_the_trace(served_url: str, tmp_path: Path) -> None:
+    """Each span is there once, although the pool is open three times."""
+    with oc.connect(served_url) as outer:
+        with oc.chrome_trace(tmp_path / "t.json"):
+            for name in ("f", "g"):
+                with oc.connect(served_url) as pool, pool.open(name, "w") as file:
+                    file.write(bytes(3 << 20))
+                    file.sync()
+                pool.close()  # Closing twice is harmless.
+        count = len(outer.servers())
+    with oc.chrome_trace(tmp_path / "after.json"), oc.connect(served_url):
+        pass
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert document["otherData"]["notes"] == []
+    events = document["traceEvents"]
+    tracks = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert [re.split(r" (?:on|of) ", name)[0] for name in tracks] == [
+        "process 0", *(f"I/O server {number}" for number in range(count)),
+    ]  # fmt: skip
+    servers = tuple(range(1, 1 + count))
+    assert sum(e["args"]["bytes"] for e in _spans(events, servers, "write")) == 6 << 20
+    after = json.loads((tmp_path / "after.json").read_text())["traceEvents"]
+    assert len({e["pid"] for e in after}) == 1 + count
+    assert not _spans(after, servers, "write"), "they were before the block"
+
+
+def test_the_pool_of_a_job_that_closes_in_the_block_is_in_the_trace(tmp_path: Path) -> None:
+    run_job(tmp_path, 2, CLOSED, None)
+    document = json.loads((tmp_path / "trace.json").read_text())
+    events = document["traceEvents"]
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    assert len(names) == 4, "a track for each server, although it ran twice"
+    # 2 servers store 4 MiB of each pool.
+    assert sum(e["args"]["bytes"] for e in _spans(events, (2, 3), "write")) == 8 << 20
+
+
+CLOSED = """
+import sys
+from mpi4py import MPI
+import outcore as oc
+
+comm = MPI.COMM_WORLD
+home = sys.argv[1]
+with oc.chrome_trace(home + "/trace.json", comm, timeout=60):
+    for name in ("f", "g"):
+        with oc.Pool.from_comm(comm, home + "/{rank}", timeout=60) as pool:
+            if comm.rank == 1:
+                with pool.open(name, "w") as file:
+                    file.write(bytes(4 << 20))
+                    file.sync()
+            comm.barrier()
+"""
+
+
+def test_a_server_that_fails_after_its_pool_closed_keeps_its_first_spans() -> None:
+    none = np.empty((0, 5), np.uint64)
+    first, second = (np.array([[0, at, at + 9, 0, 1]], np.uint64) for at in (100, 300))
+    clocks = [traces.Clocks(at, 1_000_000 + at) for at in (200, 400)]
+    readings = [
+        traces.Server("I/O server 0", None, clocks[0], 0, ["write"], first),
+        traces.Server("I/O server 0", "it is down", traces.Clocks(0, 0), 0, [], none),
+    ]
+    joined = traces.joined(*readings)
+    document = traces.trace_document([process(0, 1_000_000, [])], [joined])
+    assert spans_of(document, 1) == [("write", 0.1, 0.109)]
+    assert document["otherData"]["notes"] == ["I/O server 0 is incomplete: it is down"]
+    # It has answered again, and has not dropped its first span.
+    again = traces.Server(
+        "I/O server 0", None, clocks[1], 0, ["write"], np.concatenate([first, second])
+    )
+    joined = traces.joined(joined, again)
+    assert joined.rows.tolist() == [[0, 100, 109, 0, 1], [0, 300, 309, 0, 1]]
+    assert (joined.error, joined.complete_after_ns) == (None, 0)
+    # It may have worked between the two readings, if it has dropped spans since.
+    late = traces.Server("I/O server 0", None, clocks[1], 250, ["write"], second)
+    joined = traces.joined(readings[0], late)
+    assert (len(joined.rows), joined.complete_after_ns) == (2, 250)
+
+
 def test_a_block_that_fails_leaves_no_trace_and_the_next_can_begin(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     with pytest.raises(ZeroDivisionError), oc.chrome_trace(path):
         _ = 1 / 0
     assert not path.exists()
+    assert not pool_root.close_observers
     with oc.chrome_trace(path):
         pass
     assert json.loads(path.read_text())["displayTimeUnit"] == "ms"

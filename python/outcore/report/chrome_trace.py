@@ -4,9 +4,10 @@ import heapq
 import json
 import os
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +21,7 @@ from outcore.report import report_file, tracing
 from outcore.report.spans import KINDS, LANES
 from outcore.report.tracing import TracedCall
 from outcore.storage.pool_path import PoolPath
-from outcore.storage.pool_root import PoolRoot, open_roots
+from outcore.storage.pool_root import PoolRoot, close_observers, open_roots
 from outcore.storage.volumes import AnyPath, PathLike, as_path
 from outcore.version import VERSION
 
@@ -40,8 +41,8 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
     The file is in Chrome's trace event format. Open it at https://ui.perfetto.dev or in
     ``chrome://tracing``. It shows each process of `comm` with its long calls and collectives:
     arithmetic, waits, and reads and writes. Below them is each I/O server of the pools that
-    process 0 has open: the requests that it answered, and what its disk did. Reports of calls in
-    the block name the file, and ``outcore report`` links it.
+    process 0 closes in the block or has open at its end: the requests that it answered, and what
+    its disk did. Reports of calls in the block name the file, and ``outcore report`` links it.
 
     All times are on one axis. On one host they agree within a millisecond, since all processes read
     one clock. Between hosts they agree as well as the hosts' clocks do (NTP).
@@ -73,24 +74,32 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
 
     Notes
     -----
-    A server keeps its last 32,768 spans. If it has done more since the begin, the trace shows where
-    its record starts. A pool of `Pool.embedded` has no servers of its own; their work is in the
+    A server keeps its last 32,768 spans. If it has done more since the begin, the trace shows from
+    where its record is complete. The trace has the work for a pool until process 0 closes it. A
+    pool of `Pool.embedded` has no servers of its own; their work is in the
     reads and writes of the process.
     """
     team = Communicator(Alone() if comm is None else comm, timeout)
     where = _checked(path, team)
     recording = tracing.begin(where)
+    servers = _Servers()
+    if team.rank == 0:
+        close_observers.append(servers.read)
     try:
         start = _clocks()
         yield
     finally:
         tracing.end()
+        if team.rank == 0:
+            close_observers.remove(servers.read)
     mine = Process(team.rank, platform.node(), os.getpid(), start, _clocks(), recording.calls)
     processes = team.allgather(mine)
     error: tuple[str, str] | None = None
     if team.rank == 0:
         try:
-            document = trace_document(processes, _servers())
+            for root in open_roots():
+                servers.read(root)
+            document = trace_document(processes, servers.found())
             report_file.replace(path, json.dumps(document, allow_nan=False).encode())
         except OutcoreError as failure:
             error = failure.kind, str(failure)
@@ -133,7 +142,7 @@ class Server:
     name
         Its number and its pool.
     error
-        Why its spans are missing; `None` if they are there.
+        Why its spans, or the last of them, are missing; `None` if they are there.
     clocks
         Its clocks.
     complete_after_ns
@@ -152,6 +161,21 @@ class Server:
     rows: npt.NDArray[np.uint64]
 
 
+def joined(earlier: Server, later: Server) -> Server:
+    """Return the work of an I/O server that two readings of its record show."""
+    if later.error is not None:
+        return replace(earlier, error=later.error)
+    if later.names != earlier.names:
+        return later  # The server did not answer before, or it was upgraded.
+    # If the second record starts after the first reading, the server may have worked in between.
+    has_gap = later.complete_after_ns > earlier.clocks.trace_ns
+    return replace(
+        later,
+        complete_after_ns=later.complete_after_ns if has_gap else earlier.complete_after_ns,
+        rows=np.unique(np.concatenate([earlier.rows, later.rows]), axis=0),
+    )
+
+
 def trace_document(processes: list[Process], servers: list[Server]) -> dict[str, Any]:
     """Return the trace of some processes and servers as a document in Chrome's format."""
     begin = min(each.start.unix_ns for each in processes)
@@ -163,15 +187,18 @@ def trace_document(processes: list[Process], servers: list[Server]) -> dict[str,
         _add_process(events, each)
     for server in servers:
         if server.error is not None:
-            notes.append(f"{server.name} is missing: {server.error}")
-            continue
+            is_missing = len(server.rows) == 0
+            what = "missing" if is_missing else "incomplete"
+            notes.append(f"{server.name} is {what}: {server.error}")
+            if is_missing:
+                continue
         events.start_track(server.name)
         _add_server(events, server, begin, end)
         late = server.clocks.unix(server.complete_after_ns)
         if late > begin:
-            events.mark("the record of this server starts here", late)
+            events.mark("the record of this server is complete from here", late)
             seconds = (late - begin) / 1e9
-            notes.append(f"{server.name} has dropped spans of the first {seconds:.3f} s")
+            notes.append(f"{server.name} may lack spans of the first {seconds:.3f} s")
     started = datetime.fromtimestamp(begin / 1e9, UTC).isoformat()
     other = {"outcore": VERSION, "started": started, "started_unix_ns": begin, "notes": notes}
     return {"displayTimeUnit": "ms", "otherData": other, "traceEvents": events.found}
@@ -216,16 +243,29 @@ def _clocks() -> Clocks:
     return Clocks(*Trace.clocks())
 
 
-def _servers() -> list[Server]:
-    """Ask the I/O servers of all pools that this process has open."""
-    found: dict[str, PoolRoot] = {}
-    for root in open_roots():
-        found.setdefault(root.core.id, root)
-    return [
-        Server(f"I/O server {number} of pool {pool[:8]}", error, Clocks(*now), late, names, rows)
-        for pool, root in found.items()
-        for number, error, (*now, late), names, rows in root.core.spans()
-    ]
+class _Servers:
+    """The work of I/O servers, by the records that they keep."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], Server] = {}
+        self._lock = threading.Lock()
+
+    def read(self, root: PoolRoot) -> None:
+        """Ask the servers of an open pool for their records."""
+        pool = root.core.id
+        answers = root.core.spans()
+        with self._lock:
+            for number, error, (*now, late), names, rows in answers:
+                name = f"I/O server {number} of pool {pool[:8]}"
+                server = Server(name, error, Clocks(*now), late, names, rows)
+                earlier = self._found.get((pool, number))
+                self._found[pool, number] = server if earlier is None else joined(earlier, server)
+
+    def found(self) -> list[Server]:
+        """List the servers, those of each pool by their numbers."""
+        pools = list(dict.fromkeys(pool for pool, _ in self._found))
+        order = sorted(self._found, key=lambda key: (pools.index(key[0]), key[1]))
+        return [self._found[key] for key in order]
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outcore import _core
@@ -76,12 +77,20 @@ class PoolRoot:
 
     def close(self) -> None:
         """Close the pool; its URL then finds the pool object opened before, if still open."""
-        if others := _others(self):
-            _OPEN[self.url] = others
-        else:
-            _OPEN.pop(self.url, None)
-        self.core.close()
+        try:
+            if close_observers and self in open_roots():
+                for observe in list(close_observers):
+                    observe(self)
+        finally:
+            if others := _others(self):
+                _OPEN[self.url] = others
+            else:
+                _OPEN.pop(self.url, None)
+            self.core.close()
 
+
+close_observers: list[Callable[[PoolRoot], None]] = []
+"""Functions that are called with each pool of this process just before it closes."""
 
 _MOST_LOOKED_AT = 10_000
 """Number of directories that an open pool remembers."""
