@@ -127,7 +127,7 @@ def test_a_rank_that_fails_at_any_file_leaves_all_of_them(
     assert isinstance(found[1], RuntimeError)
     for each in (found[0], found[2]):
         assert isinstance(each, OutcoreError), found
-        assert "process 1 gave up: RuntimeError: fails midway" in str(each)
+        assert "process 1 aborted: RuntimeError: fails midway" in str(each)
     np.testing.assert_array_equal(held(pool), before)
 
 

@@ -249,7 +249,7 @@ def test_a_write_that_fails_midway_leaves_it_incomplete(
         assert isinstance(found[1], RuntimeError)
         for each in (found[0], found[2]):
             assert isinstance(each, OutcoreError), found
-            assert "process 1 gave up: RuntimeError: fails midway" in str(each)
+            assert "process 1 aborted: RuntimeError: fails midway" in str(each)
         assert state(pool) == ("whole" if atomic else "incomplete")
         with oc.open_array(pool / "u", allow_incomplete=True) as u:
             assert not atomic or (u[...] == 0).all()

@@ -103,7 +103,7 @@ def test_who_cannot_open_the_files_tells_the_others(
             assert isinstance(found[rank], OutcoreError), found
             # Process 0 may have removed a file before others open it.
             is_late = "process 0 had aborted it" in str(found[rank])
-            assert f"process {who} gave up: " in str(found[rank]) or is_late, found
+            assert f"process {who} aborted: " in str(found[rank]) or is_late, found
             assert why in str(found[rank]) or is_late, found
             assert not is_late or call == "replace"
     check_whole_after(pool, "u")
@@ -134,7 +134,7 @@ def test_who_may_not_write_tells_the_others() -> None:
             found = ThreadJob(RANKS).run(job)
             assert isinstance(found[1], DeniedError), found
             for rank in (0, 2):
-                assert "process 1 gave up: " in str(found[rank]), found
+                assert "process 1 aborted: " in str(found[rank]), found
                 assert str(found[1]) in str(found[rank])
             check_whole_after(root, "u")
 
@@ -192,7 +192,7 @@ def test_who_is_stopped_at_any_line_tells_the_others(call: str, who: int, all_li
                 continue
             for each in others:
                 assert isinstance(each, OutcoreError), (at, found)
-                is_told = f"process {who} gave up: it was stopped" in str(each)
+                is_told = f"process {who} aborted: it was stopped" in str(each)
                 is_late = "process 0 had aborted it" in str(each)
                 assert is_told or (is_late and call == "replace"), (at, found)
         assert found == [None] * RANKS

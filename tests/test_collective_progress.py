@@ -121,7 +121,7 @@ def test_what_a_function_raises_ends_it_for_all(pool: oc.Pool, call: str) -> Non
     first, second = ThreadJob(2).run(job)
     assert isinstance(first, RuntimeError)
     assert isinstance(second, OutcoreError)
-    assert "process 0 gave up" in str(second)
+    assert "process 0 aborted" in str(second)
 
 
 def test_a_bar_is_shown_by_rank_0(pool: oc.Pool, monkeypatch: pytest.MonkeyPatch) -> None:

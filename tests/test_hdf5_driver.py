@@ -263,7 +263,7 @@ def test_a_forked_process_opens_anew(url: str) -> None:
     told = os.read(read, 10_000).decode()
     os.close(read)
     os.close(write)
-    assert "open it anew" in told
+    assert "open it again" in told
     assert told.endswith(" 7")
     assert x[8] == 8
     file.close()

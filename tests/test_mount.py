@@ -399,7 +399,7 @@ def test_a_directory_of_the_pool_is_mounted_for_reading(
         with (other.place / "f").open("rb"):
             busy = outcore("umount", other.place)
             assert busy.exit_code == 1
-            assert "close what is open there, or give --lazy" in busy.output
+            assert "close the files that are open there, or give --lazy" in busy.output
         assert outcore("umount", other.place).exit_code == 0
         assert mounted_at(other.place) is None
 

@@ -193,6 +193,6 @@ def test_the_page_of_a_stand_by_names_the_active_manager(
         active.start()
         active.wait_for_page(f"Active: {other.address} on host {host}.")
         assert postgres.tell("stop") == "done"
-        missing = active.wait_for_page("It cannot ask who is active: ")
+        missing = active.wait_for_page("It cannot ask which manager is active: ")
         assert postgres.tell("start") == "done"
         assert faults_of([found, missing], tmp_path) == []

@@ -134,7 +134,7 @@ where
             let file = resize(length, reserve).expect("longer");
             assert_eq!(v.length(file), Ok(length));
             assert_eq!(self.read(file, &[(9_999, 2), (length - 2, 2)]), Ok(vec![7, 0, 0, 0]));
-            self.write(file, &[(length - 1, 1)], &[9]).expect("write what is new");
+            self.write(file, &[(length - 1, 1)], &[9]).expect("write new bytes");
             v.close(file);
         }
         let file = resize(9_500, false).expect("shorter");
@@ -146,7 +146,7 @@ where
         assert_eq!(
             self.read(file, &[(9_499, 2), (9_998, 2), (149_999, 1)]),
             Ok(vec![7, 0, 0, 0, 0]),
-            "what was cut off does not come back"
+            "bytes that were cut off do not come back"
         );
         v.close(file);
         v.remove("l").expect("remove");

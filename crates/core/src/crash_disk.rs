@@ -413,7 +413,10 @@ impl Names for CrashDisk {
     fn lock(&self, path: &str) -> Result<Box<dyn Any + Send>> {
         let mut state = lock(&self.state);
         if std::mem::replace(&mut state.is_locked, true) {
-            return Err(Error::new(ErrorKind::Busy, format!("{path} is locked; stop who uses it")));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{path} is locked; stop the process that uses it"),
+            ));
         }
         Ok(Box::new(Unlock(self.state.clone())))
     }

@@ -92,7 +92,7 @@ fn guarded<T>(library: Option<&Library>, step: Step, failed: T, work: impl FnOnc
         Ok(Ok(value)) => return value,
         Ok(Err(Error { kind, message })) => tell(errno_of(kind), &message),
         Err(_) => {
-            tell(libc::EIO, "the driver outcore has a bug and gave up; report it with the text on stderr")
+            tell(libc::EIO, "a bug of the driver outcore aborted the call; report it with the text on stderr")
         }
     }
     failed

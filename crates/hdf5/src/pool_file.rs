@@ -106,7 +106,7 @@ impl PoolFile {
         Err(Error::new(
             ErrorKind::Forked,
             format!(
-                "need {} opened in this process, have one of the process that it was forked from; open it anew",
+                "need {} opened in this process, have one of the process that it was forked from; open it again",
                 self.path
             ),
         ))

@@ -129,7 +129,7 @@ pub fn unmount_at(place: &Path, lazy: bool) -> Result<()> {
         None => command.args(lazy.then_some("--lazy")),
     };
     let refused = |why: &str| {
-        let fix = "close what is open there, or give --lazy";
+        let fix = "close the files that are open there, or give --lazy";
         Error::new(ErrorKind::Io, format!("cannot unmount {shown}: {why}; {fix}"))
     };
     let done =

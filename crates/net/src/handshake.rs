@@ -44,7 +44,7 @@ impl Deadline {
 
     fn check(&self) -> Result<()> {
         if Instant::now() > self.0 {
-            return Err(Error::new(ErrorKind::Io, "the other side did not say in time who it is"));
+            return Err(Error::new(ErrorKind::Io, "the peer did not identify itself in time"));
         }
         Ok(())
     }

@@ -259,7 +259,7 @@ impl Handler for Serving {
         if is_check && !caller.who.is_root {
             let error = Error::new(
                 ErrorKind::Denied,
-                "only who has the pool's key, or runs it, may check it; use the pool's key file",
+                "need the pool's key, or the user who runs the server, to check it; use the pool's key file",
             );
             return counted(now(IoReply::Failed(error), buffer));
         }

@@ -116,7 +116,7 @@ fn describe_disk(page: &mut Page, status: &IoStatus) {
     let help = "Blocks whose checksum was found wrong.";
     page.single("outcore_damaged_blocks_total", "counter", help, status.damaged_blocks);
     let help =
-        "Files whose checksums were looked at again since they were being written when the server ended.";
+        "Files whose checksums the server checked again because they were being written when it ended.";
     page.single("outcore_log_replayed_files", "gauge", help, status.noted_files);
     let help = "1 if the disk takes writes; 0 if it is too full for the log, or read-only.";
     page.single("outcore_writable", "gauge", help, u8::from(status.is_writable));

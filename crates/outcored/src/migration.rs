@@ -115,7 +115,7 @@ pub fn migrate_from_database(directory: &Path, database: &Database) -> Result<Mi
         Progress::Whole | Progress::Restored => {}
         Progress::Incomplete | Progress::Moved => {
             return Err(Error::invalid(format!(
-                "need whole metadata in the database {}, have what a migration left there; name the database that the \
+                "need whole metadata in the database {}, have the rest of a migration; name the database that the \
                  manager uses",
                 database.name()
             )));

@@ -65,13 +65,13 @@ fn listed(addresses: &[Address]) -> String {
 /// Generates the page of a stand-by that listens at `own` once it is active; `None` before its first look at the lease.
 fn standby_page(own: &[Address], database: &str, seen: Option<Seen>) -> String {
     let (active, is_bad) = match seen {
-        None => ("It has not yet asked who is active.".into(), false),
+        None => ("It has not yet asked which manager is active.".into(), false),
         Some(Seen::Active(name)) if name.is_empty() => {
             ("A manager of an earlier version is active.".into(), false)
         }
         Some(Seen::Active(name)) => (format!("Active: {name}."), false),
         Some(Seen::Nobody) => ("No other manager is active: this one takes over.".into(), true),
-        Some(Seen::Unreachable(why)) => (format!("It cannot ask who is active: {why}"), true),
+        Some(Seen::Unreachable(why)) => (format!("It cannot ask which manager is active: {why}"), true),
     };
     let version = env!("CARGO_PKG_VERSION");
     let page = StandbyPage { own: listed(own), version, database, active, is_bad };

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {in_rounds} of several rounds, {crashes} crashes, {of_manager} of the manager, {deaths} clients died, {taken_over} of them at what others went on with, {jumps} jumps of clocks, {refusals} grants refused, nothing found"
+        "{count} pools from seed {first} on: {operations} operations, {collectives} of them in collectives, {in_rounds} of several rounds, {crashes} crashes, {of_manager} of the manager, {deaths} clients died, others continued the work of {taken_over} of them, {jumps} jumps of clocks, {refusals} grants refused, nothing found"
     );
     ExitCode::SUCCESS
 }

@@ -279,7 +279,7 @@ impl Node {
     fn done(&self, request: Request<MemoryBuffer>) -> Completion<MemoryBuffer> {
         let (sender, receiver) = std::sync::mpsc::channel();
         self.disk.submit(request, Box::new(move |completion| drop(sender.send(completion))));
-        receiver.try_recv().expect("this disk finishes what it is given at once")
+        receiver.try_recv().expect("this disk finishes each request at once")
     }
 
     fn step(&mut self, now_ns: u64, event: Event<MemoryBuffer>) -> Vec<Wish> {

@@ -324,7 +324,7 @@ class _Check:
         for entry, server in enumerate(layout):
             if server in self.retired:
                 text = (
-                    "the server was retired, and what lay there is gone; remove the file, and "
+                    "the server was retired, and its data are gone; remove the file, and "
                     "restore it from a copy"
                 )
                 yield Finding("retired server", digits, server, None, text)

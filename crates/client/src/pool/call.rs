@@ -227,8 +227,11 @@ fn unsent<B>(buffer: B, error: Error) -> Answer<B> {
 
 /// The error for a file with a part on a retired server. With an empty path, it concerns any file.
 pub(crate) fn gone(path: &str, server: ServerId) -> Error {
-    let part =
-        if path.is_empty() { "what lay there".into() } else { format!("the part of {path} that lay there") };
+    let part = if path.is_empty() {
+        "its part of the file".into()
+    } else {
+        format!("the part of {path} that lay there")
+    };
     Error::new(
         ErrorKind::Io,
         format!(

@@ -125,7 +125,7 @@ impl Header {
         if bytes[..4] != MAGIC {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                "what answers there does not speak outcore's protocol; check the address",
+                "the program at this address does not speak outcore's protocol; check the address",
             ));
         }
         let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);

@@ -89,7 +89,10 @@ fn take_answer(peer: &Peer, wire: &Wire, header: &Header) -> Result<bool> {
     let mut flight = wire.lock();
     let Some(found) = flight.get_mut(&header.request) else {
         drop(flight);
-        return Err(Error::new(ErrorKind::Corrupt, "a server answered what nobody asked"));
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            "a server answered a request that the client did not send",
+        ));
     };
     if found.call.answered_by() != header.kind {
         return Err(Error::new(ErrorKind::Corrupt, "a server answered a request with another's answer"));

@@ -244,6 +244,6 @@ pub(crate) fn check_control(control: &[u8]) -> Result<()> {
 
 fn is_retired(server: ServerId) -> Error {
     let text =
-        format!("I/O server {} was retired, and what lay there is gone; restore it from a copy", server.0);
+        format!("I/O server {} was retired, and its data are gone; restore them from a copy", server.0);
     Error::new(ErrorKind::Io, text)
 }

@@ -162,7 +162,7 @@ impl Watch for Wire {
 
     fn idle(&self, is_inside_frame: bool) -> Result<()> {
         if self.is_dead() {
-            return Err(Error::new(ErrorKind::Io, "the client gave up the connection"));
+            return Err(Error::new(ErrorKind::Io, "the client closed the connection"));
         }
         let is_waited_for = is_inside_frame || !self.lock().is_empty();
         let silence = self.timeout().silence(self.least_silence, self.working);

@@ -132,7 +132,7 @@ pub fn listen(addresses: &[Address], handler: Arc<dyn Handler>, config: Config) 
     if config.key.is_none() && addresses.iter().any(|address| !matches!(address, Address::Unix(_))) {
         return Err(Error::new(
             ErrorKind::Denied,
-            "need a key to listen on TCP, where nobody knows who comes; give a key file, or listen on a UNIX socket",
+            "need a key to listen on TCP, because TCP does not identify clients; give a key file, or listen on a UNIX socket",
         ));
     }
     let listeners: Vec<Listener> = addresses.iter().map(Listener::bind).collect::<Result<_>>()?;

@@ -323,7 +323,7 @@ fn claim(directory: &dyn Names, pool: u128, server: ServerId) -> Result<()> {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     format!(
-                        "there are data files, but no {MARKER} that says whose; restore it from a copy: {}",
+                        "need {MARKER}, which names the server of the data files, have none; restore it from a copy: {}",
                         ours.trim()
                     ),
                 ));

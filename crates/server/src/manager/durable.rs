@@ -79,7 +79,7 @@ impl<S: Store> Step<'_, S> {
     /// Sets the first durable lengths of a file that gets its name once it is durable.
     pub(super) fn told_durable(&self, node: &mut Node, reached: Reached<'_>) -> Result<()> {
         if !reached.lengths.is_empty() || !reached.generations.is_empty() {
-            check_is_file(node, "what is renamed")?;
+            check_is_file(node, "the renamed path")?;
             let entries = check_reached(node, reached)?;
             if node.inode.durable.cuts == 0 {
                 merge(&mut node.inode.durable, entries, reached.lengths, u64::max);

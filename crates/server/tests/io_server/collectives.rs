@@ -321,7 +321,7 @@ fn who_dies_midway_is_named_and_who_gives_up_says_why() {
         for result in results(&ranks) {
             let error = result.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Budget);
-            assert_eq!(error.message, "process 3 gave up: no memory");
+            assert_eq!(error.message, "process 3 aborted: no memory");
         }
         // The abort arrives before the joins.
         let error = Error::new(ErrorKind::Budget, "no memory");
@@ -329,7 +329,7 @@ fn who_dies_midway_is_named_and_who_gives_up_says_why() {
         assert!(world.done(abandon, vec![]).is_ok());
         let mut late = [Rank::join(&mut world, 1, &spec(3, write, 4, quarters()), 0)];
         settle(&mut world, &mut late, &mut []);
-        assert_eq!(results(&late)[0].clone().unwrap_err().message, "process 3 gave up: no memory");
+        assert_eq!(results(&late)[0].clone().unwrap_err().message, "process 3 aborted: no memory");
     }
 }
 
@@ -415,7 +415,7 @@ fn what_does_not_belong_is_refused() {
     let give = |piece, bytes| IoRequest::Give { collective: 1, rank: 0, piece, bytes };
     assert!(message(&mut world, give(0, 8), 8).contains("does not know this collective"));
     let mut ranks: Vec<Rank> = (0..4).map(|rank| Rank::join(&mut world, 1, &good, rank)).collect();
-    assert!(message(&mut world, give(17, 8), 8).contains("nobody was asked for shares of piece 17"));
+    assert!(message(&mut world, give(17, 8), 8).contains("has not yet asked for shares of piece 17"));
     world.run();
     assert!(message(&mut world, give(0, 8), 8).contains("is 262144 bytes, not 8"));
     let take = IoRequest::Take { collective: 1, rank: 0, piece: 0, bytes: 8 };

@@ -210,7 +210,7 @@ fn who_gives_up_or_dies_before_the_end_fails_all() {
     world.call(abandon, vec![]);
     settle(&mut world, &mut ranks, &mut written.clone());
     for result in results(&ranks) {
-        assert_eq!(result.unwrap_err().message, "process 3 gave up: Ctrl-C");
+        assert_eq!(result.unwrap_err().message, "process 3 aborted: Ctrl-C");
     }
     // The server has read its memory, but the process never asks for the result.
     let spec2 = spec(2, true, 4, quarters());

@@ -67,7 +67,7 @@ impl World {
 
     /// Continues the work of a dead client.
     pub(super) fn go_on_with(&mut self, client: usize, unfinished: Unfinished) -> Result<(), Finding> {
-        self.say(|| format!("client {client} goes on with {unfinished:?}"));
+        self.say(|| format!("client {client} continues {unfinished:?}"));
         match unfinished {
             Unfinished::Make(number) => {
                 let all = Regions::contiguous(0, self.files[number].model.length()).map_err(said)?;

@@ -17,7 +17,9 @@ impl World {
         for kind in [Kind::Read, Kind::Sync, Kind::Read] {
             for file in 0..self.files.len() {
                 if self.whole(file, kind.clone())? && self.whole(file, kind.clone())? {
-                    return Err(format!("client 0 was told twice that file {file} may have lost writes"));
+                    return Err(format!(
+                        "the manager reported twice to client 0 that file {file} may have lost writes"
+                    ));
                 }
             }
             if kind == Kind::Sync && self.faults.crashes {

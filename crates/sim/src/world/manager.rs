@@ -169,7 +169,7 @@ impl World {
             }
             Purpose::Forget(_) => match reply {
                 ManagerReply::Orphans(_) => self.later(1, Happening::Think { client }),
-                reply => return Err(format!("what is gone cannot be forgotten: {reply:?}")),
+                reply => return Err(format!("the manager cannot forget a file that is gone: {reply:?}")),
             },
         }
         Ok(())

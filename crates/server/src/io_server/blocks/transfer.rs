@@ -125,7 +125,7 @@ impl<B: Buffer> Shared<B> {
 
     /// Reads blocks, merges parts into them, computes their checksums, and writes them up to the new end of the
     /// file.
-    #[expect(clippy::too_many_arguments, reason = "what a write under its lock has")]
+    #[expect(clippy::too_many_arguments, reason = "the parts of a write under its lock")]
     async fn merge(
         self: &Rc<Self>,
         file: &File,

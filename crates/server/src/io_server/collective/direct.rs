@@ -155,7 +155,7 @@ impl<B: Buffer> Shared<B> {
 
     /// Aborts a collective because a process cannot continue.
     pub fn abandon(&self, id: u128, rank: u64, error: &Error) -> IoReply {
-        let error = Error::new(error.kind, format!("process {rank} gave up: {error}"));
+        let error = Error::new(error.kind, format!("process {rank} aborted: {error}"));
         match self.collectives.get(id) {
             Ok(collective) => collective.fail(error),
             Err(_) => self.collectives.end_unknown(id, error),
@@ -168,7 +168,7 @@ impl<B: Buffer> Shared<B> {
         collective.result()?;
         let open = collective.open.borrow().get(&piece).cloned();
         if open.is_none() && collective.plan().round_of(piece) >= collective.begun.get() {
-            return Err(Error::invalid(format!("nobody was asked for shares of piece {piece} yet")));
+            return Err(Error::invalid(format!("the server has not yet asked for shares of piece {piece}")));
         }
         Ok(open)
     }
